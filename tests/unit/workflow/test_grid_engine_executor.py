@@ -12,6 +12,8 @@ from shardwise.files.paths import Results
 from shardwise.workflow import earlier_runs
 from shardwise.workflow import grid_engine_executor as executor
 
+from tests import processes
+
 AWAY = 'error: unable to send message to qmaster using port 6444 on host "h": got send error'
 SILENT = f"echo '{AWAY}' >&2; exit 1"
 UNHEARD = "echo 'error: failed receiving gdi request response' >&2; exit 1"
@@ -291,6 +293,22 @@ def test_no_job_fails_while_its_state_cannot_be_found(grid, capsys):
     assert [grid.look(jobs=2) for _ in range(2)] == ["running"] * 2
     said = capsys.readouterr().err
     assert said.count("the state of job 11, and maybe of others, cannot be found (IsADirecto") == 1
+
+
+def test_jobs_that_were_not_seen_to_end_are_deleted(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one process of its own, as Snakemake gives this one little time."""
+    grid.submit()
+    grid.queue("r", "n1")
+    started, start = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *w, **n: started.append(start(*w, **n)))
+    for _ in range(2):
+        grid.submissions.cancel()
+    (process,) = started
+    processes.until(lambda: (grid.bin / "asked").read_text().count("qdel 11\n") == 1)
+    process.kill()
+    process.wait()
 
 
 def begin(*needed: Any, plugin: str = executor.PLUGIN) -> list[Any]:
