@@ -84,6 +84,11 @@ def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
     return _fitting_header(text, offset, path, status.st_size), status
 
 
+def read_embedded(file: BinaryIO, path: Path, size: int) -> Header:
+    """The header of a ``.npy`` file of ``size`` bytes that begins here, within a larger file."""
+    return _fitting_header(*_header_text(file, path), path, size)
+
+
 def _fitting_header(text: str, offset: int, path: Path, size: int) -> Header:
     header = _parse_header(text, offset, path)
     # Python integers: a header that lies cannot overflow.

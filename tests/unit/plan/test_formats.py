@@ -12,6 +12,7 @@ import zarr
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
 from shardwise.files.formats import names, registry
 from shardwise.multiply import copy
@@ -53,7 +54,23 @@ def grouped(folder, array):
     return f"{folder}/g.zarr:run/frames"
 
 
-PLAIN = {"hdf5": lambda folder, array: hdf5(folder / "a.h5", array)}
+def npz(folder, array):
+    """A file of two arrays."""
+    np.savez(folder / "a.npz", other=np.arange(5), frames=array)
+    return f"{folder}/a.npz:frames"
+
+
+def tensors(folder, array):
+    """A file of two tensors, by the package itself."""
+    save_file({"other": np.arange(5), "frames": array}, folder / "a.safetensors")
+    return f"{folder}/a.safetensors:frames"
+
+
+PLAIN = {
+    "hdf5": lambda folder, array: hdf5(folder / "a.h5", array),
+    "npz": npz,
+    "safetensors": tensors,
+}
 CHUNKED = {
     "hdf5, gzip": lambda f, a: hdf5(f / "a.h5", a, chunks=(4, 8, 5), compression="gzip"),
     "hdf5, shuffle, chunks by itself": lambda f, a: hdf5(
@@ -253,6 +270,17 @@ def _metadata(path, raw):
     return name
 
 
+def _compressed(path):
+    np.savez_compressed(path / "a.npz", x=noise(SHAPE))
+    return f"{path}/a.npz:x"
+
+
+def _bfloat(path):
+    header = b'{"x":{"dtype":"BF16","shape":[1,2,2],"data_offsets":[0,8]}}'
+    (path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    return f"{path}/a.safetensors:x"
+
+
 def _huge_chunk(path):
     with h5py.File(path / "a.h5", "w") as file:
         shape = 2, 20000, 20000
@@ -283,6 +311,11 @@ REFUSALS = {
     "an empty store": (_no_chunk, "holds no chunk"),
     "no JSON": (lambda p: _metadata(p, b"{"), "damaged metadata"),
     "no metadata": (lambda p: _metadata(p, b"{}"), "as Zarr"),
+    "compressed npz": (_compressed, "compressed as one stream.* numpy.savez"),
+    "truncated npz": (lambda p: _cut(p, npz(p, noise(SHAPE)), 99), "is not a .npz file"),
+    "no such member": (lambda p: npz(p, noise(SHAPE)) + "2", "name one of .*npz:frames"),
+    "bfloat16": (_bfloat, "'BF16'; allowed are"),
+    "truncated safetensors": (lambda p: _cut(p, tensors(p, noise(SHAPE)), 9), "copy or write"),
 }
 
 
@@ -320,7 +353,7 @@ def test_a_damaged_chunk_is_an_integrity_error(tmp_path):
         copies(made)
 
 
-@pytest.mark.parametrize("kind", ["zarr 2", "zarr 3"])
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "zarr 2", "zarr 3"])
 @examples(max_examples=40, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(data=st.data())
@@ -332,11 +365,15 @@ def test_damaged_headers(tmp_path, kind, data):
     located = registry.locate(name)
     file = Path(names.file_of(located))
     raw = bytearray(file.read_bytes())
+    most = len(raw) if kind.startswith("zarr") else 200
     for _ in range(data.draw(st.integers(1, 3))):
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+        raw[data.draw(st.integers(0, most - 1))] = data.draw(st.integers(0, 255))
     file.write_bytes(raw)
     try:
         header, _ = registry.read_header_and_status(located)
     except ShardwiseError:
         return
     assert all(n >= 0 for n in header.shape)
+    if not header.chunk:
+        nbytes = header.dtype.itemsize * int(np.prod(header.shape))
+        assert header.offset + nbytes <= file.stat().st_size

@@ -5,9 +5,11 @@ import re
 from shardwise.errors import InputError
 
 HDF5 = (".h5", ".hdf5", ".he5", ".nxs")
+NPZ = (".npz",)
+SAFETENSORS = (".safetensors",)
 ZARR = (".zarr",)
 ZARR_METADATA = (".zarray", "zarr.json")  # of version 2 and 3: this file stands for the array
-_SUFFIXES = "|".join(suffix[1:] for suffix in (*HDF5, *ZARR))
+_SUFFIXES = "|".join(suffix[1:] for suffix in (*HDF5, *NPZ, *SAFETENSORS, *ZARR))
 _NAME = re.compile(rf"(.+?\.(?:{_SUFFIXES}))(?::(.*))?", re.IGNORECASE | re.DOTALL)
 
 

@@ -10,6 +10,8 @@ from shardwise.errors import InputError
 from shardwise.files import npy
 from shardwise.files.formats import names, zarr_store
 from shardwise.files.formats.hdf5 import Hdf5
+from shardwise.files.formats.npz import Npz
+from shardwise.files.formats.safetensors import Safetensors
 from shardwise.files.lookup import absent, mode_of
 from shardwise.files.npy import Header
 from shardwise.files.small import refuse_special
@@ -32,7 +34,7 @@ class InputFormat(Protocol):
         """Rows of some matrices, ``(n, rows, k)``; asked only of arrays with a ``chunk``."""
 
 
-FORMATS: tuple[InputFormat, ...] = (Hdf5(), zarr_store.Zarr())
+FORMATS: tuple[InputFormat, ...] = (Hdf5(), Npz(), Safetensors(), zarr_store.Zarr())
 
 
 def _format_of(file: str) -> InputFormat | None:
