@@ -1,6 +1,7 @@
 """Write the page on a run, report.html: what was computed, if it is proven, what took the time.
 
-It also writes the same figures for Prometheus, metrics.prom, unless --output names another place.
+It also writes the same figures for Prometheus, metrics.prom, and where the results come from,
+ro-crate-metadata.json, unless --output names another place.
 It needs the results folder only, at any time: the first line of the page says if the run still goes
 on, has failed, or is damaged. It reads no byte of the products.
 """
@@ -10,14 +11,14 @@ from pathlib import Path
 
 from shardwise import cli
 from shardwise.files.paths import Results
-from shardwise.observe import metrics
+from shardwise.observe import metrics, provenance
 from shardwise.observe.folder import Observer
 from shardwise.observe.report import page
 from shardwise.plan import config
 
 
 def main(options: Namespace) -> None:
-    """Make the page and the figures of the same look at the folder."""
+    """Make the page, the figures and the crate of the same look at the folder."""
     named = options.results
     if named is None and options.of_plan is not None:
         named = Results.of_plan(options.of_plan).root
@@ -26,6 +27,7 @@ def main(options: Namespace) -> None:
     cli.log.info("report: %s", page.write(seen, options.output))
     if options.output is None:
         metrics.write(seen)
+        provenance.write(seen)
 
 
 def arguments() -> ArgumentParser:

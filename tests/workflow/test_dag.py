@@ -97,8 +97,9 @@ def test_a_product_or_receipt_removed_by_hand_is_made_again(workspace: Workspace
 
 def test_results_without_a_page_get_one(workspace: Workspace) -> None:
     """Whether it was removed or the results are older than pages: nothing is computed again."""
-    workspace.file("report.html").unlink()
-    assert workspace.dry_run() == {"report"}
+    for name in ("report.html", "ro-crate-metadata.json"):
+        workspace.file(name).unlink()
+        assert workspace.dry_run() == {"report"}
 
 
 def test_snakemakes_own_report_holds_the_page(workspace, tmp_path, monkeypatch):

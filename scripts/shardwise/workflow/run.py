@@ -283,7 +283,7 @@ class Run:
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """What a complete run has made; of many files, those that Snakemake is to look at."""
-        whole = [*self.in_the_end(), str(self.results.metrics)]
+        whole = [*self.in_the_end(), str(self.results.metrics), str(self.results.crate)]
         if self.dispatch != "jobs":
             return whole
         products, receipts = self._each(self.results.product), self._each(self.results.receipt)
