@@ -24,7 +24,7 @@ from typing import Any
 import harness
 import numpy as np
 import transfers
-from reduce_peers import PEERS, arrays_in, files_of
+from reduce_peers import PEERS, arrays_in, files_of, plain_file
 
 GIB = 1024**3
 OURS, PLAIN, LOWER, RAW = "shardwise", "plain loop", "lower-case reduce", "raw"
@@ -135,6 +135,7 @@ def fabricate(plan: Any) -> None:
     Products are normal numbers, not computed from anything; sums are of matrices of normal numbers.
     """
     from shardwise.files import commit, npy
+    from shardwise.numerics import binned, packed
     from shardwise.records import ledger, receipts
 
     problem, sums = plan.problem, plan.settings.keep == "sum"
@@ -145,6 +146,9 @@ def fabricate(plan: Any) -> None:
         if sums:
             rows, packing = random_sum(problem, count, number)
             blocks, shape = iter([rows]), rows.shape
+            plain_file(plan, path).parent.mkdir(exist_ok=True)
+            planes = packed.unpack(rows, packing)
+            np.save(plain_file(plan, path), binned.rounded(planes, problem.product_dtype))
         else:
             blocks = harness.pieces(dtype.name, int(np.prod(shape)), number)
         with commit.commit(path) as file, npy.StackWriter(file, shape, dtype) as writer:
@@ -241,7 +245,8 @@ class Bench:
 
     def settle(self, cell: Cell) -> None:
         """Take all files out of the page cache, or read them into it."""
-        for path in self.files:
+        plain = [plain_file(self._plans[0], path) for path in self.files]
+        for path in self.files + (plain if cell.stack.keep == "sum" else []):
             if cell.where == "cold":
                 transfers.evict(path)
             elif transfers.cached_fraction(path) != 1:

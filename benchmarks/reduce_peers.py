@@ -37,16 +37,15 @@ def files_of(plan: Any, most: int | None = None) -> Files:
 
 
 def arrays_in(plan: Any, path: Path) -> Any:
-    """What is to be added of a file: its products, mapped, or the one sum that its planes hold."""
-    from shardwise.numerics import binned
-    from shardwise.numerics.packed import unpack
-    from shardwise.records import receipts
-
-    mapped = np.asarray(np.load(path, mmap_mode="r"))
+    """What is to be added of a file: its products, or the one sum as others keep it, mapped."""
     if plan.settings.keep == "sum":
-        packing = receipts.read(path.with_suffix(".json"), receipts.ProductReceipt).file.planes
-        return binned.rounded(unpack(mapped, packing), plan.problem.product_dtype)[np.newaxis]
-    return mapped
+        return np.load(plain_file(plan, path), mmap_mode="r")[np.newaxis]
+    return np.asarray(np.load(path, mmap_mode="r"))
+
+
+def plain_file(plan: Any, path: Path) -> Path:
+    """Where the sum that a file holds lies in double precision: other programs have no planes."""
+    return plan.results.root.with_name(f"{plan.results.root.name}-plain") / path.name
 
 
 # One peer a function: called on every rank, it leaves the sum in a file.

@@ -61,9 +61,7 @@ def check(page: Page, found: dict[str, Any], path: Path) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_can_be_read_on_a_phone_and_on_a_wall(
-    browser: Browser, made: Callable[[str], pretend.Pretended], name: str, scheme: str
-) -> None:
+def test_it_can_be_read_on_a_phone_and_on_a_wall(browser, made, name, scheme):
     """No sideways scrolling, no small or faint text, nothing fetched, no complaint; light, dark."""
     path = page_of(made(name))
     with browser.page(WIDTHS[0], scheme) as page:
@@ -76,9 +74,7 @@ def test_it_can_be_read_on_a_phone_and_on_a_wall(
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_figure_is_drawn_and_has_words(
-    browser: Browser, made: Callable[[str], pretend.Pretended], name: str
-) -> None:
+def test_every_figure_is_drawn_and_has_words(browser, made, name):
     """Each has a box, ink in it, and a caption; every picture has alternative text."""
     with browser.page(WIDTHS[1]) as page:
         found = look(page.open(page_of(made(name))))
@@ -164,9 +160,7 @@ def _cut_short(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", [_empty, _only_planned, _no_plan, _cut_short])
-def test_a_folder_that_is_not_whole_has_a_page_that_says_so(
-    browser: Browser, tmp_path: Path, damage: Callable[[Path], Path]
-) -> None:
+def test_a_folder_that_is_not_whole_has_a_page_that_says_so(browser, tmp_path, damage):
     """Empty, only planned, without a plan, cut short: the first line is not that of a proof."""
     root = damage(tmp_path / "run")
     pages.write(Observer(root).look())

@@ -46,9 +46,7 @@ def test_the_digits_on_a_site_that_counts_devices_by_slot(night: Night) -> None:
     )
 
 
-def test_a_parallel_environment_that_is_not_there_is_refused_before_any_job(
-    night: Night,
-) -> None:
+def test_a_parallel_environment_that_is_not_there_is_refused_before_any_job(night):
     """Not when the shards are done: the run ends with 2, and names the line of the profile."""
     change_profile(night, "reduce", '"-pe mpi {ranks}"', '"-pe nope {ranks}"')
     night.folder_of(2)

@@ -74,9 +74,7 @@ def strike(night: ArrayNight, number: signal.Signals) -> bool:
     indirect=["site"],
 )
 @pytest.mark.fault("a worker or task that is killed")
-def test_a_task_that_is_ended_loses_nothing(
-    array_night: ArrayNight, number: signal.Signals, times: int
-) -> None:
+def test_a_task_that_is_ended_loses_nothing(array_night, number, times):
     """At random moments: only the shard under way is computed again, and the bits are the same."""
     night, moments = array_night, random.Random(times + number)
     stack = slow(night, 0.5, shards=12 * times)

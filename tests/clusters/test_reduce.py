@@ -51,9 +51,7 @@ def submit(cluster: Cluster, way: str, made: Plan) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize(("site", "way"), WAYS, indirect=["site"])
-def test_the_ranks_are_where_they_were_granted(
-    cluster: Cluster, way: str, made: Plan, submit: Callable[[], int]
-) -> None:
+def test_the_ranks_are_where_they_were_granted(cluster, way, made, submit):
     """As many as the job has tasks, on its nodes, in one world; and the bits of two local ranks."""
     job = submit()
     assert cluster.finish(job) == 0, cluster.printed(job)
@@ -73,9 +71,7 @@ def test_the_ranks_are_where_they_were_granted(
     [way for way in BUT_MPIEXEC if way.values[1].startswith("one ")],
     indirect=["site"],
 )
-def test_the_exit_code_reaches_the_scheduler(
-    cluster: Cluster, made: Plan, submit: Callable[[], int]
-) -> None:
+def test_the_exit_code_reaches_the_scheduler(cluster, made, submit):
     """A missing product ends the job with 3, its error told once."""
     made.results.product("00001").unlink()
     job = submit()
@@ -93,9 +89,7 @@ def test_the_exit_code_reaches_the_scheduler(
     [way for way in BUT_MPIEXEC if not way.values[1].startswith("one ")],
     indirect=["site"],
 )
-def test_no_rank_outlives_another_or_its_job(
-    cluster: Cluster, way: str, tmp_path: Path, how: str
-) -> None:
+def test_no_rank_outlives_another_or_its_job(cluster, way, tmp_path, how):
     """One rank is killed, or the job is cancelled: all that the job has started is gone soon."""
     found, before = cluster.reduces[way], cluster.own_processes()
     job, ranks = waiting_ranks(cluster, tmp_path, *found.options, launcher=found.launcher)

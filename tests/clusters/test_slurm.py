@@ -157,9 +157,7 @@ def test_a_launcher_of_another_mpi_is_refused(idle: Slurm, made: Plan, by_srun: 
 
 @pytest.mark.nightly  # with two nodes; tests/unit/reduce does the same on one
 @pytest.mark.fault("a reduce killed half-way")
-def test_a_reduce_that_is_killed_half_way_is_continued(
-    idle: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reduce_that_is_killed_half_way_is_continued(idle, tmp_path, monkeypatch):
     """A rank on the second node is killed; the next job goes on from what all have saved."""
     monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", 256)
     left = factories.stack((40, 12, 12))

@@ -10,7 +10,6 @@ import yaml
 import zarr
 
 from tests import wheel
-from tests.clusters.cluster import Cluster
 from tests.unit.observe.test_audit import finished
 
 # By day tests/workflow/test_command.py runs it without a scheduler.
@@ -27,9 +26,7 @@ def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("dispatch", INPUTS)
-def test_a_run_has_the_bits_of_the_same_npy(
-    idle: Cluster, dispatch: str, bin_folder: Path, tmp_path: Path
-) -> None:
+def test_a_run_has_the_bits_of_the_same_npy(idle, dispatch, bin_folder, tmp_path):
     """`init`, a line for the site in the profile, a run; other shards of a `.npy` sum the same."""
     env = wheel.environment(bin_folder, idle.env() | idle.variables)
 

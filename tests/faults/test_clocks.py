@@ -83,9 +83,7 @@ def test_a_product_of_tomorrow_is_computed_again_where_it_is_not_whole(planned: 
 
 @pytest.mark.fault("a clock that jumps")
 @pytest.mark.parametrize("first", [-HOUR, HOUR], ids=["back", "forth"])
-def test_a_clock_that_jumps_at_each_look_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
-) -> None:
+def test_a_clock_that_jumps_at_each_look_changes_nothing(tmp_path, monkeypatch, first):
     """An hour back and forth between and within the stages: a shard's seconds stay right."""
     real, shift, looks = time.time, itertools.cycle([first, -first]), itertools.count()
 

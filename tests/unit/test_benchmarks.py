@@ -103,9 +103,7 @@ def test_a_wrong_product_is_no_figure(modules) -> None:
 
 
 @pytest.mark.parametrize(("keep", "gib"), [("products", 2**-20), ("sum", 0)])
-def test_fabricated_files_are_what_multiply_leaves(
-    modules, tmp_path: Path, keep: str, gib: float
-) -> None:
+def test_fabricated_files_are_what_multiply_leaves(modules, tmp_path, keep, gib):
     """The ledger takes the receipts, the checksums are true, and no two products are equal."""
     import reduce as benchmark
     from shardwise.files import checksum as checksums

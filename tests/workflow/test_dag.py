@@ -101,9 +101,7 @@ def test_results_without_a_page_get_one(workspace: Workspace) -> None:
     assert workspace.dry_run() == {"report"}
 
 
-def test_snakemakes_own_report_holds_the_page(
-    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snakemakes_own_report_holds_the_page(workspace, tmp_path, monkeypatch):
     """Page, figures, ledger and receipt with captions and categories.
 
     It needs no network, and no package that `make run` does not install.
@@ -197,9 +195,7 @@ def test_one_job_computes_all_shards(tmp_path: Path, dispatch: str, job: str) ->
     assert not (workspace.root / "results").exists()
 
 
-def test_another_dispatch_of_a_finished_run_has_nothing_to_do(
-    workspace: Workspace, pool: Workspace
-) -> None:
+def test_another_dispatch_of_a_finished_run_has_nothing_to_do(workspace, pool):
     """One word changes the way of working, and none of the results."""
     for finished, others in ((workspace, ("array",)), (pool, ("jobs", "mpi"))):
         for dispatch in others:

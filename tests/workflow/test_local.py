@@ -23,10 +23,8 @@ def whole_numbers(count: int, rows: int = 4, columns: int = 4) -> np.ndarray:
     return np.random.default_rng(3).integers(-9, 9, shape).astype(np.float64)
 
 
-@pytest.mark.parametrize(("shards", "all_ranks"), [(7, [1, 3]), nightly(16, [3])])
-def test_digits_have_the_bits_of_a_plain_sum(
-    workspace: Workspace, shards: int, all_ranks: list[int]
-) -> None:
+@pytest.mark.parametrize(("shards", "all_ranks"), [(7, [3]), nightly(16, [1, 3])])
+def test_digits_have_the_bits_of_a_plain_sum(workspace, shards, all_ranks):
     """Handwritten digits: any number of shards and ranks gives NumPy's exact sum."""
     digits = load_digits().images
     np.save(workspace.root / "digits.npy", digits)
@@ -41,9 +39,7 @@ def test_digits_have_the_bits_of_a_plain_sum(
 
 
 @pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
-def test_what_this_machine_cannot_hold_is_refused_before_any_job(
-    workspace: Workspace, dispatch: str
-) -> None:
+def test_what_this_machine_cannot_hold_is_refused_before_any_job(workspace, dispatch):
     """Two rows that are longer than memory, in a file of holes: figures, exit code 2, no job."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     np.lib.format.open_memmap(workspace.root / "a.npy", "w+", float, (1, 2, total // 8))
@@ -189,9 +185,7 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> N
         nightly({"JOB_ID": "7", "SGE_ROOT": "/opt/ge", "SGE_HGR_gpu": "1"}, "grid engine", 1),
     ],
 )
-def test_leases_throttle_the_shards_to_one_a_device(
-    tmp_path: Path, scheduler: dict[str, str], source: str, used: int
-) -> None:
+def test_leases_throttle_the_shards_to_one_a_device(tmp_path, scheduler, source, used):
     """Four jobs at once on two devices: never two shards on one, and both are used.
 
     In a scheduler's job with one device, as in a shell on a node, all take turns on that one.

@@ -52,9 +52,7 @@ def refused(done: Finished, words: str) -> None:
     ("file", "content", "words"),
     [(file, *case) for file, cases in BAD_CONFIGS.items() for case in cases],
 )
-def test_a_config_file_is_refused_by_its_line(
-    tmp_path: Path, file: str, content: bytes | None, words: str
-) -> None:
+def test_a_config_file_is_refused_by_its_line(tmp_path, file, content, words):
     """By snakemake, as the user's file and as that of the Snakefile; by hand the same words."""
     workspace = Workspace.create(tmp_path / "w")
     (workspace.root / file).unlink(missing_ok=True)
@@ -127,9 +125,7 @@ def test_tasks_of_the_profile_beyond_the_shards_are_refused(tmp_path: Path) -> N
     "content",
     [b"\xff\xfe", b'{"starttime": []}', nightly(None)],
 )
-def test_a_damaged_record_of_snakemake_is_named_with_its_cure(
-    workspace: Workspace, content: bytes | None
-) -> None:
+def test_a_damaged_record_of_snakemake_is_named_with_its_cure(workspace, content):
     """The command that it prints is all that is needed, and nothing is computed again."""
     for record in list((workspace.root / ".snakemake" / "metadata").iterdir())[:2]:
         if content is None:
@@ -168,9 +164,7 @@ def test_a_damaged_lock_of_snakemake_is_named_with_its_cure(workspace: Workspace
         nightly("relative", "pool"),
     ],
 )
-def test_a_home_that_cannot_be_written_is_not_needed(
-    tmp_path: Path, home: str, dispatch: str
-) -> None:
+def test_a_home_that_cannot_be_written_is_not_needed(tmp_path, home, dispatch):
     """As on the nodes of some clusters: all is computed as elsewhere."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")} | {"HOME": home}
     workspace = Workspace.create(tmp_path / "w", env)

@@ -154,10 +154,7 @@ def verify(workspace: Workspace) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("dispatch", "harms"), CASES)
-def test_a_repair_makes_the_results_whole(
-    finished: Callable[[str], Workspace], tmp_path: Path, dispatch: str,
-    harms: list[tuple[str, Callable[[Path], None]]],
-) -> None:  # fmt: skip
+def test_a_repair_makes_the_results_whole(finished, tmp_path, dispatch, harms):
     """The printed commands and one run of snakemake make all whole, and the sum is the same."""
     model = finished(dispatch)
     workspace = model.clone(tmp_path / "w")
@@ -181,9 +178,7 @@ def test_a_repair_makes_the_results_whole(
     assert any(harm is folder for _, harm in harms) == any(root.rglob("notes.txt"))
 
 
-def test_what_no_result_depends_on_is_no_damage(
-    finished: Callable[[str], Workspace], tmp_path: Path
-) -> None:
+def test_what_no_result_depends_on_is_no_damage(finished, tmp_path):
     """Logs and unfinished work are not looked at, and the next run finds nothing to do."""
     workspace = finished("pool").clone(tmp_path / "w")
     root = workspace.root / RESULTS

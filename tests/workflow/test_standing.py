@@ -95,9 +95,7 @@ def test_a_plan_by_hand_replaces_no_other_configs_plan(workspace: Workspace) -> 
 
 
 @pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
-def test_results_made_by_hand_for_another_config_are_made_again(
-    workspace: Workspace, dispatch: str
-) -> None:
+def test_results_made_by_hand_for_another_config_are_made_again(workspace, dispatch):
     """X by snakemake, Y by hand with every stage, X again."""
     workspace.configure(**Y)
     plan = ("--plan", "out/x/plan.tsv")
@@ -144,9 +142,7 @@ def test_folders_that_change_places_are_noticed(both: Workspace, tmp_path: Path)
 @pytest.mark.parametrize(
     "name", ["sum.npy", *map(nightly, ("ledger.tsv", "summary.json", "plan.json"))]
 )
-def test_a_single_file_of_another_run_is_noticed(
-    both: Workspace, tmp_path: Path, name: str
-) -> None:
+def test_a_single_file_of_another_run_is_noticed(both, tmp_path, name):
     """It has the right size, and a time stamp like any other."""
     workspace = both.clone(tmp_path / "w")
     shutil.copy2(workspace.root / "out" / "y" / name, out(workspace, name))

@@ -363,9 +363,18 @@ def copy_memory(problem: Problem) -> int:
     return PYTHON_BYTES + COPY_SLABS * (pieces.SLAB_BYTES + MIB) + converted
 
 
-def reduce_memory(ranks: int) -> int:
-    """Host bytes of all ranks of the reduce, whatever is summed, and of the jobs around them."""
-    return PYTHON_BYTES + ranks * REDUCE_RANK_BYTES
+def plan_memory(shards: int) -> int:
+    """Host bytes of the plan in a process that reads all of it; 0.7 KB a shard were measured."""
+    return 1024 * shards
+
+
+def reduce_memory(ranks: int, shards: int) -> int:
+    """Host bytes of all ranks of the reduce, whatever is summed, and of the jobs around them.
+
+    Rank 0 holds all receipts, the others a part each: 10 KB a shard were measured for all.
+    """
+    receipts = 12 * 1024 * shards
+    return PYTHON_BYTES + ranks * (REDUCE_RANK_BYTES + plan_memory(shards)) + receipts
 
 
 REDUCE_BATCH_BYTES = 8 * MIB  # what a rank of the reduce reads at once

@@ -390,11 +390,14 @@ class Run:
             case "synthesize":
                 nbytes = memory.synthetic_memory(problem)
             case "reduce":  # of all its ranks
-                nbytes = memory.reduce_memory(self.reduce["ranks"])
+                nbytes = memory.reduce_memory(self.reduce["ranks"], len(self.plan.shards))
             case _:
                 # A copy that a task makes itself goes through the same slabs as its products.
                 nbytes = max(row.memory for row in self.plan.shards.values())
-                nbytes *= grants.asked(self._node_words) if rule in ("pool", "mpi") else 1
+                workers = grants.asked(self._node_words) if rule in ("pool", "mpi") else 1
+                nbytes *= workers
+                if self.dispatch != "jobs":  # else a task reads little of the plan
+                    nbytes += (1 + workers) * memory.plan_memory(len(self.plan.shards))
         return _growing(-(-nbytes // MIB))
 
     def minutes(self, rule: str) -> Growing:

@@ -91,9 +91,7 @@ def test_a_name_has_nothing_that_grid_engine_refuses() -> None:
         ("", None, 1000),
     ],
 )
-def test_memory_a_slot_follows_from_the_slots(
-    environment: str, slots: str | None, each: int
-) -> None:
+def test_memory_a_slot_follows_from_the_slots(environment, slots, each):
     """Of a range of slots the least counts, and nothing is rounded down."""
     resources = {"uge_a": "-l m={mib_per_slot}M", "uge_b": environment, "mem_mb": 1000, "tasks": 3}
     words = grid_engine.site_words(resources)

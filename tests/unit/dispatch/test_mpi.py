@@ -84,9 +84,7 @@ def test_a_driver_without_any_device_is_told() -> None:
     ranks=st.lists(st.integers(0, 2), min_size=1, max_size=12),
     counts=st.lists(st.integers(1, 5), min_size=3, max_size=3),
 )
-def test_every_granted_device_has_one_worker_wherever_ranks_are(
-    ranks: list[int], counts: list
-) -> None:
+def test_every_granted_device_has_one_worker_wherever_ranks_are(ranks, counts):
     """On each node with a rank the first choices are all devices, each once."""
     views = [View(node, f"n{node}", ALL[: counts[node]], True) for node in ranks]
     for kind in ("device", "node"):
@@ -164,9 +162,7 @@ class Slow(Silence):
         return self
 
 
-def test_rank_0_lives_while_it_looks_for_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_0_lives_while_it_looks_for_what_is_missing(tmp_path, monkeypatch):
     """However long that takes: a sign of life in time, from the first shard to the last."""
     made = factories.plan(tmp_path, factories.stack((40, 3, 3)), shards=40, materialize=False)
     plan, comm = factories.computed(made), Slow()

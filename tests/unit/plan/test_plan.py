@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
-from shardwise.plan import plan, planner
+from shardwise.plan import memory, plan, planner
 from shardwise.plan.plan import Source
 
 from tests import factories
@@ -110,9 +110,17 @@ def test_an_unknown_shard_alone_is_refused_in_the_same_words(tmp_path, monkeypat
 
 
 def test_a_task_reads_kilobytes_of_a_long_plan(tmp_path):
-    """Three parts of its table; what is damaged elsewhere is found by who reads that."""
+    """Three parts of its table; what is damaged elsewhere is found by who reads that.
+
+    Who reads all of it takes the memory that jobs ask for.
+    """
     ones = np.ones((1, 1, 1), "f4")
     made = factories.plan(tmp_path, np.broadcast_to(ones, (20_000, 1, 1)), shards=20_000)
+    tracemalloc.start()
+    whole = plan.load(made.results.plan)
+    assert tracemalloc.get_traced_memory()[0] < memory.plan_memory(len(whole.shards))
+    tracemalloc.stop()
+
     raw = made.results.plan.read_bytes()
     at = raw.index(b"\n0005000\t") + 20
     made.results.plan.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])

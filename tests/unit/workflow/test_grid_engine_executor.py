@@ -12,6 +12,8 @@ from shardwise.files.paths import Results
 from shardwise.workflow import earlier_runs
 from shardwise.workflow import grid_engine_executor as executor
 
+from tests import processes
+
 AWAY = 'error: unable to send message to qmaster using port 6444 on host "h": got send error'
 SILENT = f"echo '{AWAY}' >&2; exit 1"
 UNHEARD = "echo 'error: failed receiving gdi request response' >&2; exit 1"
@@ -132,9 +134,7 @@ def test_a_refusal_fails_at_once_with_qsubs_words(grid: Grid) -> None:
         pytest.param(UNHEARD, "mark", 1, id="arrived-and-ended"),
     ],
 )
-def test_a_submission_waits_for_qmaster_and_is_never_repeated(
-    grid: Grid, capsys: pytest.CaptureFixture[str], answer: str, arrived: str, asked: int
-) -> None:
+def test_a_submission_waits_for_qmaster_and_is_never_repeated(grid, capsys, answer, arrived, asked):
     """One that may have arrived is looked for, by its name in the queue or by its first mark."""
     grid.run.mkdir(parents=True)
     grid.once("qsub", answer)
@@ -148,9 +148,7 @@ def test_a_submission_waits_for_qmaster_and_is_never_repeated(
 
 
 @pytest.mark.fault("a full queue")
-def test_a_submission_waits_for_room_in_the_queue(
-    grid: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_submission_waits_for_room_in_the_queue(grid, monkeypatch, capsys):
     """However long that takes, as qmaster is there; nothing has arrived that had to be sought."""
     monkeypatch.setattr(executor, "_AWAY_SECONDS", -1)
     grid.once("qsub", "echo 'job rejected: only 1 jobs are allowed per user' >&2; exit 25")
@@ -160,9 +158,7 @@ def test_a_submission_waits_for_room_in_the_queue(
     assert said in capsys.readouterr().err
 
 
-def test_a_qmaster_that_stays_away_fails_the_job(
-    grid: Grid, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_qmaster_that_stays_away_fails_the_job(grid, monkeypatch):
     """After minutes the job's log says why it was never submitted; it may still arrive."""
     monkeypatch.setattr(executor, "_AWAY_SECONDS", -1)
     grid.once("qsub", SILENT)
@@ -175,9 +171,7 @@ def test_a_qmaster_that_stays_away_fails_the_job(
 @pytest.mark.parametrize(
     ("code", "mark", "state"), [(0, "0", "success"), (3, "1", "failed"), (100, "1", "failed")]
 )
-def test_a_mark_decides_though_qmaster_is_away(
-    grid: Grid, code: int, mark: str, state: str
-) -> None:
+def test_a_mark_decides_though_qmaster_is_away(grid, code, mark, state):
     """The wrapper leaves 0 or 1: 99 and 100 would mean something to Grid Engine."""
     number = grid.submit()
     script = grid.bin / "job.sh"
@@ -218,9 +212,7 @@ def test_a_job_in_the_queue_goes_on(grid: Grid, state: str) -> None:
 
 
 @pytest.mark.parametrize("between", ["", "heard", "away"])
-def test_a_job_is_lost_when_its_host_stays_silent(
-    grid: Grid, monkeypatch: pytest.MonkeyPatch, between: str
-) -> None:
+def test_a_job_is_lost_when_its_host_stays_silent(grid, monkeypatch, between):
     """Its silence is counted from anew once it is heard, or after qmaster was away."""
     monkeypatch.setattr(executor, "UNHEARD_SECONDS", 1e-9)
     grid.submit()
@@ -247,10 +239,7 @@ def test_a_job_is_lost_when_its_host_stays_silent(
         (None, 0, 1, "deleted or killed; the accounting does not know it"),
     ],
 )
-def test_a_job_that_left_without_a_mark(
-    grid: Grid, monkeypatch: pytest.MonkeyPatch,
-    failed: str | None, status: int, waits: int, reason: str,
-) -> None:  # fmt: skip
+def test_a_job_that_left_without_a_mark(grid, monkeypatch, failed, status, waits, reason):
     """The accounting says why at once; where it does not, some seconds are given to the disk."""
     grid.submit()
     (grid.run / f"{NAME}.out").touch()
@@ -264,9 +253,7 @@ def test_a_job_that_left_without_a_mark(
     assert f"ERROR the scheduler says: {reason}" in grid.log()
 
 
-def test_a_job_that_is_back_in_the_queue_has_not_left_it(
-    grid: Grid, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_is_back_in_the_queue_has_not_left_it(grid, monkeypatch):
     """The next time it leaves is the first; one that never ran was deleted while it waited."""
     grid.submit()
     assert grid.look() == "running"
@@ -280,9 +267,7 @@ def test_a_job_that_is_back_in_the_queue_has_not_left_it(
     assert "ERROR the scheduler says: deleted while it waited in the queue" in grid.log()
 
 
-def test_the_schedulers_word_does_not_hide_the_jobs_own(
-    grid: Grid, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_schedulers_word_does_not_hide_the_jobs_own(grid, monkeypatch):
     """A job that found an error and was ended before it could leave a mark keeps its error.
 
     So does one that ended before qsub had returned.
@@ -298,9 +283,7 @@ def test_the_schedulers_word_does_not_hide_the_jobs_own(
     assert "WARNING the scheduler says: deleted" in grid.log()
 
 
-def test_no_job_fails_while_its_state_cannot_be_found(
-    grid: Grid, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_job_fails_while_its_state_cannot_be_found(grid, capsys):
     """Neither without qmaster nor where a file of the run cannot be read: one line a minute."""
     number = grid.submit()
     grid.once("qstat", SILENT)
@@ -310,6 +293,22 @@ def test_no_job_fails_while_its_state_cannot_be_found(
     assert [grid.look(jobs=2) for _ in range(2)] == ["running"] * 2
     said = capsys.readouterr().err
     assert said.count("the state of job 11, and maybe of others, cannot be found (IsADirecto") == 1
+
+
+def test_jobs_that_were_not_seen_to_end_are_deleted(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one process of its own, as Snakemake gives this one little time."""
+    grid.submit()
+    grid.queue("r", "n1")
+    started, start = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *w, **n: started.append(start(*w, **n)))
+    for _ in range(2):
+        grid.submissions.cancel()
+    (process,) = started
+    processes.until(lambda: (grid.bin / "asked").read_text().count("qdel 11\n") == 1)
+    process.kill()
+    process.wait()
 
 
 def begin(*needed: Any, plugin: str = executor.PLUGIN) -> list[Any]:
@@ -323,9 +322,7 @@ def begin(*needed: Any, plugin: str = executor.PLUGIN) -> list[Any]:
     return given
 
 
-def test_a_run_begins_only_under_its_own_profile(
-    grid: Grid, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_begins_only_under_its_own_profile(grid, monkeypatch):
     """And only where a job is to be submitted; at its end it leaves no job."""
     left: list[Any] = []
     monkeypatch.setattr(executor.atexit, "register", left.append)
@@ -354,9 +351,7 @@ def test_a_run_does_not_begin_where_a_shell_would_change_its_folders_name(
         "echo 'verification: found suitable queue(s)'; exit 0",
     ],
 )
-def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(
-    grid: Grid, monkeypatch: pytest.MonkeyPatch, answer: str
-) -> None:
+def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, monkeypatch, answer):
     """Nor is a qmaster that is: the jobs wait for all of them."""
     monkeypatch.setattr(executor.atexit, "register", lambda _: None)
     grid.once("qsub", answer)
@@ -365,9 +360,7 @@ def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(
 
 
 @pytest.mark.parametrize("clients", ["uge", "away", "none"])
-def test_a_run_does_not_start_beside_jobs_in_the_queue(
-    grid: Grid, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clients: str
-) -> None:
+def test_a_run_does_not_start_beside_jobs_in_the_queue(grid, monkeypatch, caplog, clients):
     """It names the command that deletes them; without an answer it does not start either."""
     results = Results(Path("results"))
     earlier_runs.remember(results, "uge", "000000")  # has left nothing

@@ -41,9 +41,7 @@ def test_the_page_is_made_by_the_script(said: list[str], tmp_path: Path) -> None
         ("import time; time.sleep(60)", "timed out"),
     ],
 )
-def test_a_page_that_cannot_be_made_is_one_line(
-    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
-) -> None:
+def test_a_page_that_cannot_be_made_is_one_line(said, tmp_path, monkeypatch, script, words):
     """A fault in the script, and one that hangs; no control character reaches the terminal."""
     monkeypatch.setattr(hooks, "_PAGE_SECONDS", 1.0 if "sleep" in script else 60.0)
     failed(tmp_path, script)
@@ -52,9 +50,7 @@ def test_a_page_that_cannot_be_made_is_one_line(
     assert line.isprintable()
 
 
-def test_a_run_without_a_folder_has_no_page(
-    said: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_without_a_folder_has_no_page(said, tmp_path, caplog):
     """Where nothing has been written, nothing is."""
     with caplog.at_level(logging.DEBUG):
         hooks.after_failure(Results(tmp_path / "nowhere"))
@@ -62,9 +58,7 @@ def test_a_run_without_a_folder_has_no_page(
     assert said == []
 
 
-def test_an_impatient_user_has_no_page(
-    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_impatient_user_has_no_page(said, tmp_path, monkeypatch):
     """Ctrl-C while the page is made ends that in one line, and nothing else."""
 
     def interrupted(*words: object, **more: object) -> None:
@@ -79,9 +73,7 @@ def test_an_impatient_user_has_no_page(
 @pytest.mark.parametrize(
     ("code", "new", "tries"), [(2, True, 0), (3, True, 0), (75, True, 5), (2, False, 5)]
 )
-def test_bad_input_is_not_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, new: bool, tries: int
-) -> None:
+def test_bad_input_is_not_tried_again(tmp_path, monkeypatch, code, new, tries):
     """Nor is a failed check; a log of an earlier run says nothing of this one."""
     monkeypatch.setattr(hooks.Job, "restart_times", None)
     results = Results(tmp_path)

@@ -34,9 +34,7 @@ SLURM = "SLURM-job '12' failed, SLURM status is: 'TIMEOUT'. Detailed failure rea
         (None, None, "it left no error in its log"),
     ],
 )
-def test_a_reason_is_the_jobs_own_words_and_the_schedulers(
-    tmp_path: Path, log: str | None, scheduler: str | None, reason: str
-) -> None:
+def test_a_reason_is_the_jobs_own_words_and_the_schedulers(tmp_path, log, scheduler, reason):
     """The last error of the log, after what the scheduler says where it ended the job."""
     path = tmp_path / "job.log"
     if log is not None:
@@ -58,9 +56,7 @@ def test_the_rerun_is_the_same_command_without_force(typed: list[str], again: st
     assert rerun_command(typed, "/a b") == f"cd '/a b' && {again}"
 
 
-def test_a_job_for_all_shows_counts_and_notes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_for_all_shows_counts_and_notes(tmp_path, capsys, monkeypatch):
     """The newest count and every note, once; what shards say is left to the end."""
     monkeypatch.setattr(progress, "_FOLLOW_SECONDS", 3600)  # it looks when the test says so
     log = tmp_path / "pool.log"
@@ -81,9 +77,7 @@ def test_a_job_for_all_shows_counts_and_notes(
     assert capsys.readouterr().err == "shardwise: multiply: Slurm does not answer\n"
 
 
-def test_the_log_of_the_night_before_says_nothing_of_this_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_of_the_night_before_says_nothing_of_this_one(tmp_path, capsys, monkeypatch):
     """A job for all that waits in the queue, or never starts, is not taken for its forerunner."""
     monkeypatch.setattr(progress, "_FOLLOW_SECONDS", 3600)
     log = tmp_path / "pool.log"
@@ -123,9 +117,7 @@ def test_the_shards_that_a_job_for_all_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(5, True), (-5, False), (None, False)])
-def test_only_a_page_of_this_run_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: float | None, told: bool
-) -> None:
+def test_only_a_page_of_this_run_is_named(tmp_path, capsys, seconds, told):
     """After a failure the page is named where it was written since the run began."""
     made = factories.plan(tmp_path, factories.stack((2, 3, 3)), shards=1)
     run = SimpleNamespace(

@@ -126,9 +126,7 @@ def test_squeue_tells_how_tasks_ended() -> None:
 
 @pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
 @pytest.mark.parametrize("line", ["<html>busy</html>", "7|x-|sw-1|RUNNING|None|gpu1", "7|1|sw-1"])
-def test_what_squeue_never_says_is_no_answer(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_squeue_never_says_is_no_answer(line, tmp_path, monkeypatch):
     """Nothing is concluded from it, and it is asked again; no command to cancel is made of it."""
     (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '{line}'\n")
     (tmp_path / "squeue").chmod(0o755)
@@ -142,9 +140,7 @@ def test_what_squeue_never_says_is_no_answer(
 
 @pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
 @pytest.mark.parametrize("said", ["", "try later\n"])
-def test_a_submission_without_a_number_may_have_arrived(
-    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_submission_without_a_number_may_have_arrived(said, tmp_path, monkeypatch):
     """It is looked for, as one without an answer is."""
     for name in ("sbatch", "qsub"):
         (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{said}'\n")
@@ -180,9 +176,7 @@ def test_slurm_s_refusals_are_told_apart(said: str, error: type, tmp_path: Path)
     assert type(caught.value) is error
 
 
-def test_what_the_user_has_set_for_squeue_hides_no_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_user_has_set_for_squeue_hides_no_task(tmp_path, monkeypatch):
     """Filters and formats in the environment are not ours; hidden partitions are asked for."""
     command = tmp_path / "squeue"
     command.write_text(f'#!/bin/sh\n{{ echo "$@"; env; }} >{tmp_path}/asked; echo 7_1\n')
@@ -482,9 +476,7 @@ def test_what_failed_for_a_time_is_tried_again(pretended: Pretended) -> None:
     assert attempts == [(1, tuple(range(8))), (2, (1, 4)), (3, (1,))]
 
 
-def test_what_a_network_disk_hides_is_not_lost(
-    pretended: Pretended, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_network_disk_hides_is_not_lost(pretended, monkeypatch):
     """It shows files of other nodes once their folder is opened: none is computed again."""
     shown, is_whole, opened = set(), missing.is_whole, follow.os.open
 
@@ -503,9 +495,7 @@ def test_what_a_network_disk_hides_is_not_lost(
 @pytest.mark.parametrize(
     ("well", "arrives", "starts"), [(True, 50, 1), (True, 500, 2), (False, 50, 2)]
 )
-def test_a_late_file_is_waited_for(
-    pretended: Pretended, clock: Clock, well: bool, arrives: float, starts: int
-) -> None:
+def test_a_late_file_is_waited_for(pretended, clock, well, arrives, starts):
     """A minute where the task has ended well, by the scheduler; less where it has failed."""
     pretended.lost = {"00004"}
     pretended.fates = lambda _runs, gone: {
@@ -555,9 +545,7 @@ def test_the_limit_holds_for_all_arrays_together(pretended: Pretended) -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 1])
-def test_an_answer_that_is_lost_costs_no_second_array(
-    pretended: Pretended, limit: int | None
-) -> None:
+def test_an_answer_that_is_lost_costs_no_second_array(pretended, limit):
     """The scheduler has taken it, and says nothing for a while: it is found by its name.
 
     Or, where all tasks have ended when it speaks again, by the number that they have left.
@@ -566,6 +554,20 @@ def test_an_answer_that_is_lost_costs_no_second_array(
     dispatch(pretended, limit)
     assert pretended.sizes == [8]
     assert len(pretended.starts) == 8
+
+
+def test_a_slow_submission_does_not_stop_the_looks(pretended, clock, monkeypatch):
+    """It may take minutes; the next look follows within one."""
+    submit = pretended.submit
+
+    def slowly(*words: object) -> str:
+        clock.now += 170
+        return submit(*words)
+
+    monkeypatch.setattr(pretended, "submit", slowly)
+    dispatch(pretended)
+    assert clock.slept
+    assert max(clock.slept) <= 60
 
 
 def test_what_will_never_start_is_cancelled(pretended: Pretended) -> None:
@@ -654,9 +656,7 @@ def test_who_started_us_is_known_by_the_lock_it_holds(tmp_path: Path) -> None:
         ("MaxArraySize = 0", None),
     ],
 )  # fmt: skip
-def test_slurm_s_largest_array_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, limits: tuple[int, int] | None
-) -> None:
+def test_slurm_s_largest_array_is_asked_for(tmp_path, monkeypatch, lines, limits):
     """Where it says nothing of it, Slurm's own default counts; where it is 0, there are none."""
     command = tmp_path / "scontrol"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

@@ -316,9 +316,7 @@ def test_a_shard_that_fails_costs_no_other(pulling: Pulling) -> None:
     assert counts == Counter(pulling.plan.shards.keys()) + Counter({"00001": 2, "00002": 2})
 
 
-def test_tasks_that_cannot_compute_come_to_an_end(
-    pulling: Pulling, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_that_cannot_compute_come_to_an_end(pulling, monkeypatch):
     """No task finds a device, array after array: each costs all its shards a try, then it ends."""
     monkeypatch.setattr(Pulling, "_pull", self_giving_up)
     with pytest.raises(TryAgain, match="of 12 shards 12 failed; 0 are whole"):
@@ -362,9 +360,7 @@ def test_a_next_run_joins_them(pulling: Pulling) -> None:
         ({"SLURM_JOB_ID": "9"}, "9"),
     ],
 )
-def test_slurm_is_asked_for_this_very_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], number: str
-) -> None:
+def test_slurm_is_asked_for_this_very_task(tmp_path, monkeypatch, env, number):
     """The last task of an array has the number of the whole array, which has many ends."""
     for name in ("JOB", "ARRAY_JOB", "ARRAY_TASK"):
         monkeypatch.delenv(f"SLURM_{name}_ID", raising=False)
