@@ -45,7 +45,7 @@ def arrays_in(plan: Any, path: Path) -> Any:
 
 def plain_file(plan: Any, path: Path) -> Path:
     """Where the sum that a file holds lies in double precision: other programs have no planes."""
-    return plan.results.root.parent / "plain" / path.name
+    return plan.results.root.with_name(f"{plan.results.root.name}-plain") / path.name
 
 
 # One peer a function: called on every rank, it leaves the sum in a file.

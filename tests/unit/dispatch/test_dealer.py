@@ -14,7 +14,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(REPO / "benchmarks")
     from makespan import best_of_equal, lower_bound, makespan
 
-MANY = settings(max_examples=300)
+MANY = settings(max_examples=150)
 SPEEDS = st.lists(st.sampled_from([1, 1.25, 2, 4]), min_size=1, max_size=8)
 AHEAD = st.sampled_from([None, 0.1, 0.5, 0.9])
 ROUNDING = 1 + 1e-9
@@ -222,4 +222,4 @@ class Crews(RuleBasedStateMachine):
 
 
 TestCrews = Crews.TestCase
-TestCrews.settings = settings(max_examples=100, stateful_step_count=60)
+TestCrews.settings = settings(max_examples=50, stateful_step_count=60)

@@ -133,6 +133,16 @@ def test_lines_are_rare_but_news_come_at_once(plan, clock, lines):
     assert lines() == [("INFO", "5 of 6 shards done, 1 failed")]
 
 
+def test_a_note_comes_once_a_minute(plan, clock, lines):
+    """The same text once a minute, another one at once."""
+    count = Tally(plan, IDS, 1, clock.read)
+    for text in ("no answer", "no answer", "another"):
+        count.note(text)
+    clock.now += tally.NOTE_SECONDS
+    count.note("no answer")
+    assert [text for _, text in lines()] == ["no answer", "another", "no answer"]
+
+
 @pytest.mark.parametrize(
     ("codes", "error"),
     [

@@ -11,7 +11,7 @@ from shardwise.devices import choose, quarantine
 from shardwise.errors import IntegrityError, Misled, WrongInput
 from shardwise.files import checksum, npy
 from shardwise.multiply import backend, job, lanes, operation
-from shardwise.numerics import binned, end_to_end, freivalds, reference, statistics
+from shardwise.numerics import end_to_end, freivalds, reference, statistics
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
@@ -70,10 +70,11 @@ def forge(made, shard_id, change):
 
 
 def spoil(array):
-    """Change one number of a shard's file; of planes one in the second, which is the largest."""
-    array[-1 if array.dtype != np.int64 else 1].reshape(-1)[-1] += (
-        2**20 if array.dtype == np.int64 else 1
-    )
+    """Change one number of a shard's file; of packed planes the second word, which is large."""
+    if array.dtype == np.uint16:
+        array[1].reshape(-1)[-1] ^= 16
+    else:
+        array[-1].reshape(-1)[-1] += 1
 
 
 def problem_of(product, dtype, left, right=None):
@@ -255,7 +256,7 @@ def test_a_bit_flipped_in_a_ranks_state_is_no_shards_fault(tmp_path, kind, monke
     made, results = computed(tmp_path, kind), statistics._Total.results
 
     def flipped(self, matrices):
-        self._sum = binned.BinnedSum(np, (self._width,), self._dtype)
+        self._sum.reset()
         return results(self, matrices)
 
     monkeypatch.setattr(statistics._Total, "results", flipped)
@@ -329,6 +330,16 @@ def test_what_cannot_be_proven_says_why(tmp_path, over, names, change, why):
     found = reduced(made, names)
     assert found["end_to_end"] is None
     assert why in found["no_end_to_end"]
+
+
+@pytest.mark.parametrize("value", ["x", None, float("nan"), True, 10**400])
+def test_a_damaged_witness_is_refused(tmp_path, value):
+    """It is damage of a receipt, named with its shard."""
+    made = computed(tmp_path)
+    damage = {"mass": value}
+    rewrite(made.results.receipt("00001"), lambda content: content["witness"].update(damage))
+    with pytest.raises(IntegrityError, match="is damaged"):
+        reduced(made)
 
 
 def test_a_copy_whose_receipt_has_no_number_is_used_all_the_same(tmp_path):

@@ -200,3 +200,14 @@ def test_large_products_hide_no_ordinary_error():
     assert relative * (abs(left[0, i]) @ abs(right[0]).sum(axis=1)) > 32
     product[0, i, j] = 0
     assert not ratio(left, right, product, "float32")[0] <= 1.0
+
+
+@pytest.mark.parametrize(("compute", "wrong"), [("float32", "tf32"), ("tf32", "tile")])
+def test_less_precision_and_a_lost_tile_are_found_in_large_products(compute, wrong):
+    """float32 computed as tf32, and a tile of tf32, though a row's tolerance is wider by far."""
+    left, right = (noise((1, 1024, 1024), "float32", seed) for seed in (3, 4))
+    product = truncated(left) @ truncated(right)
+    assert ratio(left, right, product, "tf32")[0] <= 1.0
+    if wrong == "tile":
+        product[0, 300:332, 500:532] = 0
+    assert not ratio(left, right, product, compute)[0] <= 1.0

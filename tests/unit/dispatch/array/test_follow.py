@@ -556,6 +556,20 @@ def test_an_answer_that_is_lost_costs_no_second_array(pretended, limit):
     assert len(pretended.starts) == 8
 
 
+def test_a_slow_submission_does_not_stop_the_looks(pretended, clock, monkeypatch):
+    """It may take minutes; the next look follows within one."""
+    submit = pretended.submit
+
+    def slowly(*words: object) -> str:
+        clock.now += 170
+        return submit(*words)
+
+    monkeypatch.setattr(pretended, "submit", slowly)
+    dispatch(pretended)
+    assert clock.slept
+    assert max(clock.slept) <= 60
+
+
 def test_what_will_never_start_is_cancelled(pretended: Pretended) -> None:
     """A hopeless task ends with 2; one with another trouble has another try."""
     pretended.trouble = {
