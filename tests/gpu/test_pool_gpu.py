@@ -125,9 +125,10 @@ def test_a_worker_killed_in_its_products(tmp_path, backend, pooled):
     said = pooled(made)
     process = f"its process, which runs your function {product},"
     assert f"shard {first}: {process} was ended by SIGKILL" in said
-    assert {r.shard: r.attempt for r in written(made)} == {
-        shard: 1 + (shard == first) for shard in made.shards
-    }
+    attempts = {r.shard: r.attempt for r in written(made)}
+    attempts.pop(f"{int(first) - 1:05}")  # it was perhaps still being written
+    assert attempts.pop(first) == 2
+    assert set(attempts.values()) == {1}
     np.testing.assert_array_equal(factories.products(made), left @ left)
     assert factories.leftovers(tmp_path) == []
     for device in here():

@@ -201,9 +201,9 @@ class _ShardLoop:
         return f"product: your function {self._plan.function} left threads running"
 
     def _release(self, job: ShardJob) -> None:
-        """Once the slabs are free, ask for the next shard."""
-        job.release()
+        """Ask for the next shard, which this thread begins to read once the slabs are free."""
         self._parent.send("read", job.shard.shard)
+        job.release()
 
 
 class _Logs:
