@@ -1,4 +1,4 @@
-# make run    set up .venv and run the main job; ARGS="--configfile mine.yaml" goes to snakemake
+# make run    set up .venv and run the main job; ARGS="--configfile mine.yaml" goes to shardwise run, and on to snakemake
 # make submit   the same in the background; PROFILE=profiles/slurm ARGS="--job='--time=7-0'" as a job of the scheduler
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
 # make test-fast  the inner loop: unit tests that take no scheduler and no network, and one whole local run
@@ -58,7 +58,7 @@ help:
 install: .venv/.run-$(CUDA)
 
 run: .venv/.run-$(CUDA) $(example)
-	$(BIN)/snakemake --profile $(PROFILE) $(ARGS)
+	$(BIN)/shardwise run --profile $(PROFILE) $(ARGS)
 
 submit: .venv/.run-$(CUDA) $(example)
 	PYTHONPATH=$(CURDIR)/scripts $(BIN)/python -m shardwise.command submit --profile $(PROFILE) $(ARGS)
