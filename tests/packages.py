@@ -27,7 +27,12 @@ sys.meta_path.insert(0, Hide())
 def installed_by_make_run() -> set[str]:
     """The project's own dependencies, and theirs, as this Python has them; without any extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found, todo = {"shardwise"}, [Requirement(line) for line in project["dependencies"]]
+    return {"shardwise"} | installed_with(*project["dependencies"])
+
+
+def installed_with(*lines: str) -> set[str]:
+    """What these requirements bring, and what that needs, as this Python has it."""
+    found, todo = set[str](), [Requirement(line) for line in lines]
     while todo:
         need = todo.pop()
         name = canonicalize_name(need.name)
@@ -43,13 +48,16 @@ def installed_by_make_run() -> set[str]:
 
 def hide_the_others(folder: Path) -> str:
     """Write what hides all other packages from a Python; returns its ``PYTHONPATH``."""
-    kept = installed_by_make_run()
-    hidden = {
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_HIDE.format(hidden=others(installed_by_make_run())))
+    return str(folder)
+
+
+def others(kept: set[str]) -> set[str]:
+    """The modules of all packages but these, and but Snakemake's plugins."""
+    return {
         module
         for module, owners in importlib.metadata.packages_distributions().items()
         if not any(canonicalize_name(owner) in kept for owner in owners)
         and not module.startswith("snakemake_")  # it imports every plugin whose folder it sees
     }
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(_HIDE.format(hidden=hidden))
-    return str(folder)

@@ -367,6 +367,15 @@ def _excerpt(raw: bytes, only: str | int) -> bytes:
     return b"".join(dict.fromkeys([columns, *rows[:1], *chosen, *rows[-1:]]))
 
 
+def sample(results: Results) -> Plan:
+    """A plan of one shard of one synthetic matrix, for who reads the rules and runs none."""
+    problem = Problem(1, (1, 1), "A @ A", "float32")
+    settings = ShardSettings("A @ A", "products", True, "auto", "ieee", True, True, "error")
+    recipe = Recipe(matrices=1, dim=1, dtype="float32", seed=0)
+    facts = Facts("float32", problem, settings, None, (), recipe, Written(4, 4, 4), "")
+    return Plan(results, {"00000": Shard("00000", 0, 1, 4, 4, 4, 4)}, facts)
+
+
 def load_facts(path: Path) -> Facts:
     """The facts of a plan that :func:`load` would read; its rows are only checked to be whole."""
     return _checked(path)[1]

@@ -180,11 +180,11 @@ class Listener(logging.Handler):
         What is whole is read from the files. Snakemake's events may be incomplete: a quiet mode
         leaves some out, and a signal ends the process before others.
         """
-        from shardwise.records import remaining  # here: jobs do not need it
-
         run = self._run
         if not run.began:
             return
+        from shardwise.records import remaining  # here: jobs do not need it
+
         work = remaining.find(run.plan, run.reduce["statistics"], jobs=False)
         finished = work.finished and run.results.report.exists()
         if finished or (run.succeeded and not self._whole()):

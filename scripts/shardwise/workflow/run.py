@@ -51,7 +51,8 @@ class Run:
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
         self.config = dict(config)
-        self._workflow, main = workflow, workflow.is_main_process
+        self._workflow, linting = workflow, not workflow.check_envvars  # only --lint checks none
+        main = workflow.is_main_process and not linting
         if main:
             hooks.show_less(workflow)
         folder = results_folder(config)
@@ -62,7 +63,10 @@ class Run:
         who = dispatch_settings(config)
         self.dispatch, self.workers, self.array_tasks, self.array_limit = who.values()
         self._sources: list[Source] | None = None
-        self.plan = self._checked_plan() if main else plans.load(self.results.plan)
+        if linting:  # it reads the rules, maybe where nothing but Snakemake is installed
+            self.plan, self._sources = plans.sample(self.results), []
+        else:
+            self.plan = self._checked_plan() if main else plans.load(self.results.plan)
         self.reduce = reduce_settings(config)
         if main:
             self._refuse_idle_ranks()

@@ -1,11 +1,15 @@
 """What Snakemake's catalog, conda and citations read fits the project."""
 
 import shutil
+import subprocess
+import sys
 import tomllib
 
+import pytest
 import shardwise
 import yaml
 
+from tests import packages
 from tests.factories import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -29,6 +33,22 @@ def test_every_rule_that_runs_something_names_the_environment():
     for path in RULES.glob("*.smk"):
         text = path.read_text()
         assert text.count("conda:") == text.count("shell:"), path.name
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", "array", "pool", "mpi"])
+def test_snakemake_alone_lints_the_rules(dispatch):
+    """As the catalog does, where nothing else is installed and no input is there."""
+    hidden = packages.others(packages.installed_with("snakemake")) - {"shardwise"}
+    assert {"numpy", "msgspec", "xxhash"} <= hidden
+    program = (
+        "import sys; from snakemake import cli; "
+        "cli.get_argument_parser(); "  # the plugins, which may need anything
+        f"sys.modules.update(dict.fromkeys({hidden!r})); "
+        f"cli.main(['--lint', '--config', 'dispatch={dispatch}', 'input=nowhere.npy'])"
+    )
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Congratulations" in done.stderr) == (0, True), done.stderr
 
 
 def test_the_config_that_is_deployed_is_the_shipped_one(tmp_path):
