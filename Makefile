@@ -70,10 +70,10 @@ $(LOOKERS):
 	@test -x $(BIN)/python || { echo "there is no .venv here yet: run make install first" >&2; exit 2; }
 	@PYTHONPATH=scripts $(BIN)/python -m shardwise.command $@ $(ARGS)
 
-# Four files of tests at a time, from both ends of the order in pyproject.toml: those of schedulers,
+# Six files of tests at a time, from both ends of the order in pyproject.toml: those of schedulers,
 # which mostly wait, beside those that compute.
 test: .venv/.test-$(CUDA)
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: .venv/.test-$(CUDA)
 	$(BIN)/pytest -n 2 --dist loadfile tests/unit/files tests/unit/plan tests/unit/records \

@@ -92,7 +92,7 @@ def evict(path: Path) -> None:
     try:
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        for attempt in range(3):
+        for attempt in range(8):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             if (left := cached_fraction(path)) == 0:
                 # Each probe has begun to read its page; once it is there it can go, too.

@@ -131,6 +131,7 @@ def test_every_device_that_was_granted_computes(jobs: SpreadJobs, placement: str
     assert set(jobs.spread.starts().values()) == {1}
 
 
+@enough("slurm mpi", "grid_engine pool")
 def test_the_digits_have_the_same_bits(night: Night, dispatch: str, tmp_path: Path) -> None:
     """One job computes all shards on the devices that the profile asks for; jobs have no more."""
     digits = load_digits().images
@@ -149,7 +150,7 @@ def test_the_digits_have_the_same_bits(night: Night, dispatch: str, tmp_path: Pa
     assert night.workspace.run("--dry-run", profile=night.cluster.profile).jobs == set()
 
 
-@enough("slurm pool")
+@enough("grid_engine pool")
 @pytest.mark.fault("snakemake killed by -9 and started again")
 @pytest.mark.fault("two runs at once")
 def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night, dispatch: str) -> None:

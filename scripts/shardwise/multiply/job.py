@@ -76,9 +76,11 @@ class ShardJob:
         After the first, all products are queued on the device; before the second, which takes their
         sum, the shard before this one has to be done. After it the next shard can begin.
         """
-        if self._reading is None:
-            self.begin()
         session, shard = self._session, self.shard
+        if self._reading is None:
+            with session.blame(shard.shard):
+                session.batches(shard)  # where there is no room for them, nothing need be read
+            self.begin()
         attempt = receipts.note_start(self._plan.results.starts(shard.shard))
         with self._at_work(attempt, session.gauge) as beside:
             with session.blame(shard.shard), self._reading:
@@ -169,15 +171,15 @@ class ShardJob:
     def _prove(self, checks: ShardChecks) -> dict[str, Any]:
         """Compare what was read with its receipt, and what was multiplied with what was read."""
         right = self._reading.right_checksum
+        # The checksum first: a copy that is damaged is no fault of the device.
         with np.errstate(all="ignore"):
-            witness = cross_check.compare(self._plan, self.shard, self._reading, checks)
-        return {
-            "input_checksum": self._reading.checked_sum(),
-            "right_checksum": right and right.hexdigest(),
-            "proof": checks.operation.proof,
-            **witness,
-            "compute": checks.operation.compute,
-        }
+            return {
+                "input_checksum": self._reading.checked_sum(),
+                "right_checksum": right and right.hexdigest(),
+                "proof": checks.operation.proof,
+                **cross_check.compare(self._plan, self.shard, self._reading, checks),
+                "compute": checks.operation.compute,
+            }
 
     def _file_facts(self, batches: Batches, writer: StackWriter, checksum: str) -> Any:
         return receipts.describe_file(

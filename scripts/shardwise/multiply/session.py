@@ -78,9 +78,12 @@ class Session:
     def warm(self, shard: Shard) -> None:
         """Make now what the first shard would wait for, as far as it can be had.
 
-        Memory, compiled kernels and the known product for shards up to the size of this one. What
-        goes wrong is not raised: the first shard meets it again, and says whose fault it is.
+        Memory, compiled kernels and the known product for shards up to the size of this one; on a
+        CPU nothing of that takes long. What goes wrong is not raised: the first shard meets it
+        again, and says whose fault it is.
         """
+        if not self.cuda:
+            return
         with ThreadPoolExecutor(1, "warm") as beside:
             read = beside.submit(self._warm_slabs, shard)
             for step in (lambda: self.batches(shard), read.result):

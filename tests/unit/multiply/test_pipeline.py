@@ -283,7 +283,6 @@ def test_a_failure_anywhere_ends_the_shard(tmp_path, monkeypatch, where, call):
     error = BrokenError(where)
     before = set(threading.enumerate())
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "warm", lambda *_: None)  # it would keep the failure to itself
         worked = fail(patch, where, error, 1 if where in ONCE else call)
         with pytest.raises(BrokenError) as caught:
             job.run_shard(made, "00000")
