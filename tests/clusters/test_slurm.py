@@ -150,7 +150,8 @@ def test_a_launcher_of_another_mpi_is_refused(idle: Slurm, made: Plan, by_srun: 
     words = f"{line} {reduce_line(made)}" if by_srun else reduce_line(made, "--launcher", line)
     job = idle.submit(words, "-p", "cpu", "-N1", "-n2")
     idle.wait_for(job)
-    assert idle.show_job(job)["ExitCode"] == "2:0", idle.printed(job)
+    # A rank that is slower is ended for the other's sake before it says the same, with 143.
+    assert idle.show_job(job)["ExitCode"] in ("2:0", "143:0"), idle.printed(job)
     assert "asked for 2 ranks, but MPI has 1" in idle.printed(job)
     assert not made.results.summary.exists()
 
