@@ -18,18 +18,24 @@ from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, short, some
 from shardwise.files.formats.names import file_of
-from shardwise.files.paths import Results, for_bash
+from shardwise.files.paths import Results, for_bash, id_digits
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
 _ROWS_AT_ONCE = 1000
+_LONGEST_ROW = 4096  # bytes, and more
 
 Part = tuple[int, str]
 """So many lines of ``plan.tsv``: the byte at which they end, and their checksum."""
 
 
 def refuse_strangers(results: Results) -> None:
-    """Refuse a folder that no run has made, where it holds names that a run would write."""
+    """Refuse a folder that no run has made, where it holds names that a run would write.
+
+    Likewise the folder of an earlier version, of whose files a new plan would know nothing.
+    """
+    if results.plan.is_file():
+        _refuse_old_layout(results.plan)
     if results.marker.is_file():
         return
     taken = [name for name in results.names() if os.path.lexists(results.root / name)]
@@ -387,6 +393,7 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
     try:
         for file in (path, results.plan_facts):
             refuse_special(file)
+        _refuse_old_layout(path)
         content = json.loads(results.plan_facts.read_bytes())
         if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
             raise ValueError
@@ -407,6 +414,19 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
             f"{results.plan_facts} is damaged; remove it and run snakemake again"
         ) from None
     return (raw if only is None else _excerpt(raw, only)), facts
+
+
+def _refuse_old_layout(path: Path) -> None:
+    """Refuse a plan whose ids are not those that plans of so many shards have now."""
+    with open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_ROW))
+        last = file.read().rstrip(b"\n").rpartition(b"\n")[2].split(b"\t")[0]
+    if last.isdigit() and len(last) != id_digits(int(last) + 1):
+        raise InputError(
+            f"{path}: an earlier version made this plan of {int(last) + 1} shards, whose files lie "
+            "side by side; this version puts those of more than 1000 shards into folders by the "
+            "thousand. Choose another results folder, or go on with the version that made it"
+        )
 
 
 def file_digest(path: Path) -> str:
