@@ -1,6 +1,5 @@
 """What the main job's tests on real schedulers share: a workspace, its jobs, and their waiting."""
 
-import itertools
 import json
 import os
 import shlex
@@ -35,7 +34,6 @@ FAULTY_SHARDS = 6
 
 SHIM = """\
 #!/bin/sh
-if [ -e {folder}/away ]; then echo '{words}' >&2; exit 1; fi
 case " $* " in *" --test-only "* | *" -w v "*) exec {real} "$@" ;; esac
 if [ -s {folder}/{command}.next ]; then
   answer=$(flock {folder} sh -c 'head -n 1 "$0"; sed -i 1d "$0"' {folder}/{command}.next)
@@ -46,31 +44,35 @@ if [ -s {folder}/{command}.next ]; then
     *) echo "${{answer#* }}" >&2; exit "${{answer%% *}}" ;;
   esac
 fi
-{real} "$@" || exit
-if [ -e {folder}/{command}.mute ]; then
-  rm {folder}/{command}.mute
-  echo 'the answer timed out' >&2
-  exit 1
-fi
+exec {real} "$@"
 """
-"""In front of a scheduler's command: nobody answers, another answer, or one that is lost."""
+"""In front of a scheduler's command: it answers what is asked for."""
 
 # The fault of a matrix stands in its corner. Lack of memory and a kill pass, a poison does not.
+# A process waits for what it has computed before to be written: else that would be lost with it.
 FAULTY = """
 import os
 import signal
+import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
+before = []
 
 def square(xp, block):
-    fault = {101: "poison", 102: "memory", 103: "killed"}.get(int(block[0, 0, 0]))
+    corner = int(block[0, 0, 0])
+    fault = {101: "poison", 102: "memory", 103: "killed"}.get(corner)
     if fault and not (HERE / f"{fault}.over").exists():
         if fault != "poison":
             (HERE / f"{fault}.over").touch()
         if fault == "memory":
             xp.empty(2**60, "u1")
+        products, end = HERE / "results/default/products", time.monotonic() + 60
+        while not all((products / f"{shard:05}.json").exists() for shard in before):
+            assert time.monotonic() < end, "what was computed is never written"
+            time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
+    before.append(corner % 100)
     return block @ block
 """
 
@@ -168,6 +170,7 @@ class Night:
         """Write ``stack/``, a folder of small whole matrices, and return them as one array."""
         (self.workspace.root / "stack").mkdir()
         stack = np.random.default_rng(1).integers(-9, 9, (count, 5, 5)).astype(np.float64)
+        stack[:, 0, 0] = range(count)
         for number, matrix in enumerate(stack):
             np.save(self.matrix(number), matrix)
         return stack
@@ -194,10 +197,8 @@ class Night:
     def shim(self) -> Path:
         """Put scripts in front of the scheduler's commands, and return the folder that steers them.
 
-        A file ``away`` there silences all commands; ``COMMAND.mute`` loses its next answer, once it
-        has done its work. (A question whether the cluster would take a job does no work.)
         ``COMMAND.next`` has a line an answer, of an exit code and a text; of ``UNKNOWN`` the jobs
-        are told, but not how they are.
+        are told, but not how they are. A question whether the cluster would take a job takes none.
         """
         folder = self.workspace.root / "shims"
         folder.mkdir()
@@ -207,9 +208,7 @@ class Night:
             real = shutil.which(command, path=env["PATH"])
             assert real, f"{command} is not there"
             words = {"folder": shlex.quote(str(folder)), "real": shlex.quote(real)}
-            (folder / command).write_text(
-                SHIM.format(command=command, words=self.cluster.silence, **words)
-            )
+            (folder / command).write_text(SHIM.format(command=command, **words))
             (folder / command).chmod(0o755)
         env["PATH"] = f"{folder}:{env['PATH']}"
         return folder
@@ -265,22 +264,35 @@ class Night:
         return set(asked.read_text().split()) if asked.exists() else set()
 
 
-# Waits for a file that releases all tasks, or the one of a shard.
-GATE = """
-for _ in $(seq 3000); do
-  for gate in released "released.$1"; do
-    if [ -e "$(dirname "$0")/$gate" ]; then exit; fi
-  done
-  sleep 0.2
-done
+GATED = """
+import os, socket, time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+def square(xp, block):
+    env = os.environ
+    task = "{SLURM_ARRAY_JOB_ID}_{SLURM_ARRAY_TASK_ID}" if "SLURM_JOB_ID" in env else (
+        "{JOB_ID}.{SGE_TASK_ID}" if "JOB_ID" in env else "")
+    if task:  # not where the function is tried before the plan is made
+        wait_at_the_gate(f"{int(block[0, 0, 0]):05}", task.format_map(env))
+    return block @ block
+
+def wait_at_the_gate(shard, task):
+    (HERE / f"at.{shard}").write_text(f"{task} {os.getpid()}")
+    end = time.monotonic() + 600
+    while not any((HERE / name).exists() for name in ("released", f"released.{shard}")):
+        assert time.monotonic() < end, "nobody opens the gate"
+        time.sleep(0.2)
 """
+"""A product whose task waits for `ArrayNight.open_gate`; the corner of a matrix names its shard."""
 
 MULTIPLY = ("--until", "multiply")
 """Options that end the run before the ledger."""
 
 
 class ArrayNight(Night):
-    """A workspace under ``dispatch: array``; its jobs are the tasks, each named by its shard."""
+    """A workspace under ``dispatch: array``; its jobs are the tasks, each named by its index."""
 
     def jobs(self) -> list[Submitted]:
         """The tasks of this workspace, as far as the scheduler knows them."""
@@ -290,24 +302,34 @@ class ArrayNight(Night):
         """How often each shard was started."""
         return self.journal()
 
-    def tasks(self, state: str, node: str = "") -> dict[str, str]:
-        """The tasks that are ``running`` or ``waiting``: by shard, what cancels them."""
-        return {task.what: task.handle for task in self.in_state(state, node=node)}
+    def waiting(self) -> list[str]:
+        """What cancels the tasks that wait in the queue."""
+        return [task.handle for task in self.in_state("waiting")]
+
+    def at_gate(self, node: str = "") -> dict[str, str]:
+        """The shards that wait for `open_gate`: what cancels the task of each."""
+        running = {task.handle for task in self.in_state("running", node=node)}
+        found = {path.suffix[1:]: path.read_text() for path in self.workspace.root.glob("at.*")}
+        tasks = {shard: text.split()[0] for shard, text in found.items() if text}
+        return {shard: task for shard, task in tasks.items() if task in running}
+
+    def process(self, shard: str) -> int:
+        """The process that waits for `open_gate` with a shard."""
+        return int((self.workspace.root / f"at.{shard}").read_text().split()[1])
 
     def arrays(self) -> int:
         """How many arrays of this workspace the scheduler has taken."""
         return len({task.job for task in self.jobs()})
 
-    def gated(self) -> tuple[str, str]:
-        """Options under which each task waits for `open_gate` before it begins."""
-        (self.workspace.root / "gate.sh").write_text(GATE)
-        path = shlex.quote(str(self.workspace.root / "gate.sh"))
-        return "--precommand", f'sh {path} "$shard"'
-
     def open_gate(self, *shards: str) -> None:
         """Let some shards go on, or all."""
         for name in [f"released.{shard}" for shard in shards] or ["released"]:
             (self.workspace.root / name).touch()
+
+    def gated(self, shards: int) -> np.ndarray:
+        """Configure a run as `of`, whose shards wait for `open_gate`."""
+        (self.workspace.root / "gated.py").write_text(GATED)
+        return self.of(shards, product="gated.py:square")
 
     def of(self, shards: int, **values: object) -> np.ndarray:
         """Configure a run of so many shards, a matrix each; returns the matrices."""
@@ -322,11 +344,12 @@ class ArrayNight(Night):
         return path.read_text() if path.exists() else ""
 
     def at_once(self) -> int:
-        """The most shards that were computed at the same time, by their receipts."""
+        """The most processes that computed at the same time, by their receipts."""
         receipts = self.receipts().values()
-        begins = [(r["started"], 1) for r in receipts]
-        steps = sorted([*begins, *((r["finished"], -1) for r in receipts)])
-        return max(itertools.accumulate(step for _, step in steps))
+        return max(
+            len({r["process"] for r in receipts if r["started"] <= now < r["finished"]})
+            for now in [r["started"] for r in receipts]
+        )
 
 
 def sum_of_squares(stack: np.ndarray) -> np.ndarray:

@@ -12,7 +12,6 @@ from shardwise.dispatch.array import journal
 from shardwise.files.paths import Results
 
 from tests import processes
-from tests.clusters.conftest import SLURM_FIRST
 from tests.clusters.night import MULTIPLY, ArrayNight
 
 pytestmark = pytest.mark.timeout(900)
@@ -111,19 +110,5 @@ def test_a_task_leaves_before_its_time_is_up(array_night: ArrayNight) -> None:
     assert night.starts() == Counter({f"{i:05}": 1 for i in range(SHARDS)})
     assert night.arrays() >= 2
     assert "follows" not in night.log(), "nobody is blamed"
-    logs = night.workspace.file("logs/array").glob("*/*.log")
-    assert any("the run time is nearly up" in log.read_text() for log in logs)
-
-
-@SLURM_FIRST
-def test_a_task_that_is_warned_finishes_its_shard(array_night: ArrayNight) -> None:
-    """SIGUSR1, as schedulers send it before the end: the rest goes back, the task leaves with 0."""
-    night = array_night
-    slow(night, 0.5)
-    run = night.start(*MULTIPLY)
-    night.wait_for("a shard is done", night.receipts)
-    assert strike(night, signal.SIGUSR1)
-    assert run.wait(timeout=300) == 0, night.output()
-    assert night.starts() == Counter({f"{i:05}": 1 for i in range(SHARDS)})
     logs = night.workspace.file("logs/array").glob("*/*.log")
     assert any("the run time is nearly up" in log.read_text() for log in logs)

@@ -57,7 +57,7 @@ def pooled(environment):
     """Compute what is missing of a plan, by the command line."""
 
     def run(made):
-        line = factories.command("multiply", "--plan", made.results.plan, "--all")
+        line = factories.command("dispatch", "--plan", made.results.plan)
         done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr
         assert "did not end when asked to" not in done.stderr
@@ -124,11 +124,11 @@ def test_a_worker_killed_in_its_products(tmp_path, backend, pooled):
     free = {device.uuid: device.free for device in here()}
     said = pooled(made)
     process = f"its process, which runs your function {product},"
-    assert f"shard {first}: {process} was ended by SIGKILL" in said
+    assert f"shard {first}: {process} was killed by signal 9 (SIGKILL" in said
     attempts = {r.shard: r.attempt for r in written(made)}
-    attempts.pop(f"{int(first) - 1:05}")  # it was perhaps still being written
     assert attempts.pop(first) == 2
-    assert set(attempts.values()) == {1}
+    # At most one other: what that process was still writing.
+    assert sorted(attempts.values()) in ([1] * (SHARDS - 1), [1] * (SHARDS - 2) + [2])
     np.testing.assert_array_equal(factories.products(made), left @ left)
     assert factories.leftovers(tmp_path) == []
     for device in here():

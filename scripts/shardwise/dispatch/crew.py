@@ -9,7 +9,6 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Collection, Iterator
@@ -227,7 +226,8 @@ class Crew(AbstractContextManager):
             words = f"product: your function {self._function} {contain.words(code)}"
             return Event(worker, "died", shard, InputError.exit_code, words, member.device)
         runs = f", which runs your function {self._function}," if self._function else ""
-        return _death(member, worker, shard, f"its process{runs} {_ending(code)}")
+        end = "closed its pipe and hangs" if code is None else contain.words(code)
+        return _death(member, worker, shard, f"its process{runs} {end}")
 
 
 def _death(member: _Member, worker: int, shard: str | None, reason: str) -> Event:
@@ -291,17 +291,3 @@ def _gone(member: _Member) -> int | None:
         # Else Python would wait for it at its own end, for ever.
         multiprocessing.process._children.discard(process)
     return process.exitcode
-
-
-def _ending(code: int | None) -> str:
-    """How a process has ended, in words."""
-    if code is None:
-        return "closed its pipe and hangs"
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        hint = " (out of host memory?)" if -code == signal.SIGKILL else ""
-        return f"was ended by {name}{hint}"
-    return f"ended by itself, with {code}"

@@ -15,13 +15,12 @@ class Event:
     # ``ready``: it has its device and wants a shard. ``read``: the last byte of its shard is
     # read, it wants the next one ahead. ``queued``: nothing of the shard is left but to write it,
     # and the next one begins. ``done``, ``failed``: its shard is whole, or is not; a failure
-    # without a shard is one to begin at all. ``spent``: its shard is whole, but left in the
-    # process what nothing removes: another process has to go on. ``died``: the process is gone,
-    # with all shards that it had; only the one that it computed is to blame.
+    # without a shard is one to begin at all. ``died``: the process is gone, with all shards that it
+    # had; only the one that it computed is to blame.
     kind: str
     shard: str | None = None
     # Of a failure: the exit code that a job would have ended with, None where it was killed; and
-    # the reason, of ``spent`` as well.
+    # the reason.
     code: int | None = None
     reason: str = ""
     device: str | None = None  # UUID of its device; None on NumPy, and before it has one
@@ -56,7 +55,6 @@ class Limits:
     hang: float = REDUCE_LIMIT_SECONDS
     # Seconds that the scheduler was asked for, from the start of the job, if that is known.
     run_time: float | None = None
-    array: bool = False  # whether they belong to a task of an array, which a next run may join
 
     def shared(self, workers: int) -> "Limits":
         """The limits of each of several workers, where the memory is that of all."""

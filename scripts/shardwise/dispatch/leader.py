@@ -61,39 +61,12 @@ class _WorkerState:
         return f"{self.device or _NO_DEVICE} of {self.where}"
 
 
-class Deals(Protocol):
-    """Who deals shards to the workers of a leader: a `Dealer`, or the claims of an array's task."""
-
-    def join(self, worker: Hashable) -> None:
-        """Take a worker in."""
-
-    def leave(self, worker: Hashable) -> list[str]:
-        """Forget a worker; each of the shards that it had needs an `again` or a `drop`."""
-
-    def ask(self, worker: Hashable, now: float) -> str | None:
-        """The next shard of a worker, or None where nothing is for it now."""
-
-    def done(self, worker: Hashable, shard: str, now: float) -> None:
-        """Note that a worker has ended a shard."""
-
-    def again(self, shard: str, last: bool = True) -> None:
-        """Let a shard that was dealt wait once more: behind all others, or in its place."""
-
-    def drop(self, shard: str) -> None:
-        """Forget a shard that was dealt: it has failed for good."""
-
-
 class Leader:
     """Hands out shards, has failed ones tried again, replaces workers, leaves out bad devices."""
 
-    def __init__(
-        self, plan: Plan, tally: Tally, dealer: "Deals | None" = None,
-        run_time: RunTime | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, plan: Plan, tally: Tally, run_time: RunTime | None = None) -> None:
         self._tally, self._run_time = tally, run_time or RunTime(None)
-        self._dealer: Deals = dealer or Dealer(
-            {shard: plan.shard(shard).bytes for shard in tally.waiting}
-        )
+        self._dealer = Dealer({shard: plan.shard(shard).bytes for shard in tally.waiting})
         self._workers: dict[Hashable, _WorkerState] = {}
         self._blamed: dict[str, list[str]] = {}
         self._failed_on: dict[str, set[str]] = {}
@@ -153,8 +126,6 @@ class Leader:
             return self._give_up(event.worker)
         if event.kind == "failed":
             return self._failed(event, worker)
-        if event.kind == "spent":
-            return self._spent(event, worker)
         if event.kind == "done":
             self._blamed.pop(worker.device, None)
             self._run_time.learn(now - worker.since)
@@ -196,10 +167,6 @@ class Leader:
         self._refusals[event.reason] = TryAgain.exit_code
         self._tally.note(f"a worker on {worker.where} does not live: {event.reason}")
         return self._give_up(event.worker)
-
-    def _spent(self, event: Event, worker: _WorkerState) -> list[Order]:
-        self._tally.note(f"{event.reason}; a new process takes the next shard")
-        return self._replace(event, worker, False)
 
     def _next(self, worker: _WorkerState, ended: str) -> None:
         """A worker turns to the shard that it was given ahead, or wants one."""

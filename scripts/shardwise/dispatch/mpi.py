@@ -30,6 +30,7 @@ from shardwise.plan.plan import Plan
 from shardwise.processes.hangs import WARNED_AFTER
 from shardwise.records.missing import describe, list_missing
 from shardwise.reduce import launch, rank_limits
+from shardwise.reduce.comm import abort
 from shardwise.units import count
 
 log = logging.getLogger(__name__)
@@ -337,4 +338,4 @@ class Wire:
                     "rank %d has given no sign of life for %.0f s; all ranks end: try again",
                     silent[0], self._limit,
                 )  # fmt: skip
-                self._comm.Abort(TryAgain.exit_code)
+                abort(self._comm, TryAgain.exit_code)

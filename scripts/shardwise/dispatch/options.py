@@ -52,8 +52,7 @@ def run(options: Namespace) -> None:
     """Compute all shards that are missing, in the way that ``--dispatch`` names."""
     plan = plans.load(options.plan)
     hang = options.time_limit or REDUCE_LIMIT_SECONDS
-    array = options.array_task is not None
-    limits = Limits(options.memory, options.device_wait, hang, options.run_time, array)
+    limits = Limits(options.memory, options.device_wait, hang, options.run_time)
     retries = DEFAULT_RETRIES if options.retries is None else options.retries
     if options.array_task:
         from shardwise.dispatch.array import puller

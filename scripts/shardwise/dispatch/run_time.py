@@ -1,6 +1,5 @@
 """How long a job may still run, and whether another shard fits into that."""
 
-import math
 import os
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ class RunTime:
 
     def __init__(self, end: float | None, clock: Callable[[], float] = time.time) -> None:
         self._end, self._clock, self._longest = end, clock, 0.0
+        self._closed = False
 
     def learn(self, seconds: float) -> None:
         """Take in how long a shard took."""
@@ -36,13 +36,25 @@ class RunTime:
 
     def close(self, *_: int | FrameType | None) -> None:
         """Let no more shards begin: a scheduler has warned, by a signal, that it ends the job."""
-        self._end = -math.inf
+        self._closed = True
 
     def suffices(self, shards: int) -> bool:
-        """Whether one device can still compute so many shards, one after the other."""
+        """Whether one device can still compute so many shards, one after the other.
+
+        Of several nobody can say so before the first has ended.
+        """
+        if self._closed:
+            return False
         if self._end is None:
             return True
+        if shards > 1 and not self._longest:
+            return False
         return self._clock() + _SLACK * self._longest * shards + LEAVE_SECONDS <= self._end
+
+    @property
+    def over(self) -> bool:
+        """Whether the scheduler ends the job for its run time, about now."""
+        return self._end is not None and self._clock() + LEAVE_SECONDS >= self._end
 
 
 def of_this_job(asked: float | None) -> RunTime:

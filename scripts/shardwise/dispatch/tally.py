@@ -18,6 +18,7 @@ from shardwise import host
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
+from shardwise.records.logs import add_error
 from shardwise.units import clock
 
 log = logging.getLogger(__name__)
@@ -52,8 +53,6 @@ class Tally:
     clock
         Seconds that only grow.
     """
-
-    _LOST_WORDS = "it is not tried again"
 
     def __init__(
         self,
@@ -106,12 +105,12 @@ class Tally:
         """
         reason = " ".join(reason.splitlines()) or "it gave no reason"
         self._leave(shard)
-        self._write_reason(shard, reason)
+        add_error(self._plan.results.log("multiply", shard), reason)
         self._news = True
         self._failures[shard] = tries = self._failures.get(shard, 0) + 1
         if code in _FINAL or tries > self._retries:
             self.lost[shard] = (code, reason)
-            log.warning("shard %s: %s; %s", shard, reason, self._LOST_WORDS)
+            log.warning("shard %s: %s; it is not tried again", shard, reason)
             return False
         self._waiting[shard] = None
         log.warning("shard %s: %s; try %d of %d follows",
@@ -123,22 +122,6 @@ class Tally:
         self._waiting.pop(shard, None)
         self.running.pop(shard, None)
         self.lost.pop(shard, None)
-
-    def _write_reason(self, shard: str, reason: str) -> None:
-        """Add a failure to the shard's own log, where a killed try left no word of it."""
-        path = self._plan.results.log("multiply", shard)
-        # A full disk must not end the dispatch: the reason stands in its own log too.
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "a+b") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                tail = file.read()
-                if reason.encode(errors="replace") not in tail:
-                    file.write(b"" if tail.endswith(b"\n") or not tail else b"\n")
-                    now = time.time()
-                    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
-                    line = f"{stamp},{int(now % 1 * 1000):03} ERROR {reason}\n"
-                    file.write(line.encode(errors="replace"))
 
     def report(self) -> None:
         """Log how far it is: at most a line in some seconds, but failures and the end at once."""

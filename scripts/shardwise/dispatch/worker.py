@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from shardwise import errors
 from shardwise.devices import choose
@@ -29,7 +29,6 @@ from shardwise.host import SCRIPTS
 from shardwise.multiply.job import ShardJob
 from shardwise.multiply.session import Session
 from shardwise.plan import plan as plans
-from shardwise.plan import user_function
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 from shardwise.records import locks
@@ -62,20 +61,39 @@ def _exit(code: int) -> NoReturn:
 def _work(parent: "_ParentPipe", plan_path: str, limits: Limits, choice: choose.Choice) -> None:
     """Take a device and shards until the device fails."""
     threading.Thread(target=parent.listen, daemon=True).start()
-    logs = _Logs(plan_path)
+    logs = Logs(plan_path)
     try:
         plan = plans.load(Path(plan_path))
-        if plan.function:  # it may do anything to this process
-            plan = plan.anchored(Path.cwd())
-            contain.adopt()
-            os.dup2(2, 1)  # what it prints
-        needed = max(shard.device_memory for shard in plan.shards.values())
-        with locks.hold_job_lock(plan.results, limits.array):
-            session = Session(plan, needed, limits.memory, limits.wait, choice)
-            _ShardLoop(plan, logs, parent, session).work()
+        with locks.hold_job_lock(plan.results):
+            compute(plan, parent, logs, limits, choice)
     except Exception as error:
         code, words = errors.explain(error)
         parent.send("failed", code=code, reason=words)
+
+
+class Feed(Protocol):
+    """What assigns shards, and hears of events: the parent, or the claims of an array's task.
+
+    None stands behind the last shard.
+    """
+
+    assigned: "SimpleQueue[str | None]"
+
+    def send(self, kind: str, shard: str | None = None, **facts: Any) -> None:
+        """Tell of an event, as `Event` has it."""
+
+
+def compute(
+    plan: Plan, feed: Feed, logs: "Logs", limits: Limits, choice: choose.Choice | None = None
+) -> None:
+    """Take a device, and shards through it until the device fails or the feed ends."""
+    if plan.function:  # it may do anything to this process
+        plan = plan.anchored(Path.cwd())
+        contain.adopt()
+        os.dup2(2, 1)  # what it prints
+    needed = max(shard.device_memory for shard in plan.shards.values())
+    session = Session(plan, needed, limits.memory, limits.wait, choice)
+    _ShardLoop(plan, logs, feed, session).work()
 
 
 class _ParentPipe:
@@ -83,7 +101,7 @@ class _ParentPipe:
 
     def __init__(self, pipe: Connection, worker: int) -> None:
         self._pipe, self._worker, self._lock = pipe, worker, threading.Lock()
-        self.assigned: SimpleQueue[str] = SimpleQueue()
+        self.assigned: SimpleQueue[str | None] = SimpleQueue()
 
     def listen(self) -> None:
         """Take in what comes, to the end of the parent, which ends this process."""
@@ -108,30 +126,30 @@ class _ShardLoop:
         The device, and what is kept on it.
     """
 
-    def __init__(self, plan: Plan, logs: "_Logs", parent: _ParentPipe, session: Session) -> None:
-        self._plan, self._logs, self._parent, self._session = plan, logs, parent, session
-        self._begun: SimpleQueue[tuple[str, Future[ShardJob]]] = SimpleQueue()
+    def __init__(self, plan: Plan, logs: "Logs", feed: Feed, session: Session) -> None:
+        self._plan, self._logs, self._feed, self._session = plan, logs, feed, session
+        self._begun: SimpleQueue[tuple[str, Future[ShardJob]] | None] = SimpleQueue()
         self._ahead = ThreadPoolExecutor(1, "ahead")
         self._behind = ThreadPoolExecutor(1, "behind")
         self._last: Future[bool] | None = None  # the shard behind; whether the device is usable
         self._device = session.device.get("uuid")
 
     def work(self) -> None:
-        """Take shards until a device fails, or for ever."""
+        """Take shards until the device fails, or there are no more."""
         threading.Thread(target=self._begin_all, daemon=True).start()
         self._session.warm(max(self._plan.shards.values(), key=lambda shard: shard.bytes))
-        self._parent.send("ready", device=self._device)
+        self._feed.send("ready", device=self._device)
         usable = True
         while usable:
             # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.
             signal.siginterrupt(signal.SIGTERM, True)
-            shard, begun = self._begun.get()
-            usable = self._compute(shard, begun)
+            shard_and_job = self._begun.get()
+            usable = shard_and_job is not None and self._compute(*shard_and_job)
 
     def _begin_all(self) -> None:
-        while True:
-            shard = self._parent.assigned.get()
+        while (shard := self._feed.assigned.get()) is not None:
             self._begun.put((shard, self._ahead.submit(self._begin, shard)))
+        self._begun.put(None)
 
     def _begin(self, shard: str) -> ShardJob:
         with self._logs.of(shard, new=True):
@@ -144,7 +162,7 @@ class _ShardLoop:
                 job = begun.result()
                 steps = job.steps(lambda: self._ahead.submit(self._release, job))
                 next(steps)
-                left = self._tidy()
+                self._tidy()
                 if not self._settled():
                     return False
                 next(steps)
@@ -155,13 +173,9 @@ class _ShardLoop:
                 self._tidy()
                 # The one behind first: its end is told by a process that still counts.
                 return self._settled() and self._failed(shard, error)
-        self._parent.send("queued", shard)
+        self._feed.send("queued", shard)
         self._last = self._behind.submit(self._finish, shard, steps)
-        if not left:
-            return True
-        if self._settled():
-            self._parent.send("spent", reason=left)
-        return False
+        return True
 
     def _settled(self) -> bool:
         """Wait for the shard behind; whether the device can still be used."""
@@ -177,7 +191,7 @@ class _ShardLoop:
                 return self._failed(shard, error)
             log.info("%s written", self._plan.results.receipt(shard))
         self._logs.settle(shard)
-        self._parent.send("done", shard, device=self._device)
+        self._feed.send("done", shard, device=self._device)
         return True
 
     def _failed(self, shard: str, error: Exception) -> bool:
@@ -187,26 +201,22 @@ class _ShardLoop:
         code, words = errors.explain(error)
         gc.collect()  # what failed holds memory of the device, by way of its tracebacks
         facts = {"code": code, "reason": words, "device": self._device}
-        self._parent.send("failed", shard, suspect=not usable, barred=barred, **facts)
+        self._feed.send("failed", shard, suspect=not usable, barred=barred, **facts)
         return usable
 
-    def _tidy(self) -> str:
-        """End what a user's function has left; says what of it cannot be ended."""
-        if not self._plan.function:
-            return ""
-        contain.sweep()
-        if not (threads := user_function.running_threads()):
-            return ""
-        log.warning("the function has left threads running: %s", threads)
-        return f"product: your function {self._plan.function} left threads running"
+    def _tidy(self) -> None:
+        """End the processes that a user's function has left."""
+        if self._plan.function:
+            contain.sweep()
 
     def _release(self, job: ShardJob) -> None:
-        """Ask for the next shard, which this thread begins to read once the slabs are free."""
-        self._parent.send("read", job.shard.shard)
-        job.release()
+        """Ask for the next shard, which this thread begins to read as slabs come free."""
+        self._feed.send("read", job.shard.shard)
+        if self._plan.settings.materialize:  # to make its copy takes slabs of its own
+            job.release()
 
 
-class _Logs:
+class Logs:
     """Sends what threads log to the logs of the shards that they work on.
 
     What belongs to no shard goes where the parent's own words go.

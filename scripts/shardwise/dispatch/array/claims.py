@@ -12,8 +12,6 @@ that a task leaves behind are marked as given up, and the dispatch submits them 
 
 import contextlib
 import os
-import secrets
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,47 +57,63 @@ class Claims:
             for places in cut_blocks(len(array.numbers), array.tasks)
         ]
         self._known: set[int] = set()
-        self._next = 0
+        self._left: list[int] | None = None  # blocks that nobody had claimed, the next one last
 
     def claim(self, index: int) -> Claim | None:
         """Claim the next block for a task; None where all are claimed.
 
         Raises ShardwiseError where the disk takes no file.
         """
-        token = f"{index} {socket.gethostname()} {os.getpid()} {secrets.token_hex(4)}\n"
-        temporary = self._folder / f".{secrets.token_hex(8)}"
-        with writing(temporary):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(token)
-            try:
-                while self._next < len(self._blocks):
-                    block, self._next = self._next, self._next + 1
-                    if self._link(temporary, self._folder / str(block), token):
-                        return Claim(block, index, self._blocks[block])
-            finally:
-                temporary.unlink()
+        own = self._own(index)
+        with writing(own):
+            if self._left is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                own.write_text(f"{index}\n")
+                self._left = sorted(self.left(), reverse=True)
+            while self._left:
+                block = self._left.pop()
+                if _link(own, self._folder / str(block)):
+                    return Claim(block, index, self._blocks[block])
         return None
 
-    def _link(self, temporary: Path, claim: Path, token: str) -> bool:
-        """Whether a file got the name of a claim."""
-        try:
-            os.link(temporary, claim)
-        except FileExistsError:
-            # A network disk may have linked it, lost its answer, and been asked again.
-            return claim.read_text() == token
-        return True
+    def left(self) -> set[int]:
+        """The blocks that nobody has claimed."""
+        return set(range(len(self._blocks))) - self._claimed()
+
+    def of(self, index: int) -> list[Claim]:
+        """What a task has claimed, in its order."""
+        own = self._own(index)
+        if not own.exists() or own.stat().st_nlink == 1:
+            return []
+        self._known.clear()
+        return [claim for claim in self.news() if claim.index == index]
 
     def news(self) -> list[Claim]:
         """The claims that were made since this was asked last, in the order of their blocks."""
-        try:
-            names = os.listdir(self._folder)
-        except FileNotFoundError:
-            return []
-        blocks = {int(name) for name in names if name.isdecimal()} - self._known
         found = []
-        for block in sorted(blocks):
+        for block in sorted(self._claimed() - self._known):
             with contextlib.suppress(OSError, ValueError, IndexError):  # the next look reads it
-                index = int((self._folder / str(block)).read_text().split()[0])
+                index = int((self._folder / str(block)).read_text())
                 found.append(Claim(block, index, self._blocks[block]))
                 self._known.add(block)
         return found
+
+    def _claimed(self) -> set[int]:
+        try:
+            return {int(name) for name in os.listdir(self._folder) if name.isdecimal()}
+        except FileNotFoundError:
+            return set()
+
+    def _own(self, index: int) -> Path:
+        """The file of a task, to which each of its claims is a link."""
+        return self._folder / f"task-{index}"
+
+
+def _link(own: Path, claim: Path) -> bool:
+    """Whether the file of a task has got the name of a claim."""
+    try:
+        os.link(own, claim)
+    except FileExistsError:
+        # A network disk may have linked it, lost its answer, and been asked again.
+        return os.path.samefile(own, claim)
+    return True

@@ -1,9 +1,7 @@
 """Array jobs: one submission for all missing shards, followed to the end by one process.
 
-Where an array has as many tasks as shards, each task computes one, by ``scripts/multiply.py
---array-task``. Where it has fewer, its tasks claim shards (`claims`) and compute one after the
-other (`puller`). A receipt says that a shard is whole, a mark how it was left; of a task that left
-neither, the scheduler's state decides.
+Tasks claim shards (`claims`) and compute one after the other (`puller`). A receipt says that a
+shard is whole, a mark how it was left; of a task that left neither, the scheduler's state decides.
 
 Arrays are noted in ``results/arrays.tsv`` before they are submitted. If this process dies, its
 tasks work on, and the next run joins them. If it is interrupted, it cancels them.
@@ -19,11 +17,11 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardwise.dispatch.array import journal, recipe, task
-from shardwise.dispatch.array.claims import Claim, Claims
+from shardwise.dispatch.array.claims import Claims
 from shardwise.dispatch.array.recipe import TaskRequest
 from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS, Array, Scheduler, Tasks, prefix
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
@@ -32,7 +30,7 @@ from shardwise.errors import InputError, QueueFull, TryAgain
 from shardwise.files.paths import folders
 from shardwise.plan.plan import Plan
 from shardwise.records import missing
-from shardwise.records.logs import explain
+from shardwise.records.logs import explain, find_exit_code, read_tail
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +52,12 @@ A network disk may take as long to show a file that another node has finished.
 _MARK_SECONDS = 10.0
 """The same where the scheduler says that the task failed: then no receipt will come."""
 
-_SIGNALLED = 128  # exit codes above it say which signal ended a process
+MOST_RETURNS = 10
+"""How often in a row a shard may be given up at no cost, while no shard of the run ends.
+
+Tasks may be ended again and again before one is finished, as where a cluster preempts too often.
+"""
+
 _CANCEL_SECONDS = 600.0  # how long a cancellation insists, where the scheduler does not answer
 
 _CANCELLED = "cancelled"
@@ -72,7 +75,8 @@ def run(
     file
         What a task asks the scheduler for (`recipe`); None: what snakemake wrote last for this.
     limit
-        Tasks that run at once, over all arrays; None: as many as the scheduler lets.
+        Tasks that run at once; None: as many as the scheduler lets. With a limit, an array is
+        submitted once the one before has ended.
     retries
         Tries after the first of one shard; None: what the recipe says.
     most_tasks
@@ -106,35 +110,34 @@ def run(
 
 
 @dataclass(eq=False)
+class Worker:
+    """A task of an array, and the shards that it has claimed and not ended, in its order."""
+
+    index: int
+    shards: deque[str] = field(default_factory=deque)
+    gone_since: float | None = None  # since when it is out of the queue
+    silent_since: float | None = None  # since when nothing is heard of its node
+
+
+@dataclass(eq=False)
 class Submitted:
     """An array that the scheduler has taken."""
 
     array: Array
     number: str
-    # By index, the shards that each task has and has not ended, in its order.
-    shards: dict[int, deque[str]]
+    claims: Claims
     unclaimed: dict[str, None]  # shards that no task has
-    # The limit of tasks at once; 0 means none; None, that it is not known, as of an array of an
-    # earlier run.
-    throttle: int | None
-    claims: Claims | None  # of an array whose tasks pull shards; None where each has one
     in_queue: int  # tasks that wait or work
-    gone_since: float | None = None  # since when none does
+    workers: dict[int, Worker] = field(default_factory=dict)
+    gone_since: float | None = None  # since when no task is in the queue
     # Whether a task has finished a shard, or left in order: then others may do so too.
     useful: bool = False
+    trouble: str = ""  # why a task could not start
+    hopeless: bool = False  # whether a new submission would meet the same
 
-
-@dataclass(eq=False)
-class Placement:
-    """The task that has a shard, and since when it is out of the queue, or its node silent.
-
-    The index is None while no task of the array has claimed the shard.
-    """
-
-    job: Submitted
-    index: int | None
-    gone_since: float | None = None
-    silent_since: float | None = None
+    def worker(self, index: int) -> Worker:
+        """The task of an index."""
+        return self.workers.setdefault(index, Worker(index))
 
 
 class ArrayDispatch:
@@ -153,13 +156,12 @@ class ArrayDispatch:
         self._guardian = guardian(plan.results.running)
         self._joined = False
         self._jobs: dict[str, Submitted] = {}  # by the name of the array
-        self._placed: dict[str, Placement] = {}  # by shard
+        self._placed: set[str] = set()  # the shards that an array has
         self._attempts: dict[str, int] = {}  # of each shard, the one that comes next, if not 1
-        # The next array, from its note to the scheduler's answer; whether it may have arrived.
+        self._returns: Counter[str] = Counter()  # of each shard, since one has ended
+        # The next array, from its note to the scheduler's answer; it may have arrived without one.
         self._next: Array | None = None
-        self._asked = False
-        # How far indices reach, the most tasks of an array, and those that the next one may have.
-        self._reach = self._most = self._size = 0
+        self._most = self._size = 0  # the most tasks of an array, and what the next one may have
         self._full_until = 0.0
         self._count = 0
 
@@ -176,8 +178,8 @@ class ArrayDispatch:
             except _Refused:
                 raise
             except TryAgain as error:
-                for placement in self._placed.values():
-                    placement.silent_since = None  # a restarted master has heard of no node yet
+                for worker in self._workers():
+                    worker.silent_since = None  # a restarted master has heard of no node yet
                 self._tally.note(
                     f"{self._scheduler.title} does not answer ({error}); its tasks work on, and "
                     "this goes on when it does"
@@ -207,11 +209,21 @@ class ArrayDispatch:
             return
         listed = self._scheduler.tasks(self._runs)
         self._confirm(listed)
-        self._take_claims(listed)
-        self._settle(self._by_shard(listed))
-        self._end_pulling(listed)
-        self._raise_throttles(listed)
+        queued = [(self._jobs[tasks.name], tasks) for tasks in listed if tasks.name in self._jobs]
+        for job, tasks in queued:
+            if tasks.number != job.number:  # submitted anew, as it had not arrived by then
+                self._scheduler.cancel_tasks(tasks.number, tasks.indices)
+        queued = [(job, tasks) for job, tasks in queued if tasks.number == job.number]
+        for job in self._jobs.values():
+            job.in_queue = sum(len(tasks.indices) for own, tasks in queued if own is job)
+            self._take_claims(job)
+        self._settle(queued)
+        for job in self._jobs.values():
+            self._settle_unclaimed(job, queued)
         self._submit()
+
+    def _workers(self) -> list[Worker]:
+        return [worker for job in self._jobs.values() for worker in job.workers.values()]
 
     # Joining.
 
@@ -233,7 +245,7 @@ class ArrayDispatch:
                 self._scheduler.cancel(run_name)
             return False
         self._runs += sorted({array.run for array in arrays})
-        for array in arrays:
+        for array in reversed(arrays):  # the last one has the last try of a shard
             self._take_over(array, [tasks for tasks in listed if tasks.name == array.name])
         if any(array.digest == self._plan_digest for array in noted):
             # What they have finished since the tally was made.
@@ -262,131 +274,66 @@ class ArrayDispatch:
 
     def _take_over(self, array: Array, living: list[Tasks]) -> None:
         """Wait for the living tasks of an array as if they had been submitted here."""
-        job = self._add(array, living[0].number, None)
         alive = {index for tasks in living for index in tasks.indices}
-        if job.claims:
-            self._assign(job, job.claims.news())
-        wanted = set(self._tally.waiting) - self._placed.keys()
+        job = self._add(array, living[0].number, len(alive))
+        self._take_claims(job)
         # What tasks had that are gone is submitted again, if it is not whole.
-        job.shards = {
-            index: deque(shard for shard in shards if shard in wanted)
-            for index, shards in job.shards.items()
-            if index in alive
-        }
-        job.unclaimed = {shard: None for shard in job.unclaimed if shard in wanted}
-        self._keep(job)
-        for shard in (shard for shard, placement in self._placed.items() if placement.job is job):
-            self._attempts[shard] = array.attempt
+        for index in job.workers.keys() - alive:
+            self._placed -= set(job.workers.pop(index).shards)
+        self._attempts |= dict.fromkeys(
+            [*job.unclaimed, *(s for w in job.workers.values() for s in w.shards)], array.attempt
+        )
         see, _ = self._scheduler.commands([array.run], [job.number])
         log.info("%d tasks of an earlier run still wait or work (%s): joined", len(alive), see)
 
-    def _add(self, array: Array, number: str, throttle: int | None) -> Submitted:
+    def _add(self, array: Array, number: str, in_queue: int) -> Submitted:
+        """Wait for those shards of an array that no other one has."""
+        wanted = set(self._tally.waiting) - self._placed
         ids = [self._ids[number] for number in array.numbers]
-        indices = self._scheduler.indices(array)
-        if array.pulls:
-            shards, unclaimed = {}, dict.fromkeys(ids)
-            claims = Claims(self._plan.results, array)
-        else:
-            shards = {index: deque([shard]) for index, shard in zip(indices, ids, strict=True)}
-            unclaimed, claims = {}, None
-        job = Submitted(array, number, shards, unclaimed, throttle, claims, len(indices))
-        self._jobs[array.name] = job
-        return job
+        unclaimed = {shard: None for shard in ids if shard in wanted}
+        self._placed |= unclaimed.keys()
+        claims = Claims(self._plan.results, array)
+        self._jobs[array.name] = Submitted(array, number, claims, unclaimed, in_queue)
+        return self._jobs[array.name]
 
-    def _keep(self, job: Submitted) -> None:
-        """Wait for the shards of an array, each where it is."""
-        self._placed |= {shard: Placement(job, None) for shard in job.unclaimed}
-        for index, shards in job.shards.items():
-            self._placed |= {shard: Placement(job, index) for shard in shards}
-
-    def _assign(self, job: Submitted, claims: Iterable[Claim]) -> None:
+    def _take_claims(self, job: Submitted) -> None:
         """Give shards to the tasks that have claimed them."""
-        for claim in claims:
-            shards = [self._ids[number] for number in claim.numbers]
-            mine = job.shards.setdefault(claim.index, deque())
-            for shard in (shard for shard in shards if shard in job.unclaimed):
-                del job.unclaimed[shard]
-                mine.append(shard)
-                if shard in self._placed:
-                    self._placed[shard].index = claim.index
+        for claim in job.claims.news() if job.unclaimed else ():
+            for shard in (self._ids[number] for number in claim.numbers):
+                if shard in job.unclaimed:
+                    del job.unclaimed[shard]
+                    job.worker(claim.index).shards.append(shard)
 
     # Following.
 
     def _confirm(self, listed: list[Tasks]) -> None:
         """Find out whether a submission arrived that got no answer."""
-        if self._next is None or not self._asked:
+        if self._next is None:
             return
-        self._asked, name = False, self._next.name
+        name = self._next.name
         number = next((tasks.number for tasks in listed if tasks.name == name), "")
         # A task leaves the number of its array, as all of them may have ended by now.
         with contextlib.suppress(OSError):
             number = number or (self._folder / f"{name}.number").read_text().strip()
         if number:
-            self._place(self._next, number, 0)
+            self._place(self._next, number)
 
-    def _take_claims(self, listed: list[Tasks]) -> None:
-        """Read what tasks have claimed since; see how many of each array wait or work."""
-        in_queue = Counter({name: 0 for name in self._jobs})
-        for tasks in listed:
-            in_queue[tasks.name] += len(tasks.indices)
-        for name, job in self._jobs.items():
-            job.in_queue = in_queue[name]
-            if job.claims and job.unclaimed:
-                self._assign(job, job.claims.news())
-
-    def _by_shard(self, listed: list[Tasks]) -> dict[str, Tasks]:
-        """The tasks in the queue, by the shard that each of them computes or will compute."""
-        queued = {}
-        for tasks in listed:
-            job = self._jobs.get(tasks.name)
-            for index in tasks.indices if job else ():
-                shard = self._first(job, index)
-                if shard is not None:
-                    queued[shard] = tasks
-        return queued
-
-    def _first(self, job: Submitted, index: int) -> str | None:
-        """The shard that a task is at: the first of its own that has not ended.
-
-        Of a task that pulls shards, those before it are settled here.
-        """
-        shards = job.shards.get(index)
-        while shards:
-            placement = self._placed.get(shards[0])
-            mine = placement and placement.job is job and placement.index == index
-            if mine and not (job.claims and self._ended(shards[0])):
-                return shards[0]
-            shards.popleft()
-        return None
-
-    def _settle(self, queued: dict[str, Tasks]) -> None:
+    def _settle(self, queued: list[tuple[Submitted, Tasks]]) -> None:
         """Bring the tally up to what the queue, the receipts and the marks say."""
-        unknown, troubled = [], {}
-        firsts = self._firsts()
-        if any(shard not in queued or queued[shard].ending for shard in firsts):
+        living = {(job.array.name, i) for job, tasks in queued for i in tasks.indices
+                  if not tasks.ending}  # fmt: skip
+        working = [(j, w) for j in self._jobs.values() for w in j.workers.values() if w.shards]
+        if any((job.array.name, worker.index) not in living for job, worker in working):
             self._refresh()
-        for shard, placement in firsts.items():
-            tasks = queued.get(shard)
-            if (tasks is None or tasks.ending) and self._ended(shard):
-                continue
-            if tasks is None:
-                unknown.append(shard)
-                continue
-            placement.gone_since = None
-            self._take_state(shard, tasks)
-            if trouble := tasks.trouble or self._loss(placement, tasks):
-                troubled.setdefault((tasks.number, trouble, tasks.hopeless), []).append(shard)
-        self._give_up(troubled)
-        self._judge(unknown)
-
-    def _firsts(self) -> dict[str, Placement]:
-        """The shard that each task is at, be it in the queue or gone."""
-        shards = (
-            self._first(job, index)
-            for job in list(self._jobs.values())
-            for index in list(job.shards)
-        )
-        return {shard: self._placed[shard] for shard in shards if shard is not None}
+        for job, worker in working:
+            while worker.shards and self._ended(job, worker.shards[0]):
+                worker.shards.popleft()
+        for job, tasks in queued:
+            self._take_state(job, tasks)
+        listed = {(job.array.name, index) for job, tasks in queued for index in tasks.indices}
+        gone = [(j, w) for j, w in working if w.shards and (j.array.name, w.index) not in listed]
+        if gone:
+            self._judge(gone)
 
     def _refresh(self) -> None:
         """Have a network disk show what other nodes have finished.
@@ -398,74 +345,79 @@ class ArrayDispatch:
             with contextlib.suppress(OSError):  # not there yet
                 os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
-    def _take_state(self, shard: str, tasks: Tasks) -> None:
-        """A task that is in the queue waits or works."""
-        running = shard in self._tally.running
-        if tasks.where and not running:
-            self._tally.began(shard, tasks.where)
-        elif not tasks.where and running:
-            self._tally.back(shard)  # requeued by the scheduler or its staff
+    def _take_state(self, job: Submitted, tasks: Tasks) -> None:
+        """Tasks that are in the queue wait or work, or are cancelled as they never will end."""
         if tasks.held:
             self._tally.note(f"tasks of job {tasks.number} are held until you release them")
+        lost = []
+        for worker in map(job.worker, tasks.indices):
+            worker.gone_since = None
+            if worker.shards:
+                self._take_place(worker.shards[0], tasks.where)
+            if tasks.trouble or self._is_lost(worker, tasks):
+                lost.append(worker)
+        if not lost:
+            return
+        reason = tasks.trouble or f"lost: {tasks.where} is not heard of"
+        self._scheduler.cancel_tasks(tasks.number, [worker.index for worker in lost])
+        job.trouble, job.hopeless = f"the scheduler says: {reason}", tasks.hopeless
+        for worker in lost:
+            if worker.shards:
+                self._lose(job, worker, job.trouble, job.hopeless)
+        self._tally.note(f"tasks of job {tasks.number} are cancelled; {job.trouble}")
 
-    def _loss(self, placement: Placement, tasks: Tasks) -> str:
-        """Why a task counts as lost though it is in the queue; empty where it does not."""
-        now = time.monotonic()
+    def _take_place(self, shard: str, where: str) -> None:
+        running = shard in self._tally.running
+        if where and not running:
+            self._tally.began(shard, where)
+        elif not where and running:
+            self._tally.back(shard)  # requeued by the scheduler or its staff
+
+    def _is_lost(self, worker: Worker, tasks: Tasks) -> bool:
+        """Whether a task counts as lost though it is in the queue."""
         if not tasks.silent:
-            placement.silent_since = None
-        elif placement.silent_since is None:
-            placement.silent_since = now
-        silent = tasks.silent and now - placement.silent_since >= UNHEARD_SECONDS
-        return f"lost: {tasks.where} is not heard of" if silent else ""
+            worker.silent_since = None
+            return False
+        worker.silent_since = worker.silent_since or time.monotonic()
+        return time.monotonic() - worker.silent_since >= UNHEARD_SECONDS
 
-    def _give_up(self, troubled: dict[tuple[str, str, bool], list[str]]) -> None:
-        """Cancel tasks that are in the queue and will not end by themselves."""
-        for (number, trouble, hopeless), shards in troubled.items():
-            self._scheduler.cancel_tasks(number, [self._placed[shard].index for shard in shards])
-            for shard in shards:
-                placement = self._placed[shard]
-                self._failed(shard, 2 if hopeless else None, f"the scheduler says: {trouble}")
-                self._release(placement)
-
-    def _ended(self, shard: str) -> bool:
-        """Whether a task tells how it ended, by its receipt or its mark."""
+    def _ended(self, job: Submitted, shard: str) -> bool:
+        """Whether a task tells how a shard ended, by its receipt or its mark."""
         if missing.is_whole(self._plan, shard):
+            job.useful = True
             self._done(shard)
             return True
-        code = self._mark(shard)
-        if code is None or code > _SIGNALLED:
-            return False  # killed: who did it, the scheduler may know
-        if not code:
+        code = task.Marks(self._plan.results, job.array).code(shard)
+        if code is None:
+            return False
+        if code:
+            self._failed(shard, code, explain(self._plan.results.log("multiply", shard), None))
+        else:
+            job.useful = True  # who gives up a shard in order is no task that cannot begin
             self._give_back(shard)
-            return True
-        self._failed(shard, code, explain(self._plan.results.log("multiply", shard), None))
         return True
 
-    def _mark(self, shard: str) -> int | None:
-        """The exit code that a failed task has left."""
-        return task.Marks(self._plan.results, self._placed[shard].job.array).code(shard)
-
-    def _judge(self, unknown: list[str]) -> None:
+    def _judge(self, gone: list[tuple[Submitted, Worker]]) -> None:
         """Tasks that have left the queue without a word: the scheduler's, or a time, decides."""
-        if not unknown:
-            return
-        now, gone = time.monotonic(), {}
-        for placement in (self._placed[shard] for shard in unknown):
-            if placement.gone_since is None:
-                placement.gone_since = now
-            job = placement.job
-            gone.setdefault(job.array.name, (job.number, []))[1].append(placement.index)
-        fates = self._scheduler.fates({self._jobs[name].array.run for name in gone}, gone)
-        for shard in unknown:
-            placement = self._placed[shard]
-            fate = fates.get((placement.job.array.name, placement.index))
-            certain = fate and (fate.certain or self._mark(shard) is not None)
+        now, left = time.monotonic(), {}
+        for job, worker in gone:
+            worker.gone_since = worker.gone_since or now
+            left.setdefault(job.array.name, (job.number, []))[1].append(worker.index)
+        fates = self._scheduler.fates({job.array.run for job, _ in gone}, left)
+        for job, worker in gone:
+            fate = fates.get((job.array.name, worker.index))
             patience = _TRACE_SECONDS if fate is None or fate.well else _MARK_SECONDS
-            if certain or now - placement.gone_since >= patience:
-                ran = shard in self._tally.running
-                guess = "killed" if ran else "deleted while it waited in the queue"
-                self._failed(shard, None, f"the scheduler says: {fate.words if fate else guess}")
-                self._release(placement)
+            if (fate and fate.certain) or now - worker.gone_since >= patience:
+                words = fate.words if fate else "killed"
+                self._lose(job, worker, f"the scheduler says: {words}")
+
+    def _lose(self, job: Submitted, worker: Worker, reason: str, final: bool = False) -> None:
+        """A task is gone in the middle of a shard: what it had claimed beside that waits again."""
+        self._failed(worker.shards.popleft(), 2 if final else None, reason)
+        while worker.shards:
+            shard = worker.shards.popleft()
+            if not self._ended(job, shard):
+                self._give_back(shard)
 
     def _take_whole(self, shards: Iterable[str]) -> None:
         """Count those that have become whole."""
@@ -474,71 +426,66 @@ class ArrayDispatch:
                 self._done(shard)
 
     def _done(self, shard: str) -> None:
-        if placement := self._placed.pop(shard, None):
-            placement.job.useful = True
+        self._returns.clear()
+        self._placed.discard(shard)
         self._tally.done(shard)
 
     def _give_back(self, shard: str) -> None:
-        """A shard waits again through no failure of its own."""
-        placement = self._placed.pop(shard)
-        placement.job.useful = True  # who gives up a shard in order is no task that cannot begin
-        self._tally.back(shard)
+        """A shard waits again through no failure of its own; without end that is one, too."""
+        self._returns[shard] += 1
+        if self._returns[shard] < MOST_RETURNS:
+            self._placed.discard(shard)
+            self._tally.back(shard)
+            return
+        del self._returns[shard]
+        words = f"given up {MOST_RETURNS} times in a row while no shard of the run ended"
+        self._count_try(shard, None, f"{words}: its tasks are ended too early")
 
-    def _end_pulling(self, listed: list[Tasks]) -> None:
+    def _failed(self, shard: str, code: int | None, reason: str) -> None:
+        self._returns.clear()
+        self._count_try(shard, code, reason)
+
+    def _count_try(self, shard: str, code: int | None, reason: str) -> None:
+        self._placed.discard(shard)
+        if self._tally.failed(shard, code, reason):
+            self._attempts[shard] = self._attempts.get(shard, 1) + 1
+
+    def _settle_unclaimed(self, job: Submitted, queued: list[tuple[Submitted, Tasks]]) -> None:
         """Settle what no task of an array is going to claim, and spare tasks without work a start.
 
         An array whose tasks have all left without a finished shard costs each of them a try.
         """
-        for job in self._jobs.values():
-            if not job.claims:
-                continue
-            if not job.unclaimed:
-                self._cancel_idle(job, listed)
-            elif job.in_queue:
-                job.gone_since = None
-            elif job.gone_since is None:
-                job.gone_since = time.monotonic()
-            elif time.monotonic() - job.gone_since >= _MARK_SECONDS:
-                self._drop_unclaimed(job)
-
-    def _cancel_idle(self, job: Submitted, listed: list[Tasks]) -> None:
-        waiting = [
-            index
-            for tasks in listed
-            if tasks.name == job.array.name and not tasks.where
-            for index in tasks.indices
-            if not job.shards.get(index)
-        ]
-        if waiting:
-            self._scheduler.cancel_tasks(job.number, waiting)
+        if not job.unclaimed:
+            waiting = [tasks.indices for own, tasks in queued if own is job and not tasks.where]
+            idle = [i for indices in waiting for i in indices if not job.worker(i).shards]
+            if idle:
+                self._scheduler.cancel_tasks(job.number, idle)
+        elif job.in_queue:
+            job.gone_since = None
+        elif job.gone_since is None:
+            job.gone_since = time.monotonic()
+        elif time.monotonic() - job.gone_since >= _MARK_SECONDS:
+            self._drop_unclaimed(job)
 
     def _drop_unclaimed(self, job: Submitted) -> None:
         """All tasks of an array have left, and nobody has these shards."""
-        words = "no task of its array could compute"
-        for path in sorted(
-            self._plan.results.array_folder(job.array.run).glob(f"{job.array.name}.*.log")
-        ):
-            words = f"{words}: {explain(path, None)} (log: {path})"
-            break
+        code, words = 2 if job.hopeless else None, job.trouble
+        if not words:
+            folder = self._plan.results.array_folder(job.array.run)
+            path = next(iter(sorted(folder.glob(f"{job.array.name}.*.log"))), None)
+            code = find_exit_code(read_tail(path)) if path else None
+            words = f"no task of its array could compute: {explain(path, None)}"
+            words += f" (log: {path})" if path else ""
+        # One that was told to end before it had claimed a shard could have computed, as others did.
+        told_to_end = code == 128 + signal.SIGTERM and any(j.useful for j in self._jobs.values())
         for shard in list(job.unclaimed):
-            if job.useful:
+            if self._ended(job, shard):  # its claim could not be read
+                continue
+            if job.useful or told_to_end:
                 self._give_back(shard)
             else:
-                self._failed(shard, None, words)
+                self._failed(shard, code, words)
         job.unclaimed.clear()
-
-    def _release(self, placement: Placement) -> None:
-        """A task is gone in the middle of a shard: what it had claimed beside that waits again."""
-        job, index = placement.job, placement.index
-        for shard in job.shards.pop(index, ()) if job.claims else ():
-            other = self._placed.get(shard)
-            if other and other.job is job and other.index == index and not self._ended(shard):
-                self._give_back(shard)
-
-    def _failed(self, shard: str, code: int | None, reason: str) -> None:
-        self._placed.pop(shard, None)
-        if self._tally.failed(shard, code, reason):
-            self._attempts[shard] = self._attempts.get(shard, 1) + 1
 
     # Submission.
 
@@ -547,27 +494,29 @@ class ArrayDispatch:
         return self._plan.results.array_folder(self._run)
 
     def _submit(self) -> None:
-        """Submit what is to be tried, in as few arrays as the scheduler and the limit allow."""
+        """Submit what is to be tried, as the scheduler and the limit allow."""
         if not self._most:
-            self._reach, self._most = self._scheduler.limits()
-            self._size = self._most
-        while time.monotonic() >= self._full_until and (room := self._room()) != 0:
+            self._size = self._most = self._scheduler.most_tasks()
+        began = time.monotonic()
+        # Where a submission takes long, as to a full queue, others wait until after the next look.
+        while self._full_until <= time.monotonic() <= began + LOOK_SECONDS:
+            if self._limit and any(job.in_queue for job in self._jobs.values()):
+                return
             self._next = self._next or self._prepare()
             if self._next is None:
                 return
-            array, self._asked = self._next, True
+            array = self._next
             words, _ = self._request.at(array.attempt)
             file = self._folder / f"{array.name}.sh"
             try:
-                number = self._scheduler.submit(array, words, file, room)
+                number = self._scheduler.submit(array, words, file, self._limit)
             except QueueFull as error:
                 self._wait_for_room(str(error))
             except InputError as error:
                 self._refused(error)
             else:
                 self._size = min(self._most, 2 * self._size)
-                self._place(array, number, room or 0)
-            self._asked = False
+                self._place(array, number)
 
     def _prepare(self) -> Array | None:
         """Note the next array, and write its script; None where nothing is to be submitted."""
@@ -580,21 +529,21 @@ class ArrayDispatch:
             return None
         attempt = min(attempts.values())
         wanted = sorted(self._numbers[shard] for shard in attempts if attempts[shard] == attempt)
-        if len(wanted) > (most := min(self._most_tasks, self._most)):
-            first, numbers, tasks = 0, tuple(wanted), min(most, self._size)
-        else:
-            first, numbers = self._scheduler.cut(wanted, self._reach, self._size)
-            tasks = len(numbers)
+        most = min(len(wanted), self._most_tasks, self._most)
+        tasks = min(most, self._size)
+        # An array that has fewer tasks, as the queue is full, leaves work to the next one.
+        numbers = tuple(wanted[: -(-len(wanted) * tasks // most)])
         self._count += 1
         name, request = f"{prefix(self._run)}{self._count}", self._request
         array = Array(
-            request.scheduler, self._run, self._plan_digest, name, attempt, first, numbers, tasks
+            request.scheduler, self._run, self._plan_digest, name, attempt, numbers, tasks
         )
         words, memory = request.at(attempt)
-        find_number, run_time = self._scheduler.find_number(array), self._scheduler.run_time(words)
-        text = task.script(self._plan, array, find_number, request.setup, memory, run_time)
+        scheduler = self._scheduler
+        text = task.script(
+            self._plan, array, scheduler.own_index, request.setup, memory, scheduler.run_time(words)
+        )
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._plan.results.log("multiply").parent.mkdir(parents=True, exist_ok=True)
         (self._folder / f"{name}.sh").write_text(text)
         journal.note(self._plan.results, array)
         return array
@@ -608,13 +557,12 @@ class ArrayDispatch:
             words = f"{self._scheduler.title} did not take it: {error}"
             self._failed(self._ids[number], 2, words)
 
-    def _place(self, array: Array, number: str, throttle: int) -> None:
+    def _place(self, array: Array, number: str) -> None:
         """An array is the scheduler's now."""
-        self._keep(self._add(array, number, throttle))
+        self._add(array, number, array.tasks)
         self._next = None
-        tasks = f" to {array.tasks} tasks" if array.pulls else ""
-        log.info("%d shards submitted%s: %s job %s, try %d", len(array.numbers), tasks,
-                 self._scheduler.title, number, array.attempt)  # fmt: skip
+        log.info("%d shards submitted to %d tasks: %s job %s, try %d", len(array.numbers),
+                 array.tasks, self._scheduler.title, number, array.attempt)  # fmt: skip
 
     def _wait_for_room(self, reason: str) -> None:
         """The queue is full: try half of it, and with one task left, later."""
@@ -626,32 +574,6 @@ class ArrayDispatch:
         self._tally.note(
             f"{self._scheduler.title} takes no more tasks now ({reason}); waiting until some ended"
         )
-
-    # The limit of tasks at once, which holds for all arrays together.
-
-    def _room(self) -> int | None:
-        """Tasks that a next array may run at once; None where there is no limit."""
-        return None if self._limit is None else self._limit - sum(self._shares().values())
-
-    def _shares(self) -> dict[str, int]:
-        """How many tasks of each array may run at once: earlier arrays first."""
-        left, shares = self._limit or 0, {}
-        waited_for = Counter(placement.job.array.name for placement in self._placed.values())
-        for name, job in self._jobs.items():
-            shares[name] = min(left, job.in_queue if job.claims else waited_for[name])
-            left -= shares[name]
-        return shares
-
-    def _raise_throttles(self, listed: list[Tasks]) -> None:
-        """Give a later array what earlier ones do not need any more, and joined ones our limit."""
-        shares = self._shares()
-        for name in {tasks.name for tasks in listed if not tasks.where} & self._jobs.keys():
-            # 0 would mean no limit; a joined array that gets no share yet goes on by one.
-            job, share = self._jobs[name], max(1, shares[name]) if self._limit else 0
-            if job.throttle is None or share > job.throttle:
-                with contextlib.suppress(InputError):  # it ended meanwhile
-                    self._scheduler.throttle(job.number, share)
-                job.throttle = share
 
     # Leaving.
 

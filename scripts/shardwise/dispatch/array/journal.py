@@ -11,12 +11,12 @@ from shardwise.files.paths import Results
 from shardwise.files.small import open_own
 from shardwise.plan.cut import MAX_SHARDS
 
-_FIELDS = ("scheduler", "run", "digest", "name", "attempt", "first", "numbers", "tasks", "noted")
+_FIELDS = ("scheduler", "run", "digest", "name", "attempt", "numbers", "tasks", "noted")
 
 
 def note(results: Results, array: Array) -> None:
     """Add a line on an array that is about to be submitted; it is on the disk at return."""
-    values = (*(getattr(array, name) for name in _FIELDS[:6]), ranges(array.numbers), array.tasks)
+    values = (*(getattr(array, name) for name in _FIELDS[:5]), ranges(array.numbers), array.tasks)
     line = "\t".join(map(str, (*values, time.strftime("%Y-%m-%dT%H:%M:%S"))))
     append(results.arrays, line, "\t".join(_FIELDS) + "\n")
 
@@ -62,22 +62,15 @@ def noted(results: Results) -> list[Array]:
 
 
 def _array(
-    scheduler: str,
-    run: str,
-    digest: str,
-    name: str,
-    attempt: str,
-    first: str,
-    text: str,
-    tasks: str,
+    scheduler: str, run: str, digest: str, name: str, attempt: str, text: str, tasks: str
 ) -> Array:
     if not all(JOB_NAME.fullmatch(word) for word in (scheduler, run, name)):
         raise ValueError("what names the array is no name")
-    if not (attempt.isdigit() and first.isdigit() and tasks.isdigit()):
-        raise ValueError("the attempt, the first shard or the tasks are no number")
+    if not (attempt.isdigit() and tasks.isdigit()):
+        raise ValueError("the attempt or the tasks are no number")
     shards = tuple(islice(numbers(text), MAX_SHARDS + 1))
     if len(shards) > MAX_SHARDS:
         raise ValueError(f"more than {MAX_SHARDS} shards")
     if not 0 < int(tasks) <= len(shards):
         raise ValueError(f"{tasks} tasks for {len(shards)} shards")
-    return Array(scheduler, run, digest, name, int(attempt), int(first), shards, int(tasks))
+    return Array(scheduler, run, digest, name, int(attempt), shards, int(tasks))

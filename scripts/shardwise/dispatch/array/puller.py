@@ -1,30 +1,40 @@
-"""A task of an array that has more shards than tasks: it computes shard after shard.
+"""A task of an array: it claims shards, and computes one after the other in a child process.
 
-It is a pool of one device whose shards come from claims. It leaves once no block is left, or once
-its run time may not suffice for another shard. How each shard ended that it leaves unfinished, a
-mark says, which the dispatch reads.
+It claims by `claims`, with its device taken. What the child does not finish gets a mark: an exit
+code where the shard has failed, 0 where the task leaves in order. Where the child dies, another
+one goes on behind the shard that it computed.
 """
 
 import logging
+import mmap
 import os
 import signal
+import threading
+import time
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
-from shardwise import errors, host
+from shardwise import errors
 from shardwise.dispatch.array import journal, task
 from shardwise.dispatch.array.claims import Claims
-from shardwise.dispatch.crew import Crew
 from shardwise.dispatch.events import Limits
-from shardwise.dispatch.leader import Leader, lead
-from shardwise.dispatch.run_time import of_this_job
-from shardwise.dispatch.tally import Tally
+from shardwise.dispatch.run_time import RunTime, of_this_job
+from shardwise.dispatch.schedulers.common import Array
 from shardwise.errors import InputError, TryAgain
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan import Plan, expect
+from shardwise.processes import contain
 from shardwise.records import missing
+from shardwise.records.logs import add_error
 
 log = logging.getLogger(__name__)
+
+_DEATHS = 2  # so many children may die in a row with no shard finished between
+
+_TERMINATED = 128 + signal.SIGTERM
+_TERM_SECONDS = 1.0  # within which a SIGTERM that has reached the child reaches this process, too
 
 
 def run(plan: Plan, name: str, limits: Limits) -> None:
@@ -42,154 +52,209 @@ def run(plan: Plan, name: str, limits: Limits) -> None:
     InputError
         Outside of such a task, or where no such array was noted.
     ShardwiseError
-        Where a shard failed, after all others; or where this task cannot compute.
+        Where a shard failed, after all others; or where this task cannot compute, as where the
+        plan is not that of its array.
     """
     array = next((a for a in journal.noted(plan.results) if a.name == name), None)
     if array is None:
         raise InputError(f"{plan.results.arrays} names no array {name}: nothing to take part in")
-    index = task.index(os.environ)
-    marks = task.Marks(plan.results, array)
-    tally = _TaskTally(plan, marks)
-    share = Share(plan, Claims(plan.results, array), index, tally)
-    share.resume()
-    if not share.claim():
+    expect(plan, plan.facts.digest, array.digest)
+    if plan.function:  # it may change the working directory
+        plan = plan.anchored(Path.cwd())
+    share = Share(plan, array, task.index(os.environ), RunTime(None))
+    try:
+        share.run_time = of_this_job(limits.run_time)
+        signal.signal(signal.SIGUSR1, share.run_time.close)
+        signal.signal(signal.SIGUSR2, errors.terminate)
+        if not share.run_time.suffices(1):
+            raise TryAgain("the run time of this task is too short to begin a shard")
+        failures = _compute_share(share, limits)
+    except BaseException:  # told to end: what is left, also of a former life, waits for others
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)  # a second one must not cut this short
+        share.leave()
+        raise
+    if failures:
+        worst = next((code for code in (3, 2, 1) if code in failures), TryAgain.exit_code)
+        raise errors.of_code(worst, failures[worst])
+
+
+def _compute_share(share: "Share", limits: Limits) -> dict[int, str]:
+    """Have child processes compute, one after the other; reasons of failures, by exit code."""
+    failures: dict[int, str] = {}
+    deaths, ended_well = 0, False
+    while not ended_well and share.resume():
+        if deaths == _DEATHS or not share.run_time.suffices(1):
+            share.give_back()
+            break
+        before = share.whole
+        work = partial(_compute, share, limits)
+        ending = contain.run(work, forward=[signal.SIGUSR1])
+        if ending.result is None:
+            deaths = 1 if share.whole > before else deaths + 1
+            failures |= share.bury(ending.status)
+        else:
+            failures |= ending.result
+            ended_well = True
+    if not (failures or share.whole):
         log.info("no shard is left for this task of the array")
-        return
-    with _leaving(tally), _ignoring_warnings():
-        run_time = of_this_job(limits.run_time)
-        leader = Leader(plan, tally, share, run_time)
-        with Crew(plan.results.plan, 1, limits, function=plan.function) as crew:
-            signal.signal(signal.SIGUSR1, run_time.close)
-            signal.signal(signal.SIGUSR2, errors.terminate)
-            leader.expect(0, host.node())
-            lead(crew, leader, tally)
-        if leader.late:
-            log.info("the run time is nearly up: %d shards go back", len(tally.waiting))
-            tally.leave_to_others(tally.waiting)
-        leader.finish()
+    return failures
 
 
-class _TaskTally(Tally):
-    """Counts the shards that one task has claimed, and marks those that it does not finish."""
+def _compute(share: "Share", limits: Limits) -> list[tuple[int, str]]:
+    """In the child: why shards failed, by exit code."""
+    from shardwise.dispatch import worker  # late: it loads what computes
+    from shardwise.files import commit
 
-    _LOST_WORDS = "whether another task tries it again, the dispatch decides"
-
-    def __init__(self, plan: Plan, marks: task.Marks) -> None:
-        super().__init__(plan, [], retries=0)
-        self.marks = marks
-
-    def add(self, shards: Iterable[str]) -> None:
-        """Count shards that were claimed."""
-        self._waiting |= dict.fromkeys(shards)
-
-    def leave_to_others(self, shards: Iterable[str], code: int = 0) -> None:
-        """Forget shards that are not finished: they were given up, or failed with a code."""
-        for shard in shards:
-            self._leave(shard)
-            self.marks.leave(shard, code)
-
-    def failed(self, shard: str, code: int | None, reason: str) -> bool:
-        """Mark a shard that has failed; whether it is tried again, the dispatch decides."""
-        again = super().failed(shard, code, reason)
-        self.marks.leave(shard, TryAgain.exit_code if code is None else code)
-        return again
-
-    def _line(self) -> str:
-        counts = {"done": self.whole, "running": self.running, "failed": self.lost,
-                  "waiting": self._waiting}  # fmt: skip
-        words = [f"{len(some)} {name}" for name, some in counts.items() if some]
-        return f"shards of this task: {', '.join(words) or 'none'}"
+    try:
+        worker.compute(share.plan, share, worker.Logs(str(share.plan.results.plan)), limits)
+    except errors.Terminated:
+        commit.abandon()
+        os._exit(_TERMINATED)
+    except Exception as error:
+        share.failures |= [errors.explain(error)]
+    commit.abandon()  # what was begun ahead
+    share.give_back()
+    return list(share.failures.items())
 
 
 class Share:
-    """The shards that one task claims, dealt to its only worker as a `Dealer` deals them."""
+    """The shards that one task claims, as its child's `worker.Feed`."""
 
-    def __init__(self, plan: Plan, claims: Claims, index: int, tally: _TaskTally) -> None:
-        self._ids, self._plan = list(plan.shards), plan
-        self._claims, self._index, self._tally = claims, index, tally
+    def __init__(self, plan: Plan, array: Array, index: int, run_time: RunTime) -> None:
+        self.plan, self.run_time = plan, run_time
+        self._array, self._index, self._ids = array, index, list(plan.shards)
+        self._marks = task.Marks(plan.results, array)
+        self._claims = Claims(plan.results, array)
+        self._lock = threading.Lock()
         self._waiting: deque[str] = deque()
-        self._away: list[str] = []
+        self._begun: list[str] = []
+        self._behind: str | None = None
+        self._since = 0.0
+        self._board = mmap.mmap(-1, 64)  # what the parent has to know of a child that died
+        self.assigned: SimpleQueue[str | None] = SimpleQueue()
+        self.failures: dict[int, str] = {}  # a reason for each exit code
+        self._note(0)
 
-    def resume(self) -> None:
-        """Go on with what this very task had claimed before its scheduler began it anew."""
-        mine = (claim for claim in self._claims.news() if claim.index == self._index)
-        shards = [self._ids[number] for claim in mine for number in claim.numbers]
-        self._add(
+    def resume(self) -> bool:
+        """Take up what this task has claimed and not ended; whether any shard is left for it."""
+        claimed = (self._ids[n] for claim in self._claims.of(self._index) for n in claim.numbers)
+        self._waiting = deque(
             shard
-            for shard in shards
-            if self._tally.marks.code(shard) is None and not missing.is_whole(self._plan, shard)
+            for shard in claimed
+            if self._marks.code(shard) is None and not missing.is_whole(self.plan, shard)
         )
+        self._begun = []
+        self._note(self.whole)
+        return bool(self._waiting or self._claims.left())
 
-    def claim(self) -> bool:
-        """Whether a shard waits here, be it one that is claimed now."""
-        if not self._waiting and (claim := self._claims.claim(self._index)):
-            self._add(self._ids[number] for number in claim.numbers)
-        return bool(self._waiting)
+    def give_back(self) -> None:
+        """Leave what is not finished to other tasks."""
+        left = [*self._begun, *self._waiting]
+        if not self.run_time.suffices(1):
+            log.info("the run time is nearly up: %d shards go back", len(left))
+        for shard in left:
+            self._marks.leave(shard, 0)
 
-    def _add(self, shards: Iterable[str]) -> None:
-        new = list(shards)
-        self._waiting += new
-        self._tally.add(new)
+    def leave(self) -> None:
+        """Give back what is not finished, as the task is ended.
 
-    # As a dealer.
+        Where that is for its run time, the shard that it computes has failed: it needs more.
+        """
+        shard = self._computed()
+        self.resume()
+        if shard in self._waiting and self.run_time.over:
+            self._fail(shard, TryAgain.exit_code, "the run time of its task was too short for it")
+            self._waiting.remove(shard)
+        self.give_back()
 
-    def join(self, worker: Hashable) -> None:
-        """Begin a worker, the first or one that takes its place."""
+    # In the child.
 
-    def leave(self, worker: Hashable) -> list[str]:
-        """Forget the worker; each of the shards that it had needs an `again` or a `drop`."""
-        return list(self._away)
+    def send(self, kind: str, shard: str | None = None, **facts: Any) -> None:
+        """Take in an event of the process that computes, and assign what follows."""
+        with self._lock:
+            if kind in ("done", "failed"):
+                self._end(shard, facts.get("code"), facts.get("reason", ""))
+            elif kind == "queued":
+                self._behind = shard
+            idle = not self._begun and not facts.get("suspect")
+            if idle or (kind == "read" and self._begun[-1:] == [shard]):
+                self._assign()
+            self._note(self.whole)
 
-    def ask(self, worker: Hashable, now: float) -> str | None:
-        """The next shard; None where none is left."""
-        if not self.claim():
-            return None
-        self._away.append(self._waiting.popleft())
-        return self._away[-1]
+    def _end(self, shard: str, code: int | None, reason: str) -> None:
+        self._begun.remove(shard)
+        now = time.monotonic()
+        if code is None:
+            self.run_time.learn(now - self._since)
+            self._note(self.whole + 1)
+        else:
+            self._marks.leave(shard, code)
+            self.failures[code] = reason
+        self._since = now
 
-    def done(self, worker: Hashable, shard: str, now: float) -> None:
-        """Note that the worker has ended a shard."""
-        self._away.remove(shard)
+    def _assign(self) -> None:
+        """Assign a shard; where there is none for an idle process, say so."""
+        shard = None
+        if self.run_time.suffices(len(self._begun) + 1):
+            while not self._waiting and self._claim():
+                pass
+            shard = self._waiting.popleft() if self._waiting else None
+        if shard is None:
+            if not self._begun:
+                self.assigned.put(None)
+            return
+        if not self._begun:
+            self._since = time.monotonic()
+        self._begun.append(shard)
+        self.assigned.put(shard)
 
-    def again(self, shard: str, last: bool = True) -> None:
-        """Let a shard that was dealt wait once more."""
-        self._away.remove(shard)
-        self._waiting.appendleft(shard)
+    def _claim(self) -> bool:
+        """Claim a block, of which another array may have computed some; whether there was one."""
+        try:
+            claim = self._claims.claim(self._index)
+        except OSError as error:  # told here: it may come up in any thread
+            self.failures |= [errors.explain(error)]
+            return False
+        shards = [self._ids[number] for number in claim.numbers] if claim else []
+        self._waiting += [shard for shard in shards if not missing.is_whole(self.plan, shard)]
+        return claim is not None
 
-    def drop(self, shard: str) -> None:
-        """Forget a shard that was dealt: it has failed."""
-        self._away.remove(shard)
+    # Between the two.
 
+    def _note(self, whole: int) -> None:
+        """Note which shard is computed, and how many are whole."""
+        computed = [shard for shard in self._begun if shard != self._behind] or self._begun
+        self._board[:] = f"{whole} {''.join(computed[:1])}".encode().ljust(len(self._board))
 
-@contextmanager
-def _ignoring_warnings() -> Iterator[None]:
-    """Have processes that start here ignore the signals by which schedulers warn before the end.
+    @property
+    def whole(self) -> int:
+        """How many shards this task has finished."""
+        return int(self._board[:].split()[0])
 
-    Slurm sends SIGUSR1 where a user asks for it; Grid Engine's -notify sends SIGUSR2 and kills.
-    """
-    numbers = (signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def bury(self, status: int | None) -> dict[int, str]:
+        """Mark the shard that a child has died of; how it did, by its exit code.
 
+        Raises ShardwiseError where it had none.
+        """
+        if status == _TERMINATED:
+            time.sleep(_TERM_SECONDS)
+        words, code = f"its process {contain.words(status)}", TryAgain.exit_code
+        if self.plan.function:
+            words = f"product: your function {self.plan.function} {contain.words(status)}"
+            code = InputError.exit_code if (status or 0) >= 0 else code
+        shard = self._computed()
+        if not shard:
+            raise errors.of_code(code, words)
+        self._fail(shard, code, words)
+        return {code: words}
 
-@contextmanager
-def _leaving(tally: _TaskTally) -> Iterator[None]:
-    """Leave a mark on each shard that was claimed and is not whole, however this ends.
+    def _computed(self) -> str:
+        """The shard that the child computes, or did when it died; empty where there is none."""
+        return self._board[:].decode().partition(" ")[2].strip()
 
-    Where this task could compute nothing, all have failed; else those that did not fail themselves
-    were given up.
-    """
-    code = 0
-    try:
-        yield
-    except errors.ShardwiseError as error:
-        code = 0 if tally.whole or tally.lost else error.exit_code
-        raise
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)  # a second one must not cut this short
-        tally.leave_to_others([*tally.waiting, *tally.running], code)
+    def _fail(self, shard: str, code: int, words: str) -> None:
+        """Mark a shard that the child cannot mark itself."""
+        log.warning("shard %s: %s", shard, words)
+        add_error(self.plan.results.log("multiply", shard), words)
+        self._marks.leave(shard, code)

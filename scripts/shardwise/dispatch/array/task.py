@@ -1,4 +1,4 @@
-"""A task of an array job: its script, its shard, the marks it leaves. Standard library only."""
+"""A task of an array job: its script, its index, the marks it leaves. Standard library only."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardwise.dispatch.schedulers.common import Array
 from shardwise.errors import InputError
-from shardwise.files.paths import Results, place_in_bash
+from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 
@@ -17,13 +17,13 @@ _FIRST = {"SLURM_ARRAY_TASK_ID": 0, "SGE_TASK_ID": 1}
 """The variables that hold the number of a task, and the number of the first one by default."""
 
 
-def number(first: int, environ: Mapping[str, str] = os.environ) -> int:
-    """The number in the plan, from 0 on, of the shard of this task: first + index.
+def number(environ: Mapping[str, str] = os.environ) -> int:
+    """The number in the plan, from 0 on, of the shard that this task stands for.
 
     Raises InputError outside of an array job.
     """
     own, lowest = _index(environ)
-    return first + own - lowest
+    return own - lowest
 
 
 def shard(plan: Plan, number: int) -> str:
@@ -90,31 +90,10 @@ class Marks:
             part.replace(mark)
 
 
-# 99 and 100 would mean something to Grid Engine.
 _TASK = """\
 #!/bin/bash
-# A task of an array: the shard whose number in the plan follows from the task's index.
-{find_number}
-printf -v shard %0{width}d "$number"
-log={logs}/{log}
-mkdir -p "${{log%/*}}"
-exec >"$log" 2>&1
-mark={array}."$shard"
-rm -f "$mark"
-[ -e {array}.number ] || echo "$job" >{array}.number
-# A mark of the end where the task fails, whole or not at all; of success the receipt speaks.
-trap 'code=$?
-[ $code = 0 ] || {{ echo $code >"$mark.part" && mv "$mark.part" "$mark"; }}
-case $code in 99 | 100) code=1 ;; esac
-exit $code' EXIT
-{setup}\
-{command} --array-task --array-first $((number - index))
-"""
-
-_PULLING_TASK = """\
-#!/bin/bash
 # A task of an array: it claims shards, computes them, and claims more.
-{find_number}
+{own_index}
 exec >>{array}."$index".log 2>&1
 [ -e {array}.number ] || echo "$job" >{array}.number
 {setup}\
@@ -135,7 +114,7 @@ _SETUP = """\
 def script(
     plan: Plan,
     array: Array,
-    find_number: str,
+    own_index: str,
     setup: str,
     memory: int | None,
     run_time: float | None = None,
@@ -144,8 +123,8 @@ def script(
 
     Parameters
     ----------
-    find_number
-        Shell words that set ``index``, ``job`` and, where each task has one shard, its ``number``.
+    own_index
+        The scheduler's: see `Scheduler`.
     setup
         The site's set-up line, or empty.
     memory
@@ -153,18 +132,15 @@ def script(
     run_time
         Seconds that a task may run; None where it asks its scheduler itself.
     """
-    program = "dispatch.py" if array.pulls else "multiply.py"
-    command = [sys.executable, str(SCRIPTS / program), f"--plan={plan.results.plan}"]
+    command = [sys.executable, str(SCRIPTS / "dispatch.py"), f"--plan={plan.results.plan}"]
+    command += ["--dispatch=array", f"--array-task={array.name}"]
     command += [f"--mem-mb={memory}"] if memory else []
-    if array.pulls:
-        command += ["--dispatch=array", f"--array-task={array.name}"]
-        command += [f"--run-time={run_time:.0f}"] if run_time else []
-    return (_PULLING_TASK if array.pulls else _TASK).format(
-        find_number=find_number,
-        width=len(next(iter(plan.shards))),
-        logs=shlex.quote(str(plan.results.log("multiply").parent.absolute())),
-        log=f"{place_in_bash(next(iter(plan.shards)))}.log",
+    words = shlex.join(command)
+    if run_time:  # it counts from the script's start, and the set-up line may take long
+        words += f' --run-time="$((SECONDS < {run_time:.0f} ? {run_time:.0f} - SECONDS : 1))"'
+    return _TASK.format(
+        own_index=own_index,
         array=shlex.quote(str(plan.results.array_folder(array.run).absolute() / array.name)),
         setup=_SETUP.format(line=setup) if setup else "",
-        command=shlex.join(command),
+        command=words,
     )

@@ -29,9 +29,8 @@ class Array:
     """An array, as it was noted.
 
     ``run`` names its dispatch, ``name`` the array alone, and ``digest`` is the plan's. ``numbers``
-    are those of its shards in the plan, from 0 on and ascending. Its ``tasks`` are as many as the
-    shards, and ``first`` is what Slurm's add to their index to find theirs; or they are fewer, and
-    pull shards.
+    are those of its shards in the plan, from 0 on and ascending. Its ``tasks``, as many or fewer,
+    claim them (`array.claims`).
     """
 
     scheduler: str
@@ -39,14 +38,8 @@ class Array:
     digest: str
     name: str
     attempt: int
-    first: int
     numbers: tuple[int, ...]
     tasks: int
-
-    @property
-    def pulls(self) -> bool:
-        """Whether its tasks claim shards (`array.claims`), as there are more than tasks."""
-        return self.tasks < len(self.numbers)
 
 
 @dataclass(frozen=True)
@@ -83,25 +76,16 @@ class Scheduler(Protocol):
     Every method that asks the scheduler raises `TryAgain` where it does not answer, which is never
     a reason to give a task up. A dispatch is named by its ``run``, an array by its ``number``.
     ``title`` is for messages; the command ``client`` is there where this machine can reach it.
+    ``own_index`` are the shell's words by which a task sets its ``index``, and the ``job`` that is
+    its array's number.
     """
 
     title: str
     client: str
+    own_index: str
 
-    def limits(self) -> tuple[int, int]:
-        """How far indices may reach, and the most tasks of an array; InputError: it takes none."""
-
-    def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
-        """The next array: its ``first``, and the numbers of its shards (see `Array`).
-
-        ``wanted`` are ascending numbers of the plan. Indices reach so far, and tasks are so many.
-        """
-
-    def indices(self, array: Array) -> list[int]:
-        """The index of each task; where each has one shard, in the order of the numbers."""
-
-    def find_number(self, array: Array) -> str:
-        """The shell's words by which a task sets its index, and the number of its only shard."""
+    def most_tasks(self) -> int:
+        """The most tasks of an array; InputError: this scheduler takes no arrays."""
 
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
         """Submit an array and return its number; the scheduler may take it and not answer.
@@ -120,9 +104,6 @@ class Scheduler(Protocol):
 
         ``gone`` has, by the name of each array, its number and the indices of the tasks.
         """
-
-    def throttle(self, number: str, tasks_at_once: int) -> None:
-        """Let so many tasks of an array run at once; 0: all. InputError: the array has ended."""
 
     def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
         """Cancel tasks of an array, by index; those that are gone already are as good."""

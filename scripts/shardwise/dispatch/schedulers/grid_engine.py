@@ -349,37 +349,15 @@ def submitted(answer: str) -> str:
 
 
 class GridEngine:
-    """Grid Engine's arrays; see `Scheduler`.
-
-    An array has one range of indices, from 1 on: an index is the place of a shard in its array.
-    """
+    """Grid Engine's arrays, whose indices begin at 1; see `Scheduler`."""
 
     title = "Grid Engine"
     client = "qstat"
+    own_index = "index=$SGE_TASK_ID job=$JOB_ID"
 
-    def limits(self) -> tuple[int, int]:
+    def most_tasks(self) -> int:
         match = re.search(r"^max_aj_tasks\s+(\d+)", call(["qconf", "-sconf"]), re.MULTILINE)
-        most = (int(match[1]) if match else 0) or sys.maxsize  # 0: as many as you like
-        return most, most
-
-    def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
-        return 0, tuple(wanted[: min(reach, limit)])
-
-    def indices(self, array: Array) -> list[int]:
-        return list(range(1, array.tasks + 1))
-
-    def find_number(self, array: Array) -> str:
-        if array.pulls:
-            return "index=$SGE_TASK_ID job=$JOB_ID"
-        return f"""\
-    index=$((SGE_TASK_ID - 1)) job=$JOB_ID
-    left=$index
-    for range in {ranges(array.numbers).replace(",", " ")}; do
-      low=${{range%-*}} size=$((${{range#*-}} - ${{range%-*}} + 1))
-      [ "$left" -ge "$size" ] || break
-      left=$((left - size))
-    done
-    number=$((low + left))"""
+        return (int(match[1]) if match else 0) or sys.maxsize  # 0: as many as you like
 
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
         exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
@@ -406,9 +384,6 @@ class GridEngine:
                 if (entry := record(number, name, index)) is not None:
                     fates[name, index] = Fate(describe(entry), not entry.well, entry.well)
         return fates
-
-    def throttle(self, number: str, tasks_at_once: int) -> None:
-        call(["qalter", "-tc", str(tasks_at_once), number])
 
     def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
         for span in ranges(sorted(which)).split(","):

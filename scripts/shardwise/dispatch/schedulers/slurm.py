@@ -20,9 +20,6 @@ _SUBMIT_SECONDS = 180
 
 _MAX_ARRAY_SIZE = 1001  # what Slurm itself takes where no MaxArraySize is set; indices end below it
 
-_MAX_SPEC = 16_000
-"""Characters of ``--array``: one argument of a command has 128 KiB at most, anywhere."""
-
 _AWAY = re.compile(
     r"unable to contact|timed? ?out|connection|zero bytes|communication|transport endpoint"
     r"|unexpected message|try again later",
@@ -154,47 +151,28 @@ def _own_id() -> str:
 
 
 class Slurm:
-    """Slurm's arrays; see `Scheduler`.
-
-    An index is the shard's number in the plan, or that number less the array's first one.
-    """
+    """Slurm's arrays, whose indices begin at 0; see `Scheduler`."""
 
     title = "Slurm"
     client = "squeue"
+    own_index = "index=$SLURM_ARRAY_TASK_ID job=$SLURM_ARRAY_JOB_ID"
 
-    def limits(self) -> tuple[int, int]:
+    def most_tasks(self) -> int:
         settings = call(["scontrol", "show", "config"], _QUERY_SECONDS)
         size = re.search(r"^MaxArraySize\s*=\s*(\d+)", settings, re.MULTILINE)
-        reach = int(size[1]) if size else _MAX_ARRAY_SIZE
         fewer = re.search(
             r"^SchedulerParameters\s*=.*\bmax_array_tasks=(\d+)", settings, re.MULTILINE
         )
-        most = min(reach, int(fewer[1])) if fewer else reach
-        if not most:
+        limits = [int(size[1]) if size else _MAX_ARRAY_SIZE, *([int(fewer[1])] if fewer else [])]
+        if not min(limits):
             raise InputError(
                 "this Slurm takes no array jobs (MaxArraySize or max_array_tasks is 0); use "
                 "dispatch: jobs"
             )
-        return reach, most
-
-    def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
-        first = 0 if wanted[min(limit, len(wanted)) - 1] < reach else wanted[0]
-        taken = [number for number in wanted[:limit] if number - first < reach]
-        while len(spec := ranges(number - first for number in taken)) > _MAX_SPEC:
-            taken = taken[: len(taken) * _MAX_SPEC // len(spec)]
-        return first, tuple(taken)
-
-    def indices(self, array: Array) -> list[int]:
-        if array.pulls:
-            return list(range(array.tasks))
-        return [number - array.first for number in array.numbers]
-
-    def find_number(self, array: Array) -> str:
-        words = "index=$SLURM_ARRAY_TASK_ID job=$SLURM_ARRAY_JOB_ID"
-        return words if array.pulls else f"{words}\nnumber=$((index + {array.first}))"
+        return min(limits)
 
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
-        spec = ranges(self.indices(array)) + (f"%{throttle}" if throttle else "")
+        spec = f"0-{array.tasks - 1}" + (f"%{throttle}" if throttle else "")
         names = [f"--job-name={array.run}", f"--comment={array.name}", f"--array={spec}"]
         logs = ["--output=/dev/null", "--error=/dev/null"]
         command = ["sbatch", *words, "--parsable", *names, *logs, str(script)]
@@ -212,10 +190,6 @@ class Slurm:
         self, runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
     ) -> dict[tuple[str, int], Fate]:
         return parse_fates(_squeue(_FORMAT, runs, "--states=all", "--array"))
-
-    def throttle(self, number: str, tasks_at_once: int) -> None:
-        words = ["scontrol", "update", f"JobId={number}", f"ArrayTaskThrottle={tasks_at_once}"]
-        call(words, _QUERY_SECONDS)
 
     def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
         _scancel([f"{number}_[{ranges(sorted(which))}]"])
