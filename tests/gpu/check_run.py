@@ -3,8 +3,6 @@
 python tests/gpu/check_run.py results/digits --exact
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json
@@ -19,8 +17,8 @@ from typing import Any
 import numpy as np
 
 UUID = re.compile(r"GPU-[0-9a-f-]{36}")
-
-DOUBLE = 2.0**-53  # unit roundoff of float64
+SPREAD = 8
+"""Standard deviations that no rounding error of an element reaches."""
 
 
 def load_receipts(results: Path) -> list[dict[str, Any]]:
@@ -58,68 +56,29 @@ def by_device(receipts: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
 def sum_problems(total: np.ndarray, stack: np.ndarray, product: str, exact: bool) -> list[str]:
     """What is wrong with a sum, float64, of products of a real stack ``(n, m, k)``.
 
-    Parameters
-    ----------
-    exact
-        Whether all numbers are whole and small enough that no rounding happens: then the sum
-        must be NumPy's to the bit. Otherwise both checks of :func:`rounding_problems` decide.
+    Where all numbers are whole and small, ``exact``, it must be NumPy's to the bit. Else products
+    of random numbers are off by less than ``√k u`` of a typical element (u: unit roundoff), as
+    errors average out; tf32, with 13 bits less, is not.
     """
-    xp = np if exact else array_module()
-    reference, moduli = reference_sum(xp, stack, product)
-    if exact:
-        wrong = int(np.count_nonzero(total != reference))
-        return [f"{wrong} elements of the sum differ from NumPy's"] if wrong else []
+    reference = reference_sum(np if exact else array_module(), stack, product)
     inner = stack.shape[1] if product == "A.T @ A" else stack.shape[2]
     unit = float(np.finfo(stack.dtype).eps) / 2
-    return rounding_problems(total, reference, moduli, (stack.shape[0], inner, unit))
-
-
-def rounding_problems(
-    total: np.ndarray, reference: np.ndarray, moduli: np.ndarray, sizes: tuple[int, int, float]
-) -> list[str]:
-    """Compare a sum of products with the same sum in float64, in two ways.
-
-    1. No element may be off by more than rounding can explain. With γ(n, u) = n u / (1 - n u), a
-       product accumulated in precision u over k terms is off by at most γ(k, u) |A| |B|, in any
-       order (N. J. Higham, "Accuracy and Stability of Numerical Algorithms", chapter 3). The sum
-       of n products in float64 adds γ(n, 2⁻⁵³) times the moduli of what is summed, and the
-       reference is off by γ(k, 2⁻⁵³) + γ(n, 2⁻⁵³). All are relative to Σ |A| |B|, the `moduli`.
-    2. That bound is for the worst case. On random data errors average out, and the Frobenius norm
-       of the error stays below √k u times that of the sum; tf32, with 13 bits less, does not.
-
-    Parameters
-    ----------
-    sizes
-        The number of products n, the length of an inner product k, and the unit roundoff u.
-    """
-    n, k, unit = sizes
-    product, reference_error = gamma(k, unit), gamma(k, DOUBLE) + gamma(n, DOUBLE)
-    worst = product + (1 + product) * gamma(n, DOUBLE) + reference_error
+    typical = float(np.linalg.norm(reference)) / reference.size**0.5
+    limit = 0.0 if exact else SPREAD * inner**0.5 * unit * typical
     error = np.abs(total - reference)
-    wrong = int(np.count_nonzero(~(error <= worst * moduli)))
-    relative = float(np.linalg.norm(error) / np.linalg.norm(reference))
-    limit = k**0.5 * unit
-    say(f"error of the sum: {relative:.2g} of its norm, at most {limit:.2g}")
-    problems = [f"{wrong} elements of the sum are beyond the bound of rounding"] if wrong else []
-    if not relative <= limit:
-        problems.append(f"the sum is off by {relative:.2g} of its norm: less precise than {unit}")
-    return problems
+    wrong = int(np.count_nonzero(~(error <= limit)))
+    say(f"largest error of the sum: {error.max():.2g}, at most {limit:.2g}")
+    return [f"{wrong} elements of the sum are not those of NumPy"] if wrong else []
 
 
-def gamma(n: int, unit: float) -> float:
-    """Relative error of n operations at most, each rounded by `unit`."""
-    return n * unit / (1 - n * unit)
-
-
-def reference_sum(xp: Any, stack: np.ndarray, product: str) -> tuple[np.ndarray, np.ndarray]:
-    """The sum of the products, and of the products of the moduli, in float64."""
-    total = moduli = 0.0
+def reference_sum(xp: Any, stack: np.ndarray, product: str) -> np.ndarray:
+    """The sum of the products in float64."""
+    total = 0.0
     for matrix in stack:  # one by one, in order
         a = xp.asarray(matrix, dtype=xp.float64)
         left, right = {"A @ A": (a, a), "A.T @ A": (a.T, a), "A @ A.T": (a, a.T)}[product]
         total = total + left @ right
-        moduli = moduli + abs(left) @ abs(right)
-    return (total, moduli) if xp is np else (xp.asnumpy(total), xp.asnumpy(moduli))
+    return total if xp is np else xp.asnumpy(total)
 
 
 def array_module() -> Any:
@@ -153,12 +112,12 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def main(argv: list[str] | None = None) -> int:
+def main() -> int:
     """Check one results folder, print what each device did and what is wrong."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("results", type=Path, help="results folder of a finished run")
     arguments.add_argument("--exact", action="store_true", help="the sum must be right to the bit")
-    options = arguments.parse_args(argv)
+    options = arguments.parse_args()
     results = options.results
     receipts = load_receipts(results)
     facts = json.loads((results / "plan.json").read_bytes())

@@ -15,7 +15,10 @@ HAS_DRIVER = driver_cuda_version() is not None
 needs_gpu = pytest.mark.skipif(not HAS_DRIVER, reason="no NVIDIA driver here")
 
 
-@pytest.fixture(params=[nightly("numpy"), pytest.param("cupy", marks=needs_gpu)])
+BOTH = ("numpy", pytest.param("cupy", marks=needs_gpu))
+
+
+@pytest.fixture(params=[nightly("numpy"), *BOTH[1:]])
 def backend(request):
     """The name of an array module, as the config's key ``backend`` takes it."""
     return request.param

@@ -82,7 +82,7 @@ def input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
     Raises
     ------
     InputError
-        With file, row and column, and with what a correction computes again.
+        With file, row and column.
     IntegrityError
         Where these files are finite: their copy is damaged.
     WrongInput
@@ -97,15 +97,14 @@ def input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
 def _with_place(plan: Plan, shard: Shard, inputs: InputFiles, error: BadMatrix) -> ShardwiseError:
     key, start, stop = error.key, error.first, error.first + error.count
     where = nonfinite.files_of(plan, "right" if key == "right" else "input", start, stop)
-    after = nonfinite.again(plan, key, start)
     if key == "product":
-        return InputError(f"{error.what} ({where}); {error.cure}{after}")
+        return InputError(f"{error.what} ({where}); {error.cure}")
     with suppress(OSError, IntegrityError):  # the files need not be there any more
         place = nonfinite.find(plan, key, start, stop, inputs)
         if place is None:
             return _finite_in_file(plan, shard, error)
         where = str(place)
-    return InputError(f"{error.what}: {where}; {error.cure}{after}")
+    return InputError(f"{error.what}: {where}; {error.cure}")
 
 
 def _finite_in_file(plan: Plan, shard: Shard, error: BadMatrix) -> IntegrityError:

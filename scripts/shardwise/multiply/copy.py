@@ -141,7 +141,8 @@ class _Copier:
 
     def __init__(self, plan: Plan, shard: Shard, watch: Stopwatch) -> None:
         self._plan, self._shard, self._watch = plan, shard, watch
-        self._stack = StackReader(plan.sources, plan.problem.left, plan.dtype)
+        sources = plan.sources_of(shard.start, shard.stop)
+        self._stack = StackReader(sources, plan.problem.left, plan.dtype)
         self._size = min(pieces.SLAB_BYTES, shard.bytes)
         self._buffers: SimpleQueue[np.ndarray] = SimpleQueue()
 

@@ -99,8 +99,8 @@ class ShardJob:
     def begin(self) -> Self:
         """Open the input and begin to read; a copy of the shard that is missing is made first.
 
-        `run` does so where nobody has. Another thread may still run the job before, once that has
-        released its slabs.
+        `run` does so where nobody has. Another thread may still run the job before: once that has
+        read its last byte, and where copies of shards are made has also released its slabs.
         """
         session, plan, shard = self._session, self._plan, self.shard
         with session.blame(shard.shard):
@@ -109,11 +109,12 @@ class ShardJob:
             session.lane.set_clock()
             slabs, _ = session.slabs_within(shard)
             copied = self._copied(slabs) if plan.settings.materialize else None
-            self._reading = Reading(plan, shard, session.lane, slabs, self.watch, copied)
+            rooms = session.rooms(slabs)
+            self._reading = Reading(plan, shard, session.lane, slabs, rooms, self.watch, copied)
         return self
 
     def release(self) -> None:
-        """Give the slabs that were read into back: the next shard can use them."""
+        """Wait until no slab is held any more: a copy of the next shard can be made."""
         self._reading.release()
 
     def _copied(self, slabs: int) -> copy.Copy:

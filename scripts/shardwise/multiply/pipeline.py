@@ -41,6 +41,10 @@ class Feed:
 
     Parameters
     ----------
+    slabs
+        How many of them, at most.
+    room
+        Has a place for each slab there may be at once, of this run and of the one before.
     checksum
         Takes the bytes as they are read.
     witness
@@ -49,12 +53,13 @@ class Feed:
 
     def __init__(
         self, lane: Lane, stack: StackReader, files: ExtentReader, run: tuple[int, int],
-        slab_bytes: int, slabs: int, checksum: PieceChecksum, witness: Reference | None,
-        watch: Stopwatch,
+        slab_bytes: int, slabs: int, room: threading.Semaphore, checksum: PieceChecksum,
+        witness: Reference | None, watch: Stopwatch,
     ) -> None:  # fmt: skip
-        self._lane, self._stack, self._files = lane, stack, files
+        self._lane, self._stack, self._files, self._room = lane, stack, files, room
         self._checksum, self._witness, self._watch = checksum, witness, watch
-        (self._begin, self._end), self._slab_bytes = run, slab_bytes
+        self._begin, self._end = run
+        self._piece_bytes = min(slab_bytes, run[1] - run[0])
         starts = range(*run, slab_bytes)
         self._unclaimed, self._slabs = iter(starts), min(slabs, len(starts))
         self._pool = ThreadPoolExecutor(slabs, "slab")
@@ -66,11 +71,8 @@ class Feed:
         self._marks: list[tuple[Mark, int]] = []
 
     def start(self) -> None:
-        """Take the memory of the slabs and begin to read; from here on `close` is needed."""
-        size = min(self._slab_bytes, self._end - self._begin)
-        for _ in range(self._slabs):
-            slab = self._lane.slab(read_slab_bytes(size))
-            self._readers.append(self._pool.submit(self._read_on, slab))
+        """Begin to read, as soon as there is room for slabs; from here on `close` is needed."""
+        self._readers = [self._pool.submit(self._read_on) for _ in range(self._slabs)]
 
     def settle(self) -> None:
         """Wait until all bytes were copied and witnessed, and the slabs given back to the lane."""
@@ -111,33 +113,36 @@ class Feed:
             low = next(self._unclaimed, None)
             if low is None:
                 return None
-            high = min(low + self._slab_bytes, self._end)
+            high = min(low + self._piece_bytes, self._end)
             self._claimed.put(piece := _Piece(low, high, Future(), Future()))
             return piece
 
-    def _read_on(self, slab: np.ndarray) -> None:
-        """Read piece after piece into a slab, and give it back."""
-        piece = None
-        try:
-            self._lane.bind()
-            while (piece := self._claim()) is not None:
-                piece.views.set_result(views := self._read(slab, *piece[:2]))
-                if self._witness is not None:
-                    offset = piece.low - self._begin
-                    take = partial(self._witness.update, offset, views)
-                    self._watch.timed("witness", take)
-                for mark, nbytes in piece.marks.result():
-                    self._watch.note("upload", mark.wait(), nbytes)
-        except BaseException as error:
-            if piece is None or piece.views.done():  # who asks for the next bytes is told
-                self._claimed.put(piece := _Piece(0, 0, Future(), Future()))
-            piece.views.set_exception(error)
-            raise
-        finally:
-            self._lane.keep(slab)
+    def _read_on(self) -> None:
+        """Read piece after piece into a slab, once there is room for one."""
+        piece, slab = None, None
+        with self._room:
+            try:
+                self._lane.bind()
+                slab = self._lane.slab(read_slab_bytes(self._piece_bytes))
+                while (piece := self._claim()) is not None:
+                    piece.views.set_result(views := self._read(slab, *piece[:2]))
+                    if self._witness is not None:
+                        offset = piece.low - self._begin
+                        take = partial(self._witness.update, offset, views)
+                        self._watch.timed("witness", take)
+                    for mark, nbytes in piece.marks.result():
+                        self._watch.note("upload", mark.wait(), nbytes)
+            except BaseException as error:
+                if piece is None or piece.views.done():  # who asks for the next bytes is told
+                    self._claimed.put(piece := _Piece(0, 0, Future(), Future()))
+                piece.views.set_exception(error)
+                raise
+            finally:
+                if slab is not None:
+                    self._lane.keep(slab)
 
     def _read(self, slab: np.ndarray, low: int, high: int) -> list[np.ndarray]:
-        """Bytes of the stack, each part of them hashed while it is in a cache of the core."""
+        """Read bytes of the stack into a slab, and hash them."""
         at, hashed, began = low - self._begin, 0.0, time.perf_counter()
 
         def hash_part(part: memoryview) -> None:

@@ -1,6 +1,8 @@
 """The bytes of a shard on their way from its files to the device."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from threading import Semaphore
 from typing import Any, Self
 
 from shardwise.errors import IntegrityError
@@ -23,6 +25,8 @@ from shardwise.records.timeline import Stopwatch
 class Reading:
     """Reads a shard ahead, from the moment it is made, in a given number of slabs per factor.
 
+    ``rooms`` are those of `Session.rooms`.
+
     Attributes
     ----------
     copy
@@ -39,8 +43,9 @@ class Reading:
     """
 
     def __init__(
-        self, plan: Plan, shard: Shard, lane: Lane, slabs: int, watch: Stopwatch, copy: Copy | None
-    ) -> None:
+        self, plan: Plan, shard: Shard, lane: Lane, slabs: int, rooms: Sequence[Semaphore],
+        watch: Stopwatch, copy: Copy | None,
+    ) -> None:  # fmt: skip
         self._plan, self._shard, self._lane, self._watch = plan, shard, lane, watch
         self.copy, self.inputs = copy, InputFiles()
         self.checksum = PieceChecksum(shard.bytes, *memory.SHARD_PIECES)
@@ -53,34 +58,36 @@ class Reading:
                 every = references.sample_every(shard.stop - shard.start)
                 self.reference = reference_of(plan, shard, every)
             self._feeds: list[Feed] = []
-            for feed in self._new_feeds(slabs):
+            for feed in self._new_feeds(slabs, rooms):
                 self._feeds.append(stack.enter_context(closing(feed)))
                 feed.start()
             self._open = stack.pop_all()
 
-    def _new_feeds(self, slabs: int) -> list[Feed]:
+    def _new_feeds(self, slabs: int, rooms: Sequence[Semaphore]) -> list[Feed]:
         """The streams of A, and of B where there is one B per matrix."""
-        problem = self._plan.problem
-        feeds = [self._feed(self._left_reader(), slabs, self.checksum, self.reference)]
-        if self.right_checksum is not None and not problem.shared_right:
-            feeds.append(self._feed(self._right_reader(), slabs, self.right_checksum, None))
+        right = self.right_checksum
+        feeds = [self._feed(self._left_reader(), slabs, rooms[0], self.checksum, self.reference)]
+        if right is not None and not self._plan.problem.shared_right:
+            feeds.append(self._feed(self._right_reader(), slabs, rooms[1], right, None))
         return feeds
 
     def _feed(
-        self, reader: StackReader, slabs: int, checksum: PieceChecksum,
+        self, reader: StackReader, slabs: int, room: Semaphore, checksum: PieceChecksum,
         witness: references.Reference | None,
     ) -> Feed:  # fmt: skip
         run = self._shard.start * reader.matrix_bytes, self._shard.stop * reader.matrix_bytes
         return Feed(
-            self._lane, reader, self._files, run, pieces.SLAB_BYTES, slabs, checksum, witness,
-            self._watch,
+            self._lane, reader, self._files, run, pieces.SLAB_BYTES, slabs, room, checksum,
+            witness, self._watch,
         )  # fmt: skip
 
     def _left_reader(self) -> StackReader:
-        plan, shard, sources = self._plan, self._shard, self._plan.sources
+        plan, shard = self._plan, self._shard
         if plan.settings.materialize:
             path = str(plan.results.shard(shard.shard))
             sources = [Source(path, shard.start, shard.stop - shard.start, "")]
+        else:
+            sources = plan.sources_of(shard.start, shard.stop)
         return StackReader(sources, plan.problem.left, plan.dtype, self.inputs)
 
     def _right_reader(self) -> StackReader:
@@ -101,7 +108,7 @@ class Reading:
             feed.fill(target)
 
     def release(self) -> None:
-        """Wait until all bytes were copied; the next shard can use the slabs from then on."""
+        """Wait until all bytes were copied, and no slab is held any more."""
         for feed in self._feeds:
             feed.settle()
 

@@ -69,6 +69,7 @@ class Session:
             batch.refuse_too_large(plan, self.cuda, self.lane.total())
         self._batches: Batches | None = None
         self._to_write: SimpleQueue[np.ndarray] | None = None
+        self._rooms: list[threading.Semaphore] = []
         self.gauge: Gauge | None = None
         if self.cuda:
             self.gauge = Gauge(self.device["uuid"])
@@ -124,6 +125,15 @@ class Session:
             self.plan.problem, shard.stop - shard.start, self.plan.settings.keep, self.cuda,
             self.memory or shard.memory,
         )  # fmt: skip
+
+    def rooms(self, slabs: int) -> list[threading.Semaphore]:
+        """For each factor a place per slab to read into; there are as many as the first asks for.
+
+        Shards that follow each other share them, so one is read as the slabs of the last come free.
+        """
+        if not self._rooms:
+            self._rooms = [threading.Semaphore(slabs) for _ in ("left", "right")]
+        return self._rooms
 
     def slabs_to_write(self, shard: Shard) -> SimpleQueue[np.ndarray]:
         """Slabs to write from, which shards that follow each other share; made for the first."""

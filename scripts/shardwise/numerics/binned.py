@@ -148,6 +148,7 @@ class BinnedSum:
         shape = plane_shape(self._shape, self._dtype.name)
         if planes.dtype != np.int64 or planes.shape != shape:
             raise ValueError(f"planes of {planes.dtype} {planes.shape} for {shape}")
+        fresh = not self.terms
         self._count(terms)
         others = planes.reshape(len(planes), self._numbers)
         if self._heads is None:
@@ -155,6 +156,8 @@ class BinnedSum:
             return
         from shardwise.numerics import binned_cpu
 
+        if fresh:  # where tops agree, it is faster
+            self._heads[: self._numbers] = others[0]
         binned_cpu.merge_reals(others, self._heads, self._flat[1:])
 
     def merge_packed(self, parts: Sequence[Rows], packing: Packing, terms: int) -> None:
@@ -169,6 +172,7 @@ class BinnedSum:
         # The loops look at no bounds.
         if min(starts) < 0 or max(starts) + width > flat.size:
             raise ValueError(f"{starts} and {width} do not lie within {flat.size} elements")
+        fresh = not self.terms
         self._count(terms)
         if self._heads is None:
             rows = [flat[start : start + width] for start in starts]
@@ -176,6 +180,9 @@ class BinnedSum:
             return
         from shardwise.numerics import binned_cpu
 
+        if fresh:
+            heads = flat[starts[0] : starts[0] + width] if packing.words[0] else packing.first
+            self._heads[:width] = heads
         binned_cpu.merge_packed(flat, starts, width, packing, self._heads, self._flat[1:])
 
     def pack(self, out: Any) -> Any:

@@ -278,20 +278,12 @@ def _tame(
 
 
 @compiled.part
-def _grow(
-    words: np.ndarray, place: _Place, n: int, tile: _Tile, heads: np.ndarray, sums: np.ndarray
-) -> None:
-    """Raise tops to what the rows of a tile need, none of them infinite."""
-    start, stride = place
-    largest = words.dtype.type(~uint64(0)) >> uint64(1)
-    for i in range(tile[1]):
-        most = uint64(0)
-        for row in range(n):
-            most = max(most, words[start + row * stride + i] & largest)
+def _grow(most: np.ndarray, tile: _Tile, heads: np.ndarray, sums: np.ndarray) -> None:
+    """Raise tops to what the largest moduli of a tile need, none of them infinite."""
+    for i in range(uint64(tile[1])):
         # The bits of a modulus grow with it, by 2⁵² at each power of two: a division, up.
-        bits = _bits(_number(words.dtype.type(most)))
-        top = (bits + 20 * _EXPONENT + _LEVEL - 1) // _LEVEL
-        e = tile[0] + i
+        top = (_bits(_number(most[i])) + 20 * _EXPONENT + _LEVEL - 1) // _LEVEL
+        e = uint64(tile[0]) + i
         by = top - (np.int64(heads[e]) & _LEVEL_BITS)
         if by > 0:
             for level in range(len(sums) - 1, -1, -1):
@@ -317,7 +309,8 @@ def _add_batch(
         if largest >= wild:
             _tame(words, place, n, wild, infinite, tile, heads, copy)
             words, place = copy, (0, _TILE)
-        _grow(words, place, n, tile, heads, sums)
+        else:
+            _grow(extremes[0], tile, heads, sums)
     if loss + thin <= 0:
         if n == 8:
             _visit(words, place, _EIGHT, shallow, _EXACT, tile, heads, sums)

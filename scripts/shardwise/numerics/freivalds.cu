@@ -119,23 +119,6 @@ __device__ Pair load(const Real* p, bool both, bool paired) {
     return pair(__ldg(p), both ? __ldg(p + 1) : (Real)0);
 }
 
-// 2^(-e/2) for the largest modulus of a matrix, about 2^e with an even e. What is multiplied with
-// it twice has moduli of about 1; it is multiplied twice because 2^-e itself may be out of range.
-__device__ double root_of(u64 top) {
-    i64 e = (i64)(top >> 52) - 1023;
-    e = e < -1000 ? -1000 : e > 1000 ? 1000 : e;
-    return __longlong_as_double((1023 - (e >> 1)) << 52);
-}
-
-// Only numbers of float64 ever need it.
-__device__ double scaled(double number, double root) {
-#if defined(FLOAT64) || defined(COMPLEX128)
-    return number * root * root;
-#else
-    return number;
-#endif
-}
-
 // `size` threads that hold ROWS rows of one matrix. Every thread belongs to a team and meets all
 // barriers; one that has nothing to do is idle.
 struct Team {
@@ -144,7 +127,7 @@ struct Team {
     bool idle;
 };
 
-__device__ Team my_team(i64 n, i64 rows, int size, const int* only) {
+__device__ Team my_team(i64 n, i64 rows, int size) {
     i64 groups = (rows + ROWS - 1) / ROWS;
     i64 i = (i64)blockIdx.x * (BLOCK / size) + (int)threadIdx.x / size;
     Team team;
@@ -154,7 +137,6 @@ __device__ Team my_team(i64 n, i64 rows, int size, const int* only) {
     team.row = (i - team.matrix * groups) * ROWS;
     team.rank = (int)threadIdx.x % size;
     team.size = size;
-    if (only && !only[team.matrix]) team.idle = true;
     return team;
 }
 
@@ -170,7 +152,7 @@ __device__ void find_rows(const Team& team, const Real* x, i64 rows, i64 ld, i64
 // The products of a thread's part of ROWS rows with the vectors.
 template <bool MODULI>
 __device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], i64 cols,
-                              bool paired, const double* v, i64 length, double root,
+                              bool paired, const double* v, i64 length,
                               double (&sum)[ROWS][PLANES]) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
@@ -189,7 +171,7 @@ __device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], 
         for (int p = 0; p < PLANES - !MODULI; ++p) w[p] = *(const double2*)(v + p * length + c);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            double a = scaled(wide(first(x[r])), root), b = scaled(wide(second(x[r])), root);
+            double a = wide(first(x[r])), b = wide(second(x[r]));
 #pragma unroll
             for (int p = 0; p < VECTORS; ++p) sum[r][p] += a * w[p].x + b * w[p].y;
             if (MODULI) sum[r][VECTORS] += modulus(a) * w[VECTORS].x + modulus(b) * w[VECTORS].y;
@@ -200,7 +182,7 @@ __device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], 
         for (int p = 0; p < PLANES - !MODULI; ++p) w[p] = v[p * length + c];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            double a = scaled(wide(first(x[r])), root), b = scaled(wide(second(x[r])), root);
+            double a = wide(first(x[r])), b = wide(second(x[r]));
 #pragma unroll
             for (int p = 0; p < VECTORS; ++p) {
                 sum[r][p] += a * w[p] - b * w[VECTORS + p];
@@ -259,16 +241,15 @@ __device__ void raise(u64* most, u64 value, int unit, bool idle) {
 // left, of that matrix on; so in `columns_times`.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 rows_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v,
-           i64 length, i64 v_stride, double* y, i64 y_length, int size, const u64* top,
-           const int* only, const i64* where) {
+           i64 length, i64 v_stride, double* y, i64 y_length, int size, const i64* where) {
     if (where) x += PARTS * stride * where[0];
     __shared__ Shared shared;
-    Team team = my_team(n, rows, size, only);
+    Team team = my_team(n, rows, size);
     const Real* row[ROWS];
     double sum[ROWS][PLANES];
     find_rows(team, x, rows, ld, stride, row);
     multiply_rows<true>(team, row, cols, in_pairs(x, cols, ld, stride), v + team.matrix * v_stride,
-                        length, top ? root_of(top[team.matrix]) : 1.0, sum);
+                        length, sum);
     gather<0>(size, sum, shared);
     if (team.idle) return;
     for (int i = team.rank; i < ROWS * PLANES; i += size) {
@@ -281,24 +262,18 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const d
 
 // The largest of |C v - y| / (relative * w + absolute) of each matrix, by its bits; y and w are the
 // planes of A (B v). NaN where anything is not finite. What C makes of the last vector is left in
-// own, (n, PARTS, y_length), unless that is null. So is spot, or it becomes the worst row of all
-// matrices: the upper half of its ratio, and below that what its number in C lacks of 2^32 - 1, so
+// own, (n, PARTS, y_length). spot is null, or becomes the worst row of all matrices: the upper half of its ratio, and below that what its number in C lacks of 2^32 - 1, so
 // that of equal ones the first is the largest. A team for ROWS rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v, i64 length,
-        const double* y, i64 y_length, double relative, double absolute, int size,
-        const u64* top_left, const u64* top_right, i64 right_step, const int* only, u64* ratio,
+        const double* y, i64 y_length, double relative, double absolute, int size, u64* ratio,
         double* own, u64* spot) {
     __shared__ Shared shared;
-    Team team = my_team(n, rows, size, only);
+    Team team = my_team(n, rows, size);
     const Real* row[ROWS];
-    double sum[ROWS][PLANES], root = 1;
-    if (top_left) {
-        root = root_of(top_left[team.matrix]) * root_of(top_right[team.matrix * right_step]);
-        absolute = fmax(absolute * root * root, 2.2250738585072014e-308);
-    }
+    double sum[ROWS][PLANES];
     find_rows(team, x, rows, ld, stride, row);
-    multiply_rows<false>(team, row, cols, in_pairs(x, cols, ld, stride), v, length, root, sum);
+    multiply_rows<false>(team, row, cols, in_pairs(x, cols, ld, stride), v, length, sum);
     gather<1>(size, sum, shared);
     u64 worst = 0, which = 0;
     for (int i = team.rank; i < ROWS * VECTORS && !team.idle; i += size) {
@@ -310,7 +285,7 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const doub
         for (int k = 0; k < PARTS; ++k) {
             sums[k] = total(size, shared, r * PLANES + k * VECTORS + p);
             gap += fabs(sums[k] - found[(k * VECTORS + p) * y_length]);
-            if (own && p == VECTORS - 1)
+            if (p == VECTORS - 1)
                 own[(team.matrix * PARTS + k) * y_length + team.row + r] = sums[k];
         }
         double bound = relative * found[(PLANES - 1) * y_length] + absolute;
@@ -363,9 +338,8 @@ compare_row(const Real* x, i64 cols, i64 ld, i64 stride, const double* y, i64 y_
 
 // The largest modulus of the numbers of each matrix, by its bits. A team for ROWS rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-largest(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, int size, const int* only,
-        u64* top) {
-    Team team = my_team(n, rows, size, only);
+largest(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, int size, u64* top) {
+    Team team = my_team(n, rows, size);
     const Real* row[ROWS];
     find_rows(team, x, rows, ld, stride, row);
     bool paired = in_pairs(x, cols, ld, stride);
@@ -386,16 +360,14 @@ largest(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, int size, 
 // the last bits may differ from run to run.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 columns_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v,
-              i64 length, i64 v_stride, double* y, i64 y_length, i64 chunk, const u64* top,
-              const int* only, const i64* where) {
+              i64 length, i64 v_stride, double* y, i64 y_length, i64 chunk, const i64* where) {
     if (where) x += PARTS * stride * where[0];
     i64 packs = (cols + COLUMNS - 1) / COLUMNS, chunks = (rows + chunk - 1) / chunk;
     i64 i = (i64)blockIdx.x * BLOCK + threadIdx.x;
     i64 c = i % packs * COLUMNS, low = i / packs % chunks * chunk, matrix = i / packs / chunks;
-    if (matrix >= n || (only && !only[matrix])) return;
+    if (matrix >= n) return;
     i64 high = low + chunk < rows ? low + chunk : rows;
     bool paired = in_pairs(x, cols, ld, stride), both = PARTS == 2 || c + 1 < cols;
-    double root = top ? root_of(top[matrix]) : 1.0;
     double sum[COLUMNS][PLANES] = {};
     x += PARTS * (matrix * stride + c);
     v += matrix * v_stride;
@@ -407,8 +379,8 @@ columns_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, cons
         double a[2], b[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-            a[k] = scaled(wide(first(p[k])), root);
-            b[k] = scaled(wide(second(p[k])), root);
+            a[k] = wide(first(p[k]));
+            b[k] = wide(second(p[k]));
         }
 #pragma unroll
         for (int q = 0; q < VECTORS; ++q) {
@@ -441,15 +413,4 @@ columns_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, cons
             if (chunks == 1) y[q * y_length + k] = sum[k][q];
             else atomicAdd(y + q * y_length + k, sum[k][q]);
         }
-}
-
-// Marks the matrices whose ratio is not finite, and in again[n] whether there are any; their ratios
-// become 0. again must be 0.
-extern "C" __global__ void __launch_bounds__(BLOCK)
-mark(i64 n, u64* ratio, int* again) {
-    i64 i = (i64)blockIdx.x * BLOCK + threadIdx.x;
-    if (i >= n || is_finite(ratio[i])) return;
-    ratio[i] = 0;
-    again[i] = 1;
-    again[n] = 1;
 }

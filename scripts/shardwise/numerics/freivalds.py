@@ -34,8 +34,8 @@ class Checker:
     bound
         Relative and absolute `tolerances.product_tolerance`; 0 for integers.
     forms
-        Of the last check, for `reference.ShardForms`: a row for each ratio. Not finite where the
-        sums of the check left the range of float64.
+        Of the last check, for `reference.ShardForms`: a row for each ratio. Not finite where they
+        leave the range of float64.
     """
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:

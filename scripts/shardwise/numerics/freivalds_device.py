@@ -12,20 +12,18 @@ from shardwise.numerics.tolerances import VECTORS, CheckSpec
 class _Device:
     """Floating point on a GPU, by the kernels of ``numerics/freivalds.cu``.
 
-    float16, float32 and complex64 cannot leave the range of float64, in which all sums are taken:
-    moduli are below 2¹²⁸, and sums over k and p below k p 2²⁵⁶; the smallest products are 2⁻²⁹⁸.
-    float64 and complex128 can, though their product does not: the matrices where that happened
-    are checked once more, scaled. The kernels decide which, so that no one waits for the device.
+    Nothing waits for the device.
     """
 
     _BLOCK = 256  # threads of a block, as in freivalds.cu
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         self._xp, dtype, floor, group = xp, spec.dtype, spec.floor, spec.group
-        (self._relative, self._absolute), self._close = spec.bound, spec.close
+        self._relative, self._absolute = spec.scaled_bound
+        self._close = spec.close
         left, summed = spec.left_weights(), spec.stored if spec.together else None
         kernels = _module(xp, dtype, floor)
-        names = ("rows_times", "columns_times", "largest", "mark", "take_row", "compare_row")
+        names = ("rows_times", "columns_times", "largest", "take_row", "compare_row")
         self._kernels = {name: kernels.get_function(name) for name in names}
         other = kernels if summed in (None, dtype) else _module(xp, summed, floor)
         self._kernels["compare"] = other.get_function("compare")
@@ -35,7 +33,7 @@ class _Device:
         self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
         self._parts = 2 if "complex" in dtype else 1
         self._planes = VECTORS * self._parts + 1
-        self._signs = xp.asarray(self._as_planes(spec.signs()))
+        self._signs = xp.asarray(self._as_planes(spec.signs(), spec.scale))
         # Lengths are even, and what lies past a vector stays 0: kernels read pairs.
         lengths = [n + n % 2 for n in (spec.inner, len(left))]
         self._products = [xp.zeros((group, self._planes, n)) for n in lengths]
@@ -45,34 +43,33 @@ class _Device:
         self._left = xp.asarray(padded)
         # Of the closer look: B times a row of A, and which matrix and row.
         self._row, self._where = xp.zeros_like(self._signs), xp.zeros(2, xp.int64)
-        self._again = xp.zeros(group + 1, xp.int32)
-        self._tops: list[Any] = []
-        if dtype in ("float64", "complex128") and not self._together:
-            self._tops = [xp.zeros(group), xp.zeros(group)]
 
-    def _as_planes(self, columns: np.ndarray) -> np.ndarray:
-        """Vectors as the kernels read them: real parts, imaginary parts (0), moduli (1)."""
+    def _as_planes(self, columns: np.ndarray, moduli: float) -> np.ndarray:
+        """Vectors as the kernels read them: real parts, imaginary parts (0), moduli."""
         length = len(columns)
         planes = np.zeros((1, self._planes, length + length % 2))
         planes[0, :VECTORS, :length] = columns.T
-        planes[0, -1, :length] = 1.0
+        planes[0, -1, :length] = moduli
         return planes
 
     def check(self, steps: Steps, product: Any) -> tuple[Any, Any]:
         n = len(product)
         ratio: Any = self._xp.zeros(n)
         spots: Any = self._xp.zeros(n, "uint64") if self._close else 0
-        forms = self._forms(self._round(steps, product, ratio, [0, 0], None, spots), n)
+        if self._together:
+            (v,) = _together(steps, self._together, lambda part: [self._product(part)])
+        else:
+            v = self._product(steps)
+        size, blocks = self._teams(product)
+        self._launch(
+            "compare",
+            blocks,
+            *(product, *_geometry(product), self._signs, self._signs.shape[2], v, v.shape[2]),
+            *(self._relative, self._absolute, np.int32(size), ratio, self._own, spots),
+        )
+        forms = self._forms(v, n)
         if self._close:
             self._closer_look(steps, product, ratio, spots.max(), self._close)
-        if self._tops:
-            self._again.fill(0)
-            self._launch("mark", -(-n // self._BLOCK), n, ratio, self._again)
-            tops = [
-                self._largest(stack, top, self._marked(stack, n))
-                for (stack, _), top in zip(steps, self._tops, strict=True)
-            ]
-            self._round(steps, product, ratio, tops, self._again, 0)
         return ratio, forms
 
     def _closer_look(
@@ -90,7 +87,7 @@ class _Device:
             *(a, a.shape[2], self._where),
         )
         where = self._where if len(first) > 1 else 0
-        self._times(first[:1], not turned, a, self._row, 0, 0, where)
+        self._times(first[:1], not turned, a, self._row, where)
         self._launch(
             "compare_row",
             -(-cols // self._BLOCK),
@@ -106,50 +103,20 @@ class _Device:
         reference, mass = weighed[:, VECTORS - 1 : -1 : VECTORS, 0], weighed[:, -1:, 1]
         return self._xp.concatenate([contribution[:, :, 0], reference, mass], axis=1)
 
-    def _round(
-        self, steps: Steps, product: Any, ratio: Any, tops: list[Any], only: Any, spot: Any
-    ) -> Any:
-        """Raise the ratios, and return the planes of A (B r), ``(n, planes, rows)``.
-
-        With ``tops`` factors are scaled, and with ``only`` just the marked matrices are checked.
-        What names the worst row of all is left in ``spot``, unless that is 0.
-        """
-        if self._together:
-            (v,) = _together(steps, self._together, lambda part: [self._product(part, tops, only)])
-        else:
-            v = self._product(steps, tops, only)
-        size, blocks = self._teams(product)
-        self._launch(
-            "compare",
-            blocks,
-            *(product, *_geometry(product)),
-            *(self._signs, self._signs.shape[2], v, v.shape[2], self._relative, self._absolute),
-            *(np.int32(size), tops[1], tops[0], int(len(steps[0][0]) > 1)),
-            *(0 if only is None else only, ratio, self._own if only is None else 0, spot),
-        )
-        return v
-
-    def _product(self, steps: Steps, tops: list[Any], only: Any) -> Any:
+    def _product(self, steps: Steps) -> Any:
         """The planes of vectors and moduli after all steps, in scratch memory."""
-        v, n = self._signs, max(len(stack) for stack, _ in steps)
-        for (stack, transposed), product, top in zip(steps, self._products, tops, strict=True):
-            marked = 0 if only is None else self._marked(stack, n)
-            self._times(stack, transposed, v, product[: len(stack)], top, marked)
+        v = self._signs
+        for (stack, transposed), product in zip(steps, self._products, strict=True):
+            self._times(stack, transposed, v, product[: len(stack)])
             v = product[: len(stack)]
         return v
 
-    def _marked(self, stack: Any, n: int) -> Any:
-        """One mark for each matrix of a stack; of one that serves all, whether any is marked."""
-        return self._again if len(stack) == n else self._again[n:]
-
-    def _times(
-        self, stack: Any, turned: bool, v: Any, product: Any, top: Any, only: Any, where: Any = 0
-    ) -> None:
+    def _times(self, stack: Any, turned: bool, v: Any, product: Any, where: Any = 0) -> None:
         matrix_of_v = v.shape[1] * v.shape[2] if len(v) > 1 else 0
         operands = (stack, *_geometry(stack), v, v.shape[2], matrix_of_v, product, product.shape[2])
         if not turned:
             size, blocks = self._teams(stack)
-            self._launch("rows_times", blocks, *operands, np.int32(size), top, only, where)
+            self._launch("rows_times", blocks, *operands, np.int32(size), where)
             return
         n, rows, cols = stack.shape
         threads = n * -(-cols * self._parts // 2)  # of a chunk of rows; each takes two numbers
@@ -159,15 +126,12 @@ class _Device:
         if chunks > 1:
             product.fill(0)
         blocks = -(-threads * chunks // self._BLOCK)
-        self._launch("columns_times", blocks, *operands, chunk, top, only, where)
+        self._launch("columns_times", blocks, *operands, chunk, where)
 
     def largest(self, stack: Any) -> Any:
-        return self._largest(stack, self._xp.zeros(len(stack)), 0)
-
-    def _largest(self, stack: Any, top: Any, only: Any) -> Any:
-        top.fill(0)
+        top = self._xp.zeros(len(stack))
         size, blocks = self._teams(stack)
-        self._launch("largest", blocks, stack, *_geometry(stack), np.int32(size), only, top)
+        self._launch("largest", blocks, stack, *_geometry(stack), np.int32(size), top)
         return top
 
     def _teams(self, stack: Any) -> tuple[int, int]:

@@ -47,54 +47,29 @@ class _Host:
         self._wide = np.dtype("complex128" if "complex" in spec.dtype else "float64")
         self._parts = self._wide.itemsize // 8
         self._signs = signs.astype(self._wide)[np.newaxis]
-        self._ones, self._left = np.ones((1, len(signs), 1)), spec.left_weights()
-        (self._relative, self._absolute), self._close = spec.bound, spec.close
+        self._ones, self._left = np.full((1, len(signs), 1), spec.scale), spec.left_weights()
+        self._relative, self._absolute = spec.scaled_bound
+        self._close = spec.close
         # What an element of the moduli counts for at least, see `tolerance`.
         self._least = _TINY * self._parts if spec.dtype == self._wide else 0.0
         self._floor, self._together = spec.floor, spec.group if spec.together else 0
 
     def check(self, steps: Steps, product: Any) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):
-            ratio, forms = self._ratio(steps, product, np.ones(len(product)))
-            again = np.flatnonzero(~np.isfinite(ratio))
-            if again.size and product.dtype == self._wide and not self._together:
-                ratio[again] = self._scaled(steps, product, again)
-        return ratio, forms
-
-    def _scaled(self, steps: Steps, product: Any, which: Any) -> np.ndarray:
-        """The ratios where sums of the check, not the product, left the range of float64.
-
-        Powers of two, so without rounding, make the moduli of the factors about 1.
-        """
-        several = len(which) < len(product)
-        stacks = [stack[which] if several and len(stack) > 1 else stack for stack, _ in steps]
-        roots = [_root(self.largest(stack)) for stack in stacks]
-        scaled: Steps = [
-            (_Scaled(stack, root), turned)
-            for stack, root, (_, turned) in zip(stacks, roots, steps, strict=True)
-        ]
-        root = np.broadcast_to(roots[0] * roots[1], (len(which), 1, 1))
-        product = _Scaled(product[which] if several else product, root)
-        return self._ratio(scaled, product, (root * root).ravel())[0]
-
-    def _ratio(
-        self, steps: Steps, product: Any, scale: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        if self._together:
-            expected, size = _together(steps, self._together, self._product)
-        else:
-            expected, size = self._product(steps)
-        actual = self._times(product, False, self._signs, None)[0]
-        gap = self._moduli(actual - expected)
-        absolute = np.maximum(self._absolute * scale, _TINY)[:, np.newaxis, np.newaxis]
-        bound = self._relative * size + absolute
-        # Within an infinite bound nothing is proven.
-        rows: np.ndarray = np.where(np.isfinite(bound), gap / bound, np.nan).max(axis=2)
-        ratio: np.ndarray = rows.max(axis=1)
-        if self._close:
-            i, row = np.unravel_index(np.argmax(rows), rows.shape)  # NaN is the largest
-            ratio[i] = np.maximum(ratio[i], self._closer_look(steps, product, int(i), int(row)))
-        return ratio, _forms(np, self._left, actual, expected, size)
+            if self._together:
+                expected, size = _together(steps, self._together, self._product)
+            else:
+                expected, size = self._product(steps)
+            actual = self._times(product, False, self._signs, None)[0]
+            bound = self._relative * size + self._absolute
+            # Within an infinite bound nothing is proven.
+            gap = self._moduli(actual - expected)
+            rows: np.ndarray = np.where(np.isfinite(bound), gap / bound, np.nan).max(axis=2)
+            ratio: np.ndarray = rows.max(axis=1)
+            if self._close:
+                i, row = np.unravel_index(np.argmax(rows), rows.shape)  # NaN is the largest
+                ratio[i] = np.maximum(ratio[i], self._closer_look(steps, product, int(i), int(row)))
+            return ratio, _forms(np, self._left, actual, expected, size)
 
     def _closer_look(self, steps: Steps, product: Any, i: int, row: int) -> float:
         """How far the elements of one row of product i are off, in units of their tolerance."""
@@ -162,27 +137,3 @@ def _blocks(n: int, rows: int, cols: int) -> Iterator[tuple[slice, slice]]:
     for first in range(0, n, matrices):
         for low in range(0, rows, band):
             yield slice(first, first + matrices), slice(low, low + band)
-
-
-def _root(largest: np.ndarray) -> np.ndarray:
-    """A power of two that, applied twice, makes moduli about 1; shape ``(n, 1, 1)``."""
-    _, exponent = np.frexp(largest)
-    exponent = np.where(np.isfinite(largest), np.clip(exponent, -1000, 1000), 0)
-    root: np.ndarray = np.exp2(-(exponent // 2))
-    return root[:, np.newaxis, np.newaxis]
-
-
-class _Scaled:
-    """A stack times the squares of powers of two, a block at a time: a copy might not fit."""
-
-    def __init__(self, stack: np.ndarray, root: np.ndarray) -> None:
-        self._stack, self._root = stack, root
-        self.shape = stack.shape
-
-    def __len__(self) -> int:
-        return len(self._stack)
-
-    def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
-        root = self._root[place[0]]
-        scaled: np.ndarray = self._stack[place] * root * root  # root² may be out of range
-        return scaled

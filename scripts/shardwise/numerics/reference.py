@@ -27,8 +27,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _SIDES = {"l": 0, "r": 1 << 62}
 _SCALE = 2.0**64
 """Weights of the CPU's own number are so much larger: then nothing that meets them underflows."""
-_BLOCK = 2**15
-"""Elements that are widened at once: they stay in a core's cache."""
+_BLOCK = 2**18
+"""Elements that are widened at once: they stay in a core's cache. Each call of NumPy waits its turn
+for Python's lock, so many small blocks would hold up the thread that feeds the device."""
 
 
 def weights(side: str, length: int, integer: bool) -> np.ndarray:

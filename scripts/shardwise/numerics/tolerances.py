@@ -1,5 +1,6 @@
 """What one of Freivalds' checks is of, its random vectors, and its bounds on rounding."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,6 +184,12 @@ class CheckSpec:
         return product_tolerance(inner, self.columns, self.stored, self._arithmetic)
 
     @property
+    def scaled_bound(self) -> tuple[float, float]:
+        """The same for vectors that are smaller by :attr:`scale`."""
+        relative, absolute = self.bound
+        return relative, max(absolute * self.scale, _TINY)
+
+    @property
     def close(self) -> tuple[float, float] | None:
         """The tolerance of an element of the row that gets a closer look; None for no such look."""
         if self.dtype not in CLOSER_LOOK or self.together:
@@ -194,11 +201,26 @@ class CheckSpec:
         """What moduli count for at least."""
         return TF32_FLOOR if self._arithmetic.startswith("tf32") else 0.0
 
+    @property
+    def scale(self) -> float:
+        """A power of two by which vectors, and so all sums of the check, are smaller than they say.
+
+        In double precision the check could leave the range of float64 where the product does not.
+        The terms of a finite product are finite, so moduli add up to 8 k p times the largest number
+        at most, complex ones too.
+        """
+        if self.dtype not in ("float64", "complex128"):
+            return 1.0
+        terms = 8 * self.inner * self.columns * max(1, self.together)
+        return 2.0 ** -math.ceil(math.log2(terms))
+
     def signs(self) -> np.ndarray:
-        """The vectors that products are multiplied with."""
-        return vectors(self.seed, self.columns, self.integer)
+        """The vectors that products are multiplied with, of integers as they are, else scaled."""
+        whole = vectors(self.seed, self.columns, self.integer)
+        return whole if self.integer else whole * self.scale
 
     def left_weights(self) -> np.ndarray:
-        """The weights of the rows of a product in the end-to-end proof."""
+        """The weights of the rows of a product in the end-to-end proof; the scale is undone."""
         rows = self.left[1] if self.product == "A.T @ A" else self.left[0]
-        return weights("l", rows, self.integer)
+        whole = weights("l", rows, self.integer)
+        return whole if self.integer else whole / self.scale

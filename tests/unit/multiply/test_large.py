@@ -1,20 +1,16 @@
 """Matrices larger than a batch: one is one piece of work, right in any slabs, or refused."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from shardwise.errors import InputError, TryAgain
 from shardwise.files import pieces
 from shardwise.multiply import job, reading, session
 from shardwise.multiply.lanes import HostLane
-from shardwise.numerics.binned import BinnedSum
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.problem import Problem
 
 from tests import factories
-from tests.factories import PRODUCTS, REFERENCES, leftovers, nightly, noise, results, stack
+from tests.factories import PRODUCTS, REFERENCES, leftovers, results, stack
 
 DTYPES = ("float16", "float32", "float64", "complex64", "int32", "int8")
 GIB = 2**30
@@ -56,58 +52,6 @@ def test_products_are_exact_for_whole_numbers(tmp_path, product, dtype, keep):
         expected = exact.sum(axis=0)[None] if keep == "sum" else exact
         np.testing.assert_array_equal(results(made), expected)
     assert not leftovers(made.results.root)
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("dtype", ["float32", "complex64"])
-def test_neither_the_cut_nor_slabs_change_a_bit(tmp_path, monkeypatch, dtype):
-    """The same products, and the same sum, whatever their way through memory."""
-    left, _ = factors("A @ A", dtype, noise)
-    products, sums = set(), set()
-    for shards, slab in ((1, 336), (3, 336), (1, 10**6)):
-        monkeypatch.setattr(pieces, "SLAB_BYTES", slab)
-        folder = tmp_path / f"{shards}-{slab}"
-        over = {"materialize": False, "shards": shards}
-        made = factories.computed(factories.plan(folder / "p", left, **over))
-        products.add(results(made).tobytes())
-        made = factories.computed(factories.plan(folder / "s", left, keep="sum", **over))
-        total = BinnedSum(np, made.problem.product_shape, made.problem.product_dtype)
-        for row, planes in zip(made.shards.values(), factories.products(made), strict=True):
-            total.merge(planes, row.stop - row.start)
-        sums.add(total.planes().tobytes())
-    assert len(products) == len(sums) == 1
-
-
-MEASURE = """
-import resource, sys
-from pathlib import Path
-from shardwise.multiply import job
-from shardwise.plan import plan
-
-plan = plan.load(Path(sys.argv[1]))
-own = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-import numba, shardwise.numerics.binned_cpu
-before = own()
-job.run_shard(plan, "00000")
-print(own() - before)
-"""
-
-
-@pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("dtype", [nightly("float16"), "float32", nightly("int8")])
-def test_a_real_process_stays_within_the_model(tmp_path, dtype, keep):
-    """Matrices of which one is a batch: its copies, proof and sum are counted."""
-    left = stack((2, 2503, 2503), dtype)
-    made = factories.plan(tmp_path, left, keep=keep, materialize=False, shards=1)
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(made.results.plan)],
-        env={"PYTHONPATH": str(factories.SCRIPTS), "OPENBLAS_NUM_THREADS": "2"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    # BLAS has buffers of its own, 32 MiB a thread, which the interpreter's share covers.
-    allowed = plan_memory.task_memory(made.problem, 2, keep, cuda=False) - plan_memory.PYTHON_BYTES
-    assert int(done.stdout) <= allowed + 64 * 2**20
 
 
 @pytest.mark.parametrize(("keep", "gib"), [("products", 12), ("sum", 93)], ids=["products", "sum"])

@@ -1,9 +1,7 @@
 """Live files: there while a shard is at work for more than a second, and gone with it."""
 
-import json
 import os
 import time
-from contextlib import suppress
 
 import pytest
 from shardwise.devices.gauge import Sample
@@ -27,32 +25,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(live, "_EVERY", 0.01)
 
 
-def seen(results: Results, until=lambda said: True) -> dict:
-    """What the live file says, once it is there and as is wanted."""
-    for _ in range(6000):
-        with suppress(FileNotFoundError):
-            said = json.loads((results.live / "00007.json").read_text())
-            if until(said):
-                return said
-        time.sleep(0.005)
-    raise AssertionError("it never came")
-
-
-def at_work(results: Results, done=lambda: 3.7, **over) -> live.AtWork:
+def at_work(results: Results, **over) -> live.AtWork:
     """A shard of this folder at work."""
-    return live.AtWork(results.live / "00007.json", FACTS, done, **over)
-
-
-def test_a_shard_at_work_says_how_far_it_is(tmp_path, quick):
-    """Its file is renewed while it works, and nothing is left afterwards."""
-    results, done = Results(tmp_path), [0.0]
-    with at_work(results, lambda: done[0]):
-        said = seen(results)
-        assert abs(said.pop("at") - time.time()) < 60
-        assert said == {"schema": 1, **FACTS, "done": 0, "gauge": None}
-        done[0] = 41.9
-        assert seen(results, lambda said: said["done"] == 41)
-    assert list(results.live.iterdir()) == []
+    return live.AtWork(results.live / "00007.json", FACTS, lambda: 3.7, **over)
 
 
 def test_a_short_shard_touches_no_file(tmp_path, monkeypatch):
@@ -76,7 +51,8 @@ def test_a_file_that_could_not_be_written_once_is_written_later(tmp_path, quick,
     monkeypatch.setattr(live.os, "replace", failing)
     results = Results(tmp_path)
     with at_work(results):
-        assert seen(results)["done"] == 3
+        while not (results.live / "00007.json").exists():
+            time.sleep(0.005)
     assert failed
     assert list(results.live.iterdir()) == []
 
@@ -95,22 +71,6 @@ class Recorded:
     def summarize(self):
         """Enough to be known again."""
         return {"samples": self.taken}
-
-
-def test_the_gauge_of_the_device_stands_in_the_file(tmp_path, quick):
-    """What it does now, and nothing once the shard is through with it."""
-    results, own = Results(tmp_path), Recorded()
-    with at_work(results, recorder=own) as beside:
-        gauge = seen(results, lambda said: said["gauge"])["gauge"]
-        assert gauge["utilisation"] == 0.5
-        assert gauge["throttled"] == ["power_cap"]
-        assert gauge["power_watts"] is None
-        beside.release()
-        told = beside.telemetry()
-        count = own.taken
-        assert seen(results, lambda said: said["gauge"] is None)
-    assert told == {"samples": count}
-    assert own.taken == count  # nobody samples for a shard that has left its device
 
 
 def test_a_driver_that_hangs_does_not_hold_the_shard_up_for_ever(tmp_path, monkeypatch):
@@ -156,21 +116,36 @@ def test_a_shard_and_its_copy_are_at_work(tmp_path, monkeypatch):
 
 
 def test_who_watches_sees_a_shard_at_work(tmp_path, quick):
-    """From the folder alone: it is running, on this device, and half of it is through."""
+    """From the folder alone: on which device it runs, how far it is, and what the device does.
+
+    The gauge goes once the shard is through with the device, and the file once it is done.
+    """
     made = factories.plan(tmp_path, stack((240, 4, 4)), shards=2, materialize=False)
-    results, gauge = made.results, Recorded()
-    facts = {**FACTS, "shard": "00001", "started": time.time()}
-    path = results.live / "00001.json"
-    with live.AtWork(path, facts, lambda: 60.0, gauge):
-        while not path.exists():
+    results, recorder, done = made.results, Recorded(), [0.0]
+
+    def seen(*progress):
+        for _ in range(6000):
+            now = folder.Observer(results.root).look().shards["00001"]
+            if (now.state, now.progress, now.gauge is not None) == progress:
+                return now
             time.sleep(0.005)
-        seen_now = folder.Observer(results.root).look().shards
-    assert seen_now["00000"].state == observation.WAITING
-    running = seen_now["00001"]
-    assert (running.state, running.progress) == (observation.RUNNING, 0.5)
-    assert running.device.node == "n1"
-    assert running.gauge["utilisation"] == 0.5
-    assert running.gauge["throttled"] == ("power_cap",)
+        raise AssertionError("it never came")
+
+    facts = {**FACTS, "shard": "00001", "started": time.time()}
+    with live.AtWork(results.live / "00001.json", facts, lambda: done[0], recorder) as beside:
+        running = seen(observation.RUNNING, 0.0, True)
+        assert running.device.node == "n1"
+        assert running.gauge["utilisation"] == 0.5
+        assert running.gauge["throttled"] == ("power_cap",)
+        done[0] = 60.9
+        seen(observation.RUNNING, 0.5, True)
+        beside.release()
+        told = beside.telemetry()
+        count = recorder.taken
+        seen(observation.RUNNING, 0.5, False)
+    assert told == {"samples": count}
+    assert recorder.taken == count  # nobody samples for a shard that has left its device
+    assert list(results.live.iterdir()) == []
 
 
 def test_the_receipt_is_there_before_the_live_file_goes(tmp_path, monkeypatch):

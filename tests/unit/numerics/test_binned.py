@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from shardwise.errors import InputError
 from shardwise.numerics import binned as numerics_binned
 from shardwise.numerics import binned_cpu
-from shardwise.numerics.binned import LIMIT, BinnedSum, plane_shape, rounded
+from shardwise.numerics.binned import LIMIT, BinnedSum, rounded
 from shardwise.numerics.rows import Rows
-from shardwise.plan import problem
 from shardwise.plan.problem import LEVELS
 
-from tests.factories import FLOATS, SCRIPTS, noise
+from tests.factories import SCRIPTS
 
 REALS = {"float16": (-24, 15), "float32": (-149, 127), "float64": (-1074, 962)}
 """Dtypes, and the exponents of their powers of two; of float64's those up to past the limit."""
@@ -163,20 +162,6 @@ def test_rows_in_place_give_the_state_that_is_defined(dtype, data):
     assert planes.tobytes() == binned(stack[::-1]).planes().tobytes()
 
 
-@pytest.mark.parametrize(("dtype", "width"), [("complex64", 3), ("complex128", 2100), ("int64", 1)])
-def test_strided_rows_are_those_of_a_stack(dtype, width):
-    """Complex numbers and integers in place, some elements of each array only."""
-    stack = (noise((50, width + 4), "complex128") * 1e9).view("f8")[:, : width + 4].astype(dtype)
-    stack.flags.writeable = False
-    total = BinnedSum(np, (width,), dtype)
-    total.add_rows(Rows(stack.reshape(-1), 3, width + 4, 50, width))
-    expected = binned(np.ascontiguousarray(stack[:, 3 : width + 3])).planes()
-    assert total.planes().tobytes() == expected.tobytes()
-    if dtype == "int64":
-        exact = [sum(column) for column in stack[:, 3 : width + 3].T.tolist()]
-        assert rounded(expected, dtype).tolist() == exact
-
-
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("n", [7, 20])
 def test_the_last_digit_of_small_numbers_is_not_lost(dtype, n):
@@ -218,17 +203,6 @@ def test_no_order_and_no_grouping_changes_a_bit(dtype, data):
     assert parts[0][0].planes().tobytes() == expected
 
 
-@pytest.mark.parametrize("dtype", REALS)
-@given(data=st.data())
-def test_the_total_is_rounded_once(dtype, data):
-    """The result is the nearest float64 to the sum of what the levels keep of each number."""
-    numbers = data.draw(
-        st.lists(reals(dtype, allow_nan=False, allow_infinity=False), min_size=1, max_size=12)
-    )
-    numbers = [v for v in narrowed(numbers, dtype) if abs(float(v)) < LIMIT]
-    assert value(numbers or [0.0], dtype) == float(kept(numbers, dtype))
-
-
 @pytest.mark.parametrize(
     ("numbers", "expected"),
     [
@@ -262,40 +236,6 @@ def test_a_number_at_the_edge_of_a_level(level, sign):
     assert int(binned(rows([above])).planes()[0, 0]) == level + 1
 
 
-def test_small_parts_below_a_later_top_are_dropped_one_by_one():
-    """Numbers that are rounded away beside a large one are so too where they met before it."""
-    large, small = 2.0**120, 2.0**120 * 2.0**-97 * 0.6
-    merged = binned(rows([small] * 1000))
-    merged.merge(binned(rows([large])).planes(), 1)
-    expected = binned(rows([large] + [small] * 1000)).planes()
-    assert merged.planes().tobytes() == expected.tobytes()
-    assert expected[:, 0].tolist() == defined([large] + [small] * 1000)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "flags", "expected"),
-    [
-        ([1.0, math.nan], NAN, math.nan),
-        ([math.inf, 1.0], PLUS, math.inf),
-        ([-math.inf, 1.0], MINUS, -math.inf),
-        ([math.inf, -math.inf], PLUS | MINUS, math.nan),
-        ([math.inf, math.nan], PLUS | NAN, math.nan),
-        ([LIMIT, 1.0], PLUS, math.inf),
-        ([-LIMIT, 1.0], MINUS, -math.inf),
-        ([1.7e308, -1.7e308], PLUS | MINUS, math.nan),
-    ],
-)
-@pytest.mark.parametrize("step", [1, -1])
-def test_special_values(numbers, flags, expected, step):
-    """NaN, infinities and what counts as infinite mark their own element and no other."""
-    stack = np.array([[v, 3.0] for v in numbers[::step]])
-    planes = binned(stack).planes()
-    assert int(planes[0, 0]) & ~0xFF == flags
-    assert planes[:, 1].tolist() == defined(stack[:, 1])
-    found = rounded(planes, "float64")
-    assert np.array_equal(found, [expected, 3.0 * len(numbers)], equal_nan=True)
-
-
 def any_planes(random, levels, tops, width):
     """Planes of a state: levels of all sizes, tops up to so many apart, equal in some tiles."""
     planes = random.integers(-(2**62), 2**62, (1 + levels, width)) >> random.integers(0, 62)
@@ -325,21 +265,6 @@ def test_the_compiled_merge_is_that_of_numpy(levels, seed, width, beyond, tops):
     np.testing.assert_array_equal(sums, expected[1:])
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_results_have_the_shape_and_type_of_the_sum(dtype):
-    """Real and complex stacks give float64 and complex128, and each element its own sum."""
-    stack = noise((50, 4, 3), dtype)
-    total = binned(stack)
-    assert total.planes().shape == plane_shape((4, 3), dtype)
-    found = rounded(total.planes(), dtype)
-    assert found.shape == (4, 3)
-    assert found.dtype == ("complex128" if "complex" in dtype else "float64")
-    for i, j in np.ndindex(4, 3):
-        terms = stack[:, i, j].astype("complex128")
-        expected = complex(math.fsum(terms.real), math.fsum(terms.imag))
-        assert complex(found[i, j]) == expected
-
-
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20), st.randoms())
 def test_integers_are_exact_or_refused(numbers, random):
     """Sums are Python's where they fit int64, whatever the partial sums; else they are refused."""
@@ -352,20 +277,6 @@ def test_integers_are_exact_or_refused(numbers, random):
     else:
         with pytest.raises(InputError, match="does not fit int64; save the input as float64"):
             rounded(planes, "int64")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int64"])
-def test_more_terms_than_the_accumulators_hold_are_refused(dtype, monkeypatch):
-    """The limit counts arrays that are added and those behind merged planes."""
-    monkeypatch.setattr(problem, "MAX_TERMS", 5)
-    stack = np.ones((3, 1), dtype)
-    total = binned(stack)
-    total.add(stack[:2])
-    with pytest.raises(InputError, match="more than 5 products"):
-        total.add(stack[:1])
-    merged = binned(stack)
-    with pytest.raises(InputError, match="more than 5 products"):
-        merged.merge(binned(stack).planes(), 3)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

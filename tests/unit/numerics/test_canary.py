@@ -12,6 +12,7 @@ from tests import factories
 from tests.factories import stack
 
 LOW = ("float32", "complex64")
+ONE_B = "A @ B, one B for all"
 
 
 def cut(numbers, bits):
@@ -38,7 +39,7 @@ def multiplied(dtype, compute, spoil=lambda x: x, after=lambda x: x):
 def trial(tmp_path):
     """The trial call of a plan's kernel, on NumPy; its factors, and its arithmetic."""
 
-    def make(dtype, product, shape, way, shared=False):
+    def make(dtype, product, shape, way, shared):
         right = stack((shape[2], 11) if shared else (shape[0], shape[2], 11), dtype)
         keep = {"keep": "sum", "reproducible": False} if way == "sum" else {"keep": "products"}
         made = factories.plan(
@@ -58,46 +59,40 @@ def trial(tmp_path):
 @pytest.mark.parametrize(
     ("dtype", "product"),
     [("float16", "A @ A"), ("float32", "A.T @ A"), ("float64", "A @ A.T"), ("complex64", "A @ B"),
-     ("complex128", "A @ A")],
+     ("complex128", "A @ A"), ("float32", ONE_B)],
 )  # fmt: skip
 def test_what_computes_as_asked_passes(trial, dtype, product, way):
     """The memory of the batches, whatever their shape, and each way to multiply."""
     shape = (4, 17, 17) if product == "A @ A" else (4, 9, 17)
-    multiply, factors, compute = trial(dtype, product, shape, way)
+    shared = product == ONE_B
+    product = "A @ B" if shared else product
+    multiply, factors, compute = trial(dtype, product, shape, way, shared)
     canary.check(multiply, factors, compute, lone=way == "sum")
     assert not multiply()[..., 0, 1:].any()
     assert multiply()[0, 0, 0] > 1
 
 
-@pytest.mark.parametrize("way", ["products", "sum"])
-def test_one_right_factor_for_all_is_tried_too(trial, way):
-    """It lies in memory of its own."""
-    own = trial("float32", "A @ B", (4, 9, 17), way, shared=True)
-    canary.check(*own, lone=way == "sum")
-
-
-@pytest.mark.parametrize("dtype", LOW)
-def test_factors_cut_to_11_bits_are_refused(dtype):
-    """tf32 where float32 was asked for: what to do is said, and the device is not blamed."""
-    with pytest.raises(IntegrityError, match=f"lower precision than {dtype}") as refused:
-        multiplied(dtype, dtype, lambda x: cut(x, 11))
+@pytest.mark.parametrize(
+    ("dtype", "compute", "spoil"),
+    [
+        ("float32", "float32", lambda x: cut(x, 11)),
+        ("complex64", "complex64", lambda x: cut(x, 11)),
+        ("float32", "tf32", lambda x: cut(x, 8)),  # as bfloat16 has them
+        ("float64", "float64", lambda x: x.astype("float32").astype("float64")),
+    ],
+)
+def test_a_lower_precision_is_refused(dtype, compute, spoil):
+    """No device is blamed, and where a precision can be asked for instead, it is named."""
+    with pytest.raises(IntegrityError, match=f"lower precision than {compute}") as refused:
+        multiplied(dtype, compute, spoil)
     assert not isinstance(refused.value, WrongProduct)
     assert refused.value.exit_code == 3
-    assert "precision: tf32" in str(refused.value)
+    assert ("ask for precision: tf32" in str(refused.value)) == (compute in LOW)
 
 
 def test_tf32_that_was_asked_for_passes():
-    """Eleven bits are what it has; eight, as bfloat16, are refused."""
+    """Eleven bits are what it has."""
     multiplied("float32", "tf32", lambda x: cut(x, 11))
-    with pytest.raises(IntegrityError, match="lower precision than tf32"):
-        multiplied("float32", "tf32", lambda x: cut(x, 8))
-
-
-def test_double_precision_computed_as_single_is_refused():
-    """There is no precision to ask for instead."""
-    with pytest.raises(IntegrityError, match="lower precision than float64") as refused:
-        multiplied("float64", "float64", lambda x: x.astype("float32").astype("float64"))
-    assert "tf32" not in str(refused.value)
 
 
 @pytest.mark.parametrize("what", ["zeros", "nan", "one beside", "nan beside"])

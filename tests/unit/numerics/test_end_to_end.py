@@ -15,7 +15,7 @@ from shardwise.numerics import end_to_end, freivalds, reference, statistics
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
-from shardwise.records import ledger, receipts, witness
+from shardwise.records import ledger, witness
 from shardwise.reduce import job as jobs
 
 from tests import factories
@@ -45,12 +45,10 @@ def reduced(made, names=("sum",)):
     return json.loads(made.results.summary.read_bytes())
 
 
-def rewrite(receipt, change):
-    """Change what a receipt says; it stays whole by its digest."""
-    content = json.loads(receipt.read_bytes())
-    content.pop("digest", None)
-    change(content)
-    receipts.write(receipt, content)
+def witness_rewritten(receipt, **values):
+    """Change what a receipt says of the proof; it stays whole by its digest."""
+    said = json.loads(receipt.read_bytes())["witness"]
+    factories.rewritten(receipt, witness=said | values)
 
 
 def forge(made, shard_id, change):
@@ -60,12 +58,10 @@ def forge(made, shard_id, change):
     change(array)
     array.flush()
 
-    def vouch(content):
-        file = content["file"]
-        pieces = file["row_bytes"], file["piece_bytes"]
-        file["checksum"] = checksum.file_checksum(path, npy.DATA_OFFSET, *pieces)
-
-    rewrite(made.results.receipt(shard_id), vouch)
+    file = json.loads(made.results.receipt(shard_id).read_bytes())["file"]
+    pieces = file["row_bytes"], file["piece_bytes"]
+    file["checksum"] = checksum.file_checksum(path, npy.DATA_OFFSET, *pieces)
+    factories.rewritten(made.results.receipt(shard_id), file=file)
     ledger.write(made)
 
 
@@ -244,8 +240,7 @@ def test_a_receipt_changed_with_its_file_is_named(tmp_path):
     forge(made, "00002", lambda array: array.__setitem__((0, 1, 2), 50))
     form = reference.SumForm((5, 5), "float64")
     form.add(np.load(made.results.product("00002")).astype("float64").sum(axis=0).reshape(-1), 0)
-    forged = {"contribution": form.value().item()}
-    rewrite(made.results.receipt("00002"), lambda content: content["witness"].update(forged))
+    witness_rewritten(made.results.receipt("00002"), contribution=form.value().item())
     with pytest.raises(IntegrityError, match="shard 00002: its products, by its receipt"):
         reduced(made)
 
@@ -292,8 +287,7 @@ def test_a_device_that_was_given_another_matrix_is_found(tmp_path, kind, monkeyp
 def test_a_wrong_number_of_a_copy_bars_no_device(tmp_path, monkeypatch):
     """It may be the host that took it wrongly: a GPU ends with 75, and is not in quarantine."""
     made = factories.copied(factories.plan(tmp_path, noise((4, 3, 3)), shards=1))
-    wrong = {"reference": 12.5}
-    rewrite(made.results.shard_receipt("00000"), lambda content: content["witness"].update(wrong))
+    witness_rewritten(made.results.shard_receipt("00000"), reference=12.5)
     monkeypatch.setattr(backend, "load_backend", lambda *_: (np, {"uuid": "GPU-0"}))
     monkeypatch.setattr(choose, "present", lambda: [])  # whoever asks is told that it is lost
     with pytest.raises(Misled, match=r"rm .*shards/00000\.json, then snakemake") as error:
@@ -315,18 +309,18 @@ def test_ranks_name_the_shard_together(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("over", "names", "change", "why"),
+    ("over", "names", "why"),
     [
-        ({"verify": False}, ["sum"], None, "verify: false"),
-        ({}, ["max"], None, "there is no sum among the statistics"),
-        ({}, ["sum"], lambda content: content.pop("witness"), "older version"),
+        ({"verify": False}, ["sum"], "verify: false"),
+        ({}, ["max"], "there is no sum among the statistics"),
+        ({}, ["sum"], "older version"),
     ],
 )
-def test_what_cannot_be_proven_says_why(tmp_path, over, names, change, why):
+def test_what_cannot_be_proven_says_why(tmp_path, over, names, why):
     """The summary has null, and the reason beside it."""
     made = computed(tmp_path, **over)
-    if change:
-        rewrite(made.results.receipt("00001"), change)
+    if "older" in why:
+        factories.rewritten(made.results.receipt("00001"), without="witness")
     found = reduced(made, names)
     assert found["end_to_end"] is None
     assert why in found["no_end_to_end"]
@@ -336,8 +330,7 @@ def test_what_cannot_be_proven_says_why(tmp_path, over, names, change, why):
 def test_a_damaged_witness_is_refused(tmp_path, value):
     """It is damage of a receipt, named with its shard."""
     made = computed(tmp_path)
-    damage = {"mass": value}
-    rewrite(made.results.receipt("00001"), lambda content: content["witness"].update(damage))
+    witness_rewritten(made.results.receipt("00001"), mass=value)
     with pytest.raises(IntegrityError, match="is damaged"):
         reduced(made)
 
@@ -345,7 +338,7 @@ def test_a_damaged_witness_is_refused(tmp_path, value):
 def test_a_copy_whose_receipt_has_no_number_is_used_all_the_same(tmp_path):
     """Copies of older versions: some of their matrices are looked at, and the copy stays."""
     made = factories.copied(factories.plan(tmp_path, noise((4, 3, 3)), shards=1))
-    rewrite(made.results.shard_receipt("00000"), lambda content: content.pop("witness"))
+    factories.rewritten(made.results.shard_receipt("00000"), without="witness")
     before = made.results.shard("00000").stat().st_mtime_ns
     job.run_shard(made, "00000")
     assert made.results.shard("00000").stat().st_mtime_ns == before

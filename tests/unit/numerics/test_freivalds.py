@@ -1,14 +1,12 @@
-"""Freivalds' check: never a false alarm, and no wrong product gets through."""
+"""Freivalds' check on NumPy; tests/gpu/test_proof_gpu.py has what NumPy and cupy have in common."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from shardwise.numerics import freivalds, gemm, reference, tolerances
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan.problem import Problem
 
-from tests.factories import FLOATS, PRODUCTS, noise, stack
+from tests.factories import noise, stack
 
 
 def ratio(left, right, product, compute, seed=0):
@@ -36,37 +34,6 @@ def truncated(numbers):
     return (numbers.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-@given(
-    st.sampled_from(FLOATS),
-    st.integers(1, 12),
-    st.integers(1, 40),
-    st.integers(1, 12),
-    st.integers(-30, 30),
-    st.integers(-30, 30),
-    st.integers(0, 2**32),
-)
-def test_no_false_alarm_at_any_scale(dtype, m, k, p, one, two, seed):
-    """Factors of 1e-30 … 1e30, independently scaled, pass wherever the product is finite."""
-    with np.errstate(all="ignore"):
-        left = (noise((2, m, k), "float64", seed) * 10.0**one).astype(dtype)
-        right = (noise((2, k, p), "float64", seed + 1) * 10.0**two).astype(dtype)
-    product, compute = honest(left, right)
-    finite = np.isfinite(left).all() and np.isfinite(right).all() and np.isfinite(product).all()
-    if finite:
-        assert (ratio(left, right, product, compute, seed) <= 1.0).all()
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("value", [9e153, 6e153])
-def test_products_near_the_largest_number_pass(dtype, value):
-    """Where a product is finite, the check itself does not overflow into a false alarm."""
-    left = np.full((1, 2, 2), value, dtype)
-    product, compute = honest(left, left)
-    assert np.isfinite(product).all()
-    for seed in range(8):
-        assert (ratio(left, left, product, compute, seed) <= 1.0).all()
-
-
 def test_tf32_passes_its_own_tolerance():
     """Factors cut to 11 bits pass as tf32; an error of three times its bound does not."""
     left, right = noise((4, 64, 64), "float32", 5), noise((4, 64, 64), "float32", 6)
@@ -76,13 +43,6 @@ def test_tf32_passes_its_own_tolerance():
     assert (ratio(left, right, product, "tf32") <= 1.0).all()
     product[1, 7, 9] += 3 * (relative * size + absolute)
     assert (ratio(left, right, product, "tf32") <= 1.0).tolist() == [True, False, True, True]
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_no_number_is_found(value):
-    """A product that is not finite, though its factors are, is wrong."""
-    left = noise((1, 20, 20), "float32", 5)
-    assert not ratio(left, left, np.full_like(left, value), "float32")[0] <= 1.0
 
 
 def test_integers_are_checked_without_any_tolerance():
@@ -151,63 +111,3 @@ def test_a_wrong_sum_of_millions_of_products_is_found(dtype):
     )
     assert check.check(left, None, total.sum(axis=0, keepdims=True))[0] <= 1.0
     assert not check.check(left, None, np.full((1, 4, 4), 1e6, "float32"))[0] <= 1.0
-
-
-def closely(left, right, product, compute):
-    """How far the elements of one row of a product are off, in units of their own tolerance."""
-    wide = [x.astype("complex128") for x in (left, right, product)]
-    a, b = (abs(x.real) + abs(x.imag) for x in wide[:2])
-    gap = wide[2] - wide[0] @ wide[1]
-    relative, absolute = tolerances.product_tolerance(len(left), 1, product.dtype.name, compute)
-    return ((abs(gap.real) + abs(gap.imag)) / (relative * (a @ b) + absolute)).max()
-
-
-@pytest.mark.parametrize("group", [1, 3])
-@pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("dtype", tolerances.CLOSER_LOOK)
-def test_the_worst_row_is_compared_by_elements(dtype, product, group):
-    """An element below the tolerance of its row is found, and the ratio is that of the formula."""
-    own, other = noise((3, 90, 90), dtype, 1), noise((3, 90, 90), dtype, 2)
-    left = own.swapaxes(1, 2) if product == "A.T @ A" else own
-    right = {"A @ A.T": own.swapaxes(1, 2), "A @ B": other}.get(product, own)
-    result, compute = honest(left, right)
-    given, shape = (other, (90, 90)) if product == "A @ B" else (None, None)
-    check = freivalds.Checker(np, CheckSpec(product, (90, 90), shape, dtype, compute, 3, group))
-    relative, absolute = check.bound
-    row = abs(left[1, 70]).astype("float64") @ abs(right[1]).astype("float64").sum(axis=1)
-    result[1, 70, 8] += (relative * row + absolute) / 2
-    found = check.check(own, given, result)
-    assert (found <= 1).tolist() == [True, False, True]
-    expected = closely(left[1, 70], right[1], result[1, 70], compute)
-    np.testing.assert_allclose(found[1], expected, rtol=1e-6)
-
-
-def test_the_closer_look_knows_the_floor_of_tf32():
-    """Subnormal factors that tf32 takes as 0 are honest, though their products are large."""
-    left, right = np.zeros((2, 1, 4, 4), "float32")
-    left[0, 1, 2], right[0, 2, 3] = 2.0**-137, 2.0**120
-    assert ratio(left, right, np.zeros_like(left), "tf32")[0] <= 1.0
-    assert not ratio(left, right, np.zeros_like(left), "float32")[0] <= 1.0
-
-
-def test_large_products_hide_no_ordinary_error():
-    """A typical element, lost, is found, though the tolerance of its row is above it."""
-    left, right = (noise((1, 1024, 1024), "float32", seed) for seed in (1, 2))
-    product = honest(left, right)[0]
-    assert ratio(left, right, product, "float32")[0] <= 1.0
-    i, j = np.unravel_index(np.argmin(abs(abs(product[0]) - 32)), product[0].shape)
-    relative, _ = tolerances.product_tolerance(1024, 1024, "float32", "float32")
-    assert relative * (abs(left[0, i]) @ abs(right[0]).sum(axis=1)) > 32
-    product[0, i, j] = 0
-    assert not ratio(left, right, product, "float32")[0] <= 1.0
-
-
-@pytest.mark.parametrize(("compute", "wrong"), [("float32", "tf32"), ("tf32", "tile")])
-def test_less_precision_and_a_lost_tile_are_found_in_large_products(compute, wrong):
-    """float32 computed as tf32, and a tile of tf32, though a row's tolerance is wider by far."""
-    left, right = (noise((1, 1024, 1024), "float32", seed) for seed in (3, 4))
-    product = truncated(left) @ truncated(right)
-    assert ratio(left, right, product, "tf32")[0] <= 1.0
-    if wrong == "tile":
-        product[0, 300:332, 500:532] = 0
-    assert not ratio(left, right, product, compute)[0] <= 1.0

@@ -8,29 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.files.paths import STATISTICS
-from shardwise.numerics import statistics
-from shardwise.numerics.rows import Rows
 from shardwise.numerics.scalars import Scalars
-from shardwise.plan.problem import NEEDS_ORDER
 
-from tests.factories import FLOATS, noise, stack
-
-DTYPES = (*FLOATS, "int64")
-
-
-def results(products, names):
-    """Results of statistics of products ``(N, width)``."""
-    own = statistics.accumulators(names, products.shape[1], products.dtype.name, products[0])
-    for state in own:
-        state.add(Rows.of(products), 0)
-    return {k: v for state in own for k, v in state.results(len(products)).items()}
+from tests.factories import noise, stack
+from tests.unit.numerics.test_statistics import DTYPES, names_of, of
 
 
 def summary(products, columns, names):
     """The scalars over all elements of products."""
     scalars = Scalars(len(products), columns)
-    scalars.add(results(products, names), 0)
+    scalars.add(of(products, names), 0)
     return scalars.summary()
 
 
@@ -43,10 +30,9 @@ def described(values, columns):
     return scalars.summary()
 
 
-def names_of(dtype, without=("prod",)):
-    """Statistics that products of a dtype have."""
-    complex_ = NEEDS_ORDER if "complex" in dtype else ()
-    return [s for s in STATISTICS if s not in (*complex_, *without)]
+def names_without_prod(dtype):
+    """The other statistics that products of a dtype have: scalars know nothing of products."""
+    return [name for name in names_of(dtype) if name != "prod"]
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if "complex" not in d])
@@ -54,7 +40,7 @@ def names_of(dtype, without=("prod",)):
 def test_scalars_are_those_of_the_whole_stack(dtype, seed, n, rows):
     """Count, sum, mean, std, extremes and places are NumPy's over all elements at once."""
     products = stack((n, rows * 3), dtype, seed)
-    found = summary(products, 3, names_of(dtype))
+    found = summary(products, 3, names_without_prod(dtype))
     wide = products.astype("float64")
     assert found["count"] == products.size
     assert found["sum"] == wide.sum()
@@ -91,7 +77,7 @@ def test_no_rank_and_no_order_changes_a_bit(dtype, data):
     products = stack((4, width), dtype) if dtype == "int64" else noise((4, width), dtype) * 1e3
     products[0, : width // 2] = products[1, : width // 2]
     products = products.astype(dtype)
-    given_ = results(products, names_of(dtype))
+    given_ = of(products, names_without_prod(dtype))
     alone, ranks = Scalars(4, 5), [Scalars(4, 5) for _ in range(data.draw(st.integers(1, 3)))]
     cuts = sorted(data.draw(st.sets(st.integers(1, width), max_size=5)) | {0, width})
     stripes = list(itertools.pairwise(cuts))
@@ -125,29 +111,24 @@ def test_sums_and_spreads_stand_any_offset(dtype):
     )
 
 
-def test_sums_of_integers_never_overflow():
-    """The sum over all elements may pass int64, as Python's whole numbers do."""
-    products = np.full((2, 5), 2**61 + 1)
-    found = summary(products, 5, ["sum"])
-    assert found["sum"] == 10 * (2**61 + 1)
-    assert described(np.array([-(2**63)] * 3), 3)["sum"] == -3 * 2**63
-    assert described(np.array([-(2**63), 2**63 - 1]), 2)["std"] == 2.0**63
+HUGE = 2**63
+ONE_PRODUCT = [
+    # Sums of integers may pass int64, as Python's whole numbers do.
+    ([-HUGE] * 3, {"sum": -3 * HUGE, "std": 0.0}),
+    ([-HUGE, HUGE - 1], {"sum": -1, "std": 2.0**63}),
+    # JSON has no NaN and no infinities; as texts they survive every reader.
+    ([1, math.inf], {"sum": "Infinity", "mean": "Infinity", "std": "NaN"}),
+    ([1, -math.inf], {"sum": "-Infinity", "mean": "-Infinity", "std": "NaN"}),
+    ([math.inf, -math.inf], {"sum": "NaN", "mean": "NaN", "std": "NaN"}),
+    ([math.nan, 1], {"sum": "NaN", "mean": "NaN", "std": "NaN", "min": "NaN", "max": "NaN"}),
+]
 
 
-@pytest.mark.parametrize(
-    ("values", "total"),
-    [
-        ([1, math.inf], "Infinity"),
-        ([1, -math.inf], "-Infinity"),
-        ([math.inf, -math.inf], "NaN"),
-        ([math.nan, 1], "NaN"),
-    ],
-)
-def test_what_is_no_number_is_told_as_text(values, total):
-    """JSON has no NaN and no infinities; as texts they survive every reader."""
-    found = described(np.array(values, float), 2)
-    assert found["sum"] == found["mean"] == total
-    assert found["std"] == "NaN"
+@pytest.mark.parametrize(("values", "expected"), ONE_PRODUCT)
+def test_what_no_number_of_64_bits_holds_is_told(values, expected):
+    """Over one product: large whole numbers exactly, what is not finite as a text."""
+    found = described(np.array(values), 2)
+    assert {name: found[name] for name in expected} == expected
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
@@ -162,13 +143,11 @@ def test_a_spread_that_overflows_is_infinite(part):
 
 def test_the_first_of_equal_extremes_is_named():
     """No zero is negative; and NaN wins over any number, that of the lowest matrix and element."""
-    products = noise((3, 4))
     equal = described(np.array([3.0, -0.0, 5.0, 0.0, 5.0, 4.0]), 3)
     assert equal["where"]["min"] == {"matrix": 0, "row": 0, "column": 1}
     assert equal["where"]["max"] == {"matrix": 0, "row": 0, "column": 2}
     assert math.copysign(1, equal["min"]) == 1
+    products = noise((3, 4))
     products[1, 2] = products[1, 3] = products[2, 0] = math.nan
     found = summary(products, 2, ["min", "max"])
-    assert found["min"] == found["max"] == "NaN"
-    assert found["where"]["min"] == {"matrix": 1, "row": 1, "column": 0}
-    assert found["where"]["max"] == found["where"]["min"]
+    assert found["where"]["min"] == found["where"]["max"] == {"matrix": 1, "row": 1, "column": 0}
