@@ -6,7 +6,7 @@ from pathlib import Path
 from shardwise import cli
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.files.paths import CACHE
-from shardwise.plan import config, planner
+from shardwise.plan import config, config_file, planner
 from shardwise.plan import plan as plans
 from shardwise.records import remaining
 
@@ -14,17 +14,17 @@ from shardwise.records import remaining
 def main(options: Namespace) -> None:
     """Make the plan of a config, or take that of a run; check the folder, write the plan."""
     if options.planned:
-        plan, sources = planner.read_planned(options.planned)
+        plan = planner.read_planned(options.planned)
         plans.expect(plan, plan.facts.digest, options.digest)
     else:
-        values = config.read_files([Path(file) for file in options.configfile])
-        plan, sources = planner.make(config.load(values), CACHE if CACHE.is_dir() else None)
+        values = config_file.read_files([Path(file) for file in options.configfile])
+        plan = planner.make(config.load(values), CACHE if CACHE.is_dir() else None)
     planner.check_folder(plan)
     if not options.replace:
         _refuse_to_replace(plan)
     for path in remaining.clear(plan):
         cli.log.warning("%s: no receipt says that a run wrote it; moved here", path)
-    planner.write(plan, sources)
+    planner.write(plan)
     cli.log.info("%s: %s", plan.results.plan, planner.describe(plan))
 
 
@@ -44,16 +44,10 @@ def _refuse_to_replace(plan: plans.Plan) -> None:
 
 if __name__ == "__main__":
     arguments = cli.parser(__doc__)
-    arguments.add_argument(
-        "--configfile", nargs="+", default=["config.yaml"], help="config files, later over earlier"
-    )
-    arguments.add_argument(
-        "--planned", type=Path, help="plan.tsv that snakemake made, to be committed"
-    )
-    arguments.add_argument(
-        "--replace",
-        action="store_true",
-        help="replace the plan of another config, and remove the products and sums of that one",
-    )
+    add, words = arguments.add_argument, "config files, later over earlier"
+    add("--configfile", nargs="+", default=["config.yaml"], help=words)
+    add("--planned", type=Path, help="plan.tsv that snakemake made, to be committed")
+    words = "replace the plan of another config, and remove the products and sums of that one"
+    add("--replace", action="store_true", help=words)
     cli.add_digest(arguments)
     cli.run(main, arguments)

@@ -335,16 +335,19 @@ def converted_bytes(shape: Shape, item: int) -> int:
     return min(shape[0] * row, max(CONVERTED_BYTES, row))
 
 
-def decoded_block(chunk: tuple[int, ...], shape: Shape, item: int) -> tuple[int, int]:
-    """Matrices, and rows of each, that are decoded at once: whole chunks where they are no larger.
+def converted_block(chunk: tuple[int, ...], shape: Shape, item: int) -> tuple[int, int]:
+    """Matrices, and rows of each, that are converted at once: all rows, or some of one matrix.
 
-    Some matrices and all their rows, or some rows of one matrix.
+    Whole chunks where they are no larger; of an array without chunks, which lies in another order,
+    the matrices that a slab may touch.
     """
-    (rows, row), deep = (shape[0], shape[1] * item), (1, *chunk)[-3]
+    (rows, row), (deep, tall, _) = (shape[0], shape[1] * item), (1, *(chunk or (1, 1)))[-3:]
     matrix = rows * row
     if matrix > CONVERTED_BYTES:
-        tall, most = chunk[-2], max(1, CONVERTED_BYTES // row)
+        most = max(1, CONVERTED_BYTES // row)
         return 1, max(1, most // tall * tall or most)
+    if not chunk:
+        return -(-pieces.SLAB_BYTES // matrix), rows
     if deep * matrix > CONVERTED_BYTES:  # then a chunk is decoded several times
         return CONVERTED_BYTES // matrix, rows
     return deep * max(1, 2 * pieces.SLAB_BYTES // (deep * matrix)), rows
@@ -352,7 +355,7 @@ def decoded_block(chunk: tuple[int, ...], shape: Shape, item: int) -> tuple[int,
 
 def decoded_bytes(chunk: tuple[int, ...], shape: Shape, item: int) -> int:
     """Bytes of two decoded blocks, and of the chunks that are being decoded."""
-    matrices, rows = decoded_block(chunk, shape, item)
+    matrices, rows = converted_block(chunk, shape, item)
     block = matrices * rows * shape[1] * item
     return 2 * block + 2 * max(block, DECODERS * math.prod(chunk) * item)
 

@@ -1,4 +1,4 @@
-"""Where NaN or Inf stands in the user's own files, and what a correction computes again."""
+"""Where NaN or Inf stands in the user's own files."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ def find(
     dtype = np.dtype(plan.dtype).newbyteorder("<")
     shape = (key == "right" and plan.problem.right) or plan.problem.left
     rows, columns = shape
-    sources, nbytes = sources_of(plan, key), rows * columns * dtype.itemsize
+    sources, nbytes = _sources(plan, key, start, stop), rows * columns * dtype.itemsize
     if dtype.kind not in "fc":
         return None
     stack = StackReader(sources, shape, plan.dtype, inputs)
@@ -59,16 +59,16 @@ def find(
     return None
 
 
-def sources_of(plan: Plan, key: str) -> list[Source]:
-    """The files of A or B."""
+def _sources(plan: Plan, key: str, start: int, stop: int) -> list[Source]:
+    """The files that hold some matrices of A or B."""
     if key == "input":
-        return plan.sources
-    return list(plan.facts.right_sources)
+        return plan.sources_of(start, stop)
+    return [source for source in plan.facts.right_sources if source.holds(start, stop)]
 
 
 def files_of(plan: Plan, key: str, start: int, stop: int) -> str:
     """Where some matrices of A or B lie, for a message."""
-    sources = [source for source in sources_of(plan, key) if source.holds(start, stop)]
+    sources = _sources(plan, key, start, stop)
     return some((_matrices(source, start, stop) for source in sources), 4)
 
 
@@ -80,22 +80,3 @@ def _matrices(source: Source, start: int, stop: int) -> str:
     first, last = first - source.first, last - source.first
     which = f"matrix {first}" if first == last else f"matrices {first} to {last}"
     return f"{which} of {source.path}"
-
-
-def again(plan: Plan, key: str, matrix: int) -> str:
-    """A sentence on what is computed again once a file is corrected, and what stays."""
-    shards = list(plan.shards.values())
-    if key == "product":
-        return (
-            f". With another input or function all {len(shards)} shards are computed again; with "
-            "nonfinite: allow the finished products stay"
-        )
-    source = next(s for s in plan.sources if s.holds(matrix, matrix + 1))
-    stop = source.first + source.count
-    affected = [row.shard for row in shards if row.start < stop and source.first < row.stop]
-    if key == "right" or len(affected) == len(shards):
-        return f". Once it is corrected, all {len(shards)} shards are computed again"
-    return (
-        f". Once it is corrected, shard {some(affected)} is computed again, and the sum; the "
-        f"products of the other {len(shards) - len(affected)} stay"
-    )

@@ -7,9 +7,9 @@ plan. Reading takes the standard library only, because every job reads the plan.
 import csv
 import hashlib
 import io
+import itertools
 import json
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 1000
 _LONGEST_ROW = 4096  # bytes, and more
 
 Part = tuple[int, str]
-"""So many lines of ``plan.tsv``: the byte at which they end, and their checksum."""
+"""So many rows of a table: the byte at which they end, and their checksum."""
 
 
 def refuse_strangers(results: Results) -> None:
@@ -101,11 +101,12 @@ class Stack:
     dtype: str
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
 
-    def between(self, start: int, stop: int) -> list[Source]:
-        """The files that hold matrices ``start`` to ``stop``."""
-        if len(self.sources) == self.matrices:  # one matrix a file: no search
-            return list(self.sources[start:stop])
-        return [source for source in self.sources if source.holds(start, stop)]
+
+def between(sources: Sequence[Source], matrices: int, start: int, stop: int) -> list[Source]:
+    """Those of the files of a stack of ``matrices`` that hold ``start`` to ``stop``."""
+    if len(sources) == matrices:  # one matrix a file: no search
+        return list(sources[start:stop])
+    return [source for source in sources if source.holds(start, stop)]
 
 
 # Settings that a shard's products or their proof depend on; each stands in the fingerprint.
@@ -165,6 +166,7 @@ class Facts:
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
     checksums: dict[str, str] = field(default_factory=dict)  # of the three files of the plan
     parts: list[Part] = field(default_factory=list)  # of plan.tsv, where it is long
+    source_parts: list[Part] = field(default_factory=list)  # of sources.tsv, likewise
 
 
 @dataclass(frozen=True)
@@ -172,12 +174,14 @@ class Plan:
     """A plan as the stages use it.
 
     ``folder`` is what relative paths of the input count from; empty: the working directory.
+    ``made_of`` are the input files of a plan that was just made; another one reads ``sources.tsv``.
     """
 
     results: Results
     shards: dict[str, Shard]
     facts: Facts
     folder: str = ""
+    made_of: tuple[Source, ...] = ()
 
     @property
     def problem(self) -> Problem:
@@ -205,9 +209,22 @@ class Plan:
         return replace(self, results=results, folder=str(folder))
 
     @cached_property
-    def sources(self) -> list[Source]:
-        """The input files, read from ``sources.tsv`` once: there may be 100,000 of them."""
-        rows = from_tsv(check_sources(self.results, self.facts), Source, self.results.sources)
+    def sources(self) -> Sequence[Source]:
+        """All input files, read once: there may be a million of them."""
+        return self.made_of or self._parse_sources(read_sources(self.results, self.facts))
+
+    def sources_of(self, start: int, stop: int) -> list[Source]:
+        """The input files that hold matrices ``start`` to ``stop``.
+
+        Of a long table only the parts with these are read, and checked, as by :func:`load`.
+        """
+        if self.made_of or not self.facts.source_parts:
+            return between(self.sources, self.problem.matrices, start, stop)
+        rows = self._parse_sources(read_sources(self.results, self.facts, start, stop))
+        return [row for row in rows if row.holds(start, stop)]
+
+    def _parse_sources(self, raw: bytes) -> list[Source]:
+        rows = from_tsv(raw, Source, self.results.sources)
         if not self.folder:
             return rows
         return [replace(row, path=os.path.join(self.folder, row.path)) for row in rows]
@@ -255,21 +272,24 @@ def digest_of_text(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def to_tsv(rows: Iterable[Any], kind: type) -> bytes:
-    """A table of dataclass rows as bytes; quoted where a path needs it."""
-    table = [[f.name for f in fields(kind)], *(vars(row).values() for row in rows)]
-    # The csv module forgets to quote a lone carriage return, which ends a line for its reader.
-    awkward = any("\r" in str(value) for row in table for value in row)
-    text = io.StringIO(newline="")
-    csv.writer(
-        text, delimiter="\t", lineterminator="\n",
-        quoting=csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL,
-    ).writerows(table)  # fmt: skip
-    return text.getvalue().encode("utf-8", "surrogateescape")
+def to_tsv(rows: Iterable[Any], kind: type) -> list[bytes]:
+    """A table of dataclass rows, in parts of so many lines; quoted where a path needs it."""
+    lines = itertools.chain([[f.name for f in fields(kind)]], (vars(row).values() for row in rows))
+    parts = []
+    while part := list(itertools.islice(lines, _ROWS_AT_ONCE)):
+        # The csv module forgets to quote a lone carriage return, which ends a line for its reader.
+        awkward = any("\r" in str(value) for line in part for value in line)
+        text = io.StringIO(newline="")
+        csv.writer(
+            text, delimiter="\t", lineterminator="\n",
+            quoting=csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL,
+        ).writerows(part)  # fmt: skip
+        parts.append(text.getvalue().encode("utf-8", "surrogateescape"))
+    return parts
 
 
 def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
-    """The rows of a table that :func:`to_tsv` wrote; refused where one does not fit the columns."""
+    """The rows of a table, or of its first part and others; refused where one does not fit."""
     text = io.StringIO(raw.decode("utf-8", "surrogateescape"), newline="")
     reader = csv.reader(text, delimiter="\t")
     columns = fields(kind)
@@ -328,11 +348,17 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     return Plan(results, {row.shard: row for row in rows}, facts)
 
 
-def check_sources(results: Results, facts: Facts) -> bytes:
-    """The bytes of ``sources.tsv``; refused where they are not what a plan was written with."""
+def read_sources(results: Results, facts: Facts, start: int | None = None, stop: int = 0) -> bytes:
+    """The bytes of ``sources.tsv``, or its parts with the files of matrices ``start`` to ``stop``.
+
+    Refused where they are not what a plan was written with.
+    """
     path = results.sources
     try:
         refuse_special(path)
+        if start is not None:  # of so many files each holds one matrix: that of the line before
+            first, last = (1 + start) // _ROWS_AT_ONCE, stop // _ROWS_AT_ONCE
+            return _read_parts(path, facts.source_parts, {0, *range(first, last + 1)})
         raw = path.read_bytes()
     except OSError as error:
         raise IntegrityError(f"{path}: {error.strerror}; remove {results.plan} too") from error
@@ -340,24 +366,22 @@ def check_sources(results: Results, facts: Facts) -> bytes:
     return raw
 
 
-def parts_of(raw: bytes) -> list[Part]:
-    """The parts of ``plan.tsv``, each to be read and checked alone; none of a short table."""
-    lines = re.finditer(rb"(?:[^\n]*\n){1,%d}" % _ROWS_AT_ONCE, raw)
-    parts = [(found.end(), checksum(found[0])) for found in lines]
-    return parts if len(parts) > 1 else []
+def describe_parts(parts: list[bytes]) -> list[Part]:
+    """What a plan says of the parts of a table; nothing of a short one."""
+    ends = itertools.accumulate(map(len, parts))
+    return list(zip(ends, map(checksum, parts), strict=True)) if len(parts) > 1 else []
 
 
-def _read_parts(path: Path, only: str | int, parts: list[Part]) -> bytes:
-    """The first part of the table, the last, and the one that has the row of a shard."""
-    line = 1 + int(only) if str(only).isdecimal() else 0
-    chosen = {0, min(line // _ROWS_AT_ONCE, len(parts) - 1), len(parts) - 1}
+def _read_parts(path: Path, parts: list[Part], numbers: Iterable[int]) -> bytes:
+    """Some parts of a table, checked."""
     raw = b""
     with open(path, "rb") as file:
-        for number in sorted(chosen):
+        if os.fstat(file.fileno()).st_size != parts[-1][0]:
+            raise _changed(path)
+        for number in sorted(numbers):
             start, (end, digest) = parts[number - 1][0] if number else 0, parts[number]
             file.seek(start)
-            # A byte behind the last part would be one too many.
-            read = file.read(end - start if number < len(parts) - 1 else end - start + 1)
+            read = file.read(end - start)
             _check(read, {path.name: digest}, path)
             raw += read
     return raw
@@ -379,7 +403,8 @@ def sample(results: Results) -> Plan:
     settings = ShardSettings("A @ A", "products", True, "auto", "ieee", True, True, "error")
     recipe = Recipe(matrices=1, dim=1, dtype="float32", seed=0)
     facts = Facts("float32", problem, settings, None, (), recipe, Written(4, 4, 4), "")
-    return Plan(results, {"00000": Shard("00000", 0, 1, 4, 4, 4, 4)}, facts)
+    source = Source(str(results.synthetic), 0, 1, "")
+    return Plan(results, {"00000": Shard("00000", 0, 1, 4, 4, 4, 4)}, facts, made_of=(source,))
 
 
 def load_facts(path: Path) -> Facts:
@@ -400,7 +425,8 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
         _check(dumps(content), content["checksums"], results.plan_facts)
         facts = _facts(content, results.plan_facts)
         if only is not None and facts.parts:
-            raw = _read_parts(path, only, facts.parts)
+            line, last = 1 + int(only) if str(only).isdecimal() else 0, len(facts.parts) - 1
+            raw = _read_parts(path, facts.parts, {0, min(line // _ROWS_AT_ONCE, last), last})
         else:
             raw = path.read_bytes()
             _check(raw, facts.checksums, path)
@@ -421,7 +447,8 @@ def _refuse_old_layout(path: Path) -> None:
     with open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_ROW))
         last = file.read().rstrip(b"\n").rpartition(b"\n")[2].split(b"\t")[0]
-    if last.isdigit() and len(last) != id_digits(int(last) + 1):
+    # Of more digits it is damage, which is refused elsewhere.
+    if last.isdigit() and len(last) < 10 and len(last) != id_digits(int(last) + 1):
         raise InputError(
             f"{path}: an earlier version made this plan of {int(last) + 1} shards, whose files lie "
             "side by side; this version puts those of more than 1000 shards into folders by the "
@@ -436,10 +463,14 @@ def file_digest(path: Path) -> str:
 
 def _check(raw: bytes, checksums: dict[str, str], path: Path) -> None:
     if checksums.get(path.name) != checksum(raw):
-        raise IntegrityError(
-            f"{path} does not match its plan.json (changed by hand, or damaged); remove both and "
-            "run snakemake again"
-        )
+        raise _changed(path)
+
+
+def _changed(path: Path) -> IntegrityError:
+    return IntegrityError(
+        f"{path} does not match its plan.json (changed by hand, or damaged); remove both and "
+        "run snakemake again"
+    )
 
 
 def _facts(content: dict[str, Any], path: Path) -> Facts:

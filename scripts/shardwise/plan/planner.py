@@ -20,7 +20,7 @@ from shardwise.files.commit import commit
 from shardwise.files.formats.registry import read_header_and_status
 from shardwise.files.lookup import refuse_undecodable
 from shardwise.files.partial import refuse_foreign
-from shardwise.files.paths import CACHE, Results
+from shardwise.files.paths import Results
 from shardwise.files.small import mark, refuse_links
 from shardwise.plan import cut, memory, synthetic, user_function
 from shardwise.plan import plan as plans
@@ -43,18 +43,15 @@ from shardwise.units import human_bytes
 
 _LOG = logging.getLogger(__name__)
 
-# Bytes of the longest path within a results folder, its slash included. That of an unfinished
-# file, which the longest name of a node stands in, has about 200.
-_LONGEST_BELOW = 256
 # Where only these change, no shard is computed again.
-_NOT_DIGESTED = ("digest", "config", "config_digest", "made", "decoded", "checksums", "parts")
-# The same of what Snakemake keeps records of, such as ``/products/00007.json``.
-_LONGEST_RESULT = 32
+_NOT_DIGESTED = (
+    "digest", "config", "config_digest", "made", "decoded", "checksums", "parts", "source_parts"
+)  # fmt: skip
+# Bytes of a results path: Snakemake encodes paths below it as names that are a third longer.
+_LONGEST_PATH = 2000
 
 
-def make(
-    settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG
-) -> tuple[Plan, list[Source]]:
+def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG) -> Plan:
     """The plan for a config, from headers alone; nothing is written but the cache.
 
     A user's function is tried on the first matrix, to learn what it returns, and ``log`` told so.
@@ -85,7 +82,7 @@ def make(
     copied = _is_copied(settings, left, len(rows), log)
     facts = _facts(settings, copied, problem, rows, right_sources, function)
     facts = replace(facts, decoded=left.decoded)
-    return Plan(results, {row.shard: row for row in rows}, facts), list(left.sources)
+    return Plan(results, {row.shard: row for row in rows}, facts, made_of=left.sources)
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
@@ -175,37 +172,39 @@ def _first_matrix(settings: Settings, left: Stack) -> np.ndarray:
     return synthetic.matrix(recipe["seed"], 0, recipe["dim"], dtype)[np.newaxis]
 
 
-def write(plan: Plan, sources: list[Source]) -> None:
+def write(plan: Plan) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
     tables = {
-        plan.results.sources: plans.to_tsv(sources, Source),
+        plan.results.sources: plans.to_tsv(plan.sources, Source),
         plan.results.plan: plans.to_tsv(plan.shards.values(), Shard),
     }
     origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
-    parts = plans.parts_of(tables[plan.results.plan])
-    facts = asdict(replace(plan.facts, made=origin, parts=parts))
+    source_parts, parts = map(plans.describe_parts, tables.values())
+    facts = asdict(replace(plan.facts, made=origin, parts=parts, source_parts=source_parts))
     mark(plan.results)
-    for path, raw in tables.items():
+    checksums = {}
+    for path, table in tables.items():
+        raw = b"".join(table)
+        checksums[path.name] = small.checksum(raw)
         with commit(path) as file:
             file.write(raw)
-    checked = {**tables, plan.results.plan_facts: plans.dumps(facts)}
-    checksums = {path.name: small.checksum(raw) for path, raw in checked.items()}
+    checksums[plan.results.plan_facts.name] = small.checksum(plans.dumps(facts))
     with commit(plan.results.plan_facts) as file:
         file.write(json.dumps({**facts, "checksums": checksums}, indent=1).encode() + b"\n")
 
 
-def read_planned(path: Path) -> tuple[Plan, list[Source]]:
+def read_planned(path: Path) -> Plan:
     """A plan that :func:`write` has put elsewhere than into its results folder.
 
     Refused where an input file, or the user's function, has changed since.
     """
     plan = plans.load(path)
-    facts, sources = plan.facts, plan.sources
+    facts, sources = plan.facts, tuple(plan.sources)
     for source in (*(() if facts.synthetic else sources), *facts.right_sources):
         check_unchanged(source)
     if facts.function is not None:
         user_function.check_unchanged(facts.problem.product, facts.function)
-    return replace(plan, results=Results(Path(facts.config["results"]))), sources
+    return replace(plan, results=Results(Path(facts.config["results"])), made_of=sources)
 
 
 def check_folder(plan: Plan) -> None:
@@ -253,39 +252,20 @@ def _parts(written: Written) -> str:
 
 
 def _refuse_path(root: Path) -> None:
-    """Refuse a results folder that no path leads to, or in which our longest would not fit."""
+    """Refuse a results folder whose name Snakemake cannot handle, or that no path leads to."""
     path = root.absolute()
     for used in (path, Path(__file__)):
         refuse_undecodable(used)
-    most, longest = os.pathconf("/", "PC_PATH_MAX") - 1, _longest_path(root)
-    if longest > most:
+    if (nbytes := len(os.fsencode(path))) > _LONGEST_PATH:
         raise InputError(
-            f"results: {short(str(root))} is a path of {len(os.fsencode(path))} bytes; the longest "
-            f"path in it would have {longest}, but the system allows {most}; choose a shorter one"
+            f"results: {short(str(root))} is a path of {nbytes} bytes, and the names below it need "
+            f"room; at most {_LONGEST_PATH} are allowed; choose a shorter one"
         )
     try:
-        longest = os.pathconf(next(filter(os.path.exists, path.parents)), "PC_NAME_MAX")
-        for name in path.parts:
-            if len(os.fsencode(name)) > longest:
-                raise InputError(
-                    f"results: the name {short(name)} has {len(os.fsencode(name))} bytes, but the "
-                    f"file system allows {longest}; choose a shorter one"
-                )
         with suppress(FileNotFoundError, NotADirectoryError):
-            os.stat(path)
+            os.stat(root)
     except OSError as error:  # such as a link that leads to itself
         raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
-
-
-def _longest_path(root: Path) -> int:
-    """Bytes of the longest path of a run: of an unfinished file, or of Snakemake's record of one.
-
-    Snakemake names a record by the path of a result in base64, in a folder for every 254 letters.
-    """
-    letters = 4 * ((len(os.fsencode(root)) + _LONGEST_RESULT) // 3 + 1)
-    records = len(os.fsencode(CACHE.with_name("incomplete").absolute()))
-    record = records + letters + 2 * (letters // 254 + 1)
-    return max(len(os.fsencode(root.absolute())) + _LONGEST_BELOW, record)
 
 
 def _refuse_names(results: Results, sources: list[Source]) -> None:
@@ -354,7 +334,7 @@ def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     one = _files_text(left.sources) if len(left.sources) == 1 else None
     # Each row takes the place of the one that it is made of: a plan may have a million.
     for number, row in enumerate(rows):
-        files = one or _files_text(left.between(row.start, row.stop))
+        files = one or _files_text(plans.between(left.sources, left.matrices, row.start, row.stop))
         matrices = plans.digest_of_text(f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]")
         fingerprint = plans.digest_of_text(f'["{common}", "{matrices}"]')
         rows[number] = Shard(

@@ -1,5 +1,6 @@
 """A stack of matrices, read from the files that the plan names."""
 
+import math
 import os
 import sys
 import threading
@@ -61,7 +62,8 @@ def _cure(source: Source) -> str:
     return f"rm {for_bash(Path(source.path).with_suffix('.json'))}, then snakemake as before"
 
 
-_Part = tuple[Path, Header, int, int]
+_Part = tuple[Path, Header, int, int, int]
+"""A file, its header, and bytes of the stack: where the file begins, and what is read of it."""
 
 # Room that `StackReader.read_bytes` needs beside a slab: two pages for every long extent.
 SPARE_BYTES = 128 * PAGE
@@ -86,14 +88,15 @@ class StackReader:
         self.matrix_bytes = self._dtype.itemsize * shape[0] * shape[1]
         self._header: tuple[str, Header] | None = None
         self._converting = threading.Lock()
-        self._converted: tuple[int, int, np.ndarray] | None = None
-        self._space: np.ndarray | None = None
-        self._decoded: dict[int, np.ndarray] = {}
+        self._blocks: list[tuple[int, np.ndarray]] = []
+        self._space = np.empty(0, self._dtype)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Matrices ``start`` to ``stop`` as a native C-contiguous array ``(n, m, k)``."""
-        block = np.empty((stop - start, *self._shape), self._dtype)
-        self._fill(block, self._parts(start, stop))
+        block, size = np.empty((stop - start, *self._shape), self._dtype), self.matrix_bytes
+        for path, header, origin, low, high in self._parts(start * size, stop * size):
+            out = block[low // size - start : high // size - start]
+            self._fill(path, header, ((low - origin) // size, (high - origin) // size), out, 0)
         return block
 
     def read_bytes(
@@ -106,129 +109,87 @@ class StackReader:
         are views of it that follow each other in the stack; ``then`` is told them part by part, as
         by `ExtentReader.read`.
         """
-        size = self.matrix_bytes
-        start, stop = low // size, -(-high // size)
-        parts = self._parts(start, stop)
-        chunked = any(header.chunk for _, header, _, _ in parts)
-        if chunked or any(header.fortran or not header.little_endian for _, header, _, _ in parts):
+        parts = self._parts(low, high)
+        headers = [header for _, header, *_ in parts]
+        if any(h.chunk or h.fortran or not h.little_endian for h in headers):
             view = buffer[: high - low]
-            if chunked:
-                self._decode(view, low)
-            elif size > memory.CONVERTED_BYTES:
-                self._convert_rows(view, low)
-            else:
-                self._convert(view, low, parts, start, stop)
+            self._convert(view, parts)
             then(memoryview(view))
             return [view]
-        extents, at = [], start * size
-        for path, header, first, last in parts:
-            begin, end = max(low, at), min(high, at + (last - first) * size)
-            offset = header.offset + first * size + begin - at
-            extents.append(Extent(str(path), offset, end - begin))
-            at += (last - first) * size
+        extents = [
+            Extent(str(path), header.offset + begin - origin, end - begin)
+            for path, header, origin, begin, end in parts
+        ]
         # Short ones are not read directly anyway; so a buffer needs little room to spare.
         packed = min(extent.nbytes for extent in extents[1:-1] or extents[:1]) < SHORT_BYTES
         return reader.read(extents, buffer, packed, then)
 
-    def _convert(
-        self, view: np.ndarray, low: int, parts: list[_Part], start: int, stop: int
-    ) -> None:
-        """Bytes of matrices in another order, by way of whole matrices in memory.
+    def _convert(self, view: np.ndarray, parts: list[_Part]) -> None:
+        """Bytes of matrices in another order, or in chunks, by way of blocks in memory.
 
-        One thread at a time, and the matrices are kept: the next bytes may be of the same one.
+        One thread at a time, and blocks are kept: the next bytes may begin in the same one.
         """
         with self._converting:
-            if self._converted is None or self._converted[:2] != (start, stop):
-                self._converted = None
-                # Its memory is kept: the allocator would hold one such block for every thread.
-                if self._space is None or len(self._space) < stop - start:
-                    self._space = None
-                    self._space = np.empty((stop - start, *self._shape), self._dtype)
-                block = self._space[: stop - start]
-                self._fill(block, parts)
-                if sys.byteorder == "big":
-                    block.byteswap(inplace=True)
-                self._converted = (start, stop, block.reshape(-1).view(np.uint8))
-            at = low - start * self.matrix_bytes
-            np.copyto(view, self._converted[2][at : at + view.nbytes])
+            for path, header, origin, low, high in parts:
+                at = low
+                while at < high:
+                    begin, block = self._block(path, header, origin, at, high)
+                    part = block[at - begin :][: high - at]
+                    np.copyto(view[: part.nbytes], part)
+                    at, view = at + part.nbytes, view[part.nbytes :]
 
-    def _convert_rows(self, view: np.ndarray, low: int) -> None:
-        """The same where a matrix is large: by way of some of its rows."""
-        (rows, columns), done = self._shape, 0
-        row = self._dtype.itemsize * columns
-        height = max(1, memory.CONVERTED_BYTES // row)
-        while done < view.nbytes:
-            matrix, byte = divmod(low + done, self.matrix_bytes)
-            first = byte // row // height * height
-            with self._converting:
-                if self._converted is None or self._converted[:2] != (matrix, first):
-                    self._converted = None
-                    block = np.empty((1, min(height, rows - first), columns), self._dtype)
-                    ((path, header, place, _),) = self._parts(matrix, matrix + 1)
-                    read_matrices(path, header, place, place + 1, block, first)
-                    if sys.byteorder == "big":
-                        block.byteswap(inplace=True)
-                    self._converted = (matrix, first, block.reshape(-1).view(np.uint8))
-                raw = self._converted[2][byte - first * row :][: view.nbytes - done]
-                np.copyto(view[done : done + raw.nbytes], raw)
-            done += raw.nbytes
+    def _block(
+        self, path: Path, header: Header, origin: int, at: int, end: int
+    ) -> tuple[int, np.ndarray]:
+        """Bytes of the stack with byte ``at`` among them, and at which byte they begin.
 
-    def _decode(self, view: np.ndarray, low: int) -> None:
-        """Bytes of matrices of which some lie in chunks, by way of blocks of whole chunks.
-
-        One thread at a time. Two blocks are kept, as a slab ends and begins anywhere in one.
+        Where they are decoded they are whole chunks, else no matrix that begins after ``end``.
         """
-        done = 0
-        with self._converting:
-            while done < view.nbytes:
-                begin, raw = self._block(low + done)
-                part = raw[low + done - begin :][: view.nbytes - done]
-                np.copyto(view[done : done + part.nbytes], part)
-                done += part.nbytes
+        for begin, block in self._blocks:
+            if begin <= at < begin + block.nbytes:
+                return begin, block
+        size, (rows, columns) = self.matrix_bytes, self._shape
+        most, height = memory.converted_block(header.chunk, self._shape, self._dtype.itemsize)
+        first, last = (at - origin) // size, -(-(end - origin) // size)
+        top = (at - origin) % size // (size // rows) // height * height
+        if header.chunk:
+            first, last = first // most * most, (1, *header.shape)[-3]
+        shape = min(most, last - first), min(height, rows - top), columns
+        del self._blocks[: len(self._blocks) - bool(header.chunk)]  # of chunks two are kept
+        if header.chunk or self._space.size < math.prod(shape):
+            # Else its memory is kept: the allocator would hold one such block for every thread.
+            self._space = np.empty(0, self._dtype)
+            self._space = np.empty(math.prod(shape), self._dtype)
+        out = self._space[: math.prod(shape)].reshape(shape)
+        self._fill(path, header, (first, first + shape[0]), out, top)
+        if sys.byteorder == "big":
+            out.byteswap(inplace=True)
+        begin = origin + first * size + top * (size // rows)
+        self._blocks.append((begin, out.reshape(-1).view(np.uint8)))
+        return self._blocks[-1]
 
-    def _block(self, byte: int) -> tuple[int, np.ndarray]:
-        """The block that holds a byte of the stack, and the byte at which the block begins."""
-        matrix, within = divmod(byte, self.matrix_bytes)
-        ((path, header, place, _),) = self._parts(matrix, matrix + 1)
-        (rows, columns), item = self._shape, self._dtype.itemsize
-        chunk = header.chunk or (1, 1, columns)
-        most, height = memory.decoded_block(chunk, self._shape, item)
-        first, top = place // most * most, within // (columns * item) // height * height
-        last, bottom = min(first + most, (1, *header.shape)[-3]), min(top + height, rows)
-        begin = (matrix - place + first) * self.matrix_bytes + top * columns * item
-        if begin not in self._decoded:
-            while len(self._decoded) > 1:
-                del self._decoded[next(iter(self._decoded))]
-            block = np.empty((last - first, bottom - top, columns), self._dtype)
-            self._fill_one(path, header, (first, last), block, top)
-            if sys.byteorder == "big":
-                block.byteswap(inplace=True)
-            self._decoded[begin] = block.reshape(-1).view(np.uint8)
-        return begin, self._decoded[begin]
-
-    def _parts(self, start: int, stop: int) -> list[_Part]:
-        """The files that hold some matrices, checked, in the order of the stack."""
-        first = bisect_right(self._firsts, start) - 1
-        parts, reached = [], start
-        for source in islice(self._sources, max(0, first), None):
-            low, high = max(start, source.first), min(stop, source.first + source.count)
-            if low >= high:
+    def _parts(self, low: int, high: int) -> list[_Part]:
+        """The files that hold some bytes, checked, in the order of the stack."""
+        size, reached = self.matrix_bytes, low
+        parts: list[_Part] = []
+        for source in islice(
+            self._sources, max(0, bisect_right(self._firsts, low // size) - 1), None
+        ):
+            origin = source.first * size
+            begin, end = max(low, origin), min(high, origin + source.count * size)
+            if begin >= end:
                 break
             header = self._checked_header(source)
             path = Path(source.path if header.chunk else source.file)
-            parts.append((path, header, low - source.first, high - source.first))
-            reached += high - low
-        if reached != stop:
-            raise IntegrityError(f"matrices {start} to {stop} are not in the files of the plan")
+            parts.append((path, header, origin, begin, end))
+            reached += end - begin
+        if reached != high:
+            raise IntegrityError(
+                f"matrices {low // size} to {-(-high // size)} are not in the files of the plan"
+            )
         return parts
 
-    def _fill(self, block: np.ndarray, parts: list[_Part]) -> None:
-        at = 0
-        for path, header, low, high in parts:
-            self._fill_one(path, header, (low, high), block[at : at + high - low], 0)
-            at += high - low
-
-    def _fill_one(
+    def _fill(
         self, path: Path, header: Header, part: tuple[int, int], out: np.ndarray, top: int
     ) -> None:
         """Read some matrices of a file, of one matrix maybe some rows only, from ``top`` on."""

@@ -1,20 +1,16 @@
 """A product of the user's own: a function in a Python file, called with ``(xp, block)``."""
 
 import contextlib
-import difflib
 import hashlib
 import importlib.util
 import inspect
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 import traceback
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, Terminated, device_errors, of_code, short
-from shardwise.files.commit import umask
 from shardwise.files.lookup import absent
 from shardwise.files.small import refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, function_parts, product_dtype
@@ -35,7 +30,6 @@ RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 TRIAL_SECONDS = 60.0  # how long the trial of a function may take, unless the user allows it more
 _TRIAL_SECONDS = "SHARDWISE_TRIAL_SECONDS"
 _START_SECONDS = 60.0  # how long its process may take beyond that, to start and to end
-_STARTED: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 _SCRIPTS = Path(__file__).parents[2]
 _TRIAL = f"""
@@ -78,10 +72,22 @@ def load(spec: str, digest: str | None = None) -> Function:
     module = _module(path, source)
     target = getattr(module, name, None)
     if target is None:
-        raise InputError(f"product: {path} has no function {name!r}; {_nearest(module, name)}")
+        names = [
+            k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
+        ]
+        known = ", ".join(names) or "none"
+        raise InputError(f"product: {path} has no function {name!r}; it has {known}")
     if not callable(target):
         raise InputError(f"product: {spec} is {_kind(target)}, not a function")
-    _check_parameters(spec, target)
+    try:
+        inspect.signature(target).bind(np, None)
+    except TypeError as error:
+        raise InputError(
+            f"product: {spec} takes {inspect.signature(target)}, but is called with (xp, block): "
+            "the array module and a stack (n, m, k)"
+        ) from error
+    except ValueError:  # some callables of C have no signature
+        pass
     return Function(spec, str(module.__file__), target)
 
 
@@ -92,8 +98,7 @@ def call(
 
     The function's block cannot be written to under NumPy. Its result ``(n, p, q)`` is made
     C-contiguous, integers become int64, and it is copied where it shares memory with the block.
-    What the call has changed in this process is undone: the working directory, the environment,
-    signal handlers.
+    Afterwards the working directory is as before.
 
     Parameters
     ----------
@@ -125,80 +130,14 @@ def _run(function: Function, xp: Any, block: Any, where: str) -> Any:
         block = block.view()
         block.flags.writeable = False
     try:
-        with np.errstate(all="ignore"), _noting_threads(), _undone():
+        with np.errstate(all="ignore"), contextlib.chdir("."):  # it may go elsewhere
             return function.target(xp, block)
     except not_theirs:
         raise
-    except SystemExit as error:
-        code = "" if error.code is None else repr(error.code)
-        raise InputError(
-            f"product: your function {function.spec} called sys.exit({code}) on {where}; it must "
-            "return its results, or raise an error"
-        ) from error
     except BaseException as error:
         raise InputError(
             _failure(f"{function.spec} failed on {where}", error, function.file)
         ) from error
-
-
-@contextlib.contextmanager
-def _undone() -> Iterator[None]:
-    """Undo what a call changes in the process and others rely on.
-
-    A fork of the process that comes back from the call ends here: it must not go on with our work.
-    """
-    process, folder, mask, environ = os.getpid(), _folder(), umask(), dict(os.environ)
-    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    timed = signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0)
-    try:
-        yield
-    finally:
-        if os.getpid() != process:
-            os._exit(0)
-        os.umask(mask)
-        if folder is not None and _folder() != folder:
-            os.chdir(folder)
-        for name in os.environ.keys() - environ.keys():
-            del os.environ[name]
-        for name, value in environ.items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
-        if threading.current_thread() is threading.main_thread():
-            if not timed:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            for number, handler in handlers.items():
-                if handler is not None and signal.getsignal(number) != handler:
-                    signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _noting_threads() -> Iterator[None]:
-    """Remember the threads that the user's code starts, for `running_threads`."""
-    start, caller = threading.Thread.start, threading.current_thread()
-
-    def noted(thread: threading.Thread) -> None:
-        if threading.current_thread() in (caller, *_STARTED):  # other threads are ours
-            _STARTED.add(thread)
-        start(thread)
-
-    threading.Thread.start = noted  # type: ignore[method-assign, assignment]  # for this while
-    try:
-        yield
-    finally:
-        threading.Thread.start = start  # type: ignore[method-assign]  # as it was
-
-
-def running_threads() -> str:
-    """The names of the threads that users' functions have started and that still run."""
-    return ", ".join(sorted(thread.name for thread in _STARTED if thread.is_alive()))
-
-
-def _folder() -> str | None:
-    """The working directory; None where it was removed."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
 
 
 def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
@@ -291,8 +230,7 @@ def _module(path: str, source: bytes) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with _noting_threads():
-            exec(compile(source, str(spec.origin), "exec"), vars(module))
+        exec(compile(source, str(spec.origin), "exec"), vars(module))
     except BaseException as error:
         del sys.modules[name]
         if not isinstance(error, Exception | SystemExit):
@@ -309,31 +247,6 @@ def _failure(what: str, error: BaseException, file: str) -> str:
     lines = "".join(traceback.format_exception(type(error), error, frame)).rstrip()
     last = traceback.format_exception_only(error)[-1].partition("\n")[0]
     return f"product: {what}: {last}\n{lines}"
-
-
-def _nearest(module: ModuleType, name: str) -> str:
-    functions = [
-        key
-        for key, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", None) == module.__name__
-    ]
-    if near := difflib.get_close_matches(name, functions, n=1):
-        return f"did you mean {near[0]}?"
-    return f"it has {', '.join(functions) or 'none'}"
-
-
-def _check_parameters(spec: str, target: Callable[..., Any]) -> None:
-    try:
-        parameters = inspect.signature(target)
-    except (TypeError, ValueError):  # some callables of C have no signature
-        return
-    try:
-        parameters.bind(np, None)
-    except TypeError as error:
-        raise InputError(
-            f"product: {spec} takes {parameters}, but is called with (xp, block): the array module "
-            "and a stack (n, m, k)"
-        ) from error
 
 
 def _checked(

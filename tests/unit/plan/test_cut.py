@@ -4,24 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.plan import cut, memory
-from shardwise.plan.problem import LEVELS, Problem
+from shardwise.plan.problem import Problem
 
 # Distinct primes: a lost or swapped dimension changes every count.
 M, K, P, N = 3, 5, 7, 11
-ITEM = {"float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16, "int8": 1}
-PRODUCT_ITEM = {**ITEM, "int8": 8}
-SUM_ITEM = {
-    **{"float16": 8, "float32": 8, "float64": 8},
-    **{"complex64": 16, "complex128": 16, "int8": 8},
-}
-FACTORS = {"A @ A": (K, K, K), "A.T @ A": (K, M, K), "A @ A.T": (M, K, M), "A @ B": (M, K, P)}
-
-
-def problem(product, dtype="float32", shared=False, matrices=N):
-    """A problem of prime dimensions."""
-    left = (K, K) if product == "A @ A" else (M, K)
-    right = (K, P) if product == "A @ B" else None
-    return Problem(matrices, left, product, dtype, right, shared)
 
 
 @given(st.integers(1, 400), st.data())
@@ -35,13 +21,6 @@ def test_every_matrix_is_in_exactly_one_shard(matrices, data):
     assert len(runs) == shards
     assert max(sizes) - min(sizes) <= 1
     assert min(sizes) >= 1
-
-
-@pytest.mark.parametrize(("matrices", "shards"), [(5, 6), (5, 0), (5, -1), (1, 2)])
-def test_impossible_cuts_are_refused(matrices, shards):
-    """No shard is empty, and there is at least one."""
-    with pytest.raises(ValueError, match=f"cannot cut {matrices} matrices into {shards}"):
-        cut.cut(matrices, shards)
 
 
 @given(st.integers(1, 5000), st.integers(1, 10**6), st.integers(1, 10**9))
@@ -66,25 +45,15 @@ def test_ids_are_zero_padded_decimals(count, first, last):
     assert ids == sorted(ids)
 
 
-@pytest.mark.parametrize("product", FACTORS)
-@pytest.mark.parametrize("dtype", ITEM)
 @pytest.mark.parametrize("keep", ["products", "sum"])
-def test_the_table_counts_every_byte(product, dtype, keep):
-    """Rows add up to the whole input and, for products, to the whole output."""
-    own = problem(product, dtype)
-    rows = cut.table(own, 4, keep, cuda=False)
-    m, _, p = FACTORS[product]
-    whole = sum(own.left[0] * own.left[1] * ITEM[dtype] for _ in range(N))
-    assert sum(row.bytes for row in rows) == whole
-    made = [row.product_bytes for row in rows]
-    if keep == "sum":
-        words = 6 if dtype == "int8" else 1 + 3 * LEVELS[dtype]  # of 16 bits, for 8 of a sum
-        assert made == [words * m * p * SUM_ITEM[dtype] // 4] * 4
-    else:
-        assert made == [(row.stop - row.start) * m * p * PRODUCT_ITEM[dtype] for row in rows]
-    for cuda in (False, True):
-        for row in cut.table(own, 4, keep, cuda):
-            count = row.stop - row.start
-            assert row.memory == memory.task_memory(own, count, keep, cuda)
-            asked = memory.device_memory(own, count, keep) if cuda else 0
-            assert row.device_memory == asked
+@pytest.mark.parametrize("cuda", [False, True])
+def test_the_table_counts_every_byte(keep, cuda):
+    """Rows add up to the whole input, and say what each shard takes and leaves."""
+    own = Problem(N, (M, K), "A @ B", "float32", (K, P))
+    rows = cut.table(own, 4, keep, cuda)
+    assert sum(row.bytes for row in rows) == N * M * K * 4
+    for row in rows:
+        count = row.stop - row.start
+        assert row.product_bytes == memory.result_bytes(own, count, keep)
+        assert row.memory == memory.task_memory(own, count, keep, cuda)
+        assert row.device_memory == (memory.device_memory(own, count, keep) if cuda else 0)

@@ -15,7 +15,7 @@ from shardwise.plan import plan as plan_plan
 from shardwise.plan.stack import StackReader
 
 from tests import factories
-from tests.factories import copied, leftovers, save, stack
+from tests.factories import leftovers, save, stack
 
 
 def edited(path, when="in place"):
@@ -110,16 +110,6 @@ def test_the_copys_own_reference_reads_b(tmp_path, meanwhile):
     meanwhile[str(path)] = lambda: edited(path)
     copy._right_vector.cache_clear()
     assert "right.npy has changed while it was read" in refusal(copy.materialize, made)
-
-
-def test_the_synthetic_stack_may_not_change_either(tmp_path, meanwhile):
-    """It has no identity in the plan, but it is one file from its first byte to its last."""
-    recipe = {"matrices": 6, "dim": 8, "dtype": "float32", "seed": 1}
-    made = factories.plan(tmp_path, synthetic=recipe, shards=1, materialize=False)
-    copied(made)
-    path = made.results.synthetic
-    meanwhile[str(path)] = lambda: edited(path)
-    assert "has changed while it was read" in refusal(job.run_shard, made)
 
 
 def test_a_link_that_leads_elsewhere_for_a_moment(tmp_path, monkeypatch):

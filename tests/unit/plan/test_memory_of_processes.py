@@ -1,6 +1,5 @@
 """The byte model against the memory that real processes take."""
 
-import math
 import subprocess
 import sys
 
@@ -44,20 +43,30 @@ def multiply(made, *words):
     return command("multiply", "--plan", made.results.plan, "--shard", "00000", *words)
 
 
-CASES = {
-    "products": ({"keep": "products"}, "C"),
-    "sum": ({"keep": "sum"}, "C"),
-    "sum inside the GEMM": ({"keep": "sum", "reproducible": False}, "C"),
-    "copied": ({"keep": "products", "materialize": True}, "C"),
-    "another order": ({"keep": "sum", "verify": False}, "F"),
-}
+MANY, LARGE = (64, 640, 640), (2, 2503, 2503)
+CASES = [
+    (MANY, "float32", "C", {"keep": "products"}),
+    (MANY, "float32", "C", {"keep": "sum"}),
+    (MANY, "float32", "C", {"keep": "sum", "reproducible": False}),
+    (MANY, "float32", "C", {"keep": "products", "materialize": True}),
+    (MANY, "float32", "F", {"keep": "sum", "verify": False}),
+    (LARGE, "float32", "C", {"keep": "products"}),
+    (LARGE, "float32", "C", {"keep": "sum"}),
+    *(
+        nightly(LARGE, d, "C", {"keep": k})
+        for d in ("float16", "int8")
+        for k in ("products", "sum")
+    ),
+]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_multiply_stays_within_its_model(tmp_path, case):
-    """On a stack of 100 MB the real peak is at most what the plan asks for, slabs and all."""
-    own, order = CASES[case]
-    path = save(tmp_path / "a.npy", np.ones((64, 640, 640), "float32", order=order))
+@pytest.mark.parametrize(("shape", "dtype", "order", "own"), CASES)
+def test_multiply_stays_within_its_model(tmp_path, shape, dtype, order, own):
+    """The real peak is at most what the plan asks for, slabs and all.
+
+    Of a stack of 100 MB, and of matrices of which one is a batch: its copies, proof and sum.
+    """
+    path = save(tmp_path / "a.npy", np.ones(shape, dtype, order=order))
     over = {"materialize": False, "shards": 1, **own}
     made = copied(factories.plan(tmp_path, input=str(path), **over))
     assert peak(multiply(made)) <= made.shards["00000"].memory - GENEROUS
@@ -108,19 +117,18 @@ def test_a_task_with_less_memory_takes_less(tmp_path):
     assert (np.load(made.results.product("00000"), mmap_mode="r")[::50] == 640).all()
 
 
-def test_multiply_of_narrow_integers_stays_within_its_model(tmp_path):
-    """int8 rows and columns with tiny products: the widened copies are counted."""
-    left, right = np.ones((3000, 1, 10_007), "int8"), np.ones((3000, 10_007, 1), "int8")
-    over = {"product": "A @ B", "materialize": False, "shards": 1}
-    made = factories.plan(tmp_path, left, right, **over)
-    assert peak(multiply(made)) <= made.shards["00000"].memory - GENEROUS
-
-
-def test_many_tiny_matrices_stay_within_their_model(tmp_path):
-    """The proof of a million matrices 2 by 2 takes more than the matrices, and is counted."""
-    left = np.ones((1_000_000, 2, 2), "float32")
-    over = {"materialize": False, "shards": 1}
-    made = factories.plan(tmp_path, left, **over)
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (((3000, 1, 10_007), "int8"), ((3000, 10_007, 1), "int8")),
+        (((1_000_000, 2, 2), "float32"), None),
+    ],
+    ids=["narrow integers, which are widened", "tiny matrices, whose proof takes more than they"],
+)
+def test_what_a_proof_holds_is_in_the_model(tmp_path, left, right):
+    """Copies and vectors of a proof are counted where they are larger than the matrices."""
+    over = {"product": "A @ B" if right else "A @ A", "materialize": False, "shards": 1}
+    made = factories.plan(tmp_path, np.ones(*left), right and np.ones(*right), **over)
     assert peak(multiply(made)) <= made.shards["00000"].memory - GENEROUS
 
 
@@ -147,42 +155,29 @@ def loops(tmp_path_factory):
 
 @pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize(
-    ("dtype", "names"),
-    [nightly("float32", ["sum"]), nightly("float16", [*STATISTICS]), ("float64", [*STATISTICS])],
-)
-def test_ranks_that_merge_stay_within_their_model(tmp_path, dtype, names):
-    """Two ranks that share the products of one stripe, and pass on all states there are."""
-    dim = math.isqrt(min(2**18, 2**20 // np.dtype(dtype).itemsize))
-    path = save(tmp_path / "a.npy", np.ones((150, dim, 1), dtype))
-    over = {"product": "A @ A.T", "materialize": False, "shards": 2}
-    made = factories.computed(factories.plan(tmp_path, input=str(path), **over))
-    ledger.write(made)
-    words = command("reduce", "--plan", made.results.plan, "--ranks", 2, "--statistics", *names)
-    assert peak(words) <= most(names)
-
-
-def most(names: list[str]) -> int:
-    """Bytes that a rank may take: some statistics at once take up to 276 MiB (docs/reduce.md)."""
-    return memory.REDUCE_RANK_BYTES + (32 * MIB if "std" in names else 0)
-
-
-@pytest.mark.usefixtures("loops")
-@pytest.mark.parametrize(
-    ("keep", "dim", "matrices", "names"),
+    ("ranks", "keep", "dtype", "dim", "matrices", "names"),
     [
-        nightly("products", 2500, 24, ["sum"]),  # a result of 50 MB, however many are added
-        ("products", 8, 1_000_000, ["sum"]),
-        ("products", 2500, 4, ["sum", "std", "min", "argmax", "prod", "any"]),
-        ("sum", 2500, 2, ["sum"]),
+        nightly(1, "products", "float32", 2500, 24, ["sum"]),  # 50 MB, however many are added
+        (1, "products", "float32", 8, 1_000_000, ["sum"]),
+        (1, "products", "float32", 2500, 4, ["sum", "std", "min", "argmax", "prod", "any"]),
+        (1, "sum", "float32", 2500, 2, ["sum"]),
+        # Two ranks that share the products of one stripe, and pass on all states there are.
+        nightly(2, "products", "float32", 512, 150, ["sum"]),
+        nightly(2, "products", "float16", 512, 150, [*STATISTICS]),
+        (2, "products", "float64", 362, 150, [*STATISTICS]),
     ],
 )
-def test_the_reduce_stays_within_its_model(tmp_path, keep, dim, matrices, names):
-    """A rank takes what one is asked for, whatever it adds, and however much."""
-    path = save(tmp_path / "a.npy", np.ones((matrices, dim, 1), "float32"))
+def test_the_reduce_stays_within_its_model(tmp_path, ranks, keep, dtype, dim, matrices, names):
+    """A rank takes what one is asked for, whatever it adds, and however much.
+
+    Some statistics at once take up to 276 MiB (docs/reduce.md).
+    """
+    path = save(tmp_path / "a.npy", np.ones((matrices, dim, 1), dtype))
     over = {"keep": keep, "product": "A @ A.T", "materialize": False, "shards": 2}
     made = factories.computed(factories.plan(tmp_path, input=str(path), **over))
     ledger.write(made)
-    words = command("reduce", "--plan", made.results.plan, "--ranks", 1, "--statistics", *names)
-    assert peak(words) <= most(names)
+    words = ("--ranks", ranks, "--statistics", *names)
+    most = memory.REDUCE_RANK_BYTES + (32 * MIB if "std" in names else 0)
+    assert peak(command("reduce", "--plan", made.results.plan, *words)) <= most
     total = np.load(made.results.statistic("sum"), mmap_mode="r")
     assert (total[:: dim // 4] == matrices).all()

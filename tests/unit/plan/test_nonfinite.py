@@ -1,4 +1,4 @@
-"""A NaN or Inf is named by the user's own file, row and column, with what a correction costs."""
+"""A NaN or Inf is named by the user's own file, row and column."""
 
 import os
 
@@ -29,8 +29,6 @@ def with_wild(shape, value=np.nan, dtype="float32", at=(4, 2, 1)):
 
 
 ORDERS = {"C": lambda a: a, "F": np.asfortranarray, "big-endian": lambda a: a.astype(">f4")}
-ALL = "Once it is corrected, all 3 shards are computed again"
-ONE = "shard 00001 is computed again, and the sum; the products of the other 2 stay"
 
 
 @pytest.mark.parametrize(
@@ -49,8 +47,7 @@ def test_a_stack(tmp_path, monkeypatch, slab, keep, materialize, order):
     over = {"shards": 3, "materialize": materialize, "keep": keep}
     told = refusal(factories.plan(tmp_path, array, **over))
     place = f"inf at row 7, column 9 of matrix 4 of {tmp_path}/input.npy (counted from 0)"
-    told_so = f"input: matrix 4 holds NaN or Inf: {place}; correct it, or set nonfinite: allow"
-    assert told == f"{told_so}. {ALL}"
+    assert told == f"input: matrix 4 holds NaN or Inf: {place}; correct it, or set nonfinite: allow"
 
 
 @pytest.mark.parametrize("reproducible", [True, False])
@@ -63,13 +60,12 @@ def test_a_folder(tmp_path, reproducible):
     over = {"input": str(tmp_path / "in"), "shards": 3, "keep": "sum"}
     told = refusal(factories.plan(tmp_path, reproducible=reproducible, **over))
     assert f"(1-infj) at row 2, column 1 of {tmp_path}/in/m4.npy (counted from 0)" in told
-    assert told.endswith(ONE)
 
 
 @pytest.mark.parametrize("slab", [pieces.SLAB_BYTES, 339])
 @pytest.mark.parametrize("shared", [True, False])
 def test_b(tmp_path, monkeypatch, slab, shared):
-    """All shards are computed again, however B lies."""
+    """The matrix of B, however it lies."""
     monkeypatch.setattr(pieces, "SLAB_BYTES", slab)
     right = with_wild((9, 9, 11), at=(4, 2, 1))
     right, of = (right[4], "") if shared else (right, "matrix 4 of ")
@@ -77,7 +73,6 @@ def test_b(tmp_path, monkeypatch, slab, shared):
     told = refusal(made)
     assert told.startswith(f"right: {'the matrix' if shared else 'matrix 4'} holds NaN or Inf: ")
     assert f"nan at row 2, column 1 of {of}{tmp_path}/right.npy (counted from 0)" in told
-    assert told.endswith(ALL)
 
 
 def test_a_function_of_ones_own(tmp_path):
@@ -95,7 +90,7 @@ def test_a_function_of_ones_own(tmp_path):
 
 @pytest.mark.parametrize("slab", [pieces.SLAB_BYTES, 339])
 def test_a_product_that_overflows(tmp_path, monkeypatch, slab):
-    """That it is the product, with the file of its matrix, and what each way out costs."""
+    """That it is the product, with the file of its matrix."""
     monkeypatch.setattr(pieces, "SLAB_BYTES", slab)
     for i in range(9):
         save(tmp_path / "in" / f"m{i}.npy", stack((11, 11)) * np.float32(1e30 if i == 4 else 1))
@@ -103,15 +98,6 @@ def test_a_product_that_overflows(tmp_path, monkeypatch, slab):
     told = refusal(factories.plan(tmp_path, **over))
     what = "the product of matrix 4 overflows float32, although its factors are finite"
     assert told.startswith(f"{what} ({tmp_path}/in/m4.npy); save the input as float64")
-    assert "With another input or function all 3 shards are computed again; with nonfinite" in told
-
-
-def test_integers_that_may_not_fit(tmp_path):
-    """The file of their matrix is named, too."""
-    array = np.ones((9, 2, 2), "int64")
-    array[4] = 2**40
-    told = refusal(factories.plan(tmp_path, array, shards=3))
-    assert f"{2**40}) (matrix 4 of {tmp_path}/input.npy); save the input as float64" in told
 
 
 def test_a_nan_that_is_not_in_the_input_is_damage(tmp_path):

@@ -16,12 +16,12 @@ from shardwise.plan import plan, planner
 from shardwise.plan.plan import Written
 
 from tests import factories
-from tests.factories import computed, save, settings, stack
+from tests.factories import save, settings, stack
 
 
 def fingerprints(**over):
     """The fingerprints of a config's plan, in order."""
-    made, _ = planner.make(settings(**over))
+    made = planner.make(settings(**over))
     return [row.fingerprint for row in made.shards.values()]
 
 
@@ -34,24 +34,11 @@ def folder(tmp_path):
     return tmp_path / "in"
 
 
-def test_every_shard_has_a_fingerprint_of_its_own(folder):
-    """Shards of one plan differ in their fingerprints, and a second plan repeats them."""
-    own = fingerprints(input=str(folder), shards=3)
-    assert len(set(own)) == 3
-    assert fingerprints(input=str(folder), shards=3) == own
+OVER = [{"product": "A.T @ A"}, {"keep": "sum"}, {"backend": "auto"}, {"verify": False},
+        {"shards": 2}]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "over",
-    [
-        {"product": "A.T @ A"},
-        {"keep": "sum"},
-        {"backend": "auto"},
-        {"verify": False},
-        {"shards": 2},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("over", OVER, ids=str)
 def test_what_changes_products_changes_every_fingerprint(folder, over):
     """A setting that products, proofs or the cut depend on computes all shards again."""
     before = fingerprints(input=str(folder), shards=3)
@@ -77,16 +64,6 @@ def test_what_leaves_products_alone_changes_no_fingerprint(folder, over):
     assert fingerprints(**{"input": str(folder), "shards": 3, **over}) == before
 
 
-@pytest.mark.parametrize("name", ["min", "max", "argmin", "argmax"])
-def test_complex_products_have_no_extremes(tmp_path, name):
-    """Complex numbers have no order: the plan is refused, and says why."""
-    path = str(save(tmp_path / "a.npy", stack((2, 3, 3), "complex64")))
-    chosen = {"statistics": ["std", "prod", "all", name]}
-    with pytest.raises(InputError, match=rf"statistics: {name}: .* complex64, and .* no order"):
-        planner.make(settings(input=path, reduce=chosen))
-    planner.make(settings(input=path, reduce={"statistics": ["std", "prod", "all"]}))
-
-
 def test_the_dtype_of_what_a_function_returns_decides_on_extremes(tmp_path):
     """A function that makes real products of complex matrices has extremes; the other way not."""
     file = tmp_path / "mine.py"
@@ -102,14 +79,6 @@ def test_the_dtype_of_what_a_function_returns_decides_on_extremes(tmp_path):
         planner.make(settings(input=path, reduce=chosen, product=f"{file}:complex"))
 
 
-def test_one_changed_file_changes_its_own_shard_only(folder):
-    """In a folder, the time stamp of one file belongs to one shard."""
-    before = fingerprints(input=str(folder), shards=3)
-    os.utime(folder / "2.npy", ns=(10**18, 10**18 + 1))
-    after = fingerprints(input=str(folder), shards=3)
-    assert [b == a for b, a in zip(before, after, strict=True)] == [True, False, True]
-
-
 @pytest.mark.parametrize("name", ["a.npy", "b.npy"])
 def test_a_changed_stack_or_right_factor_changes_every_shard(tmp_path, name):
     """In one file nobody knows which matrices changed, and B belongs to all products."""
@@ -121,13 +90,12 @@ def test_a_changed_stack_or_right_factor_changes_every_shard(tmp_path, name):
     assert not set(before) & set(fingerprints(**over))
 
 
-@pytest.mark.parametrize("key", ["seed", "dim", "dtype", "matrices"])
-def test_the_synthetic_recipe_is_in_the_fingerprint(key):
+@pytest.mark.parametrize("other", [{"matrices": 7}, {"dim": 4}, {"dtype": "float64"}, {"seed": 1}])
+def test_the_synthetic_recipe_is_in_the_fingerprint(other):
     """Another recipe is another input."""
     recipe = {"matrices": 6, "dim": 3, "dtype": "float32", "seed": 0}
-    other = {"matrices": 7, "dim": 4, "dtype": "float64", "seed": 1}[key]
     before = fingerprints(synthetic=recipe, shards=3)
-    assert not set(before) & set(fingerprints(synthetic={**recipe, key: other}, shards=3))
+    assert not set(before) & set(fingerprints(synthetic={**recipe, **other}, shards=3))
 
 
 def test_the_algorithm_is_in_the_fingerprint(folder, monkeypatch):
@@ -139,8 +107,8 @@ def test_the_algorithm_is_in_the_fingerprint(folder, monkeypatch):
 
 def test_the_plans_digest_sees_what_fingerprints_do_not(folder):
     """Copying the shards changes the plan, though no product."""
-    one, _ = planner.make(settings(input=str(folder)))
-    two, _ = planner.make(settings(input=str(folder), materialize=False))
+    one = planner.make(settings(input=str(folder)))
+    two = planner.make(settings(input=str(folder), materialize=False))
     assert one.facts.digest != two.facts.digest
 
 
@@ -164,11 +132,11 @@ def test_auto_copies_only_what_is_worth_it(layout, tmp_path, caplog):
     path, shards, reason = layout
     own = {"input": path, "shards": shards, "results": str(tmp_path / "r")}
     caplog.set_level("INFO")
-    plan, _ = planner.make(settings(**own, materialize="auto"))
+    plan = planner.make(settings(**own, materialize="auto"))
     assert plan.settings.materialize == bool(reason)
     assert plan.facts.config["materialize"] == "auto"
     assert (reason or "reads the input in place") in caplog.text
-    same, _ = planner.make(settings(**own, materialize=bool(reason)))
+    same = planner.make(settings(**own, materialize=bool(reason)))
     assert same.facts.digest == plan.facts.digest
 
 
@@ -177,40 +145,26 @@ def test_auto_copies_from_a_file_system_that_nodes_may_not_share(tmp_path):
     path = str(save(tmp_path / "a.npy", stack((6, 3, 3))))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
         assert os.stat(other).st_dev != os.stat(path).st_dev
-        plan, _ = planner.make(settings(input=path, results=f"{other}/r", materialize="auto"))
+        plan = planner.make(settings(input=path, results=f"{other}/r", materialize="auto"))
     assert plan.settings.materialize
-
-
-def test_more_shards_than_matrices_are_refused(folder):
-    """The message says how many there are at most."""
-    with pytest.raises(InputError, match="shards: 7 is more than the 6 matrices of the input"):
-        planner.make(settings(input=str(folder), shards=7))
 
 
 def test_bytes_on_disk_are_foretold(tmp_path):
     """The plan states what it will write: input, copies and products, or sums at most."""
     recipe = {"matrices": 5, "dim": 7, "dtype": "int8"}
-    made, _ = planner.make(settings(synthetic=recipe))
+    made = planner.make(settings(synthetic=recipe))
     assert made.facts.bytes == Written(5 * 49, 5 * 49, 5 * 49 * 8)
     path = save(tmp_path / "a.npy", stack((5, 7, 7), "float32"))
     over = {"input": str(path), "materialize": False, "keep": "sum", "shards": 2}
-    made, _ = planner.make(settings(**over))
+    made = planner.make(settings(**over))
     assert made.facts.bytes == Written(0, 0, 2 * 10 * 49 * 2)
-    made, _ = planner.make(settings(synthetic=recipe, keep="sum", shards=3))
+    made = planner.make(settings(synthetic=recipe, keep="sum", shards=3))
     assert made.facts.bytes.products == 3 * 6 * 49 * 2
-
-
-def test_a_full_disk_is_told_before_any_job(tmp_path, monkeypatch):
-    """What is needed, for what, and what is free stand in one message."""
-    made, _ = planner.make(settings(results=str(tmp_path / "r"), synthetic={"dim": 64}))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))
-    with pytest.raises(InputError, match=r"needs 2\.2 MiB more .*1\.0 KiB free; materialize"):
-        planner.check_folder(made)
 
 
 def test_what_lies_there_already_counts(tmp_path, monkeypatch):
     """A rerun on a nearly full disk needs only what is still missing."""
-    made, _ = planner.make(settings(results=str(tmp_path / "r"), synthetic={"dim": 64}))
+    made = planner.make(settings(results=str(tmp_path / "r"), synthetic={"dim": 64}))
     whole = sum(astuple(made.facts.bytes))
     small.mark(made.results)
     made.results.synthetic.write_bytes(bytes(whole - 1024))
@@ -221,53 +175,14 @@ def test_what_lies_there_already_counts(tmp_path, monkeypatch):
         planner.check_folder(made)
 
 
-@pytest.mark.parametrize("kind", ["file", "under a file", "dangling link", "/proc/nothing"])
-def test_results_that_cannot_be_made_are_refused(tmp_path, kind):
-    """A results folder that is no folder, or cannot become one, is bad config."""
+@pytest.mark.parametrize("name", ["file/r", "link", "loop/r", "/proc/nothing", "r/" * 1000])
+def test_results_that_cannot_be_made_are_refused(tmp_path, name):
+    """A results folder that cannot become one is bad config."""
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "link").symlink_to(tmp_path / "gone")
-    root = {
-        "file": tmp_path / "file",
-        "under a file": tmp_path / "file" / "r",
-        "dangling link": tmp_path / "link",
-        "/proc/nothing": "/proc/nothing",
-    }[kind]
-    made, _ = planner.make(settings(results=str(root)))
-    with pytest.raises(InputError, match="results: "):
-        planner.check_folder(made)
-
-
-def test_results_behind_a_link_to_itself_are_refused(tmp_path):
-    """As the folder, or as a folder above it; no traceback."""
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for root in ("loop", "loop/r"):
-        with pytest.raises(InputError, match="cannot be used: Too many levels of symbolic links"):
-            planner.make(settings(results=str(tmp_path / root)))
-
-
-def test_a_results_path_is_refused_where_its_files_would_not_fit(tmp_path, monkeypatch):
-    """With the figures; a path that is just short enough is one that a run can use."""
-    with pytest.raises(InputError, match="has 300 bytes, but the file system allows 255"):
-        planner.make(settings(results=str(tmp_path / ("r" * 300) / "x")))
-    over = {"synthetic": {"matrices": 2, "dim": 4}, "shards": 2}
-    with pytest.raises(InputError, match=r"is a path of 3900 bytes; .* have 5\d+, .* allows 4095"):
-        planner.make(settings(results="/" + "r/" * 1949 + "r", **over))
-    monkeypatch.chdir(tmp_path)
-    names = [("d" * 99 + "/") * 39 + "e" * n for n in range(1, 100)]
-    names += [name[100 * i :] for name in names for i in range(1, 15)]
-    fits = max((n for n in names if planner._longest_path(Path(n)) <= 4095), key=len)
-    assert len(fits) > 2900
-    assert computed(factories.plan(tmp_path, results=fits, **over)).shards
-    with pytest.raises(InputError, match="the system allows 4095"):
-        planner.make(settings(results=f"{fits}eee", **over))
-    # A working directory so deep that the files would not fit, although their records do.
-    deep = tmp_path
-    while len(str(deep)) < 3800:
-        deep /= "d" * 50
-        deep.mkdir()
-    monkeypatch.chdir(deep)
-    with pytest.raises(InputError, match=r"is a path of 38\d\d bytes; .* allows 4095"):
-        planner.make(settings(results="results", **over))
+    with pytest.raises(InputError, match="results: "):
+        planner.check_folder(planner.make(settings(results=str(tmp_path / name))))
 
 
 @pytest.mark.parametrize(
@@ -292,9 +207,9 @@ def test_a_plan_is_committed_only_for_the_input_that_it_was_made_of(tmp_path, mo
     if change == "right":
         paths["right"] = save(Path("b.npy"), stack((3, 3)))
         over = {"right": "b.npy", "product": "A @ B"}
-    made, sources = planner.make(settings(input="a.npy", results="r", shards=3, **over))
+    made = planner.make(settings(input="a.npy", results="r", shards=3, **over))
     aside = Results(Path("aside"))
-    planner.write(replace(made, results=aside), sources)
+    planner.write(replace(made, results=aside))
     if change:
         paths[change].write_bytes(paths[change].read_bytes() + b"\n")
     words = ("--planned", aside.plan, "--digest", made.facts.digest)
@@ -305,5 +220,5 @@ def test_a_plan_is_committed_only_for_the_input_that_it_was_made_of(tmp_path, mo
         assert not made.results.root.exists()
     else:
         committed = plan.load(made.results.plan)
-        assert (committed.shards, committed.sources) == (made.shards, sources)
+        assert (committed.shards, tuple(committed.sources)) == (made.shards, made.sources)
         assert committed.facts.digest == made.facts.digest

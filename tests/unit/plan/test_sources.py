@@ -2,7 +2,6 @@
 
 import contextlib
 import glob
-import json
 import os
 import shutil
 import socket
@@ -16,9 +15,10 @@ from shardwise.errors import InputError, IntegrityError
 from shardwise.files import direct, lookup, npy
 from shardwise.plan import plan
 from shardwise.plan import stack as stacks
-from shardwise.plan.sources import check_product, right_of, stack_of
+from shardwise.plan.sources import right_of, stack_of
 from shardwise.plan.stack import StackReader
 
+from tests import factories
 from tests.factories import noise, save, settings, stack
 
 
@@ -29,9 +29,7 @@ def found(tmp_path, cache=None, **over):
 
 def refusal(tmp_path, **over):
     """The message that refuses an input."""
-    with pytest.raises(InputError) as caught:
-        found(tmp_path, **over)
-    return str(caught.value)
+    return factories.refusal(found, tmp_path, **over)
 
 
 def files(folder, count=3, shape=(2, 4), dtype="float32"):
@@ -58,14 +56,6 @@ def socket_at(path):
 def everything(made):
     """All matrices of a stack, read in one go."""
     return StackReader(made.sources, made.shape, made.dtype).read(0, made.matrices)
-
-
-def test_one_stack(tmp_path):
-    """A file of three dimensions is the whole input."""
-    array = stack((5, 2, 3), ">f8")
-    made = found(tmp_path, input=str(save(tmp_path / "a.npy", array)))
-    assert (made.matrices, made.shape, made.dtype) == (5, (2, 3), "float64")
-    np.testing.assert_array_equal(everything(made), array)
 
 
 def test_a_folder_in_the_order_of_names(tmp_path):
@@ -169,16 +159,6 @@ def test_a_folder_that_cannot_be_read_is_no_empty_folder(tmp_path, monkeypatch):
     assert "Permission denied" in refusal(tmp_path, input=str(tmp_path / "**" / "*.npy"))
 
 
-def test_names_that_are_not_utf_8_are_refused(tmp_path):
-    """Snakemake cannot handle them, so no dispatch does."""
-    files(tmp_path / "in")
-    os.rename(os.fsencode(tmp_path / "in" / "m1.npy"), os.fsencode(tmp_path) + b"/in/m\xff.npy")
-    for name in ("in", "in/*.npy", "**/*.npy"):
-        told = refusal(tmp_path, input=str(tmp_path / name))
-        assert "/in/m\\xff.npy: this path is not UTF-8 text; rename it" in told
-        told.encode()
-
-
 @pytest.mark.parametrize("make", [os.mkfifo, socket_at, os.mkdir])
 def test_what_is_no_file_is_refused_at_once(tmp_path, make):
     """A pipe, a socket and a folder in place of each kind of input; a pipe is not waited for."""
@@ -209,25 +189,6 @@ def test_links_that_lead_to_themselves(tmp_path):
     assert found(tmp_path, input=str(tmp_path / "*" / "m?.npy")).matrices == 3
 
 
-def test_what_does_not_exist_says_where_it_was_looked_for(tmp_path, monkeypatch):
-    """A relative path counts from the working directory, which the user may have mistaken."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("none.npy", "none.tsv", "no/none"):
-        assert f"{name} does not exist; looked for {tmp_path}/{name} (relative to the working" in (
-            refusal(tmp_path, input=name)
-        )
-    assert f"(looked in {tmp_path}/in/*.npy)" in refusal(tmp_path, input="in/*.npy")
-    named = sheet(tmp_path / "sheets" / "s.tsv", ["x.npy"])
-    looked = f"looked for {tmp_path}/x.npy and {tmp_path}/sheets/x.npy"
-    assert looked in refusal(tmp_path, input=named)
-    absolute = str(tmp_path / "none.npy")
-    assert refusal(tmp_path, input=absolute) == f"input: {absolute} does not exist"
-    own = str(save(tmp_path / "a.npy", stack((3, 2, 2))))
-    given = settings(input=own, right="b.npy", product="A @ B")
-    with pytest.raises(InputError, match=f"right: b.npy does not exist; looked for {tmp_path}/b"):
-        right_of(given, stack_of(given, tmp_path / "x"))
-
-
 def test_a_sheet_with_other_columns_and_line_ends(tmp_path):
     """Further columns are ignored; Windows line ends and a missing last one are read."""
     paths = files(tmp_path / "data")
@@ -237,120 +198,31 @@ def test_a_sheet_with_other_columns_and_line_ends(tmp_path):
     assert [s.path for s in made.sources] == [str(paths[1]), str(paths[0])]
 
 
-def test_the_synthetic_stack(tmp_path):
-    """Without an input the stack is the recipe's, of the shape it will have."""
-    made = found(tmp_path, synthetic={"matrices": 4, "dim": 3, "dtype": "int8"})
-    assert (made.matrices, made.shape, made.dtype) == (4, (3, 3), "int8")
-    assert made.sources[0].path == str(tmp_path / "input.npy")
-
-
-@pytest.mark.parametrize(
-    ("shape", "told"),
-    [
-        ((3, 3), "has shape (3, 3); a stack has three dimensions"),
-        ((), "has shape ()"),
-        ((0, 3, 3), "there is nothing to multiply"),
-        ((3, 3, 0), "there is nothing to multiply"),
-    ],
-)
-def test_stacks_of_a_wrong_shape_are_refused(tmp_path, shape, told):
-    """Anything but N matrices with at least one element is told with its shape."""
-    path = save(tmp_path / "a.npy", np.zeros(shape))
-    assert told in refusal(tmp_path, input=str(path))
-
-
-@pytest.mark.parametrize("shape", [(2, 2, 4), (4,), (), (0, 4), (2, 0), (4, 2), "float64", "cut"])
-def test_files_that_do_not_fit_the_others_are_refused(tmp_path, shape):
-    """One file among good ones that is no matrix, another one, or truncated, is named."""
-    paths = files(tmp_path / "in")
-    dtype, told = "float32", "m2.npy"
-    if shape == "cut":
-        os.truncate(paths[2], paths[2].stat().st_size - 1)
-        told = "m2.npy is truncated"
-    else:
-        if shape == "float64":
-            shape, dtype = (2, 4), shape
-            told = f"m2.npy is (2, 4) of float64, but {paths[0]} is (2, 4) of float32"
-        save(paths[2], np.zeros(shape, dtype))
-    assert told in refusal(tmp_path, input=str(tmp_path / "in"))
-
-
-def test_mixed_byte_and_memory_orders_are_the_same_numbers(tmp_path):
-    """Files may differ in how they lie on disk."""
-    expected = stack((3, 2, 4), "float32")
-    save(tmp_path / "in" / "0.npy", expected[0])
-    save(tmp_path / "in" / "1.npy", expected[1].astype(">f4"))
-    save(tmp_path / "in" / "2.npy", np.asfortranarray(expected[2]))
-    np.testing.assert_array_equal(everything(found(tmp_path, input=str(tmp_path / "in"))), expected)
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "cannot be read as a .tsv table"),
-        ("file\nx.npy\n", "has no column 'path'; its columns are 'file'"),
-        ("path\n", "contains no .npy file"),
-        ("path\nm0.npy\nnone.npy\n", "line 3: file 'none.npy' does not exist"),
         ("label\tpath\na\t\n", "line 2: file '' does not exist"),
         ("path\n.\n", "line 2: . is not a file, but a folder"),
         ("path\na\0.npy\n", "line 2: file 'a\\x00.npy' does not exist"),
         ('path\n"m0.npy\n', "cannot be read as a .tsv table"),
-        (b"path\n\xff\xfe\xfa.npy\n", "cannot be read as a .tsv table"),
         ("path\n\nnone.npy\n", "line 3: file 'none.npy' does not exist"),
-        ("path\nm0.npy\t\nm1.npy\t\n", "line 2 has 2 columns, but line 1 has 1"),
     ],
 )
 def test_bad_sheets_are_refused(tmp_path, text, told):
     """What is wrong with a sheet is said with its line."""
     files(tmp_path)
     path = tmp_path / "s.tsv"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.write_text(text)
     assert told in refusal(tmp_path, input=str(path))
-
-
-def right(tmp_path, array, left=(4, 2, 3), dtype="float32"):
-    """The right factor that a config names, beside a left stack."""
-    own = save(tmp_path / "a.npy", stack(left, dtype))
-    other = save(tmp_path / "b.npy", array)
-    given = settings(input=str(own), right=str(other), product="A @ B")
-    made = stack_of(given, tmp_path / "x")
-    factor, shared = right_of(given, made)
-    check_product("A @ B", made, factor)
-    return factor, shared
 
 
 @pytest.mark.parametrize(("shape", "shared"), [((3, 5), True), ((4, 3, 5), False)])
 def test_a_right_factor(tmp_path, shape, shared):
     """A 2-D file serves every matrix; a stack of N goes along with the input."""
-    factor, serves_all = right(tmp_path, stack(shape))
+    own, other = save(tmp_path / "a.npy", stack((4, 2, 3))), save(tmp_path / "b.npy", stack(shape))
+    given = settings(input=str(own), right=str(other), product="A @ B")
+    factor, serves_all = right_of(given, stack_of(given, tmp_path / "x"))
     assert (factor.shape, factor.matrices, serves_all) == ((3, 5), 1 if shared else 4, shared)
-
-
-@pytest.mark.parametrize(
-    ("array", "told"),
-    [
-        (stack((3, 3, 5)), "holds 3 matrices, but the input holds 4"),
-        (stack((3, 5), "float64"), "holds float64, but the input holds float32"),
-        (stack((2, 5)), "inner dimensions do not match: A is (2, 3), B is (2, 5)"),
-        (stack((3,)), "has shape (3,)"),
-        (stack((4, 3, 0)), "there is nothing to multiply"),
-    ],
-    ids=lambda v: str(getattr(v, "shape", ""))[:20],
-)
-def test_right_factors_that_do_not_fit_are_refused(tmp_path, array, told):
-    """Count, dtype and inner dimensions of B are compared with A's, both told."""
-    with pytest.raises(InputError) as caught:
-        right(tmp_path, array)
-    assert told in str(caught.value)
-
-
-def test_rectangles_cannot_be_squared(tmp_path):
-    """A @ A of rectangular matrices shows both factors and what works instead."""
-    made = found(tmp_path, input=str(save(tmp_path / "a.npy", stack((4, 2, 3)))))
-    with pytest.raises(InputError, match=r"\(2, 3\) @ \(2, 3\); use A\.T @ A or A @ A\.T"):
-        check_product("A @ A", made, None)
-    for product in ("A.T @ A", "A @ A.T"):
-        check_product(product, made, None)
 
 
 @pytest.fixture
@@ -380,36 +252,20 @@ def test_headers_are_read_once(tmp_path, reads):
 @pytest.mark.parametrize("change", ["time stamp", "size"])
 def test_a_changed_file_is_read_again(tmp_path, reads, change):
     """A new time stamp or size makes the cache forget one file, and only it."""
-    paths = files(tmp_path / "in", 4)
+    paths, given = files(tmp_path / "in", 4), {"input": str(tmp_path / "in")}
     cache = tmp_path / "c.json"
-    found(tmp_path, cache, input=str(tmp_path / "in"))
+    found(tmp_path, cache, **given)
     reads.clear()
+    was = paths[1].stat().st_mtime_ns
     if change == "size":
-        was = paths[1].stat().st_mtime_ns
         save(paths[1], stack((9, 9)))
         os.utime(paths[1], ns=(was, was))
-        assert "m1.npy is (9, 9)" in refusal_with(tmp_path, cache)
+        with pytest.raises(InputError, match=r"m1.npy is \(9, 9\)"):
+            found(tmp_path, cache, **given)
     else:
         os.utime(paths[1], ns=(1, 1))
-        found(tmp_path, cache, input=str(tmp_path / "in"))
+        found(tmp_path, cache, **given)
     assert reads == ["m1.npy"]
-
-
-def refusal_with(tmp_path, cache):
-    """The message that refuses the folder, with a cache."""
-    with pytest.raises(InputError) as caught:
-        found(tmp_path, cache, input=str(tmp_path / "in"))
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("raw", [b"", b"[]", b'{"%s": ["1:1", {}]}'])
-def test_a_damaged_cache_is_no_cache(tmp_path, raw):
-    """Whatever the cache holds, the plan is made from the files."""
-    paths = files(tmp_path / "in", 2)
-    cache = tmp_path / "c.json"
-    name = json.dumps(str(paths[0]))[1:-1].encode()
-    cache.write_bytes(raw.replace(b"%s", name))
-    assert found(tmp_path, cache, input=str(tmp_path / "in")).matrices == 2
 
 
 LAYOUTS = [("<f4", "C"), (">f4", "C"), ("<f4", "F")]

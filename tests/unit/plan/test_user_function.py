@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.errors import InputError, TryAgain
 from shardwise.files import pieces
-from shardwise.files.commit import umask
 from shardwise.multiply import job
 from shardwise.plan import memory, planner, user_function
 from shardwise.plan import synthetic as plan_synthetic
@@ -21,7 +20,16 @@ from shardwise.plan.problem import LEVELS, Problem, product_dtype, sum_dtype
 from shardwise.records import ledger
 
 from tests import factories, processes
-from tests.factories import computed, copied, leftovers, partials, products, settings, stack
+from tests.factories import (
+    computed,
+    copied,
+    leftovers,
+    partials,
+    products,
+    refusal,
+    settings,
+    stack,
+)
 
 DOUBLE = "def own(xp, block):\n    return 2 * block\n"
 ROWS = """
@@ -46,13 +54,6 @@ def write(tmp_path):
 def body(line):
     """The text of a file whose function has one line."""
     return f"import numpy as np\ndef own(xp, block):\n    {line}\n"
-
-
-def refusal(act, *arguments, error=InputError):
-    """The message that refuses something."""
-    with pytest.raises(error) as caught:
-        act(*arguments)
-    return str(caught.value)
 
 
 def called(spec, block, first=0, problem=None):
@@ -96,28 +97,10 @@ def test_classes_of_the_file_work(write):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("def owm(xp, block): ...", "has no function 'own'; did you mean owm?"),
-        ("def f(xp, block): ...\nclass G: ...", "has no function 'own'; it has f, G"),
-        ("from math import sin", "has no function 'own'; it has none"),
-        ("own = 3.5", "mine.py:own is a float, not a function"),
-        ("def own(xp, block, rate): ...", "takes (xp, block, rate), but is called with"),
-    ],
-)
-def test_a_name_that_is_no_function_is_told(write, text, told):
-    """The message says what the file has instead."""
-    assert told in refusal(user_function.load, write(text))
-
-
-@pytest.mark.parametrize(
     ("text", "told", "lines"),
     [
-        ("import os\nx = 1 / 0\n", "ZeroDivisionError: division by zero", ["line 2, in <module>"]),
         ("def own(xp, block:\n", "SyntaxError: ", ["line 1", "def own(xp, block:"]),
-        ("import no_such_module_here\n", "ModuleNotFoundError: No module named", ["line 1"]),
         ("import sys\nsys.exit(0)\n", "SystemExit: 0", ["line 2, in <module>"]),
-        ("x = '\0'", "SyntaxError: ", []),
         (
             "def f():\n    raise OSError('a')\ntry:\n    f()\n"
             "except OSError as e:\n    raise ValueError('b') from e\n",
@@ -137,29 +120,7 @@ def test_a_file_that_fails_shows_its_own_lines_only(write, text, told, lines):
     assert not [name for name in set(sys.modules) - before if "shardwise_product" in name]
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    """A missing file and a folder are bad input; so is a pipe, which is not waited for."""
-    (tmp_path / "folder.py").mkdir()
-    assert "none.py does not exist" in refusal(user_function.load, "none.py:own")
-    told = refusal(user_function.load, f"{tmp_path}/folder.py:own")
-    assert "folder.py is not a file, but a folder" in told
-    os.mkfifo(tmp_path / "pipe.py")
-    told = refusal(user_function.load, f"{tmp_path}/pipe.py:own")
-    assert "product: " in told
-    assert "pipe.py is not a file, but a named pipe" in told
-
-
 # Calls.
-
-
-def test_a_call_gets_the_module_and_the_block_as_it_is(write):
-    """The block has the dtype of the input, and cannot be written to under NumPy."""
-    spec = write(body("assert xp is np and block.dtype == 'i2'; block[0] = 0; return block"))
-    block = np.ones((2, 3, 4), "int16")
-    told = refusal(called, spec, block)
-    assert "ValueError: assignment destination is read-only" in told
-    assert block.flags.writeable
-    assert (block == 1).all()
 
 
 @pytest.mark.parametrize(
@@ -197,16 +158,10 @@ def test_a_result_never_shares_memory_with_its_block(write, line):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("return None", "returned None for matrices 12 to 13; it must return a numpy.ndarray"),
         ("return np.float64(3)", "returned a numpy.float64"),
         ("return np.ma.masked_array(block)", "returned a numpy.ma.MaskedArray"),
-        (
-            "return block[0]",
-            "returned shape (3, 4) for matrices 12 to 13; it must return (2, p, q)",
-        ),
         ("return block[:, :0]", "returned shape (2, 0, 4)"),
         ("return block > 0", "returned bool for matrices 12 to 13; allowed are float16, float32"),
-        ("return block.astype(object)", "returned object"),
     ],
 )
 def test_what_is_no_stack_of_results_is_refused(write, line, told):
@@ -228,15 +183,14 @@ def test_the_planned_shape_and_dtype_are_held_to(write):
     assert "rm -r .snakemake/shardwise" in told
 
 
-@pytest.mark.parametrize(("count", "where"), [(1, "matrix 12:"), (8, "matrices 12 to 19:")])
-def test_an_error_shows_the_users_lines_only(write, count, where):
+def test_an_error_shows_the_users_lines_only(write):
     """First the matrices and the error, then the traceback from the user's file on down."""
     text = (
         "def deep(x):\n    raise ValueError('too\\nfast')\ndef own(xp, block):\n    deep(block)\n"
     )
-    told = refusal(called, write(text), np.ones((count, 2, 2)), 12)
+    told = refusal(called, write(text), np.ones((8, 2, 2)), 12)
     lines = told.splitlines()
-    assert lines[0].endswith(f"mine.py:own failed on {where} ValueError: too")
+    assert lines[0].endswith("mine.py:own failed on matrices 12 to 19: ValueError: too")
     assert lines[1] == "Traceback (most recent call last):"
     assert "line 4, in own" in lines[2]
     assert "line 2, in deep" in told
@@ -247,56 +201,14 @@ def test_an_error_shows_the_users_lines_only(write, count, where):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("import sys; sys.exit(0)", "mine.py:own called sys.exit(0) on matrix 12"),
-        ("quit('why')", "mine.py:own called sys.exit('why') on matrix 12"),
-        (
-            "import asyncio; raise asyncio.CancelledError",
-            "mine.py:own failed on matrix 12: asyncio.exceptions.CancelledError",
-        ),
+        ("quit('why')", "SystemExit: why"),
+        ("import asyncio; raise asyncio.CancelledError", "asyncio.exceptions.CancelledError"),
     ],
 )
 def test_a_function_cannot_end_the_process_by_an_exception(write, line, told):
     """What is no Exception, and would end the process in silence, is an error like others."""
-    assert told in refusal(called, write(body(line)), np.ones((1, 2, 2)), 12)
-
-
-def test_what_a_call_changes_in_the_process_is_undone(write, tmp_path):
-    """Working directory, umask, environment, signal handlers and timers are as before."""
-    lines = (
-        "import os, signal, sys",
-        f"os.chdir({str(tmp_path)!r})",
-        "os.umask(0o777)",
-        "os.environ.update(HOME='elsewhere', NEW='1')",
-        "del os.environ['PATH']",
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-        "signal.alarm(1000)",
-        "if block[0, 0, 0]: raise ValueError",
-        "return block",
-    )
-    spec = write(body("; ".join(lines[:-2]) + "\n    " + "\n    ".join(lines[-2:])))
-
-    def state():
-        handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-        return os.getcwd(), umask(), dict(os.environ), handlers, signal.getitimer(0)
-
-    timer_of_pytest = signal.setitimer(signal.ITIMER_REAL, 0)  # that of pytest
-    before = state()
-    called(spec, np.zeros((1, 2, 2)))
-    assert state() == before
-    refusal(called, spec, np.ones((1, 2, 2)))
-    assert state() == before
-    signal.setitimer(signal.ITIMER_REAL, *timer_of_pytest)
-
-
-def test_a_fork_that_returns_goes_on_with_nothing(write, tmp_path):
-    """A function that forks and returns twice has one result."""
-    spec = write(body("import os; os.fork(); return block"))
-    pid = os.getpid()
-    called(spec, np.ones((1, 2, 2)))
-    with open(tmp_path / "returned", "a") as file:
-        file.write(f"{os.getpid()}\n")
-    assert os.wait()[1] == 0
-    assert (tmp_path / "returned").read_text() == f"{pid}\n"
+    message = refusal(called, write(body(line)), np.ones((1, 2, 2)), 12)
+    assert f"mine.py:own failed on matrix 12: {told}" in message
 
 
 class LostError(RuntimeError):
@@ -364,7 +276,7 @@ def test_a_function_is_tried_once_a_content(tmp_path, write, caplog):
         ({**over, "synthetic": {"dim": 4}}, 2),
         ({**over, "synthetic": {"dim": 3, "dtype": "int8"}}, 3),
     ):
-        made, _ = planner.make(settings(**changed), tmp_path / "cache")
+        made = planner.make(settings(**changed), tmp_path / "cache")
         assert made.problem.result == made.problem.left
         assert len(ran.read_text()) == trials
     write(text + "# a comment\n")
@@ -374,43 +286,24 @@ def test_a_function_is_tried_once_a_content(tmp_path, write, caplog):
     assert said == [f"shardwise: trying {spec} on the first matrix, with NumPy"] * 4
 
 
-@pytest.mark.parametrize("raw", [b"", b'{"shape": 3}'])
-def test_a_damaged_cache_is_no_cache(tmp_path, write, raw):
-    """The function is tried again."""
-    over = settings(product=write(ROWS), synthetic={"dim": 3})
-    planner.make(over, tmp_path / "cache")
-    (entry,) = (tmp_path / "cache").glob("function-*.json")
-    kept = entry.read_bytes()
-    entry.write_bytes(raw)
-    made, _ = planner.make(over, tmp_path / "cache")
-    assert (made.problem.result, made.problem.result_dtype) == ((1, 6), "float64")
-    assert entry.read_bytes() == kept
-
-
-@pytest.mark.parametrize("synthetic", [True, False])
-def test_the_first_matrix_is_the_one_tried(tmp_path, write, synthetic):
-    """A function whose result depends on what it is given sees real data."""
+def test_the_first_matrix_is_the_one_tried(tmp_path, write):
+    """A function whose result depends on what it is given sees real data, drawn or read."""
     spec = write(body("return np.full((len(block), int(abs(block[0, 0, 0])) + 1, 1), 1.0)"))
     recipe = {"matrices": 4, "dim": 3, "dtype": "int16", "seed": 5}
-    over = {"product": spec, "synthetic": recipe}
-    if synthetic:
-        first = plan_synthetic.matrix(5, 0, 3, np.dtype("int16"))
-        made, _ = planner.make(settings(**over))
-    else:
-        left = stack((4, 3, 3), seed=2)
-        left[0, 0, 0], first = -7, np.full((3, 3), -7)
-        made = factories.plan(tmp_path, left, product=spec)
-    assert made.problem.result == (abs(int(first[0, 0])) + 1, 1)
+    first = int(plan_synthetic.matrix(5, 0, 3, np.dtype("int16"))[0, 0])
+    made = planner.make(settings(product=spec, synthetic=recipe))
+    assert made.problem.result == (abs(first) + 1, 1)
+    left = stack((4, 3, 3), seed=2)
+    left[0, 0, 0] = -7
+    assert factories.plan(tmp_path, left, product=spec).problem.result == (8, 1)
 
 
 @pytest.mark.parametrize(
     ("line", "error", "told"),
     [
-        ("raise ValueError('no')", InputError, "mine.py:own failed on matrix 0: ValueError: no"),
-        ("return block[0]", InputError, "it must return (1, p, q)"),
         ("os._exit(3)", InputError, "your function {} ended its process with os._exit(3)"),
         ("os.kill(os.getpid(), 11)", InputError, "{} was killed by signal 11 (SIGSEGV)"),
-        ("os.kill(os.getppid(), 9)", InputError, "{} was killed by signal 9 (SIGKILL)"),
+        ("os.kill(os.getppid(), 9)", InputError, "signal 9 (SIGKILL; out of host memory?)"),
         ("raise KeyboardInterrupt", InputError, "{} failed: KeyboardInterrupt()"),
         ("time.sleep(1000)", InputError, "{} did not return within 3 s on the first matrix"),
         ("os.kill(os.getpid(), signal.SIGSTOP)", InputError, "{} did not return within 3 s"),
@@ -424,7 +317,7 @@ def test_a_function_that_fails_is_refused_before_any_job(
     monkeypatch.setenv("SHARDWISE_TRIAL_SECONDS", "3")
     spec = write(f"import os, signal, sys, time\ndef own(xp, block):\n    {line}\n")
     over = settings(product=spec, synthetic={"dim": 3})
-    message = refusal(planner.make, over, tmp_path / "cache", error=error)
+    message = refusal(planner.make, over, tmp_path / "cache", kind=error)
     assert told.format(spec) in message
     assert ("SHARDWISE_TRIAL_SECONDS" in message) == ("did not return" in told)
     assert not list(tmp_path.glob("cache/*"))
@@ -508,22 +401,6 @@ def test_an_interrupted_trial_leaves_nothing(tmp_path, write):
         started.unlink()
 
 
-def fingerprints(**over):
-    """The fingerprints of a plan."""
-    made, _ = planner.make(settings(synthetic={"matrices": 6, "dim": 3}, shards=3, **over))
-    return {row.fingerprint for row in made.shards.values()}
-
-
-def test_an_edited_file_changes_every_fingerprint(write):
-    """The content of the file counts, not its time stamp."""
-    spec = write(DOUBLE)
-    before = fingerprints(product=spec)
-    os.utime(spec.rpartition(":")[0], ns=(1, 1))
-    assert fingerprints(product=spec) == before
-    write(DOUBLE + "\n")
-    assert not before & fingerprints(product=spec)
-
-
 # Whole shards.
 
 
@@ -572,12 +449,3 @@ def test_nothing_is_said_to_be_proven(tmp_path, write):
     rows = made.results.ledger.read_text().splitlines()
     assert rows[0].endswith("\tproven")
     assert [row.rpartition("\t")[2] for row in rows[1:]] == ["False", "False"]
-
-
-def test_a_job_refuses_a_function_edited_after_planning(tmp_path, write):
-    """Results never stand under the fingerprint of another text."""
-    made = copied(factories.plan(tmp_path, stack((4, 3, 3)), product=write(DOUBLE), shards=1))
-    write(DOUBLE.replace("2", "3"))
-    told = refusal(job.run_shard, made, "00000", error=IntegrityError)
-    assert "mine.py has changed since the plan was made" in told
-    assert not made.results.product("00000").exists()

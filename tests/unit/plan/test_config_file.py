@@ -1,0 +1,96 @@
+"""Config files: what is data is taken, and the line of what is none is told."""
+
+from pathlib import Path
+
+import pytest
+from shardwise.plan import config, config_file
+
+from tests.factories import refusal
+
+
+def refused_file(folder: Path, content: str | bytes) -> str:
+    """What a user is told of a config file, or of the values in it."""
+    file = folder / "mine.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    told = refusal(lambda: config.load(config_file.read_files([file])))
+    return told.replace(f"{folder}/", "")
+
+
+def test_files_merge_later_over_earlier(tmp_path):
+    """A later file changes only the keys that it names, within sections as well."""
+    first, second = tmp_path / "1.yaml", tmp_path / "2.yaml"
+    first.write_text("synthetic: {dim: 3, seed: 4}\nshards: 5\n")
+    second.write_text("synthetic: {dim: 7}\n")
+    merged = config_file.read_files([first, second])
+    assert merged == {"synthetic": {"dim": 7, "seed": 4}, "shards": 5}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("shards: 3\ninput: [a.npy\n", "line 3: expected ',' or ']', but got '<stream end>' "
+         "(while parsing a flow sequence that begins in line 2)"),
+        ("shards: 3\n  keep: sum\n", "line 2: mapping values are not allowed here"),
+        ("shards: 3\n---\nshards: 4\n", "line 2: but found another document"),
+        ("shards: 3\nresults: a\0b\n", "line 2: holds the character '\\x00'"),
+        ("# nothing\n\n", "is empty"),
+        ("- input\n", "holds a list"),
+        ("# a\ninput.npy\n", "holds a single value"),
+        ("shards: 3\nkeep: sum\nshards: 4\n", "line 3: the key shards stands in line 1 already"),
+        ("{shards: 3, shards: 4}", "the key shards stands in line 1 already"),
+        ("reduce:\n  ranks: 1\n  ranks: 2\n", "line 3: the key ranks stands in line 2 already"),
+        ("shards: !!python/object/apply:os.system ['x']\n", "line 1: the tag tag:yaml.org,2002:py"),
+        ("shards: !!int '3'\n", "line 1: the tag tag:yaml.org,2002:int is not allowed"),
+        ("a: &x [1]\nb: *x\n", "line 2: the alias *x is not allowed"),
+        ("<<: {shards: 3}\n", "line 1: << is not allowed"),
+        ("? [a, b]\n: 1\n", "line 1: a key must be a single word"),
+        ("__use_yte__: false\n", "can run any code. A config is data here: write the values out"),
+        ("[" * 20000, "nested too deeply"),
+        ("shards: 3 # " + "x" * 2**20, "more than 1048576 bytes"),
+    ],
+    ids=lambda text: str(text)[:30],
+)  # fmt: skip
+def test_what_is_no_data_is_told_with_its_line(tmp_path, content, words):
+    """The file, the line, what stands there; nothing of PyYAML's own layout."""
+    told = refused_file(tmp_path, content)
+    assert told.startswith("config file mine.yaml")
+    assert words in told
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("shards: -0_10\n", "YAML reads -0_10 as the number -8; write"),
+        ("shard_bytes: 1:30.5\n", "YAML reads 1:30.5 as the number 90.5; write"),
+        ("reduce:\n  statistics:\n  - 0777\n", "line 3: YAML reads 0777 as"),
+        ("results: 2024-01-31\n", "results: 2024-01-31 is not allowed; it must be a string: write "
+         "it in quotes"),
+        ("shards: '4'\n", "shards: '4' is not allowed; it must be auto or a whole number, 1 or "
+         "more: write it without quotes"),
+        ("shard_bytes: 1.0e+9\n", "shard_bytes: 1000000000.0 is not allowed"),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_another_than_it_looks_is_refused(tmp_path, text, words):
+    """YAML 1.1 has numbers to base 8 and 60, and words for true; messages speak as YAML does."""
+    assert words in refused_file(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("shards: 1_000\n", {"shards": 1000}),
+        ("shards: 0x10\n", {"shards": 16}),
+        ('input: "010"\n', {"input": "010"}),
+        ("input: 10:30.npy\n", {"input": "10:30.npy"}),
+        ("results: 'no'\nverify: no\n", {"results": "no", "verify": False}),
+        ("input: 'a $(touch x) {b} `c`'\n", {"input": "a $(touch x) {b} `c`"}),
+        ('reduce: {ranks: 3}\nresults: "a\\nb"\n', {"reduce": {"ranks": 3}, "results": "a\nb"}),
+        ('{\n  "shards": 3\n}', {"shards": 3}),
+    ],
+)
+def test_data_is_taken_as_it_stands(tmp_path, text, values):
+    """YAML, and JSON, which is YAML too."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    assert config_file.read_files([file]) == values
