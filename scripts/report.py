@@ -10,7 +10,6 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from shardwise import cli
-from shardwise.files.paths import Results
 from shardwise.observe import metrics, provenance
 from shardwise.observe.folder import Observer
 from shardwise.observe.report import page
@@ -19,11 +18,7 @@ from shardwise.plan import config
 
 def main(options: Namespace) -> None:
     """Make the page, the figures and the crate of the same look at the folder."""
-    named = options.results
-    if named is None and options.of_plan is not None:
-        named = Results.of_plan(options.of_plan).root
-    root = config.existing_folder(options.configfile, named)
-    seen = Observer(root).look()
+    seen = Observer(config.existing_folder(options.configfile, options.results)).look()
     cli.log.info("report: %s", page.write(seen, options.output))
     if options.output is None:
         metrics.write(seen)
@@ -38,13 +33,6 @@ def arguments() -> ArgumentParser:
         "cannot be read, or a place where you may not write; 75 the disk is full or fails."
     )
     cli.add_results(made)
-    made.add_argument(
-        "--plan",
-        type=Path,
-        dest="of_plan",
-        metavar="FILE",
-        help="plan.tsv of the results folder, instead of the folder's name",
-    )
     made.add_argument(
         "--output", type=Path, metavar="FILE",
         help="where to write the page; default: report.html in the results folder. Its links to "

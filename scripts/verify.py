@@ -1,8 +1,8 @@
 """Check whether a results folder is whole, on any later day and machine. It changes nothing.
 
 It reads every byte and compares the files with the receipts, and the receipts with the plan, the
-ledger and the summary. The last line is the verdict. One line sums up files that are not part of
-the run; input that has changed or is missing is listed, and counts only with --input.
+ledger and the summary. The last line is the verdict. Input outside the folder is not read: a dry
+run of snakemake says if it has changed.
 """
 
 import sys
@@ -16,7 +16,7 @@ from shardwise.plan import config
 def main(options: Namespace) -> int:
     """Audit, print the findings, and return the exit code."""
     root = config.folder_of_run(options.configfile, options.results)
-    result = audit.look(root, options.threads, options.input, cli.now_and_then())
+    result = audit.look(root, options.threads, cli.now_and_then())
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
     sys.stdout.write(result.json() if options.json else result.text())
     sys.stdout.flush()
@@ -33,10 +33,7 @@ def arguments() -> ArgumentParser:
     )
     cli.add_results(parser)
     add = parser.add_argument
-    words = "read the input files too, at their planned paths, and compare them with what the "
-    words += "shards were computed from; input that has changed then counts as damage"
-    add("--input", action="store_true", help=words)
-    words = "threads that read; each takes 8 MiB of memory, with --input 40"
+    words = "threads that read; each takes 8 MiB of memory"
     add("--threads", type=cli.positive, default=8, metavar="N", help=words)
     add("--json", action="store_true", help="write all findings as JSON")
     return parser

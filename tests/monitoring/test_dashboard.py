@@ -23,6 +23,7 @@ QUERIES = [
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A Prometheus that has seen a run of which some shards were done meanwhile."""
+    prometheus.ensure()  # it may take longer than what is at work is believed to be
     made = pretend.run(
         tmp_path_factory.mktemp("run"), shards=24, failed=1, running=3, waiting=4, quarantined=1,
         slow_device=True, at=time.time(),
@@ -39,10 +40,10 @@ def served(tmp_path_factory):
     ):
         done = 'shardwise_shards{state="done"}'
         server.root = re.escape(str(made.root))
-        prometheus.wait(lambda: server.query(f"{done} == {len(made.roles['done']) - 8}"), "some")
+        prometheus.wait(lambda: server.query(f"{done} == {len(made.roles['done']) - 8}"))
         for path in aside:
             os.rename(path.with_suffix(".aside"), path)
-        prometheus.wait(lambda: server.query(f"{done} == {len(made.roles['done'])}"), "all")
+        prometheus.wait(lambda: server.query(f"{done} == {len(made.roles['done'])}"))
         # The memory errors of no run that is healthy: that one question has no answer.
         yield server
 
@@ -61,20 +62,4 @@ def test_a_query_of_the_dashboard_is_answered(served, title, expr):
 def test_alerts_are_raised_on_what_failed(served):
     """By the rules of docs/monitoring, a failed shard and a failed stage raise alerts."""
     expected = {"ShardwiseShardsFailed", "ShardwiseStageFailed"}
-    prometheus.wait(lambda: expected <= served.alerts(), "the alerts")
-
-
-def test_the_dashboard_shows_all_runs_of_the_data_source():
-    """Panels have a title, a description and a unit, lie side by side, and name one data source."""
-    places = set()
-    for panel in DASHBOARD["panels"]:
-        assert panel["description"]
-        assert panel["fieldConfig"]["defaults"]["unit"]
-        assert panel["datasource"]["uid"] == "${datasource}"
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"])
-                 for y in range(at["y"], at["y"] + at["h"])}  # fmt: skip
-        assert not cells & places
-        assert at["x"] + at["w"] <= 24
-        places |= cells
-    assert all("$results" in expr for _, expr in QUERIES)
+    prometheus.wait(lambda: expected <= served.alerts())

@@ -148,19 +148,3 @@ def test_an_alert_fires(tmp_path, alert):
 def test_an_alert_is_silent(tmp_path, alert):
     """No alert fires on what merely looks like its trouble."""
     check(tmp_path, [firing(alert, given, 0) for given in SILENT[alert]])
-
-
-def test_a_slow_shard_is_named(tmp_path):
-    """The alert on a slow shard says which one it is, and how long it has taken."""
-    expected = {
-        "exp_labels": {"severity": "warning", "job": "shardwise", "instance": "n:1",
-                       "results": "/r", "shard": "00007"},
-        "exp_annotations": {
-            "summary": "Shard 00007 takes more than three times the median",
-            "description": "Shard 00007 of /r has been at work for 15m 0s.",
-        },
-    }  # fmt: skip
-    oldest = series("shardwise_oldest_running_shard_seconds", "900x60", f'{RUN}, shard="00007"')
-    alert = {"eval_time": "30m", "alertname": "ShardwiseShardSlow", "exp_alerts": [expected]}
-    check(tmp_path, [{"interval": "1m", "input_series": [NOW, MEDIAN, oldest],
-                      "alert_rule_test": [alert]}])  # fmt: skip

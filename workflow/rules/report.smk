@@ -15,7 +15,7 @@ rule report:
             run.results.report,
             caption="../report/page.rst",
             category="The run",
-            labels={"what": "page: verdict, sum, timeline, advice"},
+            labels={"what": "page: verdict, sum, timeline, failures"},
         ),
         metrics=report(
             run.results.metrics,
@@ -29,5 +29,7 @@ rule report:
     localrule: True
     conda:
         "../envs/shardwise.yaml"
+    params:
+        results=run.results.root,
     shell:
-        'python "$SCRIPTS"/report.py --plan={input.plan:q} 2> {log:q}'
+        'python "$SCRIPTS"/report.py -- {params.results:q} 2> {log:q}'

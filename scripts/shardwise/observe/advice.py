@@ -1,28 +1,21 @@
 """What to change for a faster run next time, derived from what a run has measured.
 
-Pure: an observation in, sentences out, the one that saves most first. Each rule looks for one cause
-of lost time and is silent where it does not find it; of a short run nothing is said. Only rules
-that were right in practice are here (docs/report.md). Seconds saved are estimates that rank them.
+Pure: an observation in, sentences out. Each rule looks for one cause of lost time and is silent
+where it does not find it; of a short run nothing is said. The rules here are those that were right
+in practice (docs/report.md).
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import pandas as pd
 
-from shardwise.errors import some
-from shardwise.observe import run_table
-from shardwise.observe.observation import Observation
-from shardwise.observe.run_table import RunTable, joined, throttled
-from shardwise.records.timeline import PHASES, length
-from shardwise.units import count, decimal, plain, seconds, share
-
-WORTH_SHARE = 0.03
-"""What saves a smaller part of the run is not said: times of runs differ by as much anyway."""
+from shardwise.observe.run_table import RunTable, joined
+from shardwise.records.timeline import STAGES, length
+from shardwise.units import count, decimal, seconds, share
 
 DISK_SHARE = 0.5
-"""Of the shards' time: from there on, the disk is what holds them up."""
+"""Of the time in which anything was at work: from there on, the disk is what holds shards up."""
 
 IDLE_SHARE, FEWEST_GAPS = 0.15, 3
 """Of a device's time between shards, and how often: one pause may have any cause."""
@@ -33,25 +26,16 @@ QUEUE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Advice:
-    """What to change, the measurements that say so, and the config key with the value to set.
-
-    ``seconds`` are about how much sooner the shards would be done; 0 where nobody can tell.
-    """
+    """What to change, and the measurements that say so."""
 
     words: str
     evidence: str
-    key: str | None
-    seconds: float = 0.0
 
 
-def advise(seen: Observation, run: RunTable | None = None) -> list[Advice]:
+def advise(run: RunTable) -> list[Advice]:
     """What to change for a faster run next time; nothing where nothing is known."""
-    run = run or run_table.of(seen)
-    if not run.enough or seen.plan is None:
-        return []
-    found = [advice for rule in RULES if (advice := rule(run)) is not None]
-    worth = [advice for advice in found if advice.seconds >= WORTH_SHARE * run.seconds]
-    return sorted(worth, key=lambda advice: -advice.seconds)
+    rules = (idle_between_jobs, disk_bound) if run.enough else ()
+    return [advice for rule in rules if (advice := rule(run)) is not None]
 
 
 def idle_between_jobs(run: RunTable) -> Advice | None:
@@ -71,8 +55,7 @@ def idle_between_jobs(run: RunTable) -> Advice | None:
         "`dispatch: array` or `dispatch: mpi` on several.",
         f"Between two shards a device was idle for {seconds(usual)} (median of "
         f"{count(len(gaps), 'pause')}), {share(lost / (lost + busy))} of its time: {cause}.",
-        "dispatch: pool", lost,
-    )  # fmt: skip
+    )
 
 
 def _gaps(shards: pd.DataFrame) -> list[float]:
@@ -88,67 +71,15 @@ def _gaps(shards: pd.DataFrame) -> list[float]:
 
 def disk_bound(run: RunTable) -> Advice | None:
     """Reading and writing hold the shards up."""
-    total, disk = sum(run.held.values()), run.held["read"] + run.held["write"]
+    held = run.timed[[f"held_{stage}" for stage in STAGES]].sum()
+    total, disk = float(held.sum()), float(held.held_read + held.held_write)
     spent = sum(length(joined(own)) for _, own in run.timed.groupby("node"))
     if min(total, spent) <= 0 or disk < DISK_SHARE * total:
         return None
-    moved = float(run.timed.work_read.sum() + run.timed.work_write.sum())
-    speed = moved / spent
     return Advice(
         "The disk limits this run, not the devices. More nodes, or a faster disk, would help; "
         "more or faster devices would not. `python benchmarks/raw.py` measures what the disk can "
         "do: if that is more, give each task more CPU cores.",
-        f"Reading and writing held the shards up for {share(disk / total)} of their time, at "
-        f"{decimal(speed, 'B/s')} per node.",
-        None, disk / total * run.seconds / 2,
-    )  # fmt: skip
-
-
-def slow_device(run: RunTable) -> Advice | None:
-    """A device takes longer than the others of its kind."""
-    if run.slow.empty:
-        return None
-    slow = run.slow.iloc[0]
-    peers = run.devices[(run.devices.kind == slow.kind) & (run.devices.index != slow.name)]
-    matrices = run.timed.groupby("key").matrices.sum()
-    extra = {
-        phase: slow[f"held_{phase}"] / matrices.get(slow.name, 1)
-        - float((peers[f"held_{phase}"] / matrices).median())
-        for phase in PHASES
-    }
-    phase = max(PHASES, key=extra.__getitem__)
-    evidence = (
-        f"{slow.label} took {slow.slower:.1f} times as long per matrix as the others of its kind, "
-        f"most of it in {phase}."
+        f"Reading and writing held shards up for {share(disk / total)} of the time in which any "
+        f"stage was at work, at {decimal(float(run.timed.moved.sum()) / spent, 'B/s')} per node.",
     )
-    own = run.timed[run.timed.key == slow.name].shard
-    for reason, spent in throttled([run.seen.shards[shard] for shard in own]).items():
-        evidence += f" It was slowed down by {reason} for {seconds(spent)}."
-    if len(run.slow) > 1:
-        evidence += f" {count(len(run.slow) - 1, 'more device')} are slow, too."
-    words = f"Have {slow.label} looked at: power limit, cooling, its link, and who else uses it."
-    if len(set(run.devices.node)) > 1:
-        words += f" Or leave {plain(slow.node)} out (`--exclude` in `slurm_extra` in the profile)."
-    return Advice(words, evidence, None, slow.busy * (1 - 1 / slow.slower) / len(run.devices))
-
-
-def failed_attempts(run: RunTable) -> Advice | None:
-    """Attempts were lost."""
-    again = run.done[run.done.attempts > 1]
-    if again.empty:
-        return None
-    extra = int((again.attempts - 1).sum())
-    lost = extra * float(run.done.seconds.mean()) / 2 / len(run.devices)  # they fail half-way
-    return Advice(
-        "Find out in the logs of these shards why attempts failed: out of memory asks for more "
-        "`mem_mb`, out of time for more `runtime`, a device that fails for another node.",
-        f"{count(extra, 'attempt')} failed before the shards were done: "
-        f"{plain(some(again.shard, 5))}.",
-        None, lost,
-    )  # fmt: skip
-
-
-RULES: Sequence[Callable[[RunTable], Advice | None]] = (
-    idle_between_jobs, disk_bound, slow_device, failed_attempts,
-)  # fmt: skip
-"""All that is looked for."""

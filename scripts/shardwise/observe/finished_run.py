@@ -18,14 +18,8 @@ class FinishedRun:
     """The results of one run, for reading.
 
     Arrays are mapped into memory, read-only. Before an array is opened, its header and its size
-    are compared with its receipt; :meth:`verify` reads and compares every byte.
-
-    Raises
-    ------
-    InputError
-        Where the folder holds no plan.
-    IntegrityError
-        Where the plan is damaged; from the methods, where a receipt or a file is.
+    are compared with its receipt; :meth:`verify` reads and compares every byte. A folder without a
+    plan raises InputError, and what is damaged IntegrityError.
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -15,15 +15,12 @@ from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
 from shardwise.observe.observation import DONE, FailureReason, Flaw, Observation, Sighting
-from shardwise.observe.shards import SKEW_SECONDS, Sightings, stamped
+from shardwise.observe.shards import SKEW_SECONDS, FileCache, Sightings, stamped
 from shardwise.observe.verdict import _MOST_LETTERS, _MOST_NAMED
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import judge, ledger, logs, receipts
 from shardwise.records.receipts import SumReceipt
-
-_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
-"""What reading a file raises that is JSON, but not of ours."""
 
 _FOR_ALL = ("multiply", "pool", "mpi")
 """Rules whose one job computes all shards."""
@@ -42,7 +39,7 @@ class Observer:
         self.results = Results(root)
         self.last: Observation | None = None
         self._sightings = Sightings()
-        self._before: dict[str, tuple[Any, Any]] = {}
+        self._cache = FileCache()
 
     def look(self, at: float | None = None) -> Observation:
         """What the folder shows now, or as if it were ``at``; never fails for what it holds."""
@@ -67,16 +64,15 @@ class Observer:
 
     def _read(self, read: Any, *paths: Path) -> tuple[Any, str | None]:
         """What some files hold, and what is wrong with them; read again where one has changed."""
-        stamp, name = [stamped(path) for path in paths], str(paths[-1])
-        before = self._before.get(name)
-        if before is None or before[0] != stamp:
-            before = self._before[name] = stamp, (read() if any(stamp) else (None, None))
-        return before[1]
+        stamp = [stamped(path) for path in paths]
+        return self._cache.get(
+            paths[-1].name, stamp, lambda: read() if any(stamp) else (None, None)
+        )
 
     def _plan(self) -> tuple[Plan | None, str | None]:
         try:
             return plans.load(self.results.plan), None
-        except (InputError, IntegrityError, OSError, *_MALFORMED) as error:
+        except (InputError, IntegrityError, OSError) as error:
             return None, f"the plan: {error}"
 
     def _summary(self) -> tuple[SumReceipt | None, str | None]:
@@ -111,7 +107,7 @@ class Observer:
     def _newer(self, shards: Mapping[str, Sighting], summary: SumReceipt) -> Flaw | None:
         """Which products are not those that were summed, by the ledger and by the time."""
         raw, problem = self._read(self._ledger, self.results.ledger)
-        summed, lines = set((raw or b"").splitlines(keepends=True)), self._sightings.ledger_lines()
+        summed, lines = set((raw or b"").splitlines(keepends=True)), self._sightings.ledger_lines
         ended = summary.finished + SKEW_SECONDS
         newer = [
             name for name, line in lines.items()

@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry, core, generate_latest, start_ht
 
 from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
-from shardwise.observe.observation import RUNNING, DeviceOfNode, Observation, Sighting
+from shardwise.observe.observation import RUNNING, DeviceOfNode, Observation
 from shardwise.observe.verdict import verdict
 
-BUCKETS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0, 30000.0)
+BUCKETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000)
 """Upper bounds, in seconds, by which the durations of shards are counted."""
 
 VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
@@ -31,16 +31,9 @@ _GAUGES = {
     "memory_unlisted_bytes": ("", "Memory in use that no process has of those that are listed."),
     "power_watts": ("", "Power that the device draws."),
     "temperature_celsius": ("", "Temperature of the device."),
-    "clock_sm_hertz": ("", "Clock of the multiprocessors."),
-    "clock_memory_hertz": ("", "Clock of the memory."),
-    "processes": ("", "Processes that compute on the device."),
     "ecc_uncorrected": ("_errors", "Memory errors not corrected since the driver was loaded."),
 }
 """What a task at work says of its device: the end of the metric's name, and its help."""
-
-_TELEMETRY = {"energy_joules": "energy_joules", "ecc_uncorrected": "ecc_uncorrected_errors",
-              "ecc_corrected": "ecc_corrected_errors"}  # fmt: skip
-"""What a receipt says of its device, with the metric's name."""
 
 _WHO = ("device", "node")
 METRICS = {
@@ -49,24 +42,19 @@ METRICS = {
     "last_look_timestamp_seconds": ("When these figures were taken.", ()),
     "stage_failed": ("1 for each stage for all that has failed.", ("stage",)),
     "shards": ("Shards of the plan by their state.", ("state",)),
-    "planned_bytes": ("Bytes of the input of all shards.", ()),
     "done_bytes": ("Bytes of the input of shards that are done.", ()),
-    "attempts_total": ("Tasks that have begun a shard.", ()),
     "median_shard_duration_seconds": ("Median of the shards that are done.", ()),
     "oldest_running_shard_seconds": ("For how long the oldest task works.", ("shard",)),
     "last_finished_timestamp_seconds": ("When the last shard was done.", ()),
     "shard_held_seconds": ("Seconds by what held shards up.", ("phase", *_WHO)),
     "stage_busy_seconds": ("Seconds in which a stage was at work.", ("stage", *_WHO)),
     "stage_bytes": ("Bytes that went through a stage.", ("stage", *_WHO)),
-    "floating_point_operations": ("Operations that the products took.", _WHO),
-    "device_info": ("A device that has computed for this run.", ("name", *_WHO)),
     "device_running_shards": ("Tasks at work on a device.", _WHO),
     "device_done_shards": ("Shards that are done.", _WHO),
     "device_quarantined": ("Whether no task may take a device: 1, else 0.", _WHO),
     **{f"device_{key}{end}": (words, _WHO) for key, (end, words) in _GAUGES.items()},
     "energy_joules": ("Energy that shards took.", _WHO),
     "ecc_uncorrected_errors": ("Memory errors during shards that were not corrected.", _WHO),
-    "ecc_corrected_errors": ("Memory errors during shards that were corrected.", _WHO),
     "throttled_seconds": ("Seconds of clocks held back.", ("reason", *_WHO)),
 }
 """Every metric but the histogram, with its help and its labels beside ``results``."""
@@ -94,21 +82,19 @@ class Figures:
             if value is not None:
                 series[name][labels] += value
         for name, (words, names) in METRICS.items():
-            kind = core.CounterMetricFamily if name.endswith("_total") else core.GaugeMetricFamily
-            family = kind(f"shardwise_{name}", words, labels=("results", *names))
+            labels = ("results", *names)
+            family = core.GaugeMetricFamily(f"shardwise_{name}", words, labels=labels)
             # A device may have any name; of two equal series Prometheus would refuse everything.
             plain = {tuple(map(_plain, key)): value for key, value in series[name].items()}
-            for labels, value in plain.items():
-                family.add_metric((results, *labels), value)
+            for own, value in plain.items():
+                family.add_metric((results, *own), value)
             if family.samples:
                 yield family
-        seconds = _durations(seen)
-        durations = core.HistogramMetricFamily(
-            "shardwise_shard_duration_seconds", "How long the shards took that are done.",
-            labels=("results",),
-        )  # fmt: skip
-        bounds = [(f"{bound:.0f}", bound) for bound in BUCKETS] + [("+Inf", math.inf)]
-        buckets = [(word, sum(one <= bound for one in seconds)) for word, bound in bounds]
+        seconds = [one.seconds for one in seen.done if one.seconds is not None]
+        buckets = [(str(bound).replace("inf", "+Inf"), sum(one <= bound for one in seconds))
+                   for bound in (*BUCKETS, math.inf)]  # fmt: skip
+        name, words = "shardwise_shard_duration_seconds", "How long the shards took that are done."
+        durations = core.HistogramMetricFamily(name, words, labels=("results",))
         durations.add_metric((results,), buckets, math.fsum(seconds))
         yield durations
 
@@ -154,14 +140,13 @@ def _plain(value: str) -> str:
     return one_line(value)[:_MOST_LETTERS]
 
 
-def _durations(seen: Observation) -> list[float]:
-    return [one.seconds for one in seen.done if one.seconds is not None]
-
-
 def _run(seen: Observation) -> Iterator[Sample]:
     """The verdict, and the shards by their state."""
-    kind, seconds, shards = verdict(seen).kind, _durations(seen), seen.shards.values()
-    running = [(one.started, one.shard) for one in shards
+    kind, seconds = (
+        verdict(seen).kind,
+        [one.seconds for one in seen.done if one.seconds is not None],
+    )
+    running = [(one.started, one.shard) for one in seen.shards.values()
                if one.state == RUNNING and one.started is not None]  # fmt: skip
     ended = [one.finished for one in seen.done if one.finished is not None]
     for word in VERDICTS:
@@ -172,9 +157,7 @@ def _run(seen: Observation) -> Iterator[Sample]:
         yield "stage_failed", (stage,), 1
     for state, count in seen.counts.items():
         yield "shards", (state,), count
-    yield "planned_bytes", (), sum(one.bytes for one in shards)
     yield "done_bytes", (), sum(one.bytes for one in seen.done)
-    yield "attempts_total", (), sum(one.attempts for one in shards)
     yield "median_shard_duration_seconds", (), statistics.median(seconds) if seconds else None
     yield "last_finished_timestamp_seconds", (), max(ended, default=None)
     for began, shard in sorted(running)[:1]:
@@ -191,7 +174,6 @@ def _devices(seen: Observation) -> Iterator[Sample]:
     devices = {_who(one.device): one.device for one in seen.shards.values() if one.device}
     barred = {entry.uuid: entry.host for entry in seen.quarantined}
     for who, device in devices.items():
-        yield "device_info", (device.name, *who), 1
         yield "device_running_shards", who, 0
         yield "device_quarantined", who, device.uuid in barred
     for uuid in barred.keys() - {device.uuid for device in devices.values()}:
@@ -209,25 +191,18 @@ def _devices(seen: Observation) -> Iterator[Sample]:
 def _shards(seen: Observation) -> Iterator[Sample]:
     """What each shard that is done adds to its device."""
     for one in seen.done:
-        who = _who(one.device)
+        who, timing, telemetry = _who(one.device), one.timeline, one.telemetry
         yield "device_done_shards", who, 1
-        for name, labels, amount in _amounts(one):
-            yield name, (*labels, *who), amount
-
-
-def _amounts(one: Sighting) -> Iterator[Sample]:
-    """Where the time of a shard went, what its stages did, and what its device told."""
-    if one.timeline is not None:
-        for phase, seconds in one.timeline.held.items():
-            yield "shard_held_seconds", (phase,), seconds
-        for stage, seconds in one.timeline.busy.items():
-            yield "stage_busy_seconds", (stage,), seconds
-        for stage, amount in one.timeline.work.items():
-            compute = stage == "compute"
-            yield (("floating_point_operations", (), amount) if compute
-                   else ("stage_bytes", (stage,), amount))  # fmt: skip
-    if one.telemetry is not None:
-        for key, name in _TELEMETRY.items():
-            yield name, (), one.telemetry.get(key)
-        for reason, seconds in (one.telemetry["throttled_seconds"] or {}).items():
-            yield "throttled_seconds", (reason,), seconds
+        if timing is not None:
+            for phase, seconds in timing.held.items():
+                yield "shard_held_seconds", (phase, *who), seconds
+            for stage, seconds in timing.busy.items():
+                yield "stage_busy_seconds", (stage, *who), seconds
+            for stage, amount in timing.work.items():
+                if stage != "compute":  # that is operations
+                    yield "stage_bytes", (stage, *who), amount  # type: ignore[misc]
+        if telemetry is not None:
+            yield "energy_joules", who, telemetry.get("energy_joules")
+            yield "ecc_uncorrected_errors", who, telemetry.get("ecc_uncorrected")
+            for reason, seconds in (telemetry["throttled_seconds"] or {}).items():
+                yield "throttled_seconds", (reason, *who), seconds

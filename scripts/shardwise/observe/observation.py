@@ -64,8 +64,7 @@ class Sighting:
     started: float | None = None  # seconds of Unix time, of the receipt or of the task at work
     finished: float | None = None
     device: DeviceOfNode | None = None
-    backend: str | None = None  # this, and what follows up to telemetry, is from the receipt
-    proven: bool | None = None
+    proven: bool | None = None  # this, and what follows up to telemetry, is from the receipt
     timeline: Timing | None = None
     telemetry: Telemetry | None = None
     # Share of its matrices that are multiplied, 0 to 1, where a task at work says so.

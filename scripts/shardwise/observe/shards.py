@@ -94,9 +94,6 @@ class _Starts:
     last: float | None = None
 
 
-_NO_STARTS = _Starts()
-
-
 @dataclass(frozen=True, slots=True)
 class _LogEnd:
     """The end of a log: when it was written, its last error and words, whether it ended well."""
@@ -107,39 +104,56 @@ class _LogEnd:
     well: bool
 
 
+class FileCache:
+    """What was read of files, by a name; it is read again where their stamps have changed."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[Any, Any]] = {}
+
+    def get(self, name: str, stamp: Any, read: Callable[[], _T]) -> _T:
+        """What some files hold."""
+        before = self._read.get(name)
+        if before is None or before[0] != stamp:
+            before = self._read[name] = stamp, read()
+        return before[1]
+
+
 class Sightings:
     """Looks at the shards of a plan again and again; a file that has not changed is not read twice.
 
-    ``problems`` has a line for each of the first shards, in the plan's order, that are damaged.
+    ``problems`` has a line for each of the first shards, in the plan's order, that are damaged;
+    ``ledger_lines`` what the shards that are done make in the ledger, in the plan's order.
     """
 
     def __init__(self) -> None:
         self.problems: tuple[str, ...] = ()
+        self.ledger_lines: dict[str, bytes] = {}
         self._plan: Plan
         self._facts: Any = None
 
     def look(self, plan: Plan, at: float) -> dict[str, Sighting]:
         """How the shards stand at a moment, in the plan's order."""
         if self._facts != plan.facts:
-            self._products: dict[str, tuple[tuple[_Stamp, _Stamp | None], _Product]] = {}
-            self._others: dict[str, tuple[_Stamp, Any]] = {}
-            self._devices: dict[DeviceOfNode, DeviceOfNode] = {}
+            self._cache = FileCache()
         self._plan, self._facts, self._at, results = plan, plan.facts, at, plan.results
         self._planned = (plan.facts.made.time if plan.facts.made else 0.0) - SKEW_SECONDS
         self._folders = {name: _Folder(results.root / "logs" / name)
                          for name in ("live", "multiply", "shard")}  # fmt: skip
         # Before the products: a shard that is done has a receipt before its journal goes.
         begun = self._folders["multiply"].names
-        listed = _listed(results.products)
-        sightings, flaws = {}, []
+        products = _Folder(results.products)
+        sightings, flaws, self.ledger_lines = {}, [], {}
         for shard, row in plan.shards.items():
             name = place(shard)
-            product = self._product(row, listed.get(f"{name}.json"), listed.get(f"{name}.npy"))
+            receipt = products.stamp(f"{name}.json")
+            product = self._product(row, receipt, receipt and products.stamp(f"{name}.npy"))
             sighting = product.whole or self._unfinished(row, product)
             if f"{name}.starts" in begun and sighting.state not in (DONE, RUNNING):
                 # Done after the folder was listed, it has no live file and no journal any more.
                 late = self._product(row, stamped(results.receipt(shard)), None)
-                sighting = late.whole or sighting
+                product, sighting = (late, late.whole) if late.whole else (product, sighting)
+            if product.whole:
+                self.ledger_lines[shard] = product.line
             if sighting.state == DAMAGED:
                 flaws.append(str(product.flaw))
             sightings[shard] = sighting
@@ -150,24 +164,16 @@ class Sightings:
         )
         return sightings
 
-    def ledger_lines(self) -> dict[str, bytes]:
-        """The lines that the shards that are done make in the ledger, in the plan's order."""
-        products = {shard: self._products.get(shard) for shard in self._plan.shards}
-        return {shard: read[1].line for shard, read in products.items() if read and read[1].whole}
-
     # The product.
 
     def _product(self, row: Shard, receipt: _Stamp | None, product: _Stamp | None) -> _Product:
         if receipt is None:
-            self._products.pop(row.shard, None)
             return _NO_PRODUCT
         if product is None:  # or it came, before its receipt, where the listing had gone by
             product = stamped(self._plan.results.product(row.shard))
-        stamp = receipt, product
-        before = self._products.get(row.shard)
-        if before is None or before[0] != stamp:
-            before = self._products[row.shard] = stamp, self._read_product(row, receipt[0] / 1e9)
-        return before[1]
+        return self._cache.get(
+            row.shard, (receipt, product), lambda: self._read_product(row, receipt[0] / 1e9)
+        )
 
     def _read_product(self, row: Shard, written: float) -> _Product:
         try:
@@ -182,19 +188,14 @@ class Sightings:
         return _Product(self._done(row, receipt), line=ledger.format_line(receipt))
 
     def _done(self, row: Shard, receipt: ProductReceipt) -> Sighting:
-        attempts = receipt.attempt
-        if attempts > 1 and (starts := self._starts(row.shard)) is not _NO_STARTS:
+        attempts, device = receipt.attempt, receipt.device
+        if attempts > 1 and (starts := self._starts(row.shard)).every:
             attempts = max(1, attempts - starts.every + starts.count)  # not those of earlier plans
         return Sighting(
             row.shard, DONE, row.stop - row.start, row.bytes, attempts, receipt.started,
-            receipt.finished, self._device(receipt.device, receipt.node), receipt.backend,
+            receipt.finished, DeviceOfNode(device.name, device.uuid, receipt.node),
             receipt.proof is not None, receipt.timeline, receipt.telemetry, process=receipt.process,
         )  # fmt: skip
-
-    def _device(self, device: UsedDevice, node: str) -> DeviceOfNode:
-        """A device, the same object for all its shards."""
-        made = DeviceOfNode(device.name, device.uuid, node)
-        return self._devices.setdefault(made, made)
 
     # What is not done.
 
@@ -242,13 +243,13 @@ class Sightings:
     def _running(self, row: Shard, starts: _Starts, task: _LiveFile | None) -> Sighting:
         if task is None:
             return self._stands(row, RUNNING, starts, started=starts.last)
-        progress = None
+        progress, device = None, task.device
         if task.done is not None and task.matrices:
             progress = min(1.0, task.done / task.matrices)
         return self._stands(
             row, RUNNING, starts,
             started=starts.last if task.started is None else task.started,
-            device=self._device(task.device, task.node) if task.device else None,
+            device=device and DeviceOfNode(device.name, device.uuid, task.node),
             progress=progress,
             gauge=asdict(task.gauge) if task.gauge else None,
         )  # fmt: skip
@@ -281,7 +282,7 @@ class Sightings:
     def _starts(self, shard: str) -> _Starts:
         status = self._folders["multiply"].get(f"{place(shard)}.starts")
         if status is None:
-            return _NO_STARTS
+            return _Starts()
         path = self._plan.results.starts(shard)
         return self._read(path, status, lambda: _journal(path, status.st_mtime, self._planned))
 
@@ -296,11 +297,7 @@ class Sightings:
 
     def _read(self, path: Path, status: os.stat_result, read: Callable[[], _T]) -> _T:
         """What a file holds, read where it has changed."""
-        stamp, name = (status.st_mtime_ns, status.st_size), str(path)
-        before = self._others.get(name)
-        if before is None or before[0] != stamp:
-            before = self._others[name] = stamp, read()
-        return before[1]
+        return self._cache.get(str(path), (status.st_mtime_ns, status.st_size), read)
 
 
 class _Folder:
@@ -322,26 +319,17 @@ class _Folder:
     def get(self, name: str) -> os.stat_result | None:
         """The facts of a file, named by `place`; None where there is none."""
         try:
-            return os.stat(self._path / name) if name in self.names else None
+            return os.stat(f"{self._path}/{name}") if name in self.names else None
         except OSError:
             return None
 
-
-def _listed(top: Path) -> dict[str, _Stamp]:
-    """The receipts and products of a folder, with their stamps, by `place` and suffix."""
-    stamps = {}
-    with suppress(OSError):
-        for folder in folders(top):
-            before = "" if folder == top else f"{folder.name}/"
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    # A link that leads nowhere, and what is gone by now, has none.
-                    if entry.name.endswith((".json", ".npy")) and (stamp := stamped(entry)):
-                        stamps[f"{before}{entry.name}"] = stamp
-    return stamps
+    def stamp(self, name: str) -> _Stamp | None:
+        """When it was written, and its size."""
+        status = self.get(name)
+        return status and (status.st_mtime_ns, status.st_size)
 
 
-def stamped(file: Path | os.DirEntry[str]) -> _Stamp | None:
+def stamped(file: Path) -> _Stamp | None:
     """When a file was written, in nanoseconds, and its size; None where there is none."""
     try:
         status = file.stat()
@@ -355,6 +343,9 @@ def _live_file(path: Path) -> _LiveFile | None:
         task = msgspec.json.decode(small.read(path) or b"", type=_LiveFile)
     except (IntegrityError, ValueError, RecursionError):
         return None
+    figures = asdict(task.gauge).values() if task.gauge else ()
+    if any(isinstance(figure, int | float) and abs(figure) >= 2**63 for figure in figures):
+        return None  # no device says so, and no metric can
     return task if task.schema == live.SCHEMA else None
 
 
@@ -363,10 +354,10 @@ def _journal(path: Path, written: float, planned: float) -> _Starts:
     try:
         lines = (small.read(path) or b"").splitlines()
     except IntegrityError:
-        return _NO_STARTS
+        return _Starts()
     times = [_start(line, written) for line in lines]
     if not times:
-        return _NO_STARTS
+        return _Starts()
     return _Starts(len(times), sum(time >= planned for time in times), times[-1])
 
 

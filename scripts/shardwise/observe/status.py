@@ -14,7 +14,6 @@ from shardwise.observe.observation import (
     FAILED,
     RUNNING,
     WAITING,
-    DeviceOfNode,
     FailureReason,
     Observation,
     Sighting,
@@ -22,13 +21,11 @@ from shardwise.observe.observation import (
 )
 from shardwise.observe.verdict import verdict
 
-SCHEMA = 3
+SCHEMA = 4
 """Of what :meth:`Look.json` gives."""
 
 _LATELY = 60.0, 600.0
 """The rate goes back twice the last shards' duration in seconds, within these."""
-_IDLE_SECONDS = 900.0
-"""How long after its last shard a device is shown as idle; later, it is not this run's."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,8 @@ class Look:
     all_bytes: int
     # Bytes of input per second over the last minutes; None where nothing was done in them.
     rate: float | None
-    # Seconds until no shard is running or waiting; None where unknown, and ``why`` says why.
-    left: float | None
-    why: str | None
-    # Those at work on a shard, and those that are idle since their last: then ``shard`` is None.
-    # ``seconds`` are those of either, ``gauge`` is what the device does, as `Sighting.gauge`.
+    left: float | None  # seconds until no shard is running or waiting; None where unknown
+    # Those at work, each with its shard; ``gauge`` is what the device does, as `Sighting.gauge`.
     devices: list[dict[str, Any]]
 
     @property
@@ -79,7 +73,7 @@ class Look:
             "shards": {"all": len(seen.shards), **self.counts},
             "bytes": {"done": round(self.done_bytes), "all": self.all_bytes},
             "bytes_per_second": self.rate,
-            "seconds_left": self.left, "unknown_because": self.why,
+            "seconds_left": self.left,
             "devices": self.devices,
             "quarantined": [
                 {"uuid": e.uuid, "node": e.host, "why": e.why, "shard": e.shard,
@@ -95,9 +89,10 @@ def look(seen: Observation) -> Look:
     shards = list(seen.shards.values())
     done, planned = sum(one.bytes * _share(one) for one in shards), sum(one.bytes for one in shards)
     rate = _rate(seen.at, shards)
-    left, why = _time_left(seen, rate)
-    devices = _devices(seen)
-    return Look(seen, verdict(seen), seen.counts, done, planned, rate, left, why, devices)
+    open_ = [one for one in shards if one.state in (RUNNING, WAITING)]
+    rest = sum(one.bytes * (1 - _share(one)) for one in open_)
+    left = rest / rate if rate and open_ else None if open_ or not shards else 0.0
+    return Look(seen, verdict(seen), seen.counts, done, planned, rate, left, _devices(seen))
 
 
 def failures(seen: Observation) -> list[tuple[str, FailureReason]]:
@@ -130,43 +125,14 @@ def _rate(at: float, shards: Sequence[Sighting]) -> float | None:
     return lately / float(at - since) if lately > 0 and at > since else None
 
 
-def _time_left(seen: Observation, rate: float | None) -> tuple[float | None, str | None]:
-    """Seconds that the bytes left take at the rate of the last minutes, or why nobody knows."""
-    counts = seen.counts
-    if not seen.shards:
-        return None, "nothing is planned yet"
-    left = sum(shard.bytes * (1 - _share(shard)) for shard in seen.shards.values()
-               if shard.state in (RUNNING, WAITING))  # fmt: skip
-    if not counts[RUNNING] + counts[WAITING]:
-        return 0.0, None
-    if rate is not None:
-        return left / rate, None
-    if counts[RUNNING]:
-        return None, "no shard has finished yet"
-    return None, "no task is at work" if counts[DONE] else "no shard has been begun"
-
-
 def _devices(seen: Observation) -> list[dict[str, Any]]:
-    """Devices at work, by node; then those that are idle since a short time, while shards wait."""
+    """The devices at work, by node, each with its shard."""
     busy = [shard for shard in seen.shards.values() if shard.state == RUNNING]
-    rows: list[Sequence[Any]] = [(one.device, one.shard, one.progress, one.started, one.gauge)
-            for one in sorted(busy, key=lambda one: (_order(one.device), one.shard))]  # fmt: skip
-    if seen.counts[WAITING]:
-        last: dict[DeviceOfNode, float] = {}
-        for shard in seen.shards.values():
-            if shard.device is not None and shard.finished is not None:
-                last[shard.device] = max(last.get(shard.device, 0.0), shard.finished)
-        idle = sorted(set(last) - {shard.device for shard in busy}, key=_order)
-        rows += [(device, None, None, last[device], None) for device in idle
-                 if seen.at - last[device] < _IDLE_SECONDS]  # fmt: skip
+    busy.sort(key=lambda one: (one.device.node, one.device.key) if one.device else ("\uffff", ""))
     return [
-        {"name": device and device.name, "uuid": device and device.uuid,
-         "node": device and device.node, "shard": shard, "progress": progress,
-         "seconds": None if since is None else max(0.0, seen.at - since),
-         "gauge": dict(gauge) if gauge else None}
-        for device, shard, progress, since, gauge in rows
+        {"name": one.device and one.device.name, "uuid": one.device and one.device.uuid,
+         "node": one.device and one.device.node, "shard": one.shard, "progress": one.progress,
+         "seconds": None if one.started is None else max(0.0, seen.at - one.started),
+         "gauge": dict(one.gauge) if one.gauge else None}
+        for one in busy
     ]  # fmt: skip
-
-
-def _order(device: DeviceOfNode | None) -> tuple[bool, str, str]:
-    return (False, device.node, device.key) if device else (True, "", "")

@@ -23,7 +23,7 @@ def verdict(seen: Observation) -> Verdict:
         return _without_plan(seen)
     counts, done, shards = seen.counts, len(seen.done), len(seen.shards)
     if counts[DAMAGED]:
-        return _damaged(seen)
+        return _damaged(seen, seen.plan)
     if done < shards:
         named = ((RUNNING, "running"), (FAILED, "failed"))
         parts = [f"{counts[state]} {word}" for state, word in named if counts[state]]
@@ -33,7 +33,7 @@ def verdict(seen: Observation) -> Verdict:
         return Verdict(kind, f"Not finished: {told}.")
     if seen.summary is None or seen.flaw:
         return _without_sum(seen)
-    return _of_sum(seen)
+    return _of_sum(seen, seen.plan, seen.summary)
 
 
 def _without_plan(seen: Observation) -> Verdict:
@@ -45,29 +45,25 @@ def _without_plan(seen: Observation) -> Verdict:
     return Verdict("empty", f"Nothing is here yet: {where} holds no plan; run snakemake first.")
 
 
-def _damaged(seen: Observation) -> Verdict:
+def _damaged(seen: Observation, plan: Plan) -> Verdict:
     bad = [name for name, sighting in seen.shards.items() if sighting.state == DAMAGED]
-    named = some(bad, _MOST_NAMED)
-    cure = ledger.build_repair(seen.plan, bad[:_MOST_NAMED])  # type: ignore[arg-type]
+    cure = ledger.build_repair(plan, bad[:_MOST_NAMED])
     more = ", and so on" if len(bad) > _MOST_NAMED else ""
-    return Verdict(
-        "damaged",
-        one_line(
-            f"Damaged: the files of {len(bad)} of {len(seen.shards)} shards ({named}) cannot "
-            f"be used. To compute them again: {cure}{more}; then snakemake as before."
-        ),
+    words = (
+        f"Damaged: the files of {len(bad)} of {len(seen.shards)} shards ({some(bad, _MOST_NAMED)}) "
+        f"cannot be used. To compute them again: {cure}{more}; then snakemake as before."
     )
+    return Verdict("damaged", one_line(words))
 
 
 def _without_sum(seen: Observation) -> Verdict:
     begin = f"all {len(seen.shards)} shards are done, but"
     if seen.flaw:
-        damaged = seen.flaw.kind == "damaged"
-        word = "Damaged" if damaged else "Not finished"
-        kind = "damaged" if damaged else "unfinished"
-        return Verdict(
-            kind, one_line(f"{word}: {begin} the sum is not of them: {seen.flaw.words}.")
+        word, kind = {"stale": ("Not finished", "unfinished")}.get(
+            seen.flaw.kind, ("Damaged", "damaged")
         )
+        words = f"{word}: {begin} the sum is not of them: {seen.flaw.words}."
+        return Verdict(kind, one_line(words))
     for rule in ("ledger", "reduce"):
         if failure := seen.failures.get(rule):
             return Verdict("failed", f"Not finished: {begin} {rule} failed: {failure.reason}.")
@@ -77,31 +73,24 @@ def _without_sum(seen: Observation) -> Verdict:
     return Verdict("unfinished", f"Not finished: {begin} they are not summed yet.")
 
 
-def _of_sum(seen: Observation) -> Verdict:
-    summary: SumReceipt = seen.summary  # type: ignore[assignment]  # `verdict` has seen it
-    shards = len(seen.shards)
+def _of_sum(seen: Observation, plan: Plan, summary: SumReceipt) -> Verdict:
     unproven = [name for name, sighting in seen.shards.items() if not sighting.proven]
     if not summary.proven or unproven:
-        why = _why_unproven(seen, unproven)
+        if plan.settings.verify is False:
+            why = "verify is false in the config; set it to true and run snakemake again"
+        elif plan.problem.result is not None:
+            why = "a function of your own makes the products, and only you know what is right"
+        elif unproven:
+            named = some(unproven, _MOST_NAMED)
+            why = f"{len(unproven)} of {len(seen.shards)} shards ({named}) have no proof"
+        else:
+            why = "its summary does not say that it was"
         words = f"The sum is whole, but nothing has proven it: {why}."
         return Verdict("unproven", f"{words} {_UNREAD}")
-    begin = f"all {shards} shards have proven their products"
-    if summary.end_to_end:
-        words = f"The sum is right: {begin}, and it agrees with them end to end."
-    else:
-        why = summary.no_end_to_end
-        because = f" ({one_line(why)[:_MOST_LETTERS]})" if why else ""
+    begin = f"all {len(seen.shards)} shards have proven their products"
+    words = f"The sum is right: {begin}, and it agrees with them end to end."
+    if not summary.end_to_end:
+        why = one_line(summary.no_end_to_end or "")[:_MOST_LETTERS]
+        because = f" ({why})" if why else ""
         words = f"Proven: {begin}; the sum was not compared with them end to end{because}."
     return Verdict("proven", f"{words} {_UNREAD}")
-
-
-def _why_unproven(seen: Observation, unproven: list[str]) -> str:
-    plan: Plan = seen.plan  # type: ignore[assignment]
-    if plan.settings.verify is False:
-        return "verify is false in the config; set it to true and run snakemake again"
-    if plan.problem.result is not None:
-        return "a function of your own makes the products, and only you know what is right"
-    if unproven:
-        named = some(unproven, _MOST_NAMED)
-        return f"{len(unproven)} of {len(seen.shards)} shards ({named}) have no proof"
-    return "its summary does not say that it was"

@@ -63,7 +63,7 @@ def when_done(look: Look) -> str:
         bad = look.counts[FAILED] + look.counts[DAMAGED]
         return "what is left has to be run again" if bad else "all shards are done; the sum is next"
     if look.left is None:
-        return f"time left unknown: {look.why}"
+        return "time left unknown: nothing was done in the last minutes"
     end = any_clock(look.seen.at + look.left)
     far = look.left > 20 * 3600
     return f"about {seconds(look.left)} left, done about {end[:16] if far else end[11:16]}"
@@ -97,7 +97,8 @@ def draw(look: Look, console: Console, height: int | None = None) -> SegmentLine
         ("Remarks", [_text(f"  {text}", "yellow") for text in seen.problems]),
     ]
     sections = [section for section in sections if section[1]]
-    room, parted = len(look.devices) + len(failed), len(sections) + bool(look.devices)
+    room = max(map(len, (look.devices, *(lines for _, lines in sections))))
+    parted = len(sections) + bool(look.devices)
     if height is not None:
         used = len(console.render_lines(Group(*parts))) + 3 * parted
         room = max(_FEWEST_ROWS, (height - used) // max(1, parted))
@@ -156,7 +157,7 @@ def _columns(row: Mapping[str, Any]) -> list[Text]:
     limits = [*(gauge.get("throttled") or []), *["ECC errors"] * bool(gauge.get("ecc_uncorrected"))]
     cells = [
         f"  {row['node']} {(row['uuid'] or row['name'])[:12]}" if row["name"] else "?",
-        row["shard"] or "idle",
+        row["shard"],
         _figure(gauge.get("utilisation"), 100, " %"),
         _figure(used, 2**-30, _figure(whole, 2**-30, " GiB", "/") or " GiB"),
         _figure(gauge.get("power_watts"), 1, " W"),
@@ -166,7 +167,7 @@ def _columns(row: Mapping[str, Any]) -> list[Text]:
     ]
     cells[1] += "" if done is None else f" {math.floor(100 * done):3} %"
     cells[1] += "" if since is None else f" {seconds(since)}"
-    return [_text(cell, "yellow" if limits or row["shard"] is None else "") for cell in cells]
+    return [_text(cell, "yellow" if limits else "") for cell in cells]
 
 
 def _figure(value: float | None, scale: float, unit: str, before: str = "") -> str:

@@ -3,10 +3,10 @@
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
-from shardwise.multiply import job
 from shardwise.observe import shards
 from shardwise.observe.folder import Observer
 from shardwise.observe.observation import (
@@ -89,7 +89,7 @@ def test_a_shard_that_is_done_is_as_its_receipt_says(tmp_path):
         assert (one.started, one.finished) == (receipt["started"], receipt["finished"])
         assert one.seconds == pytest.approx(receipt["finished"] - receipt["started"])
         assert (one.device.uuid, one.device.node) == (receipt["device"]["uuid"], receipt["node"])
-        assert (one.proven, one.backend) == (True, "cupy")
+        assert one.proven
         if name in made.roles["old"]:
             assert one.timeline is one.telemetry is None
             continue
@@ -135,12 +135,41 @@ def test_a_live_file_that_is_not_renewed_is_of_a_lost_task(tmp_path):
     assert "no word of it since" in lost.failure.reason
 
 
-def test_a_young_start_is_a_task_at_work(tmp_path):
-    """A start in the journal is running for 30 s, though nothing else speaks of it."""
+OLD, ERROR = NOW - 200_000, "2026-11-18 10:00:00,000 ERROR no\n"
+
+
+def live(made: pretend.Pretended, text: str) -> None:
+    """The live file of the first shard."""
+    touch(made.plan.results.live / "00000.json", text, NOW - 1)
+
+
+@pytest.mark.parametrize(
+    ("lay", "expected", "told"),
+    [
+        (lambda made: start(made, NOW - 10), RUNNING, None),  # for 30 s nothing else need speak
+        (lambda made: start(made, NOW - 31), FAILED, "killed, or lost"),
+        (lambda made: log(made, ERROR, NOW - 80, "shard"), FAILED, "no"),  # the copy
+        (lambda made: (start(made, OLD), log(made, ERROR, OLD)), WAITING, None),  # another plan's
+        # What is no live file of this shard, or no task of ours has written.
+        *((partial(live, text=text), WAITING, None) for text in (
+            "", "{", "[]", "null", '{"schema": 1}', '{"schema": 1, "shard": "00001"}', "9" * 5000,
+        )),
+        *((partial(live, text=json.dumps({"schema": 1, "shard": "00000", key: value})),
+           WAITING, None) for key, value in (
+            ("done", -3), ("matrices", 10**400), ("started", "x"), ("device", []),
+            ("device", {"name": 3}), ("gauge", {"power_watts": "x"}),
+            ("gauge", {"throttled": [3]}), ("node", "\n"),
+        )),
+    ],
+)  # fmt: skip
+def test_a_shard_is_in_the_state_that_its_files_say(tmp_path, lay, expected, told):
+    """Journal, logs and live file; the others are left as they are."""
     made = undone(tmp_path)
-    start(made, NOW - 10)
-    assert state(look(made)) == RUNNING
-    assert state(look(made, NOW + 21)) == FAILED
+    lay(made)
+    first, *others = look(made).shards.values()
+    assert first.state == expected
+    assert (told or "") in (first.failure.reason if first.failure else "")
+    assert {one.state for one in others} == {WAITING}
 
 
 def test_the_last_error_of_a_log_is_why_a_shard_failed(tmp_path):
@@ -157,22 +186,9 @@ def test_the_last_error_of_a_log_is_why_a_shard_failed(tmp_path):
     assert (made.root / one.failure.log).is_file()
 
 
-def test_a_shard_whose_copy_failed_has_failed(tmp_path):
-    """An error in copying a shard's matrices is told of that shard."""
-    made = undone(tmp_path)
-    log(made, "2026-11-18 10:00:00,000 ERROR the disk is full\n", NOW - 80, "shard")
-    one = look(made).shards["00000"]
-    assert (one.state, one.failure.log) == (FAILED, "logs/shard/00000.log")
-    assert look(made).shards["00001"].state == WAITING
-
-
 def test_what_was_before_the_plan_is_of_another(tmp_path):
-    """Journals, logs and receipts of an earlier plan leave the shards of this one waiting."""
+    """Receipts of an earlier plan leave the shards of this one waiting."""
     made = undone(tmp_path)
-    before = NOW - 200_000
-    start(made, before)
-    log(made, "2026-11-18 10:00:00,000 ERROR of then\n", before)
-    assert state(look(made)) == WAITING
     other = pretend.run(tmp_path / "other", shards=3, devices=1, matrices=10_000, dim=1024)
     for receipt in (other.root / "products").glob("*.json"):
         shutil.copy2(receipt, made.root / "products")
@@ -215,38 +231,23 @@ def test_a_damaged_shard_is_named(tmp_path, harm, said):
     assert f"rm -f {made.root}/products/00000.json" in told.words
 
 
-def test_a_product_that_comes_while_the_folder_is_listed_is_no_damage(tmp_path, monkeypatch):
-    """A listing may have the receipt of a shard without the product that came before it."""
+@pytest.mark.parametrize("lacks", [("00000.npy",), ("00000.npy", "00000.json")])
+def test_a_shard_that_is_done_while_the_folder_is_listed_is_done(tmp_path, monkeypatch, lacks):
+    """Its product came before its receipt; its live file, and maybe its journal, are gone."""
     made = pretend.run(tmp_path, shards=2, devices=1)
-    listed = shards._listed
-    monkeypatch.setattr(shards, "_listed", lambda folder: {
-        name: stamp for name, stamp in listed(folder).items() if name != "00000.npy"
-    })  # fmt: skip
-    assert state(look(made)) == DONE
-
-
-def test_a_shard_that_is_done_during_a_look_is_done(tmp_path, monkeypatch):
-    """Its receipt came after the listing, and its live file is gone: it has neither."""
-    made = pretend.run(tmp_path, shards=2, devices=1)
-    listed = shards._listed
-    monkeypatch.setattr(shards, "_listed", lambda folder: {
-        name: stamp for name, stamp in listed(folder).items() if not name.startswith("00000.")
-    })  # fmt: skip
-    assert state(look(made)) == DONE
-
-
-def test_a_shard_whose_journal_goes_during_a_look_is_done(tmp_path, monkeypatch):
-    """It succeeded at once, after the products were listed: a receipt came, its journal went."""
-    made = pretend.run(tmp_path, shards=2, devices=1)
-    journal, listed = made.plan.results.starts("00000"), shards._listed
+    journal = made.plan.results.starts("00000")
     touch(journal, f"{NOW - 9}\n", NOW - 9)
 
-    def late(folder):
-        journal.unlink(missing_ok=True)
-        stamps = listed(folder)
-        return {name: stamp for name, stamp in stamps.items() if not name.startswith("00000.")}
+    class Late(shards._Folder):
+        @property
+        def names(self):
+            names = super().names
+            if self._path.name == "products":
+                journal.unlink(missing_ok=True)
+                names = names.difference(lacks)
+            return names
 
-    monkeypatch.setattr(shards, "_listed", late)
+    monkeypatch.setattr(shards, "_Folder", Late)
     assert state(look(made)) == DONE
 
 
@@ -281,35 +282,12 @@ def test_a_damaged_shard_that_is_begun_again_is_running(tmp_path):
     assert state(look(made)) == RUNNING
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"schema": 1}', '{"schema": 1, "shard": "00001"}', "9" * 5000]
-)
-def test_a_live_file_that_says_nothing_is_left_aside(tmp_path, text):
-    """What is no live file of this shard does not make it run."""
-    made = undone(tmp_path)
-    touch(made.plan.results.live / "00000.json", text, NOW)
-    assert state(look(made)) == WAITING
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("done", -3), ("matrices", 10**400), ("started", "x"), ("device", []), ("device", {"name": 3}),
-     ("gauge", {"power_watts": "x"}), ("gauge", {"throttled": [3]}), ("node", "\n")],
-)  # fmt: skip
-def test_a_live_file_with_foreign_values_is_left_aside(tmp_path, key, value):
-    """What no task of ours has written makes no shard run."""
-    made = undone(tmp_path)
-    said = {"schema": 1, "shard": "00000", key: value}
-    touch(made.plan.results.live / "00000.json", json.dumps(said), NOW - 1)
-    assert state(look(made)) == WAITING
-
-
 @pytest.mark.parametrize("throttled", [None, [], ["power_cap"]])
 def test_throttles_that_nobody_tells_are_not_none_at_all(tmp_path, throttled):
     """Null is not known, an empty list is none: both stay as they are."""
     made = undone(tmp_path)
     said = {"schema": 1, "shard": "00000", "gauge": {"throttled": throttled, "power_watts": 4e2}}
-    touch(made.plan.results.live / "00000.json", json.dumps(said), NOW - 1)
+    live(made, json.dumps(said))
     one = look(made).shards["00000"]
     assert (one.state, one.gauge["power_watts"]) == (RUNNING, 400.0)
     assert one.gauge["throttled"] == (throttled if throttled is None else tuple(throttled))
@@ -495,13 +473,3 @@ def test_a_look_changes_nothing(tmp_path):
     before = {path: path.stat().st_mtime_ns for path in made.root.rglob("*")}
     look(made)
     assert {path: path.stat().st_mtime_ns for path in made.root.rglob("*")} == before
-
-
-def test_a_user_function_is_unproven(tmp_path):
-    """Products of a function of the user's own cannot be proven, and the verdict says why."""
-    function = tmp_path / "mine.py"
-    function.write_text("def twice(xp, block):\n    return 2 * block\n")
-    plan = factories.plan(tmp_path, factories.stack((2, 2, 2)), product=f"{function}:twice")
-    for shard in factories.copied(plan).shards:
-        job.run_shard(plan, shard)
-    assert [one.proven for one in Observer(plan.results.root).look().shards.values()] == [False]

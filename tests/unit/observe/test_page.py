@@ -5,60 +5,48 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from shardwise import units
 from shardwise.observe import run_table
 from shardwise.observe.advice import Advice
 from shardwise.observe.folder import Observer
 from shardwise.observe.observation import DeviceOfNode, FailureReason
 from shardwise.observe.report import page, plots, tables
-from shardwise.records.receipts import Timing
 from shardwise.records.timeline import PHASES
 
 from tests import factories, pretend
 
-VOID = {"meta", "link", "br"}
-OPTIONAL = {"thead", "tbody", "tr", "th", "td", "li"}
-
 
 class Page(HTMLParser):
-    """What a page holds: bars, links, addresses, figures, texts by section."""
+    """What a page holds: tags with their attributes, and the text of each section."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict]] = []
         self.texts: dict[str, str] = {}
-        self.unclosed: list[str] = []
-        self._open: list[str] = []
-        self._section = "top"
+        self._section, self._shown = "top", True
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list) -> None:
-        """Note a tag; one whose end HTML lets out ends with the next."""
-        named = dict(attrs)
-        self.tags.append((tag, named))
-        if tag == "section":
-            self._section = named["id"]
-        if tag not in VOID | OPTIONAL:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list) -> None:
-        """Note a tag that is its own end."""
+        """Note a tag."""
         self.tags.append((tag, dict(attrs)))
+        self._shown = tag != "style"
+        if tag == "section":
+            self._section = dict(attrs)["id"]
 
     def handle_endtag(self, tag: str) -> None:
-        """Compare an end with its begin."""
-        if tag in OPTIONAL:
-            return
-        if not self._open or self._open.pop() != tag:
-            self.unclosed.append(tag)
+        """Leave a section, or the style."""
+        self._shown = True
         if tag == "section":
             self._section = "top"
 
     def handle_data(self, data: str) -> None:
         """Collect the text of a section."""
-        if self._open and self._open[-1] not in ("style", "script"):
+        if self._shown:
             self.texts[self._section] = self.texts.get(self._section, "") + data
 
     def section(self, name: str) -> str:
@@ -84,8 +72,7 @@ def rendered(made: pretend.Pretended, **more: object) -> Page:
 
 def titles(text: str) -> dict[str, str]:
     """What is told of each bar of the timeline that is pointed at, by shard."""
-    found = re.findall(r"<title>Shard (\w+): ([^<]*)</title>", text)
-    return dict(found)
+    return dict(re.findall(r"<title>Shard (\w+): ([^<]*)</title>", text))
 
 
 def test_bars_tell_the_numbers_of_the_receipts(tmp_path: Path) -> None:
@@ -101,42 +88,34 @@ def test_bars_tell_the_numbers_of_the_receipts(tmp_path: Path) -> None:
         assert bars[shard].split("\n") == [took, *told]
 
 
-def test_questions_are_answered_at_once(tmp_path: Path) -> None:
-    """The number in the first line; then failures, time, the slow device, what to change."""
+def test_the_number_is_answered_for_first(tmp_path: Path) -> None:
+    """The verdict is the first line; what to change stands there with its evidence."""
     made = pretend.run(tmp_path, shards=24, devices=3, slow_device=True)
-    top = rendered(made, advice=[Advice("Buy disks. They help.", "it halves the time", None)])
-    top = " ".join(top.texts["top"].split())
-    assert "The sum is right: all 24 shards" in top
-    assert "What failed? Nothing." in top
-    assert re.search(r"most of it queue and start \(23 h", top)
-    assert re.search(r"GPU-0*2: [\d.]+ times as long per matrix", top)
-    assert "Buy disks." in top
+    found = rendered(made, advice=[Advice("Buy `disks`. They help.", "it halves the time")])
+    assert found.texts["top"].split("The sum is right: all 24 shards")[0].strip().count("\n") == 0
+    assert "Nothing failed." in found.section("failures")
+    assert "copies, queue and start 23 h" in found.section("run")
+    assert re.search(r"GPU-0*2.*slow", found.section("time"))
+    assert "Buy disks. They help. it halves the time" in found.section("advice")
+    assert re.search(r"the longest, \d+, [\d.]+ s\.", found.section("time"))
 
 
 def test_a_short_run_is_called_neither_slow_nor_advised(tmp_path: Path) -> None:
-    """Of seconds, nothing is chance: no red mark, no straggler, no advice, and no word of that."""
+    """Of seconds, nothing is chance: no slow device, no advice, and no word of that."""
     made = pretend.run(tmp_path, shards=8, devices=2, matrices=100, slow=2, slow_device=True)
-    text = written(made)
-    assert '<li class="bad">' not in text
-    assert "Was anything slow" not in text
-    assert "took much longer" not in text
-    assert 'id="advice"' not in text
-    assert "measured" not in text
-    assert "--limit)" not in text
+    found = rendered(made)
+    assert "slow" not in found.section("time").replace("slowed", "")
+    assert "advice" not in found.texts
 
 
 def test_total_time_is_where_it_went(tmp_path: Path) -> None:
-    """Waiting, copies, shards and reduce: each moment once, and together the whole run."""
+    """What comes before, shards and reduce: each moment once, and together the whole run."""
     made = pretend.run(tmp_path, shards=8, devices=2, materialize=True)
     seen = look(made)
-    begin = seen.plan.facts.made.time
-    first = min(own.started for own in seen.shards.values())
-    copies = [(begin + 10, begin + 40), (begin + 30, begin + 50), (first - 5, first + 9)]
-    spent = {name: part for _, name, part in tables.spent(seen, run_table.of(seen), copies)}
-    assert spent["copying shards"] == pytest.approx(45)
+    spent = {name: part for _, name, part in tables.spent(seen, run_table.of(seen))}
     assert spent["reduce"] == pytest.approx(20)
     assert spent["computing shards"] == pytest.approx(run_table.of(seen).seconds, rel=0.1)
-    assert sum(spent.values()) == pytest.approx(seen.summary.finished - begin)
+    assert sum(spent.values()) == pytest.approx(seen.summary.finished - seen.plan.facts.made.time)
 
 
 def test_results_are_named_with_the_line_that_reads_them(tmp_path: Path) -> None:
@@ -171,41 +150,14 @@ def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
         tmp_path, shards=12, failed=2, lost=1, damaged=1, unknown=1, running=1, quarantined=1
     )
     found = rendered(made)
-    assert "3 shards failed; 2 shards damaged" in found.section("top")
     said = found.section("failures")
+    assert len(re.findall("failed", said)) >= 3
     for shard in made.roles["failed"] + made.roles["damaged"]:
         assert shard in said
     assert made.quarantined[0] in said
     links = [a["href"] for tag, a in found.tags if tag == "a" and not a["href"].startswith("#")]
     assert len(links) >= 2
     assert all(link.startswith("./") and (made.root / link).is_file() for link in links)
-
-
-def test_stragglers_are_named_with_their_reason(tmp_path: Path) -> None:
-    """The shards that took much longer than the median, and the phase that did it."""
-    made = pretend.run(tmp_path, shards=20, slow=2)
-    said = rendered(made).section("time")
-    for shard in made.roles["slow"]:
-        assert re.search(rf"{shard} ?NVIDIA H200.*?× the median ?[\w ]+ took", said)
-
-
-@pytest.mark.parametrize(
-    ("part", "told"),
-    [
-        ({}, False), ({"failed": 1}, True), ({"damaged": 1}, True), ({"unknown": 1}, True),
-        ({"running": 1}, False), ({"waiting": 2}, False),
-    ],
-)  # fmt: skip
-def test_work_without_times_is_not_called_idle(
-    tmp_path: Path, part: dict[str, int], told: bool
-) -> None:
-    """Where attempts failed or receipts cannot be used, what is hatched may have been work."""
-    seen = look(pretend.run(tmp_path, shards=12, **part))
-    shards = {  # pretended runs have second attempts now and then
-        shard: replace(own, attempts=min(own.attempts, 1)) for shard, own in seen.shards.items()
-    }
-    text = page.render(replace(seen, shards=shards))
-    assert ("idle, or an attempt that failed" in text) == told
 
 
 @pytest.mark.parametrize(
@@ -231,7 +183,6 @@ def test_any_folder_gives_a_page(tmp_path: Path, case: str) -> None:
         seen = look(made)
     text = page.render(seen, page.read(seen))
     found = Page(text)
-    assert found.unclosed == []
     assert ("The sum is right" in found.section("top")) == (case == "no times")
     if case == "no times":
         assert all("\n" not in told for told in titles(text).values())
@@ -251,7 +202,7 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
                                 telemetry=None)  # fmt: skip
         if sighting.failure:
             shards[shard] = replace(shards[shard], failure=FailureReason(wild, "javascript:alert(1)", None))  # fmt: skip # noqa: E501
-    advice = [Advice(wild, wild, wild)]
+    advice = [Advice(wild, wild)]
     seen = replace(
         seen, shards=shards, problems=(wild,), failures={wild: FailureReason(wild, wild, None)}
     )
@@ -262,7 +213,6 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
     assert "<b>" not in page.marked("`keep: sum` and `<b>`")
     assert "\x1b" not in text
     assert "\u202e" not in text
-    assert found.unclosed == []
     for tag, attributes in found.tags:
         assert not {"src", "href", "action", "data", "srcset"} & set(attributes) or (
             attributes.get("href", attributes.get("src", "")).startswith(("#", "./", "data:"))
@@ -281,28 +231,13 @@ def test_of_many_shards_a_row_shows_when_the_device_had_any(
     made = pretend.run(tmp_path, shards=60, devices=1, nodes=1, matrices=10)
     run = run_table.of(look(made))
     busy = float(run.devices.busy.iloc[0])
-    drawn = sum(end - begin for begin, end in plots._merged(run, run.shards))
-    assert drawn == pytest.approx(busy, rel=0.2)
+    assert np.diff(plots._merged(run, run.shards)).sum() == pytest.approx(busy, rel=0.2)
     monkeypatch.setattr(plots, "_LEAST_GAP", 1.0)
     ((begin, end),) = plots._merged(run, run.shards)
     assert end - begin == pytest.approx(run.seconds)
     text = page.render(look(made))
     assert titles(text) == {}
     assert "too many shards" in text
-
-
-def test_a_rate_is_never_more_than_was_reached(tmp_path: Path) -> None:
-    """Four devices that read one after the other, each a quarter of its time: 4 GB/s, not 16."""
-    seen = look(pretend.run(tmp_path, shards=4, devices=4, nodes=1))
-    shards = {}
-    for own in seen.shards.values():
-        held = dict.fromkeys(PHASES, 0.0) | {"read": 2.5, "compute": 7.5}
-        told = Timing(held, {**own.timeline.busy, "read": 2.5, "compute": 7.5},
-                      {**own.timeline.work, "read": 10e9, "compute": 15e12})  # fmt: skip
-        shards[own.shard] = replace(own, started=100.0, finished=110.0, timeline=told)
-    run = run_table.of(replace(seen, shards=shards))
-    assert run.rate("read", "node01") == pytest.approx(4e9)
-    assert run.rate("compute", "node01") == pytest.approx(4 * 15e12 / (4 * 7.5))
 
 
 def test_a_break_between_runs_is_left_out(tmp_path: Path) -> None:
@@ -322,39 +257,13 @@ def test_a_break_between_runs_is_left_out(tmp_path: Path) -> None:
     assert "breaks between runs" in page.render(replace(seen, shards=shards))
 
 
-def test_colours_can_be_told_from_the_page(tmp_path: Path) -> None:
-    """Text has a contrast of 4.5 and what is drawn one of 3, in both schemes."""
-    style = (Path(page.__file__).parent / "page.css").read_text()
-    for block in re.findall(r":root \{([^}]*)\}", style):
-        colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6}|#[0-9a-f]{3});", block))
-        for ground in ("bg", "soft"):
-            for text in ("ink", "dim", "link", "good", "bad", "open"):
-                assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
-            for drawn in ("p0", "p1", "p2", "p3", "p4", "p5", "unknown", "curve", "limit"):
-                assert contrast(colours[drawn], colours[ground]) >= 3, (drawn, ground)
-
-
-def contrast(one: str, two: str) -> float:
-    """The contrast of two colours, by WCAG 2."""
-    light, dark = sorted(map(luminance, (one, two)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def luminance(colour: str) -> float:
-    """The relative luminance of a colour, by WCAG 2."""
-    digits = colour[1:] if len(colour) == 7 else "".join(2 * c for c in colour[1:])
-    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
 def test_the_page_is_written_by_the_command_line(tmp_path: Path) -> None:
     """The script writes the page and ends with 0, whatever the folder holds; 2 if there is none."""
     made = pretend.run(tmp_path, shards=3, failed=1)
-    done = factories.run("report", "--plan", made.plan.results.plan)
+    done = factories.run("report", made.root)
     assert done.returncode == 0, done.stderr
     first = made.plan.results.report.read_text()
-    assert "1 shard failed" in Page(first).section("top")
+    assert "1 failed" in Page(first).section("top")
     assert made.plan.results.metrics.is_file()
     assert not factories.leftovers(made.root)
     missing = factories.run("report", tmp_path / "nowhere")
@@ -362,13 +271,15 @@ def test_the_page_is_written_by_the_command_line(tmp_path: Path) -> None:
     assert "no such folder" in missing.stderr
 
 
-def test_a_large_run_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where pauses that nobody would see are not drawn, three times as many take no larger page."""
-    monkeypatch.setattr(plots, "_LEAST_GAP", 1 / 20)
-    monkeypatch.setattr(plots, "MOST_BARS", 100)
-    monkeypatch.setattr(tables, "MOST_SHARDS", 100)
-    sizes = []
-    for shards in (150, 450):
-        made = pretend.run(tmp_path / str(shards), shards=shards, matrices=10, summed=False)
-        sizes.append(len(page.render(look(made)).encode()))
-    assert sizes[1] < 1.1 * sizes[0]
+@given(st.text(), st.text(), st.text())
+def test_devices_of_any_name_are_one_line(name: str, uuid: str, node: str) -> None:
+    """What would steer a terminal, or turn the order of letters, is written out."""
+    assert units.plain(DeviceOfNode(name, uuid, node).label).isprintable()
+
+
+@given(st.text(min_size=1))
+def test_links_stay_below_the_folder_of_the_page(path: str) -> None:
+    """No name of a file makes an address of another kind."""
+    address = tables.link(path).partition('href="')[2].partition('"')[0]
+    assert address.startswith("./")
+    assert ":" not in address

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -80,34 +80,24 @@ class Terminal:
     def end(self) -> int:
         """Wait for the end, reading on; the exit code."""
         end = time.monotonic() + PATIENCE
-        while self.process.poll() is None and time.monotonic() < end:
-            if select.select([self.master], [], [], 0.05)[0]:
+        ended = None
+        while ended is None and time.monotonic() < end:
+            ended = self.process.poll()  # before what it wrote last is read
+            while select.select([self.master], [], [], 0.05)[0]:
                 self.seen += os.read(self.master, 65536)
-        while select.select([self.master], [], [], 0)[0]:
-            self.seen += os.read(self.master, 65536)
         return self.process.wait(0)
 
-    def close(self) -> None:
+    def __enter__(self) -> "Terminal":
+        """It runs already."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Leave nothing behind."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
         os.close(self.master)
         os.close(self.slave)
-
-
-@pytest.fixture
-def terminal() -> Iterator[Callable[..., Terminal]]:
-    """Starts watches in terminals."""
-    made: list[Terminal] = []
-
-    def start(*words: object, **size: int) -> Terminal:
-        made.append(Terminal(*words, **size))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
 
 
 def drawn(shown: bytes) -> list[str]:
@@ -118,88 +108,71 @@ def drawn(shown: bytes) -> list[str]:
     return [re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", line) for line in lines]
 
 
-def _fits(lines: list[str], columns: int) -> bool:
-    return max(map(len, lines)) <= columns
-
-
 def whole_picture(shown: bytes) -> bool:
     """Whether it ends with one."""
     last = shown.split(b"\x1b[H")[-1]
     return b"Devices" in last and b"Ctrl-C" in last
 
 
-def test_it_fits_a_new_size_and_leaves_the_terminal_as_it_was(
-    going_on: Path, terminal: Callable[..., Terminal]
-) -> None:
+def test_it_fits_a_new_size_and_leaves_the_terminal_as_it_was(going_on: Path) -> None:
     """Drawn in place, again when the size changes; Ctrl-C gives all back, and a last picture."""
-    shell = terminal(going_on, "--interval", 600)
-    first = shell.until(whole_picture)
-    assert ENTER in first
-    assert HIDE in first
-    assert max(map(len, drawn(first))) <= 100
-    shell.resize(40, 20)
-    # A picture in the former size may still be on its way.
-    narrow = drawn(shell.until(lambda shown: whole_picture(shown) and _fits(drawn(shown), 40)))
-    assert len(narrow) <= 20
-    os.write(shell.master, b"\x03")
-    assert shell.end() == 130
-    assert termios.tcgetattr(shell.slave) == shell.before
-    rest = shell.seen.split(LEAVE)
-    assert len(rest) == 2
-    assert SHOW in rest[0]
-    assert "shardwise" in rest[1].decode()
-    assert "Traceback" not in rest[1].decode()
+    with Terminal(going_on, "--interval", 600) as shell:
+        first = shell.until(whole_picture)
+        assert ENTER in first
+        assert HIDE in first
+        assert max(map(len, drawn(first))) <= 100
+        shell.resize(40, 20)
+        # A picture in the former size may still be on its way.
+        narrow = drawn(
+            shell.until(lambda shown: whole_picture(shown) and max(map(len, drawn(shown))) <= 40)
+        )
+        assert len(narrow) <= 20
+        os.write(shell.master, b"\x03")
+        assert shell.end() == 130
+        assert termios.tcgetattr(shell.slave) == shell.before
+        rest = shell.seen.split(LEAVE)
+        assert len(rest) == 2
+        assert SHOW in rest[0]
+        assert "shardwise" in rest[1].decode()
+        assert "Traceback" not in rest[1].decode()
 
 
-def test_sigterm_gives_the_terminal_back(going_on: Path, terminal: Callable[..., Terminal]) -> None:
+def test_sigterm_gives_the_terminal_back(going_on: Path) -> None:
     """As after Ctrl-C, with the code of that signal."""
-    shell = terminal(going_on)
-    shell.until(whole_picture)
-    shell.process.terminate()
-    assert shell.end() == 128 + signal.SIGTERM
-    assert LEAVE in shell.seen
-    assert termios.tcgetattr(shell.slave) == shell.before
+    with Terminal(going_on) as shell:
+        shell.until(whole_picture)
+        shell.process.terminate()
+        assert shell.end() == 128 + signal.SIGTERM
+        assert LEAVE in shell.seen
+        assert termios.tcgetattr(shell.slave) == shell.before
 
 
-def test_it_can_be_put_to_sleep(going_on: Path, terminal: Callable[..., Terminal]) -> None:
+def test_it_can_be_put_to_sleep(going_on: Path) -> None:
     """Ctrl-Z gives the terminal to the shell; later it draws again."""
-    shell = terminal(going_on, "--interval", 600)
-    shell.until(whole_picture)
-    os.write(shell.master, b"\x1a")
-    shell.until(lambda shown: LEAVE in shown)
-    _, status = os.waitpid(shell.process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status)
-    assert termios.tcgetattr(shell.slave) == shell.before
-    shell.process.send_signal(signal.SIGCONT)
-    assert ENTER in shell.until(whole_picture)
-    os.write(shell.master, b"\x03")
-    assert shell.end() == 130
-    assert termios.tcgetattr(shell.slave) == shell.before
+    with Terminal(going_on, "--interval", 600) as shell:
+        shell.until(whole_picture)
+        os.write(shell.master, b"\x1a")
+        shell.until(lambda shown: LEAVE in shown)
+        _, status = os.waitpid(shell.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        assert termios.tcgetattr(shell.slave) == shell.before
+        shell.process.send_signal(signal.SIGCONT)
+        assert ENTER in shell.until(whole_picture)
+        os.write(shell.master, b"\x03")
+        assert shell.end() == 130
+        assert termios.tcgetattr(shell.slave) == shell.before
 
 
 def test_it_ends_with_the_run_and_knows_no_colour(
-    whole: Path, terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
+    whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that is done is shown once; NO_COLOR is heeded."""
     monkeypatch.setenv("NO_COLOR", "1")
-    shell = terminal(whole)
-    assert shell.end() == 0
-    last = shell.seen.split(LEAVE)[1].decode()
-    assert "4 done" in last
-    assert not re.search(r"\x1b\[[\d;]*3\dm", shell.seen.decode())
-
-
-def test_without_a_terminal_it_writes_plain_lines(going_on: Path) -> None:
-    """The first at once: counts, then what failed; nothing that a terminal obeys."""
-    command = factories.command("watch", going_on)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        lines = [process.stdout.readline() for _ in range(3)]  # type: ignore[union-attr]
-        process.terminate()
-    assert re.match(r"\d\d:\d\d:\d\d 5 of 12 shards done, ", lines[0])
-    assert all("failed: 0" in line for line in lines[1:])
-    assert all(line.rstrip("\n").isprintable() for line in lines)
+    with Terminal(whole) as shell:
+        assert shell.end() == 0
+        last = shell.seen.split(LEAVE)[1].decode()
+        assert "4 done" in last
+        assert not re.search(r"\x1b\[[\d;]*3\dm", shell.seen.decode())
 
 
 def test_it_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:

@@ -48,12 +48,11 @@ GAUGE = {"utilisation": 0.97, "memory_bytes": 101 * GIB, "memory_total_bytes": 1
 
 
 def busy(**over: object) -> Look:
-    """Ten shards done, two running, one failed, one damaged, eight waiting; an idle device."""
+    """Ten shards done, two running, one failed, one damaged, eight waiting."""
     states = ["done"] * 10 + ["running"] * 2 + ["failed", "damaged"] + ["waiting"] * 8
     seen = observation(*states, **over)
     shards = dict(seen.shards)
     shards["00010"] = replace(shards["00010"], gauge=GAUGE)
-    shards["00009"] = replace(shards["00009"], device=GPUS[2])
     verdict = observations.Verdict("failed", "Not finished: 10 of 22 shards are done, 1 failed.")
     return replace(status.look(replace(seen, shards=shards)), verdict=verdict)
 
@@ -86,15 +85,7 @@ def test_the_time_left_is_the_bytes_left_over_the_rate_of_the_last_minutes() -> 
     look = busy()
     assert look.left == pytest.approx(9 * 10 * GIB / look.rate)
     assert status.look(observation("done", "done", "failed")).left == 0.0
-    assert status.look(observation()).why == "nothing is planned yet"
-
-
-def test_an_idle_device_is_listed_after_those_at_work() -> None:
-    """It had a shard lately, and has none now."""
-    rows = busy().devices
-    assert [row["shard"] for row in rows] == ["00010", "00011", None]
-    assert rows[2]["uuid"] == GPUS[2].uuid
-    assert rows[2]["seconds"] == pytest.approx(10)
+    assert status.look(observation()).left is None
 
 
 @pytest.mark.parametrize(
@@ -128,12 +119,11 @@ def test_the_headline_says_running_while_all_goes_well(states: tuple[str, ...], 
 
 def test_the_end_is_not_promised_where_it_is_not_known() -> None:
     """Instead of a time it says why there is none."""
-    begun = observation("running", "waiting")
-    silent = replace(begun.shards["00000"], progress=None)
-    first = status.look(replace(begun, shards={**begun.shards, "00000": silent}))
-    assert when_done(first) == "time left unknown: no shard has finished yet"
-    nobody = status.look(observation("waiting", "waiting"))
-    assert when_done(nobody) == "time left unknown: no shard has been begun"
+    for states in (("running", "waiting"), ("waiting", "waiting")):
+        seen = observation(*states)
+        silent = {name: replace(one, progress=None) for name, one in seen.shards.items()}
+        unknown = status.look(replace(seen, shards=silent))
+        assert when_done(unknown) == "time left unknown: nothing was done in the last minutes"
     failed = status.look(observation("done", "failed"))
     assert when_done(failed) == "what is left has to be run again"
     summing = replace(
@@ -157,8 +147,7 @@ def test_a_picture_of_80_columns() -> None:
     assert re.fullmatch(r"Devices +shard +use +memory +power +temp", lines[8])
     assert re.search(r"^  node01 GPU-00000000  00010  50 % 5 s +97 %  101/140 GiB", lines[9])
     assert re.search(r"node01 .*00011  50 % 5 s$", lines[10])
-    assert re.search(r"idle 10 s$", lines[11])
-    assert lines[13:] == [
+    assert lines[12:] == [
         "Failed, the last first",
         "  00012  out of memory",
         "    log: logs/multiply/00012.log",
@@ -172,6 +161,12 @@ def test_a_picture_fits_its_terminal(width: int, height: int | None) -> None:
     lines = text(busy(quarantined=barred(9), problems=("x" * 300,)), width, height).split("\n")
     assert max(map(cell_len, lines)) <= width
     assert height is None or len(lines) <= height
+
+
+def test_a_remark_alone_is_shown() -> None:
+    """Where nothing runs and nothing has failed, too."""
+    seen = observation("done", "waiting", problems=("the plan is odd",))
+    assert text(status.look(seen), 79).splitlines()[-2:] == ["Remarks", "  the plan is odd"]
 
 
 def barred(count: int) -> tuple[Entry, ...]:
@@ -252,36 +247,13 @@ def test_json_has_everything_on_one_line(capsys: pytest.CaptureFixture[str]) -> 
         view.show(busy(quarantined=barred(1)))
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
-    assert found["schema"] == 3
+    assert found["schema"] == 4
     assert found["shards"] == {"all": 22, "done": 10, "running": 2, "failed": 1, "waiting": 8,
                                "damaged": 1}  # fmt: skip
     assert found["seconds_left"] == pytest.approx(90 * 60 / 110)
     assert found["devices"][0]["gauge"]["power_watts"] == 650.0
     assert found["quarantined"][0]["why"] == "multiplied wrongly"
     assert found["failures"][0]["of"] == "00012"
-
-
-class Script:
-    """An observer that shows one thing after the other."""
-
-    def __init__(self, *seen: Observation) -> None:
-        self._seen = list(seen)
-
-    def look(self) -> Observation:
-        """The next."""
-        return self._seen.pop(0)
-
-
-def test_it_follows_a_run_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no further, unless it is to stay."""
-    kinds = iter(["unfinished", "failed", "proven", "proven"])
-    monkeypatch.setattr(status, "verdict", lambda seen: observations.Verdict(next(kinds), ""))
-    waited: list[float] = []
-    monkeypatch.setattr(watchs.time, "sleep", waited.append)
-    watchs.follow(Script(*[observation("done")] * 4), watchs.Json(), 2.0)
-    assert len(waited) == 2
-    assert min(waited) >= 2.0
-    assert next(kinds) == "proven"
 
 
 def test_without_a_host_only_this_machine_is_served() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
@@ -17,15 +17,10 @@ from shardwise.observe import verdict as verdicts
 from shardwise.observe.advice import Advice, advise
 from shardwise.observe.observation import Observation
 from shardwise.observe.report import matrix, plots, tables
-from shardwise.observe.report.answers import answers
 from shardwise.observe.report.matrix import Matrix
-from shardwise.records import receipts
-from shardwise.records.timeline import Span
 from shardwise.units import any_clock, plain, seconds
 
 _HERE = Path(__file__).parent
-_MOST_COPIES = 1000
-"""Receipts of copies that are read; of more, some at equal distances."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +28,13 @@ class Beside:
     """What the page reads beside the observation.
 
     ``total`` is the sum as a picture, ``why`` its name, or why there is none; ``command`` made or
-    continues the run, where one has left it; ``copies`` says when shards were copied.
+    continues the run, where one has left it.
     """
 
     total: Matrix | None = None
     why: str = "The sum was not read."
     command: str = ""
     dispatch: str = ""
-    copies: Sequence[Span] = field(default_factory=tuple)
 
 
 def write(seen: Observation, output: Path | None = None) -> Path:
@@ -61,19 +55,7 @@ def read(seen: Observation) -> Beside:
     names += ["array"] * results.arrays.exists()
     dispatch = " and ".join(names) or ("jobs: one job per shard" if seen.shards else "")
     line = one_line(command.decode(errors="replace").strip())
-    return Beside(*_total(seen), line, dispatch, _copies(seen))
-
-
-def _copies(seen: Observation) -> list[Span]:
-    """When shards were copied, as their receipts say it."""
-    if seen.plan is None or not seen.plan.settings.materialize:
-        return []
-    spans = []
-    for shard in list(seen.shards)[:: 1 + len(seen.shards) // _MOST_COPIES]:
-        with suppress(IntegrityError):
-            told = receipts.read(seen.results.shard_receipt(shard), receipts.CopyReceipt)
-            spans.append((told.started, told.finished))
-    return spans
+    return Beside(*_total(seen), line, dispatch)
 
 
 def _total(seen: Observation) -> tuple[Matrix | None, str]:
@@ -98,8 +80,7 @@ def render(
     """The page as text; nothing but the sizes of the result files is read."""
     beside = beside or Beside()
     run, verdict = run_table.of(seen), verdicts.verdict(seen)
-    advice = advise(seen, run) if advice is None else advice
-    spent = tables.spent(seen, run, beside.copies)
+    advice = advise(run) if advice is None else advice
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -112,8 +93,7 @@ def render(
         verify=host.command("verify"),
         bad=verdict.kind in ("failed", "damaged") or bool(seen.failures),
         ended=verdict.kind in ("proven", "unproven"),
-        answers=answers(seen, run, spent, advice),
-        spent=spent,
+        spent=tables.spent(seen, run),
         seconds=seconds,
         advice=[(marked(one.words), marked(one.evidence)) for one in advice],
         style=Markup((_HERE / "page.css").read_text("utf-8")),

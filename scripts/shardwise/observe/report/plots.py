@@ -16,14 +16,13 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import AsinhNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from shardwise.observe.observation import DONE
 from shardwise.observe.report.matrix import Matrix
-from shardwise.observe.run_table import STRAGGLER, RunTable, joined
+from shardwise.observe.run_table import RunTable, joined
 from shardwise.records.timeline import PHASES, Span
 from shardwise.units import count, plain, seconds, share
 
@@ -38,15 +37,15 @@ MOST_DEVICES = 50
 """Rows that are drawn: those with most idle time. The table has all."""
 
 WIDE, NARROW = 780, 350
-"""Widths in CSS pixels, for a desk (and paper) and a phone."""
+"""Widths in CSS pixels: of the timeline, and of what fits a phone."""
 
 _MOST_LANES, _LEAST_GAP = 8, 1 / 200  # a shorter pause, as a share of the run, is not drawn
 _ROW, _LABEL = 38, 16  # pixels of a device's row, and of the label in it
 _CLIPPED = 0.005  # the share of cells that may lie beyond an end of the colour scale
 _BENT = 30.0  # times the typical cell, from which the end of the scale bends it
 
-_NAMES = ("ink", "dim", "line", "idle", "bg", "curve", "limit", "unknown",
-          *(f"p{i}" for i in range(len(PHASES))))  # fmt: skip
+_PHASES = tuple(f"p{i}" for i in range(len(PHASES)))
+_NAMES = ("ink", "dim", "line", "idle", "bg", "unknown", *_PHASES)
 _COLOURS = {name: f"#0{i:x}fed{i:x}" for i, name in enumerate(_NAMES)}
 """Stand-ins that no drawing has otherwise, by the names of the style's variables."""
 
@@ -75,15 +74,15 @@ _TIMELINE = {
 class Plot:
     """A picture with what it shows in words.
 
-    ``key`` is its id in the page; ``pictures`` are the same drawing for a desk and for a phone, or
-    one for both; ``legend`` has the class of the colour, the name and the share of each bar.
+    ``key`` is its id in the page; ``legend`` has the class of the colour, the name and the share of
+    each bar.
     """
 
     key: str
     title: str
     finding: str
     caption: str
-    pictures: Sequence[Markup]
+    picture: Markup
     legend: Sequence[tuple[str, str, str]] = field(default_factory=tuple)
 
 
@@ -137,16 +136,22 @@ def timeline(run: RunTable) -> Plot | None:
     if len(shown) > MOST_DEVICES:
         shown = shown.sort_values("busy", kind="stable")[:MOST_DEVICES].sort_index()
     each = len(run.shards) <= MOST_BARS and shown.lanes.max() <= _MOST_LANES
-    busy = float(run.devices.busy.mean())
     finding = (
         f"{count(len(run.devices), 'device')} worked on {count(len(run.shards), 'shard')} for "
-        f"{seconds(run.seconds)}; each had a shard {share(busy / max(run.seconds, 1e-9))} of that "
+        f"{seconds(run.seconds)}; each had a shard {_busy(run, run.devices.busy.mean())} of that "
         "time."
     )
-    pictures = [_timeline(run, shown, width, each) for width in (WIDE, NARROW)]
-    return Plot(
-        "timeline", "What each device did", finding, _TIMELINE[each], pictures, _legend(run)
-    )
+    if len(run.done):
+        longest = run.done.loc[run.done.seconds.idxmax()]
+        finding += f" A typical shard took {seconds(float(run.done.seconds.median()))}, "
+        finding += f"the longest, {plain(longest.shard)}, {seconds(float(longest.seconds))}."
+    picture = _timeline(run, shown, each)
+    return Plot("timeline", "What each device did", finding, _TIMELINE[each], picture, _legend(run))
+
+
+def _busy(run: RunTable, spent: float) -> str:
+    """What part of the run some seconds are."""
+    return share(spent / max(run.seconds, 1e-9))
 
 
 def _legend(run: RunTable) -> list[tuple[str, str, str]]:
@@ -163,12 +168,11 @@ def _legend(run: RunTable) -> list[tuple[str, str, str]]:
     if run.shards.held_read.isna().any():
         legend.append(("unknown", "at work, but nothing says on what", ""))
     if idle > 0:
-        name = "idle, or an attempt that failed" if run.untimed else "idle"
-        legend.append(("idle", name, share(idle_share)))
+        legend.append(("idle", "nothing, or an attempt that failed", share(idle_share)))
     return legend
 
 
-def _timeline(run: RunTable, shown: pd.DataFrame, width: int, each: bool) -> Markup:
+def _timeline(run: RunTable, shown: pd.DataFrame, each: bool) -> Markup:
     unit, name = next((u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds"))
                       if run.seconds >= 3 * u or u == 1)  # fmt: skip
     titles: list[str] = []
@@ -178,18 +182,17 @@ def _timeline(run: RunTable, shown: pd.DataFrame, width: int, each: bool) -> Mar
         axes.spines["left"].set_visible(False)
         axes.set(yticks=[], ylim=(_ROW * len(shown), 0), xlim=(0, max(run.seconds, 1e-9) / unit))
         axes.set_xlabel(f"{name} since the first shard began")
-        axes.xaxis.set_major_locator(MaxNLocator(4 if width == NARROW else 9))
+        axes.xaxis.set_major_locator(MaxNLocator(9))
         for row, device in enumerate(shown.itertuples()):
             top, high = row * _ROW + _LABEL, _ROW - _LABEL - 4
-            part = device.busy / max(run.seconds, 1e-9)
-            axes.text(0, top - 4, _cut(device.label, (width - 120) // 7), color=_COLOURS["ink"],
+            axes.text(0, top - 4, _cut(device.label, (WIDE - 120) // 7), color=_COLOURS["ink"],
                       fontsize=11, parse_math=False)  # fmt: skip
-            axes.text(1, top - 4, f"{share(part)} at work", ha="right", fontsize=11,
+            axes.text(1, top - 4, f"{_busy(run, device.busy)} at work", ha="right", fontsize=11,
                       color=_COLOURS["dim"], transform=axes.get_yaxis_transform())  # fmt: skip
             axes.broken_barh([(0, run.seconds / unit)], (top, high), color=_COLOURS["idle"])
             own = run.shards[run.shards.key == device.key]
             if each:
-                titles.extend(_bars(axes, run, own, (top, high), unit, len(titles)))
+                _bars(axes, run, own, (top, high), unit, titles)
             else:
                 spans = worked(run, _merged(run, own)) / unit
                 axes.broken_barh([(a, b - a) for a, b in spans], (top, high), color=_COLOURS["p3"])
@@ -197,7 +200,7 @@ def _timeline(run: RunTable, shown: pd.DataFrame, width: int, each: bool) -> Mar
             axes.axvline(float(worked(run, end)) / unit, color=_COLOURS["ink"], ls=":", lw=1)
 
     height = _ROW * len(shown) + 54
-    return _draw(width, height, "What each device did over time", paint, 18, titles)
+    return _draw(WIDE, height, "What each device did over time", paint, 18, titles)
 
 
 def _cut(text: str, most: int) -> str:
@@ -205,38 +208,26 @@ def _cut(text: str, most: int) -> str:
 
 
 def _bars(
-    axes: Axes, run: RunTable, own: pd.DataFrame, place: Span, unit: int, first: int
-) -> list[str]:
-    """A bar for each shard, its phases from left to right; returns what to tell of each."""
+    axes: Axes, run: RunTable, own: pd.DataFrame, place: Span, unit: int, titles: list[str]
+) -> None:
+    """A bar for each shard, its phases from left to right; adds what to tell of each."""
     top, high = place[0], place[1] / (own.lane.max() + 1)
-    boxes, colours, outlines, titles = [], [], [], []
     begins, ends = worked(run, own.begin) / unit, worked(run, own.end) / unit
     for bar, begin, end in zip(own.itertuples(), begins, ends, strict=True):
-        low, up = top + bar.lane * high, top + (bar.lane + 1) * high - 1
+        row = top + bar.lane * high, high - 1
         held = [getattr(bar, f"held_{phase}") for phase in PHASES]
-        total = sum(held)
-        parts = [(f"p{i}", spent / total) for i, spent in enumerate(held)] if total > 0 else []
+        parts = dict(zip(_PHASES, held, strict=True)) if sum(held) > 0 else {}
         if not parts and bar.state == DONE:
-            parts = [("unknown", 1.0)]
-        at = begin
-        for name, part in parts:
-            if part > 0:
-                boxes.append(_box(at, at + part * (end - begin), low, up))
-                colours.append(_COLOURS[name])
-            at += part * (end - begin)
-        outlines.append(_box(begin, end, low, up))
+            parts = {"unknown": 1.0}
+        widths = np.array(list(parts.values())) * (end - begin) / max(sum(parts.values()), 1e-300)
+        edges = begin + np.cumsum(widths) - widths
+        axes.broken_barh(list(zip(edges, widths, strict=True)), row, linewidth=0, clip_on=False,
+                         facecolors=[_COLOURS[name] for name in parts])  # fmt: skip
+        style = ("solid", "bg") if bar.state == DONE else ("dashed", "ink")
+        axes.broken_barh([(begin, end - begin)], row, facecolors="none", linewidth=1,
+                         linestyle=style[0], edgecolors=_COLOURS[style[1]], clip_on=False,
+                         urls=[f"shard:{len(titles)}"])  # fmt: skip
         titles.append(_title(bar, held))
-    axes.add_collection(PolyCollection(boxes, facecolors=colours, linewidths=0, clip_on=False))
-    styles = ["solid" if state == DONE else "dashed" for state in own.state]
-    edges = [_COLOURS["bg" if state == DONE else "ink"] for state in own.state]
-    links = [f"shard:{first + number}" for number in range(len(titles))]
-    axes.add_collection(PolyCollection(outlines, facecolors="none", edgecolors=edges, linewidths=1,
-                                       linestyles=styles, urls=links, clip_on=False))  # fmt: skip
-    return titles
-
-
-def _box(left: float, right: float, low: float, high: float) -> list[tuple[float, float]]:
-    return [(left, low), (right, low), (right, high), (left, high)]
 
 
 def _title(bar: Any, held: Sequence[float]) -> str:
@@ -247,44 +238,11 @@ def _title(bar: Any, held: Sequence[float]) -> str:
     return "\n".join([f"Shard {plain(bar.shard)}: {seconds(bar.seconds)}{so_far}", *parts])
 
 
-def _merged(run: RunTable, own: pd.DataFrame) -> list[Span]:
+def _merged(run: RunTable, own: pd.DataFrame) -> np.ndarray:
     """The times in which a device had shards, without pauses too short to be seen."""
-    spans: list[Span] = []
-    for begin, end in joined(own):
-        if spans and begin - spans[-1][1] < _LEAST_GAP * run.seconds:
-            spans[-1] = spans[-1][0], end
-        else:
-            spans.append((begin, end))
-    return spans
-
-
-def durations(run: RunTable) -> Plot | None:
-    """How long the shards took; None where fewer than two are done."""
-    took = run.done.seconds.to_numpy()
-    if len(took) < 2:
-        return None
-    unit, name = (60, "minutes") if took.max() >= 180 else (1, "seconds")
-
-    def paint(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        top = max(float(took.max()), 1.6 * run.typical, 1e-3) / unit
-        axes.hist(took / unit, bins=min(30, 5 + len(took) // 4), range=(0, top),
-                  color=_COLOURS["curve"])  # fmt: skip
-        axes.axvline(run.typical / unit, color=_COLOURS["ink"], lw=1)
-        if run.enough:
-            axes.axvline(STRAGGLER * run.typical / unit, color=_COLOURS["limit"], ls="--", lw=1)
-        axes.set(xlabel=f"{name} that a shard took", ylabel="shards", xlim=(0, top))
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-
-    finding = (
-        f"A typical shard took {seconds(run.typical)}, the longest {seconds(float(took.max()))}."
-    )
-    caption = "How many shards took how long. The solid line is the median."
-    if run.enough:
-        caption += f" The dashed line is {STRAGGLER:g} times that."
-    return Plot("durations", "How long the shards took", finding, caption,
-                [_draw(NARROW, 240, "How many shards took how long", paint)])  # fmt: skip
+    spans = np.array(joined(own))
+    pauses = spans[1:, 0] - spans[:-1, 1] >= _LEAST_GAP * run.seconds
+    return np.stack([spans[np.r_[True, pauses], 0], spans[np.r_[pauses, True], 1]], axis=1)
 
 
 # The sum.
@@ -292,56 +250,44 @@ def durations(run: RunTable) -> Plot | None:
 
 def heat_map(matrix: Matrix, name: str) -> Plot:
     """The matrix as a picture."""
-    caption = (
-        "A cell is an element, of a larger matrix the mean of a block (of absolute values where "
-        "they are complex), so a single outlier looks weaker than it is: the figures beside it "
-        f"have the extremes. Colours end where {100 * _CLIPPED:g} % of the cells lie beyond."
-    )
-    if matrix.step > 1:
-        caption += f" The file is large: one row of {matrix.step} was read."
-    finding = _between(matrix)
-    if missing := int(np.isnan(matrix.cells).sum()):
-        finding += f" {count(missing, 'cell')} with NaN or infinite elements, in magenta."
-    title = "{}, {:,} × {:,}".format(name, *matrix.shape)
-    return Plot("sum", title, finding, caption, [_heat_map(matrix, name)])
-
-
-def _heat_map(matrix: Matrix, name: str) -> Markup:
+    rows, columns = matrix.shape
     cells, factor = matrix.cells, 1.0
     finite = cells[np.isfinite(cells)]
+    finding = "No element is finite."
+    if matrix.low <= matrix.high:
+        finding = f"Elements lie between {matrix.low:.8g} and {matrix.high:.8g}."
+    if matrix.nonfinite:
+        finding += f" {count(matrix.nonfinite, 'element')} NaN or infinite, in magenta."
+    if cells.shape != matrix.shape:
+        finding += f" {cells.shape[0]} × {cells.shape[1]} elements, at even distances, are shown."
     largest = float(np.abs(finite).max(initial=0.0))
     if largest > 1e100 or 0 < largest < 1e-100:  # beyond what a colour scale can compute with
         factor = 10.0 ** np.floor(np.log10(largest))
         cells, finite = cells / factor, finite / factor
     norm, colours = colour_scale(finite)
-    rows, columns = matrix.shape
     height = round(270 * min(max(rows / columns, 0.5), 2.0)) + 104
 
     def paint(figure: Figure) -> None:
-        axes = figure.add_subplot()
+        axes = figure.add_subplot(xlabel="column", ylabel="row")
         map_ = mpl.colormaps[colours].with_extremes(bad="#ff00c8")
         image = axes.imshow(
             cells, map_, norm, aspect="auto", interpolation="none", extent=(0, columns, rows, 0)
         )
-        below, above = (finite < norm.vmin).any(), (finite > norm.vmax).any()
-        ends = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}
-        bar = figure.colorbar(image, ax=axes, extend=ends[below, above], location="bottom",
-                              fraction=0.05, pad=52 / height, aspect=25)  # fmt: skip
-        bar.set_ticks(np.unique([norm.inverse(at) for at in (0, 0.25, 0.5, 0.75, 1)]))
-        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v * factor:.2g}"))
+        bar = figure.colorbar(image, ax=axes, extend="both", location="bottom", fraction=0.05,
+                              pad=52 / height, aspect=25)  # fmt: skip
+        bar.set_ticks(np.unique([norm.inverse(at) for at in (0, 0.5, 1)]))
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v * factor:.3g}"))
         bar.outline.set_visible(False)
-        axes.set(xlabel="column", ylabel="row")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(4, integer=True))
 
-    return _draw(NARROW, height, f"Heat map of {name}", paint, bottom=22)
-
-
-def _between(matrix: Matrix) -> str:
-    if matrix.low is None or matrix.high is None:
-        return "No element is finite."
-    what = "Absolute values" if matrix.complex else "Elements"
-    return f"{what} lie between {matrix.low:.4g} and {matrix.high:.4g}."
+    caption = (
+        "A cell is an element (of complex numbers the absolute value); of a larger matrix rows and "
+        f"columns are left out. Colours end where {100 * _CLIPPED:g} % of the cells lie beyond."
+    )
+    title = f"{name}, {rows:,} × {columns:,}"
+    picture = _draw(NARROW, height, f"Heat map of {name}", paint, bottom=22)
+    return Plot("sum", title, finding, caption, picture)
 
 
 def colour_scale(found: np.ndarray) -> tuple[Normalize, str]:
@@ -350,17 +296,12 @@ def colour_scale(found: np.ndarray) -> tuple[Normalize, str]:
     Symmetric about zero where both signs are there; linear near zero and logarithmic beyond, where
     its end is far above the typical cell.
     """
-    found = found if found.size else np.array([0.0, 1.0])
+    found = found if found.size else np.zeros(1)
     low, high = (float(end) for end in np.quantile(found, (_CLIPPED, 1 - _CLIPPED)))
-    if low == high:
-        low, high = float(found.min()), float(found.max())
     if low == high:
         return Normalize(low - (abs(low) or 1.0), high + (abs(high) or 1.0)), "cividis"
     end, typical = max(abs(low), abs(high)), float(np.median(np.abs(found[found != 0])))
+    scale = AsinhNorm(typical) if end > _BENT * typical else Normalize()
     signed = low < 0 < high
-    if signed:
-        low, high = -end, end
-    bent = end > _BENT * typical
-    return (AsinhNorm(typical, low, high) if bent else Normalize(low, high)), (
-        "RdBu_r" if signed else "cividis"
-    )
+    scale.vmin, scale.vmax = (-end, end) if signed else (low, high)
+    return scale, "RdBu_r" if signed else "cividis"

@@ -9,33 +9,14 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from shardwise.files.paths import place
-from shardwise.observe.observation import DAMAGED, DONE, FAILED, RUNNING, Observation, Sighting
-from shardwise.observe.report.matrix import Matrix
-from shardwise.observe.report.plots import PHASE_NAMES
-from shardwise.observe.run_table import RunTable, throttled
+from shardwise.observe.observation import DAMAGED, FAILED, Observation, Sighting
+from shardwise.observe.run_table import RunTable, joined
 from shardwise.plan.plan import Plan
-from shardwise.records.timeline import PHASES, STAGES, Span, length, union
-from shardwise.units import (
-    DASH,
-    any_clock,
-    count,
-    figure,
-    human_bytes,
-    inside,
-    plain,
-    rate,
-    seconds,
-    share,
-)
+from shardwise.records.timeline import PHASES, length, union
+from shardwise.units import DASH, count, decimal, figure, human_bytes, plain, seconds, share
 
-MOST_ROWS = 200
-"""Failures, retries and settings that are listed."""
-
-MOST_SHARDS = 1000
-"""Shards of the table, the longest first; the ledger has all."""
-
-_MOST_LATE = 20
+MOST_ROWS = 1000
+"""Rows of a table."""
 
 Cell = str | Markup
 Pair = tuple[str, Cell]
@@ -56,13 +37,12 @@ class Table:
 
 
 def _table(
-    heads: Sequence[str], rows: Rows, texts: Sequence[int] = (),
-    most: int = MOST_ROWS,
-) -> Table | None:  # fmt: skip
-    """A table of the first rows; None where there are none."""
-    more = len(rows) - most
+    heads: Sequence[str], rows: Rows, texts: Sequence[int] = (), every: int = 0
+) -> Table | None:
+    """A table of the first rows, of so many, if not all are given; None where there are none."""
+    more = max(every, len(rows)) - MOST_ROWS
     note = f"… and {more:,} more; ledger.tsv and logs/ have all." if more > 0 else ""
-    return Table(heads, rows[:most], frozenset(texts), note) if rows else None
+    return Table(heads, rows[:MOST_ROWS], frozenset(texts), note) if rows else None
 
 
 # The run.
@@ -87,7 +67,7 @@ def facts(seen: Observation, run: RunTable, dispatch: str) -> list[Pair]:
         pairs.append(("reduce", f"{words}; ranks: {seen.summary.ranks}"))
     if joules := _values(seen.done, "energy_joules"):
         part = "" if len(joules) == len(seen.done) else f", of {count(len(joules), 'shard')}"
-        pairs.append(("energy", f"{rate(sum(joules) / 3600, 'Wh')}{part}"))
+        pairs.append(("energy", f"{decimal(sum(joules) / 3600, 'Wh')}{part}"))
     pairs.append(("results folder", plain(seen.results.root)))
     return pairs
 
@@ -99,38 +79,33 @@ def _planned(plan: Plan) -> Iterator[Pair]:
     size = f"{rows:,} × {columns:,}, {plain(plan.dtype)}, {nbytes}"
     yield "matrices", f"{problem.matrices:,} of {size}"
     yield "product of each", plain(problem.product)
-    source = inside(plan.facts.config, "input")
-    yield "input", plain(source) if source else "a generated stack (synthetic)"
+    yield "input", plain(plan.facts.config.get("input") or "a generated stack (synthetic)")
     kept = {"products": "every product", "sum": "the sum of each shard"}
     yield "kept", kept.get(settings.keep, plain(settings.keep))
     how = f"backend {settings.backend}, precision {settings.precision}"
     yield "computed with", plain(how + ("" if settings.verify else ", not proven: verify is false"))
 
 
-def spent(seen: Observation, run: RunTable, copies: Sequence[Span]) -> list[tuple[str, str, float]]:
+def spent(seen: Observation, run: RunTable) -> list[tuple[str, str, float]]:
     """Where the total time of the run went: the class of its colour, a name, and seconds.
 
-    Each moment from the plan to the last result counts once, for the first of these that was at
-    work then: shards, reduce, copies. The rest is waiting. Breaks between runs do not count.
+    Each moment from the plan to the last result counts once: for the shards, else the reduce, else
+    what comes before: copies, the queue, the start of processes. Breaks between runs do not count.
     """
     spans, planned = list(run.stretches), seen.plan.facts.made if seen.plan else None
     if planned is None or not spans or planned.time > spans[0][0]:
         return []
-    begin = planned.time
-    at_work = union(zip(run.shards.begin.tolist(), run.shards.end.tolist(), strict=True))
+    at_work = joined(run.shards)
     reduce = [(own.started, own.finished)] if (own := seen.summary) else []
     reduce = [span for span in reduce if spans[-1][0] < span[0] <= span[1]]
     last = max(end for _, end in [*spans, *reduce])
     breaks = sum(b - a for (_, a), (b, _) in pairwise(spans))
-    known, before, made = [], 0.0, []
-    for kind, name, own in (("p3", "computing shards", at_work), ("p1", "reduce", reduce),
-                            ("p5", "copying shards", copies)):  # fmt: skip
-        known = union([*known, *((max(a, begin), b) for a, b in own if b > begin)])
-        made.append((kind, name, length(known) - before))
-        before = length(known)
-    computing, reducing, copying = made
-    waiting = ("p0", "queue and start", max(0.0, last - begin - breaks - before))
-    return [row for row in (waiting, copying, computing, reducing) if row[2] > 0]
+    computing = length(at_work)
+    reducing = length(union([*at_work, *reduce])) - computing
+    rest = max(0.0, last - planned.time - breaks - computing - reducing)
+    rows = [("p0", "copies, queue and start", rest), ("p3", "computing shards", computing),
+            ("p1", "reduce", reducing)]  # fmt: skip
+    return [row for row in rows if row[2] > 0]
 
 
 def files(seen: Observation) -> tuple[Table | None, str]:
@@ -154,17 +129,6 @@ def link(path: str | None) -> Cell:
     return Markup('<a href="{}">{}</a>').format(address, plain(path))
 
 
-def elements(matrix: Matrix) -> list[Pair]:
-    """The figures of the sum's elements."""
-    what = " absolute value" if matrix.complex else ""
-    rows = f", of every {matrix.step}th row" if matrix.step > 1 else ""
-    return [
-        (f"least{what}{rows}", DASH if matrix.low is None else f"{matrix.low:.8g}"),
-        (f"greatest{what}{rows}", DASH if matrix.high is None else f"{matrix.high:.8g}"),
-        (f"NaN or infinite elements{rows}", f"{matrix.nonfinite:,}"),
-    ]
-
-
 def statistics(seen: Observation) -> list[Pair]:
     """The scalars of the summary, over all elements of all products."""
     pairs: list[Pair] = []
@@ -182,27 +146,6 @@ def statistics(seen: Observation) -> list[Pair]:
 # The shards.
 
 
-def late(run: RunTable) -> Table | None:
-    """The stragglers, each with what took longer than in a typical shard."""
-    usual = {phase: float(run.timed[f"held_{phase}"].median()) for phase in PHASES}
-    rows: Rows = []
-    for row in run.late.itertuples():
-        held = {phase: getattr(row, f"held_{phase}") for phase in PHASES}
-        reasons = [f"attempt {row.attempts:.0f}"] if row.attempts > 1 else []
-        if held["read"] >= 0:
-            phase = max(PHASES, key=lambda name: held[name] - usual[name])
-            name, took = PHASE_NAMES[PHASES.index(phase)], seconds(held[phase])
-            reasons.insert(0, f"{name} took {took} instead of {seconds(usual[phase])}")
-        reasons += _throttled([run.seen.shards[row.shard]])
-        times = f"{row.seconds / run.typical:.2g} × the median"
-        rows.append([plain(row.shard), row.label, seconds(row.seconds), times, "; ".join(reasons)])
-    return _table(["shard", "device", "took", "that is", "why"], rows, [1, 4], _MOST_LATE)
-
-
-def _throttled(own: Sequence[Sighting]) -> list[str]:
-    return [f"slowed down by {name} for {seconds(lost)}" for name, lost in throttled(own).items()]
-
-
 def shards(run: RunTable) -> Table | None:
     """The shards with their times, the longest first."""
     heads = ["shard", "device", "state", "began after", "took", *PHASES, "attempts"]
@@ -211,25 +154,9 @@ def shards(run: RunTable) -> Table | None:
         [plain(row.shard), row.label, row.state, seconds(row.begin - run.begin),
          seconds(row.seconds), *(seconds(getattr(row, f"held_{phase}")) for phase in PHASES),
          f"{row.attempts:.0f}"]
-        for row in slowest[:MOST_SHARDS].itertuples()
+        for row in slowest[:MOST_ROWS].itertuples()
     ]  # fmt: skip
-    note = f"The {MOST_SHARDS:,} longest of {len(slowest):,} shards; ledger.tsv has all."
-    return (
-        Table(heads, rows, frozenset([1, 2]), note * (len(slowest) > len(rows))) if rows else None
-    )
-
-
-def rates(run: RunTable) -> Table | None:
-    """How fast each stage was on each node, while it was at work."""
-    rows: Rows = []
-    for node, own in run.timed.groupby("node"):
-        cells = [plain(node)]
-        for stage in STAGES:
-            unit = "FLOP/s" if stage == "compute" else "B/s"
-            busy = float(own[f"busy_{stage}"].sum()) / max(float(own.seconds.sum()), 1e-9)
-            cells.append(f"{rate(run.rate(stage, node), unit)}, {share(min(1.0, busy))}")
-        rows.append(cells)
-    return _table(["node", *STAGES], rows)
+    return _table(heads, rows, [1, 2], len(slowest))
 
 
 # What failed.
@@ -237,13 +164,10 @@ def rates(run: RunTable) -> Table | None:
 
 def failed(seen: Observation) -> list[tuple[str, Table]]:
     """All that went wrong, each table with its title."""
-    problems: Rows = [[f"{n}", plain(text)] for n, text in enumerate(seen.problems, 1)]
-    parts = [
-        ("Without a result", failures(seen)),
-        ("Remarks", _table(["", "what was found in the results folder"], problems, [1])),
-        ("Devices in quarantine", quarantined(seen)),
-        ("More than one attempt", retries(seen)),
-    ]
+    remarks = [*seen.problems, *(f"in quarantine: {entry}" for entry in seen.quarantined)]
+    numbered: Rows = [[f"{n}", plain(text)] for n, text in enumerate(remarks, 1)]
+    found = _table(["", "what was found in the results folder"], numbered, [1])
+    parts = [("Without a result", failures(seen)), ("Remarks", found)]
     return [(name, table) for name, table in parts if table]
 
 
@@ -262,29 +186,7 @@ def failures(seen: Observation) -> Table | None:
     return _table(["shard", "why", "state", "attempts", "log"], rows, [1, 2, 4])
 
 
-def retries(seen: Observation) -> Table | None:
-    """Shards that took more than one attempt."""
-    again = [own for own in seen.shards.values() if own.attempts > 1
-             and own.state in (DONE, RUNNING)]  # fmt: skip
-    rows: Rows = [
-        [plain(own.shard), str(own.attempts), own.state, plain(own.device.label) if own.device
-         else DASH, link(f"logs/multiply/{place(own.shard)}.log")]
-        for own in sorted(again, key=lambda own: -own.attempts)
-    ]  # fmt: skip
-    return _table(["shard", "attempts", "now", "device", "log"], rows, [2, 3, 4])
-
-
-def quarantined(seen: Observation) -> Table | None:
-    """Devices that no task takes now."""
-    rows: Rows = [
-        [*map(plain, (own.uuid, own.host, own.why, own.shard)), any_clock(own.time),
-         any_clock(own.expires)]
-        for own in seen.quarantined
-    ]  # fmt: skip
-    return _table(["device", "node", "why", "shard", "since", "until"], rows, [1, 2, 3, 4, 5])
-
-
-# Devices, versions, config.
+# Devices.
 
 
 def devices(seen: Observation, run: RunTable) -> Table | None:
@@ -304,6 +206,16 @@ def devices(seen: Observation, run: RunTable) -> Table | None:
     heads = ["device", "shards", "at work", "matrices/s", "utilisation", "power", "hottest",
              "remarks"]  # fmt: skip
     return _table(heads, rows, [7])
+
+
+def _throttled(own: Sequence[Sighting]) -> Iterator[str]:
+    """For how long devices ran slower than they can, by reason."""
+    total: Counter[str] = Counter()
+    for reasons in _values(own, "throttled_seconds"):
+        total.update(reasons)
+    for name, lost in total.items():
+        if lost:
+            yield f"slowed down by {plain(name.replace('_', ' '))} for {seconds(lost)}"
 
 
 def _telemetry(own: Sequence[Sighting]) -> Iterator[str]:
@@ -326,37 +238,3 @@ def _mean(own: Sequence[Sighting], key: str) -> float | None:
              if each.telemetry and each.telemetry[key]]  # type: ignore[literal-required] # fmt: skip
     weight = sum(lasted for _, lasted in pairs)
     return sum(value * lasted for value, lasted in pairs) / weight if weight > 0 else None
-
-
-def versions(seen: Observation) -> Table | None:
-    """The software of the products and of the sum."""
-    rows: Rows = []
-    if seen.summary is not None:
-        for own in seen.summary.made_by["software"]:
-            made = f"products of {figure(own['shards'])} shards"
-            rows.append([made, *_software(own["commit"], own["versions"])])
-        rows.append(["the sum", *_software(seen.summary.commit, seen.summary.versions)])
-    if seen.plan is not None and (planned := seen.plan.facts.made):
-        rows.append(["the plan", *_software(planned.commit, planned.versions)])
-    return _table(["made", "commit", "versions"], rows, [1, 2])
-
-
-def _software(commit: str | None, versions: Mapping[str, str]) -> tuple[str, str]:
-    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return plain(commit or DASH), plain(listed)
-
-
-def config(seen: Observation) -> Table | None:
-    """The config of the plan, key by key."""
-    items = (seen.plan.facts.config if seen.plan else {}) or {}
-    rows: Rows = [[plain(key), plain(_value(own))] for key, own in items.items()]
-    return _table(["key", "value"], rows, [1])
-
-
-def _value(value: Any) -> str:
-    """A value as YAML has it, near enough to be copied."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_value(own)}" for key, own in value.items()) + "}"
-    return "[" + ", ".join(map(_value, value)) + "]" if isinstance(value, list) else str(value)

@@ -1,0 +1,101 @@
+"""A real browser without windows: one process for each look at a page, told by its command line.
+
+No port is opened, nothing outside of the folder is written, and no name of a host is resolved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.image import imread
+
+from tests.browser import packages
+
+LOOK = Path(__file__).with_name("look.js").read_text()
+LIMIT_S = 120
+
+# The sandbox needs rights that a container lacks; only pages of our own are opened.
+_OPTIONS = (
+    "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-quic",
+    "--disable-background-networking", "--hide-scrollbars", "--force-color-profile=srgb",
+    "--font-render-hinting=none", "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--enable-logging=stderr",
+)  # fmt: skip
+
+
+class Browser:
+    """A browser whose profile and caches lie in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        prefix = packages.ensure()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._program = folder, prefix / packages.PROGRAM
+        fonts = folder / "fonts.conf"
+        fonts.write_text(
+            '<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>'
+            f"<dir>{prefix / 'usr/share/fonts'}</dir>"
+            f"<cachedir>{folder / 'fonts'}</cachedir></fontconfig>"
+        )
+        # Some packages keep libraries in a folder of their own, which their programs know by its
+        # place on the system: so pulseaudio does.
+        libraries = [str(path) for top in ("usr/lib", "lib") for path in (prefix / top, *(
+            prefix / top).glob("*-linux-gnu"), *(prefix / top).glob("*-linux-gnu/*/"))]  # fmt: skip
+        self._environment = {
+            "PATH": os.defpath, "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8",
+            "TZ": "UTC", "FONTCONFIG_FILE": str(fonts), "LD_LIBRARY_PATH": ":".join(libraries),
+        }  # fmt: skip
+
+    def run(
+        self, page: Path, *words: str, width: int = 1200, height: int = 900, scheme: str = "light"
+    ) -> str:
+        """Open a page in a window of so many CSS pixels; return what is printed.
+
+        Whatever the page complains of in the browser's console is an error: it includes all that
+        it tries to fetch.
+        """
+        told = (f"--user-data-dir={self._folder / 'profile'}", f"--window-size={width},{height}",
+                f"--blink-settings=preferredColorScheme={int(scheme == 'light')}")  # fmt: skip
+        done = subprocess.run(
+            [self._program, *_OPTIONS, *told, *words, page.resolve().as_uri()],
+            env=self._environment, capture_output=True, text=True, timeout=LIMIT_S, check=True,
+        )  # fmt: skip
+        assert re.findall(r".*:CONSOLE.*", done.stderr) == []
+        return done.stdout
+
+    def look(self, page: Path, width: int, scheme: str = "light", paper: bool = False) -> Any:
+        """All that ``look.js`` finds out of a copy of the page that allows this one script.
+
+        ``paper`` shows what holds in print, where nobody prefers a scheme.
+        """
+        text = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text())
+        if paper:
+            text = text.replace("@media screen", "@media speech")
+            text = text.replace("@media print", "@media screen")
+        copy = self._folder / "copy.html"
+        copy.write_text(
+            f"{text}<script>addEventListener('load', () => {{ const found = {LOOK}\n"
+            "document.body.textContent = JSON.stringify(found); })</script>"
+        )
+        printed = self.run(copy, "--dump-dom", width=width, scheme=scheme)
+        body = printed.partition("<body>")[2].rpartition("</body>")[0]
+        for name, letter in (("lt", "<"), ("gt", ">"), ("nbsp", "\u00a0"), ("amp", "&")):
+            body = body.replace(f"&{name};", letter)
+        return json.loads(body)
+
+    def picture(self, page: Path, width: int, height: int, scheme: str = "light") -> np.ndarray:
+        """The page as it is drawn, to so many pixels from its top: ``(rows, columns, 3)``."""
+        file = self._folder / "page.png"
+        self.run(page, f"--screenshot={file}", width=width, height=height, scheme=scheme)
+        return imread(file)[:, :, :3]
+
+    def paper(self, page: Path) -> bytes:
+        """The page as PDF, as it would be printed."""
+        file = self._folder / "page.pdf"
+        self.run(page, f"--print-to-pdf={file}")
+        return file.read_bytes()
