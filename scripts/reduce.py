@@ -40,18 +40,13 @@ if __name__ == "__main__":
     arguments = cli.parser(__doc__)
     cli.add_plan(arguments)
     cli.add_ranks(arguments)
-    arguments.add_argument(
-        "--statistics", nargs="+", choices=STATISTICS, default=["sum"], metavar="NAME",
-        help=f"what to write over all products: {', '.join(STATISTICS)}",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--time-limit", type=cli.seconds, default=memory.REDUCE_LIMIT_SECONDS, metavar="SECONDS",
-        help="how long a rank may give no sign of life, or wait for one file, before all ranks are "
-        "ended with 75; inf: for ever",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--save-every", type=cli.seconds, default=memory.REDUCE_SAVE_SECONDS, metavar="SECONDS",
-        help="how often unfinished work is written to partial/, where the next reduce finds it; "
-        "inf: never",
-    )  # fmt: skip
+    add, words = arguments.add_argument, f"what to write: {', '.join(STATISTICS)} of all products"
+    add("--statistics", nargs="+", choices=STATISTICS, default=["sum"], metavar="NAME", help=words)
+    seconds = {"type": cli.seconds, "metavar": "SECONDS"}
+    words = "how long a rank may give no sign of life, or wait for one file, before all ranks are "
+    words += "ended with 75; inf: for ever"
+    add("--time-limit", default=memory.REDUCE_LIMIT_SECONDS, help=words, **seconds)
+    words = "how often unfinished work is written to partial/, where the next reduce finds it; "
+    words += "inf: never"
+    add("--save-every", default=memory.REDUCE_SAVE_SECONDS, help=words, **seconds)
     cli.run(main, arguments, mpi=_ranks)

@@ -1,4 +1,4 @@
-"""Processes of this machine, whatever they compute: run apart, watched, cleared up after.
+"""Processes of this machine, whatever they compute: run apart, watched.
 
-Code or a process number comes in; how a process ended, hangs, or what it left goes out.
+Code or a process number comes in; how a process ended, or hangs, goes out.
 """

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
@@ -43,15 +44,19 @@ def words(status: int | None) -> str:
         return f"ended its process with os._exit({status}) or the like"
     number = -status
     with contextlib.suppress(ValueError):
-        return f"was killed by signal {number} ({signal.Signals(number).name})"
+        hint = "; out of host memory?" if number == signal.SIGKILL else ""
+        return f"was killed by signal {number} ({signal.Signals(number).name}{hint})"
     return f"was killed by signal {number}"
 
 
-def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
+def run(
+    work: Callable[[], Any], limit: float | None = None, forward: Collection[int] = ()
+) -> Ending:
     """Run some work in a child process, and end that with all that it has started.
 
     The work must raise nothing and return what JSON can write in some 4 MiB, within the limit in
-    seconds, if any. This process must have no other threads. What the child prints goes to stderr.
+    seconds, if any. This process must have no other threads. What the child prints goes to stderr;
+    the signals to forward go to the child, too.
     """
     adopt()
     others = children()
@@ -59,16 +64,29 @@ def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
+    # Until both processes are ready for them: a child that its parent does not know would go on.
+    held = {signal.SIGTERM, signal.SIGINT, *forward}
+    signal.pthread_sigmask(signal.SIG_BLOCK, held)
     child = os.fork()
     if child == 0:
-        _work(work, board, parent)
+        _work(work, board, parent, held)
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        _signal(child, number)
+        if callable(handler := before[number]):
+            handler(number, frame)
+
+    before = {number: signal.signal(number, tell) for number in forward}
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         status = _wait(child, limit)
     except BaseException:  # Ctrl-C, or SIGTERM: the child removes its temporary files
         _signal(child, signal.SIGTERM)
         _wait(child, _GRACE_SECONDS)
         raise
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         sweep(spare=others)
     result = None
     with contextlib.suppress(ValueError):
@@ -76,10 +94,11 @@ def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
     return Ending(result, status)
 
 
-def _work(work: Callable[[], Any], board: mmap.mmap, parent: int) -> None:
+def _work(work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collection[int]) -> None:
     """Work in the child, and end it without waiting for anything."""
     code = 1
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         os.setsid()
         end_with_parent(signal.SIGKILL)
         if os.getppid() == parent:

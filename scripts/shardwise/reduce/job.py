@@ -320,12 +320,12 @@ class _Job:
             if place:
                 return (
                     f": so is {what}, which was computed under nonfinite: allow. {key}: {place}; "
-                    f"correct it, or set nonfinite: allow{nonfinite.again(plan, key, place.matrix)}"
+                    "correct it, or set nonfinite: allow"
                 )
         where = nonfinite.files_of(plan, "input", start, stop)
         return (
             f": so does {what}, although the input ({where}) is finite; scale the input, or set "
-            f"nonfinite: allow{nonfinite.again(plan, 'product', start)}"
+            "nonfinite: allow"
         )
 
     def _element_of(self, number: int, element: int) -> np.ndarray:

@@ -4,7 +4,6 @@ Each launcher tells its processes in variables of its own that they are ranks. m
 only in a process that is one: whoever imports it is a rank already.
 """
 
-import ctypes
 import importlib
 import json
 import logging
@@ -12,27 +11,25 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
-from shardwise.processes import leftovers
+from shardwise.processes import contain
 from shardwise.reduce import rank_limits
 
 log = logging.getLogger(__name__)
 
 DEFAULT_RANKS = 2
 
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _SQUEUE_SECONDS = 30
 
 _STARTED = "SHARDWISE_RANKS"
@@ -244,7 +241,9 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     takes the place of this process, with its signals and its exit code.
     """
     if is_rank():
-        _end_with_parent()
+        # Where a job over several hosts is deleted, the launcher is killed, and what it had started
+        # on another host may end without its ranks: they would work on, unknown to the scheduler.
+        contain.end_with_parent()
         _own_grant(os.environ)
         return
     if ranks == 1 and launcher in (None, "auto"):
@@ -289,8 +288,19 @@ def _started() -> Any:
     with ThreadPoolExecutor(1) as pool:  # only here: whoever imports it is a rank
         mpi = pool.submit(importlib.import_module, "mpi4py.MPI").result()
     mpi.COMM_WORLD.Barrier()  # all ranks of this node have the memory that they share
-    leftovers.nameless()
+    _unlink_segments()
     return mpi
+
+
+def _unlink_segments() -> None:
+    """Take the names of this rank's segments of shared memory, once all ranks have them.
+
+    MPICH would do so when it ends, which a killed rank does not. So they go with the last rank.
+    """
+    maps = Path("/proc/self/maps").read_text(errors="replace")
+    for name in set(re.findall(r"/\S*mpich_shm_\S+$", maps, re.MULTILINE)):
+        with suppress(OSError):  # another rank was first
+            os.unlink(name)
 
 
 def get_world(
@@ -310,14 +320,3 @@ def get_world(
     if comm.size != (count or comm.size):
         raise InputError(f"{stage}: asked for {count} ranks, but MPI has {comm.size}: {remedy}")
     return comm
-
-
-def _end_with_parent() -> None:
-    """Have the kernel end this rank when the process that started it ends, on Linux.
-
-    Where a job over several hosts is deleted, the launcher is killed, and what it had started on
-    another host may end without ending its ranks: they would work on, unknown to the scheduler.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -20,7 +20,7 @@ import numpy as np
 from shardwise.errors import IntegrityError, ShardwiseError, TryAgain, of_code, of_system
 from shardwise.files.checksum import raw_bytes
 from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
-from shardwise.reduce.comm import Comm, Request
+from shardwise.reduce.comm import Comm, Request, abort
 
 
 def describe_arrays(arrays: Iterable[np.ndarray]) -> str:
@@ -124,7 +124,7 @@ class Peers:
     def _end(self, what: str) -> None:
         """End all ranks at once."""
         log.error("reduce: %s; all ranks end, nothing was committed: try again", what)
-        self._comm.Abort(TryAgain.exit_code)
+        abort(self._comm, TryAgain.exit_code)
 
     @contextmanager
     def sharing_errors(self) -> Iterator[None]:

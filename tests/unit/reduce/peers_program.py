@@ -5,37 +5,9 @@ import signal
 import sys
 import time
 
-import numpy as np
 from mpi4py import MPI
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
 from shardwise.reduce.peers import Peers
-
-
-def exchange(peers: Peers) -> None:
-    """Everything that works, in one world."""
-    rank, size = peers.rank, peers.size
-    assert peers.broadcast(np.arange(5, dtype=np.uint8) if rank == 0 else None).tolist() == [
-        0, 1, 2, 3, 4,
-    ]  # fmt: skip
-    assert peers.broadcast(np.zeros(0, np.uint8) if rank == 0 else None).size == 0
-    found = peers.xor(np.array([1 << rank, 255], np.uint8))
-    assert found.tolist() == [(1 << size) - 1, 255 * (size % 2)]
-    for begin, end in ((0, size), (0, 1), (1, size)):
-        team, seen = range(begin, end), [[rank]]
-        if rank not in team:
-            continue
-
-        def dump(seen: list = seen) -> list[np.ndarray]:
-            return [np.array(part, np.int64) for part in seen]
-
-        def merge(arrays: list[np.ndarray], seen: list = seen) -> None:
-            seen += [array.tolist() for array in arrays]
-
-        first = peers.merged(team, dump, merge)
-        assert first == (rank == begin)
-        if first:
-            assert seen == [[other] for other in team]  # neighbours stay neighbours
-    assert peers.agree(lambda: 7 + rank, "a number") == 7 + rank
 
 
 def lowest(peers: Peers) -> None:
@@ -112,5 +84,5 @@ if __name__ == "__main__":
     case, limit = sys.argv[1], float(sys.argv[2])
     world = Peers(MPI.COMM_WORLD, limit)
     globals()[case](world)
-    if case in ("exchange", "patient"):
+    if case == "patient":
         world.close()

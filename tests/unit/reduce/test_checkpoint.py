@@ -198,18 +198,6 @@ def partial(tmp_path):
     return CheckpointFolder(tmp_path / "partial", "d1")
 
 
-def test_records_come_back(partial):
-    """What was saved is found, with its arrays."""
-    arrays = [np.arange(4), np.ones((2, 3), "f4")]
-    partial.save("a", Checkpoint([(0, 4), (6, 7)], 3), arrays)
-    partial.save("b", Checkpoint(finished=[0, 2]), [])
-    found = {record.stripe: record for record in partial.records()}
-    assert found[3].runs == [(0, 4), (6, 7)]
-    assert found[-1].finished == [0, 2]
-    for before, after in zip(arrays, found[3].arrays(), strict=True):
-        np.testing.assert_array_equal(before, after)
-
-
 @pytest.mark.parametrize(
     ("one", "other", "kept"),
     [
@@ -231,21 +219,15 @@ def test_no_unit_is_taken_twice(partial, one, other, kept):
     assert len(list(partial.folder.iterdir())) == len(expected)
 
 
-@pytest.mark.parametrize("how", ["other digest", "flipped", "cut", "empty", "no record"])
+@pytest.mark.parametrize("how", ["of another plan", "damaged"])
 def test_records_that_do_not_fit_are_removed(partial, how):
-    """Of another plan, damaged, or no record at all: computed again, never used."""
+    """They are computed again, never used."""
     partial.save("a", Checkpoint([(0, 4)], 3), [np.arange(100)])
     path = next(partial.folder.iterdir())
-    raw = path.read_bytes()
-    damage = {
-        "flipped": raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:],
-        "cut": raw[:-1],
-        "empty": b"",
-        "no record": b"[]\n",
-    }
-    if how == "other digest":
-        partial = CheckpointFolder(partial.folder, "d2")
+    if how == "damaged":
+        raw = path.read_bytes()
+        path.write_bytes(raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:])
     else:
-        path.write_bytes(damage[how])
+        partial = CheckpointFolder(partial.folder, "d2")
     assert partial.records() == []
     assert not path.exists()

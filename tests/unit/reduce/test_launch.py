@@ -211,15 +211,6 @@ def test_one_rank_needs_no_launcher(made):
     assert "starting" not in done.stderr
 
 
-def test_a_refusal_of_all_ranks_is_told_once(made):
-    """The launcher returns 3, and neither it nor MPI adds a word about an abort."""
-    made.results.product("00001").unlink()
-    done = run("reduce", "--plan", made.results.plan, "--ranks", 3)
-    assert done.returncode == 3
-    assert done.stderr.count("ERROR") == 1
-    assert "abort" not in done.stderr.lower()
-
-
 def test_the_words_of_a_launcher_reach_it(made):
     """Hydra is given two names of this machine by -hosts, and starts the ranks itself."""
     words = f"{OWN} -launcher fork -hosts localhost,127.0.0.1"

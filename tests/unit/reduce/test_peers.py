@@ -4,11 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from shardwise.errors import IntegrityError
-from shardwise.files.checksum import raw_bytes
-from shardwise.reduce.peers import allocate_arrays, describe_arrays
+from shardwise.reduce.peers import allocate_arrays
 
 from tests.factories import SCRIPTS
 
@@ -23,13 +21,6 @@ def world(ranks, case, limit=60):
     return subprocess.run(
         line, capture_output=True, text=True, check=False, timeout=60, env=path
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_ranks_exchange_buffers(ranks):
-    """Broadcasts, XOR, and merges two and two, in the order of the ranks."""
-    done = world(ranks, "exchange")
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_common_step_fails_on_all_with_the_same_error():
@@ -74,23 +65,6 @@ def test_a_rank_that_works_is_waited_for():
     """Longer than the limit, as long as it lives."""
     done = world(2, "patient", limit=1)
     assert done.returncode == 0, done.stderr
-
-
-def test_room_is_made_for_what_was_described():
-    """Any dtypes and shapes, empty ones and scalars too."""
-    arrays = [
-        np.arange(6, dtype="i8").reshape(2, 3),
-        np.zeros((0, 4), "u1"),
-        np.array(2.5),
-        np.array([True, False]),
-        np.arange(3, dtype="c16"),
-    ]
-    made = allocate_arrays(describe_arrays(arrays), sum(array.nbytes for array in arrays))
-    for before, after in zip(arrays, made, strict=True):
-        assert (before.dtype, before.shape) == (after.dtype, after.shape)
-        raw_bytes(after)[:] = raw_bytes(before)
-        np.testing.assert_array_equal(before, after)
-    assert allocate_arrays(describe_arrays([])) == []
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '[["<f8", [1' + 12 * "0" + "]]]", '[["O", [1]]]', "{"])

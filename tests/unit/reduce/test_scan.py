@@ -82,9 +82,13 @@ def test_every_row_comes_once_with_its_digest(tmp_path, monkeypatch, cached, sha
         assert f"{digests[shard]:032x}" == files[shard][1]
 
 
-def test_tiny_files_are_read_together_where_they_follow_each_other(tmp_path, monkeypatch):
-    """So many at most; what was read before, or lies in pieces, breaks the row."""
-    monkeypatch.setattr(scan, "_MOST_TOGETHER", 3)
+@pytest.mark.parametrize(("most", "nbytes"), [(3, 10**6), (99, 700)])
+def test_small_files_are_read_together_where_they_follow_each_other(
+    tmp_path, monkeypatch, cached, most, nbytes
+):
+    """So many at most, or so many bytes; what was read before breaks the row."""
+    monkeypatch.setattr(scan, "_MOST_TOGETHER", most)
+    monkeypatch.setattr(scan.memory, "REDUCE_BATCH_BYTES", nbytes)
     files = [write(tmp_path, i, np.full((2 + (i == 8), 5, 5), i, "f4"))[0] for i in range(11)]
     layout = Layout([3 if i == 8 else 2 for i in range(11)], 25, 4, 200, 200)
     batches = layout.batches(0, [(0, 4), (5, layout.units)], 10**6)
@@ -97,7 +101,7 @@ def test_tiny_files_are_read_together_where_they_follow_each_other(tmp_path, mon
                 shard for shard in parts[-1] for _ in range(layout.rows[shard])
             ]
             reading.give_back(part)
-    assert parts == [[0, 1, 2], [3], [5, 6, 7], [8], [9, 10]]
+    assert parts == [[0, 1, 2], [3], [5, 6, 7], [8, 9, 10]]
 
 
 @pytest.mark.parametrize("how", ["copied", "read"])
