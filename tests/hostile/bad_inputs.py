@@ -132,6 +132,16 @@ def array(what: str, content: Any, code: int = 2, **over: Any) -> Case:
     return Case(what, {"input": "bad.npy", **over}, put("bad.npy", content), code)
 
 
+def listed(what: str, name: str, *steps: Step, code: int = 2) -> Case:
+    """A case with an input of many files."""
+    return Case(what, {"input": name}, all_of(*steps), code)
+
+
+def sheet(what: str, content: str | bytes) -> Case:
+    """A case with a sheet, beside a folder of one matrix."""
+    return listed(what, "sheet.tsv", folder(M), put("sheet.tsv", content))
+
+
 def shard(
     what: str, over: dict[str, Any] = TWO, make: Step = lambda: None, code: int = 2,
     then: Step = lambda: None, words: tuple[str, ...] = MULTIPLY,
@@ -208,46 +218,32 @@ CASES: dict[str, list[Case]] = {
         array("big-endian", stack((6, 3, 3)).astype(">f4"), 0),
     ],
     "A folder, a glob or a sheet: `input: in`, `input: sheet.tsv`": [
-        Case("the folder contains no .npy file", {"input": "in"}, put("in/readme.txt", "")),
+        listed("the folder contains no .npy file", "in", put("in/readme.txt", "")),
         Case("the glob finds nothing", {"input": "in/*.npy"}),
-        Case("other shapes in one folder", {"input": "in"}, folder(M, stack((2, 3)))),
-        Case("other element types in one folder", {"input": "in"}, folder(M, M.astype("float64"))),
-        Case("other byte orders in one folder", {"input": "in"}, folder(M, M.astype(">f4")), 0),
-        Case("a stack in the folder", {"input": "in"}, folder(M, stack((2, 3, 3)))),
-        Case(
-            "a damaged file in the folder",
-            {"input": "in"},
-            all_of(folder(M), put("in/1.npy", npy("'<f4'", "(3, 3)"))),
+        listed("other shapes in one folder", "in", folder(M, stack((2, 3)))),
+        listed("other element types in one folder", "in", folder(M, M.astype("float64"))),
+        listed("other byte orders in one folder", "in", folder(M, M.astype(">f4")), code=0),
+        listed("a stack in the folder", "in", folder(M, stack((2, 3, 3)))),
+        listed(
+            "a damaged file in the folder", "in", folder(M), put("in/1.npy", npy("'<f4'", "(3, 3)"))
         ),
-        Case(
-            "a file reached twice, by a link",
-            {"input": "in"},
-            all_of(folder(M), lambda: os.symlink("0.npy", "in/1.npy")),
+        listed(
+            "a file reached twice, by a link", "in", folder(M),
+            lambda: os.symlink("0.npy", "in/1.npy"),
         ),
-        Case(
-            "a name that is not UTF-8",
-            {"input": "in"},
-            all_of(folder(M), lambda: os.rename("in/0.npy", b"in/\xff.npy")),
+        listed(
+            "a name that is not UTF-8", "in", folder(M),
+            lambda: os.rename("in/0.npy", b"in/\xff.npy"),
         ),
         Case("the sheet is missing", {"input": "sheet.tsv"}),
-        Case("the sheet is a named pipe", {"input": "sheet.tsv"}, lambda: os.mkfifo("sheet.tsv")),
-        Case("the sheet is empty", {"input": "sheet.tsv"}, put("sheet.tsv", "")),
-        Case("the sheet is not UTF-8", {"input": "sheet.tsv"}, put("sheet.tsv", b"path\n\xff\n")),
-        Case(
-            "no column `path`", {"input": "sheet.tsv"}, put("sheet.tsv", "file\tlabel\na.npy\t1\n")
-        ),
-        Case("no row", {"input": "sheet.tsv"}, put("sheet.tsv", "path\n")),
-        Case(
-            "a file that is not there",
-            {"input": "sheet.tsv"},
-            all_of(folder(M), put("sheet.tsv", "path\nin/0.npy\nin/1.npy\n")),
-        ),
-        Case(
-            "a file twice",
-            {"input": "sheet.tsv"},
-            all_of(folder(M), put("sheet.tsv", "path\nin/0.npy\nin/0.npy\n")),
-        ),
-        Case("a tab too many", {"input": "sheet.tsv"}, put("sheet.tsv", "path\na.npy\t\n")),
+        listed("the sheet is a named pipe", "sheet.tsv", lambda: os.mkfifo("sheet.tsv")),
+        sheet("the sheet is empty", ""),
+        sheet("the sheet is not UTF-8", b"path\n\xff\n"),
+        sheet("no column `path`", "file\tlabel\na.npy\t1\n"),
+        sheet("no row", "path\n"),
+        sheet("a file that is not there", "path\nin/0.npy\nin/1.npy\n"),
+        sheet("a file twice", "path\nin/0.npy\nin/0.npy\n"),
+        sheet("a tab too many", "path\na.npy\t\n"),
     ],
     "The right factor: `product: A @ B`, `right: b.npy`": [
         Case("it is missing", {"product": "A @ B", "right": "b.npy"}),
@@ -283,11 +279,6 @@ CASES: dict[str, list[Case]] = {
         Case("the input lies where a run writes", {"results": "."}),
         Case("it is a file", {"results": "a.npy"}),
         Case("its name is too long", {"results": "r" * 300}),
-        Case(
-            "its path is too long",
-            {"results": "r/" * 1500 + "r"},
-            vary=(r"\d+(?= bytes)", r"(?<=would have )\d+"),
-        ),
         Case(
             "a link that leads to itself",
             {"results": "loop"},

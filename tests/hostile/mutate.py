@@ -61,23 +61,13 @@ def _flip(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
     return raw[:at] + bytes([raw[at] ^ 1 << random.randrange(8)]) + raw[at + 1 :]
 
 
-def _byte(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    at = random.randrange(len(raw) + 1)
-    return raw[:at] + bytes([random.randrange(256)]) + raw[at + random.randrange(2) :]
-
-
 def _truncate(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
     return raw[: random.randrange(len(raw) + 1)]
 
 
-def _remove(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    low, high = _slice(raw, random)
-    return raw[:low] + raw[high:]
-
-
 def _repeat(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
     low, high = _slice(raw, random)
-    return raw[:low] + raw[low:high] * random.choice((2, 3, 50, 3000)) + raw[high:]
+    return raw[:low] + raw[low:high] * random.choice((0, 2, 3, 50, 3000)) + raw[high:]
 
 
 def _splice(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
@@ -141,6 +131,6 @@ def _places(tree: Any) -> Any:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    _flip, _byte, _truncate, _remove, _repeat, _splice, _token, _number, _number, _word, _nest,
+    _flip, _truncate, _repeat, _repeat, _splice, _token, _number, _number, _word, _nest,
     _value, _value, _value,
 )  # fmt: skip

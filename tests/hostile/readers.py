@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import sys
@@ -15,7 +16,6 @@ import threading
 import tracemalloc
 import warnings
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -33,7 +33,7 @@ from shardwise.files import npy, small
 from shardwise.files.paths import Results
 from shardwise.observe import folder as folders
 from shardwise.observe import metrics, observation, verdict
-from shardwise.plan import config, sources
+from shardwise.plan import config, config_file, sources
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger, receipts
@@ -48,9 +48,6 @@ MOST_MEMORY = 24 << 20
 
 SECONDS = 60
 """Seconds of processor time after which a reader hangs: most take a thousandth of one."""
-
-TRIED: Counter[str] = Counter()
-"""Cases that each reader was given in this process."""
 
 _DEEDS = (
     "exec", "os.exec", "os.posix_spawn", "os.system", "os.fork", "subprocess.Popen",
@@ -73,6 +70,7 @@ class Reader:
     memory = MOST_MEMORY
     most = MOST_BYTES
     refuses: tuple[type[Exception], ...] = (InputError, IntegrityError)
+    tried = 0  # cases that were read
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -103,7 +101,7 @@ class Reader:
 
     def check(self, raw: bytes) -> bool:
         """Read a case; whether it was accepted."""
-        TRIED[type(self).__name__] += 1
+        self.tried += 1
         self.place(raw)
         try:
             with _guarded(self.writes, self.memory):
@@ -284,83 +282,73 @@ def _signed(raw: bytes) -> bytes:
     return small.with_digest(body if mark else raw.rstrip().removesuffix(b"}").rstrip())
 
 
-class Table(Reader):
-    """``plan.tsv`` as it lies on the disk: only what was written is taken."""
+class Several(Reader):
+    """Some files at once: a case is all of them, with a line of zero bytes between.
 
-    def prepare(self) -> None:
-        self.plan = _planned(self.folder)
-        self.file = self.plan.results.plan
-        self.seeds = [self.file.read_bytes(), self.plan.results.sources.read_bytes()]
-
-    def read(self) -> Any:
-        plans.load(self.file, "00001")
-        return plans.load(self.file)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert raw == self.seeds[0]
-        assert found == self.plan
-
-
-class Facts(Table):
-    """``plan.json`` as it lies on the disk."""
-
-    def prepare(self) -> None:
-        super().prepare()
-        self.file = self.plan.results.plan_facts
-        self.seeds = [self.file.read_bytes()]
-
-    def read(self) -> Any:
-        return plans.load(self.plan.results.plan)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert replace(found.facts, checksums={}) == replace(self.plan.facts, checksums={})
-        assert found.shards == self.plan.shards
-
-
-class Forged(Reader):
-    """A plan that was changed, and its checksums with it.
-
-    A case is ``plan.json``, ``plan.tsv`` and ``sources.tsv``, with a line of zero bytes between.
+    What a case leaves out is whole.
     """
 
     mark = b"\0\0\0\n"
+    paths: tuple[Path, ...]
+
+    def join(self) -> None:
+        """Set `seeds` to the files as they are."""
+        self.whole = [path.read_bytes() for path in self.paths]
+        self.seeds = [self.mark.join(self.whole)]
+
+    def case(self, random: Random) -> bytes:
+        parts = [*self.whole]
+        at = random.randrange(len(parts))
+        parts[at] = mutated(parts[at], random, parts)
+        return self.mark.join(parts)
+
+    def parts(self, raw: bytes) -> list[bytes]:
+        """What a case puts into each file."""
+        parts = raw.split(self.mark)[: len(self.paths)]
+        return parts + self.whole[len(parts) :]
+
+    def place(self, raw: bytes) -> None:
+        for path, part in zip(self.paths, self.parts(raw), strict=True):
+            path.write_bytes(part)
+
+    def names(self) -> list[str]:
+        return [path.name for path in self.paths]
+
+
+class Table(Several):
+    """``plan.json``, ``plan.tsv`` and ``sources.tsv`` on the disk: only what was written counts."""
 
     def prepare(self) -> None:
         self.plan = _planned(self.folder)
         own = self.plan.results
-        self.paths = (own.plan_facts, own.plan, own.sources)
-        self.file = own.plan
-        self.seeds = [self.mark.join(path.read_bytes() for path in self.paths)]
+        self.file, self.paths = own.plan, (own.plan_facts, own.plan, own.sources)
+        self.join()
 
-    def case(self, random: Random) -> bytes:
-        parts = self.seeds[0].split(self.mark)
-        at = random.randrange(3)
-        parts[at] = mutated(parts[at], random, parts)
-        return self.mark.join(parts)
+    def read(self) -> Any:
+        for only in ("00001", 0):
+            plans.load(self.file, only)
+        found = plans.load(self.file)
+        return found, list(found.sources)
 
-    def place(self, raw: bytes) -> None:
-        parts = [*raw.split(self.mark), b"", b""][:3]
-        facts, table, other = parts
+    def right(self, found: Any, raw: bytes) -> None:
+        plan, read = found
+        assert replace(plan.facts, checksums={}) == replace(self.plan.facts, checksums={})
+        assert (plan.shards, read) == (self.plan.shards, list(self.plan.sources))
+
+
+class Forged(Table):
+    """A plan that was changed, and its checksums with it."""
+
+    def parts(self, raw: bytes) -> list[bytes]:
+        facts, *tables = super().parts(raw)
         with suppress(ValueError, RecursionError):
             content = json.loads(facts)
             if isinstance(content, dict):
-                own = {
-                    path.name: small.checksum(p)
-                    for path, p in zip(self.paths[1:], (table, other), strict=True)
-                }
+                names = [path.name for path in self.paths]
+                own = dict(zip(names[1:], map(small.checksum, tables), strict=True))
                 own["plan.json"] = small.checksum(plans.dumps(content))
                 facts = json.dumps({**content, "checksums": own}).encode()
-        for path, part in zip(self.paths, (facts, table, other), strict=True):
-            path.write_bytes(part)
-
-    def read(self) -> Any:
-        found = plans.load(self.file)
-        plans.load(self.file, "00001")
-        plans.load(self.file, 0)
-        return found, found.sources
-
-    def names(self) -> list[str]:
-        return [path.name for path in self.paths]
+        return [facts, *tables]
 
     def right(self, found: Any, raw: bytes) -> None:
         plan, _ = found
@@ -487,7 +475,7 @@ class Record(Reader):
 class Config(Reader):
     """A config file in YAML, with a second one over it."""
 
-    most = 1500  # pure Python reads it, and atheris follows each step of that
+    most = 1500  # pure Python reads it
 
     def prepare(self) -> None:
         self.file, self.other = self.folder / "mine.yaml", self.folder / "config.yaml"
@@ -502,7 +490,7 @@ class Config(Reader):
 
     def read(self) -> Any:
         try:
-            return config.load(config.read_files([self.other, self.file, self.file]))
+            return config.load(config_file.read_files([self.other, self.file, self.file]))
         except InputError as error:  # what is wrong with a key does not name the file
             if str(error).startswith("config: "):
                 raise InputError(f"{self.file.name}: {error}") from error
@@ -525,7 +513,7 @@ class Arrays(Reader):
         for i in range(2):
             journal.note(
                 self.results,
-                common.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, 0, (0, 1, 5), 3),
+                common.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, (0, 1, 5), 3),
             )
         self.seeds = [self.file.read_bytes()]
 
@@ -536,15 +524,7 @@ class Arrays(Reader):
         assert all(
             isinstance(number, int) and number >= 0 for array in found for number in array.numbers
         )
-        assert (
-            len(found)
-            <= raw.count(b"\n")
-            + raw.count(b"\r")
-            + raw.count(b"\xc2")
-            + 1
-            + raw.count(b"\xe2")
-            + 20
-        )
+        assert len(found) <= 20 + len(re.findall(rb"[\n\r\xc2\xe2]", raw)) + 1
 
 
 class Runs(Reader):
@@ -629,10 +609,8 @@ class Summed(Seen):
         self.seeds = [self.file.read_bytes()]
 
 
-class Logged(Live):
-    """The journal of a shard's starts and its log, with a line of zero bytes between."""
-
-    mark = b"\0\0\0\n"
+class Logged(Several, Seen):
+    """The journal of a shard's starts and its log."""
 
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1, failed=1)
@@ -640,12 +618,11 @@ class Logged(Live):
         results = self.made.plan.results
         self.paths = results.starts(self.shard), results.log("multiply", self.shard)
         self.file = self.paths[1]
-        self.seeds = [self.mark.join(path.read_bytes() for path in self.paths)]
+        self.join()
 
     def place(self, raw: bytes) -> None:
-        parts = [*raw.split(self.mark), b""][:2]
-        for path, part in zip(self.paths, parts, strict=True):
-            path.write_bytes(part)
+        super().place(raw)
+        for path in self.paths:
             os.utime(path, (self.made.at - 90.0, self.made.at - 90.0))
 
     def right(self, found: Any, raw: bytes) -> None:
@@ -658,7 +635,7 @@ class Logged(Live):
 READERS = {
     kind.__name__.lower(): kind
     for kind in (
-        Header, Receipt, Table, Facts, Forged, Ledger, Sheet, Cache, Record, Config,
+        Header, Receipt, Table, Forged, Ledger, Sheet, Cache, Record, Config,
         Arrays, Runs, Seen, Live, Summed, Logged,
     )
 }  # fmt: skip
