@@ -7,10 +7,8 @@ with NumPy, and the sum has to be exact. Times are those of receipts and of summ
 
 import argparse
 import contextlib
-import json
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -116,41 +114,6 @@ def run(
     return read(workspace, began, whole, shards)
 
 
-PEER = """
-import json, sys
-from hyperqueue import Job, LocalCluster
-from hyperqueue.cluster import WorkerConfig
-
-command, shards, tasks = json.load(sys.stdin)
-with LocalCluster() as cluster:
-    cluster.start_worker(WorkerConfig(cores=tasks))
-    client, job = cluster.client(), Job(max_fails=None)
-    for shard in shards:
-        job.program([*command, shard], stdout=None, stderr=None)
-    client.wait_for_jobs([client.submit(job)])
-"""
-"""HyperQueue's own server and one worker, which run a command per shard, so many at once."""
-
-
-def peer(folder: Path, python: Path, shards: int) -> float:
-    """Shards per second of HyperQueue, with our stage as its command, from start to end."""
-    workspace = Workspace.create(folder, None)
-    np.save(workspace.root / "stack.npy", stack(shards))
-    workspace.configure(input="stack.npy", shards=shards, materialize=False, backend="numpy")
-    workspace.run("--until", "plan")
-    ids = [line.split("\t")[0] for line in workspace.file("plan.tsv").read_text().splitlines()[1:]]
-    command = [sys.executable, str(workspace.root / "scripts/multiply.py")]
-    command += [f"--plan={workspace.file('plan.tsv')}", "--shard"]
-    given = json.dumps([command, ids, TASKS])
-    began = time.time()
-    subprocess.run(
-        [python, "-c", PEER], input=given, text=True, cwd=folder, check=True, capture_output=True
-    )
-    if len(list(workspace.file("products").glob("*.json"))) != shards:
-        raise RuntimeError("not all shards have products")
-    return shards / (time.time() - began)
-
-
 def read(workspace: Workspace, began: float, whole: float, shards: int) -> Figures:
     """What receipts and the summary say of a run."""
     receipts = [harness.read_json(path) for path in workspace.file("products").glob("*.json")]
@@ -169,9 +132,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--shards", type=int, default=1000, help="under array, pool and mpi")
     parser.add_argument("--shards-of-jobs", type=int, default=100, help="under jobs")
     parser.add_argument("--rounds", type=int, default=1, help="of all, in turn; the median counts")
-    words = "a Python with the package hyperqueue, to run it beside"
-    parser.add_argument("--hyperqueue", type=Path, metavar="PYTHON", help=words)
-    parser.add_argument("--folder", type=Path, help="for the runs; left out: a temporary one")
+    harness.add_folder(parser)
     return parser
 
 
@@ -201,12 +162,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
         for name, figures in found.items():
             if figures:
                 add_row(table, scheduler, name, figures)
-        compare(table, scheduler, found)
     table.end()
-    if options.hyperqueue:
-        rate = peer(folder / "hyperqueue", options.hyperqueue, options.shards_of_jobs)
-        words = f"HyperQueue, {options.shards_of_jobs} shards, {TASKS} at once"
-        harness.say(f"{words}: {number(rate)} shards per second.")
 
 
 def add_row(table: harness.Table, scheduler: str, dispatch: str, found: list[Figures]) -> None:
@@ -227,29 +183,15 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def compare(table: harness.Table, scheduler: str, found: dict[str, list[Figures]]) -> None:
-    """How many times as fast the others are as jobs, where both were run."""
-    rates = {
-        name: statistics.median(figures.steady for figures in runs)
-        for name, runs in found.items()
-        if runs
-    }
-    jobs = rates.pop("jobs", None)
-    for name, rate in rates.items() if jobs else ():
-        table.note(f"{NAMES[scheduler]}: {name} has {rate / jobs:.1f} times the rate of jobs.")
-
-
 def main() -> None:
     """Measure in a folder that is removed afterwards."""
     options = arguments().parse_args()
     if options.tiny:
         options.shards, options.shards_of_jobs, options.rounds = 6, 2, 1
-    if options.folder is not None:
-        options.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no scheduler is left behind
     harness.say(f"Dispatch, {harness.machine()}")
-    with tempfile.TemporaryDirectory(prefix="shardwise-", dir=options.folder) as name:
-        measure(options, Path(name))
+    with harness.working_folder(options) as folder:
+        measure(options, folder)
 
 
 if __name__ == "__main__":

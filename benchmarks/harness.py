@@ -5,13 +5,14 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -264,9 +265,44 @@ def write_plan(folder: Path, stack: Path | None, **over: Any) -> Path:
     own = {"input": stack and str(stack), "shards": 1, "materialize": False, **over}
     # A benchmark's input is one set of matrices under many names, which a run would refuse.
     with mock.patch("shardwise.plan.sources._refuse_twice"):
-        plan, sources = planner.make(settings(results=str(folder), **own))
-    planner.write(plan, sources)
+        plan = planner.make(settings(results=str(folder), **own))
+    planner.write(plan)
     return plan.results.plan
+
+
+def command(line: list[str], **options: Any) -> tuple[float, str]:
+    """Wall time of a command, and what it writes; options as of `subprocess.run`.
+
+    Raises
+    ------
+    RuntimeError
+        Where it fails.
+    """
+    begin = time.perf_counter()
+    done = subprocess.run(line, capture_output=True, text=True, check=False, **options)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise RuntimeError(f"exit code {done.returncode}: {last}")
+    return time.perf_counter() - begin, done.stdout
+
+
+class Cost(NamedTuple):
+    """What a command took: wall time, CPU time, and the most memory of one of its processes."""
+
+    seconds: float
+    cpu_seconds: float
+    mib: float
+
+
+def cost(line: list[str], **options: Any) -> Cost:
+    """The cost of a command that must succeed; options as of `subprocess.Popen`."""
+    start = time.perf_counter()
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, **options)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{line} failed")
+    cpu = usage.ru_utime + usage.ru_stime
+    return Cost(time.perf_counter() - start, cpu, usage.ru_maxrss / 1024)
 
 
 def read_json(path: Path) -> dict[str, Any]:

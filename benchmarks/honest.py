@@ -70,7 +70,6 @@ class Batch:
     product: Any
     checker: Any
     compute: str
-    seed: int
 
     def ratio(self, product: Any = None) -> Any:
         """The residuals of the products, or of others in their place, in units of the tolerance."""
@@ -123,27 +122,16 @@ def batch(xp: Any, cell: Cell, count: int, seed: int, group: int | None = None) 
     With a ``group`` that many are checked at once: of each group one row gets the closer look. So 1
     shows for each product what is found where all others of its batch are right.
     """
-    left = _stored(xp, cell, cell.left, count, seed, 0)
-    right = None if cell.right is None else _stored(xp, cell, cell.right, count, seed, 1)
-    return multiplied(xp, cell, left, right, seed, group)
-
-
-def multiplied(
-    xp: Any, cell: Cell, left: Any, right: Any, seed: int, group: int | None = None
-) -> Batch:
-    """Products of factors that are there, and their checker."""
     from shardwise.numerics import freivalds
     from shardwise.numerics.tolerances import CheckSpec
     from shardwise.plan import memory
 
-    problem, count = cell.problem(len(left)), len(left)
+    left = _stored(xp, cell, cell.left, count, seed, 0)
+    right = None if cell.right is None else _stored(xp, cell, cell.right, count, seed, 1)
     product, compute = products(xp, cell, left, right)
-    spec = CheckSpec(
-        cell.product, cell.left, cell.right, cell.dtype, compute, seed,
-        group or memory.proof_matrices(problem, count),
-    )  # fmt: skip
-    checker = freivalds.Checker(xp, spec)
-    return Batch(left, right, product, checker, compute, seed)
+    group = group or memory.proof_matrices(cell.problem(count), count)
+    spec = CheckSpec(cell.product, cell.left, cell.right, cell.dtype, compute, seed, group)
+    return Batch(left, right, product, freivalds.Checker(xp, spec), compute)
 
 
 def products(xp: Any, cell: Cell, left: Any, right: Any) -> tuple[Any, str]:

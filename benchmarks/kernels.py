@@ -165,7 +165,8 @@ def measure(xp: Any, cell: Cell, stack_bytes: int) -> tuple[dict[str, float], di
     failed: dict[str, str] = {}
     for name, peer in PEERS.items():
         try:
-            multiply, count = _with_tf32(xp, cell, *peer(xp, cell, a, out))
+            _switch_tf32(xp, cell)
+            multiply, count = peer(xp, cell, a, out)
             out.fill(math.nan)
             multiply()  # the first call loads and compiles
             error = wrongness(xp, cell, a, out, count)
@@ -191,7 +192,7 @@ def measure(xp: Any, cell: Cell, stack_bytes: int) -> tuple[dict[str, float], di
     return {n: float(np.median(t)) for n, t in rounds.items() if n not in failed}, failed
 
 
-def _with_tf32(xp: Any, cell: Cell, multiply: Multiply, count: int) -> tuple[Multiply, int]:
+def _switch_tf32(xp: Any, cell: Cell) -> None:
     """CuPy's own ``matmul`` takes tf32 from a switch of the process."""
     if xp is not np:
         from cupy._core import _routines_linalg as linalg
@@ -201,7 +202,6 @@ def _with_tf32(xp: Any, cell: Cell, multiply: Multiply, count: int) -> tuple[Mul
         linalg.set_compute_type(np.float32, kind)
     elif cell.precision == "tf32":
         raise RuntimeError("needs a GPU")
-    return multiply, count
 
 
 def wrongness(xp: Any, cell: Cell, a: Any, out: Any, count: int) -> float:

@@ -11,7 +11,6 @@ import random
 import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 import harness
 from shardwise.dispatch.dealer import Dealer
@@ -23,19 +22,6 @@ SPREAD = 0.5
 
 AHEAD = 0.5
 """The part of a shard's time after which its worker has read it and asks for the next."""
-
-
-class Deals(Protocol):
-    """What a simulation asks of a dealer."""
-
-    def join(self, worker: int) -> None:
-        """Take a worker in."""
-
-    def ask(self, worker: int, now: float) -> str | None:
-        """The next shard of a worker, or None."""
-
-    def done(self, worker: int, shard: str, now: float) -> None:
-        """Note that a worker has ended a shard."""
 
 
 class InOrder:
@@ -56,7 +42,10 @@ class InOrder:
 
 
 def makespan(
-    dealer: Deals, costs: Mapping[str, float], speeds: Sequence[float], ahead: float | None = None
+    dealer: Dealer | InOrder,
+    costs: Mapping[str, float],
+    speeds: Sequence[float],
+    ahead: float | None = None,
 ) -> float:
     """When the last shard ends, from the start of all workers at 0.
 

@@ -6,12 +6,7 @@ is computed, and its product goes to all, each with a receipt of its own.
 """
 
 import os
-import resource
-import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -32,12 +27,8 @@ def seconds(stage: str, plan: Any) -> np.ndarray:
     """Wall time of a stage, which must succeed, and its CPU time."""
     script, *words = STAGES[stage]
     words = [word.format(plan=plan.results.plan, folder=plan.results.root) for word in words]
-    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    line = [sys.executable, str(harness.REPO / "scripts" / f"{script}.py"), *words]
-    subprocess.run(line, check=True, capture_output=True)
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return np.array([wall, cpu])
+    found = harness.cost(factories.command(script, *words))
+    return np.array([found.seconds, found.cpu_seconds])
 
 
 def main() -> None:
@@ -45,14 +36,12 @@ def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--shards", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="for the files; left out: a temporary one")
+    harness.add_folder(parser)
     options = parser.parse_args()
     shards, rounds = (20, 1) if options.tiny else (options.shards, options.rounds)
-    if options.folder is not None:
-        options.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+    with harness.working_folder(options) as folder:
         stack = np.broadcast_to(np.array([[1.0, 2.0], [3.0, 5.0]]), (shards, 2, 2))
-        plan = factories.plan(Path(name), stack, shards=shards, materialize=False)
+        plan = factories.plan(folder, stack, shards=shards, materialize=False)
         factories.repeated(plan)
         os.sync()  # else the first stage waits for all of them
         turns = [[seconds(stage, plan) for stage in STAGES] for _ in range(rounds)]

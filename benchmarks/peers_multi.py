@@ -9,9 +9,7 @@ Medians over the rounds; ratios are of rates, more than 1 means that Shardwise i
 import argparse
 import json
 import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import harness
@@ -28,14 +26,8 @@ def run_peer(stack: Path, devices: list[str]) -> tuple[float, float, float]:
     """Seconds of the peer's window, of its command, and the corner of its sum."""
     line = ["mpiexec", "-n", str(len(devices)), sys.executable, "-m", "mpi4py", str(PEER)]
     chosen = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
-    began = time.perf_counter()
-    done = subprocess.run(
-        [*line, str(stack)], env=chosen, capture_output=True, text=True, check=False
-    )
-    whole = time.perf_counter() - began
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
-    found = json.loads(done.stdout.splitlines()[-1])
+    whole, output = harness.command([*line, str(stack)], env=chosen)
+    found = json.loads(output.splitlines()[-1])
     return found["seconds"], whole, found["corner"]
 
 
@@ -51,19 +43,6 @@ def corner(plan: Path) -> float:
         part = unpack(np.load(path, mmap_mode="r")[:, :1, :1], packing)
         total += float(rounded(part, "float32")[0, 0])
     return total
-
-
-def held(plan: Path) -> str:
-    """What held the shards of a plan up, in seconds a shard, the first one apart."""
-    receipts = [harness.read_json(path) for path in (plan.parent / "products").glob("*.json")]
-    first, *others = sorted(receipts, key=lambda receipt: receipt["started"])
-    words = []
-    for some in ([first], others or [first]):
-        phases = [receipt["timeline"]["held"] for receipt in some]
-        words.append(
-            ", ".join(f"{k} {sum(p[k] for p in phases) / len(some):.2f}" for k in phases[0])
-        )
-    return f"seconds of the first shard: {words[0]}; of the others: {words[1]}"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -117,7 +96,6 @@ def main() -> None:
                     harness.median, zip(*rounds, strict=True)
                 )
                 rates = nbytes / theirs / harness.GB, nbytes / ours / harness.GB
-                table.note(f"{count} GPUs, {held(plan)}")
                 table.row([count, *rates, ratio, their_whole, whole, first], {"rounds": rounds})
     table.note(f"{nbytes / harness.GB:.3g} GB, {cell.matrices(1)} matrices in {shards} shards")
     table.end()

@@ -9,10 +9,8 @@ matrix each come in it again and again, by hard links.
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,12 +172,7 @@ def run(plan: Path, way: str, devices: list[str]) -> tuple[float, float]:
     line += ["--dispatch", way]
     line += ["--ranks", str(max(1, len(devices)))] if way == "mpi" else []
     own = os.environ | ({"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {})
-    began = time.perf_counter()
-    done = subprocess.run(line, env=own, capture_output=True, text=True, check=False)
-    whole = time.perf_counter() - began
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise RuntimeError(f"exit code {done.returncode}: {last}")
+    whole, _ = harness.command(line, env=own)
     receipts = [harness.read_json(path) for path in (plan.parent / "products").glob("*.json")]
     used = {receipt["device"].get("uuid") for receipt in receipts}
     if len(used) < len(devices):

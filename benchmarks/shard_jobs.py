@@ -18,9 +18,10 @@ from typing import Any
 import harness
 import numpy as np
 import transfers
-from peers import LARGE, PEERS, Job, Worker
+from peers import PEERS, Job, Worker
 
 GIB = 1024**3
+LARGE = 1024  # from here on the rate of one product after the other is a ceiling
 OURS, UNPROVEN, PLAIN, RAW = "shardwise", "shardwise, verify: false", "plain CuPy loop", "raw"
 WARM_BYTES = 256 * harness.MIB  # of the small job that each peer does first
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "float16": 2e-2}  # of a row's norm
@@ -63,32 +64,9 @@ def cells(scale: float, tiny: bool) -> list[Cell]:
     return found
 
 
-@dataclass
-class Stacks:
-    """The input files, written when they are first needed."""
-
-    folder: Path
-
-    def path(self, dtype: str, dim: int, matrices: int) -> Path:
-        """A ``.npy`` file as NumPy writes it, of normal numbers; no two matrices are equal."""
-        path = self.folder / f"{dtype}-{dim}-{matrices}.npy"
-        if path.exists():
-            return path
-        begun = path.with_suffix(".part")
-        shape = (matrices, dim, dim)
-        fields = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-        with open(begun, "wb") as file:
-            np.lib.format.write_array_header_1_0(file, fields)
-            for piece in harness.pieces(dtype, math.prod(shape)):
-                file.write(piece.data)
-            file.flush()
-            os.fsync(file.fileno())
-        return begun.rename(path)
-
-    def forget(self, keep: set[Path]) -> None:
-        """Remove the files that no later row needs."""
-        for path in {*self.folder.glob("*.npy"), *self.folder.glob("*.part")} - keep:
-            path.unlink()
+def stack_path(folder: Path, cell: Cell, matrices: int | None = None) -> Path:
+    """Where the input of a cell lies, or a smaller one."""
+    return folder / f"{cell.dtype}-{cell.dim}-{matrices or cell.matrices}.npy"
 
 
 @dataclass
@@ -112,21 +90,38 @@ class Bench:
         both = [UNPROVEN] if self.options.verify == "both" else []
         return [*self.options.peers, *both]
 
-    def stack(self, cell: Cell) -> Path:
-        """The input file of a cell."""
-        return Stacks(self.folder).path(cell.dtype, cell.dim, cell.matrices)
+    def stack(self, cell: Cell, matrices: int | None = None) -> Path:
+        """A ``.npy`` file as NumPy writes it, of normal numbers; no two matrices are equal."""
+        path = stack_path(self.folder, cell, matrices)
+        if path.exists():
+            return path
+        begun = path.with_suffix(".part")
+        shape = (matrices or cell.matrices, cell.dim, cell.dim)
+        fields = {"descr": np.dtype(cell.dtype).str, "fortran_order": False, "shape": shape}
+        with open(begun, "wb") as file:
+            np.lib.format.write_array_header_1_0(file, fields)
+            for piece in harness.pieces(cell.dtype, math.prod(shape)):
+                file.write(piece.data)
+            file.flush()
+            os.fsync(file.fileno())
+        return begun.rename(path)
+
+    def forget(self, later: list[Cell]) -> None:
+        """Remove the files that no later row needs."""
+        keep = {stack_path(self.folder, cell) for cell in later}
+        for path in {*self.folder.glob("*.npy"), *self.folder.glob("*.part")} - keep:
+            path.unlink()
 
     def job(self, name: str, cell: Cell, matrices: int) -> tuple[Worker, Job]:
         """Who does it, and what; the folder of the result is made."""
         folder = self.folder / "job"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        stack = Stacks(self.folder).path(cell.dtype, cell.dim, matrices)
         over = dict(self.options.set) | {"verify": name != UNPROVEN}
         worker = self.workers[OURS if name == UNPROVEN else name]
         return worker, Job(
-            str(stack), str(folder), cell.dtype, cell.dim, matrices, cell.keep,
-            cell.where == "cached", over,
+            str(self.stack(cell, matrices)), str(folder), cell.dtype, cell.dim, matrices,
+            cell.keep, cell.where == "cached", over,
         )  # fmt: skip
 
     def measure(self, name: str, cell: Cell) -> dict[str, Any] | None:
@@ -319,10 +314,8 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             turns.append((time.monotonic() - begin) / len(done))
         except Exception as error:  # the disk is full, say: the next row may be smaller
             table.note(f"{cell.label}: {harness.reason(error)}")
-        Stacks(folder).forget(later_files(folder, wanted[index + 1 :]))
-    for name, worker in workers.items():
-        if worker.start_seconds is not None:
-            table.note(f"start of the process of {name}, not counted: {worker.start_seconds:.1f} s")
+        bench.forget(wanted[index + 1 :])
+    for worker in workers.values():
         worker.stop()
     table.end()
 
@@ -342,11 +335,6 @@ def device_limits(
         unit = f"{rate / 1e12:.0f} TFLOP/s" if "GEMM" in name else f"{rate / harness.GB:.1f} GB/s"
         table.note(f"{name}: {unit}")
     return found
-
-
-def later_files(folder: Path, later: list[Cell]) -> set[Path]:
-    """Input files that the rows to come still need."""
-    return {folder / f"{c.dtype}-{c.dim}-{c.matrices}.npy" for c in later}
 
 
 def main() -> None:

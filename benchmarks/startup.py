@@ -7,7 +7,6 @@ turns; each figure is a median, and the ratio the median of the ratios within a 
 import argparse
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +32,6 @@ def commands(folder: Path, xp: Any) -> dict[str, list[str]]:
     }
 
 
-def seconds(command: list[str]) -> float:
-    """Wall time of a process that must succeed."""
-    begin = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise RuntimeError(f"exit code {done.returncode}: {said}")
-    return time.perf_counter() - begin
-
-
 def measure(
     lines: dict[str, list[str]], rounds: int, budget: harness.Budget
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
@@ -59,7 +48,7 @@ def measure(
             if name in failed:
                 continue
             try:
-                took = seconds(command)
+                took, _ = harness.command(command, timeout=RUN_SECONDS)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 failed[name] = harness.reason(error)
                 continue

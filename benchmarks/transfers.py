@@ -5,13 +5,12 @@ found nothing of the file.
 """
 
 import errno
-import itertools
 import mmap
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -136,36 +135,17 @@ def _open(path: Path, flags: int, direct: bool) -> int:
         raise RuntimeError(f"this file system refuses O_DIRECT: {error}") from error
 
 
-def in_threads(work: Callable[[int], None], blocks: int, threads: int) -> list[threading.Thread]:
-    """Start threads that share out the numbers below ``blocks``; the caller joins them."""
-    numbers = itertools.count()
-    failures: list[BaseException] = []
+def _start(work: Callable[[int], None], blocks: int, threads: int) -> Callable[[], None]:
+    """Let threads share out the numbers below ``blocks``; a call that waits for all of them."""
+    pool = ThreadPoolExecutor(threads)
+    started = [pool.submit(work, number) for number in range(blocks)]
+    pool.shutdown(wait=False)
 
-    def loop() -> None:
-        try:
-            # next() of a count is atomic under the interpreter's lock.
-            while not failures and (number := next(numbers)) < blocks:
-                work(number)
-        except BaseException as error:
-            failures.append(error)
+    def wait() -> None:
+        for future in started:
+            future.result()
 
-    crew = [_Thread(loop, failures) for _ in range(min(threads, blocks))]
-    for thread in crew:
-        thread.start()
-    return crew
-
-
-class _Thread(threading.Thread):
-    """A thread whose crew's first failure is raised by ``join``."""
-
-    def __init__(self, target: Callable[[], None], failures: list[BaseException]) -> None:
-        super().__init__(target=target, daemon=True)
-        self._failures = failures
-
-    def join(self, timeout: float | None = None) -> None:
-        super().join(timeout)
-        if self._failures:
-            raise self._failures[0]
+    return wait
 
 
 def _ring(memory: np.ndarray, number: int) -> np.ndarray:
@@ -174,59 +154,10 @@ def _ring(memory: np.ndarray, number: int) -> np.ndarray:
     return memory[low : low + BLOCK]
 
 
-def start_read(
-    path: Path, memory: np.ndarray, direct: bool, threads: int
-) -> tuple[int, list[threading.Thread]]:
-    """Start to read a whole file; its descriptor and the threads at work."""
-    fd = _open(path, os.O_RDONLY, direct)
-    size = os.fstat(fd).st_size
-
-    def work(number: int) -> None:
-        low = number * BLOCK
-        got, wanted = os.preadv(fd, [_ring(memory, number)], low), min(BLOCK, size - low)
-        if got != wanted:
-            raise OSError(f"read {got} bytes of {wanted}")
-
-    return fd, in_threads(work, -(-size // BLOCK), threads)
-
-
-def start_write(
-    path: Path, nbytes: int, memory: np.ndarray, direct: bool, threads: int
-) -> tuple[int, list[threading.Thread]]:
-    """Start to write a new file, whole pages of it; its descriptor and the threads at work."""
-    nbytes = nbytes // PAGE * PAGE
-    fd = _open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct)
-    os.posix_fallocate(fd, 0, nbytes)
-
-    def work(number: int) -> None:
-        low = number * BLOCK
-        piece = _ring(memory, number)[: nbytes - low]
-        if os.pwritev(fd, [piece], low) != len(piece):
-            raise OSError("wrote less than asked for")
-
-    return fd, in_threads(work, -(-nbytes // BLOCK), threads)
-
-
-def finish(fd: int, threads: list[threading.Thread], sync: bool = False) -> None:
-    """Wait for all threads, flush to the disk, close."""
-    try:
-        for thread in threads:
-            thread.join()
-        if sync:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def read(path: Path, memory: np.ndarray, direct: bool, threads: int = THREADS) -> float:
-    """Seconds to read a file."""
-    begin = time.perf_counter()
-    finish(*start_read(path, memory, direct, threads))
-    return time.perf_counter() - begin
-
-
-def read_files(paths: list[Path], memory: np.ndarray, direct: bool, threads: int) -> float:
-    """Seconds to read several files; threads share out the blocks of all of them."""
+def _start_read(
+    paths: list[Path], memory: np.ndarray, direct: bool, threads: int
+) -> Callable[[], None]:
+    """Start to read whole files; threads share out the blocks of all of them."""
     sizes = {path: path.stat().st_size for path in paths}
     blocks = [(path, low) for path, size in sizes.items() for low in range(0, size, BLOCK)]
 
@@ -240,9 +171,44 @@ def read_files(paths: list[Path], memory: np.ndarray, direct: bool, threads: int
         if got != wanted:
             raise OSError(f"read {got} bytes of {wanted}")
 
+    return _start(work, len(blocks), threads)
+
+
+def _start_write(
+    path: Path, nbytes: int, memory: np.ndarray, direct: bool, threads: int
+) -> Callable[[], None]:
+    """Start to write a new file, whole pages of it; the call that waits flushes it to the disk."""
+    nbytes = nbytes // PAGE * PAGE
+    fd = _open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct)
+    os.posix_fallocate(fd, 0, nbytes)
+
+    def work(number: int) -> None:
+        low = number * BLOCK
+        piece = _ring(memory, number)[: nbytes - low]
+        if os.pwritev(fd, [piece], low) != len(piece):
+            raise OSError("wrote less than asked for")
+
+    wait = _start(work, -(-nbytes // BLOCK), threads)
+
+    def finish() -> None:
+        try:
+            wait()
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    return finish
+
+
+def read(path: Path, memory: np.ndarray, direct: bool, threads: int = THREADS) -> float:
+    """Seconds to read a file."""
+    return read_files([path], memory, direct, threads)
+
+
+def read_files(paths: list[Path], memory: np.ndarray, direct: bool, threads: int) -> float:
+    """Seconds to read several files."""
     begin = time.perf_counter()
-    for thread in in_threads(work, len(blocks), threads):
-        thread.join()
+    _start_read(paths, memory, direct, threads)()
     return time.perf_counter() - begin
 
 
@@ -252,7 +218,7 @@ def write(
     """Seconds to write a new file and flush it to the disk."""
     path.unlink(missing_ok=True)  # to free an old one is no part of it
     begin = time.perf_counter()
-    finish(*start_write(path, nbytes, memory, direct, threads), sync=True)
+    _start_write(path, nbytes, memory, direct, threads)()
     return time.perf_counter() - begin
 
 
@@ -268,10 +234,10 @@ def read_and_write(
     half = len(memory) // BLOCK // 2 * BLOCK
     target.unlink(missing_ok=True)
     begin = time.perf_counter()
-    reading = start_read(source, memory[:half], direct, threads)
-    writing = start_write(target, nbytes, memory[half:], True, threads)
-    finish(*reading)
-    finish(*writing, sync=True)
+    read = _start_read([source], memory[:half], direct, threads)
+    write = _start_write(target, nbytes, memory[half:], True, threads)
+    read()
+    write()
     return time.perf_counter() - begin
 
 

@@ -12,7 +12,7 @@ from tests.factories import nightly
 from tests.workspace import REPO
 
 BENCHMARKS = REPO / "benchmarks"
-FOLDERLESS = ("accuracy", "kernels", "makespan", "proof")
+FOLDERLESS = ("accuracy", "dry_run", "kernels", "makespan", "proof")
 MORE = {
     "dispatch": ["--scheduler", "none"],
     "proof": ["--only", "float32", "complex64", "int16"],
@@ -22,22 +22,22 @@ MORE = {
 TABLES = {
     "accuracy": {"accuracy": 10},
     "dispatch": {"dispatch": 3},
+    "dry_run": {"dry run": 3, "dry run, array": 4},
     "kernels": {"kernels": 10, "precision": 1},
     "makespan": {"makespan": 12},
     "many_shards": {"many shards": 4},
     "proof": {"false alarms": 3, "one wrong element": 4, "one wrong element, closely": 4,
               "wrong products": 4, "flipped bits": 4,
-              "price": 4, "vectors": 3},
+              "price": 4},
     "raw": {"raw": 12},
     "reduce": {"reduce": 2},
     "scaling": {"scaling": 2},
     "shard_jobs": {"shard_jobs": 2},
     "startup": {"startup": 3},
-    "telemetry": {"cost of telemetry": 1},
 }  # fmt: skip
 """The tables that each one fills, and their rows."""
 
-LONG = ("dispatch", "reduce")  # a third of a minute
+LONG = ("dispatch", "dry_run", "reduce")  # a third of a minute
 
 
 @pytest.fixture
@@ -102,29 +102,6 @@ def test_a_wrong_product_is_no_figure(modules) -> None:
     assert np.isnan(kernels.wrongness(np, cell, a, out, 4))
 
 
-@pytest.mark.parametrize(("keep", "gib"), [("products", 2**-20), ("sum", 0)])
-def test_fabricated_files_are_what_multiply_leaves(modules, tmp_path, keep, gib):
-    """The ledger takes the receipts, the checksums are true, and no two products are equal."""
-    import reduce as benchmark
-    from shardwise.files import checksum as checksums
-    from shardwise.files import pieces as piecess
-    from shardwise.records import ledger
-
-    stack = benchmark.Stack("float32", 8, keep, gib)
-    plan = stack.plan(tmp_path / "files")
-    found = [np.load(path) for path, _ in benchmark.files_of(plan)]
-    assert sum(array.nbytes for array in found) == stack.nbytes
-    for said, array in zip(ledger.read(plan), found, strict=True):
-        row = piecess.natural_row(array.shape, array.itemsize)
-        pieces = piecess.checksum_pieces(row, array.itemsize)
-        checksum = checksums.PieceChecksum(array.nbytes, *pieces)
-        checksum.append(checksums.raw_bytes(array))
-        assert checksum.hexdigest() == said.file.checksum
-    if keep == "products":
-        products = np.concatenate(found)
-        assert len(np.unique(products[:, 0], axis=0)) == len(products)
-
-
 @pytest.mark.parametrize(("keep", "most"), [("products", 4), ("sum", None)])
 def test_a_wrong_sum_is_no_figure(modules, tmp_path: Path, keep: str, most: int | None) -> None:
     """What a peer adds is compared with a sum by NumPy, also where it adds a part of the files."""
@@ -142,24 +119,6 @@ def test_a_wrong_sum_is_no_figure(modules, tmp_path: Path, keep: str, most: int 
     total[3, 5] += 1e-4
     with pytest.raises(ValueError, match="wrong result"):
         bench._check("plain loop", total, most)
-
-
-def test_a_peer_that_dies_is_named_and_started_again(modules, monkeypatch) -> None:
-    """The death of one process is an answer, not an end; after two of them it is left alone."""
-    import peers
-
-    monkeypatch.setenv("PYTHONPATH", str(BENCHMARKS))
-    worker = peers.Worker("plain CuPy loop", tiny=True)
-    try:
-        for _ in range(peers.DEATHS):
-            worker.ask({})  # no job: an error, the process ends
-            worker._start()
-            worker._process.kill()
-            assert "died" in worker.ask({})["error"]
-        assert worker.ask({})["error"].startswith("the process died")
-        assert worker._process is None
-    finally:
-        worker.stop()
 
 
 def test_cold_means_cold(modules, tmp_path: Path) -> None:
