@@ -10,11 +10,11 @@
 # make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make faults  the tests that make faults; prints the table of docs/reliability.md with the figures of this run
 # make errors   write docs/errors.md anew: each bad input and its message
-# make fuzz   a million damaged files for the readers of files; ARGS="--cases 9999 --only header" goes to it
-# make histories  results folders through random histories, each "done" compared with a fresh run; ARGS="--seed 7 --count 20" goes to it
+# make fuzz   a million damaged files for the readers of files; ARGS="-k header" leaves out the others
+# make histories  results folders through random histories, each "done" compared with a fresh run; HISTORIES=20 plays fewer
 # make gallery  the pictures of docs/gallery.md anew, from runs of the examples in a browser out of Debian's packages
 # make lint   formatting and style of Python and Snakemake files, types of the lower rooms
-# make bench  the dry run, the accuracy of sums, the page on 10,000 shards: tables of docs/performance.md, docs/sums.md, docs/report.md
+# make bench  the dry run and the accuracy of sums: tables of docs/performance.md and docs/sums.md
 # make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
 # make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--scheduler slurm" goes to the second
 # make bench-gpu  those that need a GPU: kernels, proofs, shard jobs, start-up, several GPUs; ARGS="--minutes 3 --json all.json" goes to each
@@ -90,10 +90,10 @@ errors: .venv/.test-$(CUDA)
 	$(BIN)/python -m tests.hostile.bad_inputs
 
 fuzz: .venv/.test-$(CUDA)
-	$(BIN)/python -m tests.hostile.fuzz $(ARGS)
+	$(BIN)/pytest -m nightly tests/hostile $(ARGS)
 
 histories: .venv/.test-$(CUDA)
-	$(BIN)/python -m tests.histories $(ARGS)
+	$(BIN)/pytest -m nightly tests/histories $(ARGS)
 
 gallery: .venv/.test-$(CUDA) examples/digits/input.npy examples/seismic/input.npy
 	$(BIN)/python -m tests.browser.gallery
@@ -108,7 +108,6 @@ lint: .venv/.test-$(CUDA)
 bench: .venv/.test-$(CUDA)
 	$(BIN)/python benchmarks/dry_run.py
 	$(BIN)/python benchmarks/accuracy.py
-	$(BIN)/python benchmarks/page.py
 
 bench-reduce: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/reduce.py $(ARGS)

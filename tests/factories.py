@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shardwise.errors import InputError
 from shardwise.files import small
 from shardwise.multiply import copy, job, synthetic
 from shardwise.numerics import binned
@@ -58,6 +59,13 @@ def noise(shape: tuple[int, ...], dtype: str = "float64", seed: int = 0) -> np.n
     return random.standard_normal(shape).astype(dtype)
 
 
+def refusal(act: Any, *words: Any, kind: type[Exception] = InputError, **over: Any) -> str:
+    """The message by which something refuses."""
+    with pytest.raises(kind) as caught:
+        act(*words, **over)
+    return str(caught.value)
+
+
 def settings(**over: Any) -> Settings:
     """A checked config that computes on the CPU."""
     return config.load({"backend": "numpy", "materialize": True, **over})
@@ -76,8 +84,8 @@ def plan(folder: Path, left: Any = None, right: Any = None, **over: Any) -> Plan
         over["input"] = str(save(folder / "input.npy", left))
     if right is not None:
         over["right"] = str(save(folder / "right.npy", right))
-    made, sources = planner.make(settings(**{"results": str(folder / "results"), **over}))
-    planner.write(made, sources)
+    made = planner.make(settings(**{"results": str(folder / "results"), **over}))
+    planner.write(made)
     return plans.load(made.results.plan)
 
 
@@ -98,9 +106,12 @@ def computed(made: Plan) -> Plan:
     return made
 
 
-def repeated(made: Plan) -> Plan:
-    """The same plan, of matrices that are all alike: the first shard's product is given to all."""
-    first, *others = made.shards.values()
+def repeated(made: Plan, count: int | None = None) -> Plan:
+    """The same plan, the first shard's product given to as many as ``count``, or to all.
+
+    The sum is right only of matrices that are all alike.
+    """
+    first, *others = list(made.shards.values())[:count]
     job.run_shard(made, first.shard)
     product = made.results.product(first.shard).read_bytes()
     said = json.loads(made.results.receipt(first.shard).read_bytes())
@@ -121,10 +132,10 @@ def receipt(made: Plan, shard_id: str = "00000") -> ProductReceipt:
     return receipts.read(made.results.receipt(shard_id), ProductReceipt)
 
 
-def rewritten(path: Path, **values: Any) -> None:
+def rewritten(path: Path, without: str = "", **values: Any) -> None:
     """Write a receipt with other values, its digest made anew and its time stamp kept."""
     said, before = json.loads(path.read_bytes()) | values, path.stat()
-    own = {key: value for key, value in said.items() if key != "digest"}
+    own = {key: value for key, value in said.items() if key not in ("digest", without)}
     path.write_bytes(receipts._text(own))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 

@@ -25,6 +25,7 @@ from shardwise.files.npy import padded_header, read_header
 from shardwise.files.paths import Results
 from shardwise.numerics import reference
 from shardwise.numerics.binned import plane_shape
+from shardwise.observe.observation import DeviceOfNode
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
@@ -43,7 +44,6 @@ GPU, MEMORY = "NVIDIA H200", 150_000_000_000
 _WATTS, _IDLE_WATTS = 700.0, 120.0
 _SLOWER = 4.0
 _VERSIONS = {"shardwise": "0.1.0", "python": "3.11.7", "numpy": "2.4.6"}
-_ROLES = ("failed", "lost", "unknown", "damaged", "unproven", "slow", "old")
 
 
 @dataclass
@@ -114,7 +114,10 @@ def run(
     machines = _machines(devices, nodes)
     _Writer(made, machines, slow_device, random).write()
     if quarantined:
-        made.quarantined = _write_quarantine(plan, machines[:quarantined], at)
+        made.quarantined = [machine.uuid for machine in machines[:quarantined]]
+        for uuid in made.quarantined:
+            why = "multiplied wrongly: its proof failed"
+            quarantine.note(plan.results, uuid, why, next(iter(plan.shards)), lambda: at - 120.0)
     if summed and len(made.receipts) == shards:
         _sum(made, random)
     return made
@@ -153,25 +156,17 @@ def _roles(
 # Devices.
 
 
-@dataclass(frozen=True)
-class _Machine:
-    node: str
-    name: str
-    uuid: str | None
-
-    def told(self) -> dict[str, Any]:
-        """As a receipt has it."""
-        if self.uuid is None:
-            return {"name": self.name, "granted": None}
-        return {"name": self.name, "uuid": self.uuid, "memory": MEMORY, "source": "lease",
-                "granted": None}  # fmt: skip
+def _told(device: DeviceOfNode) -> dict[str, Any]:
+    """As a receipt has it."""
+    gpu = {"uuid": device.uuid, "memory": MEMORY, "source": "lease"} if device.uuid else {}
+    return {"name": device.name, "granted": None, **gpu}
 
 
-def _machines(devices: int, nodes: int) -> list[_Machine]:
+def _machines(devices: int, nodes: int) -> list[DeviceOfNode]:
     if not devices:
-        return [_Machine(f"node{n + 1:02}", "CPU", None) for n in range(nodes)]
+        return [DeviceOfNode("CPU", None, f"node{n + 1:02}") for n in range(nodes)]
     return [
-        _Machine(f"node{n % nodes + 1:02}", GPU, f"GPU-{n:08x}-1111-2222-3333-{n:012x}")
+        DeviceOfNode(GPU, f"GPU-{n:08x}-1111-2222-3333-{n:012x}", f"node{n % nodes + 1:02}")
         for n in range(devices)
     ]
 
@@ -187,7 +182,7 @@ class _Writer:
     """
 
     def __init__(
-        self, made: Pretended, machines: list[_Machine], slow_device: bool, random: Random
+        self, made: Pretended, machines: list[DeviceOfNode], slow_device: bool, random: Random
     ) -> None:
         self._made, self._plan, self._random = made, made.plan, random
         self._slow = machines[-1] if slow_device and len(machines) > 1 else None
@@ -210,7 +205,7 @@ class _Writer:
 
     def _jobs(
         self,
-    ) -> Iterator[tuple[Shard, _Machine, float, dict[str, float], dict[str, float]]]:
+    ) -> Iterator[tuple[Shard, DeviceOfNode, float, dict[str, float], dict[str, float]]]:
         """Who computes which shard from when on, and what `_spent` says of it."""
         for row in self._plan.shards.values():
             if row.shard in self._is["waiting"]:
@@ -228,7 +223,9 @@ class _Writer:
         gpu = self._plan.settings.backend != "numpy"
         return work if gpu else work | {"upload": 0, "download": 0}
 
-    def _spent(self, row: Shard, machine: _Machine) -> tuple[dict[str, float], dict[str, float]]:
+    def _spent(
+        self, row: Shard, machine: DeviceOfNode
+    ) -> tuple[dict[str, float], dict[str, float]]:
         """Seconds by what held the shard up, and by the stage that was at work.
 
         It is the disk, mostly, as products are large. No stage is faster than :data:`RATES`.
@@ -244,14 +241,14 @@ class _Writer:
         held = {stage: round(shares[stage] * seconds, 4) for stage, seconds in busy.items()}
         return {"waiting": round(self._random.uniform(0.02, 0.3), 4), **held}, busy
 
-    def _journal(self, shard: str, began: Sequence[float], machine: _Machine) -> None:
+    def _journal(self, shard: str, began: Sequence[float], machine: DeviceOfNode) -> None:
         lines = (f"{at:.3f}\t{machine.node}\t{1000 + n}\t\n" for n, at in enumerate(began))
         path = self._plan.results.starts(shard)
         path.parent.mkdir(parents=True, exist_ok=True)  # of many shards, one by the thousand
         path.write_text("".join(lines))
 
     def _finish(
-        self, row: Shard, machine: _Machine, started: float, held: dict[str, float],
+        self, row: Shard, machine: DeviceOfNode, started: float, held: dict[str, float],
         busy: dict[str, float],
     ) -> None:  # fmt: skip
         # To a tenth of a millisecond, as the phases are: then these add up to the last digit.
@@ -278,7 +275,9 @@ class _Writer:
         written = [(finished, "INFO", f"{results.receipt(row.shard)} written")]
         _log(results, row.shard, started, written, machine)
 
-    def _telemetry_of(self, machine: _Machine, held: Mapping[str, float]) -> dict[str, Any] | None:
+    def _telemetry_of(
+        self, machine: DeviceOfNode, held: Mapping[str, float]
+    ) -> dict[str, Any] | None:
         if machine.uuid is None:
             return None
         whole = math.fsum(held.values())
@@ -296,7 +295,7 @@ class _Writer:
             "energy_joules": round(watts * whole, 3),
         }  # fmt: skip
 
-    def _fail(self, row: Shard, machine: _Machine, started: float) -> None:
+    def _fail(self, row: Shard, machine: DeviceOfNode, started: float) -> None:
         results, ended = self._plan.results, started + 1.5
         self._journal(row.shard, [started], machine)
         if row.shard in self._is["lost"]:
@@ -306,7 +305,7 @@ class _Writer:
         words = f"device {machine.uuid or 'CPU'}: out of memory; nothing was written"
         _log(results, row.shard, started, [(ended, "ERROR", words)], machine)
 
-    def _run(self, row: Shard, machine: _Machine, held: Mapping[str, float]) -> None:
+    def _run(self, row: Shard, machine: DeviceOfNode, held: Mapping[str, float]) -> None:
         results, at = self._plan.results, self._made.at
         done = self._random.uniform(0.1, 0.9)
         started = at - max(1.0, done * sum(held.values()))
@@ -319,7 +318,7 @@ class _Writer:
             "clock_memory_hertz": 3_200_000_000, "throttled": [], "ecc_uncorrected": 0,
             "processes": 1, "memory_unlisted_bytes": 0,
         }  # fmt: skip
-        device = {key: machine.told()[key] for key in ("name", "uuid") if key in machine.told()}
+        device = {key: _told(machine)[key] for key in ("name", "uuid") if key in _told(machine)}
         live = {
             "schema": 1, "shard": row.shard, "attempt": 1, "started": started, "at": at - 1.0,
             "node": machine.node, "process": 1000, "job": None, "device": device,
@@ -330,7 +329,7 @@ class _Writer:
 
 
 def _receipt(
-    plan: Plan, row: Shard, machine: _Machine, attempt: int, moments: tuple[float, float]
+    plan: Plan, row: Shard, machine: DeviceOfNode, attempt: int, moments: tuple[float, float]
 ) -> dict[str, Any]:
     """A receipt as a task writes it, but for what later versions have added."""
     shape, dtype = _form(plan, row)
@@ -349,7 +348,7 @@ def _receipt(
     return {
         "shard": row.shard, "start": row.start, "stop": row.stop, "fingerprint": row.fingerprint,
         "keep": plan.settings.keep, "backend": "cupy" if gpu else "numpy",
-        "device": machine.told(), "attempt": attempt, "file": facts,
+        "device": _told(machine), "attempt": attempt, "file": facts,
         "input_checksum": f"{row.stop:032x}", "witness": told,
         "proof": proof if plan.settings.verify else None,
         "compute": "float32", "stages": {"read": 1.0, "write": 1.0},
@@ -396,7 +395,7 @@ def _sparse(path: Path, facts: Mapping[str, Any], at: float) -> None:
 
 def _log(
     results: Results, shard: str, began: float, lines: Sequence[tuple[float, str, str]],
-    machine: _Machine,
+    machine: DeviceOfNode,
 ) -> None:  # fmt: skip
     """A log as `cli.run` makes it."""
     told = [(began, "INFO", f"on {machine.node}, process 1000, in /pretended"), *lines]
@@ -409,19 +408,6 @@ def _stamp(at: float) -> str:
 
 
 # All shards together.
-
-
-def _write_quarantine(plan: Plan, machines: Sequence[_Machine], at: float) -> list[str]:
-    rows = [
-        quarantine.Entry(
-            at - 120.0, machine.node, machine.uuid, "multiplied wrongly: its proof failed",
-            next(iter(plan.shards)), at + 86_000.0,
-        )
-        for machine in machines
-        if machine.uuid
-    ]  # fmt: skip
-    quarantine._append(plan.results.quarantine, rows)
-    return [row.uuid for row in rows]
 
 
 def _sum(made: Pretended, random: Random) -> None:

@@ -16,6 +16,7 @@ from shardwise.files.small import refuse_links
 from shardwise.records import locks
 from shardwise.records.logs import FORMAT, log_start
 from shardwise.reduce import launch
+from shardwise.reduce.comm import abort
 from shardwise.units import MIB
 
 log = logging.getLogger("shardwise")
@@ -25,7 +26,6 @@ program: str | None = None
 
 _ARRIVAL_SECONDS = 5.0
 """How long the ranks wait for each other before one counts as having failed alone."""
-
 
 _PROGRESS_SECONDS = 10.0
 
@@ -53,51 +53,38 @@ def add_results(arguments: argparse.ArgumentParser) -> None:
     arguments.add_argument(
         "results", nargs="?", type=Path, help="results folder; default: that of the config"
     )
-    arguments.add_argument(
-        "--configfile", nargs="+", type=Path, metavar="FILE",
-        help="config files, later over earlier, which name the results folder; "
-        "default: config.yaml",
-    )  # fmt: skip
+    words = "config files, later over earlier, which name the results folder; default: config.yaml"
+    arguments.add_argument("--configfile", nargs="+", type=Path, metavar="FILE", help=words)
 
 
 def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
     """Add ``--plan``, and ``--shard`` where a stage works on one."""
-    arguments.add_argument(
-        "--plan", type=Path, required=True, help="plan.tsv of the results folder"
-    )
+    words = "plan.tsv of the results folder"
+    arguments.add_argument("--plan", type=Path, required=True, help=words)
     if shard:
         arguments.add_argument("--shard", required=True, help="id of the shard, such as 00007")
 
 
 def add_digest(arguments: argparse.ArgumentParser) -> None:
     """Add ``--digest``, by which a run sees to it that its jobs work by its own plan."""
-    arguments.add_argument(
-        "--digest", help="digest that the plan must have for this job; snakemake passes it"
-    )
+    words = "digest that the plan must have for this job; snakemake passes it"
+    arguments.add_argument("--digest", help=words)
 
 
 def add_task(arguments: argparse.ArgumentParser) -> None:
     """Add what a process that computes shards may take: ``--mem-mb`` and ``--device-wait``."""
     from shardwise.devices import wait
 
-    arguments.add_argument(
-        "--mem-mb",
-        dest="memory",
-        type=mebibytes,
-        metavar="N",
-        help="MiB of host memory for all processes of a machine together; with less than the plan "
-        "says, fewer pieces of files are in memory at once; default, also with 0: what the plan "
-        "says",
-    )
-    arguments.add_argument(
-        "--device-wait",
-        type=seconds,
-        metavar="SECONDS",
-        help="how long to wait for a free GPU since one last changed hands; "
-        f"then the task ends with 75; default: {wait.JOB_WAIT_SECONDS:.0f} in a job of Slurm "
-        f"or Grid Engine, whose run time is limited, {wait.WAIT_SECONDS:.0f} elsewhere and "
-        "behind tasks of the same job",
-    )
+    add = arguments.add_argument
+    words = "MiB of host memory for all processes of a machine together; with less than the plan "
+    words += "says, fewer pieces of files are in memory at once; default, also with 0: what the "
+    words += "plan says"
+    add("--mem-mb", dest="memory", type=mebibytes, metavar="N", help=words)
+    words = "how long to wait for a free GPU since one last changed hands; then the task ends with "
+    words += f"75; default: {wait.JOB_WAIT_SECONDS:.0f} in a job of Slurm or Grid Engine, whose "
+    words += f"run time is limited, {wait.WAIT_SECONDS:.0f} elsewhere and behind tasks of the same "
+    words += "job"
+    add("--device-wait", type=seconds, metavar="SECONDS", help=words)
 
 
 def add_ranks(
@@ -107,23 +94,17 @@ def add_ranks(
 
     ``otherwise`` says how many ranks there are where neither the user nor a scheduler does.
     """
-    arguments.add_argument(
-        "--ranks",
-        type=natural,
-        help="MPI ranks to start; default, also with 0: the tasks of the Slurm job or the slots of "
-        f"the Grid Engine job, else {otherwise}",
-    )
+    words = "MPI ranks to start; default, also with 0: the tasks of the Slurm job or the slots of "
+    words += f"the Grid Engine job, else {otherwise}"
+    arguments.add_argument("--ranks", type=natural, help=words)
     add_launcher(arguments)
 
 
 def add_launcher(arguments: argparse._ActionsContainer) -> None:
     """Add ``--launcher``."""
-    arguments.add_argument(
-        "--launcher",
-        default="auto",
-        help="what starts the MPI ranks, with its options, such as 'mpiexec -hosts node1,node2'; "
-        "auto: srun in a Slurm job, else the mpiexec of the MPI that mpi4py loads",
-    )
+    words = "what starts the MPI ranks, with its options, such as 'mpiexec -hosts node1,node2'; "
+    words += "auto: srun in a Slurm job, else the mpiexec of the MPI that mpi4py loads"
+    arguments.add_argument("--launcher", default="auto", help=words)
 
 
 def positive(text: str) -> int:
@@ -214,7 +195,7 @@ def run(
             from shardwise.files.commit import abandon  # here: jobs that submit need no NumPy
 
             abandon()  # an abort does not wait for the thread that may be writing
-            world.COMM_WORLD.Abort(code)
+            abort(world.COMM_WORLD, code)
     sys.exit(code)
 
 
@@ -237,7 +218,7 @@ def _refuse(error: ShardwiseError, mpi: Any) -> int:
     else:
         if not _speaks(mpi):
             say(error.exit_code, f"rank {mpi.COMM_WORLD.rank}: {error}")
-        mpi.COMM_WORLD.Abort(error.exit_code)
+        abort(mpi.COMM_WORLD, error.exit_code)
     return error.exit_code
 
 

@@ -4,7 +4,6 @@ import math
 import re
 import sys
 import time
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -89,13 +88,6 @@ def plain(value: object) -> str:
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
 
 
-def inside(value: object, *keys: str) -> Any:
-    """What lies under some keys of nested mappings; None where there is nothing."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
 def count(amount: int, noun: str = "") -> str:
     """A count with its noun, such as ``1 shard`` and ``12,000 shards``."""
     return f"{amount:,} {noun}{'s' * (amount != 1)}" if noun else f"{amount:,}"
@@ -114,11 +106,6 @@ def seconds(value: float | None) -> str:
         return f"{minutes} min {rest:02} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours < 24 else f"{hours // 24} d {hours % 24:02} h"
-
-
-def rate(value: float | None, unit: str) -> str:
-    """A rate or an amount with a decimal prefix, such as ``3.9 GB/s``."""
-    return DASH if value is None else decimal(value, unit)
 
 
 def share(value: float | None) -> str:

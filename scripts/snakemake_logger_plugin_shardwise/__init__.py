@@ -1,21 +1,102 @@
-"""Brings Shardwise's words into Snakemake before it reads a config file.
+"""Refuses in words, with exit 2, what ends Snakemake with a traceback before our rules are asked.
+
+Snakemake believes that a config file can be read, and that the home folder can be written. Where
+one is not so, users need to know which file, which line, and what to do. So its functions that read
+and write these are wrapped, see `install`. All else stays as it is.
 
 Snakemake imports every installed package of such a name as it starts, before it looks at its
-command line. Nothing else of a project is asked so early: the Snakefile comes after the config.
-As a logger, chosen by ``--logger shardwise``, it writes nothing.
+command line. Nothing else of a project is asked so early: the Snakefile comes after the config, and
+decides which copy of ``shardwise`` is used. So nothing of that is imported unless a run is refused.
 """
 
+import contextlib
+import functools
+import importlib
 import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 
-from snakemake_logger_plugin_shardwise import refusals
 
-refusals.install()
+def install() -> None:
+    """Wrap the functions of this process's Snakemake; one of another version speaks for itself."""
+    for module, name, wrapper in (
+        ("snakemake.common.configfile", "load_configfile", _load_configfile),
+        ("snakemake.settings.types", "load_configfile", _load_configfile),
+        ("snakemake.workflow", "Workflow.configfile", _configfile),
+        ("snakemake.logging", "DefaultFilter.filter", _let_errors_through),
+        ("snakemake.sourcecache", "SourceCache.__init__", _open_source_cache),
+    ):
+        with contextlib.suppress(ImportError, AttributeError):
+            *outer, own = name.split(".")
+            owner = functools.reduce(getattr, outer, importlib.import_module(module))
+            setattr(owner, own, _wrapped(getattr(owner, own), wrapper))
+
+
+def _wrapped(original: Callable, wrapper: Callable) -> Callable:
+    @functools.wraps(original)
+    def wrapped(*words: Any, **named: Any) -> Any:
+        return wrapper(original, *words, **named)
+
+    return wrapped
+
+
+def _refuse(text: str) -> NoReturn:
+    from shardwise.errors import InputError
+
+    sys.stderr.write(f"{text}\n")
+    sys.exit(InputError.exit_code)
+
+
+def _load_configfile(original: Callable, file: Any) -> Any:
+    """Config files: the line, which Snakemake does not name, and no traceback."""
+    path = Path(file)
+    if path.is_fifo():  # Snakemake would wait for it
+        _refuse_config(path)
+    try:
+        return original(file)
+    except Exception:
+        _refuse_config(path)
+        raise
+
+
+def _refuse_config(path: Path) -> None:
+    from shardwise.errors import InputError
+    from shardwise.plan import config_file
+
+    try:
+        config_file.read_file(path)
+    except InputError as reason:
+        _refuse(str(reason))
+
+
+def _configfile(original: Callable, workflow: Any, file: Any) -> None:
+    """The config file that the Snakefile names: where it is missing, Snakemake ends with 1."""
+    instead = workflow.overwrite_configfiles or workflow.modifier.skip_configfile
+    if not instead and not os.path.exists(file):
+        _refuse_config(Path(file))
+    original(workflow, file)
+
+
+def _let_errors_through(original: Callable, quiet: Any, record: Any) -> bool:
+    """Under ``--quiet all`` Snakemake ends with 1 without a word; users need to know why."""
+    return original(quiet, record) or getattr(record, "exception", None) is not None
+
+
+def _open_source_cache(original: Callable, cache: Any, path: Path, **named: Any) -> None:
+    """Snakemake's cache of sources lies in the home folder; where it cannot, in ``.snakemake``."""
+    try:
+        original(cache, path, **named)
+    except OSError:
+        original(cache, Path(".snakemake", "source-cache").absolute(), **named)
 
 
 class LogHandler(LogHandlerBase):
-    """What Snakemake expects of a plugin for logging; it writes nothing."""
+    """What Snakemake expects of a plugin for logging; chosen by --logger, it writes nothing."""
 
     writes_to_stream = False
     writes_to_file = False
@@ -25,3 +106,6 @@ class LogHandler(LogHandlerBase):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write nothing."""
+
+
+install()

@@ -1,5 +1,6 @@
 """What only Grid Engine has, on a real one: its master, its accounting, and the test cluster."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +63,10 @@ def test_a_parallel_environment_that_is_not_there_is_refused_before_any_job(nigh
 def test_a_lost_host_costs_no_result(array_night_of_nodes: ArrayNight) -> None:
     """Tasks of a host that crashes run again elsewhere, though qstat lists them as running."""
     night = array_night_of_nodes
-    night.of(4)
-    run = night.start(*MULTIPLY, *night.gated())
-    night.wait_for("all run", lambda: len(night.tasks("running")) == 4)
-    lost = night.tasks("running", "n2")
+    night.gated(4)
+    run = night.start(*MULTIPLY)
+    night.wait_for("all run", lambda: len(night.at_gate()) == 4)
+    lost = night.at_gate("n2")
     assert lost
     night.cluster.crash("n2")
     night.open_gate()
@@ -79,19 +80,19 @@ def test_a_lost_host_costs_no_result(array_night_of_nodes: ArrayNight) -> None:
     night.wait_for("the lost tasks have left the queue", night.idle)
 
 
-def test_a_task_that_cannot_start_ends_with_the_reason(array_night: ArrayNight) -> None:
-    """Its working directory goes away: each try is deleted from the queue, and the reason told."""
+def test_a_task_that_cannot_start_leaves_its_work_to_others(array_night: ArrayNight) -> None:
+    """Its working directory goes away: it is deleted from the queue, and the reason told."""
     night = array_night
-    night.of(6)
-    run = night.start(*MULTIPLY, *night.gated(), "--retries", "0")
-    night.wait_for("two wait", lambda: len(night.tasks("waiting")) == 2)
-    waiting = night.tasks("waiting")
-    for task in waiting.values():
-        night.cluster.call("qalter", "-wd", "/nowhere", task.partition(".")[0])
+    night.gated(6)
+    run = night.start(*MULTIPLY)
+    night.wait_for("two wait", lambda: len(night.waiting()) == 2 and len(night.at_gate()) == 4)
+    number = night.waiting()[0].partition(".")[0]
+    night.cluster.call("qalter", "-wd", "/nowhere", number)
+    night.cluster.cancel(night.at_gate()["00000"])  # a waiting task takes its device
+    night.wait_for("it is told", lambda: "/nowhere" in night.log())
     night.open_gate()
-    assert run.wait(timeout=300) != 0
-    assert night.output().count("/nowhere") >= 2
-    assert set(night.receipts()).isdisjoint(waiting)
+    assert run.wait(timeout=300) == 0, night.output()
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(1, 6)} | {"00000": 2})
     night.wait_for("the queue is empty", night.idle)
 
 

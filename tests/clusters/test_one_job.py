@@ -2,7 +2,7 @@
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +22,12 @@ DEVICES = {"pool": 1, "mpi": 2}
 """How many GPUs the profiles ask for as they are shipped."""
 
 
-def enough(*pairs: str) -> pytest.MarkDecorator:
+def enough(*pairs: str, ways: Iterable[str] = DEVICES) -> pytest.MarkDecorator:
     """Some pairs of a scheduler and a dispatch by day, all at night: enough for what is shown."""
     cases = [
         pytest.param(s, d, marks=[getattr(pytest.mark, s)]
                      + [pytest.mark.nightly] * (f"{s} {d}" not in pairs))
-        for s in KINDS for d in DEVICES
+        for s in KINDS for d in ways
     ]  # fmt: skip
     return pytest.mark.parametrize(("site", "dispatch"), cases, indirect=True)
 
@@ -46,21 +46,6 @@ def jobs(
     cluster = request.getfixturevalue("nodes") if dispatch == "mpi" else site
     yield SpreadJobs(cluster, dispatch, tmp_path)
     cluster.cancel_all()
-
-
-@enough("slurm mpi")
-@pytest.mark.fault("a worker or task that is killed")
-def test_a_killed_worker_is_replaced(jobs: SpreadJobs) -> None:
-    """Its shard is tried again; the job ends well, and no other shard was begun twice."""
-    jobs.spread.put("hold")
-    job = jobs.submit()
-    jobs.all_at_work()
-    processes.kill([min(jobs.spread.workers())])
-    processes.until(lambda: "SIGKILL" in jobs.printed(job))
-    jobs.spread.take_away("hold")
-    jobs.succeeds(job)
-    starts = sorted(jobs.spread.starts().values())
-    assert sum(starts) <= SHARDS + 2, starts  # its shard, and the one that it was to compute next
 
 
 @enough("slurm mpi")
@@ -150,23 +135,25 @@ def test_the_digits_have_the_same_bits(night: Night, dispatch: str, tmp_path: Pa
     assert night.workspace.run("--dry-run", profile=night.cluster.profile).jobs == set()
 
 
-@enough("grid_engine pool")
+@enough("slurm jobs", "grid_engine jobs", "grid_engine pool", ways=("jobs", *DEVICES))
 @pytest.mark.fault("snakemake killed by -9 and started again")
 @pytest.mark.fault("two runs at once")
 def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night, dispatch: str) -> None:
-    """Beside the living job of a killed run a new one does not start; after it, only the sum."""
-    night.folder_of(6)
-    own = {"input": "stack", "shards": 6, "materialize": False, "backend": "numpy"}
+    """Beside living jobs of a killed run a new one does not start; after them, only the sum."""
+    night.folder_of(2)
+    own = {"input": "stack", "shards": 2, "materialize": False, "backend": "numpy"}
     night.workspace.configure(**own, dispatch=dispatch)
+    jobs = [f"multiply 0000{i}" for i in range(2)] if dispatch == "jobs" else [dispatch]
     run = night.start(*night.held())
-    night.wait_for("the job runs", lambda: night.running(dispatch))
+    night.wait_for("its jobs run", lambda: len(night.running()) == len(jobs))
     night.killed(run)
     refused = night.run()
     assert refused.code == 75
-    assert "1 jobs of an earlier run still wait or work on results/default" in refused.output
+    words = f"{len(jobs)} jobs of an earlier run still wait or work on results/default"
+    assert words in refused.output
 
     night.release()
     night.wait_for("the queue is empty", night.idle)
-    assert night.starts() == Counter([dispatch])
+    assert night.starts() == Counter(jobs)
     plan = night.workspace.run("--dry-run", profile=night.cluster.profile)
     assert plan.jobs == {"ledger", "reduce", "report"}, plan.output

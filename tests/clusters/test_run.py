@@ -146,27 +146,6 @@ def test_ctrl_c_leaves_no_job(night: Night) -> None:
     assert "To run just what is missing" in night.output()
 
 
-@pytest.mark.fault("snakemake killed by -9 and started again")
-@pytest.mark.fault("two runs at once")
-def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night) -> None:
-    """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
-    stack = night.folder_of(2)
-    night.workspace.configure(input="stack", shards=2, materialize=False)
-    run = night.start(*night.held())
-    night.wait_for("all shards run", lambda: len(night.running("multiply")) == 2)
-    night.killed(run)
-    refused = night.run()
-    assert refused.code == 75
-    assert "2 jobs of an earlier run still wait or work on results/default" in refused.output
-
-    night.release()
-    night.wait_for("the queue is empty", night.idle)
-    done = night.run()
-    assert done.code == 0, done.output
-    assert night.starts() == Counter({f"multiply 0000{i}": 1 for i in range(2)} | {"reduce": 1})
-    assert np.array_equal(night.sum(), sum_of_squares(stack))
-
-
 @pytest.mark.nightly
 @pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
 @pytest.mark.fault("a submission that fails k times")

@@ -51,9 +51,9 @@ def _made(folder: Path, **over: object) -> plans.Plan:
             np.save(path, STACK)
         own["input"] = str(path)
     chosen = factories.settings(results=str(folder / "results"), **own)
-    plan, sources = planner.make(chosen)
+    plan = planner.make(chosen)
     planner.check_folder(plan)
-    planner.write(plan, sources)
+    planner.write(plan)
     return plan
 
 
@@ -100,14 +100,14 @@ def _noted(folder: Path) -> None:
     if "run-2" not in [row[1] for row in earlier_runs._rows(results.runs)]:
         earlier_runs.remember(results, "slurm", "run-2")
     if "array-2" not in [array.name for array in journal.noted(results)]:
-        journal.note(results, common.Array("slurm", "r", "d", "array-2", 1, 0, (0, 1), 2))
+        journal.note(results, common.Array("slurm", "r", "d", "array-2", 1, (0, 1), 2))
     tally.Tally(_plan(folder), ["00000"]).failed("00000", 75, "the device is busy")
 
 
 def _before_notes(folder: Path) -> None:
     results = _made(folder).results
     earlier_runs.remember(results, "slurm", "run-1")
-    journal.note(results, common.Array("slurm", "r", "d", "array-1", 1, 0, (0, 1), 2))
+    journal.note(results, common.Array("slurm", "r", "d", "array-1", 1, (0, 1), 2))
 
 
 def _after(*steps: Callable[[Path], object]) -> Callable[[Path], None]:

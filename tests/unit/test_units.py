@@ -1,9 +1,9 @@
-"""Sizes as people write them."""
+"""Sizes and times as people write them."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.units import human_bytes, parse_bytes
+from shardwise.units import human_bytes, parse_bytes, seconds
 
 
 @pytest.mark.parametrize(
@@ -27,18 +27,13 @@ def test_sizes_are_read(text, size):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "GiB", "-1", "1e3", "16gib", "1 XB", "16K", "1i", "0", "0.1B", "nan", "inf", "1,5GB"],
-)
+    ["", "GiB", "-1", "1e3", "16gib", "1 XB", "16K", "1i", "0", "0.1B", "nan", "inf", "1,5GB",
+     "9" * 400 + ".5"],
+)  # fmt: skip
 def test_other_text_is_refused(text):
-    """What is no size, or is less than one byte, is refused."""
+    """What is no size, is less than one byte, or more than a float holds, is refused."""
     with pytest.raises(ValueError, match=r"size|less than one byte"):
         parse_bytes(text)
-
-
-def test_absurd_size_is_refused_like_any_other():
-    """A size that no float holds ends in the same error as other bad sizes."""
-    with pytest.raises(ValueError, match="size"):
-        parse_bytes("9" * 400 + ".5")
 
 
 @given(st.integers(1, 2**70), st.sampled_from(["", "B", "KB", "MiB", "PB"]))
@@ -68,3 +63,16 @@ def test_people_read_nearly_the_size(size):
 def test_sizes_are_written(size, text):
     """Sizes are written with a binary unit."""
     assert human_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0123, "12.3 ms"), (0.9996, "1 s"), (9.5, "9.5 s"), (99.94, "99.9 s"),
+        (100, "1 min 40 s"), (3599.6, "1 h 00 min"), (7265, "2 h 01 min"), (90_000, "1 d 01 h"),
+        (None, "–"), (float("nan"), "–"),
+    ],
+)  # fmt: skip
+def test_durations_have_the_two_units_that_matter(value: float | None, text: str) -> None:
+    """From milliseconds to days."""
+    assert seconds(value) == text

@@ -1,7 +1,6 @@
 """Profiles as Snakemake reads them."""
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,10 +12,9 @@ UGE = (REPO / "profiles/uge/config.yaml").read_text()
 CHOICES = [yaml.safe_load(text) for text in re.findall(r'^ *(?:# )?uge_\w+: (".*?")', UGE, re.M)]
 
 
-def test_every_choice_of_the_uge_profile_reaches_qsub(tmp_path: Path) -> None:
+def test_every_choice_of_the_uge_profile_reaches_qsub(workspace: Workspace) -> None:
     """Snakemake evaluates resources as Python where it can; it leaves all these as they are."""
     assert len(CHOICES) > 10
-    workspace = Workspace.create(tmp_path / "w")
     profile = yaml.safe_load(UGE)
     profile["default-resources"] = {f"uge_{i:02}": text for i, text in enumerate([*CHOICES, ""])}
     (workspace.root / "profiles/uge/config.yaml").write_text(yaml.safe_dump(profile))
@@ -42,9 +40,8 @@ def test_every_choice_of_the_uge_profile_can_be_filled_in(text: str) -> None:
     assert "{" not in "".join(words)
 
 
-def test_the_memory_of_a_node_follows_from_the_gpus_that_are_asked_for(tmp_path: Path) -> None:
+def test_the_memory_of_a_node_follows_from_the_gpus_asked_for(workspace: Workspace) -> None:
     """Under pool: as much as a task for each of them, by the words of the profile."""
-    workspace = Workspace.create(tmp_path / "w")
     workspace.configure(shards=4, dispatch="pool")
     asked = {}
     for gres in ("gpu:1", "gpu:a100:4"):

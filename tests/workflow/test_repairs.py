@@ -64,13 +64,6 @@ def turned(path: Path) -> None:
     kept(path, path.read_bytes().replace(b"False", b"True ", 1))
 
 
-def folder(path: Path) -> None:
-    """A folder with a file of the user's lies in its place."""
-    path.unlink()
-    path.mkdir()
-    (path / "notes.txt").write_text("mine")
-
-
 def pipe(path: Path) -> None:
     """A pipe lies in its place."""
     path.unlink()
@@ -103,16 +96,13 @@ HARMS: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
     "plan gone": [("plan.tsv", gone)],
     "pipe for plan": [("plan.tsv", pipe)],
     "facts empty": [("plan.json", empty)],
-    "folder for facts": [("plan.json", folder)],
     "sources flipped": [("sources.tsv", flipped)],
     "ledger flipped": [("ledger.tsv", flipped)],
     "summary flipped": [("summary.json", flipped)],
     "sum flipped": [("sum.npy", flipped)],
     "sum gone": [("sum.npy", gone)],
-    "folder for sum": [("sum.npy", folder)],
     "product flipped": [("products/00001.npy", flipped)],
     "product turned": [("products/00001.npy", turned)],
-    "folder for product": [("products/00001.npy", folder)],
     "receipt flipped": [("products/00001.json", flipped)],
     "receipt astray": [("products/00001.json", astray)],
     "copy flipped": [("shards/00001.npy", flipped)],
@@ -131,7 +121,7 @@ HARMS: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
 }  # fmt: skip
 
 ALWAYS = {
-    "jobs": {"folder for sum", "copy swapped", "many"},
+    "jobs": {"sum gone", "copy swapped", "many"},
     "pool": {"facts empty"},
 }
 """What each `make test` tries; `make nightly` tries all."""
@@ -174,20 +164,3 @@ def test_a_repair_makes_the_results_whole(finished, tmp_path, dispatch, harms):
     assert code == 0, f"{said}\n{done.output}\n{now}"
     assert re.fullmatch(rf"{RESULTS}: whole: 2 shards, \d+ B, sum.npy proven", now)
     assert (root / "sum.npy").read_bytes() == (model.root / RESULTS / "sum.npy").read_bytes()
-    assert all(path.read_text() == "mine" for path in root.rglob("notes.txt"))
-    assert any(harm is folder for _, harm in harms) == any(root.rglob("notes.txt"))
-
-
-def test_what_no_result_depends_on_is_no_damage(finished, tmp_path):
-    """Logs and unfinished work are not looked at, and the next run finds nothing to do."""
-    workspace = finished("pool").clone(tmp_path / "w")
-    root = workspace.root / RESULTS
-    before = verify(workspace)
-    junk(root / "partial")
-    for path in [p for p in (root / "logs").rglob("*") if p.is_file()]:
-        kept(path, b"\xff\0")
-    assert verify(workspace) == before
-    done = workspace.run()
-    assert done.code == 0, done.output
-    assert "Nothing to be done" in done.output
-    assert verify(workspace) == before

@@ -94,25 +94,6 @@ def test_a_plan_by_hand_replaces_no_other_configs_plan(workspace: Workspace) -> 
     assert np.array_equal(total(workspace), SUM_X)
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
-def test_results_made_by_hand_for_another_config_are_made_again(workspace, dispatch):
-    """X by snakemake, Y by hand with every stage, X again."""
-    workspace.configure(**Y)
-    plan = ("--plan", "out/x/plan.tsv")
-    steps: list[tuple[str, ...]] = [("plan", "--configfile", "mine.yaml", "--replace")]
-    for shard in ("00000", "00001"):
-        steps += [("shard", *plan, "--shard", shard), ("multiply", *plan, "--shard", shard)]
-    for step in (*steps, ("ledger", *plan), ("reduce", *plan, "--ranks", "1")):
-        done = by_hand(workspace, *step)
-        assert done.returncode == 0, done.stderr
-    assert np.array_equal(total(workspace), SUM_Y)
-    workspace.configure(**X, dispatch=dispatch)
-    assert workspace.dry_run() != set()
-    run(workspace)
-    assert np.array_equal(total(workspace), SUM_X)
-    assert workspace.dry_run() == set()
-
-
 def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) -> None:
     """Inputs of the same name and time stamp, one absolute results folder."""
     shared = str(workspace.root / "shared")
@@ -126,19 +107,6 @@ def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) ->
         assert np.array_equal(np.load(Path(shared, "sum.npy")), factor * SUM_X)
 
 
-def test_folders_that_change_places_are_noticed(both: Workspace, tmp_path: Path) -> None:
-    """The results of X under the name of Y, and the other way round."""
-    workspace = both.clone(tmp_path / "w")
-    folder = workspace.root / "out"
-    (folder / "x").rename(folder / "z")
-    (folder / "y").rename(folder / "x")
-    (folder / "z").rename(folder / "y")
-    run(workspace)
-    assert np.array_equal(np.load(folder / "y" / "sum.npy"), SUM_Y)
-    workspace.configure(**X)
-    assert workspace.dry_run() != set()
-
-
 @pytest.mark.parametrize(
     "name", ["sum.npy", *map(nightly, ("ledger.tsv", "summary.json", "plan.json"))]
 )
@@ -150,14 +118,6 @@ def test_a_single_file_of_another_run_is_noticed(both, tmp_path, name):
     assert workspace.dry_run() != set()
     run(workspace)
     assert np.array_equal(total(workspace), SUM_X)
-
-
-def test_touch_makes_no_old_sum_a_new_one(workspace: Workspace) -> None:
-    """After --touch with another config, a run computes what that config says."""
-    workspace.configure(**Y)
-    workspace.run("--touch")
-    run(workspace)
-    assert np.array_equal(total(workspace), SUM_Y)
 
 
 def test_the_synthetic_stack_is_of_this_recipe(workspace: Workspace) -> None:

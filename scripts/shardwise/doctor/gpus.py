@@ -6,10 +6,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from logging.handlers import MemoryHandler
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -62,32 +61,13 @@ def installed() -> dict[str, str]:
     return {name: version for name, version in found if _NAMES.fullmatch(name)}
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What this machine says of its GPUs; tests say something else."""
-
-    cuda: Callable[[], int | None] = choose.driver_cuda_version
-    driver_and_devices: Callable[[], tuple[str, list[Device]]] = nvml.driver_and_devices
-    holder: Callable[[str], leases.Holder | None] = leases.holder
-    cupy: Callable[[], dict[str, str]] = installed
-    ask_all: Callable[..., list[Reply]] = base.ask_all
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-
-
-def findings(
-    deadline: Deadline, backend: str = "auto", machine: Machine | None = None
-) -> Iterator[Finding]:
-    """All about GPUs; where the config wants NumPy, nothing of it is a fault."""
+def findings(deadline: Deadline, backend: str = "auto") -> Iterator[Finding]:
+    """All about GPUs; where the config wants NumPy, nothing."""
     if backend == "numpy":
-        yield note("backend", "numpy, as the config says: devices are not used")
-    for finding in _findings(deadline, backend, machine or Machine()):
-        harmless = backend == "numpy" and finding.level == FAULT
-        yield replace(finding, level=NOTE, code=0) if harmless else finding
-
-
-def _findings(deadline: Deadline, backend: str, machine: Machine) -> Iterator[Finding]:
-    cuda = machine.cuda()
-    cupy = _cupy(machine.cupy(), cuda, backend)
+        yield note("backend", "numpy, as the config says: devices are not used or looked at")
+        return
+    cuda = choose.driver_cuda_version()
+    cupy = _cupy(installed(), cuda, backend)
     if cuda is None:
         yield _no_driver(backend)
         yield cupy
@@ -95,22 +75,21 @@ def _findings(deadline: Deadline, backend: str, machine: Machine) -> Iterator[Fi
     warned = MemoryHandler(sys.maxsize, sys.maxsize)  # else nobody would see what is logged
     logger = logging.getLogger("shardwise")
     logger.addHandler(warned)
-    version, present = "", None
+    version, present, refused = "", [], []
     try:
-        version, present = machine.driver_and_devices()
+        version, present = nvml.driver_and_devices()
     except ShardwiseError as error:
-        refused = base.refused("devices", error, "see what nvidia-smi says")
+        refused = [base.refused("devices", error, "see what nvidia-smi says")]
     finally:
         logger.removeHandler(warned)
     text = f"{version}, runs CUDA up to {_dotted(cuda)}".removeprefix(", ")
     yield ok("driver", text, cuda=cuda, version=version)
-    yield cupy
-    if present is None:
-        yield refused
+    yield from (cupy, *refused)
+    if refused:
         return
     for record in warned.buffer:
         yield note("devices", record.getMessage(), "ask the admin: dmesg names its errors (Xid)")
-    yield from _devices(present, deadline, machine, cupy.level != FAULT)
+    yield from _devices(present, deadline, cupy.level != FAULT)
 
 
 def _dotted(version: int) -> str:
@@ -128,20 +107,19 @@ def _cupy(packages: dict[str, str], driver: int | None, backend: str) -> Finding
     """The cupy that is installed, beside what the driver runs."""
     shown = ", ".join(f"{name} {version}" for name, version in packages.items())
     fitting = [major for major in choose.CUDA_MAJORS if driver and major <= driver // 1000]
-    again = host.install(fitting[-1], anew=True) if fitting else ""
     built = _NAMES.fullmatch(next(iter(packages), ""))
-    level, text, cure = FAULT, "not installed", again
+    level, cure = FAULT, host.install(fitting[-1], anew=True) if fitting else ""
     if driver is None:
-        cure = f"where jobs run on GPUs: {host.install(12)} (or 13, as the driver of the nodes)"
-        level, cure = NOTE, cure if backend == "cupy" and not packages else ""
-        text = f"{shown}; whether it fits, the nodes' driver decides" if packages else text
+        wanted = f"where jobs run on GPUs: {host.install(12)} (or 13, as the driver of the nodes)"
+        level, cure = NOTE, wanted if backend == "cupy" and not packages else ""
+        text = f"{shown}; whether it fits, the nodes' driver decides" if shown else "not installed"
     elif not fitting:
         text = f"cupy needs a driver for CUDA {choose.CUDA_MAJORS[0]} or newer"
         cure = "ask the admin for a newer driver, or set backend: numpy"
     elif len(packages) > 1:
         text = f"several are installed, in each other's way: {shown}"
     elif built is None:
-        cure = host.install(fitting[-1])
+        text, cure = "not installed", host.install(fitting[-1])
     elif built[1] and int(built[1]) not in fitting:
         text = f"{shown} is built for CUDA {built[1]}, but the driver runs {_dotted(driver)}"
     else:
@@ -149,16 +127,14 @@ def _cupy(packages: dict[str, str], driver: int | None, backend: str) -> Finding
     return Finding("cupy", level, text, cure, {"packages": packages}, 2 * (level == FAULT))
 
 
-def _devices(
-    present: Sequence[Device], deadline: Deadline, machine: Machine, computes: bool
-) -> Iterator[Finding]:
+def _devices(present: Sequence[Device], deadline: Deadline, computes: bool) -> Iterator[Finding]:
     """Each device, then who holds it; last, whether one is free for a task."""
     if not present:
         text = "there is a driver, but no device"
         yield fault("devices", text, "in a job, ask for a GPU; else ask the admin", code=75)
         return
     try:
-        grant = grants.read(machine.environ)
+        grant = grants.read(os.environ)
         ours = list(present) if grant is None else grants.named(grant, present)
     except ShardwiseError as error:
         grant, ours = None, []
@@ -169,7 +145,7 @@ def _devices(
     # What a scheduler has granted to this job alone, only its own tasks wait for.
     alone = grant is not None and grant.source != "lease" and len(ours) == 1
     tried, free = False, 0
-    for device, own in _tried(present, ours, alone, computes, deadline, machine):
+    for device, own in _tried(present, ours, alone, computes, deadline):
         usable = own[0].level == OK
         free += usable
         tried |= own[0].facts["works"] is not None
@@ -179,70 +155,48 @@ def _devices(
         yield from own[1:]
     if ours and computes:
         # A single granted device that was tried has said what is wrong: nothing waits for it.
-        yield _leases(free, len(ours), alone and tried, machine.environ)
+        yield _leases(free, len(ours), alone and tried)
 
 
 def _tried(
     present: Sequence[Device], ours: Sequence[Device], alone: bool, computes: bool,
-    deadline: Deadline, machine: Machine,
+    deadline: Deadline,
 ) -> Iterator[tuple[Device, list[Finding]]]:  # fmt: skip
     """Each device with what was found of it: first itself, after a product, then its holders."""
-    job = host.job(machine.environ) if alone else None
-    leased = {device.uuid: machine.holder(device.uuid) for device in present}
+    job = host.job(os.environ) if alone else None
+    leased = {device.uuid: leases.holder(device.uuid) for device in present}
     hindrances = {}
     for device in present:
         lease = leased[device.uuid]
         counts = lease is not None and (not alone or lease.job == job)
         hindrances[device.uuid] = _hindrance(device, device in ours, alone, counts, computes)
     tried = [uuid for uuid, hindrance in hindrances.items() if hindrance is None]
-    outputs = _multiply(tried, alone, deadline, machine)
+    outputs = _multiply(tried, alone, deadline)
     for device in present:
         uuid = device.uuid
         first = _device(device, outputs.get(uuid), hindrances[uuid])
         yield device, [first, *_held(device, leased[uuid])]
 
 
-def _multiply(
-    uuids: Sequence[str], alone: bool, deadline: Deadline, machine: Machine
-) -> dict[str, Reply]:
+def _multiply(uuids: Sequence[str], alone: bool, deadline: Deadline) -> dict[str, Reply]:
     """Try a product on some devices, all at once."""
     how = "granted" if alone else "lease"
     lines = [[sys.executable, "-P", "-c", _PRODUCT, how, uuid] for uuid in uuids]
-    return dict(zip(uuids, machine.ask_all(lines, deadline, base.environment()), strict=True))
+    return dict(zip(uuids, base.ask_all(lines, deadline, base.environment()), strict=True))
 
 
-def _leases(free: int, count: int, alone: bool, environ: Mapping[str, str]) -> Finding:
+def _leases(free: int, count: int, alone: bool) -> Finding:
     """How many of some devices wait for a task, and whether it can lease one."""
     folder = leases.folder()
     facts = {"folder": str(folder), "free": free}
-    if trouble := _trouble(folder):
-        text, cure = trouble
-        if alone:
-            text = f"{text}; a task uses what is granted all the same"
-            return note("leases", text, cure, **facts)
-        return fault("leases", text, cure, code=75, **facts)
     if free or alone:
         text = f"{free} of {count} devices free for a task; leases lie in {folder}"
         return ok("leases", text, **facts)
     text = (
         "no device is free: a task waits for its turn, and ends with 75 when no device has changed "
-        f"hands for {wait.wait_seconds(host.job(environ)) / 60:.0f} minutes"
+        f"hands for {wait.wait_seconds(host.job(os.environ)) / 60:.0f} minutes"
     )
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
-
-
-def _trouble(folder: Path) -> tuple[str, str] | None:
-    """What keeps a task from leasing in this folder, and the cure."""
-    try:
-        leases.check_folder(folder)
-    except ShardwiseError as error:
-        text, cure = re.split(r"[.;] ", str(error), maxsplit=1)
-        return text, cure
-    except OSError:  # the first task makes it
-        folder = folder.parent
-    if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
-        return None
-    return f"this user cannot write leases to {folder}", "have its owner do: chmod 1777"
 
 
 def _hindrance(device: Device, ours: bool, alone: bool, leased: bool, computes: bool) -> str | None:
@@ -267,8 +221,9 @@ def _device(device: Device, answer: Reply | None, hindrance: str | None) -> Find
         "uuid": device.uuid, "device": device.name, "index": device.index, "memory": device.memory,
         "free": device.free, "mode": device.mode, "works": None,
     }  # fmt: skip
-    said = answer.said() if answer else [{"hindrance": hindrance}]
-    result = {key: value for line in said for key, value in line.items()}
+    result: dict[str, Any] = {} if answer else {"hindrance": hindrance}
+    for line in answer.said() if answer else ():
+        result |= line
     if "hindrance" in result:
         return note(name, f"{text}: no product was tried: {result['hindrance']}", **facts)
     facts |= {"works": result.get("sum") == _SUM, "cuda": result.get("cuda")}
@@ -289,18 +244,17 @@ def _device(device: Device, answer: Reply | None, hindrance: str | None) -> Find
 
 def describe(pid: int) -> dict[str, Any] | None:
     """A process as people name it; None where it is not visible: ended, or of another container."""
+    wanted = ["ppid", "username", "create_time", "status", "cmdline", "name"]
     try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            zombie = process.status() == psutil.STATUS_ZOMBIE
-            words = [] if zombie else process.cmdline()
-            return {
-                "pid": pid, "parent": process.ppid(), "user": process.username(),
-                "since": process.create_time(), "zombie": zombie,
-                "command": (shlex.join(filter(None, words)) or process.name())[:_LONGEST],
-            }  # fmt: skip
+        found = psutil.Process(pid).as_dict(wanted, ad_value="")
     except psutil.Error:
         return None
+    words = shlex.join(filter(None, found["cmdline"] or []))
+    return {
+        "pid": pid, "parent": found["ppid"], "user": found["username"],
+        "since": found["create_time"], "zombie": found["status"] == psutil.STATUS_ZOMBIE,
+        "command": (words or found["name"])[:_LONGEST],
+    }  # fmt: skip
 
 
 def _name(device: Device) -> str:

@@ -173,7 +173,9 @@ def choose(files: list[Path] | None, results: str | None) -> tuple[dict[str, Any
         return chosen, []
     named = ", ".join(map(str, files))
     try:
-        settings = config.load(config.read_files(files))
+        from shardwise.plan.config_file import read_files
+
+        settings = config.load(read_files(files))
     except ShardwiseError as error:
         found = fault("config", str(error), "correct it")
     except ImportError as error:  # a package that is missing, which its section says too

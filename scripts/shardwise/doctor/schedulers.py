@@ -13,28 +13,16 @@ _PMI = "pmi2"  # what the mpich wheel speaks, and profiles/slurm names
 _ENTRY = re.compile(r"gpu(?::[^,(]+)*")
 _GPU = re.compile("gpu|cuda", re.IGNORECASE)
 _PROFILE = "profiles/uge/config.yaml"
-_ENVIRONMENT = "mpi"  # that of the profile
 _COUNTED = {"YES": "counted for each slot", "JOB": "counted once per job"}
 
 Which = Callable[[str], str | None]
 
 
-_NO_CLUSTER = "its commands are here, but know no cluster"
-_SILENT = {
-    "configuration source": (_NO_CLUSTER, "", False),
-    "SGE_ROOT": (f"{_NO_CLUSTER} (SGE_ROOT is not set)", "source your site's settings.sh", False),
-    "denied: host": ("this host may not ask it (it is no submit host); jobs can run here all the "
-                     "same", "start jobs from a login node", True),
-    "": ("does not answer: {}; jobs on this machine (profiles/local) need none",
-         "try again before you submit; where it lasts, ask your site", True),
-}  # fmt: skip
-"""By what an error says: what it means, what to do, and whether there is a cluster."""
-
-
 def _silent(scheduler: str, answer: Reply) -> Finding:
     """A scheduler whose commands are here, and that does not answer: jobs of this machine run."""
-    text, cure, present = next(row for words, row in _SILENT.items() if words in answer.err)
-    return note(scheduler, text.format(answer.reason), cure, present=present, answers=False)
+    text = f"does not answer: {answer.reason}; jobs on this machine (profiles/local) need none"
+    cure = "try again before you submit, from a login node; where it lasts, ask your site"
+    return note(scheduler, text, cure, present=True, answers=False)
 
 
 def slurm(deadline: Deadline, ask: Ask = ask, which: Which = shutil.which) -> Iterator[Finding]:
@@ -79,7 +67,10 @@ def _mpi(answer: Reply) -> Finding:
 def grid_engine(
     deadline: Deadline, ask: Ask = ask, which: Which = shutil.which
 ) -> Iterator[Finding]:
-    """Whether Grid Engine is here and answers; GPU complexes; parallel environments."""
+    """Whether Grid Engine is here and answers; GPU complexes.
+
+    Whether it knows what the profile asks for, a run finds out before its first job.
+    """
     if which("qsub") is None:
         yield note("grid engine", "none here: qsub is not on PATH", present=False)
         return
@@ -94,7 +85,6 @@ def grid_engine(
     yield ok("grid engine", f"{version} answers", present=True, answers=True, version=version)
     complexes = gpu_complexes(answer.out)
     yield _complexes(complexes)
-    yield _environments(deadline, ask)
     if "JOB_ID" not in os.environ:
         counted = [row["name"] for row in complexes if row["consumable"] in _COUNTED]
         yield on_a_node(f"qrsh -cwd -l {(counted or ['gpu'])[0]}=1")
@@ -120,19 +110,3 @@ def _complexes(complexes: list[dict[str, str]]) -> Finding:
     text = "no complex has gpu or cuda in its name: it cannot give GPUs to jobs"
     cure = f"ask your site what its GPU jobs ask for; name it in the line uge_gpu of {_PROFILE}"
     return note("gpus", text, cure, complexes=[])
-
-
-def _environments(deadline: Deadline, ask: Ask) -> Finding:
-    """The parallel environments, and whether the one that the profile names is among them."""
-    answer = ask(["qconf", "-spl"], deadline)
-    names = answer.out.split() if answer.code == 0 else []
-    text = ", ".join(names)
-    if _ENVIRONMENT in names:
-        return ok("environments", text, names=names)
-    if names:
-        text = f"{text}; there is no {_ENVIRONMENT!r}, which the reduce asks for"
-        cure = f"name another in the line uge_parallel of {_PROFILE}"
-    else:
-        text = "there is no parallel environment"
-        cure = f'ask your site, or set uge_parallel: "" in {_PROFILE}: all ranks on one slot'
-    return note("environments", text, cure, names=names)

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,9 @@ class PieceChecksum:
     """
 
     def __init__(self, total_bytes: int, row_bytes: int, piece_bytes: int) -> None:
-        _refuse_empty_pieces(row_bytes, piece_bytes)
+        for name, value in (("row_bytes", row_bytes), ("piece_bytes", piece_bytes)):
+            if value < 1:
+                raise IntegrityError(f"a receipt says {name} {value}; it must be 1 or more")
         self.total_bytes, self.row_bytes, self.piece_bytes = total_bytes, row_bytes, piece_bytes
         self._in_row = -(-row_bytes // piece_bytes)
         rows, rest = divmod(total_bytes, row_bytes)
@@ -153,20 +155,6 @@ class _Begun:
         return any(begin < self.reached for begin in self._later)
 
 
-def _refuse_empty_pieces(row_bytes: int, piece_bytes: int) -> None:
-    for name, value in (("row_bytes", row_bytes), ("piece_bytes", piece_bytes)):
-        if value < 1:
-            raise IntegrityError(f"a receipt says {name} {value}; it must be 1 or more")
-
-
-def _piece_lengths(total: int, row_bytes: int, piece_bytes: int) -> Iterator[int]:
-    """Bytes of each piece in turn, see :class:`PieceChecksum`."""
-    for row in range(0, total, row_bytes):
-        end = min(row + row_bytes, total)
-        for piece in range(row, end, piece_bytes):
-            yield min(piece + piece_bytes, end) - piece
-
-
 def file_checksum(
     path: Path, offset: int, row_bytes: int, piece_bytes: int,
     read: Callable[[int], object] = lambda count: None, descriptor: int | None = None,
@@ -184,16 +172,12 @@ def file_checksum(
     """
     with FileIO(path if descriptor is None else descriptor, closefd=descriptor is None) as file:
         total = max(0, os.fstat(file.fileno()).st_size - offset)
-        _refuse_empty_pieces(row_bytes, piece_bytes)
+        checksum = PieceChecksum(total, row_bytes, piece_bytes)
         buffer = np.empty(min(CHUNK_BYTES, max(1, total)), np.uint8)
         file.seek(offset)
-        checksum = 0
-        for number, length in enumerate(_piece_lengths(total, row_bytes, piece_bytes)):
-            digest = xxhash.xxh3_128(seed=number)
-            for done in range(0, length, len(buffer)):
-                part = buffer[: min(len(buffer), length - done)]
-                _read_fully(file, part, path)
-                digest.update(part)
-                read(len(part))
-            checksum ^= digest.intdigest()
-    return f"{checksum:032x}"
+        for done in range(0, total, len(buffer)):
+            part = buffer[: min(len(buffer), total - done)]
+            _read_fully(file, part, path)
+            checksum.append(part)
+            read(len(part))
+    return checksum.hexdigest()

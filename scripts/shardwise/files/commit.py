@@ -70,7 +70,7 @@ def publish(file: BinaryIO, temporary: Path, path: Path, receipt: Path | None = 
 
     ``receipt`` vouches for the former file of that name, and is removed.
     """
-    os.fchmod(file.fileno(), 0o666 & ~umask())
+    os.fchmod(file.fileno(), 0o666 & ~_umask())
     os.fsync(file.fileno())
     if receipt is not None:
         receipt.unlink(missing_ok=True)
@@ -105,7 +105,7 @@ def _fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def umask() -> int:
+def _umask() -> int:
     """The bits that new files of this process do not get."""
     with _UMASK:  # it is read by being changed, and two threads may commit at once
         mask = os.umask(0)

@@ -26,10 +26,6 @@ from shardwise.units import human_bytes
 PAGE = 4096
 PIECE_BYTES = 16 * 1024**2  # what a thread writes at once
 SHORT_BYTES = 1024**2  # whatever is shorter goes through the page cache: direct I/O would not pay
-# Copied from the page cache at once, and hashed while they lie in a cache. Each copy and each hash
-# costs a thread a turn with Python's lock: of 16 threads on 16 cores these turns are the limit with
-# 1 MiB (11 GB/s on the way to an H200, 20 with 8 MiB, 21 with 32).
-HOT_BYTES = 8 * 1024**2
 # Direct reads, and direct writes, under way at once; more make some disks slower.
 DIRECT_REQUESTS = 4
 _MOST_OPEN = 16
@@ -214,17 +210,13 @@ class _File:
 
     def read(self, piece: _Piece, memory: memoryview, then: Then) -> None:
         self._open_buffered()
-        with self._lock:
-            if piece.direct and self._direct is None and not self._refused:
-                # The same file once more, whatever its name leads to by now.
-                self._direct = open_direct(f"/proc/self/fd/{self._buffered}", os.O_RDONLY)
-                self._refused = self._direct is None
-            around = self._direct if piece.direct and not self._refused else None
         done = piece.start
-        if around is not None and not self._cached(piece.start, piece.end):
-            with self._requests:
-                done = min(self._read_direct(around, piece, memory), piece.end)
-            then(memory[piece.at : piece.at + done - piece.start])
+        if piece.direct and not self._refused and not self._cached(piece.start, piece.end):
+            around = self._open_direct()
+            if around is not None:
+                with self._requests:
+                    done = min(self._read_direct(around, piece, memory), piece.end)
+                then(memory[piece.at : piece.at + done - piece.start])
         rest = memory[piece.at + done - piece.start : piece.at + piece.end - piece.start]
         self.copy(done, rest, then)
 
@@ -232,11 +224,19 @@ class _File:
         """Read through the page cache."""
         self._open_buffered()
         while memory:
-            got = os.preadv(self._buffered, [memory[:HOT_BYTES]], offset)
+            got = os.preadv(self._buffered, [memory], offset)
             if not got:
                 raise IntegrityError(f"{self._path}: became shorter while it was read")
             then(memory[:got])
             offset, memory = offset + got, memory[got:]
+
+    def _open_direct(self) -> int | None:
+        with self._lock:
+            if self._direct is None and not self._refused:
+                # The same file once more, whatever its name leads to by now.
+                self._direct = open_direct(f"/proc/self/fd/{self._buffered}", os.O_RDONLY)
+                self._refused = self._direct is None
+            return None if self._refused else self._direct
 
     def _open_buffered(self) -> None:
         with self._lock:

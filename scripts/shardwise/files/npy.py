@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from shardwise.errors import InputError
+from shardwise.errors import InputError, short
 from shardwise.files import checksum as checksums
 from shardwise.files import direct, pieces
 from shardwise.files.checksum import PieceChecksum, _read_fully, raw_bytes
@@ -142,7 +142,7 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
     if not isinstance(shape, tuple) or any(type(n) is not int or n < 0 for n in shape):
         raise InputError(
-            f"{path}: its header says shape {_short(shape)}, which is not a valid shape; {_AGAIN}"
+            f"{path}: its header says shape {short(shape)}, which is not a valid shape; {_AGAIN}"
         )
     if any(n >= 2**63 for n in shape):
         raise InputError(f"{path}: its header says a length that no array can have; {_AGAIN}")
@@ -152,7 +152,7 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
         )
     if type(fortran) is not bool:
         raise InputError(
-            f"{path}: damaged .npy header (fortran_order is {_short(fortran)}); {_AGAIN}"
+            f"{path}: damaged .npy header (fortran_order is {short(fortran)}); {_AGAIN}"
         )
     return Header(shape, checked_descr(fields["descr"], path), fortran, offset)
 
@@ -171,17 +171,9 @@ def checked_descr(descr: object, path: Path) -> str:
             "b": "holds booleans; save them as uint8",
             "V": "holds raw or structured records",
         }
-        what = names.get(kind, f"holds elements of type {_short(descr)}")
+        what = names.get(kind, f"holds elements of type {short(descr)}")
         raise InputError(f"{path}: {what}; allowed are {ALLOWED}")
     return descr
-
-
-def _short(value: object) -> str:
-    """Something of a header, for a message; Python refuses to print numbers of 4,300 digits."""
-    try:
-        return f"{value!r:.99}"
-    except ValueError:
-        return "of too many digits"
 
 
 def read_matrices(

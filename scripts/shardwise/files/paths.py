@@ -38,11 +38,6 @@ def place(shard: str) -> str:
     return f"{shard[-6:-3]}/{shard}" if folded else shard
 
 
-def place_in_bash(shard: str) -> str:
-    """Words of bash for the :func:`place` of each shard, whose id is in ``$shard``, given any."""
-    return '"$shard"' if place(shard) == shard else '"${shard: -6:3}/$shard"'
-
-
 def wildcards(shard: str) -> str:
     """What stands for :func:`place` of each shard in the pattern of a file, given any of them."""
     return "{shard}" if place(shard) == shard else "{thousand}/{shard}"

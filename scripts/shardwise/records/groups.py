@@ -1,8 +1,7 @@
 """Many shards looked at by threads, some at a time: a network disk answers many at once."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
@@ -21,28 +20,12 @@ def look_at(
 
     However many items there are, only some groups of them are under way.
     """
-    rest = iter(items)
+    rest, ahead = iter(items), range(2 * threads)
     with ThreadPoolExecutor(threads, "look") as pool:
-        ahead: deque[tuple[list[_T], Future[list[_R]]]] = deque()
-        while True:
-            while len(ahead) < 2 * threads and (group := list(islice(rest, at_once))):
-                ahead.append((group, _submit(pool, look, group)))
-            if not ahead:
-                return
-            group, future = ahead.popleft()
-            yield from zip(group, future.result(), strict=True)
-
-
-def _submit(
-    pool: ThreadPoolExecutor, look: Callable[[list[_T]], list[_R]], group: list[_T]
-) -> Future[list[_R]]:
-    """The work of a thread; done at once where Python ends and starts none.
-
-    A run says its last words as Python ends.
-    """
-    try:
-        return pool.submit(look, group)
-    except RuntimeError:
-        done: Future[list[_R]] = Future()
-        done.set_result(look(group))
-        return done
+        while groups := [group for _ in ahead if (group := list(islice(rest, at_once)))]:
+            try:
+                found = pool.map(look, groups)
+            except RuntimeError:  # as Python ends it starts no thread; a run says its last words
+                found = map(look, groups)
+            for group, answers in zip(groups, found, strict=True):
+                yield from zip(group, answers, strict=True)

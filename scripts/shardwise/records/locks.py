@@ -5,23 +5,32 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 
 
-@contextmanager
-def exclusive_lock(results: Results) -> Iterator[None]:
+def take_lock(path: Path, busy: str) -> BinaryIO:
+    """Be the only holder of a lock until its file is closed; `TryAgain` says what is `busy` else.
+
+    A disk without locks gives none. Two reduces there leave the same bits.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open(path, "a+b")  # noqa: SIM115 - it stays open, and with it the lock
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise TryAgain(busy) from None
+    except OSError:
+        pass
+    return file
+
+
+def exclusive_lock(results: Results) -> BinaryIO:
     """Be the only reduce on a results folder; `TryAgain` where another one works on it."""
-    results.reducing.parent.mkdir(parents=True, exist_ok=True)
-    with open(results.reducing, "a+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TryAgain(f"another reduce works on {results.root}; let it finish") from None
-        except OSError:
-            pass  # a disk without locks; whoever publishes last leaves the same bits
-        yield
+    return take_lock(results.reducing, f"another reduce works on {results.root}; let it finish")
 
 
 @contextmanager
@@ -42,8 +51,6 @@ def is_job_locked(path: Path) -> bool:
     try:
         with open(path, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # no job has ever worked here, or this disk knows no locks
+    except OSError as error:  # or no job has ever worked here, or this disk knows no locks
+        return isinstance(error, BlockingIOError)
     return False

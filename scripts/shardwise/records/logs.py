@@ -6,6 +6,7 @@ import re
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -98,6 +99,24 @@ def settle(results: Results, shard: str) -> list[str]:
         with suppress(OSError):  # a full disk, or nothing is there
             path.unlink()
     return [message for _, message in lines if not message.startswith(("on ", "by hand: "))]
+
+
+def add_error(path: Path, reason: str, level: str = "ERROR") -> None:
+    """Add a line to the log of a stage that could not say itself why it failed.
+
+    Not where that stands there already; and a full disk costs the line, nothing else.
+    """
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a+b") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            tail = file.read()
+            if reason.encode(errors="replace") not in tail:
+                file.write(b"" if tail.endswith(b"\n") or not tail else b"\n")
+                now = time.time()
+                stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+                line = f"{stamp},{int(now % 1 * 1000):03} {level} {reason}\n"
+                file.write(line.encode(errors="replace"))
 
 
 _STATUS = re.compile(r"status is: '?([A-Z_]+)")

@@ -20,11 +20,11 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import judge, ledger, missing, receipts
 from shardwise.records.receipts import (
-    ArrayFile,
     CopyReceipt,
     ProductReceipt,
     StackReceipt,
     SumReceipt,
+    passes,
 )
 
 _READ_BYTES = 1 << 28
@@ -94,7 +94,7 @@ def _is_of(results: Results, plan: Plan) -> bool:
     """Whether the plan on the disk is this one, made from the same config."""
     try:
         facts = plans.load_facts(results.plan)
-        plans.check_sources(results, facts)
+        plans.read_sources(results, facts)
     except ShardwiseError:
         return False
     return (facts.digest, facts.config_digest) == (plan.facts.digest, plan.facts.config_digest)
@@ -117,18 +117,13 @@ def _unfit_shards(plan: Plan, shards: Sequence[str]) -> Iterator[Path]:
     results, copied = plan.results, plan.settings.materialize
     for shard in shards:
         yield results.product(shard)
-        if copied and not _is_copy(plan, shard):
+        if copied and not passes(_check_copy, plan, shard):
             yield results.shard(shard)
 
 
-def _is_copy(plan: Plan, shard: str) -> bool:
-    """Whether the copy of a shard's matrices is there, and of these matrices."""
-    try:
-        receipt = judge.check_copy(plan, shard)
-        receipts.check_file(plan.results.shard(shard), receipt.file)
-    except IntegrityError:
-        return False
-    return True
+def _check_copy(plan: Plan, shard: str) -> None:
+    """Refuse a copy of a shard's matrices that is not whole, or of others."""
+    receipts.check_file(plan.results.shard(shard), judge.check_copy(plan, shard).file)
 
 
 def _sums(plan: Plan, statistics: Sequence[str]) -> bool:
@@ -138,15 +133,14 @@ def _sums(plan: Plan, statistics: Sequence[str]) -> bool:
         summary = receipts.read(results.summary, SumReceipt)
         judge.check_summary(plan, summary)
         present = ALGORITHM["reduce"], plans.file_digest(results.ledger)
-        if (summary.algorithm, summary.ledger) != present:
+        if (summary.algorithm, summary.ledger) != present or not summary.files.keys() >= {
+            *statistics
+        }:
             return False
         for name in statistics:
-            path, facts = results.statistic(name), summary.files.get(name)
-            if facts is None:
-                return False
-            judge.check_statistic(plan, name, facts)
-            if facts.bytes <= _READ_BYTES and not receipts.has_same_elements(path, facts):
-                return False
+            judge.check_statistic(plan, name, summary.files[name])
+            if summary.files[name].bytes <= _READ_BYTES:
+                receipts.check_elements(results.statistic(name), summary.files[name])
     except (OSError, IntegrityError):
         return False
     return True
@@ -164,14 +158,14 @@ def clear(plan: Plan) -> list[Path]:
     strange: list[Path] = []
 
     def sort(kind: type[_WithFile], paths: Iterable[Path], receipt: Path, file: Path) -> None:
-        (ours if _is_written_by_us(kind, receipt, file) else strange).extend(paths)
+        (ours if passes(_check_written, kind, receipt, file) else strange).extend(paths)
 
     for shard, paths in _files_per_shard(results.products):
         if shard not in plan.shards or shard in lacking:
             sort(ProductReceipt, paths, results.receipt(shard), results.product(shard))
     for shard, paths in _files_per_shard(results.shards):
         copied = shard in plan.shards and plan.settings.materialize
-        if not (copied and _is_copy(plan, shard)):
+        if not (copied and passes(_check_copy, plan, shard)):
             sort(CopyReceipt, paths, results.shard_receipt(shard), results.shard(shard))
     if results.synthetic.exists() and not holds_stack(plan):
         paths = [path for path in (results.synthetic, results.synthetic_receipt) if path.exists()]
@@ -198,7 +192,8 @@ def _sort_results(plan: Plan, ours: list[Path], strange: list[Path]) -> None:
     for name in STATISTICS:
         path = results.statistic(name)
         if path.exists():
-            (ours if name in files and _fits(path, files[name]) else strange).append(path)
+            fits = name in files and passes(receipts.check_file, path, files[name])
+            (ours if fits else strange).append(path)
     if results.summary.exists():
         (ours if summary else strange).append(results.summary)
 
@@ -216,20 +211,9 @@ def _files_per_shard(top: Path) -> Iterator[tuple[str, list[Path]]]:
         yield from files.items()
 
 
-def _is_written_by_us(kind: type[_WithFile], receipt: Path, file: Path) -> bool:
-    """Whether a receipt is as a run of ours wrote it, and fits the file."""
-    try:
-        return _fits(file, receipts.read(receipt, kind).file)
-    except IntegrityError:
-        return False
-
-
-def _fits(path: Path, facts: ArrayFile) -> bool:
-    try:
-        receipts.check_file(path, facts)
-    except IntegrityError:
-        return False
-    return True
+def _check_written(kind: type[_WithFile], receipt: Path, file: Path) -> None:
+    """Refuse a file, or its receipt, that is not as a run of ours wrote it."""
+    receipts.check_file(file, receipts.read(receipt, kind).file)
 
 
 def _move(results: Results, path: Path) -> Path:

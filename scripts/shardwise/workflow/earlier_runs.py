@@ -6,11 +6,11 @@ how to cancel them. Jobs that work hold a lock on a file of that folder; the sch
 that wait. Under `dispatch: array` a run of the same plan joins the tasks of its arrays instead.
 """
 
-import fcntl
 import logging
 import shutil
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -19,7 +19,7 @@ from shardwise.dispatch.schedulers.common import JOB_NAME, Scheduler
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
-from shardwise.records.locks import is_job_locked
+from shardwise.records.locks import is_job_locked, take_lock
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -38,15 +38,12 @@ def lock_results(results: Results, joins: str | None = None) -> None:
 
     ``joins`` is the digest of the plan whose arrays this run joins; None where it joins none.
     """
+    busy = f"another snakemake works on {results.root}; let it finish, then run again."
     try:
-        results.running.parent.mkdir(parents=True, exist_ok=True)
-        file = open(results.running, "a+b")  # noqa: SIM115 - it stays open, and with it the lock
-        _locked.append(file)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        _refuse(f"another snakemake works on {results.root}; let it finish, then run again.")
-    except OSError:
-        pass  # a disk without locks: Snakemake's own lock of the working directory remains
+        with suppress(OSError):  # a folder that cannot be written: the first job will say so
+            _locked.append(take_lock(results.running, busy))
+    except TryAgain:
+        _refuse(busy)
     refuse_beside_living(results, joins)
 
 

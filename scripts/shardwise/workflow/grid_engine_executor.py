@@ -9,7 +9,6 @@ on some clusters and is not there on others. What Snakemake sees of this is the 
 import atexit
 import contextlib
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS
 from shardwise.dispatch.schedulers.grid_engine import Job, Queue
 from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain
 from shardwise.files.paths import CACHE, Results
+from shardwise.records import logs
 from shardwise.workflow import earlier_runs, recipe
 
 PLUGIN = "shardwise-grid-engine"
@@ -31,9 +31,6 @@ _AWAY_SECONDS = 600  # so long a submission waits for a qmaster that does not an
 _PAUSE_SECONDS = 5
 _MESSAGE_SECONDS = 60
 _TRACE_SECONDS = 10  # so long a job's mark or record may take to arrive after it left the queue
-_NEVER_RAN_SECONDS = 3  # the same where not even its output is there, made before a job runs
-
-_OWN_ERROR = re.compile(r"^[\d-]+ \S+ ERROR (?!ended by SIGTERM)", re.MULTILINE)
 
 _JOBSCRIPT = """\
 #!/bin/bash
@@ -95,19 +92,13 @@ class Submission:
                 return self.log.read_text(errors="replace")
         return ""
 
-    def add_to_log(self, level: str, text: str) -> None:
-        """Write a line into the job's log, as the job itself would."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.log, "a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S,000')} {level} {text}\n")
-
     def explain_early_end(self) -> None:
         """Where the job ended before its own log began, log the last line that it printed."""
         if not self.own_log():
             printed = self.output.read_text(errors="replace") if self.output.exists() else ""
             last = ["nothing", *filter(str.strip, printed.splitlines())][-1]
             words = f"the job ended early and printed: {last} (all of it: {self.output})"
-            self.add_to_log("ERROR", words)
+            logs.add_error(self.log, words)
 
 
 class Submissions:
@@ -149,7 +140,7 @@ class Submissions:
             words = grid_engine.qsub_words(asked, name, str(output), exported)
             return self._insist(name, [*words, script, str(self._folder)]), submission
         except ShardwiseError as error:
-            submission.add_to_log("ERROR", f"Grid Engine did not take the job: {error}")
+            logs.add_error(submission.log, f"Grid Engine did not take the job: {error}")
             if isinstance(error, InputError):  # else it may still arrive
                 self._unended.discard(name)
             raise
@@ -201,12 +192,11 @@ class Submissions:
             try:
                 state = self._state(job.external_jobid, job.aux["submission"], queue)
             except Exception as error:
-                state = "running"
+                state, fault = "running", f"{type(error).__name__}: {error}"
                 self._say(
                     "fault",
                     f"the state of job {job.external_jobid}, and maybe of others, cannot be found "
-                    f"({type(error).__name__}: {error}); they count as running. If this does not "
-                    "end by itself, see qstat; Ctrl-C deletes the jobs of this run",
+                    f"({fault}); they count as running. Ctrl-C deletes the jobs of this run",
                 )
             yield job, state
 
@@ -228,29 +218,32 @@ class Submissions:
     def _state(self, number: str, submission: Submission, queue: Queue | None) -> str:
         code = self._mark(f"{number}.exit")
         if code is None:
-            if queue is None or not self._has_failed(number, submission, queue.job(number)):
+            reason = self._why_failed(number, submission, queue.job(number)) if queue else ""
+            if not reason:
                 return "running"
+            # What the job itself called an error is worth more than how it was ended.
+            own = logs.find_errors(submission.own_log())
+            told = any(not error.startswith("ended by SIGTERM") for error in own)
+            level = "WARNING" if told else "ERROR"
+            logs.add_error(submission.log, f"the scheduler says: {reason}", level)
         elif code != "0":
             submission.explain_early_end()
         self._unended.discard(submission.name)
         return "success" if code == "0" else "failed"
 
-    def _has_failed(self, number: str, submission: Submission, job: Job | None) -> bool:
-        """Judge a job without a mark of its end; one that failed leaves the queue, and a reason."""
-        reason = self._trouble(job) if job else self._how_it_left(number, submission)
-        if job:
-            submission.gone = None
-        if reason and job:
-            try:
+    def _why_failed(self, number: str, submission: Submission, job: Job | None) -> str:
+        """Why a job without a mark of its end has failed, which leaves the queue; empty else."""
+        if job is None:
+            return self._how_it_left(number, submission)
+        submission.gone = None
+        reason = self._trouble(job)
+        try:
+            if reason:
                 grid_engine.delete([number])
-            except TryAgain as error:  # it may still be there: the next look deletes it
-                self._say("deletion", f"job {number} cannot be deleted now ({error}); trying again")
-                return False
-        if reason:
-            # What the job itself called an error is worth more than how it was ended.
-            level = "WARNING" if _OWN_ERROR.search(submission.own_log()) else "ERROR"
-            submission.add_to_log(level, f"the scheduler says: {reason}")
-        return bool(reason)
+        except TryAgain as error:  # it may still be there: the next look deletes it
+            self._say("deletion", f"job {number} cannot be deleted now ({error}); trying again")
+            return ""
+        return reason
 
     def _trouble(self, job: Job) -> str:
         """Why a job in the queue will not end well; empty where it may."""
@@ -263,9 +256,8 @@ class Submissions:
 
     def _how_it_left(self, number: str, submission: Submission) -> str:
         """Why a job is not in the queue any more; empty while its mark may still arrive."""
-        now, ran = time.monotonic(), submission.output.exists()
-        submission.gone = submission.gone or now
-        waited = now - submission.gone >= (_TRACE_SECONDS if ran else _NEVER_RAN_SECONDS)
+        submission.gone = submission.gone or time.monotonic()
+        waited = time.monotonic() - submission.gone >= _TRACE_SECONDS
         try:
             record = grid_engine.record(number, submission.name) if self._accounting else None
         except TryAgain:  # one that was too slow once is not asked again
@@ -274,7 +266,7 @@ class Submissions:
             return grid_engine.describe(record)
         if not waited:
             return ""
-        if ran:
+        if submission.output.exists():
             return "deleted or killed; the accounting does not know it"
         return "deleted while it waited in the queue"
 

@@ -23,7 +23,6 @@ from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgai
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
-from shardwise.processes import leftovers
 from shardwise.records import logs
 from shardwise.workflow import earlier_runs, grid_engine_executor, progress, recipe, slurm_executor
 
@@ -57,18 +56,18 @@ def apply_prefix(workflow: Any, results: str) -> str:
     return moved
 
 
-def around_graph(workflow: Any, force: Callable[[], None]) -> None:
-    """Snakemake believes its own records of how each file was made, and asks nobody else.
+def around_graph(workflow: Any, unfit: Collection[str]) -> None:
+    """Snakemake believes its own records of how each file was made, and its time stamps.
 
     We need what `records.remaining` has found to count, as others may have made the file since. So
-    `force` is called once it is known what is asked for, and no record of our rules' jobs counts.
+    unfit files are forced, without becoming targets, and no record of our rules' jobs counts.
     """
     prepare = workflow._prepare_dag
     rules = workflow.current_basedir.get_path_or_uri(secret_free=True)  # no folder in a git source
 
     def prepared(*args: Any, **named: Any) -> None:
-        force()
         prepare(*args, **named)
+        workflow.dag.forcefiles.update(unfit)
         persistence = workflow.persistence
         for name, unchanged in (
             ("params_changed", NO_PARAMS_CHANGE), ("input_changed", ()), ("code_changed", ()),
@@ -124,8 +123,6 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         joins = run.plan.facts.digest if run.dispatch == "array" else None
         earlier_runs.lock_results(run.results, joins)
         _write_command(run.results)
-        if removed := leftovers.remove_folders():
-            log.info(f"shardwise: removed what killed runs left: {', '.join(map(str, removed))}")
         _try_once(run.results)
         needed = list(workflow.dag.needrun_jobs())
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
@@ -216,7 +213,7 @@ def after_failure(results: Results) -> None:
     """
     if not results.root.is_dir():
         return
-    words = [sys.executable, str(SCRIPTS / "report.py"), f"--plan={results.plan}"]
+    words = [sys.executable, str(SCRIPTS / "report.py"), "--", str(results.root)]
     try:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PAGE_SECONDS, check=False

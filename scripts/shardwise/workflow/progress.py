@@ -10,13 +10,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardwise.devices import quarantine
 from shardwise.records import logs, missing
-from shardwise.records.logs import explain
 from shardwise.workflow import earlier_runs
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -38,22 +37,11 @@ class Failure:
     log: str
 
 
-@dataclass
-class State:
-    """What has happened so far, counted by rule."""
-
-    planned: Counter[str] = field(default_factory=Counter)
-    done: Counter[str] = field(default_factory=Counter)
-    names: dict[int, tuple[str, str]] = field(default_factory=dict)
-    failures: dict[int, list[Failure]] = field(default_factory=dict)
-
-
 def attach(workflow: Any, run: Any) -> None:
     """Follow the events of the main process's run; jobs stay silent."""
-    logger = logging.getLogger("snakemake.logging")
     if workflow.is_main_process:
         listener = Listener(workflow, run)
-        logger.addHandler(listener)
+        logging.getLogger("snakemake.logging").addHandler(listener)
         atexit.register(listener.last_words)
 
 
@@ -69,7 +57,9 @@ class Listener(logging.Handler):
         super().__init__()
         self._workflow, self._run, self._began = workflow, run, time.time()
         self._quiet = bool(quietness(workflow) & {"rules", "progress", "all"})
-        self._state = State()
+        self._planned, self._done = Counter[str](), Counter[str]()
+        self._names: dict[int, tuple[str, str]] = {}
+        self._failed: dict[int, list[Failure]] = {}
         self._last_line = 0.0
         self._follower: Follower | None = None
 
@@ -87,12 +77,11 @@ class Listener(logging.Handler):
             self.handleError(record)
 
     def _on_run_info(self, record: Any) -> None:
-        if self._quiet and not self._state.planned:
+        if self._quiet and not self._planned:
             self._say_jobs(record.stats)  # else Snakemake prints them as a table
-        self._state.planned = Counter()
+        self._planned = Counter()
         for rule, jobs_of_rule in record.stats.items():
-            if _stage(rule) in _STAGES:
-                self._state.planned[_stage(rule)] += jobs_of_rule
+            self._planned[_stage(rule)] += jobs_of_rule
 
     def _say_jobs(self, stats: Mapping[str, int]) -> None:
         """One line on the jobs of this run, in the order in which they run."""
@@ -101,10 +90,8 @@ class Listener(logging.Handler):
         say("shardwise: jobs: " + ", ".join(f"{rule} {stats[rule]}" for rule in rules) + end)
 
     def _on_job_info(self, record: Any) -> None:
-        self._state.names[record.jobid] = (
-            record.rule_name,
-            dict(record.wildcards or {}).get("shard", ""),
-        )
+        shard = dict(record.wildcards or {}).get("shard", "")
+        self._names[record.jobid] = record.rule_name, shard
         if self._for_all(record.rule_name):
             log = _log_of(record)
             if log:  # that of an earlier run, or try: Snakemake removes it when the job starts
@@ -112,38 +99,33 @@ class Listener(logging.Handler):
             self._follower = Follower(log)
 
     def _on_job_finished(self, record: Any) -> None:
-        rule, _ = self._state.names.get(record.job_id, ("", ""))
-        self._state.failures.pop(record.job_id, None)
+        rule, _ = self._names.get(record.job_id, ("", ""))
+        self._failed.pop(record.job_id, None)
         if _stage(rule) in _STAGES:
-            self._state.done[_stage(rule)] += 1
-            self._end_following(rule)
+            self._done[_stage(rule)] += 1
             self._line(_stage(rule))
 
     def _on_job_error(self, record: Any) -> None:
-        rule, shard = self._state.names.get(record.jobid, (record.rule_name, ""))
+        rule, shard = self._names.get(record.jobid, (record.rule_name, ""))
         log = _log_of(record)
-        failures = shard_failures(log) if self._for_all(rule) else []
-        if not failures:
-            reason = explain(log, record.rule_msg)
-            failures = [Failure(f"{rule} {shard}".strip(), reason, str(log or ""))]
-        self._state.failures[record.jobid] = failures
+        reason = logs.explain(log, record.rule_msg)
+        own = [Failure(f"{rule} {shard}".strip(), reason, str(log or ""))]
+        failures = (shard_failures(log) if self._for_all(rule) else []) or own
+        self._failed[record.jobid] = failures
         for failure in failures if self._quiet else ():  # else Snakemake prints the whole log
             say(f"shardwise: failed: {failure.name}: {failure.reason} (log: {failure.log})")
         if _stage(rule) in _STAGES:
-            self._end_following(rule)
             self._line(_stage(rule), at_once=True)
 
     def _for_all(self, rule: str) -> bool:
         """Whether the one job of this rule computes all shards."""
         return self._run.dispatch != "jobs" and _stage(rule) == "multiply"
 
-    def _end_following(self, rule: str) -> None:
-        if self._for_all(rule) and self._follower:
+    def _line(self, rule: str, at_once: bool = False) -> None:
+        """One line on the stage that just moved, at most one in ten seconds unless it is news."""
+        if self._follower and self._for_all(rule):
             self._follower.end()
             self._follower = None
-
-    def _line(self, rule: str, at_once: bool = False) -> None:
-        """One line on the stage that just moved, at most one per second unless it is news."""
         done, all_jobs = self._counts(rule)
         now = time.monotonic()
         at_once |= done == all_jobs
@@ -152,7 +134,7 @@ class Listener(logging.Handler):
         self._last_line = now
         failed = sum(1 for f in self._failures() if _stage(f.name.split()[0]) == rule)
         what = "shards done" if rule in _PER_SHARD else "done"
-        then = [s for s in _STAGES[_STAGES.index(rule) + 1 :] if self._state.planned[s]]
+        then = [s for s in _STAGES[_STAGES.index(rule) + 1 :] if self._planned[s]]
         words = [f"{rule}: {done} of {all_jobs} {what}"]
         words += [f"{failed} failed so far"] if failed else []
         words += [f"{all_jobs - done} to go"] if done < all_jobs else []
@@ -160,12 +142,12 @@ class Listener(logging.Handler):
         say("shardwise: " + ", ".join(words) + after)
 
     def _failures(self) -> list[Failure]:
-        failures = [failure for some in self._state.failures.values() for failure in some]
+        failures = [failure for some in self._failed.values() for failure in some]
         return sorted(failures, key=lambda f: f.name)
 
     def _counts(self, rule: str) -> tuple[int, int]:
         """Jobs done and jobs in all, those of earlier runs included."""
-        planned, done = self._state.planned[rule], self._state.done[rule]
+        planned, done = self._planned[rule], self._done[rule]
         if self._for_all(rule):
             shards = len(self._run.plan.shards)
             return shards if done else shards - len(missing.list_missing(self._run.plan)), shards

@@ -7,7 +7,7 @@ library alone. Only the main process checks the config and the headers of the in
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,11 @@ from shardwise.devices import grants
 from shardwise.dispatch.array import recipe
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.errors import InputError, ShardwiseError, some
-from shardwise.files.paths import CACHE, STATISTICS, Results, place, wildcards
+from shardwise.files.paths import CACHE, Results, place, wildcards
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
-from shardwise.plan.plan import Plan, Shard, Source, Stack
+from shardwise.plan.plan import Plan, Shard
 from shardwise.records import missing
 from shardwise.reduce import rank_limits
 from shardwise.units import MIB, count
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
-_LAST_STAGE = 6
 _DAY_MINUTES = 24 * 60
 
 Growing = Callable[[Any, int], int]
@@ -62,9 +61,8 @@ class Run:
         self.results = Results(Path(moved))
         who = dispatch_settings(config)
         self.dispatch, self.workers, self.array_tasks, self.array_limit = who.values()
-        self._sources: list[Source] | None = None
         if linting:  # it reads the rules, maybe where nothing but Snakemake is installed
-            self.plan, self._sources = plans.sample(self.results), []
+            self.plan = plans.sample(self.results)
         else:
             self.plan = self._checked_plan() if main else plans.load(self.results.plan)
         self.reduce = reduce_settings(config)
@@ -77,14 +75,14 @@ class Run:
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 where it is bad."""
-        from shardwise.plan import config, planner  # here: jobs do not need them, nor NumPy
+        from shardwise.plan import config, config_file, planner  # here: jobs do not need them
 
         try:
             # Snakemake has read these files too, and its loader takes more than data.
             used = (*self._workflow.configfiles, *self._workflow.overwrite_configfiles)
-            config.read_files(list(dict.fromkeys(Path(file).absolute() for file in used)))
+            config_file.read_files(list(dict.fromkeys(Path(file).absolute() for file in used)))
             settings = config.load(self.config)
-            plan, self._sources = planner.make(settings, CACHE, log)
+            plan = planner.make(settings, CACHE, log)
             planner.check_folder(plan)
         except ShardwiseError as error:
             hooks.refuse(error)
@@ -171,53 +169,12 @@ class Run:
         if outdated := work.outdated:
             named = some(map(str, outdated), 5)
             log.info(f"shardwise: to be made again, as not of this config: {named}")
-        # Snakemake itself makes what a shard lacks. What lies on the way to results that are there
-        # it would leave as it is, even if it is lost.
-        unfit = [path for path in work.unfit if not self._is_of_shard(path) or path.exists()]
-        hooks.around_graph(self._workflow, lambda: self._force(unfit))
+        # Snakemake itself makes what a shard lacks, and says why. What lies on the way to results
+        # that are there it would leave as it is, even if it is lost.
+        tops = {self.results.products, self.results.shards}
+        unfit = {str(path) for path in work.unfit if path.exists() or tops.isdisjoint(path.parents)}
+        hooks.around_graph(self._workflow, unfit)
         return work
-
-    def _force(self, unfit: Sequence[Path]) -> None:
-        """Have Snakemake make unfit files again, as far as they lead to what is asked for.
-
-        Snakemake takes a file for finished that is newer than its inputs. A file of another config
-        may be. So it is added to what `--forcerun` names, which makes it a target as well.
-        """
-        settings = self._workflow.dag_settings
-        if not unfit:
-            return
-        last = max(map(self._stage, settings.targets), default=_LAST_STAGE)
-        chosen = {Path(target).stem for target in settings.targets if self._is_of_shard(target)}
-        forced = [
-            path for path in unfit
-            if self._stage(path) <= last
-            and (len(chosen) < len(settings.targets) or not settings.targets
-                 or not self._is_of_shard(path) or path.stem in chosen)
-        ]  # fmt: skip
-        settings.forcerun = {*settings.forcerun, *map(str, forced)}
-
-    def _is_of_shard(self, name: Path | str) -> bool:
-        path = Path(name)
-        return path.with_suffix(".npy") in (
-            self.results.product(path.stem), self.results.shard(path.stem)
-        )  # fmt: skip
-
-    def _stage(self, name: Path | str) -> int:
-        """How late a rule, or the rule that makes a file, comes; what is unknown comes last."""
-        results, path = self.results, Path(name)
-        stages = (
-            ("plan", (results.plan, results.plan_facts, results.sources)),
-            ("synthesize", (results.synthetic,)),
-            ("shard", (results.shard(path.stem),)),
-            ("multiply pool mpi", (results.product(path.stem), results.receipt(path.stem),
-                                   results.multiplied)),
-            ("ledger", (results.ledger,)),
-            ("reduce", (results.summary, *map(results.statistic, STATISTICS))),
-        )  # fmt: skip
-        for number, (rules, files) in enumerate(stages):
-            if str(name) in rules.split() or path in files:
-                return number
-        return _LAST_STAGE
 
     @property
     def planned(self) -> str:
@@ -247,9 +204,8 @@ class Run:
         """Write the plan for the job that commits it; the results folder stays as it is."""
         from shardwise.plan import planner  # here: jobs do not need it
 
-        assert self._sources is not None  # only the main process calls this
         aside = Results.of_plan(Path(self.planned))
-        planner.write(replace(self.plan, results=aside), self._sources)
+        planner.write(replace(self.plan, results=aside))
 
     # File names, as patterns for the wildcards {shard} and {thousand}, and as lists.
 
@@ -350,16 +306,14 @@ class Run:
         return self._for_each(self.results.shard, self._input_files())
 
     def _input_files(self) -> Any:
-        if self._sources is None:
-            self._sources = self.plan.sources
-        if len(self._sources) == 1:
-            return [self._sources[0].file]
+        plan = self.plan
+        if not plan.facts.source_parts and len(plan.sources) == 1:
+            return [plan.sources[0].file]
         return self._own_input_files
 
     def _own_input_files(self, wildcards: Any) -> list[str]:
-        row, problem = self.plan.shards[wildcards.shard], self.plan.problem
-        stack = Stack(tuple(self._sources), problem.matrices, problem.left, problem.dtype)  # type: ignore[arg-type]
-        files = (source.file for source in stack.between(row.start, row.stop))
+        row = self.plan.shards[wildcards.shard]
+        files = (source.file for source in self.plan.sources_of(row.start, row.stop))
         return list(dict.fromkeys(files))  # a file may hold many matrices of a sheet
 
     @property

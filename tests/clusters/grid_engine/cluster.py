@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from shardwise.dispatch.array import journal
-from shardwise.dispatch.schedulers import grid_engine
 from shardwise.files.paths import Results
 
 from tests import processes
@@ -144,22 +143,15 @@ class GridEngine(Cluster):
         ]
 
     def tasks(self, results: Results, after: int) -> list[Submitted]:
-        arrays = {array.name: array for array in journal.noted(results)}
-
-        def shard(job: Job | Record) -> str:
-            array = arrays[job.name]
-            return (
-                f"{array.numbers[grid_engine.GridEngine().indices(array).index(int(job.task))]:05}"
-            )
-
+        arrays = {array.name for array in journal.noted(results)}
         queued = [
-            Submitted(shard(job), _STATES.get(job.state, job.state), f"{job.job_id}.{job.task}",
+            Submitted(job.task, _STATES.get(job.state, job.state), f"{job.job_id}.{job.task}",
                       job.queue.rpartition("@")[2], job.job_id)
             for job in self.jobs() if job.name in arrays
         ]  # fmt: skip
         known = {task.handle for task in queued}
         return queued + [
-            Submitted(shard(record), "ended", f"{record.job_id}.{record.task}", record.host,
+            Submitted(record.task, "ended", f"{record.job_id}.{record.task}", record.host,
                       record.job_id)
             for record in self.all_records()
             if record.name in arrays and f"{record.job_id}.{record.task}" not in known
@@ -222,8 +214,6 @@ class GridEngine(Cluster):
         found = {finding["name"]: finding for finding in findings}
         assert "gpu (INT, counted once per job)" in found["gpus"]["text"]
         assert "gpuslot (INT, counted for each slot)" in found["gpus"]["text"]
-        assert set(found["environments"]["facts"]["names"]) == set(config.PARALLEL)
-        assert found["environments"]["level"] == "ok"
         assert found["grid engine"]["facts"]["version"].startswith("SGE ")
         assert found["nodes"]["cure"].startswith("qrsh -cwd -l gpu=1 ")
 

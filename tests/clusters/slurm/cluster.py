@@ -150,7 +150,7 @@ class Slurm(Cluster):
     def tasks(self, results: Results, after: int) -> list[Submitted]:
         return [
             Submitted(
-                f"{job.task:05}",
+                str(job.task),
                 _STATES.get(job.state, job.state),
                 f"{job.array_job_id}_{job.task}",
                 job.nodes,

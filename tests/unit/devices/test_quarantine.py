@@ -33,15 +33,14 @@ from shardwise.records import receipts, remaining
 from shardwise.workflow import progress
 
 from tests import factories, fake_devices
+from tests.unit.devices import test_choose
+from tests.unit.devices.test_choose import GIB, SLURM, A, B, Clock
 from tests.unit.dispatch.test_pool import fake_uuid, planned, pooled, receipt
 
-GIB = 2**30
 NOON = 1_800_000_000.0
 DAY = 86_400.0
-A, B = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "ab")
 MIG = "MIG-dddddddd-0000-4000-8000-000000000000"
-NODE = [Device(uuid, "Fake", i, 16 * GIB, 15 * GIB) for i, uuid in enumerate((A, B))]
-SLURM = {"SLURM_JOB_ID": "7"}
+NODE = test_choose.NODE[:2]
 
 
 @pytest.fixture
@@ -223,37 +222,22 @@ def test_where_there_is_no_other_the_task_says_so(alone, results):
     assert leases.holder(A) is None
 
 
-class Clock(SimpleNamespace):
-    """A clock that goes on by what is slept."""
-
-    def __init__(self) -> None:
-        super().__init__(now=0.0)
-
-    def monotonic(self) -> float:
-        """The moment."""
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Let it be later."""
-        self.now += seconds
-
-
 @pytest.mark.parametrize(("limit", "held"), [(None, 60), (5, 5), (1000, 60)])
 def test_a_granted_device_in_quarantine_is_held_for_a_while(alone, monkeypatch, limit, held):
     """So that the scheduler does not give it to the next job at once."""
-    clock = Clock()
+    clock = Clock([])
     monkeypatch.setattr(wait, "time", clock)
     with pytest.raises(Quarantined):
         take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, lambda: {A: "bad"}, limit=limit)
-    assert clock.now == held
+    assert clock.now - 1000 == held
 
 
 def test_a_device_that_is_cleared_meanwhile_is_taken(alone, monkeypatch):
     """A job that holds one looks every second."""
-    clock = Clock()
+    clock = Clock([])
     monkeypatch.setattr(wait, "time", clock)
     taken = take(
-        SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, lambda: {A: "bad"} if clock.now < 10 else {}
+        SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, lambda: {A: "bad"} if clock.now < 1010 else {}
     )
     assert taken.device.uuid == A
 
@@ -489,7 +473,7 @@ def test_ranks_leave_it_out(tmp_path):
     quarantine.note(made.results, uuid, "lost", "00001")
     env = os.environ | fake_devices.environment(2, tmp_path / "leases")
     done = factories.run(
-        "multiply", "--plan", made.results.plan, "--all", "--dispatch", "mpi", "--ranks", 2, env=env
+        "dispatch", "--plan", made.results.plan, "--dispatch", "mpi", "--ranks", 2, env=env
     )
     assert done.returncode == 0, done.stderr
     assert f"2 ranks, 1 devices, 1 workers: left out, as in quarantine: {uuid}" in done.stderr

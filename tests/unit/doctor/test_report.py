@@ -52,25 +52,18 @@ def test_json_and_text_say_the_same(tmp_path: Path) -> None:
     assert said["verdict"]["can_run"] == (told.returncode == 0)
     assert plain.stdout.rstrip().endswith(said["verdict"]["text"])
     assert told.stderr == plain.stderr == ""
+    assert "2 ranks in one world" in plain.stdout
+    if not os.path.exists("/dev/nvidiactl"):
+        assert "ok  the main job can run here: with NumPy" in plain.stdout
     lines = " ".join(plain.stdout.split())
     for finding in said["findings"]:
-        # Free space and memory change from one run to the next.
-        if not finding["name"].startswith(("space", "GPU")):
+        # Free memory changes from one run to the next.
+        if not finding["name"].startswith("GPU"):
             assert " ".join(finding["text"].split()) in lines
     sections = [finding["section"] for finding in said["findings"]]
     assert list(dict.fromkeys(sections)) == [name for name in report.TITLES if name in sections]
     assert {name for name in report.TITLES if name != "config"} == set(sections)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_machine_without_gpus_computes_with_numpy(tmp_path: Path) -> None:
-    """The main job can run, and the real ranks have met."""
-    if os.path.exists("/dev/nvidiactl"):
-        pytest.skip("this machine has an NVIDIA driver")
-    done = doctor(tmp_path)
-    assert done.returncode == 0, done.stdout
-    assert "ok  the main job can run here: with NumPy" in done.stdout
-    assert "2 ranks in one world" in done.stdout
 
 
 def test_a_bad_config_is_a_fault(tmp_path: Path) -> None:
@@ -90,20 +83,6 @@ def test_the_config_names_the_results_folder(tmp_path: Path) -> None:
         facts = {f["name"]: f["facts"] for f in said["findings"] if f["section"] == "results"}
         assert facts["file system"]["path"] == str(tmp_path / folder)
         assert said["verdict"]["backend"] == "numpy"
-
-
-@pytest.mark.parametrize("client", ["sbatch", "qsub"])
-def test_a_scheduler_that_does_not_answer_is_no_fault(
-    tmp_path: Path, site: Path, client: str
-) -> None:
-    """Its clients are here, with no cluster behind them; the main job needs none."""
-    for name in (client, "sinfo", "srun", "qconf"):
-        program(site / name, "echo 'Unable to contact the controller' >&2; exit 1")
-    done = doctor(tmp_path, env=os.environ | {"PATH": f"{site}:{os.environ['PATH']}"})
-    assert done.returncode == 0, done.stdout
-    told = "does not answer: Unable to contact the controller; jobs on this machine"
-    assert told in " ".join(done.stdout.split())  # whose lines are as wide as the terminal
-    assert "ok  the main job can run here" in done.stdout
 
 
 def test_without_its_own_packages_it_says_what_to_install(tmp_path: Path) -> None:

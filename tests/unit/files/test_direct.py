@@ -128,29 +128,21 @@ def test_gathered_views_follow_each_other(files, cuts, offset):
     assert whole.tobytes() == of_file(files, extents)
 
 
-def test_what_is_not_cached_is_read_directly(files, reads, monkeypatch):
+@pytest.mark.parametrize("cached", [False, True])
+def test_what_is_cached_is_copied_and_else_read_directly(files, reads, monkeypatch, cached):
     """A large cold extent is read by whole pages around it, at once, and never buffered."""
-    path = next(iter(files))
-    needs_direct(path)
-    never_cached(monkeypatch)
-    extents = [Extent(path, 128, 17 * MIB)]
-    with ExtentReader() as reader:
-        reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
-    direct, buffered = reads
-    assert direct == [(0, 17 * MIB + 4096)]
-    assert not buffered
-
-
-def test_what_is_cached_is_copied(files, reads):
-    """Pages that the page cache holds are taken from it."""
     path, raw = next(iter(files.items()))
-    raw.tofile(path)
+    needs_direct(path)
+    if cached:
+        raw.tofile(path)
+    else:
+        never_cached(monkeypatch)
     extents = [Extent(path, 128, 17 * MIB)]
     with ExtentReader() as reader:
         reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
     direct, buffered = reads
-    assert not direct
-    assert sum(n for _, n in buffered) == 17 * MIB
+    assert direct == ([] if cached else [(0, 17 * MIB + 4096)])
+    assert sum(n for _, n in buffered) == (17 * MIB if cached else 0)
 
 
 def refusing(monkeypatch, name, number, when):

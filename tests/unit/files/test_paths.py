@@ -1,6 +1,5 @@
 """Where the files of a shard lie: side by side up to 1,000 shards, by the thousand beyond."""
 
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -42,11 +41,8 @@ def test_no_folder_of_the_largest_plan_has_more_than_1000_shards():
 
 
 @pytest.mark.parametrize("shard", ["00007", "0012345"])
-def test_bash_and_patterns_name_the_same_file(shard):
-    """The script of an array task, and a rule of Snakemake, follow `place`."""
-    words = f"shard={shard}; echo {paths.place_in_bash(shard)}"
-    told = subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == paths.place(shard)
+def test_patterns_name_the_same_file(shard):
+    """A rule of Snakemake follows `place`."""
     pattern = str(RESULTS.product(paths.wildcards(shard)))
     assert pattern.format(shard=shard, thousand="012") == str(RESULTS.product(shard))
 

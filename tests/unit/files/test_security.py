@@ -146,7 +146,7 @@ def test_the_id_of_a_shard_is_digits(tmp_path, shard):
     with pytest.raises(InputError, match="is not in"):
         plan.load(made.results.plan, shard).shard(shard)
     row = replace(made.shards["00000"], shard=shard)
-    planner.write(replace(made, shards={shard: row}), made.sources)
+    planner.write(replace(made, shards={shard: row}))
     with pytest.raises(IntegrityError, match=r"is no id of a shard|is damaged"):
         plan.load(made.results.plan)
 
@@ -196,9 +196,8 @@ def test_an_environment_of_conda_keeps_its_python(tmp_path):
 def test_the_script_of_an_array_quotes_its_names(tmp_path):
     """A task of an array is given the plan by its whole name, and runs nothing of it."""
     made = replace(small(tmp_path), results=Results(tmp_path / "w" / HOSTILE))
-    made.results.log("multiply").parent.mkdir(parents=True)
-    about = common.Array("slurm", "r", "d", "r-1", 1, 0, (0, 1), 2)
-    text = task.script(made, about, "index=0 number=1 job=1", "", None)
+    about = common.Array("slurm", "r", "d", "r-1", 1, (0, 1), 2)
+    text = task.script(made, about, "index=0 job=1", "", None)
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[2:])\n")
     program.chmod(0o700)
@@ -206,8 +205,8 @@ def test_the_script_of_an_array_quotes_its_names(tmp_path):
     folder = made.results.array_folder("r")
     folder.mkdir(parents=True)
     subprocess.run(["bash", "-c", text], cwd=tmp_path, check=True)
-    log = made.results.log("multiply", "00001").read_text()
-    assert log.strip() == str([f"--plan={made.results.plan}", "--array-task", "--array-first", "1"])
+    words = [f"--plan={made.results.plan}", "--dispatch=array", "--array-task=r-1"]
+    assert (folder / "r-1.0.log").read_text().strip() == str(words)
     assert not list(tmp_path.rglob("pwned"))
 
 

@@ -38,6 +38,13 @@ def made(model, tmp_path_factory):
     return plan.load(root / "plan.tsv")
 
 
+@pytest.fixture
+def own(model, tmp_path):
+    """A copy of it for one test."""
+    shutil.copytree(model.results.root, tmp_path / "results")
+    return plan.load(tmp_path / "results" / "plan.tsv")
+
+
 def place(path, raw):
     """Write a file in place; to cut it to nothing first takes a disk a hundred times as long."""
     with open(path, "r+b") as file:
@@ -169,17 +176,13 @@ def test_all_think_the_same_of_a_receipt_with_a_digest_of_its_own(made):
             place(path, raw)
 
 
-def test_a_receipt_of_another_shard_is_refused(made, tmp_path):
+def test_a_receipt_of_another_shard_is_refused(own):
     """Two shards that change names are noticed by all."""
-    pairs = [(name("00000"), name(SHARD)) for name in (made.results.product, made.results.receipt)]
-    before = {path: path.read_bytes() for pair in pairs for path in pair}
-    for one, other in pairs:
-        one.write_bytes(before[other])
-        other.write_bytes(before[one])
-    took = [name for name, takes in TAKERS.items() if takes(made)]
-    for path, raw in before.items():
-        place(path, raw)
-    assert took == []
+    for name in (own.results.product, own.results.receipt):
+        one, other = name("00000").read_bytes(), name(SHARD).read_bytes()
+        name("00000").write_bytes(other)
+        name(SHARD).write_bytes(one)
+    assert [name for name, takes in TAKERS.items() if takes(own)] == []
 
 
 @pytest.mark.parametrize(
@@ -191,26 +194,22 @@ def test_a_receipt_of_another_shard_is_refused(made, tmp_path):
     ],
     ids=["shorter", "longer", "gone"],
 )
-def test_a_product_of_another_size_is_taken_by_nobody(model, tmp_path, harm):
+def test_a_product_of_another_size_is_taken_by_nobody(own, harm):
     """Header and size of the product are looked at by all."""
-    shutil.copytree(model.results.root, tmp_path / "results")
-    made = plan.load(tmp_path / "results" / "plan.tsv")
-    harm(made.results.product(SHARD))
-    assert [name for name, takes in TAKERS.items() if takes(made)] == []
+    harm(own.results.product(SHARD))
+    assert [name for name, takes in TAKERS.items() if takes(own)] == []
 
 
-def test_a_changed_header_is_refused_wherever_a_file_is_judged(model, tmp_path):
+def test_a_changed_header_is_refused_wherever_a_file_is_judged(own):
     """Each byte of a product's, a copy's and a sum's header counts, its padding too."""
-    shutil.copytree(model.results.root, tmp_path / "results")
-    made = plan.load(tmp_path / "results" / "plan.tsv")
-    facts = receipts.read(made.results.summary, SumReceipt).files
+    facts = receipts.read(own.results.summary, SumReceipt).files
     judged = {
-        made.results.product(SHARD): lambda: judge.check_product(made, SHARD),
-        made.results.shard(SHARD): lambda: receipts.check_file(
-            made.results.shard(SHARD), judge.check_copy(made, SHARD).file
+        own.results.product(SHARD): lambda: judge.check_product(own, SHARD),
+        own.results.shard(SHARD): lambda: receipts.check_file(
+            own.results.shard(SHARD), judge.check_copy(own, SHARD).file
         ),
-        made.results.statistic("sum"): lambda: judge.check_statistic(made, "sum", facts["sum"]),
-        made.results.statistic("all"): lambda: judge.check_statistic(made, "all", facts["all"]),
+        own.results.statistic("sum"): lambda: judge.check_statistic(own, "sum", facts["sum"]),
+        own.results.statistic("all"): lambda: judge.check_statistic(own, "all", facts["all"]),
     }
     for path, look in judged.items():
         look()
@@ -221,11 +220,9 @@ def test_a_changed_header_is_refused_wherever_a_file_is_judged(model, tmp_path):
         place(path, raw)
 
 
-def test_an_answer_names_what_is_wrong(model, tmp_path):
+def test_an_answer_names_what_is_wrong(model, own):
     """No receipt, one of another plan and one of another version are told apart from damage."""
-    shutil.copytree(model.results.root, tmp_path / "results")
-    made = plan.load(tmp_path / "results" / "plan.tsv")
-    path = made.results.receipt(SHARD)
+    path = own.results.receipt(SHARD)
     for values, kind in (
         ({"fingerprint": "0" * 16}, judge.OtherPlan),
         ({"schema": 7, "fingerprint": "0" * 16}, receipts.UnknownSchema),
@@ -233,9 +230,9 @@ def test_an_answer_names_what_is_wrong(model, tmp_path):
     ):
         factories.rewritten(path, **values)
         with pytest.raises(IntegrityError) as caught:
-            judge.check_product(made, SHARD)
+            judge.check_product(own, SHARD)
         assert type(caught.value) is kind
         path.write_bytes(model.results.receipt(SHARD).read_bytes())
     path.unlink()
     with pytest.raises(receipts.NoReceipt):
-        judge.check_product(made, SHARD)
+        judge.check_product(own, SHARD)

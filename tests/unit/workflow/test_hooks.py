@@ -27,9 +27,9 @@ def failed(folder: Path, script: str) -> None:
 
 
 def test_the_page_is_made_by_the_script(said: list[str], tmp_path: Path) -> None:
-    """It is given the plan, whether or not there is one."""
-    failed(tmp_path, "import sys, pathlib; pathlib.Path(sys.argv[1][7:] + '.seen').touch()")
-    assert (tmp_path / "results" / "plan.tsv.seen").exists()
+    """It is given the folder, whether or not it holds a plan."""
+    failed(tmp_path, "import sys, pathlib; pathlib.Path(sys.argv[2], 'seen').touch()")
+    assert (tmp_path / "results" / "seen").exists()
     assert said == []
 
 

@@ -21,7 +21,7 @@ class Hdf5:
     suffixes: tuple[str, ...] = names.HDF5
 
     def header(self, path: Path, inside: str) -> Header:
-        """Shape, type and place of a dataset; see `registry.InputFormat`."""
+        """Shape, type and place of a dataset; InputError where it cannot be read."""
         with _opened(path) as file:
             dataset = _dataset(file, path, inside)
             where = Path(f"{path}:{inside}")

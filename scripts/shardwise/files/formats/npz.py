@@ -5,8 +5,6 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from shardwise.errors import InputError
 from shardwise.files import npy
 from shardwise.files.formats import names
@@ -21,7 +19,7 @@ class Npz:
     suffixes: tuple[str, ...] = names.NPZ
 
     def header(self, path: Path, inside: str) -> Header:
-        """Shape, type and place of an array; see `registry.InputFormat`."""
+        """Shape, type and place of an array; InputError where it cannot be read."""
         try:
             with zipfile.ZipFile(path) as archive:
                 members = {i.filename.removesuffix(".npy"): i for i in archive.infolist()}
@@ -46,9 +44,3 @@ class Npz:
             if begin + member.file_size > os.fstat(file.fileno()).st_size:
                 raise InputError(f"{where}: is truncated; copy or write the file again")
         return replace(header, offset=begin + header.offset)
-
-    def read(
-        self, path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]
-    ) -> np.ndarray:
-        """Never asked: its bytes need no decoding."""
-        raise NotImplementedError

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -19,25 +18,12 @@ from shardwise.files.small import refuse_special
 Span = tuple[int, int]
 
 
-class InputFormat(Protocol):
-    """A kind of array file."""
-
-    suffixes: tuple[str, ...]
-
-    def header(self, path: Path, inside: str) -> Header:
-        """Shape, type and place of an array; with a ``chunk`` where its bytes have to be decoded.
-
-        Raises InputError where the array cannot be read, for whatever reason: no job starts then.
-        """
-
-    def read(self, path: Path, inside: str, matrices: Span, rows: Span) -> np.ndarray:
-        """Rows of some matrices, ``(n, rows, k)``; asked only of arrays with a ``chunk``."""
+# Each has its suffixes; `header`, which says where an array's elements lie, or in which chunks, and
+# raises InputError where it cannot be read for whatever reason; and `read` for what lies in chunks.
+FORMATS = (Hdf5(), Npz(), Safetensors(), zarr_store.Zarr())
 
 
-FORMATS: tuple[InputFormat, ...] = (Hdf5(), Npz(), Safetensors(), zarr_store.Zarr())
-
-
-def _format_of(file: str) -> InputFormat | None:
+def _format_of(file: str) -> Hdf5 | Npz | Safetensors | zarr_store.Zarr | None:
     return next((f for f in FORMATS if file.lower().endswith(f.suffixes)), None)
 
 
@@ -73,5 +59,5 @@ def read_matrices(name: str, matrices: Span, rows: Span) -> np.ndarray:
     """Rows of some matrices of an array whose header has a ``chunk``."""
     file, inside = names.split(name)
     kind = _format_of(file)
-    assert kind is not None
+    assert isinstance(kind, Hdf5 | zarr_store.Zarr)  # the others have no chunks
     return kind.read(Path(file), inside, matrices, rows)

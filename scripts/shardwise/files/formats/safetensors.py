@@ -24,7 +24,7 @@ class Safetensors:
     suffixes: tuple[str, ...] = names.SAFETENSORS
 
     def header(self, path: Path, inside: str) -> Header:
-        """Shape, type and place of a tensor; see `registry.InputFormat`."""
+        """Shape, type and place of a tensor; InputError where it cannot be read."""
         size, where = path.stat().st_size, f"{path}:{inside}"
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -48,12 +48,6 @@ class Safetensors:
                 f"{size - 8 - length}; copy or write the file again"
             )
         return Header(shape, _DTYPES[kind], fortran=False, offset=8 + length + begin)
-
-    def read(
-        self, path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]
-    ) -> np.ndarray:
-        """Never asked: its bytes need no decoding."""
-        raise NotImplementedError
 
 
 def _fields(entry: dict[str, Any]) -> tuple[tuple[int, ...], str, tuple[int, int]]:

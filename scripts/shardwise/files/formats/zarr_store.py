@@ -31,7 +31,7 @@ class Zarr:
     suffixes: tuple[str, ...] = names.ZARR_METADATA
 
     def header(self, path: Path, inside: str) -> Header:
-        """Shape, type and chunks of an array; see `registry.InputFormat`."""
+        """Shape, type and chunks of an array; InputError where it cannot be read."""
         _refuse_codecs(path)
         if not next(_files(path), None):
             raise InputError(f"{path.parent}: holds no chunk; nothing has been written to it")
