@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -24,6 +25,8 @@ from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
 _ROWS_AT_ONCE = 1000
 _LONGEST_ROW = 4096  # bytes, and more
+# Whoever opens several results folders by threads would crash; see `receipts._DECODERS`.
+_CONVERTING = threading.Lock()
 
 Part = tuple[int, str]
 """So many rows of a table: the byte at which they end, and their checksum."""
@@ -478,7 +481,8 @@ def _facts(content: dict[str, Any], path: Path) -> Facts:
     import msgspec  # here: a Snakefile is parsed where it need not be installed
 
     try:
-        facts = msgspec.convert(content, Facts)
+        with _CONVERTING:
+            facts = msgspec.convert(content, Facts)
         problem = facts.problem
         shapes = [shape for shape in (problem.left, problem.right, problem.result) if shape]
         numbers = [problem.matrices, *(n for shape in shapes for n in shape)]

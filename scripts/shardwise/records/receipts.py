@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -265,6 +265,13 @@ class SumReceipt(Receipt, frozen=True):
     quarantined: list[dict[str, str | float]] = []
 
 
+# Made as this is imported, which one thread does. msgspec (0.22) keeps what it learns of a class
+# from its first use on, before that is whole: a thread that decodes the class meanwhile crashes.
+_DECODERS: dict[type[Receipt], msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (ProductReceipt, CopyReceipt, StackReceipt, SumReceipt)
+}
+
 _R = TypeVar("_R", bound=Receipt)
 
 
@@ -356,7 +363,7 @@ def read(path: Path, kind: type[_R]) -> _R:
             f"{_schema(raw)}; use the version of Shardwise that has written it"
         )
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return cast(_R, _DECODERS[kind].decode(raw))
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from error
 

@@ -1,0 +1,44 @@
+"""Receipts are read by several threads at once, from the first one on."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import factories
+
+# Each round makes the classes anew, so that eight threads use them for the first time.
+ROUNDS = """
+import importlib, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+name, reader, file, *kind = sys.argv[1:]
+module, gate = importlib.import_module(name), threading.Barrier(8)
+sys.setswitchinterval(1e-6)
+
+def read(_):
+    gate.wait()
+    return getattr(module, reader)(Path(file), *(getattr(module, each) for each in kind))
+
+with ThreadPoolExecutor(8) as pool:
+    for _ in range(200):
+        importlib.reload(module)
+        one, *others = pool.map(read, range(8))
+        assert others == [one] * 7
+"""
+
+
+@pytest.mark.parametrize("what", ["receipt", "plan"])
+def test_threads_may_be_the_first_to_read(tmp_path, what):
+    """All of them get the same, and the process lives, whichever thread has the turn when."""
+    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 4, 4)), shards=2))
+    words = {
+        "receipt": ("records.receipts", "read", made.results.receipt("00000"), "ProductReceipt"),
+        "plan": ("plan.plan", "load_facts", made.results.plan),
+    }[what]
+    line = [sys.executable, "-c", ROUNDS, f"shardwise.{words[0]}", *map(str, words[1:])]
+    env = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
+    done = subprocess.run(line, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
