@@ -30,6 +30,7 @@ _THREADS = 256
 _PARALLEL = 2**18  # numbers that keep a large GPU busy
 _MOST_BLOCKS = 2**11  # where each block ends with a few atomic operations
 _LONG = 2**10  # numbers of a row that keep the loops of a CPU busy
+_MOST_PACKED = 2**15  # packed sums that are added at once: one word of all has a total of 32 bits
 
 
 def plane_shape(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
@@ -160,30 +161,44 @@ class BinnedSum:
             self._heads[: self._numbers] = others[0]
         binned_cpu.merge_reals(others, self._heads, self._flat[1:])
 
-    def merge_packed(self, parts: Sequence[Rows], packing: Packing, terms: int) -> None:
-        """As :meth:`merge`, of planes as they lie in a file: rows of one buffer of uint16."""
-        flat, width = parts[0].flat, parts[0].width
-        starts = [part.start + i * part.stride for part in parts for i in range(part.n)]
-        if flat.dtype != np.uint16 or any(p.flat is not flat or p.width != width for p in parts):
-            raise ValueError(f"parts of {flat.dtype} of several buffers or widths")
-        planes = len(self._flat)
-        if width != self._numbers or not packing.fits(planes, (len(starts),)):
-            raise ValueError(f"{len(starts)} rows of {width} for {packing} of {planes} planes")
+    def merge_packed(
+        self, flat: np.ndarray, starts: Sequence[int], width: int, packing: Packing, terms: int
+    ) -> None:
+        """As :meth:`merge`, of the packed planes of one sum, or of several that are packed alike.
+
+        Parameters
+        ----------
+        flat
+            A buffer of uint16, of ``width`` words a row.
+        starts
+            At which words the rows begin, sum by sum.
+        terms
+            Of all these sums together.
+        """
+        each, planes = max(1, sum(packing.words)), len(self._flat)
+        sums, rest = divmod(len(starts), each)
+        fits = width == self._numbers and packing.fits(planes, (each,)) and not rest
+        if flat.dtype != np.uint16 or not fits or not 0 < sums <= _MOST_PACKED:
+            raise ValueError(
+                f"{len(starts)} rows of {width} {flat.dtype} for {packing} of {planes} planes"
+            )
         # The loops look at no bounds.
         if min(starts) < 0 or max(starts) + width > flat.size:
             raise ValueError(f"{starts} and {width} do not lie within {flat.size} elements")
         fresh = not self.terms
         self._count(terms)
+        places = np.array(starts, np.int64).reshape(sums, each)
         if self._heads is None:
-            rows = [flat[start : start + width] for start in starts]
-            self._flat[:, :width] += packed.unpack(rows, packing)
+            for own in places.tolist():
+                rows = [flat[start : start + width] for start in own]
+                self._flat[:, :width] += packed.unpack(rows, packing)
             return
         from shardwise.numerics import binned_cpu
 
         if fresh:
             heads = flat[starts[0] : starts[0] + width] if packing.words[0] else packing.first
             self._heads[:width] = heads
-        binned_cpu.merge_packed(flat, starts, width, packing, self._heads, self._flat[1:])
+        binned_cpu.merge_packed(flat, places, width, packing, self._heads, self._flat[1:])
 
     def pack(self, out: Any) -> Any:
         """Write the planes to an array of uint16 of ``xp`` as :func:`packed.pack` does; its facts.

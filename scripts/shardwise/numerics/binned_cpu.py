@@ -13,7 +13,7 @@ strides that are not known before the run, keep LLVM from vector code.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -80,14 +80,18 @@ def merge_reals(planes: np.ndarray, heads: np.ndarray, sums: np.ndarray) -> None
 
 
 def merge_packed(
-    flat: np.ndarray, starts: Sequence[int], width: int, packing: Packing,
+    flat: np.ndarray, starts: np.ndarray, width: int, packing: Packing,
     heads: np.ndarray, sums: np.ndarray,
 ) -> None:  # fmt: skip
-    """Add planes of which rows of ``width`` words begin at ``starts`` of a buffer of uint16."""
+    """Add the planes of sums with one packing.
+
+    Their rows of ``width`` words begin at ``starts``, int64 ``(sums, rows)``, of a buffer of
+    uint16. There are at most 2¹⁵ sums: totals of one word are held in 32 bits.
+    """
     words = flat.view()
     words.flags.writeable = False
     ends = np.cumsum(packing.words)
-    _unpacking()(words, np.array(starts, np.int64), width, ends, packing.first, heads, sums)
+    _unpacking()(words, starts, width, ends, packing.first, heads, sums)
 
 
 def round_reals(planes: np.ndarray, out: np.ndarray) -> None:
@@ -133,10 +137,10 @@ def _merging() -> Callable[..., None]:
 
 @cache
 def _unpacking() -> Callable[..., None]:
-    words, numbers = _array(types.uint16, 1, readonly=True), _array(types.int64, 1)
+    words, count = _array(types.uint16, 1, readonly=True), types.int64
+    starts, ends = _array(count, 2), _array(count, 1)
     state = _array(types.int16, 1), _array(types.int64, 2)
-    count = types.int64
-    return compiled.loop(_merge_packed, words, numbers, count, numbers, count, *state)
+    return compiled.loop(_merge_packed, words, starts, count, ends, count, *state)
 
 
 @cache
@@ -421,55 +425,51 @@ def _merge_reals(planes: np.ndarray, heads: np.ndarray, sums: np.ndarray) -> Non
 
 @compiled.part
 def _add_words(
-    words: np.ndarray, starts: np.ndarray, tile: _Tile, numbers: np.ndarray, first: int
+    words: np.ndarray, starts: np.ndarray, signed: bool, tile: _Tile, totals: np.ndarray
 ) -> None:
-    """Add to a tile's numbers, from one on, those whose words lie in as many rows as starts."""
-    low, count = uint64(tile[0]), len(starts)
-    a, b = uint64(starts[0]) + low, uint64(starts[count - 1]) + low  # the last has the sign
-    c, d = uint64(starts[count // 2]) + low, uint64(starts[count // 3]) + low
-    if count == 1:
-        for i in range(uint64(tile[1])):
-            numbers[uint64(first) + i] += np.int64(np.int16(words[b + i]))
-    elif count == 2:
-        for i in range(uint64(tile[1])):
-            high = np.int64(np.int16(words[b + i])) << 16
-            numbers[uint64(first) + i] += high | np.int64(words[a + i])
-    elif count == 3:
-        for i in range(uint64(tile[1])):
-            high = np.int64(np.int16(words[b + i])) << 32
-            low_part = np.int64(words[c + i]) << 16 | np.int64(words[a + i])
-            numbers[uint64(first) + i] += high | low_part
-    elif count == 4:
-        for i in range(uint64(tile[1])):
-            high = np.int64(words[b + i]) << 48 | np.int64(words[c + i]) << 32
-            low_part = np.int64(words[d + i]) << 16 | np.int64(words[a + i])
-            numbers[uint64(first) + i] += high | low_part
+    """Sum one word of each element of a tile over several sums, whose rows begin at ``starts``."""
+    totals[:] = 0
+    for start in starts:
+        at = uint64(start + tile[0])
+        if signed:
+            for i in range(uint64(tile[1])):
+                totals[i] = np.int32(totals[i] + np.int32(np.int16(words[at + i])))
+        else:
+            for i in range(uint64(tile[1])):
+                totals[i] = np.int32(totals[i] + np.int32(words[at + i]))
 
 
 def _merge_packed(
     words: np.ndarray, starts: np.ndarray, width: int, ends: np.ndarray, first: int,
     heads: np.ndarray, sums: np.ndarray,
 ) -> None:  # fmt: skip
-    """Add planes, of which each has the rows from the end of the one before to its own."""
-    others = np.full(_TILE, first, np.int16)
+    """Add packed sums; each plane has the rows from the end of the one before to its own.
+
+    A tile takes all sums at once, so that the state is loaded and stored once for them; where plane
+    0 has words, tops differ within a sum, and each is added by itself.
+    """
+    others, totals = np.full(_TILE, first, np.int16), np.empty(_TILE, np.int32)
     planes = np.empty((len(ends), _TILE), np.int64)
+    together = 1 if ends[0] else len(starts)
     for low in range(0, width, _TILE):
         tile = low, min(_TILE, width - low)
-        if ends[0]:
-            for i in range(uint64(tile[1])):
-                others[i] = words[uint64(starts[0] + low) + i]
-        apart = _merge_heads(others, tile, heads)
-        if apart:
+        for number in range(0, len(starts), together):
+            if ends[0]:
+                for i in range(uint64(tile[1])):
+                    others[i] = words[uint64(starts[number, 0] + low) + i]
+            apart = _merge_heads(others, tile, heads)
             planes[:] = 0
-        for level in range(len(sums)):
-            rows = starts[ends[level] : ends[level + 1]]
-            if len(rows) and apart:
-                _add_words(words, rows, tile, planes[1 + level], 0)
-            elif len(rows):
-                _add_words(words, rows, tile, sums[level], low)
-        if apart:
-            for i in range(tile[1]):
-                _merge_apart(others[i], planes, i, low + i, heads, sums)
+            for level in range(len(sums)):
+                target, at = (planes[1 + level], 0) if apart else (sums[level], low)
+                for row in range(ends[level], ends[level + 1]):
+                    rows = starts[number : number + together, row]
+                    _add_words(words, rows, row + 1 == ends[level + 1], tile, totals)
+                    shift = 16 * (row - ends[level])
+                    for i in range(uint64(tile[1])):
+                        target[uint64(at) + i] += np.int64(totals[i]) << shift
+            if apart:
+                for i in range(tile[1]):
+                    _merge_apart(others[i], planes, i, low + i, heads, sums)
 
 
 @compiled.part

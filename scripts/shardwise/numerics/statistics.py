@@ -89,9 +89,11 @@ class _Total:
     def add(self, rows: Rows, first: int) -> None:
         self._sum.add_rows(rows)
 
-    def add_packed(self, parts: Sequence[Rows], packing: Packing, terms: int) -> None:
-        """Add the sum of a shard, ``terms`` products, from parts that hold its words in order."""
-        self._sum.merge_packed(parts, packing, terms)
+    def add_packed(
+        self, flat: np.ndarray, starts: Sequence[int], width: int, packing: Packing, terms: int
+    ) -> None:
+        """Add sums of shards, ``terms`` products in all; see `BinnedSum.merge_packed`."""
+        self._sum.merge_packed(flat, starts, width, packing, terms)
 
     def dump(self) -> list[np.ndarray]:
         return [self._sum.planes(), np.array([self._sum.terms])]

@@ -110,7 +110,7 @@ class Scan(AbstractContextManager):
         layout, nbytes, whole = self._layout, 0, True
         while self._next is not None and whole and len(batches) < _MOST_TOGETHER:
             batch = self._next
-            whole = (batch.first, batch.last) == (0, layout.rows[batch.shard]) and not layout.planes
+            whole = (batch.first, batch.last) == (0, layout.rows[batch.shard])
             nbytes += (batch.last - batch.first) * (batch.high - batch.low) * layout.item
             if batches:
                 follows = batch.stripe == batches[0].stripe and batch.shard == batches[-1].shard + 1

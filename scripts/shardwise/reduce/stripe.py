@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 
 import numpy as np
 
@@ -59,13 +59,10 @@ class StripeSum:
 
     def add(self, part: Part) -> None:
         """Add the rows of a part."""
-        shard = self._shards[part.batches[0].shard]
         if self._planes:
-            (total,) = self._states
-            packing = self._packing_of(part.batches[0].shard)
-            total.add_packed(part.rows, packing, shard.stop - shard.start)
+            self._add_packed(part)
         else:
-            first = shard.start + part.batches[0].first
+            first = self._shards[part.batches[0].shard].start + part.batches[0].first
             for rows in part.rows:
                 for state in self._states:
                     state.add(rows, first)
@@ -73,6 +70,18 @@ class StripeSum:
         for batch, digest in zip(part.batches, part.digests, strict=True):
             self.digests[batch.shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)
         self.runs = joined([*self.runs, *map(self._layout.units_of, part.batches)])
+
+    def _add_packed(self, part: Part) -> None:
+        """Add the sums of shards, those at once that follow each other and are packed alike."""
+        (total,) = self._states
+        starts = (rows.start + i * rows.stride for rows in part.rows for i in range(rows.n))
+        flat, width = part.rows[0].flat, part.rows[0].width
+        numbers = (batch.shard for batch in part.batches)
+        for packing, alike in groupby(numbers, self._packing_of):
+            shards = [self._shards[number] for number in alike]
+            own = list(islice(starts, len(shards) * sum(packing.words)))
+            terms = sum(shard.stop - shard.start for shard in shards)
+            total.add_packed(flat, own, width, packing, terms)
 
     def dump(self) -> list[np.ndarray]:
         """All of it, for `merge`."""

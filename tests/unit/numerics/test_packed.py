@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from shardwise.numerics import packed
 from shardwise.numerics.binned import BinnedSum
 from shardwise.numerics.packed import Packing
-from shardwise.numerics.rows import Rows
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
@@ -91,11 +90,8 @@ def test_states_come_back_and_merge_as_planes_do(dtype, seeds, n):
         assert came_back.tobytes() == planes.tobytes()
         # The last row lies somewhere else.
         apart = np.concatenate([out, out[(rows - 1) * numbers : rows * numbers]])
-        parts = [
-            Rows(apart, 0, numbers, rows - 1, numbers),
-            Rows(apart, len(out), numbers, 1, numbers),
-        ]
-        found.merge_packed(parts, packing, n)
+        starts = [row * numbers for row in range(rows - 1)] + [len(out)]
+        found.merge_packed(apart, starts, numbers, packing, n)
         expected.merge(planes, n)
     assert found.planes().tobytes() == expected.planes().tobytes()
     assert found.terms == expected.terms == n * len(seeds)
@@ -111,19 +107,46 @@ def test_products_of_normal_numbers_take_ten_bytes():
     assert packing == Packing((0, 2, 3, 0), 33)
 
 
+@pytest.mark.parametrize("words", [(0, 2, 3, 0), (0, 4, 1, 4), (1, 0, 3, 2)])
+@pytest.mark.parametrize("top", [32, 33, 35])
+def test_sums_that_are_packed_alike_are_added_at_once(words, top):
+    """As one by one, to the bit, whether they are added to a lower top or to a higher one."""
+    width, sums, packing = 1500, 5, Packing(words, 0 if words[0] else 33)
+    random = np.random.default_rng(top)
+    shape = sums, sum(words), width
+    rows = random.integers(0, 2**16, shape, np.uint16)
+    if words[0]:
+        rows[:, 0] = random.integers(32, 36, rows[:, 0].shape)  # tops
+    flat, starts = rows.reshape(-1), [row * width for row in range(sums * sum(words))]
+    state = np.zeros((4, width), np.int64)
+    state[0] = top
+    one_by_one, at_once = BinnedSum(np, (width,), "float32"), BinnedSum(np, (width,), "float32")
+    for total in (one_by_one, at_once):
+        total.merge(state, 1)
+    for own in np.array(starts).reshape(sums, -1).tolist():
+        one_by_one.merge_packed(flat, own, width, packing, 2)
+    at_once.merge_packed(flat, starts, width, packing, 2 * sums)
+    assert at_once.planes().tobytes() == one_by_one.planes().tobytes()
+    assert at_once.terms == one_by_one.terms == 11
+
+
 def test_what_does_not_fit_is_refused():
     """Other rows than the words of all planes, or rows beyond the buffer: nothing is read."""
     total = BinnedSum(np, (4,), "float32")
     packing = Packing((0, 1, 1, 0), 33)
-    total.merge_packed([Rows(np.zeros(8, np.uint16), 0, 4, 2, 4)], packing, 1)
-    for rows, words in (
-        (Rows(np.zeros(12, np.uint16), 0, 4, 3, 4), packing),
-        (Rows(np.zeros(8, np.uint16), 0, 3, 2, 3), packing),
-        (Rows(np.zeros(8, np.uint16), 1, 4, 2, 4), packing),
-        (Rows(np.zeros(8, np.int16), 0, 4, 2, 4), packing),
-        (Rows(np.zeros(8, np.uint16), 0, 4, 2, 4), Packing((0, 1, 1), 33)),
-        (Rows(np.zeros(20, np.uint16), 0, 4, 5, 4), Packing((0, 5, 0, 0), 33)),
-        (Rows(np.zeros(8, np.uint16), 0, 4, 0, 4), Packing((0, 0, 0, 0), 33)),
+    words = np.zeros(20, np.uint16)
+    total.merge_packed(words, [0, 4], 4, packing, 1)
+    for flat, starts, width, packed_as in (
+        (words, [0, 4, 8], 4, packing),
+        (words, [], 4, packing),
+        (words, [0, 3], 3, packing),
+        (words[:8], [1, 5], 4, packing),
+        (words, [-1, 4], 4, packing),
+        (words.view(np.int16), [0, 4], 4, packing),
+        (words, [0, 4], 4, Packing((0, 1, 1), 33)),
+        (words, [0, 4, 8, 12, 16], 4, Packing((0, 5, 0, 0), 33)),
+        (words, [], 4, Packing((0, 0, 0, 0), 33)),
+        (words, [0, 4] * (2**15 + 1), 4, packing),
     ):
-        with pytest.raises(ValueError, match=r"rows of|parts of|do not lie within"):
-            total.merge_packed([rows], words, 1)
+        with pytest.raises(ValueError, match=r"rows of|do not lie within"):
+            total.merge_packed(flat, starts, width, packed_as, 1)
