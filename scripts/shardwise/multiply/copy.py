@@ -113,11 +113,11 @@ def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> referenc
 def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: str) -> np.ndarray:
     """``B r`` of the one B that serves all; a process takes it once."""
     stack, vector = StackReader(sources, shape, dtype), references.RightVector(shape, dtype)
-    total = shape[0] * shape[1] * np.dtype(dtype).itemsize
-    buffer = direct.aligned_empty(min(pieces.SLAB_BYTES, total) + SPARE_BYTES)
+    total, step = stack.matrix_bytes, pieces.slab_bytes(np.dtype(dtype).itemsize)
+    buffer = direct.aligned_empty(min(step, total) + SPARE_BYTES)
     with stack.inputs.unchanged(), direct.ExtentReader(opened=stack.inputs.compare) as files:
-        for low in range(0, total, pieces.SLAB_BYTES):
-            high = min(low + pieces.SLAB_BYTES, total)
+        for low in range(0, total, step):
+            high = min(low + step, total)
             vector.update(low, stack.read_bytes(files, buffer, low, high))
     return vector.value()
 
@@ -143,7 +143,7 @@ class _Copier:
         self._plan, self._shard, self._watch = plan, shard, watch
         sources = plan.sources_of(shard.start, shard.stop)
         self._stack = StackReader(sources, plan.problem.left, plan.dtype)
-        self._size = min(pieces.SLAB_BYTES, shard.bytes)
+        self._size = min(pieces.slab_bytes(plan.problem.item), shard.bytes)
         self._buffers: SimpleQueue[np.ndarray] = SimpleQueue()
 
     def run(
