@@ -345,7 +345,7 @@ class RightVector:
         self._vector = self._vectors.zeros()[0]
 
     def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
-        """Take elements that begin at byte ``offset`` and follow each other; each once, one thread."""
+        """Take elements from byte ``offset`` on that follow each other; each once, one thread."""
         with np.errstate(all="ignore"):
             for first, flat in _runs(self._dtype, offset, views):
                 for rows, _, by_row, _ in self._vectors.of_run(first, flat):
