@@ -249,18 +249,6 @@ def test_a_device_that_fails_while_it_is_waited_for_is_not_taken(alone, monkeypa
     assert leases.holder(A) is None
 
 
-def test_workers_are_counted_without_it(monkeypatch):
-    """One is left in any case, which says why it has no device."""
-    monkeypatch.setattr(choose, "driver_cuda_version", lambda: 12000)
-    monkeypatch.setattr(choose, "present", lambda: NODE)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert choose.workers("auto", {A: "bad"}) == 1
-    assert choose.workers("auto", [A, B]) == 1
-    assert choose.workers("auto", ["GPU-of-elsewhere"]) == 2
-    assert choose.left_out("auto", {"GPU-of-elsewhere": "far", B: "bad"}) == ["bad"]
-    assert choose.left_out("numpy", {B: "bad"}) == []
-
-
 # What is a reason.
 
 
