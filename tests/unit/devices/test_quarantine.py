@@ -370,19 +370,24 @@ def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
 
 # Whole tasks, on devices that do not exist.
 
-# Products of the devices that a file names fail their proof.
+# Products of the devices that a file names fail their proof; the others wait until one has.
 DISPROVE = """
 from shardwise.multiply import batch
 from shardwise.errors import WrongProduct
 honest = batch.ShardChecks.examine
+bad = (HERE / 'bad').read_text()
+is_bad = os.environ['CUDA_VISIBLE_DEVICES'] in bad
 
 def examine(self, *words):
-    if os.environ['CUDA_VISIBLE_DEVICES'] in (HERE / 'bad').read_text():
+    if is_bad:
+        (HERE / 'disproven').touch()
         raise WrongProduct('the product is wrong')
     honest(self, *words)
 
 if honest.__name__ == 'examine' and honest.__module__ == batch.__name__:
     batch.ShardChecks.examine = examine
+if bad and not is_bad:
+    until((HERE / 'disproven').exists)
 """
 
 
