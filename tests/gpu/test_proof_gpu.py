@@ -214,7 +214,8 @@ def test_the_largest_modulus(xp, dtype, dim, padding):
 def test_tf32_has_a_tolerance_of_its_own(xp):
     """Factors cut to 11 bits fail as float32 and pass as tf32, also where nothing is left of them.
 
-    The lone subnormal number of the third matrix is cut to 0, and what it meets is large.
+    The lone subnormal number of the third matrix is cut to 0, and what it meets is large. An error
+    of three times the bound is found.
     """
     left, right = (
         factories.noise((N, 64, 64), "float32", 1),
@@ -229,6 +230,10 @@ def test_tf32_has_a_tolerance_of_its_own(xp):
         check = checker(xp, "A @ B", left, right, "float32", compute)
         found = to_host(xp, check.check(*there)) <= 1.0
         assert found.tolist() == [passes] * N
+    relative, absolute = tolerances.product_tolerance(64, 64, "float32", "tf32")
+    moduli = float(size(left[1, 7]) @ size(right[1]).sum(axis=1))
+    there[2][1, 7, 9] += 3 * (relative * moduli + absolute)
+    assert (to_host(xp, check.check(*there)) <= 1.0).tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("padding", [0, 1])

@@ -152,12 +152,9 @@ class Reference:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        count: int,
-        every: int | None = None,
+        self, problem: Problem, count: int, every: int | None = None,
         right: np.ndarray | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         (m, p), self._shape = problem.product_shape, problem.left
         integer = "int" in problem.dtype
         l, r = (_scaled(side, n, integer) for side, n in (("l", m), ("r", p)))  # noqa: E741

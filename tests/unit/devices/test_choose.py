@@ -14,7 +14,7 @@ from shardwise.devices.nvml import Device, Process
 from shardwise.errors import InputError, TryAgain
 from shardwise.multiply import backend as backends
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = pytest.mark.usefixtures("folder")
 
 GIB = 2**30
 A, B, C = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")

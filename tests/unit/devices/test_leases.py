@@ -24,17 +24,6 @@ PROGRAM = [sys.executable, "-S", str(Path(__file__).parents[2] / "lease_program.
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder of leases of this test alone."""
-    monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
-    held: dict = {}
-    monkeypatch.setattr(leases, "_HELD", held)
-    yield tmp_path / "leases"
-    for descriptor in held.values():
-        os.close(descriptor)
-
-
-@pytest.fixture
 def start(folder):
     """Start tasks of `lease_program.py`; those that still live are killed in the end."""
     tasks = []
