@@ -17,6 +17,7 @@ from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
 from tests import factories
+from tests.factories import wide
 from tests.gpu.conftest import BOTH, needs_gpu
 
 
@@ -36,12 +37,6 @@ def factors(product, shape, dtype):
     make = factories.stack if "int" in dtype else factories.noise
     right = make((shape[0], shape[2], RIGHT_COLUMNS), dtype, seed=1)
     return make(shape, dtype), right if product == "A @ B" else None
-
-
-def wide(array):
-    """The same numbers as float64, complex128 or int64."""
-    kinds = {"f": np.float64, "c": np.complex128}
-    return None if array is None else array.astype(kinds.get(array.dtype.kind, np.int64))
 
 
 def rounding(dtype, k):

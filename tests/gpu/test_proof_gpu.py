@@ -14,7 +14,8 @@ from shardwise.numerics import freivalds, gemm, reference, tolerances
 from shardwise.numerics.tolerances import CheckSpec
 
 from tests import factories
-from tests.gpu.conftest import BOTH, needs_gpu
+from tests.factories import wide
+from tests.gpu.conftest import BOTH, needs_gpu, to_host
 
 
 @pytest.fixture(params=BOTH)
@@ -26,11 +27,6 @@ def backend(request):
 SIZES = (1, 3, 31, 33, 129)
 N = 3
 SEED = 5
-
-
-def to_host(xp, array):
-    """The array in host memory."""
-    return array if xp is np else xp.asnumpy(array)
 
 
 def padded(array, padding):
@@ -55,11 +51,6 @@ def factors(product, left, right):
         "A @ A.T": (left, turned),
         "A @ B": (left, right),
     }[product]
-
-
-def wide(array):
-    """The numbers as float64 or complex128."""
-    return array.astype("complex128" if array.dtype.kind == "c" else "float64")
 
 
 def size(array):
