@@ -291,28 +291,13 @@ def test_nonfinite_input_and_overflow_are_refused_by_name(tmp_path, backend, val
         job.run_shard(made, "00000")
 
 
-def hand_made(folder, backend):
-    """Plan one shard of a synthetic stack by the scripts alone; the words for multiply.py."""
-    settings = {
-        "synthetic": {"matrices": 3, "dim": 64},
-        "results": str(folder / "results"),
-        "shards": 1,
-        "materialize": False,
-        "backend": backend,
-    }
-    file, plan = folder / "mine.yaml", folder / "results" / "plan.tsv"
-    file.write_text(json.dumps(settings))  # JSON is YAML
-    assert factories.run("plan", "--configfile", file).returncode == 0
-    assert factories.run("synthesize", "--plan", plan).returncode == 0
-    return ["--plan", plan, "--shard", "00000"]
-
-
 def test_by_hand_the_receipt_names_the_device(tmp_path, backend):
     """The receipt of a shard computed by hand says on which device, by the driver's own UUID."""
-    words = hand_made(tmp_path, backend)
-    done = factories.run("multiply", *words)
+    left = factories.noise((3, 64, 64), "float32")
+    made = factories.plan(tmp_path, left, shards=1, backend=backend, materialize=False)
+    done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000")
     assert done.returncode == 0, done.stderr
-    receipt = json.loads((tmp_path / "results" / "products" / "00000.json").read_bytes())
+    receipt = json.loads(made.results.receipt("00000").read_bytes())
     assert receipt["backend"] == backend
     if backend == "numpy":
         assert receipt["device"]["name"] == "CPU"

@@ -314,17 +314,11 @@ def test_a_wrong_sum_inside_the_gemm_is_refused(tmp_path, monkeypatch, product, 
 
     left = stack((6, 8, 8), dtype)
     right = stack((6, 8, 8), dtype, 1) if product == "A @ B" else None
-    over = {"product": product, "keep": "sum", "reproducible": False, "shards": 2}
-    made = factories.plan(tmp_path, left, right, materialize=False, **over)
+    over = {"product": product, "shards": 2, "materialize": False, **IN_GEMM}
+    made = factories.plan(tmp_path, left, right, **over)
     monkeypatch.setattr(gemm.MatmulKernel, "accumulate", faulty)
     told = refusal(made, IntegrityError, "00001")
     assert "the sum of the products 3 to 5 is wrong: Freivalds' check" in told
-
-
-def sums_in_gemm(tmp_path, left, right=None, **over):
-    """A plan under reproducible: false, multiplied."""
-    over = {"keep": "sum", "reproducible": False, "materialize": False, "shards": 2, **over}
-    return computed(factories.plan(tmp_path, left, right, **over))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -336,7 +330,8 @@ def test_sums_inside_the_gemm_are_plain_sums(tmp_path, monkeypatch, product, dty
     shape = {"A @ B": (9, 5, 4), "one B": (5, 4)}.get(product)
     right = shape and stack(shape, dtype, 1)
     product = "A @ B" if shape else product
-    made = sums_in_gemm(tmp_path, left, right, product=product)
+    over = {"product": product, "shards": 2, "materialize": False, **IN_GEMM}
+    made = computed(factories.plan(tmp_path, left, right, **over))
     whole = REFERENCES[product](left.astype("c16"), None if right is None else right.astype("c16"))
     found = products(made)
     assert found.dtype == made.problem.sum_dtype
@@ -348,7 +343,8 @@ def test_complex_numbers_near_the_largest_are_finite(tmp_path):
     """Two finite parts whose sum is none make no infinite number."""
     left = np.full((2, 1, 1), 1.5e308 * (1 + 1j))
     right = np.full((2, 1, 1), 1e-200 + 0j)
-    made = sums_in_gemm(tmp_path, left, right, product="A @ B", shards=1)
+    over = {"product": "A @ B", "shards": 1, "materialize": False, **IN_GEMM}
+    made = computed(factories.plan(tmp_path, left, right, **over))
     np.testing.assert_array_equal(products(made)[0], left[0] * 2e-200)
 
 
