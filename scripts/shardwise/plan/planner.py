@@ -141,7 +141,7 @@ def _facts(
         digest="",
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
-    digest = plans.digest([digested, *map(small.checksum, plans.to_tsv(rows, Shard))])
+    digest = plans.digest_with_rows(digested, rows)
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
     return replace(facts, digest=digest, config=config, config_digest=plans.digest(config))
 
@@ -175,8 +175,8 @@ def _first_matrix(settings: Settings, left: Stack) -> np.ndarray:
 def write(plan: Plan) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
     tables = {
-        plan.results.sources: list(plans.to_tsv(plan.sources, Source)),
-        plan.results.plan: list(plans.to_tsv(plan.shards.values(), Shard)),
+        plan.results.sources: plans.to_tsv(plan.sources, Source),
+        plan.results.plan: plans.to_tsv(plan.shards.values(), Shard),
     }
     origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
     source_parts, parts = map(plans.describe_parts, tables.values())
@@ -335,9 +335,8 @@ def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     # Each row takes the place of the one that it is made of: a plan may have a million.
     for number, row in enumerate(rows):
         files = one or _files_text(plans.between(left.sources, left.matrices, row.start, row.stop))
-        text = f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]"
-        matrices = plans.digest_of_bytes(text.encode())
-        fingerprint = plans.digest_of_bytes(f"{common} {matrices}".encode())
+        matrices = plans.digest_of_text(f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]")
+        fingerprint = plans.digest_of_text(f'["{common}", "{matrices}"]')
         rows[number] = Shard(
             row.shard, row.start, row.stop, row.bytes, row.product_bytes, row.memory,
             row.device_memory, matrices, fingerprint,
