@@ -59,6 +59,12 @@ def noise(shape: tuple[int, ...], dtype: str = "float64", seed: int = 0) -> np.n
     return random.standard_normal(shape).astype(dtype)
 
 
+def wide(array: Any) -> Any:
+    """The same numbers as float64, complex128 or int64."""
+    kinds = {"f": "float64", "c": "complex128"}
+    return None if array is None else array.astype(kinds.get(array.dtype.kind, "int64"))
+
+
 def refusal(act: Any, *words: Any, kind: type[Exception] = InputError, **over: Any) -> str:
     """The message by which something refuses."""
     with pytest.raises(kind) as caught:

@@ -66,15 +66,9 @@ def shot(xp: Any, block: Any) -> Any:
 
 
 def propagate(
-    xp: Any,
-    velocity: Any,
-    sources: Any,
-    receivers: int,
-    spacing: float,
-    step: float,
-    samples: int,
-    peak: float,
-) -> Any:
+    xp: Any, velocity: Any, sources: Any, receivers: int, spacing: float, step: float,
+    samples: int, peak: float,
+) -> Any:  # fmt: skip
     """Records of shots in models ``(n, nz, nx)``; all n advance together, none sees another.
 
     Parameters

@@ -5,13 +5,10 @@ import pytest
 from shardwise.numerics.binned import BinnedSum
 from shardwise.numerics.packed import Packing, unpack
 
+from tests.gpu.conftest import to_host
+
 KINDS = ("float16", "float32", "float64", "complex64", "complex128", "int64")
 SHAPES = ((19, 7, 37), (1, 33, 31), (8, 1, 1), (3, 128, 129))
-
-
-def on_host(xp, array):
-    """An array in host memory."""
-    return array if xp is np else xp.asnumpy(array)
 
 
 def any_bits(shape, dtype):
@@ -42,7 +39,7 @@ def test_planes_are_those_of_the_cpu(xp, dtype, shape, make):
     cut = len(stack) // 3
     for group in (stack[cut:][::-1], stack[:cut]):
         found.add(xp.asarray(np.ascontiguousarray(group)))
-    assert on_host(xp, found.planes()).tobytes() == expected.planes().tobytes()
+    assert to_host(xp, found.planes()).tobytes() == expected.planes().tobytes()
     assert packed_by(xp, found) == packed_by(np, expected)
 
 
@@ -51,11 +48,11 @@ def packed_by(xp, total):
     planes = total.planes()
     most = 4 * planes.size + 3
     out = xp.full(most, 7, np.uint16)
-    packing = Packing.of(on_host(xp, total.pack(out)))
-    rows = on_host(xp, out)
+    packing = Packing.of(to_host(xp, total.pack(out)))
+    rows = to_host(xp, out)
     end = sum(packing.words) * planes[0].size
     assert (rows[end:] == 7).all()
-    assert (unpack(rows[:end].reshape(-1, *planes.shape[1:]), packing) == on_host(xp, planes)).all()
+    assert (unpack(rows[:end].reshape(-1, *planes.shape[1:]), packing) == to_host(xp, planes)).all()
     return packing, rows[:end].tobytes()
 
 
@@ -76,6 +73,6 @@ def test_what_was_packed_outlives_the_sum(xp):
     total.add(stack)
     out = xp.empty(10 * 700 * 700, np.uint16)
     total.pack(out)
-    before = on_host(xp, out).copy()
+    before = to_host(xp, out).copy()
     total.add(stack)
-    assert (on_host(xp, out) == before).all()
+    assert (to_host(xp, out) == before).all()

@@ -8,7 +8,7 @@ from shardwise.multiply import job
 from shardwise.plan import user_function
 
 from tests import factories
-from tests.gpu.conftest import needs_gpu
+from tests.gpu.conftest import needs_gpu, to_host
 from tests.unit.examples.test_seismic import FOLDER, shots
 
 
@@ -41,8 +41,7 @@ def test_the_seismic_example_computes_the_same(xp):
     velocity = np.random.default_rng(4).uniform(1500, 3000, (40, 60))
     block = shots([(50, 100), (30, 400)], velocity)
     expected = user_function.call(function, np, block, 0)
-    found = user_function.call(function, xp, xp.asarray(block), 0)
-    found = found if xp is np else xp.asnumpy(found)
+    found = to_host(xp, user_function.call(function, xp, xp.asarray(block), 0))
     assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
 
 

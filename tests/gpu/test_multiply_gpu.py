@@ -17,6 +17,7 @@ from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
 from tests import factories
+from tests.factories import wide
 from tests.gpu.conftest import BOTH, needs_gpu
 
 
@@ -36,12 +37,6 @@ def factors(product, shape, dtype):
     make = factories.stack if "int" in dtype else factories.noise
     right = make((shape[0], shape[2], RIGHT_COLUMNS), dtype, seed=1)
     return make(shape, dtype), right if product == "A @ B" else None
-
-
-def wide(array):
-    """The same numbers as float64, complex128 or int64."""
-    kinds = {"f": np.float64, "c": np.complex128}
-    return None if array is None else array.astype(kinds.get(array.dtype.kind, np.int64))
 
 
 def rounding(dtype, k):
@@ -296,28 +291,13 @@ def test_nonfinite_input_and_overflow_are_refused_by_name(tmp_path, backend, val
         job.run_shard(made, "00000")
 
 
-def hand_made(folder, backend):
-    """Plan one shard of a synthetic stack by the scripts alone; the words for multiply.py."""
-    settings = {
-        "synthetic": {"matrices": 3, "dim": 64},
-        "results": str(folder / "results"),
-        "shards": 1,
-        "materialize": False,
-        "backend": backend,
-    }
-    file, plan = folder / "mine.yaml", folder / "results" / "plan.tsv"
-    file.write_text(json.dumps(settings))  # JSON is YAML
-    assert factories.run("plan", "--configfile", file).returncode == 0
-    assert factories.run("synthesize", "--plan", plan).returncode == 0
-    return ["--plan", plan, "--shard", "00000"]
-
-
 def test_by_hand_the_receipt_names_the_device(tmp_path, backend):
     """The receipt of a shard computed by hand says on which device, by the driver's own UUID."""
-    words = hand_made(tmp_path, backend)
-    done = factories.run("multiply", *words)
+    left = factories.noise((3, 64, 64), "float32")
+    made = factories.plan(tmp_path, left, shards=1, backend=backend, materialize=False)
+    done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000")
     assert done.returncode == 0, done.stderr
-    receipt = json.loads((tmp_path / "results" / "products" / "00000.json").read_bytes())
+    receipt = json.loads(made.results.receipt("00000").read_bytes())
     assert receipt["backend"] == backend
     if backend == "numpy":
         assert receipt["device"]["name"] == "CPU"

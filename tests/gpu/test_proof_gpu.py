@@ -14,7 +14,8 @@ from shardwise.numerics import freivalds, gemm, reference, tolerances
 from shardwise.numerics.tolerances import CheckSpec
 
 from tests import factories
-from tests.gpu.conftest import BOTH, needs_gpu
+from tests.factories import wide
+from tests.gpu.conftest import BOTH, needs_gpu, to_host
 
 
 @pytest.fixture(params=BOTH)
@@ -26,11 +27,6 @@ def backend(request):
 SIZES = (1, 3, 31, 33, 129)
 N = 3
 SEED = 5
-
-
-def to_host(xp, array):
-    """The array in host memory."""
-    return array if xp is np else xp.asnumpy(array)
 
 
 def padded(array, padding):
@@ -55,11 +51,6 @@ def factors(product, left, right):
         "A @ A.T": (left, turned),
         "A @ B": (left, right),
     }[product]
-
-
-def wide(array):
-    """The numbers as float64 or complex128."""
-    return array.astype("complex128" if array.dtype.kind == "c" else "float64")
 
 
 def size(array):
@@ -214,7 +205,8 @@ def test_the_largest_modulus(xp, dtype, dim, padding):
 def test_tf32_has_a_tolerance_of_its_own(xp):
     """Factors cut to 11 bits fail as float32 and pass as tf32, also where nothing is left of them.
 
-    The lone subnormal number of the third matrix is cut to 0, and what it meets is large.
+    The lone subnormal number of the third matrix is cut to 0, and what it meets is large. An error
+    of three times the bound is found.
     """
     left, right = (
         factories.noise((N, 64, 64), "float32", 1),
@@ -229,6 +221,10 @@ def test_tf32_has_a_tolerance_of_its_own(xp):
         check = checker(xp, "A @ B", left, right, "float32", compute)
         found = to_host(xp, check.check(*there)) <= 1.0
         assert found.tolist() == [passes] * N
+    relative, absolute = tolerances.product_tolerance(64, 64, "float32", "tf32")
+    moduli = float(size(left[1, 7]) @ size(right[1]).sum(axis=1))
+    there[2][1, 7, 9] += 3 * (relative * moduli + absolute)
+    assert (to_host(xp, check.check(*there)) <= 1.0).tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("padding", [0, 1])

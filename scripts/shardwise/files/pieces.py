@@ -10,6 +10,11 @@ SLAB_BYTES = 32 * MIB  # a piece of a file, and one copy to or from a device
 CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS = MIB, 2**18
 
 
+def slab_bytes(item: int) -> int:
+    """Bytes of a slab that ends behind an element of ``item`` bytes."""
+    return max(1, SLAB_BYTES // item) * item
+
+
 def natural_row(shape: tuple[int, ...], item: int) -> int:
     """Bytes of one array of a stack, or plane of a sum; of one or two axes, of the whole array."""
     return math.prod(shape[1:] if len(shape) > 2 else shape) * item

@@ -79,7 +79,8 @@ class Batches:
         self._rights = []
         if problem.right and not problem.shared_right:
             self._rights = [zeros((matrices, *problem.right), problem.dtype) for _ in self._lefts]
-        outs = self.sink.buffers(batches) if self.operation.needs_output else 0
+        # Products that are still being written need a buffer of each batch under way.
+        outs = (1 if self.sink.at_once else batches) if self.operation.needs_output else 0
         shape = (matrices, *problem.product_shape)
         self._outs = [zeros(shape, problem.product_dtype) for _ in range(outs)]
         with self._lane.work():

@@ -43,12 +43,12 @@ def materialize(
     started, shard = time.time(), plan.shard(shard_id)
     if plan.facts.decoded:  # in order, so that each chunk is decoded once
         slabs = min(slabs, memory.FEWEST_SLABS)
-    copier = _Copier(plan, shard, watch or Stopwatch())
     attempt = receipts.note_start(plan.results.starts(shard_id, "shard"))
     # The slower types are sampled by the task that multiplies: a copy is to run as fast as a disk.
     reference = reference_of(plan, shard) if plan.dtype in references.KEEPS_UP else None
     # Only an earlier attempt can have left something: else the folder need not be listed.
-    file = copier.run(lane or HostLane(), slabs, reference, sweep=attempt > 1)
+    sweep, watch = attempt > 1, watch or Stopwatch()
+    file = _copy(plan, shard, lane or HostLane(), slabs, reference, watch, sweep)
     receipt = {
         "shard": shard_id,
         "start": shard.start,
@@ -113,11 +113,11 @@ def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> referenc
 def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: str) -> np.ndarray:
     """``B r`` of the one B that serves all; a process takes it once."""
     stack, vector = StackReader(sources, shape, dtype), references.RightVector(shape, dtype)
-    total = shape[0] * shape[1] * np.dtype(dtype).itemsize
-    buffer = direct.aligned_empty(min(pieces.SLAB_BYTES, total) + SPARE_BYTES)
+    total, step = stack.matrix_bytes, pieces.slab_bytes(np.dtype(dtype).itemsize)
+    buffer = direct.aligned_empty(min(step, total) + SPARE_BYTES)
     with stack.inputs.unchanged(), direct.ExtentReader(opened=stack.inputs.compare) as files:
-        for low in range(0, total, pieces.SLAB_BYTES):
-            high = min(low + pieces.SLAB_BYTES, total)
+        for low in range(0, total, step):
+            high = min(low + step, total)
             vector.update(low, stack.read_bytes(files, buffer, low, high))
     return vector.value()
 
@@ -136,60 +136,45 @@ def _witness(plan: Plan, reference: references.Reference | None) -> dict[str, An
     }
 
 
-class _Copier:
-    """Copies slabs, several at once: one is read while another is hashed and written."""
+def _copy(
+    plan: Plan, shard: Shard, lane: Lane, slabs: int, reference: references.Reference | None,
+    watch: Stopwatch, sweep: bool,
+) -> ArrayFile:  # fmt: skip
+    """Commit a copy made through so many slabs: one is read while another is hashed and written."""
+    path, first = plan.results.shard(shard.shard), shard.start * plan.problem.matrix_bytes
+    shape = (shard.stop - shard.start, *plan.problem.left)
+    stack = StackReader(plan.sources_of(shard.start, shard.stop), plan.problem.left, plan.dtype)
+    size = min(pieces.slab_bytes(plan.problem.item), shard.bytes)
+    buffers: SimpleQueue[np.ndarray] = SimpleQueue()
+    for _ in range(memory.slabs(shard.bytes, slabs)):
+        # A page before the bytes, so that they can be moved to where direct writes need them.
+        buffers.put(lane.slab(direct.PAGE + size + SPARE_BYTES))
 
-    def __init__(self, plan: Plan, shard: Shard, watch: Stopwatch) -> None:
-        self._plan, self._shard, self._watch = plan, shard, watch
-        sources = plan.sources_of(shard.start, shard.stop)
-        self._stack = StackReader(sources, plan.problem.left, plan.dtype)
-        self._size = min(pieces.SLAB_BYTES, shard.bytes)
-        self._buffers: SimpleQueue[np.ndarray] = SimpleQueue()
-
-    def run(
-        self, lane: Lane, slabs: int, reference: references.Reference | None, sweep: bool
-    ) -> ArrayFile:
-        """Commit the copy, made through so many slabs of a lane at most."""
-        plan, shard, self._reference = self._plan, self._shard, reference
-        path = plan.results.shard(shard.shard)
-        shape = (shard.stop - shard.start, *plan.problem.left)
-        with commit(path, sweep=sweep) as file:
-            with (
-                StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES) as self._writer,
-                self._stack.inputs.unchanged(),
-            ):
-                self._copy_all(lane, slabs)
-            checksum = self._writer.checksum()
-        rows = self._writer.row_bytes, self._writer.piece_bytes
-        return receipts.describe_file(path, shape, plan.dtype, checksum, *rows)
-
-    def _copy_all(self, lane: Lane, slabs: int) -> None:
-        for _ in range(memory.slabs(self._shard.bytes, slabs)):
-            # A page before the bytes, so that they can be moved to where direct writes need them.
-            self._buffers.put(lane.slab(direct.PAGE + self._size + SPARE_BYTES))
-        with (
-            direct.ExtentReader(opened=self._stack.inputs.compare) as self._files,
-            ThreadPoolExecutor(slabs) as pool,
-        ):
-            for _ in pool.map(self._copy, range(0, self._shard.bytes, self._size)):
-                pass
-        while not self._buffers.empty():
-            lane.keep(self._buffers.get())
-
-    def _copy(self, offset: int) -> None:
-        """Copy one slab."""
-        watch, low = self._watch, self._shard.start * self._plan.problem.matrix_bytes + offset
-        high = low + min(self._size, self._shard.bytes - offset)
-        buffer = self._buffers.get()
+    def copy_slab(offset: int) -> None:
+        low, nbytes, buffer = first + offset, min(size, shard.bytes - offset), buffers.get()
+        room = buffer[direct.PAGE :]
         try:
             views = watch.timed(
-                "read",
-                lambda: self._stack.read_bytes(self._files, buffer[direct.PAGE :], low, high),
-                high - low,
+                "read", lambda: stack.read_bytes(files, room, low, low + nbytes), nbytes
             )
             whole = direct.gathered(buffer, views, offset)
-            watch.timed("write", lambda: self._writer.write_at(offset, [whole]), whole.nbytes)
-            if self._reference is not None:
-                watch.timed("witness", lambda: self._reference.update(offset, [whole]))
+            watch.timed("write", lambda: writer.write_at(offset, [whole]), nbytes)
+            if reference is not None:
+                watch.timed("witness", lambda: reference.update(offset, [whole]))
         finally:
-            self._buffers.put(buffer)
+            buffers.put(buffer)
+
+    with commit(path, sweep=sweep) as file:
+        with (
+            StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES) as writer,
+            stack.inputs.unchanged(),
+            direct.ExtentReader(opened=stack.inputs.compare) as files,
+            ThreadPoolExecutor(slabs) as pool,
+        ):
+            for _ in pool.map(copy_slab, range(0, shard.bytes, size)):
+                pass
+        checksum = writer.checksum()
+    while not buffers.empty():
+        lane.keep(buffers.get())
+    rows = writer.row_bytes, writer.piece_bytes
+    return receipts.describe_file(path, shape, plan.dtype, checksum, *rows)

@@ -9,8 +9,8 @@ that were given back to it are used again.
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,29 +25,6 @@ class Mark(Protocol):
 
     def wait(self) -> Span:
         """Wait until it is done; when it was under way, by `time.perf_counter`."""
-
-
-class Lane(Protocol):
-    """What every lane does; :class:`HostLane` says of each method what it means."""
-
-    xp: Any
-    memory_errors: tuple[type[Exception], ...]
-    slab: Callable[[int], np.ndarray]
-    keep: Callable[[np.ndarray], None]
-    set_clock: Callable[[], None]
-    settle: Callable[[], None]
-    release: Callable[[], None]
-    free: Callable[[], str]
-    total: Callable[[], int]
-    bind: Callable[[], None]
-    zeros: Callable[[tuple[int, ...], str], Any]
-    upload: Callable[[Sequence[np.ndarray], Any], Mark]
-    download: Callable[[Any, np.ndarray], Mark]
-    work: Callable[[], AbstractContextManager[Any]]
-    worked: Callable[[Any], Mark]
-    reuse: Callable[[Any], None]
-    follow: Callable[[Any], None]
-    fetch: Callable[[Any], np.ndarray]
 
 
 class _Slabs:
@@ -269,3 +246,7 @@ class _CudaMark:
         ended = self._zero.host + elapsed(self._zero.event, self.event) / 1e3
         # Not as the difference of two long times, which round.
         return ended - elapsed(self._began, self.event) / 1e3, ended
+
+
+Lane = HostLane | CudaLane
+"""What :class:`HostLane` says of each method holds for both."""

@@ -76,10 +76,10 @@ class Reading:
         witness: references.Reference | None,
     ) -> Feed:  # fmt: skip
         run = self._shard.start * reader.matrix_bytes, self._shard.stop * reader.matrix_bytes
+        size = pieces.slab_bytes(self._plan.problem.item)
         return Feed(
-            self._lane, reader, self._files, run, pieces.SLAB_BYTES, slabs, room, checksum,
-            witness, self._watch,
-        )  # fmt: skip
+            self._lane, reader, self._files, run, size, slabs, room, checksum, witness, self._watch
+        )
 
     def _left_reader(self) -> StackReader:
         plan, shard = self._plan, self._shard

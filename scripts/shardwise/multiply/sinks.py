@@ -1,7 +1,7 @@
 """What becomes of the products of a batch: they are written, or added up."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from shardwise.files.checksum import raw_bytes
 from shardwise.multiply.lanes import Lane
@@ -12,20 +12,19 @@ from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
 
 
-class Sink(Protocol):
-    """Takes the products of one batch after another.
+class Sink:
+    """Takes the products of one batch after another; each of the classes below is one."""
 
-    `dtype` is the element type of the file, `packing` that of planes, once they are there.
-    """
+    dtype: str  # of the elements of the file
+    packing: Packing | None = None  # of planes, once they are there
+    at_once = True  # whether it is done with the products of a batch when `take` returns
 
-    dtype: str
-    packing: Packing | None
+    def __init__(self, xp: Any, problem: Problem) -> None:
+        self._xp, self._problem = xp, problem
 
     def shape(self, count: int) -> tuple[int, ...]:
         """Shape of the file of a shard of ``count`` matrices; what a sum has may be shorter."""
-
-    def buffers(self, batches: int) -> int:
-        """How many buffers for products it takes to have so many batches under way."""
+        raise NotImplementedError
 
     def allocate(self) -> None:
         """Take the memory of the sum."""
@@ -35,9 +34,11 @@ class Sink(Protocol):
 
     def release(self) -> None:
         """Give that memory back."""
+        self._total = self._rows = None
 
     def take(self, products: Any) -> Any:
         """Take the products ``(n, m, p)`` of a batch; the bytes to write, or None."""
+        raise NotImplementedError
 
     def result(self) -> Callable[[Lane], Any] | None:
         """Finish the sum; what returns the array to write, once that work is followed by its lane.
@@ -45,57 +46,27 @@ class Sink(Protocol):
         The array holds until the next `result`; the next sum may begin before. None where the
         products themselves are written.
         """
+        return None
 
 
-class Products:
+class Products(Sink):
     """``keep: products``: each batch is written as it is."""
 
-    packing = None
+    at_once = False
 
-    def __init__(self, problem: Problem) -> None:
-        self._shape, self.dtype = problem.product_shape, problem.product_dtype
+    def __init__(self, xp: Any, problem: Problem) -> None:
+        super().__init__(xp, problem)
+        self.dtype = problem.product_dtype
 
     def shape(self, count: int) -> tuple[int, ...]:
-        return (count, *self._shape)
-
-    def buffers(self, batches: int) -> int:
-        return batches  # products are still being written while the next are computed
-
-    def allocate(self) -> None:
-        pass
-
-    def begin(self) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
+        return (count, *self._problem.product_shape)
 
     def take(self, products: Any) -> Any:
         return raw_bytes(products)
 
-    def result(self) -> None:
-        return None
 
-
-class _Sum:
-    """``keep: sum``: products are added up as they come."""
-
-    packing: Packing | None = None
-    _total: Any = None
-    _rows: Any = None  # to be written: apart from the sum, of which the next may begin before
-
-    def __init__(self, xp: Any, problem: Problem) -> None:
-        self._xp, self._problem = xp, problem
-
-    def buffers(self, batches: int) -> int:
-        return 1  # products are added at once, so the next batch may overwrite them
-
-    def release(self) -> None:
-        self._total = self._rows = None
-
-
-class PlanesOfSum(_Sum):
-    """The reproducible sum, as the packed planes of its bins."""
+class PlanesOfSum(Sink):
+    """``keep: sum``: the reproducible sum, as the packed planes of its bins."""
 
     dtype = "uint16"
 
@@ -129,8 +100,8 @@ class PlanesOfSum(_Sum):
         return written
 
 
-class PlainSum(_Sum):
-    """The sum in double precision, ``reproducible: false``."""
+class PlainSum(Sink):
+    """``keep: sum`` under ``reproducible: false``: the sum in double precision."""
 
     def __init__(self, xp: Any, problem: Problem) -> None:
         super().__init__(xp, problem)
@@ -140,8 +111,8 @@ class PlainSum(_Sum):
         return self._problem.product_shape
 
     def allocate(self) -> None:
-        shape = self._problem.product_shape
-        self._total, self._rows = (self._xp.empty(shape, self.dtype) for _ in range(2))
+        # What is written is apart from the sum, of which the next may begin before.
+        self._total, self._rows = (self._xp.empty(self.shape(0), self.dtype) for _ in range(2))
 
     def begin(self) -> None:
         self._total.fill(0)
@@ -158,6 +129,6 @@ class PlainSum(_Sum):
 def choose(xp: Any, plan: Plan, count: int) -> Sink:
     """The sink that a plan asks for, of a shard of ``count`` matrices."""
     if plan.settings.keep == "products":
-        return Products(plan.problem)
+        return Products(xp, plan.problem)
     exact = memory.exact_sum(plan.problem, plan.settings.reproducible)
     return PlanesOfSum(xp, plan.problem, count) if exact else PlainSum(xp, plan.problem)

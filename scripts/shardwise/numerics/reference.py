@@ -130,7 +130,7 @@ def summed(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Reference:
-    """The number ``lᵀ A B r`` of matrices, from runs of their bytes, in any order.
+    """The number ``lᵀ A B r`` of matrices, from runs of their elements, in any order.
 
     ``lᵀ A B r = (Aᵀ l) · (B r)``, and each of the two vectors is a sum over elements. So of a
     matrix in pieces no more than these is held. Any thread may bring a run.
@@ -152,12 +152,9 @@ class Reference:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        count: int,
-        every: int | None = None,
+        self, problem: Problem, count: int, every: int | None = None,
         right: np.ndarray | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         (m, p), self._shape = problem.product_shape, problem.left
         integer = "int" in problem.dtype
         l, r = (_scaled(side, n, integer) for side, n in (("l", m), ("r", p)))  # noqa: E741
@@ -170,14 +167,14 @@ class Reference:
         parts, singles = 2 if "complex" in problem.dtype else 1, -(-count // every) if every else 0
         self.values = np.zeros((singles, parts), "int64" if integer else "float64")
         self._sums: dict[int, np.ndarray] | None = None if every else {}
-        self._items = _Items(np.dtype(problem.dtype))
+        self._dtype = np.dtype(problem.dtype)
         self._open: dict[int, _Open] = {}
         self._lock = threading.Lock()
 
     def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
-        """Take bytes that begin at byte ``offset`` of the run and follow each other; each once."""
+        """Take whole elements that begin at byte ``offset`` of the run and follow each other."""
         with np.errstate(all="ignore"):
-            for first, flat in self._items.runs(offset, views):
+            for first, flat in _runs(self._dtype, offset, views):
                 self._take(first, flat)
 
     def total(self) -> np.ndarray:
@@ -321,39 +318,13 @@ class _Vectors:
         return by_row.reshape(n, height, -1).view(self._wide), by_column.view(self._wide)
 
 
-class _Items:
-    """Cuts runs of bytes into elements; a part of one waits for the rest of it."""
-
-    def __init__(self, dtype: np.dtype) -> None:
-        self._dtype = dtype
-        self._halves: dict[int, list[tuple[int, bytes]]] = {}
-        self._lock = threading.Lock()
-
-    def runs(self, offset: int, views: Iterable[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-        """Runs of elements with the number of their first, integers as those of int64."""
-        item = self._dtype.itemsize
-        for view in views:
-            raw = np.frombuffer(view, np.uint8)
-            head = min(-offset % item, len(raw))
-            body = (len(raw) - head) // item * item
-            if body:
-                yield (offset + head) // item, self._elements(raw[head : head + body])
-            for at, part in ((offset, raw[:head]), (offset + head + body, raw[head + body :])):
-                if len(part) and (whole := self._joined(at // item, at % item, part.tobytes())):
-                    yield at // item, self._elements(np.frombuffer(whole, np.uint8))
-            offset += view.nbytes
-
-    def _joined(self, number: int, at: int, part: bytes) -> bytes | None:
-        with self._lock:
-            parts = self._halves.setdefault(number, [])
-            parts.append((at, part))
-            if sum(len(part) for _, part in parts) < self._dtype.itemsize:
-                return None
-            del self._halves[number]
-        return b"".join(part for _, part in sorted(parts))
-
-    def _elements(self, raw: np.ndarray) -> np.ndarray:
-        return raw.view("int64" if self._dtype == "uint64" else self._dtype)
+def _runs(
+    dtype: np.dtype, offset: int, views: Iterable[np.ndarray]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Views of whole elements, each with the number of its first; integers as those of int64."""
+    for view in views:
+        yield offset // dtype.itemsize, view.view("int64" if dtype == "uint64" else dtype)
+        offset += view.nbytes
 
 
 def _scaled(side: str, length: int, integer: bool) -> np.ndarray:
@@ -362,18 +333,18 @@ def _scaled(side: str, length: int, integer: bool) -> np.ndarray:
 
 
 class RightVector:
-    """``B r`` of the one B ``(k, p)`` that serves all, from runs of its bytes in any order."""
+    """``B r`` of the one B ``(k, p)`` that serves all, from runs of its elements in any order."""
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
         r = _scaled("r", shape[1], "int" in dtype)
         self._vectors = _Vectors(shape, dtype, [r], [])
-        self._items = _Items(np.dtype(dtype))
+        self._dtype = np.dtype(dtype)
         self._vector = self._vectors.zeros()[0]
 
     def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
-        """Take bytes that begin at byte ``offset`` and follow each other; each once, one thread."""
+        """Take elements from byte ``offset`` on that follow each other; each once, one thread."""
         with np.errstate(all="ignore"):
-            for first, flat in self._items.runs(offset, views):
+            for first, flat in _runs(self._dtype, offset, views):
                 for rows, _, by_row, _ in self._vectors.of_run(first, flat):
                     self._vector[:, rows] += by_row
 

@@ -42,7 +42,7 @@ def find(
     if dtype.kind not in "fc":
         return None
     stack = StackReader(sources, shape, plan.dtype, inputs)
-    step = max(1, pieces.SLAB_BYTES // dtype.itemsize) * dtype.itemsize
+    step = pieces.slab_bytes(dtype.itemsize)
     buffer = direct.aligned_empty(min(step, (stop - start) * nbytes) + SPARE_BYTES)
     with direct.ExtentReader(opened=stack.inputs.compare) as files:
         for low in range(start * nbytes, stop * nbytes, step):

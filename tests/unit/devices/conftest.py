@@ -9,12 +9,12 @@ from shardwise.devices import choose, leases
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of leases of the test's own, and a process that has no device yet."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of leases of the test alone; its process has no device yet."""
     monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
     held: dict[Path, int] = {}
     monkeypatch.setattr(leases, "_HELD", held)
     monkeypatch.setattr(choose, "_taken", [])
-    yield
+    yield tmp_path / "leases"
     for descriptor in held.values():
         os.close(descriptor)

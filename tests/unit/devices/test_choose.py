@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pynvml
 import pytest
+from shardwise import host
 from shardwise.devices import choose, grants, leases, nvml, wait
 from shardwise.devices.nvml import Device, Process
 from shardwise.errors import InputError, TryAgain
 from shardwise.multiply import backend as backends
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = pytest.mark.usefixtures("folder")
 
 GIB = 2**30
 A, B, C = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
@@ -58,12 +59,16 @@ def take(environ, node=NODE, **given):
     ],
 )
 def test_the_device_is_the_one_that_is_meant(environ, uuid, source, granted):
-    """Every form of every variable: CUDA sees this one device, by its UUID, and it is leased."""
+    """Every form of every variable: CUDA sees this one device, by its UUID, and it is leased.
+
+    The lease names the job, so that its other tasks know that it is one of theirs.
+    """
     taken, left = take(environ)
     assert (taken.device.uuid, taken.source, taken.granted) == (uuid, source, granted)
     assert left["CUDA_VISIBLE_DEVICES"] == uuid
     assert left["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    assert leases.holder(uuid).pid == os.getpid()
+    holder = leases.holder(uuid)
+    assert (holder.pid, holder.job) == (os.getpid(), host.job(environ))
 
 
 @pytest.mark.parametrize(
@@ -98,31 +103,31 @@ def test_instances_are_devices(names):
         ("3", "has '3', which is none of this node's"),
         ("0,-1", "has '-1', which is none"),
         (f"0,{A}", f"names '{A}' twice"),
+        ("0 0", "names '0' twice"),
         ("GPU-", "has 'GPU-', which fits 3 devices"),
         ("MIG-GPU-123/0/0", "has 'MIG-GPU-123/0/0', which is none"),
         ("1" * 5000, "which is none"),
-        ("gpu0", "has 'gpu0', which is none"),
+        ("gpu-1", "has 'gpu-1', which is none"),
     ],
 )
-@pytest.mark.parametrize("job", [{}, SLURM])
-def test_a_variable_that_cannot_be_meant_is_explained(job, value, fault):
+@pytest.mark.parametrize(
+    ("job", "name", "cure"),
+    [
+        ({}, "CUDA_VISIBLE_DEVICES", "unset CUDA_VISIBLE_DEVICES"),
+        (SLURM, "CUDA_VISIBLE_DEVICES", "gres under multiply in profiles/slurm"),
+        (GRID_ENGINE, "SGE_HGR_gpu", "set-up line of profiles/uge"),
+    ],
+)
+def test_a_variable_that_cannot_be_meant_is_explained(job, name, cure, value, fault):
     """Try again, with what was found, what this node has, and what to do; nothing is leased."""
     with pytest.raises(TryAgain) as refusal:
-        take(job | {"CUDA_VISIBLE_DEVICES": value})
+        take(job | {name: value})
     said = str(refusal.value)
-    assert "no usable device" in said
-    assert f"CUDA_VISIBLE_DEVICES={value!r} " in said
+    assert f"no usable device: {name}={value!r} " in said
     assert fault in said
     assert f"devices here: 0 ({A}), 1 ({B}), 2 ({C}); " in said
-    assert ("profiles/slurm" if job is SLURM else "unset CUDA_VISIBLE_DEVICES") in said
+    assert cure in said
     assert not any(leases.holder(device.uuid) for device in NODE)
-
-
-@pytest.mark.parametrize("value", ["", "NONE", "3", "gpu-1", "0 0", "0 gpu0"])
-def test_a_grant_of_grid_engine_that_cannot_be_meant_is_explained(value):
-    """The same for a variable of Grid Engine, which it names."""
-    with pytest.raises(TryAgain, match=f"SGE_HGR_gpu='{value}' .*set-up line of profiles/uge"):
-        take(GRID_ENGINE | {"SGE_HGR_gpu": value})
 
 
 def test_a_slurm_job_without_gpus_is_told_how_to_ask():
@@ -253,16 +258,6 @@ def test_a_task_waits_its_turn_with_a_message(monkeypatch, other, caplog):
     assert caplog.messages[0].endswith("(multiply.py --shard 00007)")
 
 
-def test_the_limit_ends_the_wait(monkeypatch, other):
-    """A lease that never changes hands, after the limit: try again, with the same words."""
-    other[A] = holder(5)
-    said, seconds = waiting(monkeypatch, [])
-    assert "no lease changed hands for 600 s" in said
-    assert "leased to process 5 of ana" in said
-    assert "--device-wait" in said
-    assert seconds == pytest.approx(600)
-
-
 @pytest.mark.parametrize(
     ("environ", "job"),
     [
@@ -292,15 +287,6 @@ def test_tasks_of_one_job_take_turns_on_its_device(monkeypatch, other, caplog, e
     assert seconds == pytest.approx(300)
 
 
-def test_the_lease_names_the_job():
-    """So that its other tasks know that it is one of theirs; there is none outside of clusters."""
-    take(SLURM | {"CUDA_VISIBLE_DEVICES": "0,1"})
-    assert leases.holder(A).job == "slurm 7"
-    choose._taken.clear()
-    take({"CUDA_VISIBLE_DEVICES": "1"})
-    assert leases.holder(B).job is None
-
-
 @pytest.mark.parametrize(
     ("environ", "job", "limit"),
     [
@@ -317,9 +303,11 @@ def test_a_task_waits_as_long_as_its_job_may_run(monkeypatch, other, environ, jo
     Not in a run of many tasks within one job, such as an interactive one.
     """
     other.update({A: holder(5), B: holder(6, job)})
-    monkeypatch.setattr(wait, "time", Clock([]))
-    with pytest.raises(TryAgain, match=f"no lease changed hands for {limit} s"):
-        take(environ | {"CUDA_VISIBLE_DEVICES": "0,1"})
+    said, seconds = waiting(monkeypatch, [], None, NODE, environ | {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert f"no lease changed hands for {limit} s: {A} " in said
+    assert "leased to process 5 of ana" in said
+    assert "--device-wait" in said
+    assert seconds == pytest.approx(limit)
 
 
 def test_a_queue_that_moves_does_not_run_out_of_time(monkeypatch, other):
@@ -498,21 +486,15 @@ def test_a_driver_without_cupy_is_refused_before_any_wait(monkeypatch):
     assert backends.load_backend("numpy")[0] is np
 
 
-class Driver:
+def driver(uuid):
     """As much of the NVIDIA driver as names the one device."""
+    raw = bytes.fromhex(uuid.partition("-")[2].replace("-", ""))
 
-    def __init__(self, uuid):
-        self.raw = bytes.fromhex(uuid.partition("-")[2].replace("-", ""))
-
-    def cuDeviceGet(self, device, number):  # noqa: N802 - the driver's own name
-        """Give the device of a number."""
-        device._obj.value = number
+    def give_uuid(out, device):
+        out._obj[:] = raw
         return 0
 
-    def cuDeviceGetUuid_v2(self, raw, device):  # noqa: N802 - the driver's own name
-        """Give the UUID of a device."""
-        raw._obj[:] = self.raw
-        return 0
+    return SimpleNamespace(cuDeviceGet=lambda device, number: 0, cuDeviceGetUuid_v2=give_uuid)
 
 
 class Cupy:
@@ -525,7 +507,7 @@ class Cupy:
 
     def __init__(self, uuid):
         error, fields = self.CudaError, {"totalGlobalMem": GIB, "name": b"Fake"}
-        self.driver = Driver(uuid)
+        self.driver = driver(uuid)
         self.cuda = SimpleNamespace(
             memory=SimpleNamespace(OutOfMemoryError=error),
             runtime=SimpleNamespace(
@@ -550,15 +532,11 @@ def load(monkeypatch, cupy):
     monkeypatch.setattr(choose.ctypes, "CDLL", lambda name: cupy.driver)
     monkeypatch.setattr(choose, "present", lambda: NODE)
     ours = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
-    for name in (*grants_of(os.environ), *ours):
+    schedulers = [name for name in os.environ if name.startswith(("SLURM_", "SGE_"))]
+    for name in (*schedulers, *ours):
         monkeypatch.setenv(name, "")  # so that it is put back afterwards
         monkeypatch.delenv(name)
     return backends.load_backend("auto", GIB, 0.1)
-
-
-def grants_of(environ):
-    """Variables that a scheduler has set for the tests themselves."""
-    return [name for name in environ if name.startswith(("SLURM_", "SGE_"))]
 
 
 def test_the_receipt_names_the_device_that_was_taken(monkeypatch):
@@ -614,77 +592,69 @@ def test_cupy_follows_the_driver_or_the_schedulers_client(
 
 
 @pytest.mark.parametrize(
-    ("words", "count"),
+    ("words", "asked", "counted"),
     [
-        ({}, 1),
-        ({"gres": "gpu:4"}, 4),
-        ({"gres": "gpu:a100:4"}, 4),
-        ({"gres": "gpu:1g.10gb:7"}, 7),
-        ({"gres": "nvme:100,gpu:h200:2,gpu:a100:2"}, 4),
-        ({"gres": "gres/gpu:8(S:0-1)"}, 8),
-        ({"gres": "shard:4"}, 1),
-        ({"uge_gpu": "-pe smp 8 -l gpu=2,gpu_mem=40G -l gpu_type=H200"}, 2),
-        ({"uge_cards": "-l mem_free=4G,ngpus=3", "uge_queue": "-q gpu.q"}, 3),
-        ({"uge_gpu": "", "mem_mb": "4000"}, 1),
-        ({"gpu": "8", "tasks": "8", "nodes": "2"}, 4),
-        ({"gres": "gpu:4", "tasks": "2", "nodes": "2"}, 4),
-        ({"uge_gpu": "-l gpu=1", "tasks": "3"}, 3),
-        ({"tasks": "0"}, 1),
-        ({"tasks": "2*attempt", "nodes": "attempt"}, 1),
-        ({"gres": "gpu:2", "tasks": "lambda wildcards: 4"}, 2),
+        ({}, 1, 0),
+        ({"gres": "gpu:4"}, 4, 0),
+        ({"gres": "gpu:a100:4"}, 4, 0),
+        ({"gres": "gpu:1g.10gb:7"}, 7, 0),
+        ({"gres": "nvme:100,gpu:h200:2,gpu:a100:2"}, 4, 0),
+        ({"gres": "gres/gpu:8(S:0-1)"}, 8, 0),
+        ({"gres": "shard:4"}, 1, 0),
+        ({"uge_gpu": "-pe smp 8 -l gpu=2,gpu_mem=40G -l gpu_type=H200"}, 2, 2),
+        ({"uge_cards": "-l mem_free=4G,ngpus=3", "uge_queue": "-q gpu.q"}, 3, 3),
+        ({"uge_gpu": "", "mem_mb": "4000"}, 1, 0),
+        ({"gpu": "8", "tasks": "8", "nodes": "2"}, 4, 0),
+        ({"gres": "gpu:4", "tasks": "2", "nodes": "2"}, 4, 0),
+        ({"uge_gpu": "-l gpu=1", "tasks": "3"}, 3, 1),
+        ({"tasks": "0"}, 1, 0),
+        ({"tasks": "2*attempt", "nodes": "attempt"}, 1, 0),
+        ({"gres": "gpu:2", "tasks": "lambda wildcards: 4"}, 2, 0),
     ],
 )
-def test_how_many_devices_a_node_is_asked_for(words, count):
-    """The profile's words for Slurm and for Grid Engine; one where they speak of none."""
-    assert grants.asked(words) == count
+def test_how_many_devices_a_node_is_asked_for(words, asked, counted):
+    """The profile's words for Slurm and for Grid Engine; one where they speak of none.
 
-
-@pytest.mark.parametrize(
-    ("words", "count"),
-    [({"gres": "gpu:4"}, 0), ({"uge_gpu": "-l gpu=2", "tasks": "8"}, 2), ({"uge_gpu": ""}, 0)],
-)
-def test_only_grid_engine_grants_devices_by_number(words, count):
-    """A job there keeps to the number; elsewhere devices are named, or all of the machine's."""
-    assert grants.counted(words) == count
-
-
-DEVICES = [Device(f"GPU-{i}", "H200", i, 100, 100) for i in range(4)]
+    A job of Grid Engine keeps to its number; elsewhere devices are named, or all of the machine's.
+    """
+    assert (grants.asked(words), grants.counted(words)) == (asked, counted)
 
 
 @pytest.mark.parametrize(
     ("prefer", "without", "order"),
-    [
-        (0, (), [0, 1, 2, 3]),
-        (2, (), [2, 3, 0, 1]),
-        (5, (), [1, 2, 3, 0]),
-        (1, ("GPU-1", "GPU-3"), [2, 0]),
-        (0, ("GPU-0", "GPU-1", "GPU-2", "GPU-3"), []),
-    ],
-)
+    [(0, (), [0, 1, 2]), (2, (), [2, 0, 1]), (4, (), [1, 2, 0]), (1, (B,), [2, 0]),
+     (0, (A, B, C), [])],
+)  # fmt: skip
 def test_a_worker_looks_at_its_own_device_first(prefer, without, order):
     """The others follow in their order, around; those that are left out do not come."""
     choice = choose.Choice(prefer, without)
-    assert [device.index for device in choice.order(DEVICES[::-1])] == order
+    assert [device.index for device in choice.order(NODE[::-1])] == order
     assert choice.order([]) == []
 
 
-def test_no_device_is_left_but_those_that_failed(monkeypatch):
+def test_no_device_is_left_but_those_that_failed():
     """Who may take none at all does not wait for any."""
-    monkeypatch.setattr(choose, "_taken", [])
-    choice = choose.Choice(0, tuple(device.uuid for device in DEVICES))
-    with pytest.raises(TryAgain, match="no device is left but those that failed: GPU-0, GPU-1"):
-        choose.take(0, listed=lambda: DEVICES, environ={}, choice=choice)
+    with pytest.raises(TryAgain, match=f"no device is left but those that failed: {A}, {B}"):
+        take({}, choice=choose.Choice(0, (A, B, C)))
 
 
 def test_a_worker_for_each_device(monkeypatch):
-    """One on NumPy, where there is no driver, and where a driver has no device: it will say so."""
+    """One on NumPy, where there is no driver, and where a driver has no device: it will say so.
+
+    Devices in quarantine have none; one worker is left in any case, which says why it has none.
+    """
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: 12000)
-    monkeypatch.setattr(choose, "present", lambda: DEVICES)
+    monkeypatch.setattr(choose, "present", lambda: NODE)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert choose.workers("auto") == choose.workers("cupy") == 4
+    assert choose.workers("auto") == choose.workers("cupy") == 3
     assert choose.workers("numpy") == 1
+    assert choose.workers("auto", {A: "bad"}) == 2
+    assert choose.workers("auto", [A, B, C]) == 1
+    assert choose.workers("auto", ["GPU-of-elsewhere"]) == 3
+    assert choose.left_out("auto", {"GPU-of-elsewhere": "far", B: "bad"}) == ["bad"]
+    assert choose.left_out("numpy", {B: "bad"}) == []
     monkeypatch.setattr(choose, "present", list)
     assert choose.workers("cupy") == 1
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: None)
-    monkeypatch.setattr(choose, "present", lambda: DEVICES)
+    monkeypatch.setattr(choose, "present", lambda: NODE)
     assert choose.workers("auto") == 1

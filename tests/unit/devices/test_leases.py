@@ -24,17 +24,6 @@ PROGRAM = [sys.executable, "-S", str(Path(__file__).parents[2] / "lease_program.
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder of leases of this test alone."""
-    monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
-    held: dict = {}
-    monkeypatch.setattr(leases, "_HELD", held)
-    yield tmp_path / "leases"
-    for descriptor in held.values():
-        os.close(descriptor)
-
-
-@pytest.fixture
 def start(folder):
     """Start tasks of `lease_program.py`; those that still live are killed in the end."""
     tasks = []
@@ -251,52 +240,36 @@ def test_a_file_that_was_replaced_is_no_lease(folder, monkeypatch):
     assert os.path.samestat(os.fstat(leases._HELD[path]), path.stat())
 
 
-def trap(folder: Path, kind: str) -> None:
-    """Prepare what somebody could lay where the leases go."""
-    aside, file = folder.with_name("aside"), folder / f"{UUID}.lease"
-    aside.mkdir()
-    if kind == "a link":
-        folder.symlink_to(aside)
-    elif kind == "a file":
-        folder.touch()
-    elif kind == "not sticky":
-        folder.mkdir()
-        folder.chmod(0o777)
-    else:
-        folder.mkdir()
-        folder.chmod(0o1777)
-    if kind == "a link inside":
-        (aside / "victim").touch()
-        file.symlink_to(aside / "victim")
-    elif kind == "a dangling link inside":
-        file.symlink_to(aside / "victim")
-    elif kind == "a second name":
-        (aside / "victim").touch()
-        file.hardlink_to(aside / "victim")
-    elif kind == "a pipe":
-        os.mkfifo(file)
+NO_FOLDER, NO_PLAIN_FILE = "it is a link or a file, not a folder", "is no plain file of its own"
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("mode", "lay", "message"),
     [
-        ("a link", "it is a link or a file, not a folder"),
-        ("a file", "it is a link or a file, not a folder"),
-        ("not sticky", "its mode is 777: anyone may remove leases"),
-        ("a link inside", "Too many levels of symbolic links"),
-        ("a dangling link inside", "Too many levels of symbolic links"),
-        ("a second name", "is no plain file of its own"),
-        ("a pipe", "is no plain file of its own"),
+        (None, lambda file, victim: file.parent.symlink_to(victim.parent), NO_FOLDER),
+        (None, lambda file, victim: file.parent.touch(), NO_FOLDER),
+        (0o777, lambda file, victim: None, "its mode is 777: anyone may remove leases"),
+        (0o1777, lambda file, victim: file.symlink_to(victim), "Too many levels of symbolic links"),
+        (0o1777, lambda file, victim: file.symlink_to("nothing"), "Too many levels"),
+        (0o1777, lambda file, victim: file.hardlink_to(victim), NO_PLAIN_FILE),
+        (0o1777, lambda file, victim: os.mkfifo(file), NO_PLAIN_FILE),
     ],
-)
-def test_a_trap_is_refused(folder, kind, message):
+    ids=["a link", "a file", "not sticky", "a link inside", "a dangling link inside",
+         "a second name", "a pipe"],
+)  # fmt: skip
+def test_a_trap_is_refused(folder, tmp_path, mode, lay, message):
     """The message says what is wrong there and how the folder should be; nothing is written."""
-    trap(folder, kind)
+    (tmp_path / "aside").mkdir()
+    (victim := tmp_path / "aside" / "victim").touch()
+    if mode:
+        folder.mkdir()
+        folder.chmod(mode)
+    lay(folder / f"{UUID}.lease", victim)
     with pytest.raises(TryAgain, match=message) as refusal:
         leases.take(UUID)
     assert f"mkdir -m 1777 {folder}" in str(refusal.value)
-    victim = folder.with_name("aside") / "victim"
-    assert not victim.exists() or victim.read_bytes() == b""
+    assert victim.read_bytes() == b""
+    assert not (folder / "nothing").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_explained(monkeypatch, tmp_path):

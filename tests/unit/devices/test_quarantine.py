@@ -34,7 +34,7 @@ from shardwise.workflow import progress
 
 from tests import factories, fake_devices
 from tests.unit.devices import test_choose
-from tests.unit.devices.test_choose import GIB, SLURM, A, B, Clock
+from tests.unit.devices.test_choose import GIB, SLURM, A, B, Clock, take
 from tests.unit.dispatch.test_pool import fake_uuid, planned, pooled, receipt
 
 NOON = 1_800_000_000.0
@@ -164,8 +164,7 @@ def test_processes_that_write_at_once_lose_nothing(results):
         f"2027-01-15T08:00:00\tn1\t{B}\twhy\t1\t2099-01-15T08:00:00".encode(),
         f"2027-01-15T08:00:00+00:00\tn1\t{B}\twhy\t1\t99999-01-15T08:00:00+00:00".encode(),
         f"2027-01-15T08:00:00+00:00\tn1\t{B}\t\x1b[2J\t1\t2099-01-15T08:00:00+00:00".encode(),
-        f"2027-01-15T08:00:00+00:00\tn1\t{B}\twhy\t../1\t2099-01-15T08:00:00+00:00".encode(),
-        b"2027-01-15T08:00:00+00:00\tn1\trm -rf\twhy\t1\t2099-01-15T08:00:00+00:00",
+        b"2027-01-15T08:00:00+00:00\tn1\t\twhy\t1\t2099-01-15T08:00:00+00:00",
     ],
 )
 def test_what_is_no_entry_is_skipped(results, caplog, rubbish):
@@ -197,25 +196,20 @@ def test_a_journal_that_is_no_file(results, caplog):
 # Who obeys.
 
 
-def take(environ, barred, node=NODE, **given):
-    """Take a device of a node, of which some are in quarantine."""
-    return choose.take(GIB, listed=lambda: node, environ=dict(environ), barred=barred, **given)
-
-
 @pytest.mark.parametrize(
     "environ", [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}, SLURM | {"CUDA_VISIBLE_DEVICES": "0,1"}]
 )
 @pytest.mark.parametrize("choice", [None, choose.Choice(0)])
-def test_another_device_is_taken(alone, environ, choice):
+def test_another_device_is_taken(folder, environ, choice):
     """Of several, one that is not in quarantine, at once."""
-    assert take(environ, lambda: {A: "bad"}, choice=choice).device.uuid == B
+    assert take(environ, NODE, barred=lambda: {A: "bad"}, choice=choice)[0].device.uuid == B
 
 
-def test_where_there_is_no_other_the_task_says_so(alone, results):
+def test_where_there_is_no_other_the_task_says_so(folder, results):
     """Try again, with the device, why, until when, and the command that clears it."""
     entry = quarantine.note(results, A, "a product failed its proof", "00003")
     with pytest.raises(Quarantined) as refusal:
-        take({"CUDA_VISIBLE_DEVICES": "0"}, lambda: quarantine.barred(results))
+        take({"CUDA_VISIBLE_DEVICES": "0"}, barred=lambda: quarantine.barred(results))
     assert refusal.value.exit_code == 75
     for words in (str(entry), f"--results {results.root} --clear-quarantine {A}"):
         assert words in str(refusal.value)
@@ -223,43 +217,29 @@ def test_where_there_is_no_other_the_task_says_so(alone, results):
 
 
 @pytest.mark.parametrize(("limit", "held"), [(None, 60), (5, 5), (1000, 60)])
-def test_a_granted_device_in_quarantine_is_held_for_a_while(alone, monkeypatch, limit, held):
+def test_a_granted_device_in_quarantine_is_held_for_a_while(folder, monkeypatch, limit, held):
     """So that the scheduler does not give it to the next job at once."""
     clock = Clock([])
     monkeypatch.setattr(wait, "time", clock)
     with pytest.raises(Quarantined):
-        take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, lambda: {A: "bad"}, limit=limit)
+        take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, barred=lambda: {A: "bad"}, limit=limit)
     assert clock.now - 1000 == held
 
 
-def test_a_device_that_is_cleared_meanwhile_is_taken(alone, monkeypatch):
+def test_a_device_that_is_cleared_meanwhile_is_taken(folder, monkeypatch):
     """A job that holds one looks every second."""
     clock = Clock([])
     monkeypatch.setattr(wait, "time", clock)
-    taken = take(
-        SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, lambda: {A: "bad"} if clock.now < 1010 else {}
-    )
-    assert taken.device.uuid == A
+    barred = lambda: {A: "bad"} if clock.now < 1010 else {}  # noqa: E731
+    assert take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, barred=barred)[0].device.uuid == A
 
 
-def test_a_device_that_fails_while_it_is_waited_for_is_not_taken(alone, monkeypatch):
+def test_a_device_that_fails_while_it_is_waited_for_is_not_taken(folder, monkeypatch):
     """Its lease comes free, as its task has failed: it is in quarantine by then."""
     said = iter([{}])
     with pytest.raises(Quarantined):
-        take({"CUDA_VISIBLE_DEVICES": "0"}, lambda: next(said, {A: "bad"}))
+        take({"CUDA_VISIBLE_DEVICES": "0"}, barred=lambda: next(said, {A: "bad"}))
     assert leases.holder(A) is None
-
-
-def test_workers_are_counted_without_it(monkeypatch):
-    """One is left in any case, which says why it has no device."""
-    monkeypatch.setattr(choose, "driver_cuda_version", lambda: 12000)
-    monkeypatch.setattr(choose, "present", lambda: NODE)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert choose.workers("auto", {A: "bad"}) == 1
-    assert choose.workers("auto", [A, B]) == 1
-    assert choose.workers("auto", ["GPU-of-elsewhere"]) == 2
-    assert choose.left_out("auto", {"GPU-of-elsewhere": "far", B: "bad"}) == ["bad"]
-    assert choose.left_out("numpy", {B: "bad"}) == []
 
 
 # What is a reason.
@@ -339,31 +319,23 @@ def wrong(monkeypatch) -> None:
     monkeypatch.setattr(gemm.MatmulKernel, "multiply", multiply_batch)
 
 
-def test_a_failed_proof_on_a_gpu_asks_for_another_one(tmp_path, monkeypatch):
-    """The shard may be tried elsewhere: 75, with the device and the command that clears it."""
+@pytest.mark.parametrize(("uuid", "kind", "code"), [(A, Disproven, 75), (None, WrongProduct, 3)])
+def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(tmp_path, monkeypatch, uuid, kind, code):
+    """With the device and the command that clears it; on a CPU it is final, as any damage."""
     taken(monkeypatch, 0, NODE)
-    monkeypatch.setattr(backend, "load_backend", lambda *_: (np, {"uuid": A}))
+    monkeypatch.setattr(backend, "load_backend", lambda *_: (np, {"uuid": uuid}))
     made = factories.plan(tmp_path, factories.stack((4, 6, 6)), shards=2, materialize=False)
-    wrong(monkeypatch)
-    with pytest.raises(Disproven, match="product of matrix 2 is wrong") as error:
-        multiply_job.run_shard(made, "00001")
-    assert error.value.exit_code == 75
-    assert f"--clear-quarantine {A}" in str(error.value)
-    (entry,) = quarantine.entries(made.results)
-    assert (entry.uuid, entry.shard) == (A, "00001")
-    assert not made.results.receipt("00001").exists()
-
-
-def test_a_failed_proof_on_the_cpu_is_final(tmp_path, monkeypatch):
-    """There is no other CPU to go to: 3, as for any damage; the next try is not refused."""
-    made = factories.plan(tmp_path, factories.stack((2, 6, 6)), shards=1, materialize=False)
     with monkeypatch.context() as patch:
         wrong(patch)
-        with pytest.raises(WrongProduct) as error:
-            multiply_job.run_shard(made, "00000")
-    assert error.value.exit_code == 3
-    assert quarantine.entries(made.results) == []
-    multiply_job.run_shard(made, "00000")
+        with pytest.raises(kind, match="product of matrix 2 is wrong") as error:
+            multiply_job.run_shard(made, "00001")
+    assert error.value.exit_code == code
+    assert (f"--clear-quarantine {A}" in str(error.value)) == (uuid is not None)
+    entries = [(entry.uuid, entry.shard) for entry in quarantine.entries(made.results)]
+    assert entries == ([(uuid, "00001")] if uuid else [])
+    assert not made.results.receipt("00001").exists()
+    if uuid is None:  # the next try is not refused
+        multiply_job.run_shard(made, "00001")
 
 
 def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
@@ -383,19 +355,24 @@ def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
 
 # Whole tasks, on devices that do not exist.
 
-# Products of the devices that a file names fail their proof.
+# Products of the devices that a file names fail their proof; the others wait until one has.
 DISPROVE = """
 from shardwise.multiply import batch
 from shardwise.errors import WrongProduct
 honest = batch.ShardChecks.examine
+bad = (HERE / 'bad').read_text()
+is_bad = os.environ['CUDA_VISIBLE_DEVICES'] in bad
 
 def examine(self, *words):
-    if os.environ['CUDA_VISIBLE_DEVICES'] in (HERE / 'bad').read_text():
+    if is_bad:
+        (HERE / 'disproven').touch()
         raise WrongProduct('the product is wrong')
     honest(self, *words)
 
 if honest.__name__ == 'examine' and honest.__module__ == batch.__name__:
     batch.ShardChecks.examine = examine
+if bad and not is_bad:
+    until((HERE / 'disproven').exists)
 """
 
 

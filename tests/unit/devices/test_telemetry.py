@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mpi4py import MPI
 from shardwise.devices import gauge as gauges
 from shardwise.devices import telemetry
@@ -182,20 +180,14 @@ def test_a_driver_that_does_not_start_costs_no_shard(monkeypatch, error):
 # Summaries.
 
 
-def recorded(monkeypatch, samples: list[tuple[float, Sample]], began: float = 100.0) -> Recorder:
-    """A recorder that took these samples at these seconds from its beginning."""
-    source = SimpleNamespace(sample=lambda: samples[len(taken) - 1][1])
-    taken: list[None] = []
-
-    def clock() -> float:
-        return began + samples[len(taken) - 1][0]
-
-    monkeypatch.setattr(telemetry.time, "perf_counter", clock)
-    own = Recorder(source, began)
+def recorded(monkeypatch, samples: list[tuple[float, Sample]]) -> dict:
+    """The summary of samples that were taken at these seconds from the beginning."""
+    moments, answers = map(iter, zip(*samples, strict=True))
+    monkeypatch.setattr(telemetry.time, "perf_counter", lambda: 100.0 + next(moments))
+    recorder = Recorder(SimpleNamespace(sample=lambda: next(answers)), 100.0)
     for _ in samples:
-        taken.append(None)
-        own.sample()
-    return own
+        recorder.sample()
+    return recorder.summarize()
 
 
 def test_a_summary_weighs_by_time(monkeypatch):
@@ -205,51 +197,36 @@ def test_a_summary_weighs_by_time(monkeypatch):
         (at, Sample(power_watts=watts, energy_joules=joules, ecc_corrected=int(at)))
         for at, watts, joules in rows
     ]
-    told = recorded(monkeypatch, samples).summarize()
+    told = recorded(monkeypatch, samples)
     assert told["power_watts"] == {"mean": 200.0, "max": 400.0}
     assert told["energy_joules"] == 600.0
     assert told["ecc_corrected"] == 3
     assert (told["samples"], told["seconds"]) == (4, 3.0)
     assert told["utilisation"] is told["ecc_uncorrected"] is told["throttled_seconds"] is None
-
-
-def test_energy_is_that_of_the_power_where_there_is_no_counter(monkeypatch):
-    """By trapezoids: a ramp from 100 to 300 W in two seconds takes 400 J."""
-    samples = [(0.0, Sample(power_watts=100.0)), (2.0, Sample(power_watts=300.0))]
-    assert recorded(monkeypatch, samples).summarize()["energy_joules"] == 400.0
+    alone = recorded(monkeypatch, samples[:1])
+    assert alone["power_watts"] == {"mean": 100.0, "max": 100.0}
 
 
 @pytest.mark.parametrize(
-    "counters",
-    [(5.0, 4.0), (None, None), (5.0, None), (5.0, 6.0, None)],
-    ids=["set back", "none", "lost", "lost on the way"],
+    ("name", "values", "key", "told"),
+    [
+        ("power_watts", (100.0, 300.0), "energy_joules", 200.0),  # a ramp, by trapezoids
+        ("power_watts", (5.0, 6.0, None), "energy_joules", None),
+        # A counter that fell has seen a reset of the driver: no number is better than a wrong one.
+        ("energy_joules", (5.0, 4.0), "energy_joules", None),
+        ("energy_joules", (None, None), "energy_joules", None),
+        ("energy_joules", (5.0, 6.0, None), "energy_joules", None),
+        ("throttled", ((), ("a",), ("a", "b"), ()), "throttled_seconds", {"a": 2.0, "b": 1.0}),
+        ("throttled", ((), (), ()), "throttled_seconds", {}),
+    ],
 )
-def test_energy_is_null_where_nothing_tells_it(monkeypatch, counters):
-    """A counter that fell has seen a reset of the driver: no number is better than a wrong one."""
-    samples = [(float(i), Sample(energy_joules=joules)) for i, joules in enumerate(counters)]
-    assert recorded(monkeypatch, samples).summarize()["energy_joules"] is None
-    samples = [(float(i), Sample(power_watts=w)) for i, w in enumerate((5.0, 6.0, None))]
-    assert recorded(monkeypatch, samples).summarize()["energy_joules"] is None
+def test_energy_and_throttles(monkeypatch, name, values, key, told):
+    """Energy is the counter's, or the power's, if all samples tell it; null else.
 
-
-def test_throttles_are_seconds(monkeypatch):
-    """Between two samples, half of the time is as each of them says."""
-    reasons = [(), ("power_cap",), ("power_cap", "hw_thermal"), ()]
-    samples = [(float(i), Sample(throttled=names)) for i, names in enumerate(reasons)]
-    told = recorded(monkeypatch, samples).summarize()["throttled_seconds"]
-    assert told == {"power_cap": 2.0, "hw_thermal": 1.0}
-    free = [(float(i), Sample(throttled=())) for i in range(3)]
-    assert recorded(monkeypatch, free).summarize()["throttled_seconds"] == {}
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
-def test_a_mean_lies_between_its_samples(values):
-    """Of one sample it is that sample."""
-    with pytest.MonkeyPatch.context() as patch:
-        samples = [(float(i), Sample(utilisation=value)) for i, value in enumerate(values)]
-        told = recorded(patch, samples).summarize()["utilisation"]
-    assert min(values) - 1e-4 <= told["mean"] <= max(values) + 1e-4
-    assert told["max"] == max(values)
+    Between two samples, half of the time the clocks are held back as each of them says.
+    """
+    samples = [(float(i), Sample(**{name: value})) for i, value in enumerate(values)]
+    assert recorded(monkeypatch, samples)[key] == told
 
 
 # A run.

@@ -1,9 +1,10 @@
 """The data-parallel example: the same training on any number of ranks."""
 
-import importlib.util
 import os
+import runpy
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,15 +18,7 @@ BOUND = 1e-12
 """The largest relative difference of losses that README.md allows."""
 
 
-def _example():
-    """The example as a module, by its path."""
-    spec = importlib.util.spec_from_file_location("train", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-example = _example()
+example = SimpleNamespace(**runpy.run_path(PROGRAM))
 
 
 def trained(folder, *words, before=()):

@@ -1,6 +1,7 @@
 """The seismic example against the analytic solution and the symmetries of the wave equation."""
 
-import importlib.util
+import runpy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,15 +11,7 @@ from tests.factories import ROOT
 FOLDER = ROOT / "examples" / "seismic"
 
 
-def _example(name):
-    """A module of the example's folder, by its path."""
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-seismic = _example("propagator")
+seismic = SimpleNamespace(**runpy.run_path(FOLDER / "propagator.py"))
 
 SPEED, PEAK = 2000.0, 15.0
 ROWS, COLUMNS, SECONDS = 91, 121, 0.5

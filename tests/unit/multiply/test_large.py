@@ -10,7 +10,7 @@ from shardwise.plan import memory as plan_memory
 from shardwise.plan.problem import Problem
 
 from tests import factories
-from tests.factories import PRODUCTS, REFERENCES, leftovers, results, stack
+from tests.factories import PRODUCTS, REFERENCES, leftovers, results, stack, wide
 
 DTYPES = ("float16", "float32", "float64", "complex64", "int32", "int8")
 GIB = 2**30
@@ -28,12 +28,6 @@ def factors(product, dtype, make=stack):
     """A stack, and the one B of ``A @ B``."""
     left = make((3, 37, 37) if product == "A @ A" else (3, 29, 41), dtype)
     return left, make((41, 11), dtype, seed=1) if product == "A @ B" else None
-
-
-def wide(array):
-    """The same numbers in double precision, or as int64."""
-    kinds = {"f": "float64", "c": "complex128"}
-    return None if array is None else array.astype(kinds.get(array.dtype.kind, "int64"))
 
 
 @pytest.mark.usefixtures("small")

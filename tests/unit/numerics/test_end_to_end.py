@@ -103,7 +103,7 @@ def direct(problem, left, right=None):
     st.data(),
 )
 def test_the_number_of_the_cpu_is_that_of_the_definition(dtype, product, n, m, k, data):
-    """Any cut of the bytes, within elements too, in any order, of all matrices or of some."""
+    """Any cut of the elements, in any order, of all matrices or of some."""
     k = m if product == "A @ A" else k
     make = stack if "int" in dtype else noise
     left, right = make((n, m, k), dtype, n), None
@@ -117,8 +117,8 @@ def test_the_number_of_the_cpu_is_that_of_the_definition(dtype, product, n, m, k
     every = data.draw(st.integers(1, 3))
     own = reference.Reference(problem, n, every, vector)
     raw = checksum.raw_bytes(left)
-    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, raw.nbytes), max_size=6))), raw.nbytes]
-    runs = list(pairwise(cuts))
+    cuts = data.draw(st.lists(st.integers(0, left.size), max_size=6))
+    runs = list(pairwise(left.itemsize * cut for cut in [0, *sorted(cuts), left.size]))
     for low, high in data.draw(st.permutations(runs)):
         own.update(low, [raw[low:high]])
     summed, single = (reference.Reference(problem, n, each, vector) for each in (None, 1))

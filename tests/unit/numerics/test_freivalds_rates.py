@@ -25,24 +25,18 @@ def measured(monkeypatch):
     return proof
 
 
-@pytest.fixture
-def plenty(measured):
-    """A budget that no test spends: what is tried is the same each time."""
-    return measured.harness.Budget(1000)
-
-
 @pytest.mark.parametrize(
     ("dtype", "group"),
     [(dtype, None) for dtype in (*FLOATS, "int8", "int16", "int32", "int64")]
     + [(dtype, 1) for dtype in CLOSER_LOOK],
 )
-def test_no_honest_product_is_refused(measured, plenty, dtype, group):
+def test_no_honest_product_is_refused(measured, dtype, group):
     """All kinds of numbers, scales, shapes up to 128 and products pass, and none is left out.
 
     In groups of one a row of every product gets the closer look.
     """
-    found = measured.Honest()
-    measured.try_honest(np, found, dtype, "small", 200, plenty, group)
+    found, budget = measured.Honest(), measured.harness.Budget(1000)
+    measured.try_honest(np, found, dtype, "small", 200, budget, group)
     assert found.tried["small"] >= 200
     assert found.alarms == 0
     kinds = measured.honest.INTEGER_KINDS if "int" in dtype else measured.honest.KINDS
@@ -52,12 +46,13 @@ def test_no_honest_product_is_refused(measured, plenty, dtype, group):
 
 @pytest.mark.parametrize("dim", [24, 64])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_wrong_products_are_seen(measured, plenty, dtype, dim):
+def test_wrong_products_are_seen(measured, dtype, dim):
     """One element off by twice the tolerance, and each kind of damage larger than that, is seen.
 
     Half a tolerance is let through: of the row, or of the element where there is a closer look.
     """
-    elements, bits, kinds, sizes = measured.detect(np, dtype, dim, 40, plenty)
+    budget = measured.harness.Budget(1000)  # minutes, which it never takes
+    elements, bits, kinds, sizes = measured.detect(np, dtype, dim, 40, budget)
     assert elements.tried() >= 40
     assert elements.rate(("row", 2.0)) == 1
     assert elements.rate(("row", 0.5)) == (1 if dtype in CLOSER_LOOK else 0)
