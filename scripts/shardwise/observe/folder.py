@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.devices import quarantine
-from shardwise.errors import InputError, IntegrityError, one_line, some
+from shardwise.errors import InputError, IntegrityError, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
 from shardwise.observe.observation import DONE, FailureReason, Flaw, Observation, Sighting
 from shardwise.observe.shards import SKEW_SECONDS, FileCache, Sightings, stamped
-from shardwise.observe.verdict import _MOST_LETTERS, _MOST_NAMED
+from shardwise.observe.verdict import _MOST_LETTERS
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import judge, ledger, logs, receipts
@@ -50,7 +50,7 @@ class Observer:
         problems = [problem, *(self._sightings.problems if plan else ())]
         summary, problem = self._read(self._summary, results.summary)
         problems.append(problem)
-        flaw = self._flaw(plan, shards, summary) if plan and summary else None
+        flaw = self._flaw(plan, summary) if plan and summary else None
         if flaw:
             problems.append(flaw.words)
         self.last = Observation(
@@ -91,7 +91,7 @@ class Observer:
         except IntegrityError as error:
             return None, str(error)
 
-    def _flaw(self, plan: Plan, shards: Mapping[str, Sighting], summary: SumReceipt) -> Flaw | None:
+    def _flaw(self, plan: Plan, summary: SumReceipt) -> Flaw | None:
         """Why a summary is not of the plan and the products that lie there now."""
         try:
             judge.check_summary(plan, summary)
@@ -102,24 +102,13 @@ class Observer:
         except IntegrityError as error:
             cure = f"remove it (rm -f {for_bash(self.results.summary)})"
             return Flaw("damaged", f"{error}; {cure}, and run snakemake as before")
-        return self._newer(shards, summary)
-
-    def _newer(self, shards: Mapping[str, Sighting], summary: SumReceipt) -> Flaw | None:
-        """Which products are not those that were summed, by the ledger and by the time."""
         raw, problem = self._read(self._ledger, self.results.ledger)
-        summed, lines = set((raw or b"").splitlines(keepends=True)), self._sightings.ledger_lines
-        ended = summary.finished + SKEW_SECONDS
-        newer = [
-            name for name, line in lines.items()
-            if line not in summed or (shards[name].finished or 0.0) > ended
-        ]  # fmt: skip
         if raw is None:
             why = problem or "its ledger is missing"
-        elif newer:
-            named = some(newer, _MOST_NAMED)
-            why = f"{len(newer)} of {len(shards)} products ({named}) are not those it was made of"
-        elif len(lines) == len(shards) and raw != ledger.format_table(lines.values()):
+        elif small.checksum(raw) != summary.ledger:
             why = "its ledger has changed since it was written"
+        elif raw != ledger.format_table(self._sightings.ledger_lines.values()):
+            why = "the products are not those that it was made of"
         else:
             return None
         return Flaw("stale", f"{self.results.summary}: {why}; {_AGAIN} anew")

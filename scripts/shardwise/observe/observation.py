@@ -60,7 +60,7 @@ class Sighting:
     state: str
     matrices: int  # of its input, as bytes are
     bytes: int
-    attempts: int = 0  # how many tasks have begun it under this plan
+    attempts: int = 0  # how many tasks have begun it
     started: float | None = None  # seconds of Unix time, of the receipt or of the task at work
     finished: float | None = None
     device: DeviceOfNode | None = None
