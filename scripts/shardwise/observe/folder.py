@@ -7,6 +7,7 @@ what cannot be read is named among the problems.
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,11 @@ class Observer:
                 name = log.relative_to(results.root).as_posix()
                 reason = one_line(errors[-1])[:_MOST_LETTERS]
                 yield rule, FailureReason(reason, name, written[0] / 1e9)
+
+
+def read_command(results: Results) -> str:
+    """The command that made or continues the run, in one line; empty where no run has left it."""
+    with suppress(IntegrityError):
+        raw = small.read(results.command, follow=False) or b""
+        return one_line(raw.decode(errors="replace").strip())
+    return ""

@@ -116,7 +116,7 @@ def whole_picture(shown: bytes) -> bool:
 
 def test_it_fits_a_new_size_and_leaves_the_terminal_as_it_was(going_on: Path) -> None:
     """Drawn in place, again when the size changes; Ctrl-C gives all back, and a last picture."""
-    with Terminal(going_on, "--interval", 600) as shell:
+    with Terminal(going_on, "--interval", 0.2) as shell:
         first = shell.until(whole_picture)
         assert ENTER in first
         assert HIDE in first
@@ -144,22 +144,6 @@ def test_sigterm_gives_the_terminal_back(going_on: Path) -> None:
         shell.process.terminate()
         assert shell.end() == 128 + signal.SIGTERM
         assert LEAVE in shell.seen
-        assert termios.tcgetattr(shell.slave) == shell.before
-
-
-def test_it_can_be_put_to_sleep(going_on: Path) -> None:
-    """Ctrl-Z gives the terminal to the shell; later it draws again."""
-    with Terminal(going_on, "--interval", 600) as shell:
-        shell.until(whole_picture)
-        os.write(shell.master, b"\x1a")
-        shell.until(lambda shown: LEAVE in shown)
-        _, status = os.waitpid(shell.process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-        assert termios.tcgetattr(shell.slave) == shell.before
-        shell.process.send_signal(signal.SIGCONT)
-        assert ENTER in shell.until(whole_picture)
-        os.write(shell.master, b"\x03")
-        assert shell.end() == 130
         assert termios.tcgetattr(shell.slave) == shell.before
 
 

@@ -1,7 +1,6 @@
 """The page: what was observed, put into its template."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +8,12 @@ import jinja2
 from markupsafe import Markup
 
 from shardwise import __version__, host
-from shardwise.errors import InputError, IntegrityError, one_line
-from shardwise.files import small
+from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
 from shardwise.observe import run_table
 from shardwise.observe import verdict as verdicts
 from shardwise.observe.advice import Advice, advise
+from shardwise.observe.folder import read_command
 from shardwise.observe.observation import Observation
 from shardwise.observe.report import matrix, plots, tables
 from shardwise.observe.report.matrix import Matrix
@@ -48,14 +47,11 @@ def write(seen: Observation, output: Path | None = None) -> Path:
 
 def read(seen: Observation) -> Beside:
     """What lies in the results folder beside what was observed."""
-    results, command = seen.results, b""
-    with suppress(IntegrityError):
-        command = small.read(results.command, follow=False) or b""
+    results = seen.results
     names = [name for name in ("pool", "mpi") if results.log(name).exists()]
     names += ["array"] * results.arrays.exists()
     dispatch = " and ".join(names) or ("jobs: one job per shard" if seen.shards else "")
-    line = one_line(command.decode(errors="replace").strip())
-    return Beside(*_total(seen), line, dispatch)
+    return Beside(*_total(seen), read_command(results), dispatch)
 
 
 def _total(seen: Observation) -> tuple[Matrix | None, str]:
