@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardwise import host
 from shardwise.devices import quarantine
 from shardwise.doctor import findings as base
 from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply, fault, note, ok
 from shardwise.errors import InputError, ShardwiseError, one_line
 from shardwise.files.paths import Results
 from shardwise.plan import config
+from shardwise.plan.config_file import read_files
 
 FORMAT = 1
 """Of the JSON; raised when a key changes its meaning or goes."""
@@ -173,13 +173,9 @@ def choose(files: list[Path] | None, results: str | None) -> tuple[dict[str, Any
         return chosen, []
     named = ", ".join(map(str, files))
     try:
-        from shardwise.plan.config_file import read_files
-
         settings = config.load(read_files(files))
     except ShardwiseError as error:
         found = fault("config", str(error), "correct it")
-    except ImportError as error:  # a package that is missing, which its section says too
-        found = fault("config", f"{named} cannot be read: {error}", host.install())
     else:
         chosen = {"results": results or settings.results, "backend": settings.backend}
         found = ok("config", f"{named}: backend {settings.backend}, results {chosen['results']}",
