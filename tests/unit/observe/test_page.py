@@ -61,8 +61,7 @@ def look(made: pretend.Pretended) -> object:
 
 def written(made: pretend.Pretended, **more: object) -> str:
     """The page on a pretended run, as text."""
-    seen = look(made)
-    return page.render(seen, page.read(seen), **more)
+    return page.render(look(made), **more)
 
 
 def rendered(made: pretend.Pretended, **more: object) -> Page:
@@ -181,7 +180,7 @@ def test_any_folder_gives_a_page(tmp_path: Path, case: str) -> None:
             path = results.statistic("sum")
             path.write_bytes(path.read_bytes()[:-8])
         seen = look(made)
-    text = page.render(seen, page.read(seen))
+    text = page.render(seen)
     found = Page(text)
     assert ("The sum is right" in found.section("top")) == (case == "no times")
     if case == "no times":
