@@ -86,10 +86,9 @@ class RunTable:
         return rows
 
     @property
-    def slow(self) -> pd.DataFrame:
-        """The devices that are slower than the others of their kind, the worst first."""
-        rows = self.devices[self.devices.slower >= SLOWER] if self.enough else self.devices[:0]
-        return rows.sort_values("slower", ascending=False)
+    def slow(self) -> set[str]:
+        """The devices, by their keys, that are slower than the others of their kind."""
+        return set(self.devices.index[self.devices.slower >= SLOWER]) if self.enough else set()
 
 
 def of(seen: Observation) -> RunTable:

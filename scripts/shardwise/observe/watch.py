@@ -5,15 +5,13 @@ markup, and no character gets through that a terminal obeys.
 """
 
 import json
-import logging
 import math
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from rich.columns import Columns
@@ -29,8 +27,6 @@ from shardwise.observe.folder import Observer, read_command
 from shardwise.observe.observation import DAMAGED, DONE, FAILED, RUNNING, WAITING
 from shardwise.observe.status import Look, failures
 from shardwise.units import any_clock, decimal, human_bytes, seconds
-
-log = logging.getLogger(__name__)
 
 _LINE_SECONDS = 10.0
 _OUTPUT_WIDTH = 200
@@ -201,7 +197,7 @@ class InPlace:
         self._live.update(Group(draw(look, console, console.height - 2), _LEAVE), refresh=True)
 
 
-class Lines:
+class Lines(AbstractContextManager["Lines"]):
     """A line when something has changed, not too often: for logs and pipes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -210,10 +206,6 @@ class Lines:
         self._failed: set[tuple[str, str]] = set()
         self._at: float | None = None
         self._last: Look | None = None
-
-    def __enter__(self) -> "Lines":
-        """Take nothing."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Write the state at the end, however short ago the last line was."""
@@ -280,19 +272,6 @@ def _show(look: Look) -> None:
     console = _console()
     console.print(draw(look, console))
     _print(_ending(look))
-
-
-@contextmanager
-def served(root: Path, address: tuple[str, int] | None) -> Iterator[Observer]:
-    """Look at a results folder; meanwhile the last look is served at ``(host, port)``, if given."""
-    observer = Observer(root)
-    with ExitStack() as stack:
-        if address is not None:
-            from shardwise.observe import metrics  # here: who only looks needs no server
-
-            port = stack.enter_context(metrics.serve(lambda: observer.last, *address))
-            log.info("metrics: http://%s:%d/metrics", address[0], port)
-        yield observer
 
 
 def follow(observer: Observer, view: View, interval: float, stay: bool = False) -> None:

@@ -17,7 +17,6 @@ from shardwise.doctor.findings import FAULT, OK, Deadline, Finding, Reply, fault
 from shardwise.doctor.report import Report
 
 from tests import processes
-from tests.doctor import Once
 from tests.factories import run
 from tests.workspace import REPO
 
@@ -106,6 +105,19 @@ def ranks(launcher: str) -> Finding:
     """What the hello of two ranks under this launcher comes to."""
     *_, last = mpi.findings(Deadline(LONG), launcher)
     return last
+
+
+class Once(Deadline):
+    """A deadline that comes as soon as a file has been written, and not by the clock."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(0)
+        self._path = path
+
+    def left(self) -> float:
+        """Wait for the file; then time is up."""
+        processes.until(lambda: self._path.exists() and self._path.read_text())
+        return super().left()
 
 
 def test_two_worlds_of_one_rank_are_a_fault(site: Path) -> None:

@@ -2,16 +2,13 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from shardwise.doctor import schedulers
 from shardwise.doctor.findings import NOTE, OK, Deadline, Finding, Reply
 
-from tests import processes
-from tests.doctor import Once
 from tests.factories import ROOT
 
 SINFO = """\
@@ -129,25 +126,3 @@ def test_other_clusters_of_grid_engine() -> None:
     assert "it cannot give GPUs" in bare.text
     assert "uge_gpu of profiles/uge/config.yaml" in bare.cure
     assert "\n    uge_gpu: " in (ROOT / "profiles" / "uge" / "config.yaml").read_text()
-
-
-@pytest.fixture
-def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A Slurm whose sinfo hangs, with a child, and does not end when it is asked to."""
-    pids = tmp_path / "pids"
-    program = tmp_path / "bin" / "sinfo"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\ntrap '' TERM\nsleep 600 &\necho $$ $! > {pids}\nwait\nwait\n")
-    program.chmod(0o755)
-    (program.parent / "sbatch").symlink_to(sys.executable)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    yield pids
-    processes.kill([int(pid) for pid in pids.read_text().split()])
-
-
-def test_a_scheduler_that_hangs_is_left_in_time(hanging: Path) -> None:
-    """It and what it started are ended; jobs on this machine do without it."""
-    (found,) = schedulers.slurm(Once(hanging))
-    assert (found.level, found.code) == (NOTE, 0)
-    ended = [int(pid) for pid in hanging.read_text().split()]
-    processes.until(lambda: not processes.living(ended))

@@ -192,7 +192,7 @@ def failures(seen: Observation) -> Table | None:
 
 def devices(seen: Observation, run: RunTable) -> Table | None:
     """Who computed what, and how it fared."""
-    barred, slow = {own.uuid for own in seen.quarantined}, set(run.slow.index)
+    barred, slow = {own.uuid for own in seen.quarantined}, run.slow
     rows: Rows = []
     for device in run.devices.itertuples():
         own = [seen.shards[shard] for shard in run.shards.shard[run.shards.key == device.Index]]
