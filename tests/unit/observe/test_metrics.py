@@ -7,6 +7,7 @@ import urllib.request
 from dataclasses import replace
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from shardwise.errors import InputError
 from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
@@ -14,21 +15,17 @@ from shardwise.observe.observation import DeviceOfNode
 
 from tests import factories, pretend
 
-LINE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\\n]|\\.)*",?)*)\} (\S+)')
-
 
 def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Every series of a text, without the label that all have."""
     found = {}
-    for line in text.split("\n"):
-        if not line or line.startswith("#"):
-            continue
-        name, labels, value = LINE.fullmatch(line).groups()
-        told = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
-        del told["results"]
-        key = name, frozenset(told.items())
+    for sample in (
+        one for family in text_string_to_metric_families(text) for one in family.samples
+    ):
+        del sample.labels["results"]
+        key = sample.name, frozenset(sample.labels.items())
         assert key not in found
-        found[key] = float(value)
+        found[key] = sample.value
     return found
 
 
