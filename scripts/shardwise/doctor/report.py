@@ -132,12 +132,12 @@ def read(name: str, answer: Reply) -> list[Finding]:
         text = "this hangs: there was no answer in time"
         cure = "try again with --time-limit 60; where it lasts, tell the admin"
         hangs = note("check", text, cure) if name in _SCHEDULERS else fault("check", text, cure, 75)
-        results.append(replace(hangs, section=name))
+        results.append(hangs)
     elif answer.code:
         text = f"this could not be looked at: {answer.reason} (exit code {answer.code})"
         cure = "a fault of the doctor, please report it"
-        results.append(replace(fault("check", text, cure), section=name))
-    return results
+        results.append(fault("check", text, cure))
+    return [replace(finding, section=name) for finding in results]
 
 
 def _table(findings: Iterable[Finding]) -> Table:
