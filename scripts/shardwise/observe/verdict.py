@@ -80,11 +80,9 @@ def _of_sum(seen: Observation, plan: Plan, summary: SumReceipt) -> Verdict:
             why = "verify is false in the config; set it to true and run snakemake again"
         elif plan.problem.result is not None:
             why = "a function of your own makes the products, and only you know what is right"
-        elif unproven:
+        else:
             named = some(unproven, _MOST_NAMED)
             why = f"{len(unproven)} of {len(seen.shards)} shards ({named}) have no proof"
-        else:
-            why = "its summary does not say that it was"
         words = f"The sum is whole, but nothing has proven it: {why}."
         return Verdict("unproven", f"{words} {_UNREAD}")
     begin = f"all {len(seen.shards)} shards have proven their products"

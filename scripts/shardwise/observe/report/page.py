@@ -73,9 +73,7 @@ def _total(seen: Observation) -> tuple[Matrix | None, str]:
 
 def marked(text: object) -> Markup:
     """A sentence whose pieces between backticks are code."""
-    pieces = one_line(str(text)).split("`")
-    if len(pieces) % 2 == 0:  # one stands alone, and means nothing
-        return Markup("{}").format("`".join(pieces))
     return Markup("").join(
-        Markup("<code>{}</code>" if i % 2 else "{}").format(piece) for i, piece in enumerate(pieces)
+        Markup("<code>{}</code>" if i % 2 else "{}").format(piece)
+        for i, piece in enumerate(one_line(str(text)).split("`"))
     )
