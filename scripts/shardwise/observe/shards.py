@@ -80,17 +80,9 @@ class _Product(NamedTuple):
 _NO_PRODUCT = _Product()
 
 
-class _Starts(NamedTuple):
-    """The journal of a shard: how many attempts it names, and when the last began."""
-
-    count: int = 0
-    last: float | None = None
-
-
 class _LogEnd(NamedTuple):
-    """The end of a log: when it was written, its last error and words, whether it ended well."""
+    """The end of a log: its last error and its last words, and whether it ended well."""
 
-    at: float
     error: str | None
     words: str | None
     well: bool
@@ -177,7 +169,8 @@ class Sightings:
 
     def _unfinished(self, row: Shard, product: _Product) -> Sighting:
         """How a shard without a whole product stands; the first rule that fits decides."""
-        attempts, began = self._starts(row.shard)
+        journal, _ = self._seen("multiply", f"{place(row.shard)}.starts", _journal)
+        attempts, began = journal or (0, None)
         waiting = Sighting(row.shard, WAITING, row.stop - row.start, row.bytes, attempts)
         task, task_at = self._live(row.shard, attempts)
         if task and self._at - task_at < FRESH_SECONDS:
@@ -186,12 +179,12 @@ class Sightings:
             began = None
         if product.flaw and (began is None or began <= product.written):
             return replace(waiting, state=DAMAGED)
-        log = self._log("multiply", row.shard, began)
+        log, log_at = self._log("multiply", row.shard, began)
         if log and log.error:
-            return self._failed(waiting, began, log.error, "multiply", log.at)
+            return self._failed(waiting, began, log.error, "multiply", log_at)
         if began is None or (log and log.well):  # what it had written is gone
             return self._not_begun(waiting)
-        last = max(began, log.at if log else 0.0, task_at)
+        last = max(began, log_at, task_at)
         if self._at - last < FRESH_SECONDS:
             return _running(waiting, began, task)
         lost = f"no word of it since {units.any_clock(last)}: killed, or lost with its node"
@@ -200,9 +193,9 @@ class Sightings:
 
     def _not_begun(self, waiting: Sighting) -> Sighting:
         """How a shard stands that has nothing to show under this plan: its copy may have failed."""
-        log = self._log("shard", waiting.shard, None)
+        log, at = self._log("shard", waiting.shard, None)
         if log and log.error and not self._plan.results.shard_receipt(waiting.shard).exists():
-            return self._failed(waiting, None, log.error, "shard", log.at)
+            return self._failed(waiting, None, log.error, "shard", at)
         return waiting
 
     def _failed(
@@ -220,34 +213,26 @@ class Sightings:
 
         What the task of an earlier attempt has left is nothing: it was killed.
         """
-        status = self._folders["live"].get(f"{shard}.json")
-        if status is None:
-            return None, 0.0
-        path = self._plan.results.live / f"{shard}.json"
-        task = self._read(path, status, lambda: _live_file(path))
-        if task is None or task.shard != shard or task.attempt < attempts:
-            return None, 0.0
-        return task, status.st_mtime
+        task, at = self._seen("live", f"{shard}.json", _live_file)
+        fits = task is not None and task.shard == shard and task.attempt >= attempts
+        return (task, at) if fits else (None, 0.0)
 
-    def _starts(self, shard: str) -> _Starts:
-        status = self._folders["multiply"].get(f"{place(shard)}.starts")
-        if status is None:
-            return _Starts()
-        path = self._plan.results.starts(shard)
-        return self._read(path, status, lambda: _journal(path))
-
-    def _log(self, rule: str, shard: str, began: float | None) -> _LogEnd | None:
-        """The log of an attempt, where it is not of an earlier one."""
-        status = self._folders[rule].get(f"{place(shard)}.log")
+    def _log(self, rule: str, shard: str, began: float | None) -> tuple[_LogEnd | None, float]:
+        """The end of the log of an attempt, where it is not of an earlier one, and its time."""
+        end, at = self._seen(rule, f"{place(shard)}.log", lambda path: _end_of(path, shard))
         since = self._planned if began is None else began - _SETTLING_SECONDS
-        if status is None or status.st_mtime < since:
-            return None
-        path = self._plan.results.log(rule, shard)
-        return self._read(path, status, lambda: _end_of(path, status.st_mtime, shard))
+        return (end, at) if at >= since else (None, 0.0)
 
-    def _read(self, path: Path, status: os.stat_result, read: Callable[[], _T]) -> _T:
-        """What a file holds, read where it has changed."""
-        return self._cache.get(str(path), _stamp(status), read)
+    def _seen(self, folder: str, name: str, read: Callable[[Path], _T]) -> tuple[_T | None, float]:
+        """What a file in a folder of logs says, and when it was written; read where it has changed.
+
+        None where it is not there.
+        """
+        status = self._folders[folder].get(name)
+        if status is None:
+            return None, 0.0
+        path = f"{self._folders[folder].path}/{name}"
+        return self._cache.get(path, _stamp(status), lambda: read(Path(path))), status.st_mtime
 
 
 class _Folder:
@@ -308,21 +293,17 @@ def _live_file(path: Path) -> _LiveFile | None:
     return task if task.schema == live.SCHEMA else None
 
 
-def _journal(path: Path) -> _Starts:
-    """The journal of a shard; of a last line that cannot be read nobody knows when it was."""
-    try:
-        lines = (small.read(path) or b"").splitlines()
-    except IntegrityError:
-        return _Starts()
+def _journal(path: Path) -> tuple[int, float | None]:
+    """How many attempts the journal of a shard names, and when the last began, if that is known."""
+    lines: list[bytes] = []
     last = None
-    with suppress(IndexError, ValueError):
+    with suppress(IntegrityError, IndexError, ValueError):
+        lines = (small.read(path) or b"").splitlines()
         last = units.number(float(lines[-1].split(b"\t")[0]))
-    return _Starts(len(lines), last)
+    return len(lines), last
 
 
-def _end_of(path: Path, at: float, shard: str) -> _LogEnd:
+def _end_of(path: Path, shard: str) -> _LogEnd:
     text = logs.read_tail(path)
-    errors = logs.find_errors(text)
-    return _LogEnd(
-        at, errors[-1] if errors else None, logs.find_last_words(text), logs.ended_well(text, shard)
-    )
+    error = (logs.find_errors(text) or [None])[-1]
+    return _LogEnd(error, logs.find_last_words(text), logs.ended_well(text, shard))
