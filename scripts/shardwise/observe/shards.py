@@ -290,6 +290,9 @@ def _live_file(path: Path) -> _LiveFile | None:
         task = msgspec.json.decode(small.read(path) or b"", type=_LiveFile)
     except (IntegrityError, ValueError, RecursionError):
         return None
+    figures = asdict(task.gauge).values() if task.gauge else ()
+    if any(isinstance(figure, int | float) and abs(figure) >= 2**63 for figure in figures):
+        return None  # no device says so, and no metric can
     return task if task.schema == live.SCHEMA else None
 
 
