@@ -144,11 +144,9 @@ def _devices(present: Sequence[Device], deadline: Deadline, computes: bool) -> I
     alone = grant is not None and grant.source != "lease" and len(ours) == 1
     leased = {device.uuid: leases.holder(device.uuid) for device in present}
     hindrances = {
-        device.uuid: "cupy does not work here" if not computes
-        else "it is not granted here" if device not in ours
-        else _hindrance(device, leased[device.uuid], alone)
+        device.uuid: _hindrance(device, leased[device.uuid], device in ours, alone, computes)
         for device in present
-    }  # fmt: skip
+    }
     tried = [uuid for uuid, hindrance in hindrances.items() if hindrance is None]
     how = "granted" if alone else "lease"
     lines = [[sys.executable, "-P", "-c", _PRODUCT, how, uuid] for uuid in tried]
@@ -164,8 +162,14 @@ def _devices(present: Sequence[Device], deadline: Deadline, computes: bool) -> I
         yield _leases(free, len(ours), alone and bool(tried))
 
 
-def _hindrance(device: Device, lease: Holder | None, alone: bool) -> str | None:
-    """Why no product is tried on a device that a task may take; None where one is."""
+def _hindrance(
+    device: Device, lease: Holder | None, ours: bool, alone: bool, computes: bool
+) -> str | None:
+    """Why no product is tried on a device; None where one is."""
+    if not computes:
+        return "cupy does not work here"
+    if not ours:
+        return "it is not granted here"
     if lease is not None and (not alone or lease.job == host.job(os.environ)):
         return "it is leased"
     return None if alone else wait.obstacle(device, 0)

@@ -161,8 +161,4 @@ def _pace(done: pd.DataFrame) -> float | None:
 def _against_the_others(paces: pd.Series) -> pd.Series:
     """Each pace over the median of the others of its kind."""
     known = paces[paces > 0]
-    return (
-        paces.index.to_series()
-        .map(lambda key: known[key] / known.drop(key).median() if key in known else None)
-        .astype(float)
-    )
+    return paces / [known.drop(key, errors="ignore").median() for key in paces.index]
