@@ -15,7 +15,7 @@ from shardwise.devices import quarantine
 from shardwise.errors import IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
-from shardwise.observe.observation import DONE, FailureReason, Flaw, Observation, Sighting
+from shardwise.observe.observation import DONE, FailureReason, Observation, Sighting, Verdict
 from shardwise.observe.shards import SKEW_SECONDS, FileCache, Sightings, stamped
 from shardwise.observe.verdict import _MOST_LETTERS
 from shardwise.plan import plan as plans
@@ -55,12 +55,12 @@ class Observer:
         summary, error = self._read(
             lambda: receipts.read(results.summary, SumReceipt), results.summary
         )
+        flaw = self._flaw(plan, summary) if plan and summary else None
         if error:
             known = not isinstance(error, receipts.UnknownSchema)
-            problems.append(f"{error}{'; remove it, and run snakemake as before' * known}")
-        flaw = self._flaw(plan, summary) if plan and summary else None
-        if flaw:
-            problems.append(flaw.words)
+            cure = "; remove it, and run snakemake as before" * known
+            flaw = Verdict("damaged", f"{error}{cure}")
+        problems += [flaw.words] if flaw else []
         self.last = Observation(
             results, at, plan, shards, summary,
             quarantined=tuple(quarantine.entries(results, lambda: at)),
@@ -82,17 +82,17 @@ class Observer:
         stamp = [stamped(path) for path in paths]
         return self._cache.get(paths[-1].name, stamp, attempt) if any(stamp) else (None, None)
 
-    def _flaw(self, plan: Plan, summary: SumReceipt) -> Flaw | None:
+    def _flaw(self, plan: Plan, summary: SumReceipt) -> Verdict | None:
         """Why a summary is not of the plan and the products that lie there now."""
         try:
             judge.check_summary(plan, summary)
             for name, facts in summary.files.items():
                 judge.check_statistic(plan, name, facts)
         except judge.OtherPlan as error:
-            return Flaw("stale", f"{error}; {_AGAIN} anew")
+            return Verdict("unfinished", f"{error}; {_AGAIN} anew")
         except IntegrityError as error:
             cure = f"remove it (rm -f {for_bash(self.results.summary)})"
-            return Flaw("damaged", f"{error}; {cure}, and run snakemake as before")
+            return Verdict("damaged", f"{error}; {cure}, and run snakemake as before")
         path = self.results.ledger
         raw, error = self._read(lambda: small.read(path, _MOST_LEDGER), path)
         if raw is None:
@@ -103,7 +103,7 @@ class Observer:
             why = "the products are not those that it was made of"
         else:
             return None
-        return Flaw("stale", f"{self.results.summary}: {why}; {_AGAIN} anew")
+        return Verdict("unfinished", f"{self.results.summary}: {why}; {_AGAIN} anew")
 
     def _failures(
         self, plan: Plan | None, shards: Mapping[str, Sighting]

@@ -84,17 +84,6 @@ class Sighting:
 
 
 @dataclass(frozen=True)
-class Flaw:
-    """Why a summary is not of what lies there, and what to do.
-
-    ``kind`` is ``stale``, where the next run makes it anew by itself, or ``damaged``.
-    """
-
-    kind: str
-    words: str
-
-
-@dataclass(frozen=True)
 class Verdict:
     """Whether the number is right, in a word and in a sentence for a tired person.
 
@@ -121,8 +110,9 @@ class Observation:
     failures: Mapping[str, FailureReason] = field(default_factory=dict)
     # One line each: what cannot be read, or is of another version, and what to do.
     problems: tuple[str, ...] = ()
-    # What keeps the summary from fitting, where there is one that can be read.
-    flaw: Flaw | None = None
+    # What keeps the summary from fitting, where there is one: ``damaged``, or ``unfinished``
+    # where the next run makes it anew by itself.
+    flaw: Verdict | None = None
 
     @cached_property
     def counts(self) -> dict[str, int]:

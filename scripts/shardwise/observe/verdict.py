@@ -3,7 +3,6 @@
 from shardwise import host
 from shardwise.errors import one_line, some
 from shardwise.observe.observation import DAMAGED, FAILED, RUNNING, Observation, Verdict
-from shardwise.observe.shards import stamped
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger
 from shardwise.records.receipts import SumReceipt
@@ -59,17 +58,12 @@ def _damaged(seen: Observation, plan: Plan) -> Verdict:
 def _without_sum(seen: Observation) -> Verdict:
     begin = f"all {len(seen.shards)} shards are done, but"
     if seen.flaw:
-        word, kind = {"stale": ("Not finished", "unfinished")}.get(
-            seen.flaw.kind, ("Damaged", "damaged")
-        )
-        words = f"{word}: {begin} the sum is not of them: {seen.flaw.words}."
-        return Verdict(kind, one_line(words))
+        word = "Damaged" if seen.flaw.kind == "damaged" else "Not finished"
+        words = f"{word}: {begin} {seen.flaw.words}."
+        return Verdict(seen.flaw.kind, one_line(words))
     for rule in ("ledger", "reduce"):
         if failure := seen.failures.get(rule):
             return Verdict("failed", f"Not finished: {begin} {rule} failed: {failure.reason}.")
-    if stamped(seen.results.summary):
-        own = [text for text in seen.problems if seen.results.summary.name in text]
-        return Verdict("damaged", f"Damaged: {begin} {''.join(own[:1])}.")
     return Verdict("unfinished", f"Not finished: {begin} they are not summed yet.")
 
 
