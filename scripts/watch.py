@@ -26,8 +26,7 @@ def main(options: Namespace) -> int:
             from shardwise.observe import metrics  # here: who only looks needs no server
 
             server = metrics.serve(lambda: observer.last, *options.listen)
-            host, port = options.listen[0], server.server_port
-            cli.log.info("metrics: http://%s:%d/metrics", host, port)
+            cli.log.info("metrics: http://%s:%d/metrics", options.listen[0], server.server_port)
         watch.follow(observer, view, options.interval, stay=options.listen is not None)
     except KeyboardInterrupt:
         return 130
