@@ -153,13 +153,9 @@ def test_a_device_that_does_not_compute(answer: Reply, code: int, words: str) ->
 
 
 CUPY = """
-import os, numpy
 from types import SimpleNamespace as Name
+from numpy import ones
 cuda = Name(runtime=Name(runtimeGetVersion=lambda: 12080))
-def ones(shape, dtype):
-    if os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1":
-        raise RuntimeError("lost")
-    return numpy.ones(shape, dtype)
 """
 
 
