@@ -22,6 +22,7 @@ from shardwise.records import ledger
 from shardwise.records.timeline import PHASES
 
 from tests import factories, pretend
+from tests.unit.observe.test_audit import finished
 
 NOW = pretend.NOW
 
@@ -99,7 +100,7 @@ def test_a_shard_that_is_done_is_as_its_receipt_says(tmp_path):
 
 
 def test_a_run_of_this_version_is_seen(tmp_path):
-    """What the stages themselves write is read: all done by the CPU, proven, not summed yet."""
+    """What the stages themselves write is read: all done by the CPU, proven; summed only then."""
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 3, 3)), shards=2))
     ledger.write(made)
     seen = Observer(made.results.root).look()
@@ -109,6 +110,8 @@ def test_a_run_of_this_version_is_seen(tmp_path):
     assert (
         verdict(seen).words == "Not finished: all 2 shards are done, but they are not summed yet."
     )
+    made = finished(tmp_path / "summed", factories.stack((4, 3, 3)), shards=2)
+    assert verdict(Observer(made.results.root).look()).kind == "proven"
 
 
 # What is not done.
