@@ -21,9 +21,13 @@ def main(options: Namespace) -> int:
     try:
         if options.once:
             return watch.show_once(Observer(config.existing_folder(*named)), options.json)
-        view = watch.choose_view(options.json)
-        with watch.served(config.folder_of_run(*named), options.listen) as observer:
-            watch.follow(observer, view, options.interval, stay=options.listen is not None)
+        view, observer = watch.choose_view(options.json), Observer(config.folder_of_run(*named))
+        if options.listen is not None:
+            from shardwise.observe import metrics  # here: who only looks needs no server
+
+            server = metrics.serve(lambda: observer.last, *options.listen)
+            cli.log.info("metrics: http://%s:%d/metrics", options.listen[0], server.server_port)
+        watch.follow(observer, view, options.interval, stay=options.listen is not None)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader has seen enough; Python would complain at its end

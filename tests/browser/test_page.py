@@ -4,6 +4,8 @@ Pages are of pretended runs, so they have GPUs, failures and thousands of shards
 """
 
 import math
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from shardwise.records import receipts
 
 from tests import pretend
 from tests.browser.browser import Browser
+from tests.debian import PackagesError
 
 WIDTHS = (380, 1600)
 RUNS: dict[str, dict[str, Any]] = {
@@ -24,6 +27,21 @@ RUNS: dict[str, dict[str, Any]] = {
                   "unknown": 1, "old": 3, "quarantined": 1},
     "on a CPU": {"shards": 8, "devices": 0, "nodes": 1, "old": 8},
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    """A browser that works; where there can be none, skip with the reason, or fail in CI."""
+    folder = tmp_path_factory.mktemp("browser")
+    page = folder / "empty.html"
+    page.write_text("<!doctype html>")
+    try:
+        found = Browser(folder)
+        found.run(page, "--dump-dom")
+    except (PackagesError, subprocess.SubprocessError, OSError) as error:
+        refuse = pytest.fail if os.environ.get("CI") else pytest.skip
+        refuse(f"no browser here: {error}")
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -34,10 +34,8 @@ def served(tmp_path_factory):
     aside = [made.plan.results.receipt(shard) for shard in made.roles["done"][:8]]
     for path in aside:
         os.rename(path, path.with_suffix(".aside"))
-    with (
-        metrics.serve(Observer(made.root).look) as port,
-        prometheus.scraping(tmp_path_factory.mktemp("prometheus"), port) as server,
-    ):
+    port = metrics.serve(Observer(made.root).look).server_port
+    with prometheus.scraping(tmp_path_factory.mktemp("prometheus"), port) as server:
         done = 'shardwise_shards{state="done"}'
         server.root = re.escape(str(made.root))
         prometheus.wait(lambda: server.query(f"{done} == {len(made.roles['done']) - 8}"))

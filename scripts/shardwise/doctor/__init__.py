@@ -1,4 +1,4 @@
 """What would run on this machine, and what is missing: looks and tells, changes and kills nothing.
 
-Standard library only, so that it also works where a package is what is missing.
+A config comes in, if there is one; findings with what to do, and a verdict, go out.
 """

@@ -8,12 +8,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from shardwise.doctor import folders, gpus, mpi, python, schedulers
-from shardwise.doctor.findings import Deadline, Finding, fault
+from shardwise.doctor.findings import Deadline, Finding
 
 SECTIONS: dict[str, Callable[[dict[str, Any], Deadline], Iterator[Finding]]] = {
     "python": lambda options, deadline: python.findings(),
@@ -25,22 +25,12 @@ SECTIONS: dict[str, Callable[[dict[str, Any], Deadline], Iterator[Finding]]] = {
 }
 
 
-def guarded(name: str, options: dict[str, Any]) -> Iterator[Finding]:
-    """The same, where an error that nobody expected is a finding too."""
-    try:
-        with closing(SECTIONS[name](options, Deadline(options["time_limit"]))) as found:
-            yield from found
-    except Exception as error:
-        text = f"this could not be looked at: {type(error).__name__}: {error}"
-        yield fault("check", text, "a fault of the doctor, please report it")
-
-
 def main(name: str, options: dict[str, Any]) -> None:
     """Write the findings of a section as they come."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what it started is ended
-    with closing(guarded(name, options)) as found:
+    with closing(SECTIONS[name](options, Deadline(options["time_limit"]))) as found:
         for finding in found:
-            sys.stdout.write(json.dumps(asdict(replace(finding, section=name))) + "\n")
+            sys.stdout.write(json.dumps(asdict(finding)) + "\n")
             sys.stdout.flush()
 
 

@@ -49,15 +49,13 @@ def mount(folder: Path, mounts: Iterable[Any]) -> Any:
     """The mount, as psutil has it, that a folder lies on: the longest, of several the last."""
     real = os.path.realpath(folder)
     above = [one for one in mounts if f"{real}/".startswith(f"{one.mountpoint.rstrip('/')}/")]
-    return max(reversed(above), key=lambda one: len(one.mountpoint), default=None)
+    return max(reversed(above), key=lambda one: len(one.mountpoint))
 
 
 def place(results: Path, folder: Path, disk: Any, cluster: bool) -> Finding:
     """What is known of the disk under a folder, which may not be made yet."""
     where = str(folder) if folder == results.absolute() else f"{results} (not made yet)"
     facts = {"path": str(results.absolute()), "folder": str(folder)}
-    if disk is None:
-        return note("file system", f"{where}: the kernel does not tell", type=None, **facts)
     caveat = next((text for name, text in CAVEATS.items() if disk.fstype.startswith(name)), "")
     text = f"{where} is on {disk.fstype}, mounted at {disk.mountpoint}"
     text = f"{text}: {caveat}" if caveat else text

@@ -69,7 +69,12 @@ def findings(deadline: Deadline, backend: str = "auto") -> Iterator[Finding]:
     cuda = choose.driver_cuda_version()
     cupy = _cupy(installed(), cuda, backend)
     if cuda is None:
-        yield _no_driver(backend)
+        text = "no NVIDIA driver here (libcuda.so.1)"
+        if backend == "cupy":
+            cure = "run on a GPU node, or set backend: numpy"
+            yield fault("driver", text, cure, cuda=None)
+        else:
+            yield note("driver", f"{text}: computing with NumPy (backend: {backend})", cuda=None)
         yield cupy
         return
     warned = MemoryHandler(sys.maxsize, sys.maxsize)  # else nobody would see what is logged
@@ -94,13 +99,6 @@ def findings(deadline: Deadline, backend: str = "auto") -> Iterator[Finding]:
 
 def _dotted(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _no_driver(backend: str) -> Finding:
-    text = "no NVIDIA driver here (libcuda.so.1)"
-    if backend == "cupy":
-        return fault("driver", text, "run on a GPU node, or set backend: numpy", cuda=None)
-    return note("driver", f"{text}: computing with NumPy (backend: {backend})", cuda=None)
 
 
 def _cupy(packages: dict[str, str], driver: int | None, backend: str) -> Finding:
@@ -128,7 +126,7 @@ def _cupy(packages: dict[str, str], driver: int | None, backend: str) -> Finding
 
 
 def _devices(present: Sequence[Device], deadline: Deadline, computes: bool) -> Iterator[Finding]:
-    """Each device, then who holds it; last, whether one is free for a task."""
+    """Each device with its holders; last, whether one is free for a task."""
     if not present:
         text = "there is a driver, but no device"
         yield fault("devices", text, "in a job, ask for a GPU; else ask the admin", code=75)
@@ -144,45 +142,37 @@ def _devices(present: Sequence[Device], deadline: Deadline, computes: bool) -> I
         yield note("granted", text, source=grant.source, uuids=[d.uuid for d in ours])
     # What a scheduler has granted to this job alone, only its own tasks wait for.
     alone = grant is not None and grant.source != "lease" and len(ours) == 1
-    tried, free = False, 0
-    for device, own in _tried(present, ours, alone, computes, deadline):
-        usable = own[0].level == OK
-        free += usable
-        tried |= own[0].facts["works"] is not None
-        yield replace(own[0], facts={**own[0].facts, "usable": usable})
-        if alone and device in ours and (obstacle := wait.obstacle(device, 0)):
-            yield note(_name(device), f"{obstacle}; a task does not wait for what is granted")
-        yield from own[1:]
+    leased = {device.uuid: leases.holder(device.uuid) for device in present}
+    hindrances = {
+        device.uuid: _hindrance(device, leased[device.uuid], device in ours, alone, computes)
+        for device in present
+    }
+    tried = [uuid for uuid, hindrance in hindrances.items() if hindrance is None]
+    how = "granted" if alone else "lease"
+    lines = [[sys.executable, "-P", "-c", _PRODUCT, how, uuid] for uuid in tried]
+    answers = base.ask_all(lines, deadline, base.environment())
+    replies, free = dict(zip(tried, answers, strict=True)), 0
+    for device in present:
+        found = _device(device, replies.get(device.uuid), hindrances[device.uuid])
+        free += found.level == OK
+        yield replace(found, facts={**found.facts, "usable": found.level == OK})
+        yield from _held(device, leased[device.uuid])
     if ours and computes:
         # A single granted device that was tried has said what is wrong: nothing waits for it.
-        yield _leases(free, len(ours), alone and tried)
+        yield _leases(free, len(ours), alone and bool(tried))
 
 
-def _tried(
-    present: Sequence[Device], ours: Sequence[Device], alone: bool, computes: bool,
-    deadline: Deadline,
-) -> Iterator[tuple[Device, list[Finding]]]:  # fmt: skip
-    """Each device with what was found of it: first itself, after a product, then its holders."""
-    job = host.job(os.environ) if alone else None
-    leased = {device.uuid: leases.holder(device.uuid) for device in present}
-    hindrances = {}
-    for device in present:
-        lease = leased[device.uuid]
-        counts = lease is not None and (not alone or lease.job == job)
-        hindrances[device.uuid] = _hindrance(device, device in ours, alone, counts, computes)
-    tried = [uuid for uuid, hindrance in hindrances.items() if hindrance is None]
-    outputs = _multiply(tried, alone, deadline)
-    for device in present:
-        uuid = device.uuid
-        first = _device(device, outputs.get(uuid), hindrances[uuid])
-        yield device, [first, *_held(device, leased[uuid])]
-
-
-def _multiply(uuids: Sequence[str], alone: bool, deadline: Deadline) -> dict[str, Reply]:
-    """Try a product on some devices, all at once."""
-    how = "granted" if alone else "lease"
-    lines = [[sys.executable, "-P", "-c", _PRODUCT, how, uuid] for uuid in uuids]
-    return dict(zip(uuids, base.ask_all(lines, deadline, base.environment()), strict=True))
+def _hindrance(
+    device: Device, lease: Holder | None, ours: bool, alone: bool, computes: bool
+) -> str | None:
+    """Why no product is tried on a device; None where one is."""
+    if not computes:
+        return "cupy does not work here"
+    if not ours:
+        return "it is not granted here"
+    if lease is not None and (not alone or lease.job == host.job(os.environ)):
+        return "it is leased"
+    return None if alone else wait.obstacle(device, 0)
 
 
 def _leases(free: int, count: int, alone: bool) -> Finding:
@@ -197,17 +187,6 @@ def _leases(free: int, count: int, alone: bool) -> Finding:
         f"hands for {wait.wait_seconds(host.job(os.environ)) / 60:.0f} minutes"
     )
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
-
-
-def _hindrance(device: Device, ours: bool, alone: bool, leased: bool, computes: bool) -> str | None:
-    """Why no product is tried on a device; None where one is."""
-    if not computes:
-        return "cupy does not work here"
-    if not ours:
-        return "it is not granted here"
-    if leased:
-        return "it is leased"
-    return None if alone else wait.obstacle(device, 0)
 
 
 def _device(device: Device, answer: Reply | None, hindrance: str | None) -> Finding:

@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from shardwise.doctor import findings as base
-from shardwise.doctor.findings import Ask, Deadline, Finding, Reply, fault, ok
+from shardwise.doctor.findings import Deadline, Finding, Reply, fault, ok
 from shardwise.errors import ShardwiseError
 from shardwise.reduce import launch
 
@@ -20,7 +20,7 @@ RANKS = 2
 _NAME_YOURS = "name your site's launcher with --launcher, and in the line 'mpi' of the profile"
 
 
-def findings(deadline: Deadline, launcher: str = "auto", ask: Ask = base.ask) -> Iterator[Finding]:
+def findings(deadline: Deadline, launcher: str = "auto") -> Iterator[Finding]:
     """The launcher, and a real hello of two ranks."""
     try:
         words = launch.build_command(RANKS, launcher)
@@ -29,7 +29,7 @@ def findings(deadline: Deadline, launcher: str = "auto", ask: Ask = base.ask) ->
         return
     yield ok("launcher", shlex.join(words), words=words)
     line = [sys.executable, "-P", "-m", "shardwise.doctor.mpi", str(RANKS), launcher]
-    answer = ask(line, deadline, base.environment())
+    answer = base.ask(line, deadline, base.environment())
     yield _hello(answer, words[0], deadline)
 
 

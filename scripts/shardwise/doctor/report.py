@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardwise import host
 from shardwise.devices import quarantine
 from shardwise.doctor import findings as base
 from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply, fault, note, ok
 from shardwise.errors import InputError, ShardwiseError, one_line
 from shardwise.files.paths import Results
 from shardwise.plan import config
+from shardwise.plan.config_file import read_files
 
 FORMAT = 1
 """Of the JSON; raised when a key changes its meaning or goes."""
@@ -132,12 +132,12 @@ def read(name: str, answer: Reply) -> list[Finding]:
         text = "this hangs: there was no answer in time"
         cure = "try again with --time-limit 60; where it lasts, tell the admin"
         hangs = note("check", text, cure) if name in _SCHEDULERS else fault("check", text, cure, 75)
-        results.append(replace(hangs, section=name))
+        results.append(hangs)
     elif answer.code:
         text = f"this could not be looked at: {answer.reason} (exit code {answer.code})"
         cure = "a fault of the doctor, please report it"
-        results.append(replace(fault("check", text, cure), section=name))
-    return results
+        results.append(fault("check", text, cure))
+    return [replace(finding, section=name) for finding in results]
 
 
 def _table(findings: Iterable[Finding]) -> Table:
@@ -173,13 +173,9 @@ def choose(files: list[Path] | None, results: str | None) -> tuple[dict[str, Any
         return chosen, []
     named = ", ".join(map(str, files))
     try:
-        from shardwise.plan.config_file import read_files
-
         settings = config.load(read_files(files))
     except ShardwiseError as error:
         found = fault("config", str(error), "correct it")
-    except ImportError as error:  # a package that is missing, which its section says too
-        found = fault("config", f"{named} cannot be read: {error}", host.install())
     else:
         chosen = {"results": results or settings.results, "backend": settings.backend}
         found = ok("config", f"{named}: backend {settings.backend}, results {chosen['results']}",

@@ -84,29 +84,23 @@ def grid_engine(
     version = (ask(["qstat", "-help"], deadline).out.splitlines() or ["Grid Engine"])[0].strip()
     yield ok("grid engine", f"{version} answers", present=True, answers=True, version=version)
     complexes = gpu_complexes(answer.out)
-    yield _complexes(complexes)
+    if complexes:
+        named = "; ".join(f"{name} ({kind}, {how})" for name, (kind, how) in complexes.items())
+        yield ok("gpus", named, complexes=complexes)
+    else:
+        text = "no complex has gpu or cuda in its name: it cannot give GPUs to jobs"
+        cure = f"ask your site what its GPU jobs ask for; name it in the line uge_gpu of {_PROFILE}"
+        yield note("gpus", text, cure, complexes={})
     if "JOB_ID" not in os.environ:
-        counted = [row["name"] for row in complexes if row["consumable"] in _COUNTED]
+        counted = [name for name, (_, how) in complexes.items() if how in _COUNTED.values()]
         yield on_a_node(f"qrsh -cwd -l {(counted or ['gpu'])[0]}=1")
 
 
-def gpu_complexes(printed: str) -> list[dict[str, str]]:
-    """The complexes of ``qconf -sc`` with gpu or cuda in their names."""
-    keys = ("name", "shortcut", "type", "relation", "requestable", "consumable")
-    rows = (line.split() for line in printed.splitlines() if not line.startswith("#"))
-    return [
-        dict(zip(keys, row, strict=False))
+def gpu_complexes(printed: str) -> dict[str, tuple[str, str]]:
+    """Type and counting of the complexes of ``qconf -sc`` with gpu or cuda in their names."""
+    rows = [line.split() for line in printed.splitlines() if not line.startswith("#")]
+    return {
+        row[0]: (row[2], _COUNTED.get(row[5], "not counted"))
         for row in rows
-        if len(row) >= len(keys) and _GPU.search(f"{row[0]} {row[1]}")
-    ]
-
-
-def _complexes(complexes: list[dict[str, str]]) -> Finding:
-    """What jobs can ask for GPUs by."""
-    told = [f"{row['name']} ({row['type']}, {_COUNTED.get(row['consumable'], 'not counted')})"
-            for row in complexes]  # fmt: skip
-    if told:
-        return ok("gpus", "; ".join(told), complexes=complexes)
-    text = "no complex has gpu or cuda in its name: it cannot give GPUs to jobs"
-    cure = f"ask your site what its GPU jobs ask for; name it in the line uge_gpu of {_PROFILE}"
-    return note("gpus", text, cure, complexes=[])
+        if len(row) > 5 and _GPU.search(f"{row[0]} {row[1]}")
+    }

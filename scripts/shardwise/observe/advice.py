@@ -6,7 +6,6 @@ in practice (docs/report.md).
 """
 
 from dataclasses import dataclass
-from statistics import median
 
 import pandas as pd
 
@@ -40,12 +39,11 @@ def advise(run: RunTable) -> list[Advice]:
 
 def idle_between_jobs(run: RunTable) -> Advice | None:
     """Devices do nothing between one process and the next."""
-    gaps = [gap for _, shards in run.timed.groupby("key") for gap in _gaps(shards)]
-    devices = len(run.devices)
+    gaps, devices = _gaps(run.timed), len(run.devices)
     # A run that was continued on another day has left one pause per device.
     if len(gaps) < max(FEWEST_GAPS, 2 * devices):
         return None
-    usual = median(gaps)
+    usual = float(gaps.median())
     lost, busy = usual * len(gaps) / devices, float(run.devices.busy.mean())
     if lost < IDLE_SHARE * (lost + busy):
         return None
@@ -58,15 +56,11 @@ def idle_between_jobs(run: RunTable) -> Advice | None:
     )
 
 
-def _gaps(shards: pd.DataFrame) -> list[float]:
-    """Seconds between the shards of a device where one process has ended and another begun."""
-    gaps, last, process = [], None, None
-    for row in shards.itertuples():
-        if last and row.begin > last and row.process != process:
-            gaps.append(row.begin - last)
-        if last is None or row.end > last:
-            last, process = row.end, row.process
-    return gaps
+def _gaps(shards: pd.DataFrame) -> pd.Series:
+    """Seconds in which a device had no shard, between the end of a process and the next one."""
+    before = shards.groupby("key")[["process", "end"]].shift()
+    ended = before.end.groupby(shards.key).cummax()
+    return (shards.begin - ended)[(shards.begin > ended) & (shards.process != before.process)]
 
 
 def disk_bound(run: RunTable) -> Advice | None:

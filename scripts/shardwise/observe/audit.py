@@ -9,13 +9,13 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files.paths import STATISTICS, Results, for_bash
 from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.plan import Plan
 from shardwise.records import judge, ledger, receipts
 from shardwise.records.groups import look_at
 from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, SumReceipt
@@ -29,12 +29,6 @@ SCHEMA = 1
 
 DAMAGED, UNKNOWN, MISSING = "damaged", "unknown", "missing"
 """Kinds of findings that decide: against a receipt; of another version's receipt; not made yet."""
-
-STALE = "stale"
-"""The kind that decides nothing: what is of an earlier plan."""
-
-_LISTED = STALE, MISSING, UNKNOWN, DAMAGED
-"""The gravest last."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +106,7 @@ class Audit:
     def text(self) -> str:
         """The first findings of each kind, and the verdict."""
         lines = []
-        for kind in _LISTED:
+        for kind in (MISSING, UNKNOWN, DAMAGED):  # the gravest last
             found = self.of(kind)
             lines += [f"{kind}: {each.path}: {each.reason}" for each in found[:_MOST_LISTED]]
             if len(found) > _MOST_LISTED:
@@ -146,9 +140,6 @@ def look(
         raise InputError(f"{root} holds no plan (plan.tsv, plan.json): no results folder of a run")
     audit = Audit(root)
     try:
-        for path in files:
-            if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-                raise IntegrityError(f"{path} is not a file")
         plan = plans.load(results.plan)
         _ = plan.sources
     except (InputError, IntegrityError) as error:
@@ -167,14 +158,21 @@ class _Auditor:
         self._plan, self._results, self._audit = plan, plan.results, audit
         self._lock = threading.Lock()
         self._copies = self._results.shards.exists()
+        self._missing = MISSING  # the kind of what is not there
 
     def run(self, threads: int, progress: Callable[[str], object]) -> None:
         """Look at everything."""
         audit, plan = self._audit, self._plan
         audit.shards, audit.proven = len(plan.shards), True
+        self._stack()
+        if self._summary():  # it had all of them: what is missing since is lost
+            self._missing = DAMAGED
         lines, backends = [], set()
         at_once = max(1, min(_MOST_AT_ONCE, len(plan.shards) // (20 * threads)))
-        looked = look_at(self._shards, plan.shards.values(), threads, at_once)
+        looked = look_at(
+            lambda rows: [self._shard(row.shard) for row in rows],
+            plan.shards.values(), threads, at_once,
+        )  # fmt: skip
         for number, (_, receipt) in enumerate(looked, 1):
             if receipt:
                 lines.append(ledger.format_line(receipt))
@@ -184,12 +182,9 @@ class _Auditor:
         if len(backends) > 1:
             why = f"computed by {' and '.join(sorted(backends))}; set backend"
             self._note(DAMAGED, self._results.products, why)
-        self._stack()
-        summed = self._summary()
-        if summed:  # a run that was summed had all of it: what is missing since is lost
-            lost = [replace(finding, kind=DAMAGED) for finding in audit.of(MISSING)]
-            audit.findings = [each for each in audit.findings if each.kind != MISSING] + lost
-        self._ledger(lines, summed)
+        if self._missing == DAMAGED and len(lines) == len(plan.shards):
+            with self._noting(self._results.ledger):
+                ledger.compare(plan, lines)
         audit.findings.sort(key=lambda finding: (finding.path, finding.reason))
         audit.repair = self._repair()
 
@@ -216,9 +211,6 @@ class _Auditor:
 
     # One shard.
 
-    def _shards(self, rows: list[Shard]) -> list[ProductReceipt | None]:
-        return [self._shard(row.shard) for row in rows]
-
     def _shard(self, shard: str) -> ProductReceipt | None:
         """Look at a product, its receipt and its copy; the receipt, where the product is whole."""
         product = self._results.product(shard)
@@ -230,9 +222,9 @@ class _Auditor:
                 whole = receipt
             except receipts.NoReceipt:
                 why = "has no receipt" if product.exists() else "is missing"
-                self._note(MISSING, product, why, shard)
+                self._note(self._missing, product, why, shard)
             except judge.OtherPlan:
-                self._note(MISSING, product, "its receipt is of another plan", shard)
+                self._note(self._missing, product, "its receipt is of another plan", shard)
         copied = self._copy(shard) if self._copies else None
         read = receipt and receipt.input_checksum
         if read and copied and read != copied:
@@ -245,13 +237,10 @@ class _Auditor:
         """The checksum in the receipt of a copy; the copy itself may have been removed."""
         copy, path = self._results.shard(shard), self._results.shard_receipt(shard)
         receipt = None
-        with self._noting(path), suppress(receipts.NoReceipt):
-            try:
-                receipt = judge.check_copy(self._plan, shard)
-                if copy.exists():
-                    self._compare(copy, receipt.file)
-            except judge.OtherPlan as error:
-                self._note(STALE, path, str(error))
+        with self._noting(path), suppress(receipts.NoReceipt, judge.OtherPlan):
+            receipt = judge.check_copy(self._plan, shard)
+            if copy.exists():
+                self._compare(copy, receipt.file)
         return receipt and receipt.file.checksum
 
     # What is of no single shard.
@@ -270,11 +259,7 @@ class _Auditor:
             try:
                 summary = receipts.read(path, SumReceipt)
                 judge.check_summary(self._plan, summary)
-            except receipts.NoReceipt:
-                self._note(MISSING, path, "nothing is summed yet")
-                return False
-            except judge.OtherPlan as error:
-                self._note(STALE, path, str(error))
+            except (receipts.NoReceipt, judge.OtherPlan):
                 self._note(MISSING, path, "nothing is summed yet under this plan")
                 return False
             for name, facts in summary.files.items():
@@ -285,18 +270,6 @@ class _Auditor:
                     self._compare(file, facts)
             return True
         return False
-
-    def _ledger(self, lines: list[bytes], summed: bool) -> None:
-        """The ledger has to be of the receipts, where all are there."""
-        path = self._results.ledger
-        if not path.exists():
-            if summed:
-                self._note(DAMAGED, path, "it is missing")
-        elif len(lines) == len(self._plan.shards):
-            try:
-                ledger.compare(self._plan, lines)
-            except IntegrityError as error:
-                self._note(DAMAGED if summed else STALE, path, str(error))
 
     def _repair(self) -> str | None:
         """After it the next run makes again what is damaged, and what is made of it."""
@@ -311,9 +284,7 @@ class _Auditor:
             words.append(ledger.quote_names(results.shards, copies, suffix))
         # The summary as well: see `look`.
         if paths & {results.ledger, results.summary, *map(results.statistic, STATISTICS)}:
-            words.append(for_bash(results.summary))
-            if any(finding.path == results.ledger.name for finding in self._audit.findings):
-                words.append(for_bash(results.ledger))
+            words += map(for_bash, (results.summary, results.ledger))
         stack = (results.synthetic, results.synthetic_receipt)
         words += map(for_bash, stack if paths.intersection(stack) else ())
         return f"rm -f {' '.join(words)}" if words else None

@@ -6,17 +6,18 @@ what cannot be read is named among the problems.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from shardwise.devices import quarantine
-from shardwise.errors import InputError, IntegrityError, one_line, some
+from shardwise.errors import IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
-from shardwise.observe.observation import DONE, FailureReason, Flaw, Observation, Sighting
+from shardwise.observe.observation import DONE, FailureReason, Observation, Sighting, Verdict
 from shardwise.observe.shards import SKEW_SECONDS, FileCache, Sightings, stamped
-from shardwise.observe.verdict import _MOST_LETTERS, _MOST_NAMED
+from shardwise.observe.verdict import _MOST_LETTERS
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import judge, ledger, logs, receipts
@@ -25,6 +26,8 @@ from shardwise.records.receipts import SumReceipt
 _FOR_ALL = ("multiply", "pool", "mpi")
 """Rules whose one job computes all shards."""
 _MOST_LEDGER = 1 << 30
+
+_T = TypeVar("_T")
 
 _AGAIN = "run snakemake as before to make it"
 
@@ -45,84 +48,62 @@ class Observer:
         """What the folder shows now, or as if it were ``at``; never fails for what it holds."""
         at = time.time() if at is None else at
         results = self.results
-        plan, problem = self._read(self._plan, results.plan, results.plan_facts)
+        plan, error = self._read(lambda: plans.load(results.plan), results.plan, results.plan_facts)
+        problems = [f"the plan: {error}"] if error else []
         shards = self._sightings.look(plan, at) if plan else {}
-        problems = [problem, *(self._sightings.problems if plan else ())]
-        summary, problem = self._read(self._summary, results.summary)
-        problems.append(problem)
-        flaw = self._flaw(plan, shards, summary) if plan and summary else None
-        if flaw:
-            problems.append(flaw.words)
+        problems += self._sightings.problems if plan else ()
+        summary, error = self._read(
+            lambda: receipts.read(results.summary, SumReceipt), results.summary
+        )
+        flaw = self._flaw(plan, summary) if plan and summary else None
+        if error:
+            known = not isinstance(error, receipts.UnknownSchema)
+            cure = "; remove it, and run snakemake as before" * known
+            flaw = Verdict("damaged", f"{error}{cure}")
+        problems += [flaw.words] if flaw else []
         self.last = Observation(
             results, at, plan, shards, summary,
             quarantined=tuple(quarantine.entries(results, lambda: at)),
             failures=dict(self._failures(plan, shards)),
-            problems=tuple(one_line(text)[:_MOST_LETTERS] for text in problems if text),
+            problems=tuple(one_line(text)[:_MOST_LETTERS] for text in problems),
             flaw=flaw,
         )  # fmt: skip
         return self.last
 
-    def _read(self, read: Any, *paths: Path) -> tuple[Any, str | None]:
-        """What some files hold, and what is wrong with them; read again where one has changed."""
+    def _read(self, read: Callable[[], _T], *paths: Path) -> tuple[_T | None, Exception | None]:
+        """What some files hold, or why they cannot be read; read again where one has changed."""
+
+        def attempt() -> tuple[_T | None, Exception | None]:
+            try:
+                return read(), None
+            except (ShardwiseError, OSError) as error:
+                return None, error
+
         stamp = [stamped(path) for path in paths]
-        return self._cache.get(
-            paths[-1].name, stamp, lambda: read() if any(stamp) else (None, None)
-        )
+        return self._cache.get(paths[-1].name, stamp, attempt) if any(stamp) else (None, None)
 
-    def _plan(self) -> tuple[Plan | None, str | None]:
-        try:
-            return plans.load(self.results.plan), None
-        except (InputError, IntegrityError, OSError) as error:
-            return None, f"the plan: {error}"
-
-    def _summary(self) -> tuple[SumReceipt | None, str | None]:
-        path = self.results.summary
-        try:
-            return receipts.read(path, SumReceipt), None
-        except receipts.UnknownSchema as error:
-            return None, str(error)
-        except IntegrityError as error:
-            return None, f"{error}; remove it, and run snakemake as before"
-
-    def _ledger(self) -> tuple[bytes | None, str | None]:
-        """The ledger; None where there is none that can be read."""
-        try:
-            return small.read(self.results.ledger, _MOST_LEDGER), None
-        except IntegrityError as error:
-            return None, str(error)
-
-    def _flaw(self, plan: Plan, shards: Mapping[str, Sighting], summary: SumReceipt) -> Flaw | None:
+    def _flaw(self, plan: Plan, summary: SumReceipt) -> Verdict | None:
         """Why a summary is not of the plan and the products that lie there now."""
         try:
             judge.check_summary(plan, summary)
             for name, facts in summary.files.items():
                 judge.check_statistic(plan, name, facts)
         except judge.OtherPlan as error:
-            return Flaw("stale", f"{error}; {_AGAIN} anew")
+            return Verdict("unfinished", f"{error}; {_AGAIN} anew")
         except IntegrityError as error:
             cure = f"remove it (rm -f {for_bash(self.results.summary)})"
-            return Flaw("damaged", f"{error}; {cure}, and run snakemake as before")
-        return self._newer(shards, summary)
-
-    def _newer(self, shards: Mapping[str, Sighting], summary: SumReceipt) -> Flaw | None:
-        """Which products are not those that were summed, by the ledger and by the time."""
-        raw, problem = self._read(self._ledger, self.results.ledger)
-        summed, lines = set((raw or b"").splitlines(keepends=True)), self._sightings.ledger_lines
-        ended = summary.finished + SKEW_SECONDS
-        newer = [
-            name for name, line in lines.items()
-            if line not in summed or (shards[name].finished or 0.0) > ended
-        ]  # fmt: skip
+            return Verdict("damaged", f"{error}; {cure}, and run snakemake as before")
+        path = self.results.ledger
+        raw, error = self._read(lambda: small.read(path, _MOST_LEDGER), path)
         if raw is None:
-            why = problem or "its ledger is missing"
-        elif newer:
-            named = some(newer, _MOST_NAMED)
-            why = f"{len(newer)} of {len(shards)} products ({named}) are not those it was made of"
-        elif len(lines) == len(shards) and raw != ledger.format_table(lines.values()):
+            why = str(error or "its ledger is missing")
+        elif small.checksum(raw) != summary.ledger:
             why = "its ledger has changed since it was written"
+        elif raw != ledger.format_table(self._sightings.ledger_lines.values()):
+            why = "the products are not those that it was made of"
         else:
             return None
-        return Flaw("stale", f"{self.results.summary}: {why}; {_AGAIN} anew")
+        return Verdict("unfinished", f"{self.results.summary}: {why}; {_AGAIN} anew")
 
     def _failures(
         self, plan: Plan | None, shards: Mapping[str, Sighting]
@@ -155,3 +136,11 @@ class Observer:
                 name = log.relative_to(results.root).as_posix()
                 reason = one_line(errors[-1])[:_MOST_LETTERS]
                 yield rule, FailureReason(reason, name, written[0] / 1e9)
+
+
+def read_command(results: Results) -> str:
+    """The command that made or continues the run, in one line; empty where no run has left it."""
+    with suppress(IntegrityError):
+        raw = small.read(results.command, follow=False) or b""
+        return one_line(raw.decode(errors="replace").strip())
+    return ""

@@ -5,11 +5,11 @@ node, stage and state, never by shard (but for the one that works longest). Shar
 a gauge: a counter that falls, where one is made anew, is a restart to Prometheus.
 """
 
-import contextlib
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from http.server import HTTPServer
 from itertools import chain
 
 from prometheus_client import CollectorRegistry, core, generate_latest, start_http_server
@@ -110,30 +110,24 @@ def write(seen: Observation) -> None:
         file.write(text(seen).encode())
 
 
-@contextlib.contextmanager
 def serve(
     look: Callable[[], Observation | None], host: str = "127.0.0.1", port: int = 0
-) -> Iterator[int]:
-    """Serve the metrics of what ``look`` returns, and yield the port; port 0: any that is free.
+) -> HTTPServer:
+    """Serve the metrics of what ``look`` returns, until the process ends or the server is told to.
 
     Each request calls it, in a thread. Whoever can reach the port can read the figures of the run
-    and the name of its folder. Raises InputError where nobody can listen there.
+    and the name of its folder. Port 0 is any that is free. Raises InputError where nobody can
+    listen there.
     """
     registry = CollectorRegistry()
     registry.register(Figures(look))
     try:
-        server, thread = start_http_server(port, host, registry)
+        return start_http_server(port, host, registry)[0]
     except (OSError, OverflowError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise InputError(
             f"cannot listen on {host}, port {port}: {why}; name another port, or 0 for any"
         ) from error
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _plain(value: str) -> str:
@@ -142,10 +136,8 @@ def _plain(value: str) -> str:
 
 def _run(seen: Observation) -> Iterator[Sample]:
     """The verdict, and the shards by their state."""
-    kind, seconds = (
-        verdict(seen).kind,
-        [one.seconds for one in seen.done if one.seconds is not None],
-    )
+    kind = verdict(seen).kind
+    seconds = [one.seconds for one in seen.done if one.seconds is not None]
     running = [(one.started, one.shard) for one in seen.shards.values()
                if one.state == RUNNING and one.started is not None]  # fmt: skip
     ended = [one.finished for one in seen.done if one.finished is not None]

@@ -60,7 +60,7 @@ class Sighting:
     state: str
     matrices: int  # of its input, as bytes are
     bytes: int
-    attempts: int = 0  # how many tasks have begun it under this plan
+    attempts: int = 0  # how many tasks have begun it
     started: float | None = None  # seconds of Unix time, of the receipt or of the task at work
     finished: float | None = None
     device: DeviceOfNode | None = None
@@ -81,17 +81,6 @@ class Sighting:
         if self.state != DONE or self.started is None or self.finished is None:
             return None
         return max(0.0, self.finished - self.started)
-
-
-@dataclass(frozen=True)
-class Flaw:
-    """Why a summary is not of what lies there, and what to do.
-
-    ``kind`` is ``stale``, where the next run makes it anew by itself, or ``damaged``.
-    """
-
-    kind: str
-    words: str
 
 
 @dataclass(frozen=True)
@@ -121,8 +110,9 @@ class Observation:
     failures: Mapping[str, FailureReason] = field(default_factory=dict)
     # One line each: what cannot be read, or is of another version, and what to do.
     problems: tuple[str, ...] = ()
-    # What keeps the summary from fitting, where there is one that can be read.
-    flaw: Flaw | None = None
+    # What keeps the summary from fitting, where there is one: ``damaged``, or ``unfinished``
+    # where the next run makes it anew by itself.
+    flaw: Verdict | None = None
 
     @cached_property
     def counts(self) -> dict[str, int]:

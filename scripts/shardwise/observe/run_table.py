@@ -86,10 +86,9 @@ class RunTable:
         return rows
 
     @property
-    def slow(self) -> pd.DataFrame:
-        """The devices that are slower than the others of their kind, the worst first."""
-        rows = self.devices[self.devices.slower >= SLOWER] if self.enough else self.devices[:0]
-        return rows.sort_values("slower", ascending=False)
+    def slow(self) -> set[str]:
+        """The devices, by their keys, that are slower than the others of their kind."""
+        return set(self.devices.index[self.devices.slower >= SLOWER]) if self.enough else set()
 
 
 def of(seen: Observation) -> RunTable:
@@ -162,8 +161,4 @@ def _pace(done: pd.DataFrame) -> float | None:
 def _against_the_others(paces: pd.Series) -> pd.Series:
     """Each pace over the median of the others of its kind."""
     known = paces[paces > 0]
-    return (
-        paces.index.to_series()
-        .map(lambda key: known[key] / known.drop(key).median() if key in known else None)
-        .astype(float)
-    )
+    return paces / [known.drop(key, errors="ignore").median() for key in paces.index]

@@ -4,14 +4,13 @@
 and a log outlive a plan; what they say of times before this one was made is of another.
 """
 
-import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -65,8 +64,7 @@ class _LiveFile(msgspec.Struct):
     gauge: Sample | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
+class _Product(NamedTuple):
     """What receipt and product of a shard come to.
 
     ``whole`` is the sighting, where it is done, and ``line`` that of the ledger; else ``flaw`` says
@@ -82,23 +80,9 @@ class _Product:
 _NO_PRODUCT = _Product()
 
 
-@dataclass(frozen=True, slots=True)
-class _Starts:
-    """The journal of a shard: how many attempts, of them under this plan, and when the last began.
+class _LogEnd(NamedTuple):
+    """The end of a log: its last error and its last words, and whether it ended well."""
 
-    A live file counts all of them.
-    """
-
-    every: int = 0
-    count: int = 0
-    last: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _LogEnd:
-    """The end of a log: when it was written, its last error and words, whether it ended well."""
-
-    at: float
     error: str | None
     words: str | None
     well: bool
@@ -139,41 +123,27 @@ class Sightings:
         self._planned = (plan.facts.made.time if plan.facts.made else 0.0) - SKEW_SECONDS
         self._folders = {name: _Folder(results.root / "logs" / name)
                          for name in ("live", "multiply", "shard")}  # fmt: skip
-        # Before the products: a shard that is done has a receipt before its journal goes.
-        begun = self._folders["multiply"].names
         products = _Folder(results.products)
         sightings, flaws, self.ledger_lines = {}, [], {}
         for shard, row in plan.shards.items():
-            name = place(shard)
-            receipt = products.stamp(f"{name}.json")
-            product = self._product(row, receipt, receipt and products.stamp(f"{name}.npy"))
-            sighting = product.whole or self._unfinished(row, product)
-            if f"{name}.starts" in begun and sighting.state not in (DONE, RUNNING):
-                # Done after the folder was listed, it has no live file and no journal any more.
-                late = self._product(row, stamped(results.receipt(shard)), None)
-                product, sighting = (late, late.whole) if late.whole else (product, sighting)
+            product = self._product(row, products, place(shard))
+            sightings[shard] = product.whole or self._unfinished(row, product)
             if product.whole:
                 self.ledger_lines[shard] = product.line
-            if sighting.state == DAMAGED:
-                flaws.append(str(product.flaw))
-            sightings[shard] = sighting
-        more = len(flaws) - _MOST_NAMED
-        self.problems = (
-            *map(one_line, flaws[:_MOST_NAMED]),
-            *([f"… and {more} more shards whose files cannot be used"] if more > 0 else []),
-        )
+            if sightings[shard].state == DAMAGED:
+                flaws.append(one_line(str(product.flaw)))
+        self.problems = tuple(flaws[:_MOST_NAMED])
         return sightings
 
     # The product.
 
-    def _product(self, row: Shard, receipt: _Stamp | None, product: _Stamp | None) -> _Product:
-        if receipt is None:
+    def _product(self, row: Shard, products: "_Folder", name: str) -> _Product:
+        status = products.get(f"{name}.json")
+        if status is None:
             return _NO_PRODUCT
-        if product is None:  # or it came, before its receipt, where the listing had gone by
-            product = stamped(self._plan.results.product(row.shard))
-        return self._cache.get(
-            row.shard, (receipt, product), lambda: self._read_product(row, receipt[0] / 1e9)
-        )
+        # It came before its receipt, maybe where the listing had gone by.
+        stamp = _stamp(status), stamped(f"{products.path}/{name}.npy")
+        return self._cache.get(row.shard, stamp, lambda: self._read_product(row, status.st_mtime))
 
     def _read_product(self, row: Shard, written: float) -> _Product:
         try:
@@ -188,11 +158,9 @@ class Sightings:
         return _Product(self._done(row, receipt), line=ledger.format_line(receipt))
 
     def _done(self, row: Shard, receipt: ProductReceipt) -> Sighting:
-        attempts, device = receipt.attempt, receipt.device
-        if attempts > 1 and (starts := self._starts(row.shard)).every:
-            attempts = max(1, attempts - starts.every + starts.count)  # not those of earlier plans
+        device = receipt.device
         return Sighting(
-            row.shard, DONE, row.stop - row.start, row.bytes, attempts, receipt.started,
+            row.shard, DONE, row.stop - row.start, row.bytes, receipt.attempt, receipt.started,
             receipt.finished, DeviceOfNode(device.name, device.uuid, receipt.node),
             receipt.proof is not None, receipt.timeline, receipt.telemetry, process=receipt.process,
         )  # fmt: skip
@@ -201,67 +169,42 @@ class Sightings:
 
     def _unfinished(self, row: Shard, product: _Product) -> Sighting:
         """How a shard without a whole product stands; the first rule that fits decides."""
-        starts = self._starts(row.shard)
-        task, task_at = self._live(row.shard, starts.every)
+        journal, _ = self._seen("multiply", f"{place(row.shard)}.starts", _journal)
+        attempts, began = journal or (0, None)
+        waiting = Sighting(row.shard, WAITING, row.stop - row.start, row.bytes, attempts)
+        task, task_at = self._live(row.shard, attempts)
         if task and self._at - task_at < FRESH_SECONDS:
-            return self._running(row, starts, task)
-        began = starts.last
+            return _running(waiting, began, task)
         if began is not None and began < self._planned:
             began = None
         if product.flaw and (began is None or began <= product.written):
-            return self._stands(row, DAMAGED, starts)
-        log = self._log("multiply", row.shard, began)
+            return replace(waiting, state=DAMAGED)
+        log, log_at = self._log("multiply", row.shard, began)
         if log and log.error:
-            return self._failed(row, starts, log.error, "multiply", log.at)
-        if began is None:
-            return self._not_begun(row, starts)
-        return self._begun(row, starts, task, max(began, log.at if log else 0.0, task_at), log)
-
-    def _not_begun(self, row: Shard, starts: _Starts) -> Sighting:
-        """How a shard stands that no task has begun to multiply under this plan."""
-        copy = self._log("shard", row.shard, None)
-        if copy and copy.error and not self._plan.results.shard_receipt(row.shard).exists():
-            return self._failed(row, starts, copy.error, "shard", copy.at)
-        return self._stands(row, WAITING, starts)
-
-    def _begun(
-        self, row: Shard, starts: _Starts, task: _LiveFile | None, last: float, log: _LogEnd | None
-    ) -> Sighting:
-        """How a shard stands whose task has told of no error; ``last`` is its last sign of life."""
-        if log and log.well:  # what it had written is gone
-            return self._stands(row, WAITING, starts)
+            return self._failed(waiting, began, log.error, "multiply", log_at)
+        if began is None or (log and log.well):  # what it had written is gone
+            return self._not_begun(waiting)
+        last = max(began, log_at, task_at)
         if self._at - last < FRESH_SECONDS:
-            return self._running(row, starts, task)
+            return _running(waiting, began, task)
         lost = f"no word of it since {units.any_clock(last)}: killed, or lost with its node"
         words = (log and log.words) or lost
-        return self._failed(row, starts, words, "multiply" if log else None, last)
+        return self._failed(waiting, began, words, "multiply" if log else None, last)
 
-    def _stands(self, row: Shard, state: str, starts: _Starts, **more: Any) -> Sighting:
-        matrices = row.stop - row.start
-        return Sighting(row.shard, state, matrices, row.bytes, starts.count, **more)
-
-    def _running(self, row: Shard, starts: _Starts, task: _LiveFile | None) -> Sighting:
-        if task is None:
-            return self._stands(row, RUNNING, starts, started=starts.last)
-        progress, device = None, task.device
-        if task.done is not None and task.matrices:
-            progress = min(1.0, task.done / task.matrices)
-        return self._stands(
-            row, RUNNING, starts,
-            started=starts.last if task.started is None else task.started,
-            device=device and DeviceOfNode(device.name, device.uuid, task.node),
-            progress=progress,
-            gauge=asdict(task.gauge) if task.gauge else None,
-        )  # fmt: skip
+    def _not_begun(self, waiting: Sighting) -> Sighting:
+        """How a shard stands that has nothing to show under this plan: its copy may have failed."""
+        log, at = self._log("shard", waiting.shard, None)
+        if log and log.error and not self._plan.results.shard_receipt(waiting.shard).exists():
+            return self._failed(waiting, None, log.error, "shard", at)
+        return waiting
 
     def _failed(
-        self, row: Shard, starts: _Starts, reason: str, rule: str | None, at: float
+        self, waiting: Sighting, began: float | None, reason: str, rule: str | None, at: float
     ) -> Sighting:
         results = self._plan.results
-        log = str(results.log(rule, row.shard).relative_to(results.root)) if rule else None
+        log = str(results.log(rule, waiting.shard).relative_to(results.root)) if rule else None
         failure = FailureReason(one_line(reason)[:_MOST_LETTERS], log, at)
-        began = starts.last if rule != "shard" else None
-        return self._stands(row, FAILED, starts, started=began, failure=failure)
+        return replace(waiting, state=FAILED, started=began, failure=failure)
 
     # Its other files.
 
@@ -270,72 +213,76 @@ class Sightings:
 
         What the task of an earlier attempt has left is nothing: it was killed.
         """
-        status = self._folders["live"].get(f"{shard}.json")
-        if status is None:
-            return None, 0.0
-        path = self._plan.results.live / f"{shard}.json"
-        task = self._read(path, status, lambda: _live_file(path))
-        if task is None or task.shard != shard or task.attempt < attempts:
-            return None, 0.0
-        return task, status.st_mtime
+        task, at = self._seen("live", f"{shard}.json", _live_file)
+        fits = task is not None and task.shard == shard and task.attempt >= attempts
+        return (task, at) if fits else (None, 0.0)
 
-    def _starts(self, shard: str) -> _Starts:
-        status = self._folders["multiply"].get(f"{place(shard)}.starts")
-        if status is None:
-            return _Starts()
-        path = self._plan.results.starts(shard)
-        return self._read(path, status, lambda: _journal(path, status.st_mtime, self._planned))
-
-    def _log(self, rule: str, shard: str, began: float | None) -> _LogEnd | None:
-        """The log of an attempt, where it is not of an earlier one."""
-        status = self._folders[rule].get(f"{place(shard)}.log")
+    def _log(self, rule: str, shard: str, began: float | None) -> tuple[_LogEnd | None, float]:
+        """The end of the log of an attempt, where it is not of an earlier one, and its time."""
+        end, at = self._seen(rule, f"{place(shard)}.log", lambda path: _end_of(path, shard))
         since = self._planned if began is None else began - _SETTLING_SECONDS
-        if status is None or status.st_mtime < since:
-            return None
-        path = self._plan.results.log(rule, shard)
-        return self._read(path, status, lambda: _end_of(path, status.st_mtime, shard))
+        return (end, at) if at >= since else (None, 0.0)
 
-    def _read(self, path: Path, status: os.stat_result, read: Callable[[], _T]) -> _T:
-        """What a file holds, read where it has changed."""
-        return self._cache.get(str(path), (status.st_mtime_ns, status.st_size), read)
+    def _seen(self, folder: str, name: str, read: Callable[[Path], _T]) -> tuple[_T | None, float]:
+        """What a file in a folder of logs says, and when it was written; read where it has changed.
+
+        None where it is not there.
+        """
+        status = self._folders[folder].get(name)
+        if status is None:
+            return None, 0.0
+        path = f"{self._folders[folder].path}/{name}"
+        return self._cache.get(path, _stamp(status), lambda: read(Path(path))), status.st_mtime
 
 
 class _Folder:
     """The per-shard files of a folder, of which few are asked for: it is listed at the first."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     @cached_property
     def names(self) -> set[str]:
         """All of them, by `place` and suffix."""
         names: set[str] = set()
         with suppress(OSError):
-            for folder in folders(self._path):
-                before = "" if folder == self._path else f"{folder.name}/"
+            for folder in folders(self.path):
+                before = "" if folder == self.path else f"{folder.name}/"
                 names.update(f"{before}{name}" for name in os.listdir(folder))
         return names
 
     def get(self, name: str) -> os.stat_result | None:
         """The facts of a file, named by `place`; None where there is none."""
         try:
-            return os.stat(f"{self._path}/{name}") if name in self.names else None
+            return os.stat(f"{self.path}/{name}") if name in self.names else None
         except OSError:
             return None
 
-    def stamp(self, name: str) -> _Stamp | None:
-        """When it was written, and its size."""
-        status = self.get(name)
-        return status and (status.st_mtime_ns, status.st_size)
+
+def _stamp(status: os.stat_result) -> _Stamp:
+    return status.st_mtime_ns, status.st_size
 
 
-def stamped(file: Path) -> _Stamp | None:
+def stamped(file: Path | str) -> _Stamp | None:
     """When a file was written, in nanoseconds, and its size; None where there is none."""
     try:
-        status = file.stat()
+        return _stamp(os.stat(file))
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size
+
+
+def _running(waiting: Sighting, began: float | None, task: _LiveFile | None) -> Sighting:
+    """A shard whose task is at work, as far as it says how that goes."""
+    if task is None:
+        return replace(waiting, state=RUNNING, started=began)
+    device, progress = task.device, None
+    if task.done is not None and task.matrices:
+        progress = min(1.0, task.done / task.matrices)
+    return replace(
+        waiting, state=RUNNING, started=began if task.started is None else task.started,
+        device=device and DeviceOfNode(device.name, device.uuid, task.node),
+        progress=progress, gauge=asdict(task.gauge) if task.gauge else None,
+    )  # fmt: skip
 
 
 def _live_file(path: Path) -> _LiveFile | None:
@@ -349,29 +296,17 @@ def _live_file(path: Path) -> _LiveFile | None:
     return task if task.schema == live.SCHEMA else None
 
 
-def _journal(path: Path, written: float, planned: float) -> _Starts:
-    """The journal of a shard; a line that cannot be read counts as of when the last was written."""
-    try:
+def _journal(path: Path) -> tuple[int, float | None]:
+    """How many attempts the journal of a shard names, and when the last began, if that is known."""
+    lines: list[bytes] = []
+    last = None
+    with suppress(IntegrityError, IndexError, ValueError):
         lines = (small.read(path) or b"").splitlines()
-    except IntegrityError:
-        return _Starts()
-    times = [_start(line, written) for line in lines]
-    if not times:
-        return _Starts()
-    return _Starts(len(times), sum(time >= planned for time in times), times[-1])
+        last = units.number(float(lines[-1].split(b"\t")[0]))
+    return len(lines), last
 
 
-def _start(line: bytes, otherwise: float) -> float:
-    try:
-        time = float(line.split(b"\t")[0])
-    except ValueError:
-        time = math.nan
-    return time if math.isfinite(time) else otherwise
-
-
-def _end_of(path: Path, at: float, shard: str) -> _LogEnd:
+def _end_of(path: Path, shard: str) -> _LogEnd:
     text = logs.read_tail(path)
-    errors = logs.find_errors(text)
-    return _LogEnd(
-        at, errors[-1] if errors else None, logs.find_last_words(text), logs.ended_well(text, shard)
-    )
+    error = (logs.find_errors(text) or [None])[-1]
+    return _LogEnd(error, logs.find_last_words(text), logs.ended_well(text, shard))

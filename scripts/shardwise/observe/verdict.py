@@ -3,7 +3,6 @@
 from shardwise import host
 from shardwise.errors import one_line, some
 from shardwise.observe.observation import DAMAGED, FAILED, RUNNING, Observation, Verdict
-from shardwise.observe.shards import stamped
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger
 from shardwise.records.receipts import SumReceipt
@@ -59,17 +58,12 @@ def _damaged(seen: Observation, plan: Plan) -> Verdict:
 def _without_sum(seen: Observation) -> Verdict:
     begin = f"all {len(seen.shards)} shards are done, but"
     if seen.flaw:
-        word, kind = {"stale": ("Not finished", "unfinished")}.get(
-            seen.flaw.kind, ("Damaged", "damaged")
-        )
-        words = f"{word}: {begin} the sum is not of them: {seen.flaw.words}."
-        return Verdict(kind, one_line(words))
+        word = "Damaged" if seen.flaw.kind == "damaged" else "Not finished"
+        words = f"{word}: {begin} {seen.flaw.words}."
+        return Verdict(seen.flaw.kind, one_line(words))
     for rule in ("ledger", "reduce"):
         if failure := seen.failures.get(rule):
             return Verdict("failed", f"Not finished: {begin} {rule} failed: {failure.reason}.")
-    if stamped(seen.results.summary):
-        own = [text for text in seen.problems if seen.results.summary.name in text]
-        return Verdict("damaged", f"Damaged: {begin} {''.join(own[:1])}.")
     return Verdict("unfinished", f"Not finished: {begin} they are not summed yet.")
 
 
@@ -80,11 +74,9 @@ def _of_sum(seen: Observation, plan: Plan, summary: SumReceipt) -> Verdict:
             why = "verify is false in the config; set it to true and run snakemake again"
         elif plan.problem.result is not None:
             why = "a function of your own makes the products, and only you know what is right"
-        elif unproven:
+        else:
             named = some(unproven, _MOST_NAMED)
             why = f"{len(unproven)} of {len(seen.shards)} shards ({named}) have no proof"
-        else:
-            why = "its summary does not say that it was"
         words = f"The sum is whole, but nothing has proven it: {why}."
         return Verdict("unproven", f"{words} {_UNREAD}")
     begin = f"all {len(seen.shards)} shards have proven their products"

@@ -5,16 +5,13 @@ markup, and no character gets through that a terminal obeys.
 """
 
 import json
-import logging
 import math
 import os
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from rich.columns import Columns
@@ -24,15 +21,12 @@ from rich.segment import SegmentLines
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.errors import IntegrityError, one_line
-from shardwise.files import small
+from shardwise.errors import one_line
 from shardwise.observe import status
-from shardwise.observe.folder import Observer
+from shardwise.observe.folder import Observer, read_command
 from shardwise.observe.observation import DAMAGED, DONE, FAILED, RUNNING, WAITING
 from shardwise.observe.status import Look, failures
 from shardwise.units import any_clock, decimal, human_bytes, seconds
-
-log = logging.getLogger(__name__)
 
 _LINE_SECONDS = 10.0
 _OUTPUT_WIDTH = 200
@@ -178,7 +172,7 @@ def _figure(value: float | None, scale: float, unit: str, before: str = "") -> s
 
 
 class InPlace:
-    """The whole terminal, drawn anew; the last picture stays behind."""
+    """The whole terminal, drawn anew at each look; the last picture stays behind."""
 
     def __init__(self) -> None:
         self._live = Live(console=_console(), screen=True, auto_refresh=False,
@@ -186,40 +180,24 @@ class InPlace:
         self._last: Look | None = None
 
     def __enter__(self) -> "InPlace":
-        """Take the terminal; draw in a new size, and let Ctrl-Z give it to the shell meanwhile."""
-        signal.signal(signal.SIGWINCH, lambda *_: self._draw())
-        signal.signal(signal.SIGTSTP, self._sleep)
+        """Take the terminal."""
         self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         """Give the terminal back, and leave the last picture there."""
-        for number in (signal.SIGWINCH, signal.SIGTSTP):
-            signal.signal(number, signal.SIG_DFL)
         with suppress(OSError, ValueError):  # the terminal may be gone, which is no failure
             self._live.stop()
             if self._last is not None:
                 _show(self._last)
 
     def show(self, look: Look) -> None:
-        """Draw it."""
-        self._last = look
-        self._draw()
-
-    def _draw(self) -> None:
-        if self._last:
-            console = self._live.console
-            drawn = draw(self._last, console, console.height - 2)
-            self._live.update(Group(drawn, _LEAVE), refresh=True)
-
-    def _sleep(self, *_: object) -> None:
-        self._live.stop()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self._live.start()
-        self._draw()
+        """Draw it, in whatever size the terminal has now."""
+        self._last, console = look, self._live.console
+        self._live.update(Group(draw(look, console, console.height - 2), _LEAVE), refresh=True)
 
 
-class Lines:
+class Lines(AbstractContextManager["Lines"]):
     """A line when something has changed, not too often: for logs and pipes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -228,10 +206,6 @@ class Lines:
         self._failed: set[tuple[str, str]] = set()
         self._at: float | None = None
         self._last: Look | None = None
-
-    def __enter__(self) -> "Lines":
-        """Take nothing."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Write the state at the end, however short ago the last line was."""
@@ -300,19 +274,6 @@ def _show(look: Look) -> None:
     _print(_ending(look))
 
 
-@contextmanager
-def served(root: Path, address: tuple[str, int] | None) -> Iterator[Observer]:
-    """Look at a results folder; meanwhile the last look is served at ``(host, port)``, if given."""
-    observer = Observer(root)
-    with ExitStack() as stack:
-        if address is not None:
-            from shardwise.observe import metrics  # here: who only looks needs no server
-
-            port = stack.enter_context(metrics.serve(lambda: observer.last, *address))
-            log.info("metrics: http://%s:%d/metrics", address[0], port)
-        yield observer
-
-
 def follow(observer: Observer, view: View, interval: float, stay: bool = False) -> None:
     """Show a run until it has ended, unless this is to stay.
 
@@ -329,15 +290,10 @@ def follow(observer: Observer, view: View, interval: float, stay: bool = False) 
             time.sleep(min(max(interval, _SHARE_OF_TIME * took), _MOST_SECONDS))
 
 
-def _ending(look: Look) -> Iterator[str]:
+def _ending(look: Look) -> list[str]:
     """The command that goes on, where there is something left to do and a run has left it."""
-    if look.ended:
-        return
-    with suppress(IntegrityError):
-        command = small.read(look.seen.results.command, follow=False)
-        if command:
-            yield "To go on where the run has ended:"
-            yield f"  {command.decode(errors='replace').strip()}"
+    command = "" if look.ended else read_command(look.seen.results)
+    return ["To go on where the run has ended:", f"  {command}"] if command else []
 
 
 def _console() -> Console:

@@ -123,16 +123,12 @@ def test_cupy_and_driver(
     assert asked.uuids == (["GPU-0"] if level == OK else [])
 
 
-def test_a_machine_without_a_driver_computes_with_numpy() -> None:
-    """No fault, unless the config wants cupy."""
+def test_where_no_gpu_is_wanted_or_there() -> None:
+    """No fault without a driver, unless the config wants cupy; under numpy nothing is looked at."""
     without = {"cuda": lambda: None, "cupy": dict}
     assert codes(look(**without)) == []
     assert "computing with NumPy" in named(look(**without), "driver")[0].text
     assert codes(look(backend="cupy", **without)) == [2]
-
-
-def test_under_numpy_no_device_is_looked_at() -> None:
-    """What the config does not use keeps nothing from running."""
     (found,) = look(device(0), backend="numpy", ask_all=Asked({"GPU-0": Reply(1, "", "broken")}))
     assert (found.name, found.level) == ("backend", NOTE)
 
@@ -157,13 +153,9 @@ def test_a_device_that_does_not_compute(answer: Reply, code: int, words: str) ->
 
 
 CUPY = """
-import os, numpy
 from types import SimpleNamespace as Name
+from numpy import ones
 cuda = Name(runtime=Name(runtimeGetVersion=lambda: 12080))
-def ones(shape, dtype):
-    if os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1":
-        raise RuntimeError("lost")
-    return numpy.ones(shape, dtype)
 """
 
 
@@ -240,16 +232,13 @@ def test_what_slurm_granted_to_this_job(job: str | None, can_be_used: list[str])
     assert codes(found) == ([] if can_be_used else [75])
 
 
-GRANTED = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0"}
-
-
 def test_what_is_granted_is_not_waited_for() -> None:
-    """A full device is worth a note; a lost device is a fault."""
-    found = look(device(0, free=2), environ=GRANTED)
+    """A full device is tried all the same; a lost device is a fault."""
+    granted = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0"}
+    found = look(device(0, free=2), environ=granted)
     assert (codes(found), usable(found)) == ([], ["GPU-0"])
-    assert "fills it: 8.0 GiB should be free; a task does not" in named(found, "GPU 0")[1].text
     lost = Asked({"GPU-0": Reply(1, '{"cuda": 12080}\n', "lost")})
-    assert codes(look(device(0), environ=GRANTED, ask_all=lost)) == [75]
+    assert codes(look(device(0), environ=granted, ask_all=lost)) == [75]
 
 
 @pytest.mark.parametrize("value", ["", "7", "GPU-none", "0,0"])
@@ -283,32 +272,14 @@ def zombie() -> Iterator[int]:
     process.wait()
 
 
-def test_who_a_process_is() -> None:
-    """User, start and command of this very process."""
-    me = gpus.describe(os.getpid())
-    assert me is not None
-    assert (me["pid"], me["parent"], me["zombie"]) == (os.getpid(), os.getppid(), False)
-    assert me["user"] == leases.user_name(os.getuid())
-    assert os.path.basename(sys.executable) in me["command"] or "pytest" in me["command"]
-    line = [sys.executable, "-c", "input(1)", "a b"]
-    child = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        assert child.stdout.read(1) == b"1"  # by now the kernel knows its command line
-        found = gpus.describe(child.pid)
-        assert found["command"].endswith(" 'input(1)' 'a b'")
-        assert found["since"] >= me["since"]
-    finally:
-        child.communicate(b"\n")
-    assert gpus.describe(child.pid) is None
-
-
 def test_the_holders_of_a_device(zombie: int) -> None:
     """A visible process, one of another container, and a zombie, each with its memory."""
     processes = (Process(os.getpid(), 2 * GIB), Process(2**22 + 1, 3 * GIB), Process(zombie, GIB))
     found = look(device(0, free=74, processes=processes))
     visible, hidden, dead = named(found, "GPU 0")[1:]
-    assert f"held by process {os.getpid()} of " in visible.text
+    assert f"held by process {os.getpid()} of {leases.user_name(os.getuid())}" in visible.text
     assert ", 2.0 GiB (" in visible.text
+    assert "pytest" in visible.text or os.path.basename(sys.executable) in visible.text
     assert "process 4194305, 3.0 GiB: not visible here" in hidden.text
     assert dead.text.startswith(f"held by a zombie: process {zombie} of ")
     assert f"process {os.getpid()}" in dead.cure

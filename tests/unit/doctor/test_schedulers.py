@@ -2,16 +2,13 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from shardwise.doctor import schedulers
 from shardwise.doctor.findings import NOTE, OK, Deadline, Finding, Reply
 
-from tests import processes
-from tests.doctor import Once
 from tests.factories import ROOT
 
 SINFO = """\
@@ -61,48 +58,47 @@ def everything(name: str) -> str:
     return f"/usr/bin/{name}"
 
 
-def ask_slurm(said: dict[str, str | Reply]) -> dict[str, Finding]:
-    """The findings about a Slurm that says this, by their names."""
-    found = schedulers.slurm(Deadline(9), answers({**SLURM, **said}), everything)
-    return {finding.name: finding for finding in found}
+def ask_slurm(said: dict[str, str | Reply]) -> list[Finding]:
+    """The findings about a Slurm that says this."""
+    return list(schedulers.slurm(Deadline(9), answers({**SLURM, **said}), everything))
 
 
-def ask_grid_engine(
-    said: dict[str, str | Reply], which: Callable[[str], str | None] = everything
-) -> list[Finding]:
+def ask_grid_engine(said: dict[str, str | Reply]) -> list[Finding]:
     """The findings about a Grid Engine that says this."""
-    return list(schedulers.grid_engine(Deadline(9), answers({**GRID_ENGINE, **said}), which))
+    return list(schedulers.grid_engine(Deadline(9), answers({**GRID_ENGINE, **said}), everything))
 
 
 def test_the_gpus_of_slurm() -> None:
     """By kind; a node in two partitions is counted once."""
-    found = ask_slurm({})
-    assert [f.level for f in found.values()] == [OK, OK, OK, NOTE]
-    assert found["gpus"].text == "gpu:a100:4 on 2 nodes; gpu:h200:2,gpu:mig:7 on 1 node"
-    kinds = asdict(found["gpus"])["facts"]["kinds"]  # as the section hands it on
+    slurm, gpus, types, nodes = ask_slurm({})
+    assert [f.level for f in (slurm, gpus, types, nodes)] == [OK, OK, OK, NOTE]
+    assert gpus.text == "gpu:a100:4 on 2 nodes; gpu:h200:2,gpu:mig:7 on 1 node"
+    kinds = asdict(gpus)["facts"]["kinds"]  # as the section hands it on
     assert json.loads(json.dumps(kinds)) == {"gpu:a100:4": 2, "gpu:h200:2,gpu:mig:7": 1}
-    assert found["mpi types"].facts["types"] == ["pmix", "none", "pmi2"]
-    assert found["slurm"].facts["answers"]
+    assert types.facts["types"] == ["pmix", "none", "pmi2"]
+    assert slurm.facts["answers"]
 
 
 def test_slurm_without_gpus_or_our_way_to_start_ranks() -> None:
     """Notes with what to change: jobs would be refused."""
-    found = ask_slurm({"sinfo --Node": "n1|(null)", "srun": "none"})
-    assert "offers no gpu" in found["gpus"].text
-    assert 'mpi: "mpiexec"' in found["mpi types"].cure
+    _, gpus, types, _ = ask_slurm({"sinfo --Node": "n1|(null)", "srun": "none"})
+    assert "offers no gpu" in gpus.text
+    assert 'mpi: "mpiexec"' in types.cure
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("ask", "command", "answer", "words"),
     [
-        (Reply(1, "", "sinfo: error: Unable to contact slurm controller"), "contact"),
-        (Reply(127, "", "No such file or directory: 'sinfo'"), "No such file"),
-        (Reply(None, "", ""), "no answer in time"),
+        (ask_slurm, "sinfo --Node", Reply(1, "", "sinfo: error: Unable to contact"), "contact"),
+        (ask_slurm, "sinfo --Node", Reply(127, "", "No such file: 'sinfo'"), "No such file"),
+        (ask_slurm, "sinfo --Node", Reply(None, "", ""), "no answer in time"),
+        (ask_grid_engine, "qconf -sc", Reply(1, "", "error: select\nunable to send"), "unable"),
+        (ask_grid_engine, "qconf -sc", Reply(None, "", ""), "no answer in time"),
     ],
 )
-def test_a_silent_slurm(answer: Reply, words: str) -> None:
-    """A controller that is away, or a client of no cluster: the main job runs here without it."""
-    (found,) = ask_slurm({"sinfo --Node": answer}).values()
+def test_a_silent_scheduler(ask, command, answer: Reply, words: str) -> None:
+    """A master that is away, or a client of no cluster: the main job runs here without it."""
+    (found,) = ask({command: answer})
     assert (found.level, found.code) == (NOTE, 0)
     assert words in found.text
 
@@ -130,40 +126,3 @@ def test_other_clusters_of_grid_engine() -> None:
     assert "it cannot give GPUs" in bare.text
     assert "uge_gpu of profiles/uge/config.yaml" in bare.cure
     assert "\n    uge_gpu: " in (ROOT / "profiles" / "uge" / "config.yaml").read_text()
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (Reply(1, "", "error: commlib error: got select error\nunable to send"), "unable"),
-        (Reply(None, "", ""), "no answer in time"),
-        (Reply(1, "", "critical error: Please set … SGE_ROOT."), "Please set … SGE_ROOT"),
-    ],
-)
-def test_a_silent_grid_engine(answer: Reply, words: str) -> None:
-    """As with Slurm. Hosts that only run jobs may not ask it, and need not."""
-    (found,) = ask_grid_engine({"qconf -sc": answer})
-    assert (found.level, found.code) == (NOTE, 0)
-    assert words in found.text
-
-
-@pytest.fixture
-def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A Slurm whose sinfo hangs, with a child, and does not end when it is asked to."""
-    pids = tmp_path / "pids"
-    program = tmp_path / "bin" / "sinfo"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\ntrap '' TERM\nsleep 600 &\necho $$ $! > {pids}\nwait\nwait\n")
-    program.chmod(0o755)
-    (program.parent / "sbatch").symlink_to(sys.executable)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    yield pids
-    processes.kill([int(pid) for pid in pids.read_text().split()])
-
-
-def test_a_scheduler_that_hangs_is_left_in_time(hanging: Path) -> None:
-    """It and what it started are ended; jobs on this machine do without it."""
-    (found,) = schedulers.slurm(Once(hanging))
-    assert (found.level, found.code) == (NOTE, 0)
-    ended = [int(pid) for pid in hanging.read_text().split()]
-    processes.until(lambda: not processes.living(ended))

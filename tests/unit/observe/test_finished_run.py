@@ -40,18 +40,14 @@ def test_a_matrix_that_the_stack_lacks(run, matrix):
         run.product(matrix)
 
 
-def test_a_run_that_kept_sums_has_no_products(tmp_path):
-    """The error names the config key."""
-    finished(tmp_path, STACK, shards=2, keep="sum")
+def test_what_a_run_has_not_kept_is_refused_with_what_to_do(tmp_path):
+    """Products where it kept sums, a sum where it made none."""
+    finished(tmp_path, STACK, ("mean",), shards=2, keep="sum")
+    run = shardwise.open(tmp_path / "results")
     with pytest.raises(InputError, match="set keep: products"):
-        shardwise.open(tmp_path / "results").product(0)
-
-
-def test_a_run_without_a_sum(tmp_path):
-    """The error names the statistics that there are."""
-    finished(tmp_path, STACK, ("min",), shards=2)
-    with pytest.raises(InputError, match="lists min; add sum"):
-        assert shardwise.open(tmp_path / "results").sum
+        run.product(0)
+    with pytest.raises(InputError, match="lists mean; add sum"):
+        assert run.sum
 
 
 def test_a_run_that_has_not_finished(tmp_path):

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from shardwise.observe import shards
 from shardwise.observe.folder import Observer
 from shardwise.observe.observation import (
     DAMAGED,
@@ -23,6 +22,7 @@ from shardwise.records import ledger
 from shardwise.records.timeline import PHASES
 
 from tests import factories, pretend
+from tests.unit.observe.test_audit import finished
 
 NOW = pretend.NOW
 
@@ -100,7 +100,7 @@ def test_a_shard_that_is_done_is_as_its_receipt_says(tmp_path):
 
 
 def test_a_run_of_this_version_is_seen(tmp_path):
-    """What the stages themselves write is read: all done by the CPU, proven, not summed yet."""
+    """What the stages themselves write is read: all done by the CPU, proven; summed only then."""
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 3, 3)), shards=2))
     ledger.write(made)
     seen = Observer(made.results.root).look()
@@ -110,6 +110,8 @@ def test_a_run_of_this_version_is_seen(tmp_path):
     assert (
         verdict(seen).words == "Not finished: all 2 shards are done, but they are not summed yet."
     )
+    made = finished(tmp_path / "summed", factories.stack((4, 3, 3)), shards=2)
+    assert verdict(Observer(made.results.root).look()).kind == "proven"
 
 
 # What is not done.
@@ -231,37 +233,6 @@ def test_a_damaged_shard_is_named(tmp_path, harm, said):
     assert f"rm -f {made.root}/products/00000.json" in told.words
 
 
-@pytest.mark.parametrize("lacks", [("00000.npy",), ("00000.npy", "00000.json")])
-def test_a_shard_that_is_done_while_the_folder_is_listed_is_done(tmp_path, monkeypatch, lacks):
-    """Its product came before its receipt; its live file, and maybe its journal, are gone."""
-    made = pretend.run(tmp_path, shards=2, devices=1)
-    journal = made.plan.results.starts("00000")
-    touch(journal, f"{NOW - 9}\n", NOW - 9)
-
-    class Late(shards._Folder):
-        @property
-        def names(self):
-            names = super().names
-            if self._path.name == "products":
-                journal.unlink(missing_ok=True)
-                names = names.difference(lacks)
-            return names
-
-    monkeypatch.setattr(shards, "_Folder", Late)
-    assert state(look(made)) == DONE
-
-
-def test_attempts_under_an_earlier_plan_do_not_count(tmp_path):
-    """The journal of a shard outlives its plan: a new plan is no failure."""
-    made = pretend.run(tmp_path, shards=2, devices=1)
-    factories.rewritten(made.plan.results.receipt("00000"), attempt=3)
-    old, new = NOW - 10**8, NOW - 100
-    journal = made.plan.results.starts("00000")
-    for times, attempts in (((old, old, new), 1), ((old, new, new), 2), ((new, new, new), 3)):
-        touch(journal, "".join(f"{at}\n" for at in times), NOW - 50)
-        assert Observer(made.root).look(NOW).shards["00000"].attempts == attempts
-
-
 def test_a_live_file_of_an_earlier_attempt_says_nothing(tmp_path):
     """The task that left it was killed; the one that is at work now has not spoken yet."""
     made = undone(tmp_path)
@@ -282,48 +253,27 @@ def test_a_damaged_shard_that_is_begun_again_is_running(tmp_path):
     assert state(look(made)) == RUNNING
 
 
-@pytest.mark.parametrize("throttled", [None, [], ["power_cap"]])
-def test_throttles_that_nobody_tells_are_not_none_at_all(tmp_path, throttled):
-    """Null is not known, an empty list is none: both stay as they are."""
-    made = undone(tmp_path)
-    said = {"schema": 1, "shard": "00000", "gauge": {"throttled": throttled, "power_watts": 4e2}}
-    live(made, json.dumps(said))
-    one = look(made).shards["00000"]
-    assert (one.state, one.gauge["power_watts"]) == (RUNNING, 400.0)
-    assert one.gauge["throttled"] == (throttled if throttled is None else tuple(throttled))
-
-
 # The sum.
 
 
-def test_a_run_that_is_proven_says_so_in_a_sentence(tmp_path):
-    """The verdict of a whole run is that the sum is right, and what was not done for that."""
-    made = pretend.run(tmp_path, shards=4, devices=2)
-    ledger.read(made.plan)  # the folder is one that the reduce itself would take
+@pytest.mark.parametrize(
+    ("parts", "kind", "words"),
+    [
+        ({}, "proven", "The sum is right: all 12 shards have proven their products"),
+        ({"verify": False}, "unproven", "nothing has proven it: verify is false"),
+        ({"unproven": 1}, "unproven", "1 of 12 shards"),
+        ({"waiting": 1}, "unfinished", "Not finished: 11 of 12 shards are done."),
+        ({"running": 2, "failed": 3, "waiting": 1}, "failed",
+         "Not finished: 6 of 12 shards are done, 2 running, 3 failed."),
+    ],
+)  # fmt: skip
+def test_the_verdict_is_a_sentence(tmp_path, parts, kind, words):
+    """Whether the sum is right, why nothing has proven it, or what is done and what is not."""
+    made = pretend.run(tmp_path, shards=12, **parts)
     told = verdict(look(made))
-    assert told.kind == "proven"
-    assert told.words.startswith("The sum is right: all 4 shards have proven their products")
-    assert "make verify" in told.words
-
-
-def test_what_nothing_has_proven_is_told_with_the_reason(tmp_path):
-    """Without proofs the sum is unproven, and the config key that is why is named."""
-    told = verdict(look(pretend.run(tmp_path, shards=2, verify=False)))
-    assert told.kind == "unproven"
-    assert "verify is false" in told.words
-    told = verdict(look(pretend.run(tmp_path / "x", shards=3, unproven=1)))
-    assert told.kind == "unproven"
-    assert "1 of 3 shards" in told.words
-
-
-def test_an_unfinished_run_is_counted(tmp_path):
-    """The verdict counts what is done, what runs and what failed."""
-    made = pretend.run(tmp_path, shards=12, running=2, failed=3, waiting=1)
-    told = verdict(look(made))
-    assert told.kind == "failed"
-    assert told.words == "Not finished: 6 of 12 shards are done, 2 running, 3 failed."
-    told = verdict(look(pretend.run(tmp_path / "x", shards=3, waiting=1)))
-    assert told == type(told)("unfinished", "Not finished: 2 of 3 shards are done.")
+    assert told.kind == kind
+    assert words in told.words
+    assert ("make verify" in told.words) == (kind in ("proven", "unproven"))
 
 
 @pytest.mark.parametrize(
@@ -369,37 +319,24 @@ def test_a_stage_that_failed_is_told(tmp_path, rule):
     assert (rule in look(made).failures) == (rule == "reduce")
 
 
-def test_the_failure_of_a_dispatch_is_told_while_shards_are_missing(tmp_path):
-    """The one job for all shards is spoken of as long as some are not done."""
-    made = pretend.run(tmp_path, shards=3, waiting=1, devices=1)
-    touch(made.plan.results.log("pool"), "2026-11-18 10:00:00,000 ERROR nobody\n", NOW)
-    assert "pool: nobody" in verdict(look(made)).words
-    whole = pretend.run(tmp_path / "x", shards=3, devices=1)
-    touch(whole.plan.results.log("pool"), "2026-11-18 10:00:00,000 ERROR nobody\n", NOW)
-    assert look(whole).failures == {}
+def test_the_one_job_for_all_has_failed_while_shards_are_missing(tmp_path):
+    """Unless these tell why themselves, or have been at work since: then it was of another run."""
 
+    def failures(folder, said="nobody", at=NOW, **parts):
+        made = pretend.run(tmp_path / folder, shards=3, devices=1, **parts)
+        lines = (said.format(*made.roles["failed"]), "of 3 shards 1 failed; 2 are whole")
+        text = "".join(f"2026-11-18 10:00:00,000 ERROR {line}\n" for line in lines)
+        touch(made.plan.results.log("pool"), text, at)
+        seen = look(made)
+        told = "pool: of 3 shards 1 failed" in verdict(seen).words
+        assert told == bool(seen.failures)
+        return seen.failures.keys()
 
-def test_the_failure_of_an_earlier_dispatch_is_not_told_of_the_next_one(tmp_path):
-    """Where shards have been at work since it ended, the one job for all was of another run."""
-    made = pretend.run(tmp_path, shards=3, running=1, devices=1)
-    log = made.plan.results.log("pool")
-    touch(log, "2026-11-18 10:00:00,000 ERROR nobody\n", NOW - 3000)
-    assert look(made).failures == {}
-    os.utime(log, (NOW, NOW))
-    assert look(made).failures["pool"].reason == "nobody"
-
-
-def test_a_dispatch_that_names_its_shards_is_not_told_beside_them(tmp_path):
-    """What failed is told once: by the shards, not by the one job for all that sums them up."""
-    made = pretend.run(tmp_path, shards=3, failed=1, devices=1)
-    (shard,) = made.roles["failed"]
-    lines = (f"shard {shard}: out of memory (log: logs/multiply/{shard}.log)",
-             "of 3 shards 1 failed; 2 are whole")  # fmt: skip
-    text = "".join(f"2026-11-18 10:00:00,000 ERROR {line}\n" for line in lines)
-    touch(made.plan.results.log("pool"), text, NOW)
-    seen = look(made)
-    assert seen.failures == {}
-    assert verdict(seen).words == "Not finished: 2 of 3 shards are done, 1 failed."
+    assert failures("missing", waiting=1) == {"pool"}
+    assert not failures("whole")
+    assert failures("running", running=1)
+    assert not failures("since", running=1, at=NOW - 3000)
+    assert not failures("named", "shard {0}: no (log: logs/multiply/{0}.log)", failed=1)
 
 
 # The folder.

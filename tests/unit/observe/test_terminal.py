@@ -114,9 +114,10 @@ def whole_picture(shown: bytes) -> bool:
     return b"Devices" in last and b"Ctrl-C" in last
 
 
-def test_it_fits_a_new_size_and_leaves_the_terminal_as_it_was(going_on: Path) -> None:
-    """Drawn in place, again when the size changes; Ctrl-C gives all back, and a last picture."""
-    with Terminal(going_on, "--interval", 600) as shell:
+@pytest.mark.parametrize("leave", ["ctrl-c", "sigterm"])
+def test_it_fits_a_new_size_and_leaves_the_terminal_as_it_was(going_on: Path, leave: str) -> None:
+    """Drawn in place, again when the size changes; in the end all is back, and a last picture."""
+    with Terminal(going_on, "--interval", 0.2) as shell:
         first = shell.until(whole_picture)
         assert ENTER in first
         assert HIDE in first
@@ -127,40 +128,18 @@ def test_it_fits_a_new_size_and_leaves_the_terminal_as_it_was(going_on: Path) ->
             shell.until(lambda shown: whole_picture(shown) and max(map(len, drawn(shown))) <= 40)
         )
         assert len(narrow) <= 20
-        os.write(shell.master, b"\x03")
-        assert shell.end() == 130
+        if leave == "ctrl-c":
+            os.write(shell.master, b"\x03")
+            assert shell.end() == 130
+        else:
+            shell.process.terminate()
+            assert shell.end() == 128 + signal.SIGTERM
         assert termios.tcgetattr(shell.slave) == shell.before
         rest = shell.seen.split(LEAVE)
         assert len(rest) == 2
         assert SHOW in rest[0]
         assert "shardwise" in rest[1].decode()
         assert "Traceback" not in rest[1].decode()
-
-
-def test_sigterm_gives_the_terminal_back(going_on: Path) -> None:
-    """As after Ctrl-C, with the code of that signal."""
-    with Terminal(going_on) as shell:
-        shell.until(whole_picture)
-        shell.process.terminate()
-        assert shell.end() == 128 + signal.SIGTERM
-        assert LEAVE in shell.seen
-        assert termios.tcgetattr(shell.slave) == shell.before
-
-
-def test_it_can_be_put_to_sleep(going_on: Path) -> None:
-    """Ctrl-Z gives the terminal to the shell; later it draws again."""
-    with Terminal(going_on, "--interval", 600) as shell:
-        shell.until(whole_picture)
-        os.write(shell.master, b"\x1a")
-        shell.until(lambda shown: LEAVE in shown)
-        _, status = os.waitpid(shell.process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-        assert termios.tcgetattr(shell.slave) == shell.before
-        shell.process.send_signal(signal.SIGCONT)
-        assert ENTER in shell.until(whole_picture)
-        os.write(shell.master, b"\x03")
-        assert shell.end() == 130
-        assert termios.tcgetattr(shell.slave) == shell.before
 
 
 def test_it_ends_with_the_run_and_knows_no_colour(

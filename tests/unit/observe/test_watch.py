@@ -71,18 +71,14 @@ def text(look: Look, width: int, height: int | None = None, encoding: str = "utf
 
 
 def test_counts_bytes_and_rates() -> None:
-    """Half of a running shard is half of its bytes; the rate is that of the last minutes."""
+    """Half of a running shard is half of its bytes; what is left goes at the last minutes' rate."""
     look = busy()
     assert look.counts == {"done": 10, "running": 2, "failed": 1, "waiting": 8, "damaged": 1}
     assert look.done_bytes == 11 * 10 * GIB
     assert look.all_bytes == 22 * 10 * GIB
     # Ten shards in 50 s, a gap of 5 s, then half of two shards in 5 s.
     assert look.rate == pytest.approx(110 * GIB / 60)
-
-
-def test_the_time_left_is_the_bytes_left_over_the_rate_of_the_last_minutes() -> None:
-    """Halves of two running shards and eight that wait; failed and damaged ones are not in it."""
-    look = busy()
+    # Halves of two running shards and eight that wait; failed and damaged ones are not in it.
     assert look.left == pytest.approx(9 * 10 * GIB / look.rate)
     assert status.look(observation("done", "done", "failed")).left == 0.0
     assert status.look(observation()).left is None
@@ -117,19 +113,21 @@ def test_the_headline_says_running_while_all_goes_well(states: tuple[str, ...], 
     assert replace(status.look(observation(*states)), verdict=verdict).headline.startswith(words)
 
 
-def test_the_end_is_not_promised_where_it_is_not_known() -> None:
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        ("running waiting", "time left unknown: nothing was done in the last minutes"),
+        ("waiting waiting", "time left unknown: nothing was done in the last minutes"),
+        ("done failed", "what is left has to be run again"),
+        ("done", "all shards are done; the sum is next"),
+    ],
+)
+def test_the_end_is_not_promised_where_it_is_not_known(states: str, words: str) -> None:
     """Instead of a time it says why there is none."""
-    for states in (("running", "waiting"), ("waiting", "waiting")):
-        seen = observation(*states)
-        silent = {name: replace(one, progress=None) for name, one in seen.shards.items()}
-        unknown = status.look(replace(seen, shards=silent))
-        assert when_done(unknown) == "time left unknown: nothing was done in the last minutes"
-    failed = status.look(observation("done", "failed"))
-    assert when_done(failed) == "what is left has to be run again"
-    summing = replace(
-        status.look(observation("done")), verdict=observations.Verdict("unfinished", "")
-    )
-    assert when_done(summing) == "all shards are done; the sum is next"
+    seen = observation(*states.split())
+    silent = {name: replace(one, progress=None) for name, one in seen.shards.items()}
+    look = status.look(replace(seen, shards=silent))
+    assert when_done(replace(look, verdict=observations.Verdict("unfinished", ""))) == words
 
 
 # Pictures.
@@ -137,7 +135,7 @@ def test_the_end_is_not_promised_where_it_is_not_known() -> None:
 
 def test_a_picture_of_80_columns() -> None:
     """Headline, bar, counts, rate, time left; then devices, failures and what is barred."""
-    lines = text(busy(), 79).splitlines()
+    lines = text(busy(problems=("the plan is odd",)), 79).splitlines()
     assert re.fullmatch(r"shardwise results/big +\d\d:\d\d:\d\d", lines[0])
     assert lines[1] == "Running: 10 of 22 shards are done, 1 have failed so far."
     assert re.fullmatch(r"\[█+▓+x+!+░+\]  50 %", lines[3])
@@ -151,6 +149,9 @@ def test_a_picture_of_80_columns() -> None:
         "Failed, the last first",
         "  00012  out of memory",
         "    log: logs/multiply/00012.log",
+        "",
+        "Remarks",
+        "  the plan is odd",
     ]
 
 
@@ -161,12 +162,6 @@ def test_a_picture_fits_its_terminal(width: int, height: int | None) -> None:
     lines = text(busy(quarantined=barred(9), problems=("x" * 300,)), width, height).split("\n")
     assert max(map(cell_len, lines)) <= width
     assert height is None or len(lines) <= height
-
-
-def test_a_remark_alone_is_shown() -> None:
-    """Where nothing runs and nothing has failed, too."""
-    seen = observation("done", "waiting", problems=("the plan is odd",))
-    assert text(status.look(seen), 79).splitlines()[-2:] == ["Remarks", "  the plan is odd"]
 
 
 def barred(count: int) -> tuple[Entry, ...]:
@@ -209,36 +204,23 @@ def test_lines_come_when_something_changed_and_not_too_often(
     """One at once, none for ten seconds, none where nothing is new; the last state at the end."""
     now = [0.0]
     view = watchs.Lines(lambda: now[0])
-    one, two = busy(), replace(busy(), counts=busy().counts | {"done": 11, "waiting": 7})
-    three = replace(two, counts=two.counts | {"done": 12, "waiting": 6})
+    looks = [replace(busy(), counts=busy().counts | {"done": n, "waiting": 18 - n})
+             for n in (10, 11, 12, 13)]  # fmt: skip
+    shown = []
     with view:
-        for now[0], look, new in (
-            (0.0, one, 2), (5.0, two, 0), (10.0, two, 1), (30.0, two, 0), (31.0, three, 1),
-        ):  # fmt: skip
-            view.show(look)
-            assert len(capsys.readouterr().out.splitlines()) == new
-        view.show(replace(three, counts=three.counts | {"done": 13, "waiting": 5}))
-        assert not capsys.readouterr().out
+        for now[0], number in ((0, 0), (5, 1), (10, 1), (30, 1), (31, 2), (32, 3)):
+            view.show(looks[number])
+            shown.append(capsys.readouterr().out.splitlines())
+    assert [len(lines) for lines in shown] == [2, 0, 1, 0, 1, 0]
     assert "13 of 22 shards done" in capsys.readouterr().out
-
-
-def test_a_line_has_the_counts_and_a_failure_is_told_once(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """With its reason and its log."""
-    now = [0.0]
-    view = watchs.Lines(lambda: now[0])
-    view.show(busy())
-    first, second = capsys.readouterr().out.splitlines()
+    first, second = shown[0]
     assert re.match(
         r"\d\d:\d\d:\d\d 10 of 22 shards done, 2 running, 1 failed, 8 waiting, 1 damaged; "
         r"1.97 GB/s; about",
         first,
     )
+    # Told once, with its reason and its log.
     assert second.endswith("failed: 00012: out of memory (log: logs/multiply/00012.log)")
-    now[0] = 60.0
-    view.show(replace(busy(), counts=busy().counts | {"done": 11}))
-    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_json_has_everything_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

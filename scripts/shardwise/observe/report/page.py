@@ -1,20 +1,18 @@
 """The page: what was observed, put into its template."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
 
 from shardwise import __version__, host
-from shardwise.errors import InputError, IntegrityError, one_line
-from shardwise.files import small
+from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
 from shardwise.observe import run_table
 from shardwise.observe import verdict as verdicts
 from shardwise.observe.advice import Advice, advise
+from shardwise.observe.folder import read_command
 from shardwise.observe.observation import Observation
 from shardwise.observe.report import matrix, plots, tables
 from shardwise.observe.report.matrix import Matrix
@@ -23,39 +21,38 @@ from shardwise.units import any_clock, plain, seconds
 _HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class Beside:
-    """What the page reads beside the observation.
-
-    ``total`` is the sum as a picture, ``why`` its name, or why there is none; ``command`` made or
-    continues the run, where one has left it.
-    """
-
-    total: Matrix | None = None
-    why: str = "The sum was not read."
-    command: str = ""
-    dispatch: str = ""
-
-
 def write(seen: Observation, output: Path | None = None) -> Path:
     """Commit the page, to ``report.html`` in the results folder where no place is named."""
-    page = render(seen, read(seen))
+    page = render(seen)
     path = output or seen.results.report
     with commit(path) as file:
         file.write(page.encode("utf-8", "replace"))
     return path
 
 
-def read(seen: Observation) -> Beside:
-    """What lies in the results folder beside what was observed."""
-    results, command = seen.results, b""
-    with suppress(IntegrityError):
-        command = small.read(results.command, follow=False) or b""
-    names = [name for name in ("pool", "mpi") if results.log(name).exists()]
-    names += ["array"] * results.arrays.exists()
-    dispatch = " and ".join(names) or ("jobs: one job per shard" if seen.shards else "")
-    line = one_line(command.decode(errors="replace").strip())
-    return Beside(*_total(seen), line, dispatch)
+def render(seen: Observation, advice: Sequence[Advice] | None = None) -> str:
+    """The page as text; of the results, only the sum is read."""
+    run, verdict = run_table.of(seen), verdicts.verdict(seen)
+    advice = advise(run) if advice is None else advice
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    total, why = _total(seen)
+    return environment.from_string((_HERE / "page.html.j2").read_text("utf-8")).render(
+        seen=seen, run=run, verdict=verdict, tables=tables, plots=plots, total=total, why=why,
+        first_line=[marked(part) for part in verdict.words.partition(". ")],
+        title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
+        at=any_clock(seen.at),
+        version=__version__,
+        verify=host.command("verify"),
+        command=read_command(seen.results),
+        bad=verdict.kind in ("failed", "damaged") or bool(seen.failures),
+        ended=verdict.kind in ("proven", "unproven"),
+        spent=tables.spent(seen, run),
+        seconds=seconds,
+        advice=[(marked(one.words), marked(one.evidence)) for one in advice],
+        style=Markup((_HERE / "page.css").read_text("utf-8")),
+    )  # fmt: skip
 
 
 def _total(seen: Observation) -> tuple[Matrix | None, str]:
@@ -74,37 +71,9 @@ def _total(seen: Observation) -> tuple[Matrix | None, str]:
         return None, plain(f"The sum cannot be shown: {error}")
 
 
-def render(
-    seen: Observation, beside: Beside | None = None, advice: Sequence[Advice] | None = None
-) -> str:
-    """The page as text; nothing but the sizes of the result files is read."""
-    beside = beside or Beside()
-    run, verdict = run_table.of(seen), verdicts.verdict(seen)
-    advice = advise(run) if advice is None else advice
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string((_HERE / "page.html.j2").read_text("utf-8")).render(
-        seen=seen, run=run, verdict=verdict, beside=beside, tables=tables, plots=plots,
-        first_line=[marked(part) for part in verdict.words.partition(". ")],
-        title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
-        at=any_clock(seen.at),
-        version=__version__,
-        verify=host.command("verify"),
-        bad=verdict.kind in ("failed", "damaged") or bool(seen.failures),
-        ended=verdict.kind in ("proven", "unproven"),
-        spent=tables.spent(seen, run),
-        seconds=seconds,
-        advice=[(marked(one.words), marked(one.evidence)) for one in advice],
-        style=Markup((_HERE / "page.css").read_text("utf-8")),
-    )  # fmt: skip
-
-
 def marked(text: object) -> Markup:
     """A sentence whose pieces between backticks are code."""
-    pieces = one_line(str(text)).split("`")
-    if len(pieces) % 2 == 0:  # one stands alone, and means nothing
-        return Markup("{}").format("`".join(pieces))
     return Markup("").join(
-        Markup("<code>{}</code>" if i % 2 else "{}").format(piece) for i, piece in enumerate(pieces)
+        Markup("<code>{}</code>" if i % 2 else "{}").format(piece)
+        for i, piece in enumerate(one_line(str(text)).split("`"))
     )

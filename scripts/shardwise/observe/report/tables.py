@@ -48,15 +48,16 @@ def _table(
 # The run.
 
 
-def facts(seen: Observation, run: RunTable, dispatch: str) -> list[Pair]:
+def facts(seen: Observation, run: RunTable) -> list[Pair]:
     """What the run was to do, and how."""
     pairs = list(_planned(seen.plan)) if seen.plan else []
     if seen.shards:
         words = ", ".join(f"{n:,} {state}" for state, n in seen.counts.items() if n)
         every = len(seen.done) == len(seen.shards)
         pairs.append(("shards", f"{len(seen.shards):,}, {'all done' if every else words}"))
-    if dispatch:
-        pairs.append(("dispatch", dispatch))
+        names = [name for name in ("pool", "mpi") if seen.results.log(name).exists()]
+        names += ["array"] * seen.results.arrays.exists()
+        pairs.append(("dispatch", " and ".join(names) or "jobs: one job per shard"))
     if len(run.devices):
         kinds = Counter(map(plain, run.devices.kind))
         where = count(len(set(run.devices.node)), "node")
@@ -191,7 +192,7 @@ def failures(seen: Observation) -> Table | None:
 
 def devices(seen: Observation, run: RunTable) -> Table | None:
     """Who computed what, and how it fared."""
-    barred, slow = {own.uuid for own in seen.quarantined}, set(run.slow.index)
+    barred, slow = {own.uuid for own in seen.quarantined}, run.slow
     rows: Rows = []
     for device in run.devices.itertuples():
         own = [seen.shards[shard] for shard in run.shards.shard[run.shards.key == device.Index]]
