@@ -140,15 +140,10 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
         )
     shape, fortran = fields["shape"], fields["fortran_order"]
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
-    if not isinstance(shape, tuple) or any(type(n) is not int or n < 0 for n in shape):
+    whole = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < 2**63 for n in shape)
+    if not whole or len(shape) > MAX_DIMENSIONS:
         raise InputError(
             f"{path}: its header says shape {short(shape)}, which is not a valid shape; {_AGAIN}"
-        )
-    if any(n >= 2**63 for n in shape):
-        raise InputError(f"{path}: its header says a length that no array can have; {_AGAIN}")
-    if len(shape) > MAX_DIMENSIONS:
-        raise InputError(
-            f"{path}: its header says {len(shape)} dimensions, more than any array has; {_AGAIN}"
         )
     if type(fortran) is not bool:
         raise InputError(

@@ -10,7 +10,7 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,24 +18,18 @@ from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, short, some
 from shardwise.files.formats.names import file_of
-from shardwise.files.paths import Results, for_bash, id_digits
+from shardwise.files.paths import Results, for_bash
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
 _ROWS_AT_ONCE = 1000
-_LONGEST_ROW = 4096  # bytes, and more
 
 Part = tuple[int, str]
 """So many rows of a table: the byte at which they end, and their checksum."""
 
 
 def refuse_strangers(results: Results) -> None:
-    """Refuse a folder that no run has made, where it holds names that a run would write.
-
-    Likewise the folder of an earlier version, of whose files a new plan would know nothing.
-    """
-    if results.plan.is_file():
-        _refuse_old_layout(results.plan)
+    """Refuse a folder that no run has made, where it holds names that a run would write."""
     if results.marker.is_file():
         return
     taken = [name for name in results.names() if os.path.lexists(results.root / name)]
@@ -254,28 +248,17 @@ def expect(plan: Plan, digest: str, expected: str | None) -> None:
 
 def digest(value: Any) -> str:
     """Sixteen hexadecimal digits that change with a JSON value."""
-    return digest_of_text(json.dumps(value, sort_keys=True))
+    return digest_of_bytes(json.dumps(value, sort_keys=True).encode())
 
 
-def digest_with_rows(value: Any, rows: Sequence[Any]) -> str:
-    """The :func:`digest` of ``[value, [rows]]``, in parts: of a million rows it takes no memory."""
-    found = hashlib.blake2b(f"[{json.dumps(value, sort_keys=True)}, [".encode(), digest_size=8)
-    for at in range(0, len(rows), _ROWS_AT_ONCE):
-        part = json.dumps([vars(row) for row in rows[at : at + _ROWS_AT_ONCE]], sort_keys=True)
-        found.update(f"{', ' if at else ''}{part[1:-1]}".encode())
-    found.update(b"]]")
-    return found.hexdigest()
+def digest_of_bytes(raw: bytes) -> str:
+    """Sixteen hexadecimal digits that change with a file or a text."""
+    return hashlib.blake2b(raw, digest_size=8).hexdigest()
 
 
-def digest_of_text(text: str) -> str:
-    """The :func:`digest` of the value that a JSON text, its keys sorted, stands for."""
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def to_tsv(rows: Iterable[Any], kind: type) -> list[bytes]:
+def to_tsv(rows: Iterable[Any], kind: type) -> Iterator[bytes]:
     """A table of dataclass rows, in parts of so many lines; quoted where a path needs it."""
     lines = itertools.chain([[f.name for f in fields(kind)]], (vars(row).values() for row in rows))
-    parts = []
     while part := list(itertools.islice(lines, _ROWS_AT_ONCE)):
         # The csv module forgets to quote a lone carriage return, which ends a line for its reader.
         awkward = any("\r" in str(value) for line in part for value in line)
@@ -284,8 +267,7 @@ def to_tsv(rows: Iterable[Any], kind: type) -> list[bytes]:
             text, delimiter="\t", lineterminator="\n",
             quoting=csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL,
         ).writerows(part)  # fmt: skip
-        parts.append(text.getvalue().encode("utf-8", "surrogateescape"))
-    return parts
+        yield text.getvalue().encode("utf-8", "surrogateescape")
 
 
 def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
@@ -418,7 +400,6 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
     try:
         for file in (path, results.plan_facts):
             refuse_special(file)
-        _refuse_old_layout(path)
         content = json.loads(results.plan_facts.read_bytes())
         if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
             raise ValueError
@@ -440,20 +421,6 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
             f"{results.plan_facts} is damaged; remove it and run snakemake again"
         ) from None
     return (raw if only is None else _excerpt(raw, only)), facts
-
-
-def _refuse_old_layout(path: Path) -> None:
-    """Refuse a plan whose ids are not those that plans of so many shards have now."""
-    with open(path, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_ROW))
-        last = file.read().rstrip(b"\n").rpartition(b"\n")[2].split(b"\t")[0]
-    # Of more digits it is damage, which is refused elsewhere.
-    if last.isdigit() and len(last) < 10 and len(last) != id_digits(int(last) + 1):
-        raise InputError(
-            f"{path}: an earlier version made this plan of {int(last) + 1} shards, whose files lie "
-            "side by side; this version puts those of more than 1000 shards into folders by the "
-            "thousand. Choose another results folder, or go on with the version that made it"
-        )
 
 
 def file_digest(path: Path) -> str:

@@ -47,8 +47,6 @@ _LOG = logging.getLogger(__name__)
 _NOT_DIGESTED = (
     "digest", "config", "config_digest", "made", "decoded", "checksums", "parts", "source_parts"
 )  # fmt: skip
-# Bytes of a results path: Snakemake encodes paths below it as names that are a third longer.
-_LONGEST_PATH = 2000
 
 
 def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG) -> Plan:
@@ -141,7 +139,7 @@ def _facts(
         digest="",
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
-    digest = plans.digest_with_rows(digested, rows)
+    digest = plans.digest([digested, *map(small.checksum, plans.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
     return replace(facts, digest=digest, config=config, config_digest=plans.digest(config))
 
@@ -175,8 +173,8 @@ def _first_matrix(settings: Settings, left: Stack) -> np.ndarray:
 def write(plan: Plan) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
     tables = {
-        plan.results.sources: plans.to_tsv(plan.sources, Source),
-        plan.results.plan: plans.to_tsv(plan.shards.values(), Shard),
+        plan.results.sources: list(plans.to_tsv(plan.sources, Source)),
+        plan.results.plan: list(plans.to_tsv(plan.shards.values(), Shard)),
     }
     origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
     source_parts, parts = map(plans.describe_parts, tables.values())
@@ -210,12 +208,9 @@ def read_planned(path: Path) -> Plan:
 def check_folder(plan: Plan) -> None:
     """Refuse a results folder that cannot be written, leads elsewhere, or has too small a disk."""
     root = plan.results.root
-    try:
-        refuse_links(plan.results)
-        refuse_strangers(plan.results)
-        existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
-    except OSError as error:  # such as a name that is too long
-        raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
+    refuse_links(plan.results)
+    refuse_strangers(plan.results)
+    existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
     if not existing.is_dir():
         raise InputError(f"results: {root} cannot be created: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK) or os.statvfs(existing).f_flag & os.ST_RDONLY:
@@ -253,14 +248,8 @@ def _parts(written: Written) -> str:
 
 def _refuse_path(root: Path) -> None:
     """Refuse a results folder whose name Snakemake cannot handle, or that no path leads to."""
-    path = root.absolute()
-    for used in (path, Path(__file__)):
+    for used in (root.absolute(), Path(__file__)):
         refuse_undecodable(used)
-    if (nbytes := len(os.fsencode(path))) > _LONGEST_PATH:
-        raise InputError(
-            f"results: {short(str(root))} is a path of {nbytes} bytes, and the names below it need "
-            f"room; at most {_LONGEST_PATH} are allowed; choose a shorter one"
-        )
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             os.stat(root)
@@ -335,8 +324,9 @@ def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     # Each row takes the place of the one that it is made of: a plan may have a million.
     for number, row in enumerate(rows):
         files = one or _files_text(plans.between(left.sources, left.matrices, row.start, row.stop))
-        matrices = plans.digest_of_text(f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]")
-        fingerprint = plans.digest_of_text(f'["{common}", "{matrices}"]')
+        text = f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]"
+        matrices = plans.digest_of_bytes(text.encode())
+        fingerprint = plans.digest_of_bytes(f'["{common}", "{matrices}"]'.encode())
         rows[number] = Shard(
             row.shard, row.start, row.stop, row.bytes, row.product_bytes, row.memory,
             row.device_memory, matrices, fingerprint,

@@ -1,7 +1,6 @@
 """A product of the user's own: a function in a Python file, called with ``(xp, block)``."""
 
 import contextlib
-import hashlib
 import importlib.util
 import inspect
 import io
@@ -21,6 +20,7 @@ import numpy as np
 from shardwise.errors import InputError, IntegrityError, Terminated, device_errors, of_code, short
 from shardwise.files.lookup import absent
 from shardwise.files.small import refuse_special
+from shardwise.plan.plan import digest_of_bytes
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, function_parts, product_dtype
 from shardwise.processes import contain
 from shardwise.processes.contain import Ending
@@ -51,7 +51,7 @@ class Function:
 
 def content_digest(spec: str) -> str:
     """Sixteen hexadecimal digits that change with the file of a function, not with its imports."""
-    return _digest(_source(spec))
+    return digest_of_bytes(_source(spec))
 
 
 def check_unchanged(spec: str, digest: str) -> None:
@@ -213,18 +213,14 @@ def _source(spec: str, digest: str | None = None) -> bytes:
         raise InputError(f"product: {absent(Path(path))}") from error
     except OSError as error:
         raise InputError(f"product: {path} cannot be read: {error.strerror}") from error
-    if digest not in (None, _digest(source)):
+    if digest not in (None, digest_of_bytes(source)):
         raise IntegrityError(f"{path} has changed since the plan was made; run snakemake again")
     return source
 
 
-def _digest(source: bytes) -> str:
-    return hashlib.blake2b(source, digest_size=8).hexdigest()
-
-
 def _module(path: str, source: bytes) -> ModuleType:
     """Run a file as a module of a private name, which its classes and pickles can look up."""
-    name = f"_shardwise_product_{_digest(source)}"
+    name = f"_shardwise_product_{digest_of_bytes(source)}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # it ends in .py
     module = importlib.util.module_from_spec(spec)

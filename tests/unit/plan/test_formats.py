@@ -229,10 +229,6 @@ def _stored_outside(file, path):
     file.create_dataset("x", data=noise(SHAPE), external=[(str(path / "raw"), 0, 10**6)])
 
 
-def _circle(file, _):
-    file["x"] = h5py.SoftLink("/x")
-
-
 def _objects(file, _):
     file.create_dataset("x", (3, 2, 2), dtype=h5py.special_dtype(vlen=np.int32))
 
@@ -295,10 +291,9 @@ REFUSALS = {
     "a group": (lambda p: hdf5(p / "a.h5", noise(SHAPE))[:-7], "name one of .*/run/frames"),
     "no HDF5": (lambda p: f"{save(p / 'x.npy', noise(SHAPE)).rename(p / 'a.h5')}:x", "as HDF5"),
     "truncated HDF5": (lambda p: _cut(p, hdf5(p / "a.h5", noise(SHAPE)), 99), "truncated"),
-    "external link": (_h5(_external), "an external link to 'other.h5'; name the file"),
+    "external link": (_h5(_external), "an external link to '.*other.h5'; name the file"),
     "virtual dataset": (_h5(_virtual), "virtual dataset"),
     "external storage": (_h5(_stored_outside), "stored in other files"),
-    "links in a circle": (_h5(_circle), "in a circle"),
     "objects": (_h5(_objects), "Python objects, which are never unpickled"),
     "strings": (lambda p: hdf5(p / "a.h5", np.full((2, 2, 2), b"x")), "holds strings"),
     "two dimensions": (lambda p: hdf5(p / "a.h5", noise((4, 4))), "three dimensions"),
