@@ -278,6 +278,15 @@ def _compressed(path):
     return f"{path}/a.npz:x"
 
 
+def _astray(path):
+    """A directory that says that it lies a byte further on, and so do the arrays."""
+    npz(path, noise(SHAPE))
+    raw = bytearray((path / "a.npz").read_bytes())
+    raw[-6:-2] = (int.from_bytes(raw[-6:-2], "little") + 1).to_bytes(4, "little")
+    (path / "a.npz").write_bytes(raw)
+    return f"{path}/a.npz:other"
+
+
 def _bfloat(path):
     header = b'{"x":{"dtype":"BF16","shape":[1,2,2],"data_offsets":[0,8]}}'
     (path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
@@ -308,6 +317,7 @@ REFUSALS = {
     "no metadata": (lambda p: _metadata(p, b"{}"), "as Zarr"),
     "compressed npz": (_compressed, "compressed as one stream.* numpy.savez"),
     "truncated npz": (lambda p: _cut(p, npz(p, noise(SHAPE)), 99), "is not a .npz file"),
+    "npz whose arrays lie nowhere": (_astray, "damaged directory of the archive"),
     "no such member": (lambda p: npz(p, noise(SHAPE)) + "2", "name one of .*npz:frames"),
     "bfloat16": (_bfloat, "'BF16'; allowed are"),
     "truncated safetensors": (lambda p: _cut(p, tensors(p, noise(SHAPE)), 9), "copy or write"),

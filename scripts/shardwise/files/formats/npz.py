@@ -29,6 +29,8 @@ def header(path: Path, inside: str) -> Header:
             f"{where}: is compressed as one stream, in which no matrix can be found without "
             "all before it; save it with numpy.savez or numpy.save"
         )
+    if member.header_offset < 0:
+        raise InputError(f"{where}: damaged directory of the archive; copy or write the file again")
     with open(path, "rb") as file:
         file.seek(member.header_offset)
         local = file.read(_LOCAL_BYTES)
