@@ -143,7 +143,8 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
     whole = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < 2**63 for n in shape)
     if not whole or len(shape) > MAX_DIMENSIONS:
         raise InputError(
-            f"{path}: its header says shape {short(shape)}, which is not a valid shape; {_AGAIN}"
+            f"{path}: its header says shape {short(shape)}, which is not a valid shape (at most "
+            f"{MAX_DIMENSIONS} lengths of 0 or more); {_AGAIN}"
         )
     if type(fortran) is not bool:
         raise InputError(

@@ -146,7 +146,6 @@ class Made:
 class Facts:
     """What ``plan.json`` says; its fields are the keys of the file, in their order."""
 
-    dtype: str
     problem: Problem
     settings: ShardSettings
     function: str | None  # digest of the code of a user's function
@@ -185,7 +184,7 @@ class Plan:
     @property
     def dtype(self) -> str:
         """Element type of the input, by name."""
-        return self.facts.dtype
+        return self.problem.dtype
 
     @property
     def settings(self) -> ShardSettings:
@@ -384,7 +383,7 @@ def sample(results: Results) -> Plan:
     problem = Problem(1, (1, 1), "A @ A", "float32")
     settings = ShardSettings("A @ A", "products", True, "auto", "ieee", True, True, "error")
     recipe = Recipe(matrices=1, dim=1, dtype="float32", seed=0)
-    facts = Facts("float32", problem, settings, None, (), recipe, Written(4, 4, 4), "")
+    facts = Facts(problem, settings, None, (), recipe, Written(4, 4, 4), "")
     source = Source(str(results.synthetic), 0, 1, "")
     return Plan(results, {"00000": Shard("00000", 0, 1, 4, 4, 4, 4)}, facts, made_of=(source,))
 
@@ -451,8 +450,6 @@ def _facts(content: dict[str, Any], path: Path) -> Facts:
         numbers = [problem.matrices, *(n for shape in shapes for n in shape)]
         if any(n < 1 for n in numbers):
             raise ValueError(f"sizes {short(numbers)}")
-        if problem.dtype != facts.dtype:
-            raise ValueError("element types that do not fit")
         ITEM_BYTES[problem.product_dtype], problem.item, problem.product_bytes, problem.flop
     except (LookupError, RecursionError, ValueError) as error:
         raise IntegrityError(

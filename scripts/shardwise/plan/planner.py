@@ -65,8 +65,9 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     given = left.sources if settings.input is not None else ()
     right_sources = right.sources if right else ()
     _refuse_names(results, [*given, *right_sources])
-    is_function = function_parts(settings.product) is not None
-    function = user_function.content_digest(settings.product) if is_function else None
+    function = None  # the digest of its file
+    if function_parts(settings.product):
+        function = plans.digest_of_bytes(user_function.read_source(settings.product))
     problem = Problem(
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
         shared,
@@ -125,7 +126,6 @@ def _facts(
     chosen["materialize"] = copied
     read = sum(row.bytes for row in rows)
     facts = Facts(
-        dtype=problem.dtype,
         problem=problem,
         settings=ShardSettings(**chosen),
         function=function,
@@ -201,7 +201,7 @@ def read_planned(path: Path) -> Plan:
     for source in (*(() if facts.synthetic else sources), *facts.right_sources):
         check_unchanged(source)
     if facts.function is not None:
-        user_function.check_unchanged(facts.problem.product, facts.function)
+        user_function.read_source(facts.problem.product, facts.function)
     return replace(plan, results=Results(Path(facts.config["results"])), made_of=sources)
 
 

@@ -49,16 +49,6 @@ class Function:
     target: Callable[[Any, Any], Any]
 
 
-def content_digest(spec: str) -> str:
-    """Sixteen hexadecimal digits that change with the file of a function, not with its imports."""
-    return digest_of_bytes(_source(spec))
-
-
-def check_unchanged(spec: str, digest: str) -> None:
-    """Refuse a function whose file has changed since the plan was made; as :func:`load`."""
-    _source(spec, digest)
-
-
 def load(spec: str, digest: str | None = None) -> Function:
     """Import the file of a function by its path, under a private name, and find the function.
 
@@ -67,7 +57,7 @@ def load(spec: str, digest: str | None = None) -> Function:
     on import, or the function does not take ``(xp, block)``; IntegrityError where the file does not
     have this digest any more.
     """
-    source = _source(spec, digest)
+    source = read_source(spec, digest)
     path, name = _parts(spec)
     module = _module(path, source)
     target = getattr(module, name, None)
@@ -204,7 +194,8 @@ def _parts(spec: str) -> tuple[str, str]:
     return parts
 
 
-def _source(spec: str, digest: str | None = None) -> bytes:
+def read_source(spec: str, digest: str | None = None) -> bytes:
+    """The file of a function; IntegrityError where it does not have this digest any more."""
     path, _ = _parts(spec)
     try:
         refuse_special(Path(path), "product: ")

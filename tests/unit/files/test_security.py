@@ -9,13 +9,12 @@ from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
 
-import numpy as np
 import pytest
 from shardwise.dispatch import crew
 from shardwise.dispatch.array import task
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files import commit, npy
+from shardwise.files import commit
 from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan, planner
@@ -230,33 +229,6 @@ def test_a_file_beside_the_input_is_not_run(tmp_path):
     done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "pwned").exists()
-
-
-def test_no_reader_unpickles(tmp_path):
-    """An array of Python objects is refused by each reader, and nothing of it runs."""
-    evil = np.array([Evil(str(tmp_path / "pwned"))], dtype=object)
-    path = tmp_path / "input.npy"
-    np.save(path, evil, allow_pickle=True)
-    with pytest.raises(InputError, match="never unpickled"):
-        npy.read_header(path)
-    made = small(tmp_path)
-    folder = made.results.partial
-    parts = checkpoint.CheckpointFolder(folder, "d")
-    parts.save("1-0-done", checkpoint.Checkpoint(finished=[0]), [np.zeros(1)])
-    np.save(folder / "sum.npy", evil, allow_pickle=True)
-    assert results.ResultFiles(parts, made.problem, ["sum"]).prepare() == []
-    assert not (tmp_path / "pwned").exists()
-
-
-class Evil:
-    """What makes a file when it is unpickled."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __reduce__(self):
-        """As pickle asks."""
-        return Path.touch, (Path(self._path),)
 
 
 def test_every_numpy_load_of_ours_says_that_it_unpickles_nothing():

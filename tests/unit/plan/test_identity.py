@@ -204,13 +204,13 @@ def test_inodes_count_where_the_file_system_keeps_them(tmp_path, monkeypatch):
     """Elsewhere a dash stands for the inode."""
     path = save(tmp_path / "a.npy", stack((2, 3, 3)))
     status = path.stat()
-    size, modified, changed, inode = identity.identity_of(status).split(":")
+    size, modified, changed, inode = identity.identity_of(str(path), status).split(":")
     assert [int(size), int(modified), int(changed)] == [
         status.st_size, status.st_mtime_ns, status.st_ctime_ns,
     ]  # fmt: skip
     assert int(inode) == status.st_ino
     monkeypatch.setattr(identity, "_keeps_inodes", lambda device: False)
-    assert identity.identity_of(status) == f"{size}:{modified}:{changed}:-"
+    assert identity.identity_of(str(path), status) == f"{size}:{modified}:{changed}:-"
 
     def planned(text):
         return identity.is_as_planned(plan_plan.Source(str(path), 0, 2, text), status)

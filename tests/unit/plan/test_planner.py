@@ -34,15 +34,23 @@ def folder(tmp_path):
     return tmp_path / "in"
 
 
-OVER = [{"product": "A.T @ A"}, {"keep": "sum"}, {"backend": "auto"}, {"verify": False},
-        {"shards": 2}]  # fmt: skip
+RECIPE = {"matrices": 6, "dim": 3, "dtype": "float32", "seed": 0}
 
 
-@pytest.mark.parametrize("over", OVER, ids=str)
+@pytest.mark.parametrize(
+    "over",
+    [
+        *({"product": "A.T @ A"}, {"keep": "sum"}, {"backend": "auto"}, {"verify": False}),
+        {"shards": 2},
+        *({"synthetic": RECIPE | part} for part in ({"matrices": 7}, {"dim": 4}, {"seed": 1})),
+        {"synthetic": RECIPE | {"dtype": "float64"}},
+    ],
+    ids=str,
+)
 def test_what_changes_products_changes_every_fingerprint(folder, over):
-    """A setting that products, proofs or the cut depend on computes all shards again."""
-    before = fingerprints(input=str(folder), shards=3)
-    after = fingerprints(**{"input": str(folder), "shards": 3, **over})
+    """What products, proofs or the cut depend on computes all shards again."""
+    own = {"synthetic": RECIPE} if "synthetic" in over else {"input": str(folder)}
+    before, after = (fingerprints(**{"shards": 3, **own, **part}) for part in ({}, over))
     assert not set(before) & set(after)
 
 
@@ -88,14 +96,6 @@ def test_a_changed_stack_or_right_factor_changes_every_shard(tmp_path, name):
     before = fingerprints(**over)
     os.utime(tmp_path / name, ns=(10**18, 10**18))
     assert not set(before) & set(fingerprints(**over))
-
-
-@pytest.mark.parametrize("other", [{"matrices": 7}, {"dim": 4}, {"dtype": "float64"}, {"seed": 1}])
-def test_the_synthetic_recipe_is_in_the_fingerprint(other):
-    """Another recipe is another input."""
-    recipe = {"matrices": 6, "dim": 3, "dtype": "float32", "seed": 0}
-    before = fingerprints(synthetic=recipe, shards=3)
-    assert not set(before) & set(fingerprints(synthetic={**recipe, **other}, shards=3))
 
 
 def test_the_algorithm_is_in_the_fingerprint(folder, monkeypatch):
