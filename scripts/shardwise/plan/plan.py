@@ -334,17 +334,14 @@ def read_sources(results: Results, facts: Facts, start: int | None = None, stop:
 
     Refused where they are not what a plan was written with.
     """
-    path = results.sources
+    path, numbers = results.sources, None
+    if start is not None:  # of so many files each holds one matrix: that of the line before
+        numbers = {0, *range((1 + start) // _ROWS_AT_ONCE, stop // _ROWS_AT_ONCE + 1)}
     try:
         refuse_special(path)
-        if start is not None:  # of so many files each holds one matrix: that of the line before
-            first, last = (1 + start) // _ROWS_AT_ONCE, stop // _ROWS_AT_ONCE
-            return _read_parts(path, facts.source_parts, {0, *range(first, last + 1)})
-        raw = path.read_bytes()
+        return _read_table(path, facts, facts.source_parts, numbers)
     except OSError as error:
         raise IntegrityError(f"{path}: {error.strerror}; remove {results.plan} too") from error
-    _check(raw, facts.checksums, path)
-    return raw
 
 
 def describe_parts(parts: list[bytes]) -> list[Part]:
@@ -353,8 +350,12 @@ def describe_parts(parts: list[bytes]) -> list[Part]:
     return list(zip(ends, map(checksum, parts), strict=True)) if len(parts) > 1 else []
 
 
-def _read_parts(path: Path, parts: list[Part], numbers: Iterable[int]) -> bytes:
-    """Some parts of a table, checked."""
+def _read_table(path: Path, facts: Facts, parts: list[Part], numbers: set[int] | None) -> bytes:
+    """A table, or some parts of a long one, checked."""
+    if numbers is None or not parts:
+        raw = path.read_bytes()
+        _check(raw, facts.checksums, path)
+        return raw
     raw = b""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size != parts[-1][0]:
@@ -404,12 +405,9 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
             raise ValueError
         _check(dumps(content), content["checksums"], results.plan_facts)
         facts = _facts(content, results.plan_facts)
-        if only is not None and facts.parts:
-            line, last = 1 + int(only) if str(only).isdecimal() else 0, len(facts.parts) - 1
-            raw = _read_parts(path, facts.parts, {0, min(line // _ROWS_AT_ONCE, last), last})
-        else:
-            raw = path.read_bytes()
-            _check(raw, facts.checksums, path)
+        line, last = 1 + int(only or 0) if str(only).isdecimal() else 0, len(facts.parts) - 1
+        numbers = None if only is None else {0, min(line // _ROWS_AT_ONCE, last), last}
+        raw = _read_table(path, facts, facts.parts, numbers)
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(

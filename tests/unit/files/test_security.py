@@ -2,7 +2,6 @@
 
 import ast
 import os
-import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,7 +18,7 @@ from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan, planner
 from shardwise.records import ledger
-from shardwise.reduce import checkpoint, launch, results
+from shardwise.reduce import checkpoint, results
 from shardwise.workflow import hooks
 from snakemake.settings.types import DeploymentMethod
 
@@ -207,17 +206,6 @@ def test_the_script_of_an_array_quotes_its_names(tmp_path):
     words = [f"--plan={made.results.plan}", "--dispatch=array", "--array-task=r-1"]
     assert (folder / "r-1.0.log").read_text().strip() == str(words)
     assert not list(tmp_path.rglob("pwned"))
-
-
-@pytest.mark.parametrize("text", ["srun $(touch pwned)", "srun; touch pwned", "srun `touch pwned`"])
-def test_the_launcher_is_words_and_no_shell(text, tmp_path):
-    """What the line `mpi` holds is split as a shell would, and run without one."""
-    environ = {"PATH": str(tmp_path)}
-    for name in ("srun", "srun;"):
-        (tmp_path / name).write_text("")
-        (tmp_path / name).chmod(0o700)
-    found = launch.build_command(2, text, environ)
-    assert found[1:] == [*shlex.split(text)[1:], "-n", "2"]
 
 
 def test_a_file_beside_the_input_is_not_run(tmp_path):
