@@ -258,18 +258,16 @@ class StackWriter(AbstractContextManager["StackWriter"]):
     ) -> None:  # fmt: skip
         self._file = file
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self.shape, self.nbytes = shape, math.prod(shape) * self._dtype.itemsize
+        item = self._dtype.itemsize
         if cut is None:
-            item = self._dtype.itemsize
             cut = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
         self.row_bytes, self.piece_bytes = cut
-        self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
         self._writer: direct.ExtentWriter | None = None
         self._lock = threading.Lock()
-        folder = Path(file.name).parent
-        direct.allocate(file.fileno(), DATA_OFFSET + self.nbytes, folder)
-        file.write(padded_header(shape, self._dtype))
-        file.flush()
+        whole = DATA_OFFSET + math.prod(shape) * item
+        direct.allocate(file.fileno(), whole, Path(file.name).parent)
+        self.resize(shape)
+        file.seek(DATA_OFFSET)
 
     def __exit__(self, *error: object) -> None:
         """End the threads that write."""

@@ -7,7 +7,6 @@ import shutil
 import socket
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from shardwise.errors import InputError, short
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.formats.registry import read_header_and_status
-from shardwise.files.lookup import refuse_undecodable
+from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.partial import refuse_foreign
 from shardwise.files.paths import Results
 from shardwise.files.small import mark, refuse_links
@@ -208,9 +207,12 @@ def read_planned(path: Path) -> Plan:
 def check_folder(plan: Plan) -> None:
     """Refuse a results folder that cannot be written, leads elsewhere, or has too small a disk."""
     root = plan.results.root
-    refuse_links(plan.results)
-    refuse_strangers(plan.results)
-    existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
+    try:
+        refuse_links(plan.results)
+        refuse_strangers(plan.results)
+        existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
+    except OSError as error:  # such as a folder that is closed to us
+        raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
     if not existing.is_dir():
         raise InputError(f"results: {root} cannot be created: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK) or os.statvfs(existing).f_flag & os.ST_RDONLY:
@@ -251,8 +253,7 @@ def _refuse_path(root: Path) -> None:
     for used in (root.absolute(), Path(__file__)):
         refuse_undecodable(used)
     try:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            os.stat(root)
+        mode_of(root)
     except OSError as error:  # such as a link that leads to itself
         raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
 

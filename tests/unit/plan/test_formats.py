@@ -10,8 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
@@ -352,8 +351,6 @@ def test_a_damaged_chunk_is_an_integrity_error(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["npz", "safetensors", "zarr 2", "zarr 3"])
-@examples(max_examples=40, deadline=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(data=st.data())
 def test_damaged_headers(tmp_path, kind, data):
     """Any byte of a header may be any other: the same numbers' place and type, or a refusal."""
