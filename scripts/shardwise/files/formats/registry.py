@@ -38,8 +38,6 @@ def locate(text: str) -> str | None:
     file, inside = names.split(text)
     if file.lower().endswith(names.ZARR):
         return str(zarr_store.metadata_of(Path(file), inside))
-    if Path(file).name in names.ZARR_METADATA:
-        return file
     if _format_of(file) is None:
         return None
     if mode_of(Path(file)) is None:
