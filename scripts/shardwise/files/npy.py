@@ -267,7 +267,6 @@ class StackWriter(AbstractContextManager["StackWriter"]):
         whole = DATA_OFFSET + math.prod(shape) * item
         direct.allocate(file.fileno(), whole, Path(file.name).parent)
         self.resize(shape)
-        file.seek(DATA_OFFSET)
 
     def __exit__(self, *error: object) -> None:
         """End the threads that write."""
@@ -280,7 +279,9 @@ class StackWriter(AbstractContextManager["StackWriter"]):
         self.shape, self.nbytes = shape, math.prod(shape) * self._dtype.itemsize
         self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
         self._file.truncate(DATA_OFFSET + self.nbytes)
-        os.pwrite(self._file.fileno(), padded_header(shape, self._dtype), 0)
+        self._file.seek(0)
+        self._file.write(padded_header(shape, self._dtype))
+        self._file.flush()
 
     def append(self, block: np.ndarray) -> None:
         """Append matrices, of any shape that continues the file."""
