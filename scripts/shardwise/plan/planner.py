@@ -75,11 +75,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
     _refuse_number(problem, settings)
     rows = _rows(settings, problem, left, right_sources, function)
-    if left.decoded:
-        rows = [replace(row, memory=row.memory + left.decoded) for row in rows]
     copied = _is_copied(settings, left, len(rows), log)
-    facts = _facts(settings, copied, problem, rows, right_sources, function)
-    facts = replace(facts, decoded=left.decoded)
+    facts = _facts(settings, copied, problem, rows, left, right_sources, function)
     return Plan(results, {row.shard: row for row in rows}, facts, made_of=left.sources)
 
 
@@ -118,7 +115,7 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
 
 
 def _facts(
-    settings: Settings, copied: bool, problem: Problem, rows: list[Shard],
+    settings: Settings, copied: bool, problem: Problem, rows: list[Shard], left: Stack,
     right_sources: tuple[Source, ...], function: str | None,
 ) -> Facts:  # fmt: skip
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
@@ -136,6 +133,7 @@ def _facts(
             products=sum(row.product_bytes for row in rows),
         ),
         digest="",
+        decoded=left.decoded,
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
     digest = plans.digest([digested, *map(small.checksum, plans.to_tsv(rows, Shard))])
@@ -317,6 +315,8 @@ def _rows(
 def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     """Rows with the digests that say when a shard has to be copied, and computed, again.
 
+    Their memory is that of a task that decodes chunks, where there are any.
+
     They are the `plan.digest` of ``[version, start, stop, dtype, files]``, and of ``[common,
     matrices]``. A plan may have a hundred thousand rows, so what they share becomes text once.
     """
@@ -329,8 +329,8 @@ def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
         matrices = plans.digest_of_bytes(text.encode())
         fingerprint = plans.digest_of_bytes(f'["{common}", "{matrices}"]'.encode())
         rows[number] = Shard(
-            row.shard, row.start, row.stop, row.bytes, row.product_bytes, row.memory,
-            row.device_memory, matrices, fingerprint,
+            row.shard, row.start, row.stop, row.bytes, row.product_bytes,
+            row.memory + left.decoded, row.device_memory, matrices, fingerprint,
         )  # fmt: skip
     return rows
 

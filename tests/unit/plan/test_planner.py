@@ -56,16 +56,10 @@ def test_what_changes_products_changes_every_fingerprint(folder, over):
 
 @pytest.mark.parametrize(
     "over",
-    [
-        {"reduce": {"ranks": 7}},
-        {"reduce": {"statistics": ["mean"]}},
-        {"materialize": False},
-        {"shard_bytes": 1},
-        {"synthetic": {"dim": 3}},
-        {"results": "elsewhere"},
-    ],
+    [{"reduce": {"ranks": 7}}, {"reduce": {"statistics": ["mean"]}}, {"materialize": False},
+     {"shard_bytes": 1}, {"synthetic": {"dim": 3}}, {"results": "elsewhere"}],
     ids=str,
-)
+)  # fmt: skip
 def test_what_leaves_products_alone_changes_no_fingerprint(folder, over):
     """A setting that no product depends on computes nothing again."""
     before = fingerprints(input=str(folder), shards=3)
