@@ -122,11 +122,7 @@ def _guarded(writes: tuple[Path, ...], memory: int) -> Iterator[None]:
     """Watch what a reader does."""
     _watch["writes"], _watch["thread"] = tuple(map(str, writes)), threading.get_ident()
     _watch["deeds"] = []
-    own = not tracemalloc.is_tracing()
-    if own:
-        tracemalloc.start()
-    tracemalloc.reset_peak()
-    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.start()
     previous = signal.signal(signal.SIGVTALRM, _ring)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
@@ -136,9 +132,8 @@ def _guarded(writes: tuple[Path, ...], memory: int) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, previous)
         _watch["thread"] = None
-        taken = tracemalloc.get_traced_memory()[1] - before
-        if own:
-            tracemalloc.stop()
+        taken = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
         assert not _watch["deeds"], f"does {_watch['deeds']}"
         assert taken <= memory, f"takes {taken >> 20} MiB"
 

@@ -13,7 +13,6 @@ import xxhash
 from shardwise.errors import IntegrityError
 
 CHUNK_BYTES = 8 * 1024**2
-_TOO_MUCH = "there are more bytes than the header says"
 
 
 def _read_fully(file: FileIO | BufferedReader, view: np.ndarray, path: Path) -> None:
@@ -69,7 +68,7 @@ class PieceChecksum:
         for view in views:
             raw = memoryview(view)
             if offset + len(raw) > self.total_bytes:
-                raise IntegrityError(_TOO_MUCH)
+                raise IntegrityError("there are more bytes than the header says")
             self._take(offset, raw)
             offset += len(raw)
 

@@ -48,18 +48,9 @@ class Extent(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Adjacent extents, where they go in the buffer, and whether alone on their pages there."""
+    """Adjacent extents, where they go in the buffer, and whether direct I/O would pay."""
 
     extent: Extent
-    at: int
-    alone: bool
-
-
-class _Piece(NamedTuple):
-    """What is read at once around the page cache: a part of a file, to ``at`` in the buffer."""
-
-    start: int
-    end: int
     at: int
     direct: bool
 
@@ -133,8 +124,7 @@ class ExtentReader(AbstractContextManager["ExtentReader"]):
             written to.
         packed
             False: each run begins at the same byte of a page as in its file, on pages of its own.
-            True: the runs follow each other without gaps. Then only those are read directly that
-            happen to lie right.
+            True: the runs follow each other without gaps, and several go through the page cache.
         then
             Is told the bytes in order, part by part, each before the next is read: what came from
             the page cache is still in a cache of this core.
@@ -152,8 +142,7 @@ class ExtentReader(AbstractContextManager["ExtentReader"]):
         memory = memoryview(buffer)
         for run in runs:
             with self._open(run.extent.path) as file:
-                for piece in _pieces(run):
-                    file.read(piece, memory, then)
+                file.read(run, memory, then)
         return [buffer[run.at : run.at + run.extent.nbytes] for run in runs]
 
     def cached(self, extent: Extent) -> bool:
@@ -208,17 +197,17 @@ class _File:
             if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
 
-    def read(self, piece: _Piece, memory: memoryview, then: Then) -> None:
+    def read(self, run: _Run, memory: memoryview, then: Then) -> None:
         self._open_buffered()
-        done = piece.start
-        if piece.direct and not self._refused and not self._cached(piece.start, piece.end):
+        _, start, nbytes = run.extent
+        end, done = start + nbytes, start
+        if run.direct and not self._refused and not self._cached(start, end):
             around = self._open_direct()
             if around is not None:
                 with self._requests:
-                    done = min(self._read_direct(around, piece, memory), piece.end)
-                then(memory[piece.at : piece.at + done - piece.start])
-        rest = memory[piece.at + done - piece.start : piece.at + piece.end - piece.start]
-        self.copy(done, rest, then)
+                    done = min(self._read_direct(around, run, memory), end)
+                then(memory[run.at : run.at + done - start])
+        self.copy(done, memory[run.at + done - start : run.at + nbytes], then)
 
     def copy(self, offset: int, memory: memoryview, then: Then = lambda part: None) -> None:
         """Read through the page cache."""
@@ -266,12 +255,13 @@ class _File:
                 return True
         return True
 
-    def _read_direct(self, descriptor: int, piece: _Piece, memory: memoryview) -> int:
-        """Read the pages around a piece; the byte that was reached, at the end of the file too."""
-        low, high = _down(piece.start), _up(piece.end)
-        at = piece.at - (piece.start - low)
+    def _read_direct(self, descriptor: int, run: _Run, memory: memoryview) -> int:
+        """Read the pages around a run; the byte that was reached, at the end of the file too."""
+        _, start, nbytes = run.extent
+        low, high = _down(start), _up(start + nbytes)
+        at = run.at - (start - low)
         done = low
-        while done < piece.end:
+        while done < start + nbytes:
             part = memory[at + done - low : at + high - low]
             got = _unless_refused(os.preadv, descriptor, [part], done)
             if got is None:
@@ -280,7 +270,7 @@ class _File:
             done += got
             if not got or got % PAGE:  # the end of the file; the page cache knows what is there
                 break
-        return max(piece.start, done)
+        return max(start, done)
 
 
 class ExtentWriter:
@@ -407,20 +397,10 @@ def _layout(extents: Iterable[Extent], packed: bool) -> list[_Run]:
     for extent in joined:
         if not packed or not runs:
             at = _up(at) + extent.offset % PAGE
-        runs.append(_Run(extent, at, not packed or len(joined) == 1))
+        alone = not packed or len(joined) == 1  # on its pages of memory
+        runs.append(_Run(extent, at, alone and extent.nbytes >= SHORT_BYTES))
         at += extent.nbytes
     return runs
-
-
-def _pieces(run: _Run) -> Iterator[_Piece]:
-    _, offset, nbytes = run.extent
-    direct = nbytes >= SHORT_BYTES and (run.at - offset) % PAGE == 0
-    edges = {offset, offset + nbytes}
-    if direct and not run.alone:  # of pages of memory that others share, only what is its own
-        edges |= {_up(offset), _down(offset + nbytes)}
-    for low, high in pairwise(sorted(edges)):
-        whole = run.alone or (low % PAGE == 0 and high % PAGE == 0)
-        yield _Piece(low, high, run.at + low - offset, direct and whole)
 
 
 def _cut(start: int, end: int) -> Iterator[tuple[int, int]]:

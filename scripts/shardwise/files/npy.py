@@ -140,15 +140,11 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
         )
     shape, fortran = fields["shape"], fields["fortran_order"]
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
-    if not isinstance(shape, tuple) or any(type(n) is not int or n < 0 for n in shape):
+    whole = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < 2**63 for n in shape)
+    if not whole or len(shape) > MAX_DIMENSIONS:
         raise InputError(
-            f"{path}: its header says shape {short(shape)}, which is not a valid shape; {_AGAIN}"
-        )
-    if any(n >= 2**63 for n in shape):
-        raise InputError(f"{path}: its header says a length that no array can have; {_AGAIN}")
-    if len(shape) > MAX_DIMENSIONS:
-        raise InputError(
-            f"{path}: its header says {len(shape)} dimensions, more than any array has; {_AGAIN}"
+            f"{path}: its header says shape {short(shape)}, which is not a valid shape (at most "
+            f"{MAX_DIMENSIONS} lengths of 0 or more); {_AGAIN}"
         )
     if type(fortran) is not bool:
         raise InputError(
@@ -262,18 +258,15 @@ class StackWriter(AbstractContextManager["StackWriter"]):
     ) -> None:  # fmt: skip
         self._file = file
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self.shape, self.nbytes = shape, math.prod(shape) * self._dtype.itemsize
+        item = self._dtype.itemsize
         if cut is None:
-            item = self._dtype.itemsize
             cut = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
         self.row_bytes, self.piece_bytes = cut
-        self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
         self._writer: direct.ExtentWriter | None = None
         self._lock = threading.Lock()
-        folder = Path(file.name).parent
-        direct.allocate(file.fileno(), DATA_OFFSET + self.nbytes, folder)
-        file.write(padded_header(shape, self._dtype))
-        file.flush()
+        whole = DATA_OFFSET + math.prod(shape) * item
+        direct.allocate(file.fileno(), whole, Path(file.name).parent)
+        self.resize(shape)
 
     def __exit__(self, *error: object) -> None:
         """End the threads that write."""
@@ -286,7 +279,9 @@ class StackWriter(AbstractContextManager["StackWriter"]):
         self.shape, self.nbytes = shape, math.prod(shape) * self._dtype.itemsize
         self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
         self._file.truncate(DATA_OFFSET + self.nbytes)
-        os.pwrite(self._file.fileno(), padded_header(shape, self._dtype), 0)
+        self._file.seek(0)
+        self._file.write(padded_header(shape, self._dtype))
+        self._file.flush()
 
     def append(self, block: np.ndarray) -> None:
         """Append matrices, of any shape that continues the file."""

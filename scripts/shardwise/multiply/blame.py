@@ -103,7 +103,7 @@ def _with_place(plan: Plan, shard: Shard, inputs: InputFiles, error: BadMatrix) 
         place = nonfinite.find(plan, key, start, stop, inputs)
         if place is None:
             return _finite_in_file(plan, shard, error)
-        where = str(place)
+        where = place
     return InputError(f"{error.what}: {where}; {error.cure}")
 
 

@@ -15,20 +15,17 @@ _UNKNOWN = "-"  # stands for the inode where its number means nothing
 _NUMBERED_ANEW = ("fuse", "vfat", "msdos", "exfat", "cifs", "smb", "9p", "vboxsf", "virtiofs")
 
 
-def identity_of(status: os.stat_result) -> str:
+def identity_of(file: str, status: os.stat_result) -> str:
     """What the plan knows an input file by: ``size:modified:changed:inode``, times in ns.
 
     Another node may have another number for the device, so that is left out; and the inode is a
-    dash where the file system does not keep its number.
+    dash where the file system does not keep its number. Where a folder of chunks belongs to a file,
+    their digest follows.
     """
     inode = status.st_ino if _keeps_inodes(status.st_dev) else None
-    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{inode or _UNKNOWN}"
-
-
-def identity_of_array(file: str, status: os.stat_result) -> str:
-    """As :func:`identity_of`; where a folder of chunks belongs to a file, with their digest."""
+    own = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{inode or _UNKNOWN}"
     chunks = digest_of_chunks(file)
-    return identity_of(status) + (f":{chunks}" if chunks else "")
+    return f"{own}:{chunks}" if chunks else own
 
 
 def is_as_planned(source: Source, status: os.stat_result) -> bool:
@@ -38,7 +35,7 @@ def is_as_planned(source: Source, status: os.stat_result) -> bool:
     """
     if not source.identity[:1].isdigit():
         return True
-    present_identity = identity_of_array(source.file, status)
+    present_identity = identity_of(source.file, status)
     pairs = zip(source.identity.split(":"), present_identity.split(":"), strict=False)
     return all(planned == present or _UNKNOWN in (planned, present) for planned, present in pairs)
 

@@ -1,7 +1,5 @@
 """Where NaN or Inf stands in the user's own files."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwise.errors import some
@@ -11,26 +9,10 @@ from shardwise.plan.plan import Plan, Source
 from shardwise.plan.stack import SPARE_BYTES, StackReader
 
 
-@dataclass(frozen=True)
-class Place:
-    """An element that is not finite; ``matrix`` is its index in the whole stack."""
-
-    source: Source
-    matrix: int
-    row: int
-    column: int
-    value: str
-
-    def __str__(self) -> str:
-        """What stands there, as a user finds it."""
-        where = _matrices(self.source, self.matrix, self.matrix + 1)
-        return f"{self.value} at row {self.row}, column {self.column} of {where} (counted from 0)"
-
-
 def find(
     plan: Plan, key: str, start: int, stop: int, inputs: InputFiles | None = None
-) -> Place | None:
-    """The first element that is not finite of some matrices, which are read for it.
+) -> str | None:
+    """The first element that is not finite of some matrices, which are read for it, as words.
 
     ``key`` is ``input`` or ``right``, where the only matrix of a B that serves all is matrix 0; the
     files that are read are noted in ``inputs``.
@@ -53,8 +35,8 @@ def find(
                 if wild.size:
                     matrix, byte = divmod(at + int(wild[0]) * dtype.itemsize, nbytes)
                     row, column = divmod(byte // dtype.itemsize, columns)
-                    source = next(s for s in sources if s.holds(matrix, matrix + 1))
-                    return Place(source, matrix, row, column, str(numbers[wild[0]]))
+                    value, where = numbers[wild[0]], files_of(plan, key, matrix, matrix + 1)
+                    return f"{value} at row {row}, column {column} of {where} (counted from 0)"
                 at += view.nbytes
     return None
 

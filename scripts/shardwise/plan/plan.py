@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -155,7 +155,6 @@ class Made:
 class Facts:
     """What ``plan.json`` says; its fields are the keys of the file, in their order."""
 
-    dtype: str
     problem: Problem
     settings: ShardSettings
     function: str | None  # digest of the code of a user's function
@@ -194,7 +193,7 @@ class Plan:
     @property
     def dtype(self) -> str:
         """Element type of the input, by name."""
-        return self.facts.dtype
+        return self.problem.dtype
 
     @property
     def settings(self) -> ShardSettings:
@@ -257,28 +256,17 @@ def expect(plan: Plan, digest: str, expected: str | None) -> None:
 
 def digest(value: Any) -> str:
     """Sixteen hexadecimal digits that change with a JSON value."""
-    return digest_of_text(json.dumps(value, sort_keys=True))
+    return digest_of_bytes(json.dumps(value, sort_keys=True).encode())
 
 
-def digest_with_rows(value: Any, rows: Sequence[Any]) -> str:
-    """The :func:`digest` of ``[value, [rows]]``, in parts: of a million rows it takes no memory."""
-    found = hashlib.blake2b(f"[{json.dumps(value, sort_keys=True)}, [".encode(), digest_size=8)
-    for at in range(0, len(rows), _ROWS_AT_ONCE):
-        part = json.dumps([vars(row) for row in rows[at : at + _ROWS_AT_ONCE]], sort_keys=True)
-        found.update(f"{', ' if at else ''}{part[1:-1]}".encode())
-    found.update(b"]]")
-    return found.hexdigest()
+def digest_of_bytes(raw: bytes) -> str:
+    """Sixteen hexadecimal digits that change with a file or a text."""
+    return hashlib.blake2b(raw, digest_size=8).hexdigest()
 
 
-def digest_of_text(text: str) -> str:
-    """The :func:`digest` of the value that a JSON text, its keys sorted, stands for."""
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def to_tsv(rows: Iterable[Any], kind: type) -> list[bytes]:
+def to_tsv(rows: Iterable[Any], kind: type) -> Iterator[bytes]:
     """A table of dataclass rows, in parts of so many lines; quoted where a path needs it."""
     lines = itertools.chain([[f.name for f in fields(kind)]], (vars(row).values() for row in rows))
-    parts = []
     while part := list(itertools.islice(lines, _ROWS_AT_ONCE)):
         # The csv module forgets to quote a lone carriage return, which ends a line for its reader.
         awkward = any("\r" in str(value) for line in part for value in line)
@@ -287,8 +275,7 @@ def to_tsv(rows: Iterable[Any], kind: type) -> list[bytes]:
             text, delimiter="\t", lineterminator="\n",
             quoting=csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL,
         ).writerows(part)  # fmt: skip
-        parts.append(text.getvalue().encode("utf-8", "surrogateescape"))
-    return parts
+        yield text.getvalue().encode("utf-8", "surrogateescape")
 
 
 def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
@@ -356,17 +343,14 @@ def read_sources(results: Results, facts: Facts, start: int | None = None, stop:
 
     Refused where they are not what a plan was written with.
     """
-    path = results.sources
+    path, numbers = results.sources, None
+    if start is not None:  # of so many files each holds one matrix: that of the line before
+        numbers = {0, *range((1 + start) // _ROWS_AT_ONCE, stop // _ROWS_AT_ONCE + 1)}
     try:
         refuse_special(path)
-        if start is not None:  # of so many files each holds one matrix: that of the line before
-            first, last = (1 + start) // _ROWS_AT_ONCE, stop // _ROWS_AT_ONCE
-            return _read_parts(path, facts.source_parts, {0, *range(first, last + 1)})
-        raw = path.read_bytes()
+        return _read_table(path, facts, facts.source_parts, numbers)
     except OSError as error:
         raise IntegrityError(f"{path}: {error.strerror}; remove {results.plan} too") from error
-    _check(raw, facts.checksums, path)
-    return raw
 
 
 def describe_parts(parts: list[bytes]) -> list[Part]:
@@ -375,8 +359,12 @@ def describe_parts(parts: list[bytes]) -> list[Part]:
     return list(zip(ends, map(checksum, parts), strict=True)) if len(parts) > 1 else []
 
 
-def _read_parts(path: Path, parts: list[Part], numbers: Iterable[int]) -> bytes:
-    """Some parts of a table, checked."""
+def _read_table(path: Path, facts: Facts, parts: list[Part], numbers: set[int] | None) -> bytes:
+    """A table, or some parts of a long one, checked."""
+    if numbers is None or not parts:
+        raw = path.read_bytes()
+        _check(raw, facts.checksums, path)
+        return raw
     raw = b""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size != parts[-1][0]:
@@ -405,7 +393,7 @@ def sample(results: Results) -> Plan:
     problem = Problem(1, (1, 1), "A @ A", "float32")
     settings = ShardSettings("A @ A", "products", True, "auto", "ieee", True, True, "error")
     recipe = Recipe(matrices=1, dim=1, dtype="float32", seed=0)
-    facts = Facts("float32", problem, settings, None, (), recipe, Written(4, 4, 4), "")
+    facts = Facts(problem, settings, None, (), recipe, Written(4, 4, 4), "")
     source = Source(str(results.synthetic), 0, 1, "")
     return Plan(results, {"00000": Shard("00000", 0, 1, 4, 4, 4, 4)}, facts, made_of=(source,))
 
@@ -427,12 +415,9 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
             raise ValueError
         _check(dumps(content), content["checksums"], results.plan_facts)
         facts = _facts(content, results.plan_facts)
-        if only is not None and facts.parts:
-            line, last = 1 + int(only) if str(only).isdecimal() else 0, len(facts.parts) - 1
-            raw = _read_parts(path, facts.parts, {0, min(line // _ROWS_AT_ONCE, last), last})
-        else:
-            raw = path.read_bytes()
-            _check(raw, facts.checksums, path)
+        line, last = 1 + int(only or 0) if str(only).isdecimal() else 0, len(facts.parts) - 1
+        numbers = None if only is None else {0, min(line // _ROWS_AT_ONCE, last), last}
+        raw = _read_table(path, facts, facts.parts, numbers)
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(
@@ -488,8 +473,6 @@ def _facts(content: dict[str, Any], path: Path) -> Facts:
         numbers = [problem.matrices, *(n for shape in shapes for n in shape)]
         if any(n < 1 for n in numbers):
             raise ValueError(f"sizes {short(numbers)}")
-        if problem.dtype != facts.dtype:
-            raise ValueError("element types that do not fit")
         ITEM_BYTES[problem.product_dtype], problem.item, problem.product_bytes, problem.flop
     except (LookupError, RecursionError, ValueError) as error:
         raise IntegrityError(

@@ -7,7 +7,6 @@ import shutil
 import socket
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from shardwise.errors import InputError, short
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.formats.registry import read_header_and_status
-from shardwise.files.lookup import refuse_undecodable
+from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.partial import refuse_foreign
 from shardwise.files.paths import Results
 from shardwise.files.small import mark, refuse_links
@@ -47,8 +46,6 @@ _LOG = logging.getLogger(__name__)
 _NOT_DIGESTED = (
     "digest", "config", "config_digest", "made", "decoded", "checksums", "parts", "source_parts"
 )  # fmt: skip
-# Bytes of a results path: Snakemake encodes paths below it as names that are a third longer.
-_LONGEST_PATH = 2000
 
 
 def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG) -> Plan:
@@ -67,8 +64,9 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     given = left.sources if settings.input is not None else ()
     right_sources = right.sources if right else ()
     _refuse_names(results, [*given, *right_sources])
-    is_function = function_parts(settings.product) is not None
-    function = user_function.content_digest(settings.product) if is_function else None
+    function = None  # the digest of its file
+    if function_parts(settings.product):
+        function = plans.digest_of_bytes(user_function.read_source(settings.product))
     problem = Problem(
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
         shared,
@@ -77,11 +75,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
     _refuse_number(problem, settings)
     rows = _rows(settings, problem, left, right_sources, function)
-    if left.decoded:
-        rows = [replace(row, memory=row.memory + left.decoded) for row in rows]
     copied = _is_copied(settings, left, len(rows), log)
-    facts = _facts(settings, copied, problem, rows, right_sources, function)
-    facts = replace(facts, decoded=left.decoded)
+    facts = _facts(settings, copied, problem, rows, left, right_sources, function)
     return Plan(results, {row.shard: row for row in rows}, facts, made_of=left.sources)
 
 
@@ -120,14 +115,13 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
 
 
 def _facts(
-    settings: Settings, copied: bool, problem: Problem, rows: list[Shard],
+    settings: Settings, copied: bool, problem: Problem, rows: list[Shard], left: Stack,
     right_sources: tuple[Source, ...], function: str | None,
 ) -> Facts:  # fmt: skip
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
     chosen["materialize"] = copied
     read = sum(row.bytes for row in rows)
     facts = Facts(
-        dtype=problem.dtype,
         problem=problem,
         settings=ShardSettings(**chosen),
         function=function,
@@ -139,9 +133,10 @@ def _facts(
             products=sum(row.product_bytes for row in rows),
         ),
         digest="",
+        decoded=left.decoded,
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
-    digest = plans.digest_with_rows(digested, rows)
+    digest = plans.digest([digested, *map(small.checksum, plans.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
     return replace(facts, digest=digest, config=config, config_digest=plans.digest(config))
 
@@ -175,8 +170,8 @@ def _first_matrix(settings: Settings, left: Stack) -> np.ndarray:
 def write(plan: Plan) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
     tables = {
-        plan.results.sources: plans.to_tsv(plan.sources, Source),
-        plan.results.plan: plans.to_tsv(plan.shards.values(), Shard),
+        plan.results.sources: list(plans.to_tsv(plan.sources, Source)),
+        plan.results.plan: list(plans.to_tsv(plan.shards.values(), Shard)),
     }
     origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
     source_parts, parts = map(plans.describe_parts, tables.values())
@@ -203,7 +198,7 @@ def read_planned(path: Path) -> Plan:
     for source in (*(() if facts.synthetic else sources), *facts.right_sources):
         check_unchanged(source)
     if facts.function is not None:
-        user_function.check_unchanged(facts.problem.product, facts.function)
+        user_function.read_source(facts.problem.product, facts.function)
     return replace(plan, results=Results(Path(facts.config["results"])), made_of=sources)
 
 
@@ -214,7 +209,7 @@ def check_folder(plan: Plan) -> None:
         refuse_links(plan.results)
         refuse_strangers(plan.results)
         existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
-    except OSError as error:  # such as a name that is too long
+    except OSError as error:  # such as a folder that is closed to us
         raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
     if not existing.is_dir():
         raise InputError(f"results: {root} cannot be created: {existing} is not a folder")
@@ -253,17 +248,10 @@ def _parts(written: Written) -> str:
 
 def _refuse_path(root: Path) -> None:
     """Refuse a results folder whose name Snakemake cannot handle, or that no path leads to."""
-    path = root.absolute()
-    for used in (path, Path(__file__)):
+    for used in (root.absolute(), Path(__file__)):
         refuse_undecodable(used)
-    if (nbytes := len(os.fsencode(path))) > _LONGEST_PATH:
-        raise InputError(
-            f"results: {short(str(root))} is a path of {nbytes} bytes, and the names below it need "
-            f"room; at most {_LONGEST_PATH} are allowed; choose a shorter one"
-        )
     try:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            os.stat(root)
+        mode_of(root)
     except OSError as error:  # such as a link that leads to itself
         raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
 
@@ -327,6 +315,8 @@ def _rows(
 def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     """Rows with the digests that say when a shard has to be copied, and computed, again.
 
+    Their memory is that of a task that decodes chunks, where there are any.
+
     They are the `plan.digest` of ``[version, start, stop, dtype, files]``, and of ``[common,
     matrices]``. A plan may have a hundred thousand rows, so what they share becomes text once.
     """
@@ -335,11 +325,12 @@ def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     # Each row takes the place of the one that it is made of: a plan may have a million.
     for number, row in enumerate(rows):
         files = one or _files_text(plans.between(left.sources, left.matrices, row.start, row.stop))
-        matrices = plans.digest_of_text(f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]")
-        fingerprint = plans.digest_of_text(f'["{common}", "{matrices}"]')
+        text = f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]"
+        matrices = plans.digest_of_bytes(text.encode())
+        fingerprint = plans.digest_of_bytes(f'["{common}", "{matrices}"]'.encode())
         rows[number] = Shard(
-            row.shard, row.start, row.stop, row.bytes, row.product_bytes, row.memory,
-            row.device_memory, matrices, fingerprint,
+            row.shard, row.start, row.stop, row.bytes, row.product_bytes,
+            row.memory + left.decoded, row.device_memory, matrices, fingerprint,
         )  # fmt: skip
     return rows
 

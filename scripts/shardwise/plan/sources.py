@@ -20,7 +20,7 @@ from shardwise.files.npy import Header, read_header
 from shardwise.files.small import read_cache, refuse_special, write_cache
 from shardwise.plan import memory
 from shardwise.plan.config import Settings
-from shardwise.plan.identity import identity_of_array, state_of
+from shardwise.plan.identity import identity_of, state_of
 from shardwise.plan.plan import Source, Stack
 from shardwise.units import human_bytes
 
@@ -124,7 +124,7 @@ def _one_stack(path: Path, key: str) -> Stack:
         )
     _refuse_empty(path, header.shape)
     n, m, k = header.shape
-    source = Source(str(path), 0, n, identity_of_array(file_of(str(path)), status))
+    source = Source(str(path), 0, n, identity_of(file_of(str(path)), status))
     return Stack((source,), n, (m, k), header.native.name, _decoded_bytes(path, header))
 
 
@@ -239,13 +239,13 @@ def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[H
         try:
             file = file_of(str(path))
             status = os.stat(file)
-            identity, entry = identity_of_array(file, status), cached.get(str(path))
+            identity, entry = identity_of(file, status), cached.get(str(path))
             if entry and entry[0] == identity:
                 listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk")}
                 header = Header(**{**entry[1], **listed})
             else:
                 header, status = registry.read_header_and_status(str(path))
-                identity = identity_of_array(file, status)
+                identity = identity_of(file, status)
             _refuse_twice(path, status, inodes, origin)
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}") from error

@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -162,8 +161,6 @@ class StackReader:
             self._space = np.empty(math.prod(shape), self._dtype)
         out = self._space[: math.prod(shape)].reshape(shape)
         self._fill(path, header, (first, first + shape[0]), out, top)
-        if sys.byteorder == "big":
-            out.byteswap(inplace=True)
         begin = origin + first * size + top * (size // rows)
         self._blocks.append((begin, out.reshape(-1).view(np.uint8)))
         return self._blocks[-1]

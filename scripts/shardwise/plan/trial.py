@@ -11,10 +11,9 @@ import signal
 import sys
 from dataclasses import asdict
 from functools import partial
-from types import FrameType
 from typing import Any
 
-from shardwise.errors import InputError, ShardwiseError, Terminated, TryAgain
+from shardwise.errors import InputError, ShardwiseError, TryAgain, terminate
 from shardwise.processes import contain
 
 _WORDS_LETTERS = 100_000
@@ -22,15 +21,11 @@ _WORDS_LETTERS = 100_000
 
 def main() -> None:
     """Try the function that stdin names on the matrix that follows."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     contain.end_with_parent(signal.SIGTERM)
     task = json.loads(sys.stdin.buffer.readline())
     ending = contain.run(partial(_try, task["spec"], sys.stdin.buffer.read()), task["limit"])
     sys.stdout.write(json.dumps(asdict(ending)))
-
-
-def _terminate(_signum: int, _frame: FrameType | None) -> None:
-    raise Terminated
 
 
 def _try(spec: str, matrix: bytes) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """A product of the user's own: a function in a Python file, called with ``(xp, block)``."""
 
 import contextlib
-import hashlib
 import importlib.util
 import inspect
 import io
@@ -21,6 +20,7 @@ import numpy as np
 from shardwise.errors import InputError, IntegrityError, Terminated, device_errors, of_code, short
 from shardwise.files.lookup import absent
 from shardwise.files.small import refuse_special
+from shardwise.plan.plan import digest_of_bytes
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, function_parts, product_dtype
 from shardwise.processes import contain
 from shardwise.processes.contain import Ending
@@ -49,16 +49,6 @@ class Function:
     target: Callable[[Any, Any], Any]
 
 
-def content_digest(spec: str) -> str:
-    """Sixteen hexadecimal digits that change with the file of a function, not with its imports."""
-    return _digest(_source(spec))
-
-
-def check_unchanged(spec: str, digest: str) -> None:
-    """Refuse a function whose file has changed since the plan was made; as :func:`load`."""
-    _source(spec, digest)
-
-
 def load(spec: str, digest: str | None = None) -> Function:
     """Import the file of a function by its path, under a private name, and find the function.
 
@@ -67,7 +57,7 @@ def load(spec: str, digest: str | None = None) -> Function:
     on import, or the function does not take ``(xp, block)``; IntegrityError where the file does not
     have this digest any more.
     """
-    source = _source(spec, digest)
+    source = read_source(spec, digest)
     path, name = _parts(spec)
     module = _module(path, source)
     target = getattr(module, name, None)
@@ -204,7 +194,8 @@ def _parts(spec: str) -> tuple[str, str]:
     return parts
 
 
-def _source(spec: str, digest: str | None = None) -> bytes:
+def read_source(spec: str, digest: str | None = None) -> bytes:
+    """The file of a function; IntegrityError where it does not have this digest any more."""
     path, _ = _parts(spec)
     try:
         refuse_special(Path(path), "product: ")
@@ -213,18 +204,14 @@ def _source(spec: str, digest: str | None = None) -> bytes:
         raise InputError(f"product: {absent(Path(path))}") from error
     except OSError as error:
         raise InputError(f"product: {path} cannot be read: {error.strerror}") from error
-    if digest not in (None, _digest(source)):
+    if digest not in (None, digest_of_bytes(source)):
         raise IntegrityError(f"{path} has changed since the plan was made; run snakemake again")
     return source
 
 
-def _digest(source: bytes) -> str:
-    return hashlib.blake2b(source, digest_size=8).hexdigest()
-
-
 def _module(path: str, source: bytes) -> ModuleType:
     """Run a file as a module of a private name, which its classes and pickles can look up."""
-    name = f"_shardwise_product_{_digest(source)}"
+    name = f"_shardwise_product_{digest_of_bytes(source)}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # it ends in .py
     module = importlib.util.module_from_spec(spec)

@@ -15,21 +15,17 @@ PER_SHARD = (
 )  # fmt: skip
 
 
-def test_up_to_1000_shards_lie_side_by_side():
-    """The last id of 1,000 is still a plain name in the one folder."""
-    ids = cut.shard_ids(1000)
-    assert ids[-1] == "00999"
-    assert {kind(shard).parent for kind in PER_SHARD for shard in ids} == {
-        Path("r/shards"), Path("r/products"), Path("r/logs/multiply")
-    }  # fmt: skip
-
-
-def test_one_more_shard_puts_all_into_folders():
-    """Also the first: one layout holds for all shards of a plan."""
-    ids = cut.shard_ids(1001)
-    assert str(RESULTS.product(ids[0])) == "r/products/000/0000000.npy"
-    assert str(RESULTS.receipt(ids[-1])) == "r/products/001/0001000.json"
-    assert all(kind(ids[-1]).parent.name == "001" for kind in PER_SHARD)
+@pytest.mark.parametrize(
+    ("shards", "number", "name"),
+    [(1000, 0, "00000"), (1000, 999, "00999"), (1001, 0, "000/0000000"), (1001, 999, "000/0000999"),
+     (1001, 1000, "001/0001000")],
+)  # fmt: skip
+def test_one_more_than_1000_shards_lie_in_folders(shards, number, name):
+    """All of them, also the first: one layout holds for all shards of a plan."""
+    shard = cut.shard_ids(shards)[number]
+    tops = "r/shards", "r/shards", "r/products", "r/products", "r/logs/multiply", "r/logs/multiply"
+    found = [str(kind(shard).with_suffix("")) for kind in PER_SHARD]
+    assert found == [f"{top}/{name}" for top in tops]
 
 
 def test_no_folder_of_the_largest_plan_has_more_than_1000_shards():

@@ -2,25 +2,23 @@
 
 import ast
 import os
-import shlex
 import subprocess
 import sys
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
 
-import numpy as np
 import pytest
 from shardwise.dispatch import crew
 from shardwise.dispatch.array import task
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files import commit, npy
+from shardwise.files import commit
 from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan, planner
 from shardwise.records import ledger
-from shardwise.reduce import checkpoint, launch, results
+from shardwise.reduce import checkpoint, results
 from shardwise.workflow import hooks
 from snakemake.settings.types import DeploymentMethod
 
@@ -210,17 +208,6 @@ def test_the_script_of_an_array_quotes_its_names(tmp_path):
     assert not list(tmp_path.rglob("pwned"))
 
 
-@pytest.mark.parametrize("text", ["srun $(touch pwned)", "srun; touch pwned", "srun `touch pwned`"])
-def test_the_launcher_is_words_and_no_shell(text, tmp_path):
-    """What the line `mpi` holds is split as a shell would, and run without one."""
-    environ = {"PATH": str(tmp_path)}
-    for name in ("srun", "srun;"):
-        (tmp_path / name).write_text("")
-        (tmp_path / name).chmod(0o700)
-    found = launch.build_command(2, text, environ)
-    assert found[1:] == [*shlex.split(text)[1:], "-n", "2"]
-
-
 def test_a_file_beside_the_input_is_not_run(tmp_path):
     """A user's function runs only where the config names it."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')\n")
@@ -230,33 +217,6 @@ def test_a_file_beside_the_input_is_not_run(tmp_path):
     done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "pwned").exists()
-
-
-def test_no_reader_unpickles(tmp_path):
-    """An array of Python objects is refused by each reader, and nothing of it runs."""
-    evil = np.array([Evil(str(tmp_path / "pwned"))], dtype=object)
-    path = tmp_path / "input.npy"
-    np.save(path, evil, allow_pickle=True)
-    with pytest.raises(InputError, match="never unpickled"):
-        npy.read_header(path)
-    made = small(tmp_path)
-    folder = made.results.partial
-    parts = checkpoint.CheckpointFolder(folder, "d")
-    parts.save("1-0-done", checkpoint.Checkpoint(finished=[0]), [np.zeros(1)])
-    np.save(folder / "sum.npy", evil, allow_pickle=True)
-    assert results.ResultFiles(parts, made.problem, ["sum"]).prepare() == []
-    assert not (tmp_path / "pwned").exists()
-
-
-class Evil:
-    """What makes a file when it is unpickled."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __reduce__(self):
-        """As pickle asks."""
-        return Path.touch, (Path(self._path),)
 
 
 def test_every_numpy_load_of_ours_says_that_it_unpickles_nothing():

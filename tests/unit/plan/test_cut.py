@@ -34,17 +34,6 @@ def test_auto_makes_the_fewest_shards_that_fit(matrices, matrix_bytes, shard_byt
     assert shards == 1 or (shards - 1) * shard_bytes < total
 
 
-@pytest.mark.parametrize(
-    ("count", "first", "last"),
-    [(1, "00000", "00000"), (1000, "00000", "00999"), (1001, "0000000", "0001000")],
-)
-def test_ids_are_zero_padded_decimals(count, first, last):
-    """Ids have five digits, or seven where there are more than 1,000, and sort like numbers."""
-    ids = cut.shard_ids(count)
-    assert (ids[0], ids[-1], len(ids)) == (first, last, count)
-    assert ids == sorted(ids)
-
-
 @pytest.mark.parametrize("keep", ["products", "sum"])
 @pytest.mark.parametrize("cuda", [False, True])
 def test_the_table_counts_every_byte(keep, cuda):

@@ -10,8 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
@@ -229,10 +228,6 @@ def _stored_outside(file, path):
     file.create_dataset("x", data=noise(SHAPE), external=[(str(path / "raw"), 0, 10**6)])
 
 
-def _circle(file, _):
-    file["x"] = h5py.SoftLink("/x")
-
-
 def _objects(file, _):
     file.create_dataset("x", (3, 2, 2), dtype=h5py.special_dtype(vlen=np.int32))
 
@@ -282,6 +277,15 @@ def _compressed(path):
     return f"{path}/a.npz:x"
 
 
+def _astray(path):
+    """A directory that says that it lies a byte further on, and so do the arrays."""
+    npz(path, noise(SHAPE))
+    raw = bytearray((path / "a.npz").read_bytes())
+    raw[-6:-2] = (int.from_bytes(raw[-6:-2], "little") + 1).to_bytes(4, "little")
+    (path / "a.npz").write_bytes(raw)
+    return f"{path}/a.npz:other"
+
+
 def _bfloat(path):
     header = b'{"x":{"dtype":"BF16","shape":[1,2,2],"data_offsets":[0,8]}}'
     (path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
@@ -295,10 +299,9 @@ REFUSALS = {
     "a group": (lambda p: hdf5(p / "a.h5", noise(SHAPE))[:-7], "name one of .*/run/frames"),
     "no HDF5": (lambda p: f"{save(p / 'x.npy', noise(SHAPE)).rename(p / 'a.h5')}:x", "as HDF5"),
     "truncated HDF5": (lambda p: _cut(p, hdf5(p / "a.h5", noise(SHAPE)), 99), "truncated"),
-    "external link": (_h5(_external), "an external link to 'other.h5'; name the file"),
+    "external link": (_h5(_external), "an external link to '.*other.h5'; name the file"),
     "virtual dataset": (_h5(_virtual), "virtual dataset"),
     "external storage": (_h5(_stored_outside), "stored in other files"),
-    "links in a circle": (_h5(_circle), "in a circle"),
     "objects": (_h5(_objects), "Python objects, which are never unpickled"),
     "strings": (lambda p: hdf5(p / "a.h5", np.full((2, 2, 2), b"x")), "holds strings"),
     "two dimensions": (lambda p: hdf5(p / "a.h5", noise((4, 4))), "three dimensions"),
@@ -313,6 +316,7 @@ REFUSALS = {
     "no metadata": (lambda p: _metadata(p, b"{}"), "as Zarr"),
     "compressed npz": (_compressed, "compressed as one stream.* numpy.savez"),
     "truncated npz": (lambda p: _cut(p, npz(p, noise(SHAPE)), 99), "is not a .npz file"),
+    "npz whose arrays lie nowhere": (_astray, "damaged directory of the archive"),
     "no such member": (lambda p: npz(p, noise(SHAPE)) + "2", "name one of .*npz:frames"),
     "bfloat16": (_bfloat, "'BF16'; allowed are"),
     "truncated safetensors": (lambda p: _cut(p, tensors(p, noise(SHAPE)), 9), "copy or write"),
@@ -347,8 +351,6 @@ def test_a_damaged_chunk_is_an_integrity_error(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["npz", "safetensors", "zarr 2", "zarr 3"])
-@examples(max_examples=40, deadline=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(data=st.data())
 def test_damaged_headers(tmp_path, kind, data):
     """Any byte of a header may be any other: the same numbers' place and type, or a refusal."""

@@ -88,28 +88,23 @@ def test_a_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage
     assert not list(made.results.root.glob("shards/*"))
 
 
-@pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("shared", [False, True])
-def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, shared, keep):
-    """B is watched as A is: one for all, or one each."""
+@pytest.mark.parametrize(
+    ("stage", "shared", "keep"),
+    [(job.run_shard, False, "products"), (job.run_shard, True, "products"),
+     (job.run_shard, False, "sum"), (job.run_shard, True, "sum"),
+     (copy.materialize, True, "products")],
+)  # fmt: skip
+def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage, shared, keep):
+    """One for all, or one each; the shard stage reads B of all matrices for its reference."""
     monkeypatch.setattr(pieces, "SLAB_BYTES", 336)
     right = stack((9, 11) if shared else (6, 9, 11), seed=2)
-    over = {"product": "A @ B", "shards": 1, "materialize": False, "keep": keep}
-    made = factories.plan(tmp_path, stack((6, 17, 9)), right, **over)
-    path = tmp_path / "right.npy"
-    meanwhile[str(path)] = lambda: edited(path)
-    assert f"{path} has changed while it was read" in refusal(job.run_shard, made)
-
-
-def test_the_copys_own_reference_reads_b(tmp_path, meanwhile):
-    """The shard stage reads B of all matrices for its number: that may not change meanwhile."""
-    right = stack((9, 11), seed=2)
-    over = {"product": "A @ B", "shards": 1, "materialize": True}
+    copied = stage is copy.materialize
+    over = {"product": "A @ B", "shards": 1, "materialize": copied, "keep": keep}
     made = factories.plan(tmp_path, stack((6, 17, 9)), right, **over)
     path = tmp_path / "right.npy"
     meanwhile[str(path)] = lambda: edited(path)
     copy._right_vector.cache_clear()
-    assert "right.npy has changed while it was read" in refusal(copy.materialize, made)
+    assert f"{path} has changed while it was read" in refusal(stage, made)
 
 
 def test_a_link_that_leads_elsewhere_for_a_moment(tmp_path, monkeypatch):
@@ -204,13 +199,13 @@ def test_inodes_count_where_the_file_system_keeps_them(tmp_path, monkeypatch):
     """Elsewhere a dash stands for the inode."""
     path = save(tmp_path / "a.npy", stack((2, 3, 3)))
     status = path.stat()
-    size, modified, changed, inode = identity.identity_of(status).split(":")
+    size, modified, changed, inode = identity.identity_of(str(path), status).split(":")
     assert [int(size), int(modified), int(changed)] == [
         status.st_size, status.st_mtime_ns, status.st_ctime_ns,
     ]  # fmt: skip
     assert int(inode) == status.st_ino
     monkeypatch.setattr(identity, "_keeps_inodes", lambda device: False)
-    assert identity.identity_of(status) == f"{size}:{modified}:{changed}:-"
+    assert identity.identity_of(str(path), status) == f"{size}:{modified}:{changed}:-"
 
     def planned(text):
         return identity.is_as_planned(plan_plan.Source(str(path), 0, 2, text), status)

@@ -34,30 +34,32 @@ def folder(tmp_path):
     return tmp_path / "in"
 
 
-OVER = [{"product": "A.T @ A"}, {"keep": "sum"}, {"backend": "auto"}, {"verify": False},
-        {"shards": 2}]  # fmt: skip
-
-
-@pytest.mark.parametrize("over", OVER, ids=str)
-def test_what_changes_products_changes_every_fingerprint(folder, over):
-    """A setting that products, proofs or the cut depend on computes all shards again."""
-    before = fingerprints(input=str(folder), shards=3)
-    after = fingerprints(**{"input": str(folder), "shards": 3, **over})
-    assert not set(before) & set(after)
+RECIPE = {"matrices": 6, "dim": 3, "dtype": "float32", "seed": 0}
 
 
 @pytest.mark.parametrize(
     "over",
     [
-        {"reduce": {"ranks": 7}},
-        {"reduce": {"statistics": ["mean"]}},
-        {"materialize": False},
-        {"shard_bytes": 1},
-        {"synthetic": {"dim": 3}},
-        {"results": "elsewhere"},
+        *({"product": "A.T @ A"}, {"keep": "sum"}, {"backend": "auto"}, {"verify": False}),
+        {"shards": 2},
+        *({"synthetic": RECIPE | part} for part in ({"matrices": 7}, {"dim": 4}, {"seed": 1})),
+        {"synthetic": RECIPE | {"dtype": "float64"}},
     ],
     ids=str,
 )
+def test_what_changes_products_changes_every_fingerprint(folder, over):
+    """What products, proofs or the cut depend on computes all shards again."""
+    own = {"synthetic": RECIPE} if "synthetic" in over else {"input": str(folder)}
+    before, after = (fingerprints(**{"shards": 3, **own, **part}) for part in ({}, over))
+    assert not set(before) & set(after)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [{"reduce": {"ranks": 7}}, {"reduce": {"statistics": ["mean"]}}, {"materialize": False},
+     {"shard_bytes": 1}, {"synthetic": {"dim": 3}}, {"results": "elsewhere"}],
+    ids=str,
+)  # fmt: skip
 def test_what_leaves_products_alone_changes_no_fingerprint(folder, over):
     """A setting that no product depends on computes nothing again."""
     before = fingerprints(input=str(folder), shards=3)
@@ -88,14 +90,6 @@ def test_a_changed_stack_or_right_factor_changes_every_shard(tmp_path, name):
     before = fingerprints(**over)
     os.utime(tmp_path / name, ns=(10**18, 10**18))
     assert not set(before) & set(fingerprints(**over))
-
-
-@pytest.mark.parametrize("other", [{"matrices": 7}, {"dim": 4}, {"dtype": "float64"}, {"seed": 1}])
-def test_the_synthetic_recipe_is_in_the_fingerprint(other):
-    """Another recipe is another input."""
-    recipe = {"matrices": 6, "dim": 3, "dtype": "float32", "seed": 0}
-    before = fingerprints(synthetic=recipe, shards=3)
-    assert not set(before) & set(fingerprints(synthetic={**recipe, **other}, shards=3))
 
 
 def test_the_algorithm_is_in_the_fingerprint(folder, monkeypatch):
@@ -175,7 +169,7 @@ def test_what_lies_there_already_counts(tmp_path, monkeypatch):
         planner.check_folder(made)
 
 
-@pytest.mark.parametrize("name", ["file/r", "link", "loop/r", "/proc/nothing", "r/" * 1000])
+@pytest.mark.parametrize("name", ["file/r", "link", "loop/r", "/proc/nothing"])
 def test_results_that_cannot_be_made_are_refused(tmp_path, name):
     """A results folder that cannot become one is bad config."""
     (tmp_path / "file").write_bytes(b"")

@@ -71,6 +71,7 @@ def test_the_mpiexec_of_the_mpi_that_mpi4py_is_told_to_load(site):
     ("launcher", "words"),
     [
         ("orterun -x 'A B'", ["-x", "A B", "-n", "5"]),
+        ("srun $(touch x) `y`; z", ["$(touch", "x)", "`y`;", "z", "-n", "5"]),  # no shell runs it
         ("srun --ntasks-per-node=2", ["--ntasks-per-node=2", "-n", "5"]),
         ("srun -n5", ["-n5"]),
         ("srun --ntasks=3", ["--ntasks=3"]),

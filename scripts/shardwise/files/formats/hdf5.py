@@ -12,41 +12,33 @@ from shardwise.errors import InputError, IntegrityError, ShardwiseError
 from shardwise.files.formats import names
 from shardwise.files.npy import Header, checked_descr
 
-_MOST_LINKS = 64
+
+def header(path: Path, inside: str) -> Header:
+    """Shape, type and place of a dataset; InputError where it cannot be read."""
+    with _opened(path) as file:
+        dataset = _dataset(file, path, inside)
+        where = Path(f"{path}:{inside}")
+        _refuse_elsewhere(dataset, where)
+        if dataset.shape is None:
+            raise InputError(f"{where}: holds no array")
+        descr = checked_descr(dataset.dtype.str, where)
+        if dataset.id.get_storage_size() == 0:
+            raise InputError(f"{where}: nothing has been written to it; write the numbers")
+        _refuse_filters(dataset, where)
+        offset = _offset(file, dataset, path)
+        if offset is not None:
+            return Header(dataset.shape, descr, fortran=False, offset=offset)
+        single = (*(1,) * (len(dataset.shape) - 1), *dataset.shape[-1:])
+        chunk = dataset.chunks or single
+        return Header(dataset.shape, descr, fortran=False, offset=0, chunk=chunk)
 
 
-class Hdf5:
-    """HDF5: ``run.h5:/group/frames``."""
-
-    suffixes: tuple[str, ...] = names.HDF5
-
-    def header(self, path: Path, inside: str) -> Header:
-        """Shape, type and place of a dataset; InputError where it cannot be read."""
-        with _opened(path) as file:
-            dataset = _dataset(file, path, inside)
-            where = Path(f"{path}:{inside}")
-            _refuse_elsewhere(dataset, where)
-            if dataset.shape is None:
-                raise InputError(f"{where}: holds no array")
-            descr = checked_descr(dataset.dtype.str, where)
-            if dataset.id.get_storage_size() == 0:
-                raise InputError(f"{where}: nothing has been written to it; write the numbers")
-            _refuse_filters(dataset, where)
-            offset = _offset(file, dataset, path)
-            if offset is not None:
-                return Header(dataset.shape, descr, fortran=False, offset=offset)
-            single = (*(1,) * (len(dataset.shape) - 1), *dataset.shape[-1:])
-            chunk = dataset.chunks or single
-            return Header(dataset.shape, descr, fortran=False, offset=0, chunk=chunk)
-
-    def read(
-        self, path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]
-    ) -> np.ndarray:
-        """Rows of some matrices; HDF5 decompresses each chunk that they lie in once."""
-        with _opened(path, IntegrityError) as file:
-            dataset = _dataset(file, path, inside)
-            block: np.ndarray = dataset[(slice(*matrices), slice(*rows))[-(dataset.ndim - 1) :]]
-            return block.reshape(-1, *block.shape[-2:])
+def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
+    """Rows of some matrices; HDF5 decompresses each chunk that they lie in once."""
+    with _opened(path, IntegrityError) as file:
+        dataset = _dataset(file, path, inside)
+        block: np.ndarray = dataset[(slice(*matrices), slice(*rows))[-(dataset.ndim - 1) :]]
+        return block.reshape(-1, *block.shape[-2:])
 
 
 @contextmanager
@@ -70,26 +62,11 @@ def _dataset(file: Any, path: Path, inside: str) -> Any:
     """The dataset of a name; links within the file are followed, those to others refused."""
     import h5py
 
-    node, parts, links = file, inside.split("/")[::-1], 0
-    while parts:
-        part = parts.pop()
-        if part in ("", "."):
-            continue
-        link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
-        if isinstance(link, h5py.ExternalLink):
-            raise _leads_out(f"{path}:{inside}", f"an external link to {link.filename!r:.99}")
-        if isinstance(link, h5py.SoftLink):
-            links += 1
-            if links > _MOST_LINKS:
-                raise InputError(f"{path}:{inside}: its links lead in a circle")
-            node = file if link.path.startswith("/") else node
-            parts += link.path.split("/")[::-1]
-        elif link is None:
-            raise names.choose_one(path, inside, _datasets(file))
-        else:
-            node = node[part]
+    node = file.get(inside or "/")
     if not isinstance(node, h5py.Dataset):
         raise names.choose_one(path, inside, _datasets(file))
+    if node.file.filename != file.filename:
+        raise _leads_out(f"{path}:{inside}", f"an external link to {node.file.filename!r:.99}")
     return node
 
 

@@ -1,16 +1,14 @@
-"""The formats of input, chosen by name: a new one is one class and one entry of ``FORMATS``."""
+"""The formats of input, chosen by name: a new one is one module and one entry of ``_FORMATS``."""
 
 import os
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.files import npy
-from shardwise.files.formats import names, zarr_store
-from shardwise.files.formats.hdf5 import Hdf5
-from shardwise.files.formats.npz import Npz
-from shardwise.files.formats.safetensors import Safetensors
+from shardwise.files.formats import hdf5, names, npz, safetensors, zarr_store
 from shardwise.files.lookup import absent, mode_of
 from shardwise.files.npy import Header
 from shardwise.files.small import refuse_special
@@ -18,13 +16,18 @@ from shardwise.files.small import refuse_special
 Span = tuple[int, int]
 
 
-# Each has its suffixes; `header`, which says where an array's elements lie, or in which chunks, and
-# raises InputError where it cannot be read for whatever reason; and `read` for what lies in chunks.
-FORMATS = (Hdf5(), Npz(), Safetensors(), zarr_store.Zarr())
+# Each has `header`, which says where an array's elements lie, or in which chunks, and raises
+# InputError where it cannot be read for whatever reason; and `read` where arrays lie in chunks.
+_FORMATS: dict[tuple[str, ...], ModuleType] = {
+    names.HDF5: hdf5,
+    names.NPZ: npz,
+    names.SAFETENSORS: safetensors,
+    names.ZARR_METADATA: zarr_store,
+}
 
 
-def _format_of(file: str) -> Hdf5 | Npz | Safetensors | zarr_store.Zarr | None:
-    return next((f for f in FORMATS if file.lower().endswith(f.suffixes)), None)
+def _format_of(file: str) -> ModuleType | None:
+    return next((f for suffixes, f in _FORMATS.items() if file.lower().endswith(suffixes)), None)
 
 
 def locate(text: str) -> str | None:
@@ -35,8 +38,6 @@ def locate(text: str) -> str | None:
     file, inside = names.split(text)
     if file.lower().endswith(names.ZARR):
         return str(zarr_store.metadata_of(Path(file), inside))
-    if Path(file).name in names.ZARR_METADATA:
-        return file
     if _format_of(file) is None:
         return None
     if mode_of(Path(file)) is None:
@@ -52,12 +53,14 @@ def read_header_and_status(name: str) -> tuple[Header, os.stat_result]:
         return npy.read_header_and_status(Path(name))
     refuse_special(Path(file))
     status = os.stat(file)  # before the first byte is read
-    return kind.header(Path(file), inside), status
+    header: Header = kind.header(Path(file), inside)
+    return header, status
 
 
 def read_matrices(name: str, matrices: Span, rows: Span) -> np.ndarray:
     """Rows of some matrices of an array whose header has a ``chunk``."""
     file, inside = names.split(name)
     kind = _format_of(file)
-    assert isinstance(kind, Hdf5 | zarr_store.Zarr)  # the others have no chunks
-    return kind.read(Path(file), inside, matrices, rows)
+    assert kind is not None  # a .npy file has no chunks
+    block: np.ndarray = kind.read(Path(file), inside, matrices, rows)
+    return block

@@ -18,36 +18,31 @@ _DTYPES = {
 }  # fmt: skip
 
 
-class Safetensors:
-    """safetensors: ``model.safetensors:name``."""
-
-    suffixes: tuple[str, ...] = names.SAFETENSORS
-
-    def header(self, path: Path, inside: str) -> Header:
-        """Shape, type and place of a tensor; InputError where it cannot be read."""
-        size, where = path.stat().st_size, f"{path}:{inside}"
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= min(_MOST_HEADER_BYTES, size - 8):
-                raise InputError(f"{path} is not a safetensors file, or is truncated")
-            raw = file.read(length)
-        try:
-            tensors = json.loads(raw)
-            listed = [name for name in tensors if name != "__metadata__"]
-            if inside not in listed:
-                raise names.choose_one(path, inside, listed)
-            shape, kind, (begin, end) = _fields(tensors[inside])
-        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{where}: damaged header; write the file again") from error
-        if kind not in _DTYPES:
-            raise InputError(f"{where}: holds elements of type {kind!r:.60}; allowed are {ALLOWED}")
-        nbytes = math.prod(shape) * np.dtype(_DTYPES[kind]).itemsize
-        if not 0 <= begin <= end <= size - 8 - length or end - begin != nbytes:
-            raise InputError(
-                f"{where}: its header says {nbytes} bytes from {begin} to {end} of "
-                f"{size - 8 - length}; copy or write the file again"
-            )
-        return Header(shape, _DTYPES[kind], fortran=False, offset=8 + length + begin)
+def header(path: Path, inside: str) -> Header:
+    """Shape, type and place of a tensor; InputError where it cannot be read."""
+    size, where = path.stat().st_size, f"{path}:{inside}"
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(_MOST_HEADER_BYTES, size - 8):
+            raise InputError(f"{path} is not a safetensors file, or is truncated")
+        raw = file.read(length)
+    try:
+        tensors = json.loads(raw)
+        listed = [name for name in tensors if name != "__metadata__"]
+        if inside not in listed:
+            raise names.choose_one(path, inside, listed)
+        shape, kind, (begin, end) = _fields(tensors[inside])
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{where}: damaged header; write the file again") from error
+    if kind not in _DTYPES:
+        raise InputError(f"{where}: holds elements of type {kind!r:.60}; allowed are {ALLOWED}")
+    nbytes = math.prod(shape) * np.dtype(_DTYPES[kind]).itemsize
+    if not 0 <= begin <= end <= size - 8 - length or end - begin != nbytes:
+        raise InputError(
+            f"{where}: its header says {nbytes} bytes from {begin} to {end} of "
+            f"{size - 8 - length}; copy or write the file again"
+        )
+    return Header(shape, _DTYPES[kind], fortran=False, offset=8 + length + begin)
 
 
 def _fields(entry: dict[str, Any]) -> tuple[tuple[int, ...], str, tuple[int, int]]:

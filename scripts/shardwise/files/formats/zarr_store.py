@@ -25,38 +25,32 @@ _CODECS = (
 _AT_ONCE = 4  # chunks that are decoded at once
 
 
-class Zarr:
-    """Zarr: ``stack.zarr``, or ``store.zarr:group/array``."""
+def header(path: Path, inside: str) -> Header:
+    """Shape, type and chunks of an array; InputError where it cannot be read."""
+    _refuse_codecs(path)
+    if not next(_files(path), None):
+        raise InputError(f"{path.parent}: holds no chunk; nothing has been written to it")
+    array = _opened(path)
+    descr = checked_descr(array.dtype.str, path.parent)
+    chunk = tuple(map(int, array.shards or array.chunks))
+    return Header(tuple(map(int, array.shape)), descr, fortran=False, offset=0, chunk=chunk)
 
-    suffixes: tuple[str, ...] = names.ZARR_METADATA
 
-    def header(self, path: Path, inside: str) -> Header:
-        """Shape, type and chunks of an array; InputError where it cannot be read."""
-        _refuse_codecs(path)
-        if not next(_files(path), None):
-            raise InputError(f"{path.parent}: holds no chunk; nothing has been written to it")
-        array = _opened(path)
-        descr = checked_descr(array.dtype.str, path.parent)
-        chunk = tuple(map(int, array.shards or array.chunks))
-        return Header(tuple(map(int, array.shape)), descr, fortran=False, offset=0, chunk=chunk)
+def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
+    """Rows of some matrices; zarr decodes each chunk that they lie in once."""
+    import zarr
 
-    def read(
-        self, path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]
-    ) -> np.ndarray:
-        """Rows of some matrices; zarr decodes each chunk that they lie in once."""
-        import zarr
-
-        array = _opened(path)
-        try:
-            with zarr.config.set({"async.concurrency": _AT_ONCE}):
-                selection = (slice(*matrices), slice(*rows))[-(array.ndim - 1) :]
-                block = np.asarray(array[selection])
-        except Exception as error:  # each codec fails in its own way
-            raise IntegrityError(
-                f"{path.parent}: a chunk is damaged, in matrices {matrices[0]} to {matrices[1]}: "
-                f"{error!s:.200}; bring the store back"
-            ) from error
-        return block.reshape(-1, *block.shape[-2:])
+    array = _opened(path)
+    try:
+        with zarr.config.set({"async.concurrency": _AT_ONCE}):
+            selection = (slice(*matrices), slice(*rows))[-(array.ndim - 1) :]
+            block = np.asarray(array[selection])
+    except Exception as error:  # each codec fails in its own way
+        raise IntegrityError(
+            f"{path.parent}: a chunk is damaged, in matrices {matrices[0]} to {matrices[1]}: "
+            f"{error!s:.200}; bring the store back"
+        ) from error
+    return block.reshape(-1, *block.shape[-2:])
 
 
 def metadata_of(store: Path, inside: str) -> Path:
