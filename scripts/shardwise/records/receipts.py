@@ -127,7 +127,7 @@ class Phases(Stages):
 
 
 class Timing(ReceiptPart, frozen=True):
-    """Where the time of a shard went, as `timeline.StageTimeline.to_json` explains it."""
+    """Where the time of a shard went, as `timeline.Stopwatch.to_json` explains it."""
 
     held: Phases
     busy: Stages
