@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,7 +67,7 @@ def test_a_folder_in_partial_is_named_before_any_job(workspace: Workspace) -> No
 
 
 def test_ranks_beyond_the_work_are_refused_in_a_dry_run(workspace: Workspace) -> None:
-    """Whatever would start them; the figures are of the sum."""
+    """With the figures of the sum; what a profile asks for, the stages refuse."""
     workspace.configure(**SMALL, reduce={"ranks": 1_000_000})
     refused(
         workspace.run("--dry-run", profile="slurm"),
@@ -76,32 +75,6 @@ def test_ranks_beyond_the_work_are_refused_in_a_dry_run(workspace: Workspace) ->
         "ask for 64 or fewer",
     )
     assert not workspace.file("").exists()
-
-
-def test_ranks_beyond_the_machine_are_refused_before_any_job(tmp_path: Path) -> None:
-    """Where they would run here; one core takes some ranks, but not each number."""
-    workspace = Workspace.create(tmp_path / "w", before=("taskset", "--cpu-list", "0"))
-    workspace.configure(**SMALL, reduce={"ranks": 17})
-    assert workspace.run("--dry-run").code == 0
-    done = workspace.run()
-    refused(
-        done, "reduce.ranks: 17 ranks are more than can be of use (this process may use 1 core)"
-    )
-    assert not workspace.file("plan.tsv").exists()
-
-
-def test_tasks_of_the_profile_beyond_the_shards_are_refused(workspace: Workspace) -> None:
-    """Under `dispatch: mpi`, where the profile says how many ranks compute."""
-    profile = workspace.root / "profiles" / "local" / "config.yaml"
-    before = profile.read_text()
-    profile.write_text(before.replace("    tasks: 0 #", "    tasks: 1000000 #"))
-    assert profile.read_text() != before
-    workspace.configure(**SMALL, dispatch="mpi")
-    refused(
-        workspace.run("--dry-run"),
-        "tasks of the rule mpi, in the profile: 1000000 ranks are more than can be of use (the "
-        "plan has 2 shards)",
-    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ or another shard on the same device. Standard library only.
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -53,7 +53,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.unix, self.began = time.time(), time.perf_counter()
-        self.seconds = Counter[str]()
+        self.seconds = defaultdict[str, float](float)
         self.matrices = 0.0
         self._spans = {stage: Spans() for stage in _FIRST}
         self._work = Counter[str]()

@@ -118,7 +118,6 @@ def before_jobs(workflow: Any, run: "Run") -> None:
     host.announce()
     slurm_executor.begin()
     try:
-        run.refuse_crowds()
         small.mark(run.results)
         joins = run.plan.facts.digest if run.dispatch == "array" else None
         earlier_runs.lock_results(run.results, joins)
@@ -136,7 +135,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
             if run.forced and not workflow.touch:
                 for shard in run.to_compute:  # no receipt, no result
                     run.results.receipt(shard).unlink(missing_ok=True)
-    except InputError as error:
+    except (InputError, TryAgain) as error:
         refuse(error)
 
 

@@ -25,7 +25,7 @@ from shardwise.plan.config import dispatch_settings, reduce_settings, results_fo
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import missing
 from shardwise.reduce import rank_limits
-from shardwise.units import MIB, count
+from shardwise.units import MIB
 from shardwise.workflow import hooks
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ class Run:
         else:
             self.plan = self._checked_plan() if main else plans.load(self.results.plan)
         self.reduce = reduce_settings(config)
-        if main:
-            self._refuse_idle_ranks()
-        self.standing = self._compared() if main else None
+        self.standing: RemainingWork | None = None
         self.began = self.succeeded = self.interrupted = False
         if main:
+            self._refuse_idle_ranks()
+            self.standing = self._compared()
             hooks.add_hooks(workflow, self)
 
     def _checked_plan(self) -> Plan:
@@ -90,48 +90,18 @@ class Run:
         return plan
 
     def _refuse_idle_ranks(self) -> None:
-        """Exit with 2 where more ranks are asked for than the work takes; in a dry run, too."""
-        try:
-            for rule, ranks, named in self._asked_ranks():
-                if ranks > rank_limits.ALWAYS:
-                    rank_limits.refuse_more(ranks, named, self._work_of(rule), self._granted(rule))
-        except InputError as error:
-            hooks.refuse(error)
+        """Exit with 2 where the config asks for more ranks than the sum takes; in a dry run, too.
 
-    def _work_of(self, rule: str) -> rank_limits.Limit:
-        """The limit of what there is to do for the ranks of a rule."""
-        from shardwise.reduce import job as reduce_job  # here: few runs ask, and it takes a while
-
-        if rule == "reduce":
-            return reduce_job.most_ranks(self.plan)
-        shards = len(self.plan.shards)
-        return rank_limits.limit_by_work(shards, f"the plan has {count(shards, 'shard')}")
-
-    def refuse_crowds(self) -> None:
-        """Refuse more ranks than can be of use on this machine, where they run here.
-
-        Snakemake knows where only after it has read the rules.
+        What a profile asks for, and what a machine takes, the stages look at.
         """
-        for rule, ranks, named in self._asked_ranks() if self._workflow.local_exec else ():
-            launcher = self._words_for(rule).get("mpi")
-            rank_limits.refuse_more(ranks, named, rank_limits.limit_by_machine(launcher))
+        ranks = self.reduce["ranks"]
+        if ranks > rank_limits.ALWAYS:
+            from shardwise.reduce import job  # here: few runs ask, and it takes a while
 
-    def _asked_ranks(self) -> list[tuple[str, int, str]]:
-        """The rules that start MPI ranks: how many, and where that is said."""
-        asked = [("reduce", self.reduce["ranks"], "reduce.ranks")]
-        if self.dispatch == "mpi":
-            tasks = self._words_for("mpi").get("tasks", "")
-            asked.append(("mpi", _number(tasks), "tasks of the rule mpi, in the profile"))
-        return asked
-
-    def _granted(self, rule: str) -> rank_limits.Limit | None:
-        """The limit of the tasks that the profile names for the reduce, where it does."""
-        tasks = _number(self._words_for(rule).get("tasks", "")) if rule == "reduce" else 0
-        return (
-            rank_limits.limit_by_places(tasks, f"the profile asks for {count(tasks, 'task')}")
-            if tasks
-            else None
-        )
+            try:
+                rank_limits.refuse_more(ranks, "reduce.ranks", job.most_ranks(self.plan))
+            except InputError as error:
+                hooks.refuse(error)
 
     @property
     def rule_for_all(self) -> str | None:
@@ -320,12 +290,10 @@ class Run:
     def factor_files(self) -> Any:
         """What a shard's products are made from."""
         right = [source.file for source in self.plan.facts.right_sources]
-        if self.plan.settings.materialize:
-            return self._for_each(self.results.product, [self.pattern(self.results.shard), *right])
-        left = self._input_files()
-        if not callable(left):
-            return self._for_each(self.results.product, left + right)
-        return self._for_each(self.results.product, lambda wildcards: left(wildcards) + right)
+        copied = self.plan.settings.materialize
+        left = [self.pattern(self.results.shard)] if copied else self._input_files()
+        files = (lambda wildcards: left(wildcards) + right) if callable(left) else left + right
+        return self._for_each(self.results.product, files)
 
     # Digests: by them a run sees to it that its jobs work by its own plan.
 
@@ -400,12 +368,8 @@ class Run:
     @property
     def _node_words(self) -> dict[str, str]:
         """What the profile's block for `pool` or `mpi` asks for."""
-        return self._words_for(self.dispatch)
-
-    def _words_for(self, rule: str) -> dict[str, str]:
-        """What the profile's block for a rule asks for."""
         blocks = self._workflow.resource_settings.overwrite_resources
-        asked = blocks.get(self.name_of(rule), {})
+        asked = blocks.get(self.name_of(self.dispatch), {})
         # Snakemake wraps them; `raw` is what stands in the profile.
         return {name: str(resource.raw) for name, resource in asked.items()}
 
@@ -429,11 +393,6 @@ def _filled(names: str | list[str], shard: str) -> str | list[str]:
     if isinstance(names, str):
         return names
     return [name.replace(wildcards(shard), place(shard)) for name in names]
-
-
-def _number(text: str) -> int:
-    """A number as a profile has it; 0 for an expression, which only Snakemake can read."""
-    return int(text) if text.isdecimal() else 0
 
 
 def _growing(amount: int) -> Growing:

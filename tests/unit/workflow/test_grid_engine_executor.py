@@ -1,6 +1,7 @@
 """A run under Grid Engine, whose commands are pretended: submission, states, the way out."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -359,18 +360,18 @@ def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, monkeypatch, 
     assert len(grid.asked("qsub")) == 1
 
 
-def test_a_run_does_not_start_beside_jobs_in_the_queue(grid, monkeypatch, caplog):
+def test_a_run_does_not_start_beside_jobs_in_the_queue(grid, monkeypatch):
     """It names the command that deletes them; where there is no qstat, there are none."""
     results = Results(Path("results"))
     earlier_runs.remember(results, "uge", "000000")  # has left nothing
     grid.submit()
     grid.queue("qw")
-    with pytest.raises(SystemExit, match="75"):
-        earlier_runs.refuse_beside_living(results)
-    assert (
+    words = (
         "1 jobs of an earlier run still wait or work on results. Let them finish "
         "(see: qstat -u '*'), or cancel them (qdel 11)"
-    ) in caplog.text
+    )
+    with pytest.raises(TryAgain, match=re.escape(words)):
+        earlier_runs.refuse_beside_living(results)
     assert grid.asked("qstat") == ["qstat -f -ne -u * -xml"]  # a colleague's jobs as well
     monkeypatch.setenv("PATH", "/nowhere")
     earlier_runs.refuse_beside_living(results)
