@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +29,19 @@ _SHARD = re.compile(r"^    wildcards: (?:thousand=\d+, )?shard=(\d+)$", re.MULTI
 
 @dataclass
 class Workspace:
-    """A folder that holds the project, a config of its own, and what runs in it."""
+    """A folder that holds the project, a config of its own, and what runs in it.
+
+    ``before`` are words in front of every command, which run it where it is to run.
+    """
 
     root: Path
     env: dict[str, str] | None = None
+    before: Sequence[str] = ()
 
     @classmethod
-    def create(cls, root: Path, env: dict[str, str] | None = None) -> "Workspace":
+    def create(
+        cls, root: Path, env: dict[str, str] | None = None, before: Sequence[str] = ()
+    ) -> "Workspace":
         """Copy the project's files to ``root``."""
         root.mkdir(parents=True)
         for part in _PARTS:
@@ -44,7 +51,7 @@ class Workspace:
             else:
                 shutil.copy2(source, root / part)
         hand_on_compiled(REPO / _PACKAGE, root / _PACKAGE)
-        return cls(root, env)
+        return cls(root, env, before)
 
     def clone(self, root: Path) -> "Workspace":
         """The same workspace with the same history, elsewhere; time stamps are kept."""
@@ -59,14 +66,13 @@ class Workspace:
     def command(self, *arguments: str, profile: str = "local") -> list[str]:
         """The command line of a run; Snakemake says all, unless the arguments have a --quiet."""
         own = ["--configfile", "mine.yaml"] if (self.root / "mine.yaml").exists() else []
-        return [
-            SNAKEMAKE, "--quiet", "host", "--profile", f"profiles/{profile}", *own, *arguments
-        ]  # fmt: skip
+        words = ["--quiet", "host", "--profile", f"profiles/{profile}", *own, *arguments]
+        return [*self.before, SNAKEMAKE, *words]
 
     def run(self, *arguments: str, profile: str = "local", timeout: int = 500) -> "Finished":
         """Run snakemake to its end."""
         line, env = self.command(*arguments, profile=profile), self.env or os.environ.copy()
-        if not _warm().can_run(env):
+        if self.before or not _warm().can_run(env):
             done = subprocess.run(
                 line, cwd=self.root, env=env, capture_output=True, text=True, timeout=timeout,
                 check=False,
