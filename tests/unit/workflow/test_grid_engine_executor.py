@@ -114,14 +114,24 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
     return made
 
 
-def test_a_refusal_fails_at_once_with_qsubs_words(grid: Grid) -> None:
-    """It stands in the log of the job, too; and no such job is deleted at the end."""
-    grid.once("qsub", "echo 'Unable to run job: unknown resource \"gpux\"\nExiting.' >&2; exit 1")
-    with pytest.raises(InputError, match=r'unknown resource "gpux"$'):
+@pytest.mark.parametrize(
+    ("answer", "error", "words", "unended"),
+    [
+        ("echo 'Unable to run job: unknown resource \"gpux\"\nExiting.' >&2; exit 1", InputError,
+         'Unable to run job: unknown resource "gpux"', set()),
+        (SILENT, TryAgain, AWAY, {NAME}),
+    ],
+    ids=["refused", "away for long"],
+)  # fmt: skip
+def test_a_submission_that_fails(grid, monkeypatch, answer, error, words, unended):
+    """Qsub's words stand in the job's log, too; where nobody answered, it may still arrive."""
+    monkeypatch.setattr(executor, "_AWAY_SECONDS", -1)
+    grid.once("qsub", answer)
+    with pytest.raises(error, match=re.escape(words)):
         grid.submit()
-    assert "ERROR Grid Engine did not take the job: Unable to run job: unknown" in grid.log()
+    assert f"ERROR Grid Engine did not take the job: {words}" in grid.log()
     assert len(grid.asked("qsub")) == 1
-    assert not grid.submissions._unended
+    assert grid.submissions._unended == unended
 
 
 @pytest.mark.fault("a submission that fails k times")
@@ -157,16 +167,6 @@ def test_a_submission_waits_for_room_in_the_queue(grid, monkeypatch, capsys):
     assert (len(grid.asked("qsub")), grid.asked("qstat")) == (2, [])
     said = "the cluster takes no more jobs now (job rejected: only 1 jobs are allowed per user)"
     assert said in capsys.readouterr().err
-
-
-def test_a_qmaster_that_stays_away_fails_the_job(grid, monkeypatch):
-    """After minutes the job's log says why it was never submitted; it may still arrive."""
-    monkeypatch.setattr(executor, "_AWAY_SECONDS", -1)
-    grid.once("qsub", SILENT)
-    with pytest.raises(TryAgain, match="got send error"):
-        grid.submit()
-    assert "got send error" in grid.log()
-    assert grid.submissions._unended == {NAME}
 
 
 @pytest.mark.parametrize(
