@@ -18,8 +18,7 @@ def test_a_compressed_dataset(workspace: Workspace, dispatch: str) -> None:
     with h5py.File(workspace.root / "run.h5", "w") as file:
         file.create_dataset("frames", data=array, chunks=(2, 5, 3), compression="gzip")
     workspace.configure(input="run.h5:/frames", shards=3, dispatch=dispatch)
-    done = workspace.run()
-    assert done.code == 0, done.output
+    workspace.succeed()
     np.testing.assert_array_equal(workspace.load("sum.npy"), (array @ array).sum(axis=0))
     with h5py.File(workspace.root / "run.h5", "r+") as file:
         file["frames"][6] = 2

@@ -55,14 +55,13 @@ def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):
 def test_a_folder_in_partial_is_named_before_any_job(workspace: Workspace) -> None:
     """It is never removed, and no job is tried that could not end."""
     workspace.configure(**SMALL)
-    assert workspace.run().code == 0
+    workspace.succeed()
     strange = workspace.file("partial/old")
     strange.mkdir(parents=True)
     refused(workspace.run("--forceall"), "partial/old: no reduce of ours writes this")
     assert strange.is_dir()
     strange.rmdir()
-    done = workspace.run("--forcerun", "reduce")
-    assert done.code == 0, done.output
+    workspace.succeed("--forcerun", "reduce")
     assert not strange.parent.exists()
 
 
@@ -90,8 +89,7 @@ def test_a_home_that_cannot_be_written_is_not_needed(tmp_path, home, dispatch):
     env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")} | {"HOME": home}
     workspace = Workspace.create(tmp_path / "w", env)
     workspace.configure(**SMALL, dispatch=dispatch)
-    done = workspace.run()
-    assert done.code == 0, done.output
+    done = workspace.succeed()
     assert "Traceback" not in done.output
     assert np.isfinite(workspace.load("sum.npy")).all()
 
