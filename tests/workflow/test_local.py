@@ -6,11 +6,12 @@ import re
 import subprocess
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from tests import fake_devices, processes
+from tests import factories, fake_devices, processes
 from tests.factories import nightly
 from tests.processes import until
 from tests.uses import one_at_a_time
@@ -118,6 +119,21 @@ def test_one_job_for_all_gives_the_same_bits(workspace: Workspace, dispatch: str
     assert workspace.load("sum.npy").tobytes() == (digits @ digits).sum(axis=0).tobytes()
     assert "multiply: 7 of 7 shards done; then ledger, reduce, report" in done.output
     assert workspace.file("shards/00006.npy").exists()
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
+def test_a_compressed_dataset(workspace: Workspace, dispatch: str) -> None:
+    """The shard stage decodes it; an edit of the file computes all again."""
+    array = factories.stack((7, 8, 8))
+    with h5py.File(workspace.root / "run.h5", "w") as file:
+        file.create_dataset("frames", data=array, chunks=(2, 5, 3), compression="gzip")
+    workspace.configure(input="run.h5:/frames", shards=3, dispatch=dispatch)
+    workspace.succeed()
+    np.testing.assert_array_equal(workspace.load("sum.npy"), (array @ array).sum(axis=0))
+    with h5py.File(workspace.root / "run.h5", "r+") as file:
+        file["frames"][6] = 2
+    jobs = {"shard 00000", "shard 00002"} if dispatch == "jobs" else {"pool"}
+    assert jobs <= workspace.dry_run()
 
 
 # Waits for a file `go`, but not as it is tried, before there is a plan.

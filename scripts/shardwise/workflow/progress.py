@@ -247,17 +247,11 @@ class Follower:
 
     def _news(self) -> str:
         """The whole lines that the log has more than at the last look."""
-        try:
-            with open(self._log or "", "rb") as file:
-                if os.fstat(file.fileno()).st_size < self._read:
-                    self._read = 0  # another try has begun a new log
-                file.seek(self._read)
-                news = file.read()
-        except OSError:
-            return ""
-        whole = news[: news.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return whole.decode(errors="replace")
+        text = logs.read(self._log)
+        whole = text[: text.rfind("\n") + 1]
+        begin = self._read if self._read <= len(whole) else 0  # another try has begun a new log
+        self._read = len(whole)
+        return whole[begin:]
 
 
 def _stage(rule: str) -> str:
