@@ -4,11 +4,12 @@ import json
 import os
 import re
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
@@ -332,9 +333,23 @@ def read(path: Path, kind: type[_R]) -> _R:
             f"{_schema(raw)}; use the version of Shardwise that has written it"
         )
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return _decoder(kind).decode(raw)
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from error
+
+
+_building = threading.Lock()
+
+
+def _decoder(kind: type[_R]) -> "msgspec.json.Decoder[_R]":
+    """Made by one thread at a time: msgspec 0.22 ends the process where two ask for a new type."""
+    with _building:
+        return _build_decoder(kind)
+
+
+@cache
+def _build_decoder(kind: type[_R]) -> "msgspec.json.Decoder[_R]":
+    return msgspec.json.Decoder(kind)
 
 
 def _schema(raw: bytes) -> str:
