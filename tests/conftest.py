@@ -15,7 +15,7 @@ from tests.faults.table import (  # noqa: F401 - pytest finds them here
     tried,
 )
 
-LOCAL_RUNS = ("tests/workflow/test_local.py", "tests/workflow/test_inputs.py")
+LOCAL_RUNS = "tests/workflow/test_local.py"
 
 
 class ByFileAndSite(LoadFileScheduling):
@@ -28,7 +28,7 @@ class ByFileAndSite(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
-        if file in LOCAL_RUNS:
+        if file == LOCAL_RUNS:
             return nodeid
         if not file.startswith("tests/clusters/"):
             return file

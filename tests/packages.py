@@ -24,12 +24,6 @@ sys.meta_path.insert(0, Hide())
 """
 
 
-def installed_by_make_run() -> set[str]:
-    """The project's own dependencies, and theirs, as this Python has them; without any extra."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return {"shardwise"} | installed_with(*project["dependencies"])
-
-
 def installed_with(*lines: str) -> set[str]:
     """What these requirements bring, and what that needs, as this Python has it."""
     found, todo = set[str](), [Requirement(line) for line in lines]
@@ -48,8 +42,10 @@ def installed_with(*lines: str) -> set[str]:
 
 def hide_the_others(folder: Path) -> str:
     """Write what hides all other packages from a Python; returns its ``PYTHONPATH``."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    kept = {"shardwise"} | installed_with(*project["dependencies"])
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(_HIDE.format(hidden=others(installed_by_make_run())))
+    (folder / "sitecustomize.py").write_text(_HIDE.format(hidden=others(kept)))
     return str(folder)
 
 

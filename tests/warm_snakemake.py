@@ -13,8 +13,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryFile
 
 _AT_START = ("HOME", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS")
 """Variables that are read while Python starts or Snakemake is imported."""
@@ -43,30 +43,23 @@ class WarmSnakemake:
         self, words: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command line of Snakemake, as `subprocess.run` does with captured output."""
-        pipes = [os.pipe(), os.pipe()]
         request = json.dumps([list(words), str(cwd), dict(env)]).encode()
         late = threading.Event()
-        with self._lock:
-            size = len(request).to_bytes(8, "little")
-            socket.send_fds(self._socket, [size], [write for _, write in pipes])
+        with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, self._lock:
+            outputs = output.fileno(), errors.fileno()
+            socket.send_fds(self._socket, [len(request).to_bytes(8, "little")], outputs)
             self._socket.sendall(request)
-            for _, write in pipes:
-                os.close(write)
             pid = int(self._answers.readline())
             timer = threading.Timer(timeout, lambda: (late.set(), os.kill(pid, signal.SIGKILL)))
             timer.start()
-            with ThreadPoolExecutor(2) as pool:
-                printed = list(pool.map(_read, (read for read, _ in pipes)))
             code = int(self._answers.readline())
             timer.cancel()
+            for file in (output, errors):
+                file.seek(0)
+            printed = output.read(), errors.read()
         if late.is_set():
             raise subprocess.TimeoutExpired(list(words), timeout, *printed)
         return subprocess.CompletedProcess(list(words), code, *printed)
-
-
-def _read(descriptor: int) -> str:
-    with open(descriptor) as pipe:
-        return pipe.read()
 
 
 def _serve(number: int) -> None:

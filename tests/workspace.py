@@ -82,6 +82,12 @@ class Workspace:
         hand_on_compiled(self.root / _PACKAGE, REPO / _PACKAGE)
         return Finished(done.returncode, done.stdout + done.stderr)
 
+    def succeed(self, *arguments: str, profile: str = "local") -> "Finished":
+        """Run snakemake to its end, which must be a good one."""
+        done = self.run(*arguments, profile=profile)
+        assert done.code == 0, done.output
+        return done
+
     def start(self, *arguments: str, profile: str = "local") -> "subprocess.Popen[str]":
         """Start snakemake in a process group of its own; its output goes to ``run.log``."""
         with open(self.root / "run.log", "w") as log:
@@ -98,9 +104,7 @@ class Workspace:
 
     def dry_run(self, *arguments: str) -> set[str]:
         """The jobs of a dry run, as ``rule`` or ``rule shard``; empty if there is nothing to do."""
-        done = self.run("--dry-run", *arguments)
-        assert done.code == 0, done.output
-        return done.jobs
+        return self.succeed("--dry-run", *arguments).jobs
 
     def file(self, name: str) -> Path:
         """A file of the default results folder."""

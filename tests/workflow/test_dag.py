@@ -38,16 +38,19 @@ def change(path: Path) -> None:
     """Put another matrix in the place of one, with a time stamp after everything that has run."""
     path.unlink()
     np.save(path, np.full((3, 3), 9.0))
-    later(path)
+    os.utime(path)
+
+
+OWN = {"input": "stack", "shards": 4}
+POOL = OWN | {"dispatch": "pool"}
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A workspace that has run to its end on a folder of eight matrices."""
     workspace = with_stack(tmp_path_factory.mktemp("dag"))
-    workspace.configure(input="stack", shards=4)
-    done = workspace.run()
-    assert done.code == 0, done.output
+    workspace.configure(**OWN)
+    workspace.succeed()
     return workspace
 
 
@@ -57,9 +60,19 @@ def workspace(finished: Workspace, tmp_path: Path) -> Workspace:
     return finished.clone(tmp_path / "a clone")
 
 
-def later(path: Path) -> None:
-    """Give a file a time stamp after everything that has run."""
-    os.utime(path)
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """The same under `dispatch: pool`."""
+    workspace = with_stack(tmp_path_factory.mktemp("pool"))
+    workspace.configure(**POOL)
+    workspace.succeed()
+    return workspace
+
+
+@pytest.fixture
+def pool(pooled: Workspace, tmp_path: Path) -> Workspace:
+    """A copy of it, to be changed."""
+    return pooled.clone(tmp_path / "another clone")
 
 
 def test_a_fresh_dry_run_names_every_job_and_writes_nothing(tmp_path: Path) -> None:
@@ -73,21 +86,19 @@ def test_a_fresh_dry_run_names_every_job_and_writes_nothing(tmp_path: Path) -> N
     assert not list(workspace.root.glob(".snakemake/shardwise/planned-*"))
 
 
-def test_a_product_or_receipt_removed_by_hand_is_made_again(workspace: Workspace) -> None:
-    """Those shards alone, then the sum; who asks for no more gets no page."""
-    workspace.file("products/00002.npy").unlink()
-    workspace.file("products/00003.json").unlink()
-    assert workspace.dry_run() == {"multiply 00002", "multiply 00003"} | SUM_UP
-    assert workspace.dry_run("--until", "reduce") == {
-        "multiply 00002", "multiply 00003", "ledger", "reduce",
-    }  # fmt: skip
+def test_what_is_removed_by_hand_is_made_again(workspace: Workspace) -> None:
+    """A page alone, as where results are older than pages; of shards those, then the sum.
 
-
-def test_results_without_a_page_get_one(workspace: Workspace) -> None:
-    """Whether it was removed or the results are older than pages: nothing is computed again."""
+    Who asks for no more gets no page.
+    """
     for name in ("report.html", "ro-crate-metadata.json"):
         workspace.file(name).unlink()
         assert workspace.dry_run() == {"report"}
+    workspace.file("products/00002.npy").unlink()
+    workspace.file("products/00003.json").unlink()
+    lost = {"multiply 00002", "multiply 00003"}
+    assert workspace.dry_run() == lost | SUM_UP
+    assert workspace.dry_run("--until", "reduce") == lost | {"ledger", "reduce"}
 
 
 def test_snakemakes_own_report_holds_the_page(workspace, tmp_path, monkeypatch):
@@ -98,8 +109,7 @@ def test_snakemakes_own_report_holds_the_page(workspace, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", packages.hide_the_others(tmp_path / "hidden"))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    done = workspace.run("--report", "all.zip")
-    assert done.code == 0, done.output
+    workspace.succeed("--report", "all.zip")
     with zipfile.ZipFile(workspace.root / "all.zip") as made:
         names = {Path(name).name: name for name in made.namelist()}
         text = made.read("all/report.html").decode()
@@ -117,12 +127,17 @@ def test_a_changed_input_file_reruns_its_shard_only(workspace: Workspace) -> Non
     assert workspace.dry_run() == {"plan", "shard 00002", "multiply 00002"} | SUM_UP
 
 
-def test_a_changed_reduce_only_reduces(workspace: Workspace) -> None:
-    """Other statistics keep the products; other ranks give the same bits, so nothing runs."""
-    workspace.configure(input="stack", shards=4, reduce={"ranks": 3})
+def test_a_changed_reduce_only_reduces(workspace: Workspace, pool: Workspace) -> None:
+    """Other statistics keep the products; other ranks give the same bits, so nothing runs.
+
+    Another treatment of NaN needs a plan, and no products.
+    """
+    workspace.configure(**OWN, reduce={"ranks": 3})
     assert workspace.dry_run() == set()
-    workspace.configure(input="stack", shards=4, reduce={"statistics": ["sum", "mean"]})
+    workspace.configure(**OWN, reduce={"statistics": ["sum", "mean"]})
     assert workspace.dry_run() == {"reduce", "report"}
+    pool.configure(**POOL, nonfinite="allow")
+    assert pool.dry_run() == {"plan", "reduce", "report"}
 
 
 def test_a_raised_algorithm_version_reruns_what_it_computes(workspace: Workspace) -> None:
@@ -140,27 +155,8 @@ def test_a_raised_algorithm_version_reruns_what_it_computes(workspace: Workspace
 def test_a_changed_config_is_noticed_without_snakemakes_history(workspace: Workspace) -> None:
     """With .snakemake gone, as in another clone, a results folder still follows its config."""
     (workspace.root / ".snakemake").rename(workspace.root / "forgotten")
-    workspace.configure(input="stack", shards=4, product="A.T @ A")
+    workspace.configure(**OWN, product="A.T @ A")
     assert workspace.dry_run() == {"plan"} | each("multiply") | SUM_UP
-
-
-POOL = {"input": "stack", "shards": 4, "dispatch": "pool"}
-
-
-@pytest.fixture(scope="module")
-def pooled(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """A workspace that has run to its end under `dispatch: pool`."""
-    workspace = with_stack(tmp_path_factory.mktemp("pool"))
-    workspace.configure(**POOL)
-    done = workspace.run()
-    assert done.code == 0, done.output
-    return workspace
-
-
-@pytest.fixture
-def pool(pooled: Workspace, tmp_path: Path) -> Workspace:
-    """A copy of it, to be changed."""
-    return pooled.clone(tmp_path / "another clone")
 
 
 @pytest.mark.parametrize(
@@ -182,19 +178,18 @@ def test_another_dispatch_of_a_finished_run_has_nothing_to_do(workspace, pool):
     for finished, others in ((workspace, ("array",)), (pool, ("jobs", "mpi"))):
         for dispatch in others:
             finished.configure(**POOL | {"dispatch": dispatch})
-            done = finished.run("--dry-run")
-            assert done.jobs == set(), done.output
-            assert "Nothing to be done" in done.output
+            done = finished.succeed("--dry-run")
+            assert (done.jobs, "Nothing to be done" in done.output) == (set(), True), done.output
 
 
 def test_a_changed_input_file_recomputes_its_shard_under_pool(pool: Workspace) -> None:
     """A receipt that is newer than the plan is found stale, also without Snakemake's history."""
     (pool.root / ".snakemake").rename(pool.root / "forgotten")
     change(pool.root / "stack" / "5.npy")
-    later(pool.file("products/00002.json"))
+    os.utime(pool.file("products/00002.json"))
     assert pool.dry_run() == {"plan", "pool"} | SUM_UP
     before = pool.file("products/00001.npy").stat().st_mtime_ns
-    assert pool.run().code == 0
+    pool.succeed()
     assert pool.file("products/00001.npy").stat().st_mtime_ns == before
     stack = np.stack([np.load(pool.root / "stack" / f"{i}.npy") for i in range(8)])
     assert np.array_equal(pool.load("sum.npy"), (stack @ stack).sum(axis=0))
@@ -205,44 +200,34 @@ def test_what_pool_computed_is_not_computed_again_by_jobs(workspace: Workspace) 
     changed = POOL | {"product": "A.T @ A"}
     workspace.configure(**changed)
     assert workspace.dry_run() == {"plan", "pool"} | SUM_UP
-    assert workspace.run().code == 0
+    workspace.succeed()
     workspace.configure(**changed | {"dispatch": "jobs"})
     assert workspace.dry_run() == set()
 
 
 @pytest.mark.parametrize("words", [["--forceall"], nightly(["-R", "pool"])])
 def test_what_is_forced_is_computed_again(pool: Workspace, words: list[str]) -> None:
-    """All products, with the same bits; a dry run and --touch only speak of it."""
+    """All products, with the same bits; a dry run and --touch only speak of it.
+
+    The receipts are removed only by a run that makes them again, not where the plan is forced.
+    """
     before = {path: path.stat().st_mtime_ns for path in pool.file("products").glob("*.json")}
     done = pool.run("--dry-run", *words)
     assert "pool" in done.jobs
     assert "4 of 4 shards are computed again; " in done.output
-    assert pool.run("--touch", *words).code == 0
+    pool.succeed("--touch", *words)
+    pool.succeed("--forceall", "results/default/plan.tsv")
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert pool.dry_run() == set()
     total = pool.file("sum.npy").read_bytes()
-    assert pool.run(*words).code == 0
+    pool.succeed(*words)
     assert all(path.stat().st_mtime_ns > written for path, written in before.items())
     assert pool.file("sum.npy").read_bytes() == total
 
 
-def test_what_is_forced_beside_the_products_keeps_them(pool: Workspace) -> None:
-    """The receipts are removed only by a run that makes them again."""
-    before = pool.file("products/00001.json").read_bytes()
-    done = pool.run("--forceall", "results/default/plan.tsv")
-    assert done.code == 0, done.output
-    assert pool.file("products/00001.json").read_bytes() == before
-
-
 def test_a_run_that_ended_before_the_ledger_makes_it(pool: Workspace) -> None:
     """Products that are all there, and newer than ledger and sum, are summed, not made again."""
-    later(pool.file("products/00003.json"))
+    os.utime(pool.file("products/00003.json"))
     assert pool.dry_run() == SUM_UP
-    assert pool.run().code == 0
+    pool.succeed()
     assert pool.dry_run() == set()
-
-
-def test_a_dispatch_reruns_only_what_has_changed(pool: Workspace) -> None:
-    """Another treatment of NaN needs a plan, and no products."""
-    pool.configure(**POOL, nonfinite="allow")
-    assert pool.dry_run() == {"plan", "reduce", "report"}

@@ -16,8 +16,7 @@ def test_the_seismic_example(workspace: Workspace) -> None:
     command = [sys.executable, str(folder / "make_input.py")]
     subprocess.run(command, check=True, env={"PYTHONPATH": str(SCRIPTS)})
     config = ("--configfile", "examples/seismic/config.yaml")
-    done = workspace.run(*config)
-    assert done.code == 0, done.output
+    done = workspace.succeed(*config)
     assert "trying examples/seismic/propagator.py:shot on the first matrix" in done.output
 
     results = workspace.root / "results" / "seismic"
@@ -54,7 +53,6 @@ def test_lack_of_memory_is_tried_again(workspace: Workspace) -> None:
     np.save(workspace.root / "stack.npy", np.ones((2, 2, 3)))
     (workspace.root / "mine.py").write_text(AGAIN)
     workspace.configure(input="stack.npy", product="mine.py:own", shards=1)
-    done = workspace.run("--retries", "1")
-    assert done.code == 0, done.output
+    done = workspace.succeed("--retries", "1")
     assert workspace.file("logs/multiply/00000.starts").read_text().count("\n") == 2
     assert "Trying to restart job" in done.output

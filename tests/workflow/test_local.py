@@ -6,11 +6,12 @@ import re
 import subprocess
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from tests import fake_devices, processes
+from tests import factories, fake_devices, processes
 from tests.factories import nightly
 from tests.processes import until
 from tests.uses import one_at_a_time
@@ -32,8 +33,7 @@ def test_digits_have_the_bits_of_a_plain_sum(workspace, shards, all_ranks):
     for ranks in all_ranks:
         own = {"input": "digits.npy", "shards": shards, "materialize": shards < 16}
         workspace.configure(**own, reduce={"ranks": ranks})
-        done = workspace.run()
-        assert done.code == 0, done.output
+        done = workspace.succeed()
         assert workspace.load("sum.npy").tobytes() == expected.tobytes()
         assert f"multiply: {shards} of {shards} shards done" in done.output or ranks != all_ranks[0]
 
@@ -67,8 +67,7 @@ def test_a_product_of_two_stacks(workspace: Workspace, keep: str, materialize: b
         shards=2,
         reduce={"statistics": ["sum", "mean"]},
     )
-    done = workspace.run()
-    assert done.code == 0, done.output
+    workspace.succeed()
     assert np.array_equal(workspace.load("sum.npy"), (left @ right).sum(axis=0))
     assert np.array_equal(workspace.load("mean.npy"), (left @ right).sum(axis=0) / 9)
     assert workspace.file("shards").exists() == materialize
@@ -104,8 +103,7 @@ def test_a_failed_shard_costs_that_shard(workspace: Workspace, dispatch: str) ->
 
     np.save(folder / "3.npy", stack[3])
     before = workspace.file("products/00000.npy").stat().st_mtime_ns
-    healed = workspace.run()
-    assert healed.code == 0, healed.output
+    workspace.succeed()
     assert workspace.file("report.html").stat().st_mtime_ns > page
     assert workspace.file("products/00000.npy").stat().st_mtime_ns == before
     assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
@@ -117,11 +115,25 @@ def test_one_job_for_all_gives_the_same_bits(workspace: Workspace, dispatch: str
     digits = load_digits().images
     np.save(workspace.root / "digits.npy", digits)
     workspace.configure(input="digits.npy", shards=7, dispatch=dispatch)
-    done = workspace.run()
-    assert done.code == 0, done.output
+    done = workspace.succeed()
     assert workspace.load("sum.npy").tobytes() == (digits @ digits).sum(axis=0).tobytes()
     assert "multiply: 7 of 7 shards done; then ledger, reduce, report" in done.output
     assert workspace.file("shards/00006.npy").exists()
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
+def test_a_compressed_dataset(workspace: Workspace, dispatch: str) -> None:
+    """The shard stage decodes it; an edit of the file computes all again."""
+    array = factories.stack((7, 8, 8))
+    with h5py.File(workspace.root / "run.h5", "w") as file:
+        file.create_dataset("frames", data=array, chunks=(2, 5, 3), compression="gzip")
+    workspace.configure(input="run.h5:/frames", shards=3, dispatch=dispatch)
+    workspace.succeed()
+    np.testing.assert_array_equal(workspace.load("sum.npy"), (array @ array).sum(axis=0))
+    with h5py.File(workspace.root / "run.h5", "r+") as file:
+        file["frames"][6] = 2
+    jobs = {"shard 00000", "shard 00002"} if dispatch == "jobs" else {"pool"}
+    assert jobs <= workspace.dry_run()
 
 
 # Waits for a file `go`, but not as it is tried, before there is a plan.
@@ -162,7 +174,7 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> N
     until(lambda: len(list(logs.glob("*.starts"))) == 2 if logs.exists() else False)
     run.kill()  # snakemake alone: its jobs live on
     run.wait()
-    assert workspace.run("--unlock").code == 0
+    workspace.succeed("--unlock")
     refused = workspace.run()
     assert refused.code == 75
     assert "jobs of an earlier run still work on results/default" in refused.output
@@ -170,8 +182,7 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> N
     (workspace.root / "go").touch()
     until(lambda: not at_work(workspace))
     assert len(list(workspace.file("products").glob("*.json"))) == 2
-    done = workspace.run()
-    assert done.code == 0, done.output
+    done = workspace.succeed()
     assert done.jobs == {"ledger", "reduce", "report"}
     starts = [path.read_text().count("\n") for path in logs.glob("*.starts")]
     assert starts == [1, 1]
@@ -195,8 +206,7 @@ def test_leases_throttle_the_shards_to_one_a_device(tmp_path, scheduler, source,
     # Integers have no fast product in NumPy: a shard takes long enough to meet another.
     recipe = {"matrices": 6, "dim": 512, "dtype": "int64"}
     workspace.configure(synthetic=recipe, shards=6, materialize=False)
-    done = workspace.run("--cores", "4")
-    assert done.code == 0, done.output
+    workspace.succeed("--cores", "4")
     receipts = [json.loads(p.read_text()) for p in workspace.file("products").glob("*.json")]
     assert {receipt["device"]["source"] for receipt in receipts} == {source}
     uses = one_at_a_time((r["device"]["uuid"], r["started"], r["finished"]) for r in receipts)
@@ -224,8 +234,7 @@ def test_hostile_names_are_never_executed(workspace: Workspace) -> None:
     np.save(workspace.root / f"{HOSTILE}.npy", stack)
     workspace.configure(input=f"{HOSTILE}.npy", results=f"out {HOSTILE}", shards=2)
     results = workspace.root / f"out {HOSTILE}"
-    done = workspace.run()
-    assert done.code == 0, done.output
+    done = workspace.succeed()
     assert np.array_equal(np.load(results / "sum.npy"), (stack @ stack).sum(axis=0))
     product = results / "products" / "00001.npy"
     right = product.read_bytes()
@@ -236,7 +245,7 @@ def test_hostile_names_are_never_executed(workspace: Workspace) -> None:
     command = re.search(r"compute it again: (rm .*), then snakemake as before", done.output)
     assert command, done.output
     subprocess.run(["bash", "-c", command[1]], cwd=workspace.root, check=True)
-    assert workspace.run().code == 0
+    workspace.succeed()
     assert product.read_bytes() == right
     assert not list(workspace.root.rglob("pwned"))
 

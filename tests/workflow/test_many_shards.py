@@ -38,8 +38,7 @@ def test_a_run_by_a_pool(tmp_path, monkeypatch):
     for shard in ("000/0000007", "001/0001000"):
         for suffix in ("json", "npy"):
             workspace.file(f"products/{shard}.{suffix}").unlink()
-    done = workspace.run()
-    assert done.code == 0, done.output
+    done = workspace.succeed()
     assert "shardwise: 2 of 1001 shards have no products yet" in done.output
     assert (workspace.load("sum.npy") == SUM).all()
     assert names(workspace.file("products")) == {"000", "001"}
@@ -57,8 +56,7 @@ def test_a_run_by_a_pool(tmp_path, monkeypatch):
 
     # Another plan takes the place of this one, and takes the folders with it.
     workspace.configure(**TINY, shards=2, dispatch="pool")
-    fewer = workspace.run()
-    assert fewer.code == 0, fewer.output
+    workspace.succeed()
     assert not set(made.shards) & set(plans.load(workspace.file("plan.tsv")).shards)
     assert names(workspace.file("products")) == {
         "00000.npy", "00000.json", "00001.npy", "00001.json"
@@ -70,8 +68,7 @@ def test_a_job_per_shard(tmp_path):
     """A target, and what of it is lost, is made by the jobs of its one shard."""
     workspace = tiny(tmp_path / "w", dispatch="jobs", materialize=True)
     target = ("--", "results/default/products/001/0001000.json")
-    done = workspace.run(*target)
-    assert done.code == 0, done.output
+    workspace.succeed(*target)
     assert names(workspace.file("products")) == {"001"}
     assert names(workspace.file("shards")) == {"001"}
     assert workspace.file("logs/multiply/001/0001000.log").exists()

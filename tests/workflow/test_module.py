@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.factories import nightly
-from tests.workflow.test_standing import STACK, SUM_X, SUM_Y, X, Y, run
+from tests.workflow.test_standing import STACK, SUM_X, SUM_Y, X, Y
 from tests.workspace import Workspace
 
 HOST = """
@@ -55,7 +55,7 @@ def test_a_module_from_a_folder(workspace: Workspace, dispatch: str) -> None:
     """The host keeps its own target, though it stands first; a rerun has nothing to do."""
     taken = module("one", X | {"dispatch": dispatch})
     host(workspace, HOST.format(wanted='"out/x/summary.json"'), taken)
-    run(workspace)
+    workspace.succeed()
     assert (workspace.root / "mine.txt").exists()
     assert np.array_equal(total(workspace, "out/x"), SUM_X)
     assert workspace.dry_run() == set()
@@ -64,10 +64,10 @@ def test_a_module_from_a_folder(workspace: Workspace, dispatch: str) -> None:
 def test_a_forced_module_computes_all_again(workspace: Workspace) -> None:
     """The name that the host gave a rule counts."""
     host(workspace, module("one", X | {"dispatch": "pool"}))
-    run(workspace)
+    workspace.succeed()
     product = workspace.root / "out/x/products/00000.npy"
     before = product.stat().st_mtime_ns
-    assert "as you force it" in run(workspace, "-R", "one_pool").output
+    assert "as you force it" in workspace.succeed("-R", "one_pool").output
     assert product.stat().st_mtime_ns > before
 
 
@@ -79,7 +79,7 @@ def test_a_module_from_git(workspace: Workspace, tmp_path: Path) -> None:
         subprocess.run(["git", *words], cwd=clone, check=True)
     source = f'gitfile("{clone}", path="workflow/Snakefile", commit="HEAD")'
     host(workspace, module("one", X, source=source))
-    run(workspace)
+    workspace.succeed()
     assert np.array_equal(total(workspace, "out/x"), SUM_X)
     assert workspace.dry_run() == set()
     # The receipts say what is done, not Snakemake's records of how a job was started.
@@ -92,7 +92,7 @@ def test_a_prefix_moves_the_results(workspace: Workspace, entry: str) -> None:
     """The input stays where it is; through the Snakefile at the root as well."""
     (workspace.root / "Snakefile").rename(workspace.root / "Snakefile.own")
     host(workspace, module("one", X, prefix="elsewhere", source=f'"{entry}"'))
-    done = run(workspace)
+    done = workspace.succeed()
     assert np.array_equal(total(workspace, "elsewhere/out/x"), SUM_X)
     assert "shardwise: done: elsewhere/out/x/sum.npy" in done.output
     assert not (workspace.root / "out").exists()
@@ -108,8 +108,7 @@ def test_the_workflow_twice_in_one(workspace: Workspace, dispatch: str) -> None:
         module("one", X | {"results": "out/one", "dispatch": dispatch}),
         module("two", Y | {"dispatch": dispatch}, prefix="two"),
     )  # fmt: skip
-    done = workspace.run("out/one/sum.npy", "two/out/x/sum.npy")
-    assert done.code == 0, done.output
+    done = workspace.succeed("out/one/sum.npy", "two/out/x/sum.npy")
     assert np.array_equal(total(workspace, "out/one"), SUM_X)
     assert np.array_equal(total(workspace, "two/out/x"), SUM_Y)
     assert done.output.count("shardwise: done: what was asked for") == 2

@@ -53,18 +53,23 @@ def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):
     assert f"{where}{words}" in by_hand.stderr.replace(f"{workspace.root}/", "")
 
 
-def test_a_folder_in_partial_is_named_before_any_job(workspace: Workspace) -> None:
-    """It is never removed, and no job is tried that could not end."""
-    workspace.configure(**SMALL)
-    assert workspace.run().code == 0
-    strange = workspace.file("partial/old")
-    strange.mkdir(parents=True)
-    refused(workspace.run("--forceall"), "partial/old: no reduce of ours writes this")
-    assert strange.is_dir()
-    strange.rmdir()
-    done = workspace.run("--forcerun", "reduce")
-    assert done.code == 0, done.output
-    assert not strange.parent.exists()
+def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
+    """One clear message, exit code 2, no job; docs/errors.md has all that can be wrong."""
+    factories.save(workspace.root / "input.npy", factories.stack((4, 4, 4)))
+    os.mkfifo(workspace.root / "pipe.py")
+    (workspace.root / "loop").symlink_to("loop")
+    factories.save(workspace.root / "in" / "0.npy", factories.stack((4, 4)))
+    os.rename(workspace.root / "in" / "0.npy", os.fsencode(workspace.root) + b"/in/\xff.npy")
+    for over, words in (
+        ({"product": "pipe.py:f"}, "product: pipe.py is not a file, but a named pipe"),
+        ({"results": "loop/r"}, "results: 'loop/r' cannot be used: Too many levels of"),
+        ({"input": "in"}, "in/\\xff.npy: this path is not UTF-8 text; rename it"),
+        ({"shard": 4}, "shard: unknown key; did you mean shards?"),
+    ):
+        workspace.configure(**{"input": "input.npy", **over})
+        done = workspace.run(timeout=60)
+        refused(done, words)
+        assert not done.jobs
 
 
 def test_ranks_beyond_the_work_are_refused_in_a_dry_run(workspace: Workspace) -> None:
@@ -117,8 +122,7 @@ def test_a_home_that_cannot_be_written_is_not_needed(tmp_path, home, dispatch):
     env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")} | {"HOME": home}
     workspace = Workspace.create(tmp_path / "w", env)
     workspace.configure(**SMALL, dispatch=dispatch)
-    done = workspace.run()
-    assert done.code == 0, done.output
+    done = workspace.succeed()
     assert "Traceback" not in done.output
     assert np.isfinite(workspace.load("sum.npy")).all()
 

@@ -1,10 +1,10 @@
 """Each repair that verify prints: damage, verify, the printed commands, snakemake: whole again."""
 
+import functools
 import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,16 +21,13 @@ CONFIG = {"results": RESULTS, "shards": 2, "synthetic": {"matrices": 4, "dim": 4
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Workspace]:
     """A workspace that has run to its end, by its dispatch."""
-    made: dict[str, Workspace] = {}
 
+    @functools.cache
     def of(dispatch: str) -> Workspace:
-        if dispatch not in made:
-            workspace = Workspace.create(tmp_path_factory.mktemp(dispatch) / "w")
-            workspace.configure(**CONFIG, dispatch=dispatch)
-            done = workspace.run()
-            assert done.code == 0, done.output
-            made[dispatch] = workspace
-        return made[dispatch]
+        workspace = Workspace.create(tmp_path_factory.mktemp(dispatch) / "w")
+        workspace.configure(**CONFIG, dispatch=dispatch)
+        workspace.succeed()
+        return workspace
 
     return of
 
@@ -135,10 +132,7 @@ CASES = [
 
 def verify(workspace: Workspace) -> tuple[int, str]:
     """The exit code and the last line of verify."""
-    line = [sys.executable, str(workspace.root / "scripts" / "verify.py"), RESULTS]
-    done = subprocess.run(
-        line, cwd=workspace.root, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = factories.run("verify", RESULTS, cwd=workspace.root)
     assert done.stdout, done.stderr
     return done.returncode, done.stdout.splitlines()[-1]
 
@@ -158,8 +152,7 @@ def test_a_repair_makes_the_results_whole(finished, tmp_path, dispatch, harms):
     else:
         assert (code, said) == (75, f"{RESULTS}: unfinished: all 2 shards are computed, but not "
                                 "summed yet")  # fmt: skip
-    done = workspace.run()
-    assert done.code == 0, f"{said}\n{done.output}"
+    done = workspace.succeed()
     code, now = verify(workspace)
     assert code == 0, f"{said}\n{done.output}\n{now}"
     assert re.fullmatch(rf"{RESULTS}: whole: 2 shards, \d+ B, sum.npy proven", now)

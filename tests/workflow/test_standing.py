@@ -4,15 +4,15 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import factories
 from tests.factories import nightly
 from tests.processes import until
-from tests.workspace import Finished, Workspace
+from tests.workspace import Workspace
 
 STACK = np.arange(6 * 3 * 3, dtype=np.float64).reshape(6, 3, 3)
 X = {"input": "stack.npy", "shards": 2, "results": "out/x", "backend": "numpy"}
@@ -30,7 +30,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     # A copy of a file is another file; a link leads to the same one from every clone.
     (workspace.root / "stack.npy").symlink_to(folder / "stack.npy")
     workspace.configure(**X)
-    run(workspace)
+    workspace.succeed()
     return workspace
 
 
@@ -45,21 +45,13 @@ def both(finished: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Works
     """A workspace that has run X, and Y in the folder ``out/y``."""
     workspace = finished.clone(tmp_path_factory.mktemp("both") / "w")
     workspace.configure(**Y | {"results": "out/y"})
-    run(workspace)
+    workspace.succeed()
     return workspace
 
 
-def run(workspace: Workspace, *arguments: str) -> Finished:
-    """Run snakemake, which succeeds."""
-    done = workspace.run(*arguments)
-    assert done.code == 0, done.output
-    return done
-
-
-def by_hand(workspace: Workspace, script: str, *words: object) -> subprocess.CompletedProcess[str]:
+def by_hand(workspace: Workspace, script: str, *words: str) -> "subprocess.CompletedProcess[str]":
     """Run one of the scripts as the README says."""
-    line = [sys.executable, f"scripts/{script}.py", *map(str, words)]
-    return subprocess.run(line, cwd=workspace.root, capture_output=True, text=True, check=False)
+    return factories.run(script, *words, cwd=workspace.root)
 
 
 def replace_stack(workspace: Workspace, stack: np.ndarray) -> None:
@@ -90,7 +82,7 @@ def test_a_plan_by_hand_replaces_no_other_configs_plan(workspace: Workspace) -> 
     assert not out(workspace, "sum.npy").exists()
     workspace.configure(**X)
     assert by_hand(workspace, "plan", "--configfile", "mine.yaml").returncode == 2
-    run(workspace)
+    workspace.succeed()
     assert np.array_equal(total(workspace), SUM_X)
 
 
@@ -103,7 +95,7 @@ def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) ->
     os.utime(other.root / "stack.npy", ns=(stamp, stamp))
     for folder, factor in ((workspace, 1), (other, 4)):
         folder.configure(**X | {"results": shared})
-        run(folder)
+        folder.succeed()
         assert np.array_equal(np.load(Path(shared, "sum.npy")), factor * SUM_X)
 
 
@@ -116,7 +108,7 @@ def test_a_single_file_of_another_run_is_noticed(both, tmp_path, name):
     shutil.copy2(workspace.root / "out" / "y" / name, out(workspace, name))
     workspace.configure(**X)
     assert workspace.dry_run() != set()
-    run(workspace)
+    workspace.succeed()
     assert np.array_equal(total(workspace), SUM_X)
 
 
@@ -129,13 +121,13 @@ def test_the_synthetic_stack_is_of_this_recipe(workspace: Workspace) -> None:
     assert by_hand(workspace, "plan", "--configfile", "mine.yaml").returncode == 0
     assert by_hand(workspace, "synthesize", "--plan", "out/1/plan.tsv").returncode == 0
     workspace.configure(**own, results="out/2", synthetic=recipe | {"seed": 2})
-    run(workspace)
+    workspace.succeed()
     before = np.load(folder / "2" / "sum.npy")
     for name in ("input.npy", "input.json"):
         shutil.copy2(folder / "1" / name, folder / "2" / name)
     shutil.rmtree(folder / "2" / "products")
     shutil.rmtree(folder / "2" / "shards")
-    run(workspace)
+    workspace.succeed()
     assert np.array_equal(np.load(folder / "2" / "sum.npy"), before)
 
 
@@ -143,7 +135,7 @@ def test_a_new_cut_leaves_no_products_of_the_old_one(workspace: Workspace) -> No
     """Whoever adds up products/*.npy gets the sum; a file that is not ours is moved, and named."""
     np.save(out(workspace, "products/mine.npy"), np.ones(3))
     workspace.configure(**X | {"shards": 1})
-    run(workspace)
+    workspace.succeed()
     found = sorted(out(workspace, "products").glob("*.npy"))
     assert [path.stem for path in found] == ["00000"]
     assert np.array_equal(sum(np.load(path).sum(axis=0) for path in found), SUM_X)
@@ -155,7 +147,7 @@ def test_a_new_cut_leaves_no_products_of_the_old_one(workspace: Workspace) -> No
 def test_a_quiet_run_ends_with_the_truth(workspace: Workspace) -> None:
     """The last words come from the files, and refusals are always heard."""
     out(workspace, "products/00001.json").unlink()
-    done = run(workspace, "-q")
+    done = workspace.succeed("-q")
     assert "shardwise: done: out/x/sum.npy" in done.output
     assert "not finished" not in done.output
     workspace.configure(**X | {"product": "A @ C"})
@@ -219,7 +211,7 @@ def test_the_working_folder_may_be_the_results_folder(tmp_path: Path) -> None:
     (workspace.root / "mine").mkdir()
     np.save(workspace.root / "mine" / "stack.npy", STACK)
     workspace.configure(**X | {"results": ".", "input": "mine/stack.npy"})
-    run(workspace)
+    workspace.succeed()
     assert np.array_equal(np.load(workspace.root / "sum.npy"), SUM_X)
     assert workspace.dry_run() == set()
 

@@ -5,6 +5,7 @@ import sys
 from contextlib import suppress
 
 from shardwise.command.folder import RUNS
+from shardwise.errors import InputError, say
 from shardwise.host import SCRIPTS
 
 _STAGES = {
@@ -26,7 +27,11 @@ def main() -> None:
     """Start what the first word names; exit with 2 where it names nothing."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in RUNS:
-        sys.exit(RUNS[name][1](sys.argv[2:]))
+        try:
+            sys.exit(RUNS[name][1](sys.argv[2:]))
+        except InputError as error:
+            say(error.exit_code, str(error))
+            sys.exit(error.exit_code)
     if name in _STAGES:
         with suppress(ImportError):  # doctor itself says what is missing
             from shardwise import cli  # here: `run` needs none of what stages share

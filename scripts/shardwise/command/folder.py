@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from shardwise.errors import InputError, say
+from shardwise.errors import InputError
 from shardwise.host import PROJECT
 
 _PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
@@ -85,7 +85,7 @@ def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
     text = Path(profile, "config.yaml").read_text(encoding="utf-8")
     executor = re.search(r"^executor:\s*(\S+)", text, re.MULTILINE)
     if executor is None or executor[1] not in _JOBS:
-        return _refuse(InputError(f"--job: {profile} names no scheduler that could run the job"))
+        raise InputError(f"--job: {profile} names no scheduler that could run the job")
     submits, cancels = _JOBS[executor[1]]
     script = shlex.join([sys.executable, "-m", "shardwise.command.controller", *line])
     done = subprocess.run(
@@ -125,28 +125,19 @@ def _parser(name: str, description: str | None) -> argparse.ArgumentParser:
 def _snakemake(
     parser: argparse.ArgumentParser, words: list[str]
 ) -> tuple[list[str], argparse.Namespace]:
-    """The command line that starts Snakemake, printed; exit with 2 where something is missing."""
+    """The command line that starts Snakemake, printed; InputError where something is missing."""
     options, others = parser.parse_known_args(words)
     given = any(word.split("=")[0] in ("--configfile", "--configfiles") for word in others)
-    try:
-        if not given and not Path("config.yaml").is_file():
-            raise InputError(
-                f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name yours "
-                "with --configfile"
-            )
-        profile = _profile(options.profile)
-    except InputError as error:
-        sys.exit(_refuse(error))
-    words = ["--profile", profile, "-s", str(PROJECT / "Snakefile"), *others]
+    if not given and not Path("config.yaml").is_file():
+        raise InputError(
+            f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name yours with "
+            "--configfile"
+        )
+    words = ["--profile", _profile(options.profile), "-s", str(PROJECT / "Snakefile"), *others]
     line = [sys.executable, "-m", "snakemake", *words]
     sys.stderr.write(f"{shlex.join(line)}\n")
     sys.stderr.flush()
     return line, options
-
-
-def _refuse(error: InputError) -> int:
-    say(error.exit_code, str(error))
-    return error.exit_code
 
 
 def _profile(name: str | None) -> str:

@@ -190,7 +190,7 @@ class ShardJob:
 
     def _write_receipt(self, attempt: int, facts: dict[str, Any], identity: os.stat_result) -> None:
         plan, shard, session, watch = self._plan, self.shard, self._session, self.watch
-        finished = watch.timeline.end()
+        finished = watch.end()
         receipt = {
             "shard": shard.shard,
             "start": shard.start,
@@ -202,26 +202,26 @@ class ShardJob:
             "attempt": attempt,
             **facts,
             "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
-            "timeline": watch.timeline.to_json(finished),
-            **receipts.describe_origin("multiply", watch.timeline.unix, session.versions, finished),
+            "timeline": watch.to_json(finished),
+            **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
         }
         path, product = plan.results.receipt(shard.shard), plan.results.product(shard.shard)
         receipts.write_for(path, receipt, product, identity)
 
     def _at_work(self, attempt: int, gauge: Gauge | None = None) -> live.AtWork:
         """Say from now on how far the shard is, and what its device does where that is asked."""
-        results, shard, timeline = self._plan.results, self.shard, self.watch.timeline
+        results, shard, watch = self._plan.results, self.shard, self.watch
         device = self._session.device
         facts = {
             "shard": shard.shard,
             "attempt": attempt,
-            "started": timeline.unix,
+            "started": watch.unix,
             "node": host.node(),
             "process": os.getpid(),
             "job": host.job_number(),
             "device": {key: device.get(key) for key in ("name", "uuid")},
             "matrices": shard.stop - shard.start,
         }
-        recorder = Recorder(gauge, timeline.began) if gauge else None
+        recorder = Recorder(gauge, watch.began) if gauge else None
         path = results.live / f"{shard.shard}.json"
-        return live.AtWork(path, facts, lambda: self.watch.matrices, recorder)
+        return live.AtWork(path, facts, lambda: watch.matrices, recorder)

@@ -56,7 +56,7 @@ def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
         witness.read(receipt, plan.problem)
     except (ArithmeticError, LookupError, ValueError) as error:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from None
-    _expect(receipt.file, _pieces(pieces), path)
+    _expect_file(receipt.file, receipt.file.shape, receipt.file.dtype, pieces, path)
     return receipt
 
 
@@ -103,11 +103,8 @@ def _expect_shard(
 def _expect_file(
     facts: ArrayFile, shape: tuple[int, ...], dtype: str, pieces: tuple[int, int], path: Path
 ) -> None:
-    _expect(facts, {"shape": shape, "dtype": dtype, **_pieces(pieces)}, path)
-
-
-def _pieces(pieces: tuple[int, int]) -> dict[str, int]:
-    return dict(zip(("row_bytes", "piece_bytes"), pieces, strict=True))
+    planned = {"shape": shape, "dtype": dtype, "row_bytes": pieces[0], "piece_bytes": pieces[1]}
+    _expect(facts, planned, path)
 
 
 def _expect(record: ReceiptPart, planned: dict[str, Any], path: Path) -> None:

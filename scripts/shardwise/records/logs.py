@@ -49,9 +49,7 @@ def find_errors(text: str) -> list[str]:
 
 def find_exit_code(text: str) -> int | None:
     """The exit code that the stage of a log has ended with, where it failed and lived to say so."""
-    codes = [
-        match[1] for _, message in parse_lines(text) if (match := _EXIT_CODE.fullmatch(message))
-    ]
+    codes = [m[1] for _, message in parse_lines(text) if (m := _EXIT_CODE.fullmatch(message))]
     return int(codes[-1]) if codes else None
 
 

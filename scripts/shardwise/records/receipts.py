@@ -127,7 +127,7 @@ class Phases(Stages):
 
 
 class Timing(ReceiptPart, frozen=True):
-    """Where the time of a shard went, as `timeline.StageTimeline.to_json` explains it."""
+    """Where the time of a shard went, as `timeline.Stopwatch.to_json` explains it."""
 
     held: Phases
     busy: Stages
@@ -216,31 +216,6 @@ class EndToEnd(ReceiptPart, frozen=True):
     host: str
 
 
-class MakingDevice(TypedDict):
-    """A device, and how many shards it has computed."""
-
-    name: str
-    uuid: str | None
-    shards: int
-
-
-class Software(TypedDict):
-    """What software there was, and how many shards it has computed."""
-
-    algorithm: int
-    commit: str | None
-    versions: dict[str, str]
-    shards: int
-
-
-class Makers(TypedDict):
-    """Who made the products that were summed; ``nodes`` counts the shards of each."""
-
-    devices: list[MakingDevice]
-    nodes: dict[str, int]
-    software: list[Software]
-
-
 class SumReceipt(Receipt, frozen=True):
     """The receipt of the sum and of the other statistics, ``summary.json``."""
 
@@ -250,7 +225,8 @@ class SumReceipt(Receipt, frozen=True):
     keep: Literal["products", "sum"]
     proven: bool
     plan: str
-    made_by: Makers
+    made_by: dict[str, Any]
+    """Who made the products that were summed, as `count_makers` has it."""
     ranks: Whole
     nodes: dict[str, Whole]
     scalars: dict[str, Any]

@@ -6,12 +6,11 @@ a disk; checking what was read, a part of reading it. What is left is waiting: f
 or another shard on the same device. Standard library only.
 """
 
-import math
 import threading
 import time
-from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 READ, UPLOAD, COMPUTE, DOWNLOAD, WRITE = "read", "upload", "compute", "download", "write"
@@ -28,30 +27,54 @@ MOST_SPANS = 8192
 """Of a stage, at once: a shard with more forgets when its shortest gaps were, half of them."""
 
 _FIRST = COMPUTE, UPLOAD, DOWNLOAD, WRITE, READ, CHECK
-_TOUCHING = 1e-5  # seconds: no pause, but the way from one call to the next
 _DIGITS = 6
+
+_STAGES = {
+    "read": READ,
+    "checksum": CHECK,
+    "witness": CHECK,
+    "upload": UPLOAD,
+    "multiply": COMPUTE,
+    "download": DOWNLOAD,
+    "write": WRITE,
+}
+"""What a timeline calls the stages of a stopwatch; whatever waits is at work nowhere."""
 
 Span = tuple[float, float]
 
 
-class StageTimeline:
-    """The spans of one shard, by stage, and what was done in them.
+class Stopwatch:
+    """When the stages of one shard were at work, from any thread, and what they did.
 
     It was begun at ``unix`` in Unix time, at ``began`` by `time.perf_counter`, as all spans are; so
-    a clock that is set meanwhile makes no second longer.
+    a clock that is set meanwhile makes no second longer. ``seconds`` says how long each was busy or
+    waited, added up over its threads; ``matrices`` how many were multiplied and checked so far.
     """
 
     def __init__(self) -> None:
         self.unix, self.began = time.time(), time.perf_counter()
+        self.seconds = defaultdict[str, float](float)
+        self.matrices = 0.0
         self._spans = {stage: Spans() for stage in _FIRST}
         self._work = Counter[str]()
         self._lock = threading.Lock()
 
-    def note(self, stage: str, began: float, ended: float, work: int = 0) -> None:
-        """Note that a stage was at work, and how much it did: bytes, or operations."""
+    def note(self, what: str, span: Span, work: int = 0) -> None:
+        """Note when something went on, and how much was done: bytes, or operations."""
+        began, ended = span
         with self._lock:
-            self._work[stage] += work
-            self._spans[stage].add(began, ended)
+            self.seconds[what] += ended - began
+            if stage := _STAGES.get(what):
+                self._work[stage] += work
+                self._spans[stage].add(span)
+
+    def timed(self, what: str, work: Callable[[], Any], nbytes: int = 0) -> Any:
+        """Do something, and note how long it took, and how many bytes it moved."""
+        began = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.note(what, (began, time.perf_counter()), nbytes)
 
     def end(self) -> float:
         """Seconds of Unix time now, if no clock was set meanwhile."""
@@ -65,8 +88,8 @@ class StageTimeline:
         """
         low, high = self.began, self.began + finished - self.unix
         with self._lock:
-            spans = {stage: intervals.within(low, high) for stage, intervals in self._spans.items()}
-        last = max((intervals[-1][1] for intervals in spans.values() if intervals), default=low)
+            spans = {stage: own.within(low, high) for stage, own in self._spans.items()}
+        last = max((own[-1][1] for own in spans.values() if own), default=low)
         spans[WRITE] = union([*spans[WRITE], (last, high)])
         busy = {
             stage: round(max(0.0, length(spans[stage]) - self._spans[stage].closed), _DIGITS)
@@ -80,40 +103,28 @@ class StageTimeline:
 
 
 class Spans:
-    """The spans of one stage: none touches another, the earliest comes first.
+    """The spans of one stage, which may overlap and come late.
 
     ``closed`` are the seconds of the gaps between them that were forgotten.
     """
 
     def __init__(self) -> None:
-        self._begins: list[float] = []
-        self._ends: list[float] = []
+        self._spans: list[Span] = []
         self.closed = 0.0
 
-    def add(self, began: float, ended: float) -> None:
-        """Add a span, which may overlap others and may come late."""
-        begins, ends = self._begins, self._ends
-        first = bisect_left(ends, began - _TOUCHING)
-        last = bisect_right(begins, ended + _TOUCHING)
-        if first < last:
-            began, ended = min(began, begins[first]), max(ended, ends[last - 1])
-        begins[first:last], ends[first:last] = [began], [ended]
-        if len(begins) > MOST_SPANS:
-            self._forget()
-
-    def _forget(self) -> None:
-        """Close the shorter half of the gaps."""
-        gaps = [begin - end for begin, end in zip(self._begins[1:], self._ends, strict=False)]
-        order = sorted(range(len(gaps)), key=gaps.__getitem__)
-        short, wide = order[: len(gaps) // 2], sorted(order[len(gaps) // 2 :])
-        self.closed += math.fsum(gaps[i] for i in short)
-        self._begins = [self._begins[0], *(self._begins[i + 1] for i in wide)]
-        self._ends = [*(self._ends[i] for i in wide), self._ends[-1]]
+    def add(self, span: Span) -> None:
+        """Add a span; past the most that are kept, the shorter half of the gaps is closed."""
+        self._spans.append(span)
+        if len(self._spans) > MOST_SPANS:
+            spans = self._spans = union(self._spans)
+            if 2 * len(spans) > MOST_SPANS:
+                gaps = sorted(after[0] - before[1] for before, after in pairwise(spans))
+                self._spans = union(spans, gaps[len(gaps) // 2])
+                self.closed += length(self._spans) - length(spans)
 
     def within(self, low: float, high: float) -> list[Span]:
-        """All of them, or the parts of them, between two moments."""
-        every = zip(self._begins, self._ends, strict=True)
-        return [(max(a, low), min(b, high)) for a, b in every if a < high and b > low]
+        """Those between two moments, or the parts of them, joined."""
+        return [(max(a, low), min(b, high)) for a, b in union(self._spans) if a < high and b > low]
 
 
 def _held(spans: Mapping[str, list[Span]], seconds: float) -> dict[str, float]:
@@ -131,13 +142,12 @@ def _held(spans: Mapping[str, list[Span]], seconds: float) -> dict[str, float]:
     return {"waiting": round(max(0.0, seconds - sum(rounded.values())), _DIGITS), **rounded}
 
 
-def union(spans: Iterable[Span]) -> list[Span]:
-    """The same times as spans that do not touch, in order."""
+def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
+    """The same times as spans that do not touch, in order; no gap up to a length is left."""
     joined: list[Span] = []
     for began, ended in sorted(spans):
-        if joined and began <= joined[-1][1]:
-            if ended > joined[-1][1]:
-                joined[-1] = (joined[-1][0], ended)
+        if joined and began <= joined[-1][1] + gap:
+            joined[-1] = (joined[-1][0], max(ended, joined[-1][1]))
         else:
             joined.append((began, ended))
     return joined
@@ -146,48 +156,3 @@ def union(spans: Iterable[Span]) -> list[Span]:
 def length(spans: Iterable[Span]) -> float:
     """Seconds of spans that do not overlap."""
     return sum(ended - began for began, ended in spans)
-
-
-_STAGES = {
-    "read": READ,
-    "checksum": CHECK,
-    "witness": CHECK,
-    "upload": UPLOAD,
-    "multiply": COMPUTE,
-    "download": DOWNLOAD,
-    "write": WRITE,
-}
-"""What a timeline calls the stages of a stopwatch; whatever waits is at work nowhere."""
-
-
-class Stopwatch:
-    """Seconds that each stage was busy, added up over its threads, and when that was.
-
-    ``matrices`` is how many were multiplied and checked so far.
-    """
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.timeline = StageTimeline()
-        self.matrices = 0.0
-        self._lock = threading.Lock()
-
-    def add(self, stage: str, seconds: float) -> None:
-        """Note that a stage was busy."""
-        with self._lock:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
-
-    def note(self, stage: str, span: Span, work: int = 0) -> None:
-        """Note when a stage was busy, by `time.perf_counter`, and what it did meanwhile."""
-        began, ended = span
-        self.add(stage, ended - began)
-        if stage in _STAGES:
-            self.timeline.note(_STAGES[stage], began, ended, work)
-
-    def timed(self, stage: str, work: Callable[[], Any], nbytes: int = 0) -> Any:
-        """Do something, and note how long it took, and how many bytes it moved."""
-        began = time.perf_counter()
-        try:
-            return work()
-        finally:
-            self.note(stage, (began, time.perf_counter()), nbytes)

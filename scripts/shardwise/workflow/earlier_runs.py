@@ -6,13 +6,11 @@ how to cancel them. Jobs that work hold a lock on a file of that folder; the sch
 that wait. Under `dispatch: array` a run of the same plan joins the tasks of its arrays instead.
 """
 
-import logging
 import shutil
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 from shardwise.dispatch.array import journal
 from shardwise.dispatch.schedulers.common import JOB_NAME, Scheduler
@@ -20,8 +18,6 @@ from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.records.locks import is_job_locked, take_lock
-
-log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 _locked: list[BinaryIO] = []
 """Files whose locks this process holds to its end."""
@@ -34,26 +30,18 @@ def remember(results: Results, scheduler: str, name: str) -> None:
 
 
 def lock_results(results: Results, joins: str | None = None) -> None:
-    """Be the only run on these results until this process ends; end with 75 where that fails.
+    """Be the only run on these results until this process ends; TryAgain where that fails.
 
     ``joins`` is the digest of the plan whose arrays this run joins; None where it joins none.
     """
     busy = f"another snakemake works on {results.root}; let it finish, then run again."
-    try:
-        with suppress(OSError):  # a folder that cannot be written: the first job will say so
-            _locked.append(take_lock(results.running, busy))
-    except TryAgain:
-        _refuse(busy)
+    with suppress(OSError):  # a folder that cannot be written: the first job will say so
+        _locked.append(take_lock(results.running, busy))
     refuse_beside_living(results, joins)
 
 
-def _refuse(message: str) -> NoReturn:
-    log.error(message)
-    sys.exit(TryAgain.exit_code)
-
-
 def refuse_beside_living(results: Results, joins: str | None = None) -> None:
-    """End with 75 where jobs of an earlier run still wait or work; `joins` as in `lock_results`."""
+    """TryAgain where jobs of an earlier run still wait or work; `joins` as in `lock_results`."""
     arrays = _rows(results.arrays)
     joined = {row[1] for row in arrays if joins and row[2:3] == [joins]}
     for title, scheduler in SCHEDULERS.items():
@@ -62,24 +50,22 @@ def refuse_beside_living(results: Results, joins: str | None = None) -> None:
         if names and shutil.which(scheduler.client):
             _refuse_beside(results, scheduler, names)
     if is_job_locked(results.living) or (not joins and is_job_locked(results.living_array)):
-        _refuse(
+        raise TryAgain(
             f"jobs of an earlier run still work on {results.root}. Let them finish, or end them "
             "(see: squeue --me, qstat, or pgrep -af scripts/); then run the same command again."
         )
 
 
 def _refuse_beside(results: Results, scheduler: Scheduler, names: list[str]) -> None:
-    """End with 75 where a scheduler knows living jobs of these names, or does not answer."""
+    """TryAgain where a scheduler knows living jobs of these names, or does not answer."""
     try:
         living = scheduler.living(names)
     except TryAgain as error:
-        _refuse(
-            f"{scheduler.client} does not say whether jobs of an earlier run live ({error}); "
-            "try again"
-        )
+        words = f"{scheduler.client} does not say whether jobs of an earlier run live ({error})"
+        raise TryAgain(f"{words}; try again") from None
     if living:
         see, cancel = scheduler.commands(names, living)
-        _refuse(
+        raise TryAgain(
             f"{len(living)} jobs of an earlier run still wait or work on {results.root}. "
             f"Let them finish (see: {see}), or cancel them ({cancel}); then run the same command "
             "again."

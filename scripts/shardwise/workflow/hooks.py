@@ -136,7 +136,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
             if run.forced and not workflow.touch:
                 for shard in run.to_compute:  # no receipt, no result
                     run.results.receipt(shard).unlink(missing_ok=True)
-    except InputError as error:
+    except (InputError, TryAgain) as error:
         refuse(error)
 
 

@@ -66,11 +66,11 @@ class Run:
         else:
             self.plan = self._checked_plan() if main else plans.load(self.results.plan)
         self.reduce = reduce_settings(config)
-        if main:
-            self._refuse_idle_ranks()
-        self.standing = self._compared() if main else None
+        self.standing: RemainingWork | None = None
         self.began = self.succeeded = self.interrupted = False
         if main:
+            self._refuse_idle_ranks()
+            self.standing = self._compared()
             hooks.add_hooks(workflow, self)
 
     def _checked_plan(self) -> Plan:
@@ -320,12 +320,10 @@ class Run:
     def factor_files(self) -> Any:
         """What a shard's products are made from."""
         right = [source.file for source in self.plan.facts.right_sources]
-        if self.plan.settings.materialize:
-            return self._for_each(self.results.product, [self.pattern(self.results.shard), *right])
-        left = self._input_files()
-        if not callable(left):
-            return self._for_each(self.results.product, left + right)
-        return self._for_each(self.results.product, lambda wildcards: left(wildcards) + right)
+        copied = self.plan.settings.materialize
+        left = [self.pattern(self.results.shard)] if copied else self._input_files()
+        files = (lambda wildcards: left(wildcards) + right) if callable(left) else left + right
+        return self._for_each(self.results.product, files)
 
     # Digests: by them a run sees to it that its jobs work by its own plan.
 

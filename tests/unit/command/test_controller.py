@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from shardwise.command import controller, folder
+from shardwise.errors import InputError
 
 from tests import processes
 from tests.factories import SCRIPTS
@@ -61,7 +62,7 @@ def test_it_unlocks_and_waits_where_it_is_started_again(tmp_path, line, monkeypa
     assert (tmp_path / "calls").read_text().splitlines() == ["-n --unlock", "-n", "-n", "-n"]
 
 
-def test_a_profile_without_a_scheduler_is_refused(caplog):
-    """It says so with 2, and submits nothing."""
-    assert folder._submit_job([], folder._profile("local"), []) == 2
-    assert "names no scheduler" in caplog.text
+def test_a_profile_without_a_scheduler_is_refused():
+    """It says so, and submits nothing."""
+    with pytest.raises(InputError, match="names no scheduler"):
+        folder._submit_job([], folder._profile("local"), [])

@@ -27,34 +27,30 @@ def made(computed, tmp_path):
     return plan.load(tmp_path / "results" / "plan.tsv")
 
 
-def test_nothing_is_missing_of_what_is_whole(made):
-    """Whole products are found whole, and the newest receipt is the one written last."""
+def test_what_is_not_whole_is_missing(made):
+    """A product or a receipt that is lost; the newest receipt is the one written last.
+
+    test_judge.py looks at all other damage.
+    """
     os.utime(made.results.receipt("00002"), (2e9, 2e9))
     found = missing.scan_products(made)
     assert (found.missing, found.newest) == ([], "00002")
     assert missing.describe(made, []) == "all 4 shards have their products"
-
-
-def test_what_is_not_whole_is_missing(made):
-    """A product or a receipt that is lost; test_judge.py looks at all other damage."""
     made.results.receipt("00001").unlink()
     made.results.product("00003").unlink()
     assert missing.list_missing(made) == ["00001", "00003"]
 
 
-def test_a_line_says_how_much_is_missing(tmp_path):
-    """How many shards, the bytes of A and B to read, and those to write."""
+@pytest.mark.parametrize(
+    ("backend", "more"), [("numpy", ""), ("auto", "; 1.4 GiB of device memory each on a GPU")]
+)
+def test_a_line_says_how_much_is_missing(tmp_path, backend, more):
+    """How many shards, the bytes of A and B to read, those to write; and what a GPU needs."""
     left, right = factories.stack((6, 32, 16)), factories.stack((16, 8))
-    made = factories.plan(tmp_path, left, right, product="A @ B", shards=3)
+    made = factories.plan(tmp_path, left, right, product="A @ B", shards=3, backend=backend)
     assert missing.describe(made, ["00000", "00002"]) == (
-        "2 of 3 shards have no products yet; 9.0 KiB to read and 4.0 KiB to write"
+        f"2 of 3 shards have no products yet; 9.0 KiB to read and 4.0 KiB to write{more}"
     )
-
-
-def test_the_line_knows_device_memory(tmp_path):
-    """Where shards may be computed on a GPU, it says what each takes there."""
-    made = factories.plan(tmp_path, factories.stack((6, 32, 32)), shards=3, backend="auto")
-    assert missing.describe(made, ["00000"]).endswith("1.5 GiB of device memory each on a GPU")
 
 
 def test_the_last_words_of_a_run_can_look(made):

@@ -42,45 +42,33 @@ def note_array(results, name, digest):
         file.write(f"slurm\t{name}\t{digest}\tmore\n")
 
 
-def test_tasks_of_an_array_at_work_are_joined_or_refused(results, queue, caplog):
-    """The lock of an array's tasks keeps all away but runs that join them."""
+def test_jobs_at_work_are_joined_or_refused(results, queue):
+    """The lock of an array's tasks keeps all away but runs that join them; others keep all away."""
     with locks.hold_job_lock(results, array=True):
         earlier_runs.refuse_beside_living(results, joins=OURS)
-        with pytest.raises(SystemExit, match="75"):
+        with pytest.raises(TryAgain, match="jobs of an earlier run still work on"):
             earlier_runs.refuse_beside_living(results)
-    assert "jobs of an earlier run still work on" in caplog.text
     earlier_runs.refuse_beside_living(results)
-
-
-def test_single_tasks_at_work_are_never_joined(results, queue):
-    """Whoever computes a shard on its own account is waited for under every dispatch."""
-    with locks.hold_job_lock(results), pytest.raises(SystemExit, match="75"):
+    with locks.hold_job_lock(results), pytest.raises(TryAgain):
         earlier_runs.refuse_beside_living(results, joins=OURS)
 
 
-def test_arrays_in_the_queue_are_joined_by_their_own_plan(results, queue, caplog):
-    """Those of this plan may live, under dispatch array; those of another one may not."""
+def test_arrays_in_the_queue_are_joined_by_their_own_plan(results, queue, monkeypatch):
+    """Those of this plan may live, under dispatch array; no answer says nothing of the others."""
     note_array(results, "ours", OURS)
     note_array(results, "other", OTHER)
     queue[:] = ["ours"]
     earlier_runs.refuse_beside_living(results, joins=OURS)
     for joins in (None, OTHER):
-        with pytest.raises(SystemExit, match="75"):
+        with pytest.raises(TryAgain, match="cancel ours"):
             earlier_runs.refuse_beside_living(results, joins=joins)
     queue[:] = ["ours", "other"]
-    caplog.clear()
-    with pytest.raises(SystemExit, match="75"):
+    with pytest.raises(TryAgain, match=r"cancel other\)"):
         earlier_runs.refuse_beside_living(results, joins=OURS)
-    assert "cancel other)" in caplog.text
 
-
-def test_a_scheduler_that_is_away_is_no_free_way(results, queue, monkeypatch):
-    """Without an answer nobody starts beside jobs that may live."""
-    note_array(results, "other", OTHER)
-
-    def living(names):
+    def away(names):
         raise TryAgain("no answer")
 
-    monkeypatch.setattr(earlier_runs.SCHEDULERS["slurm"], "living", living)
-    with pytest.raises(SystemExit, match="75"):
+    monkeypatch.setattr(earlier_runs.SCHEDULERS["slurm"], "living", away)
+    with pytest.raises(TryAgain, match="does not say whether jobs"):
         earlier_runs.refuse_beside_living(results, joins=OURS)

@@ -1,6 +1,7 @@
 """A run under Grid Engine, whose commands are pretended: submission, states, the way out."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,14 +114,24 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
     return made
 
 
-def test_a_refusal_fails_at_once_with_qsubs_words(grid: Grid) -> None:
-    """It stands in the log of the job, too; and no such job is deleted at the end."""
-    grid.once("qsub", "echo 'Unable to run job: unknown resource \"gpux\"\nExiting.' >&2; exit 1")
-    with pytest.raises(InputError, match=r'unknown resource "gpux"$'):
+@pytest.mark.parametrize(
+    ("answer", "error", "words", "unended"),
+    [
+        ("echo 'Unable to run job: unknown resource \"gpux\"\nExiting.' >&2; exit 1", InputError,
+         'Unable to run job: unknown resource "gpux"', set()),
+        (SILENT, TryAgain, AWAY, {NAME}),
+    ],
+    ids=["refused", "away for long"],
+)  # fmt: skip
+def test_a_submission_that_fails(grid, monkeypatch, answer, error, words, unended):
+    """Qsub's words stand in the job's log, too; where nobody answered, it may still arrive."""
+    monkeypatch.setattr(executor, "_AWAY_SECONDS", -1)
+    grid.once("qsub", answer)
+    with pytest.raises(error, match=re.escape(words)):
         grid.submit()
-    assert "ERROR Grid Engine did not take the job: Unable to run job: unknown" in grid.log()
+    assert f"ERROR Grid Engine did not take the job: {words}" in grid.log()
     assert len(grid.asked("qsub")) == 1
-    assert not grid.submissions._unended
+    assert grid.submissions._unended == unended
 
 
 @pytest.mark.fault("a submission that fails k times")
@@ -156,16 +167,6 @@ def test_a_submission_waits_for_room_in_the_queue(grid, monkeypatch, capsys):
     assert (len(grid.asked("qsub")), grid.asked("qstat")) == (2, [])
     said = "the cluster takes no more jobs now (job rejected: only 1 jobs are allowed per user)"
     assert said in capsys.readouterr().err
-
-
-def test_a_qmaster_that_stays_away_fails_the_job(grid, monkeypatch):
-    """After minutes the job's log says why it was never submitted; it may still arrive."""
-    monkeypatch.setattr(executor, "_AWAY_SECONDS", -1)
-    grid.once("qsub", SILENT)
-    with pytest.raises(TryAgain, match="got send error"):
-        grid.submit()
-    assert "got send error" in grid.log()
-    assert grid.submissions._unended == {NAME}
 
 
 @pytest.mark.parametrize(
@@ -359,18 +360,18 @@ def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, monkeypatch, 
     assert len(grid.asked("qsub")) == 1
 
 
-def test_a_run_does_not_start_beside_jobs_in_the_queue(grid, monkeypatch, caplog):
+def test_a_run_does_not_start_beside_jobs_in_the_queue(grid, monkeypatch):
     """It names the command that deletes them; where there is no qstat, there are none."""
     results = Results(Path("results"))
     earlier_runs.remember(results, "uge", "000000")  # has left nothing
     grid.submit()
     grid.queue("qw")
-    with pytest.raises(SystemExit, match="75"):
-        earlier_runs.refuse_beside_living(results)
-    assert (
+    words = (
         "1 jobs of an earlier run still wait or work on results. Let them finish "
         "(see: qstat -u '*'), or cancel them (qdel 11)"
-    ) in caplog.text
+    )
+    with pytest.raises(TryAgain, match=re.escape(words)):
+        earlier_runs.refuse_beside_living(results)
     assert grid.asked("qstat") == ["qstat -f -ne -u * -xml"]  # a colleague's jobs as well
     monkeypatch.setenv("PATH", "/nowhere")
     earlier_runs.refuse_beside_living(results)

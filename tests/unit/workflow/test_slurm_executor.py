@@ -8,7 +8,7 @@ from shardwise.workflow.slurm_executor import keeping
 
 
 class Executor:
-    """Snakemake's Slurm executor in small: a dictionary of states, or no answer."""
+    """Snakemake's Slurm executor in small, wrapped: a dictionary of states, or no answer."""
 
     def __init__(self) -> None:
         self.answer: dict[str, str] | None = {}
@@ -22,6 +22,7 @@ class Executor:
         """As the plugin's."""
         self.ended.append(f"{job[0]} {msg}")
 
+    @keeping
     async def check_active_jobs(self, active_jobs: list[list[str]]) -> AsyncIterator[list[str]]:
         """As the plugin's: without an answer it yields none."""
         for job in active_jobs if self.answer is not None else ():
@@ -32,12 +33,6 @@ class Executor:
                 self.report_job_error(job, msg="failed")
             else:
                 yield job
-
-
-class Keeping(Executor):
-    """The same as it is in a run."""
-
-    check_active_jobs = keeping(Executor.check_active_jobs)
 
 
 def left(executor: Executor, jobs: list[list[str]]) -> list[list[str]]:
@@ -52,7 +47,7 @@ def left(executor: Executor, jobs: list[list[str]]) -> list[list[str]]:
 def test_jobs_are_kept_until_somebody_answers(caplog) -> None:
     """Jobs that end are reported once, others stay, and an outage is told of once."""
     jobs = [["1"], ["2"], ["3"]]
-    executor = Keeping()
+    executor = Executor()
     with caplog.at_level(logging.WARNING):
         executor.answer = {"1": "COMPLETED"}
         jobs = left(executor, jobs)
