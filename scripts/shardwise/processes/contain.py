@@ -82,7 +82,8 @@ def run(
         status = _wait(child, limit)
     except BaseException:  # Ctrl-C, or SIGTERM: the child removes its temporary files
         _signal(child, signal.SIGTERM)
-        _wait(child, _GRACE_SECONDS)
+        with contextlib.suppress(ChildProcessError):  # it had ended just before
+            _wait(child, _GRACE_SECONDS)
         raise
     finally:
         for number, handler in before.items():

@@ -187,3 +187,36 @@ def test_a_signal_in_the_first_moment_reaches_the_child(monkeypatch, number):
         for each, handler in before.items():
             signal.signal(each, handler)
     assert not processes.living(began)
+
+
+@pytest.fixture
+def terminable():
+    """This process heeds SIGTERM as a command line does."""
+    before = signal.signal(signal.SIGTERM, errors.terminate)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_that_comes_as_the_child_ends_is_no_error_of_the_system(monkeypatch, terminable):
+    """Slurm ends parent and child at once: the child is gone before the parent can end it."""
+    wait = os.waitpid
+
+    def wait_and_signal(pid: int, options: int) -> tuple[int, int]:
+        found = wait(pid, options)
+        signal.raise_signal(signal.SIGTERM)
+        return found
+
+    monkeypatch.setattr(contain.os, "waitpid", wait_and_signal)
+    with pytest.raises(errors.Terminated):
+        contain.run(dict)
+
+
+def test_a_second_signal_does_not_cut_the_end_short(terminable):
+    """A child gets it from its scheduler, and from its parent."""
+    cleaned = []
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except errors.Terminated:
+        signal.raise_signal(signal.SIGTERM)
+        cleaned.append("all")
+    assert cleaned
