@@ -177,10 +177,10 @@ class Share:
                 self._end(shard, facts.get("code"), facts.get("reason", ""))
             elif kind == "queued":
                 self._behind = shard
+            self._note(self.whole)
             idle = not self._begun and not facts.get("suspect")
             if idle or (kind == "read" and self._begun[-1:] == [shard]):
                 self._assign()
-            self._note(self.whole)
 
     def _end(self, shard: str, code: int | None, reason: str) -> None:
         self._begun.remove(shard)
@@ -207,6 +207,7 @@ class Share:
         if not self._begun:
             self._since = time.monotonic()
         self._begun.append(shard)
+        self._note(self.whole)  # before it can end this process
         self.assigned.put(shard)
 
     def _claim(self) -> bool:

@@ -1,6 +1,7 @@
 """Arrays: what is noted, and dispatches on a pretended scheduler."""
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -41,7 +42,8 @@ class Pretended:
     """A scheduler in this process: two tasks of an array at once compute two shards at each look.
 
     They fail as they are told to. ``ends`` says how a task leaves at its second look: ``killed``
-    without a word, or ``gives up`` in order.
+    without a word, so too in ``writing`` a shard while it computes the next, or ``gives up`` in
+    order.
     """
 
     plan: Plan
@@ -116,10 +118,10 @@ class Pretended:
                 for shard in mine:
                     marks.leave(shard, 0)
             if how or not mine:
-                self.starts += mine[:1] if how == "killed" else []
+                self._begin(mine[: {"killed": 1, "writing": 2}.get(how, 0)])
                 return False
             shard = mine.pop(0)
-            self.starts.append(shard)
+            self._begin([shard])
             if shard in self.lost:
                 self.lost.remove(shard)
                 return False
@@ -132,6 +134,14 @@ class Pretended:
             else:
                 whole(self.plan, shard)
         return True
+
+    def _begin(self, shards: list[str]) -> None:
+        for shard in shards:
+            self.starts.append(shard)
+            journal = self.plan.results.starts(shard)
+            journal.parent.mkdir(parents=True, exist_ok=True)
+            journal.write_text("begun\n")
+            os.utime(journal, (len(self.starts), len(self.starts)))
 
     def fates(self, _runs: set[str], gone: dict) -> dict[tuple[str, int], Fate]:
         """All that is gone without a word was lost with its node."""
@@ -245,14 +255,16 @@ def test_an_array_has_no_more_tasks_than_it_may(pretended, most, tasks):
     assert sorted(pretended.starts) == list(pretended.plan.shards)
 
 
-def test_a_killed_task_costs_one_shard_a_try(pretended: Pretended) -> None:
-    """What else it had claimed is no failure."""
-    pretended.ends = {1: "killed"}
+@pytest.mark.parametrize("how", ["killed", "writing"])
+def test_a_killed_task_costs_one_shard_a_try(pretended: Pretended, how: str) -> None:
+    """The one that it was computing: what else it had claimed, or had still to write, has none."""
+    pretended.ends = {1: how}
     dispatch(pretended, tasks=1)
-    counts = Counter(pretended.starts) - Counter(pretended.plan.shards.keys())
-    assert sum(counts.values()) == 1
+    lost = Counter(pretended.starts) - Counter(pretended.plan.shards.keys())
+    assert set(lost.values()) == {1}
+    assert len(lost) == {"killed": 1, "writing": 2}[how]
     (again,) = [a for a in journal.noted(pretended.plan.results) if a.attempt == 2]
-    assert [f"{number:05}" for number in again.numbers] == list(counts)
+    assert [f"{number:05}" for number in again.numbers] == [max(lost)]
 
 
 def test_what_is_given_up_is_no_failure(pretended: Pretended) -> None:

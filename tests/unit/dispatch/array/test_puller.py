@@ -68,6 +68,18 @@ def test_a_block_has_one_task(tmp_path: Path) -> None:
                               if claim.index == 3]  # fmt: skip
 
 
+def test_a_second_life_does_not_write_what_the_first_has_claimed(tmp_path: Path) -> None:
+    """The disk may be full by then: nobody could tell any more whose the claims are."""
+    first = Claims(Results(tmp_path), array_of(8, 2))
+    first.claim(1)
+    own = first._own(1)
+    own.write_text("1\n\n")
+    again = Claims(Results(tmp_path), array_of(8, 2))
+    again.claim(1)
+    assert own.read_text() == "1\n\n"
+    assert len(again.of(1)) == 2
+
+
 # The share of one task.
 
 
