@@ -18,7 +18,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 from shardwise.dispatch.array import journal, recipe, task
@@ -413,23 +412,14 @@ class ArrayDispatch:
                 self._lose(job, worker, f"the scheduler says: {words}")
 
     def _lose(self, job: Submitted, worker: Worker, reason: str, final: bool = False) -> None:
-        """A task is gone in the middle of a shard: what it had claimed beside that waits again.
-
-        It may still have been writing the first when it began the next, which is to blame then.
-        """
-        computed = max(islice(worker.shards, 2), key=self._last_start)
+        """A task is gone in the middle of a shard: what it had claimed beside that waits again."""
+        computed = task.last_begun(self._plan.results, worker.shards)
         worker.shards.remove(computed)
         self._failed(computed, 2 if final else None, reason)
         while worker.shards:
             shard = worker.shards.popleft()
             if not self._ended(job, shard):
                 self._give_back(shard)
-
-    def _last_start(self, shard: str) -> float:
-        """When a shard was begun; 0 where it never was."""
-        with contextlib.suppress(OSError):
-            return self._plan.results.starts(shard).stat().st_mtime
-        return 0.0
 
     def _take_whole(self, shards: Iterable[str]) -> None:
         """Count those that have become whole."""

@@ -4,7 +4,8 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
 from shardwise.dispatch.schedulers.common import Array
@@ -88,6 +89,20 @@ class Marks:
             part = mark.with_name(f"{mark.name}.part")
             part.write_text(f"{code}\n")
             part.replace(mark)
+
+
+def last_begun(results: Results, shards: Iterable[str]) -> str:
+    """The shard that a process was at, of those that it has claimed and not ended, in its order.
+
+    It may still have been writing the first when it began the next.
+    """
+
+    def start(shard: str) -> float:
+        with contextlib.suppress(OSError):  # it was not begun
+            return results.starts(shard).stat().st_mtime
+        return 0.0
+
+    return max(islice(shards, 2), key=start)
 
 
 _TASK = """\
