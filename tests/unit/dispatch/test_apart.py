@@ -191,7 +191,7 @@ def test_a_signal_in_the_first_moment_reaches_the_child(monkeypatch, number):
 
 @pytest.fixture
 def terminable():
-    """This process heeds SIGTERM as a command line does."""
+    """SIGTERM is heeded as by a command line."""
     before = signal.signal(signal.SIGTERM, errors.terminate)
     yield
     signal.signal(signal.SIGTERM, before)

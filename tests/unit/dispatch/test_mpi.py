@@ -25,46 +25,36 @@ from tests.spread import Spread
 ALL = ["a", "b", "c", "d"]
 
 
-def workers(views: list[View], kind: str) -> list[tuple[int, tuple[int, int]]]:
-    """The seats without their nodes."""
-    return [(seat.workers, seat.share) for seat in seated(views, kind)]
+def node(number: int, devices: list[str] | None = None, granted: bool = False) -> View:
+    """What a rank sees of a node."""
+    return View(number, f"n{number}", devices, granted)
 
 
-@pytest.mark.parametrize("granted", [True, False])
-def test_ranks_that_see_the_same_devices_share_them(granted: bool) -> None:
-    """The k-th rank of a node begins at the k-th device, wherever its number comes from."""
-    filled = [View(0, "n1", ALL[:2], granted)] * 2 + [View(2, "n2", ALL[:2], granted)] * 2
-    in_turn = [filled[0], filled[2], filled[1], filled[3]]
-    assert workers(filled, "device") == [(1, (0, 2)), (1, (1, 2))] * 2
-    assert workers(in_turn, "device") == [(1, (0, 2))] * 2 + [(1, (1, 2))] * 2
+ONE, TWO = node(1, ALL[:2]), node(2, ALL[:2])
 
 
-def test_ranks_that_see_their_own_device_have_it() -> None:
-    """A scheduler that binds a device to each task leaves nothing to share."""
-    views = [View(0, "n1", [uuid], True) for uuid in ALL]
-    assert workers(views, "device") == [(1, (0, 1))] * 4
-
-
-def test_a_rank_a_node_has_all_devices_of_its_node() -> None:
-    """And two ranks of a node have them in turn."""
-    assert workers([View(0, "n1", ALL), View(1, "n2", ALL[:2])], "node") == [
-        (4, (0, 1)),
-        (2, (0, 1)),
-    ]
-    assert workers([View(0, "n1", ALL[:3])] * 2, "node") == [(2, (0, 2)), (1, (1, 2))]
-
-
-def test_without_a_grant_a_rank_has_one_device_of_many() -> None:
-    """The others may be somebody else's; ranks beyond the devices have nothing to do."""
-    assert workers([View(0, "n1", ALL)] * 2, "device") == [(1, (0, 2)), (1, (1, 2))]
-    assert [count for count, _ in workers([View(0, "n1", ["a"])] * 3, "device")] == [1, 0, 0]
-
-
-def test_a_node_without_devices_counts_as_one_worker() -> None:
-    """Unless others have devices: products of NumPy and of a GPU are never summed."""
-    cpu = [View(0, "n1"), View(0, "n1"), View(2, "n2")]
-    assert [count for count, _ in workers(cpu, "device")] == [1, 0, 1]
-    assert [count for count, _ in workers([*cpu, View(3, "n3", ["a"])], "node")] == [0, 0, 0, 1]
+@pytest.mark.parametrize(
+    ("views", "kind", "seats"),
+    [
+        # The k-th rank of a node begins at the k-th device, wherever its number comes from.
+        ([ONE, ONE, TWO, TWO], "device", [(1, (0, 2)), (1, (1, 2))] * 2),
+        ([ONE, TWO, ONE, TWO], "device", [(1, (0, 2))] * 2 + [(1, (1, 2))] * 2),
+        # A scheduler that binds a device to each task leaves nothing to share.
+        ([node(0, [uuid], granted=True) for uuid in ALL], "device", [(1, (0, 1))] * 4),
+        # A rank per node has all its devices; two have them in turn.
+        ([node(0, ALL), ONE], "node", [(4, (0, 1)), (2, (0, 1))]),
+        ([node(0, ALL[:3])] * 2, "node", [(2, (0, 2)), (1, (1, 2))]),
+        # Without a grant the other devices may be somebody else's.
+        ([node(0, ALL)] * 2, "device", [(1, (0, 2)), (1, (1, 2))]),
+        ([node(0, ["a"])] * 2, "device", [(1, (0, 2)), (0, (1, 2))]),
+        # A node without devices counts as one worker, unless others have devices.
+        ([node(0), node(0), node(2)], "device", [(1, (0, 2)), (0, (1, 2)), (1, (0, 1))]),
+        ([node(0), node(3, ["a"])], "node", [(0, (0, 1)), (1, (0, 1))]),
+    ],
+)
+def test_each_rank_has_its_seat(views, kind, seats):
+    """So many workers, and the devices at which they look first."""
+    assert [(seat.workers, seat.share) for seat in seated(views, kind)] == seats
 
 
 def test_a_driver_without_any_device_is_told() -> None:
@@ -97,16 +87,6 @@ def test_every_granted_device_has_one_worker_wherever_ranks_are(ranks, counts):
         }
 
 
-@pytest.mark.parametrize(
-    "kind", [errors.InputError, errors.IntegrityError, errors.TryAgain, errors.ShardwiseError]
-)
-def test_an_error_travels_by_its_code(kind: type[errors.ShardwiseError]) -> None:
-    """It is of the same class at the other end."""
-    again = errors.of_code(kind.exit_code, "words")
-    assert type(again) is kind
-    assert str(again) == "words"
-
-
 class Silence:
     """A communicator of two ranks whose other one says nothing."""
 
@@ -135,12 +115,9 @@ def test_a_rank_that_says_nothing_ends_all(caplog: pytest.LogCaptureFixture) -> 
     wire = mpi.Wire(comm, limit=0.5)
     processes.until(lambda: wire.received() or comm.code)
     assert comm.code == 75
-    said = [(record.levelname, record.getMessage()[:38]) for record in caplog.records]
     silent = "rank 0 has given no sign of life for "
-    assert [(level, words[:37]) for level, words in said] == [
-        ("WARNING", silent),
-        ("ERROR", silent),
-    ]
+    said = [(record.levelname, record.getMessage()[: len(silent)]) for record in caplog.records]
+    assert said == [("WARNING", silent), ("ERROR", silent)]
 
 
 class Slow(Silence):
@@ -202,12 +179,16 @@ def test_a_late_word_of_a_replaced_worker_does_not_count(tmp_path: Path) -> None
     assert crews.poll(0) == [replace(ready, worker=(2, 0))]
 
 
-def test_an_error_of_another_rank_is_that_of_all(tmp_path: Path) -> None:
-    """Rank 0 raises it, and tells it to the others from there."""
+@pytest.mark.parametrize(
+    "kind", [errors.InputError, errors.IntegrityError, errors.TryAgain, errors.ShardwiseError]
+)
+def test_an_error_of_another_rank_is_that_of_all(tmp_path: Path, kind: type[Exception]) -> None:
+    """Rank 0 raises it, of the same class, and tells it to the others from there."""
     wire = Mailbox()
-    wire.arriving = [(1, ["failed", 2, "bad input"])]
-    with pytest.raises(errors.InputError, match="bad input"):
+    wire.arriving = [(1, ["failed", kind.exit_code, "such words"])]
+    with pytest.raises(kind, match="such words") as caught:
         mpi._Crews(wire, Crew(tmp_path / "plan.tsv", 0)).poll(0)
+    assert caught.type is kind
 
 
 # Real ranks on this machine, with fake devices.
