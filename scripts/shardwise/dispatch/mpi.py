@@ -27,7 +27,6 @@ from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import ShardwiseError, TryAgain, of_code
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
-from shardwise.processes.hangs import WARNED_AFTER
 from shardwise.records.missing import describe, list_missing
 from shardwise.reduce import launch, rank_limits
 from shardwise.reduce.comm import abort
@@ -277,7 +276,7 @@ class Wire:
         self._heard = dict.fromkeys(self.others, time.monotonic())
         self._sign_at = time.monotonic()
         self._sent: list[Any] = []
-        self._missed, self._last = set[int](), False
+        self._last = False
 
     def send(self, to: int, *message: Any) -> None:
         """Send a message on its way."""
@@ -319,20 +318,12 @@ class Wire:
         return [(source, message) for source, message in messages if message != ["alive"]]
 
     def _live(self, now: float) -> None:
-        """Give a sign of life, and miss those of others."""
+        """Give a sign of life, and end all where one is missing."""
         if now - self._sign_at > self._limit / _SIGNS:
             self._sign_at = now
             if not self._last:
                 self.tell_all("alive")
-            silence = {rank: now - heard for rank, heard in self._heard.items()}
-            missed = {rank for rank in silence if silence[rank] > WARNED_AFTER * self._limit}
-            for rank in sorted(missed - self._missed):
-                log.warning(
-                    "rank %d has given no sign of life for %.0f s; after %.0f s all ranks end",
-                    rank, silence[rank], self._limit,
-                )  # fmt: skip
-            self._missed = missed
-            silent = [rank for rank in silence if silence[rank] > self._limit]
+            silent = [rank for rank in self.others if now - self._heard[rank] > self._limit]
             if silent:
                 log.error(
                     "rank %d has given no sign of life for %.0f s; all ranks end: try again",
