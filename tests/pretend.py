@@ -5,7 +5,6 @@ every reader of a results folder takes them. Product files have their header and
 byte behind it is on the disk; `sum.npy` is real. The same arguments make the same folder.
 """
 
-import heapq
 import json
 import math
 import os
@@ -186,7 +185,7 @@ class _Writer:
     ) -> None:
         self._made, self._plan, self._random = made, made.plan, random
         self._slow = machines[-1] if slow_device and len(machines) > 1 else None
-        self._free = [(0.0, number, machine) for number, machine in enumerate(machines)]
+        self._free = dict.fromkeys(machines, 0.0)
         self._is = {role: set(some) for role, some in made.roles.items()}
 
     def write(self) -> None:
@@ -210,11 +209,10 @@ class _Writer:
         for row in self._plan.shards.values():
             if row.shard in self._is["waiting"]:
                 return
-            began, number, machine = heapq.heappop(self._free)
+            machine = min(self._free, key=self._free.__getitem__)
             held, busy = self._spent(row, machine)
-            yield row, machine, began, held, busy
-            pause = self._random.uniform(0.05, 0.4)
-            heapq.heappush(self._free, (began + sum(held.values()) + pause, number, machine))
+            yield row, machine, self._free[machine], held, busy
+            self._free[machine] += sum(held.values()) + self._random.uniform(0.05, 0.4)
 
     def _work(self, row: Shard) -> dict[str, int]:
         problem, count = self._plan.problem, row.stop - row.start
