@@ -6,6 +6,7 @@ one goes on behind the shard that it computed.
 """
 
 import logging
+import mmap
 import os
 import signal
 import threading
@@ -126,6 +127,7 @@ class Share:
         self._waiting: deque[str] = deque()
         self._begun: list[str] = []
         self._since = 0.0
+        self._busy = mmap.mmap(-1, 1)  # whether the child has had a shard: its parent reads it, too
         self.whole = 0  # shards of those that it had claimed at the last look
         self.assigned: SimpleQueue[str | None] = SimpleQueue()
         self.failures: dict[int, str] = {}  # a reason for each exit code
@@ -136,7 +138,7 @@ class Share:
         left = [shard for shard in claimed if not missing.is_whole(self.plan, shard)]
         self.whole = len(claimed) - len(left)
         self._waiting = deque(shard for shard in left if self._marks.code(shard) is None)
-        self._begun = []
+        self._begun, self._busy[0] = [], 0
         return bool(self._waiting or self._claims.left())
 
     def give_back(self) -> None:
@@ -152,8 +154,9 @@ class Share:
 
         Where that is for its run time, the shard that it computes has failed: it needs more.
         """
+        late = self._busy[0] and self.run_time.over
         self.resume()
-        if self._waiting and self.run_time.over:
+        if self._waiting and late:
             self._fail(TryAgain.exit_code, "the run time of its task was too short for it")
         self.give_back()
 
@@ -192,6 +195,7 @@ class Share:
         if not self._begun:
             self._since = time.monotonic()
         self._begun.append(shard)
+        self._busy[0] = 1
         self.assigned.put(shard)
 
     def _claim(self) -> bool:
@@ -218,8 +222,9 @@ class Share:
         if self.plan.function:
             words = f"product: your function {self.plan.function} {contain.words(status)}"
             code = InputError.exit_code if (status or 0) >= 0 else code
+        busy = self._busy[0]
         self.resume()
-        if not self._waiting:
+        if not (busy and self._waiting):
             raise errors.of_code(code, words)
         self._fail(code, words)
         return {code: words}

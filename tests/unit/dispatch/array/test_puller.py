@@ -17,7 +17,7 @@ from shardwise.dispatch.array import journal, puller, task
 from shardwise.dispatch.array.claims import Claims, cut_blocks
 from shardwise.dispatch.events import Limits
 from shardwise.dispatch.schedulers.common import Array
-from shardwise.errors import InputError, IntegrityError, Terminated
+from shardwise.errors import InputError, IntegrityError, Terminated, TryAgain
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 
@@ -183,6 +183,19 @@ def test_a_task_that_is_begun_anew_goes_on_with_its_claims(plan: Plan) -> None:
     assert not other._waiting
     assert again.resume()
     assert list(again._waiting) == ["00002"]
+
+
+@pytest.mark.fault("a worker or task that is killed")
+def test_a_process_that_dies_before_it_has_a_shard_blames_none(plan: Plan) -> None:
+    """It goes on behind another one, or in a task that was requeued, and its device fails."""
+    share_of(plan).send("ready")
+    again = share_of(plan)
+    assert again.resume()
+    with pytest.raises(TryAgain, match="killed by signal 9"):
+        again.bury(-9)
+    again.leave()
+    marks = task.Marks(plan.results, array_of(SHARDS, 2))
+    assert [marks.code(shard) for shard in list(plan.shards)[:4]] == [0, 0, 0, None]
 
 
 def test_a_task_that_is_ended_as_it_begins_anew_gives_its_shards_back(plan, monkeypatch):
