@@ -61,7 +61,7 @@ def run(plan: Plan, name: str, limits: Limits) -> None:
     expect(plan, plan.facts.digest, array.digest)
     if plan.function:  # it may change the working directory
         plan = plan.anchored(Path.cwd())
-    share = Share(plan, array, task.index(os.environ), RunTime(None))
+    share = Share(plan, array, task.own_and_first_index()[0], RunTime(None))
     try:
         share.run_time = of_this_job(limits.run_time)
         signal.signal(signal.SIGUSR1, share.run_time.close)

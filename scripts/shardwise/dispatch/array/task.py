@@ -23,7 +23,7 @@ def number(environ: Mapping[str, str] = os.environ) -> int:
 
     Raises InputError outside of an array job.
     """
-    own, lowest = _index(environ)
+    own, lowest = own_and_first_index(environ)
     return own - lowest
 
 
@@ -43,16 +43,11 @@ def shard(plan: Plan, number: int) -> str:
     return f"{number:0{len(ids[-1])}}"
 
 
-def index(environ: Mapping[str, str]) -> int:
-    """The index of this task, as its scheduler counts.
+def own_and_first_index(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """The index of this task, as its scheduler counts, and that of the first one.
 
     Raises InputError outside of an array job.
     """
-    return _index(environ)[0]
-
-
-def _index(environ: Mapping[str, str]) -> tuple[int, int]:
-    """The index of this task, and that of the first one."""
     variables = {name: environ[name] for name in _FIRST if name in environ}
     for name, text in variables.items():
         if text.isdecimal():
