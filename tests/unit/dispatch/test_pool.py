@@ -490,10 +490,11 @@ def test_a_worker_that_nothing_ends_is_left(tmp_path):
     assert f"process {pid} cannot be ended" in (tmp_path / "said").read_text()
 
 
-def test_the_parent_loads_nothing_that_computes():
+@pytest.mark.parametrize("parent", ["pool", "array.follow", "array.puller"])
+def test_the_parent_loads_nothing_that_computes(parent):
     """What the parent imports is the standard library: nothing of CUDA, MPI or NumPy is in it."""
     look = (
-        "import sys, shardwise.dispatch.pool as pool\n"
+        f"import sys, shardwise.dispatch.{parent}\n"
         "found = {'numpy', 'cupy', 'mpi4py'} & set(sys.modules)\n"
         "sys.exit(f'{found} loaded' if found else 0)"
     )

@@ -238,21 +238,19 @@ def test_what_failed_for_a_time_is_tried_again(pretended: Pretended) -> None:
     assert sorted(again) == [(2, 1), (2, 4), (3, 1)]
 
 
-def test_each_shard_is_computed_once(pretended: Pretended) -> None:
-    """Eight tasks, six of which find no device before all shards have a task: these are spared."""
-    dispatch(pretended)
-    assert sorted(pretended.starts) == list(pretended.plan.shards)
-    assert pretended.sizes == [8]
-    assert pretended.cancelled == 6
+@pytest.mark.parametrize(
+    ("most", "tasks", "size", "spared"), [(1000, None, 8, 6), (3, None, 3, 1), (1000, 3, 3, 1)]
+)
+def test_each_shard_is_computed_once(pretended, most, tasks, size, spared):
+    """By as many tasks as the scheduler takes, or the config says; two find a device.
 
-
-@pytest.mark.parametrize(("most", "tasks"), [(3, None), (1000, 3)])
-def test_an_array_has_no_more_tasks_than_it_may(pretended, most, tasks):
-    """By the scheduler, or by the config: three compute all shards."""
+    The others are spared their start once all shards have a task.
+    """
     pretended.most = most
     dispatch(pretended, tasks=tasks)
-    assert pretended.sizes == [3]
     assert sorted(pretended.starts) == list(pretended.plan.shards)
+    assert pretended.sizes == [size]
+    assert pretended.cancelled == spared
 
 
 @pytest.mark.parametrize("how", ["killed", "writing"])
