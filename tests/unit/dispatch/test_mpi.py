@@ -209,6 +209,22 @@ def start(spread: Spread, *words: object) -> subprocess.Popen:
         return subprocess.Popen(f"exec {line}", shell=True, stderr=log)
 
 
+def held(spread: Spread, *words: object, devices: int) -> subprocess.Popen:
+    """Start ranks whose shards wait for `go_on`; so many devices have one."""
+    spread.put("hold")
+    run = start(spread, *words)
+    processes.until(lambda: len(spread.devices_at_work()) >= devices)
+    return run
+
+
+def go_on(spread: Spread, run: subprocess.Popen) -> str:
+    """Let the shards go on, to a good end; what the ranks have said."""
+    spread.take_away("hold")
+    assert run.wait() == 0, said(spread)
+    spread.check()
+    return said(spread)
+
+
 def said(spread: Spread) -> str:
     """What the ranks that were started last have said."""
     return (spread.root / "run.log").read_text()
@@ -216,36 +232,26 @@ def said(spread: Spread) -> str:
 
 def test_ranks_of_this_machine_use_all_its_devices(spread: Spread) -> None:
     """As many ranks as devices by default; each device one shard at a time, the same bits."""
-    spread.put("hold")
-    run = start(spread)
-    processes.until(lambda: len(spread.devices_at_work()) == 3)
+    run = held(spread, devices=3)
     assert len(spread.leaders()) == 3
-    spread.take_away("hold")
-    assert run.wait() == 0, said(spread)
-    spread.check()
+    go_on(spread, run)
     assert len(spread.uses()) == 3
     processes.until(lambda: not spread.living())
 
 
 def test_no_worker_is_a_rank(spread: Spread) -> None:
     """Neither MPI nor what makes a rank reaches a worker."""
-    spread.put("hold")
-    run = start(spread, "--workers", "node", "--ranks", "2")
-    processes.until(lambda: len(spread.devices_at_work()) == 3)
+    run = held(spread, "--workers", "node", "--ranks", "2", devices=3)
     for pid in spread.workers():
         assert not [name for name in processes.environment(pid) if name.startswith("PMI")]
         assert "libmpi" not in (processes.PROC / str(pid) / "maps").read_text()
-    spread.take_away("hold")
-    assert run.wait() == 0, said(spread)
-    spread.check()
+    go_on(spread, run)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, factories.nightly(signal.SIGINT)])
 def test_a_signal_leaves_no_process(spread: Spread, number: int) -> None:
     """It reaches the launcher, which ends its ranks; these end their workers."""
-    spread.put("hold")
-    run = start(spread, "--ranks", "3")
-    processes.until(lambda: len(spread.devices_at_work()) == 3)
+    run = held(spread, "--ranks", "3", devices=3)
     os.kill(run.pid, number)
     assert run.wait() != 0
     processes.until(lambda: not spread.living(), 30)
@@ -254,30 +260,22 @@ def test_a_signal_leaves_no_process(spread: Spread, number: int) -> None:
 @pytest.mark.parametrize("kind", [factories.nightly("node"), "device"])
 def test_a_stopped_worker_of_any_rank_is_replaced(spread: Spread, kind: str) -> None:
     """The rank that has it speaks of it, ends it, and its shard is computed elsewhere."""
-    spread.put("hold")
-    run = start(spread, "--workers", kind, "--ranks", "2", "--time-limit", "4")
-    processes.until(lambda: len(spread.devices_at_work()) >= 2)
+    run = held(spread, "--workers", kind, "--ranks", "2", "--time-limit", "4", devices=2)
     stopped = max(spread.workers())
     os.kill(stopped, signal.SIGSTOP)
-    spread.take_away("hold")
-    assert run.wait() == 0, said(spread)
-    spread.check()
-    assert f"WARNING process {stopped} on " in said(spread)
-    assert "after 4 s it is killed" in said(spread)
-    assert f"its process {stopped} has been stopped for 4 s: killed" in said(spread)
+    text = go_on(spread, run)
+    assert f"WARNING process {stopped} on " in text
+    assert "after 4 s it is killed" in text
+    assert f"its process {stopped} has been stopped for 4 s: killed" in text
     processes.until(lambda: not spread.living())
 
 
 def test_a_stopped_rank_is_named_as_all_end(spread: Spread) -> None:
     """The others say so, and end with 75; a rerun does the rest."""
-    spread.put("hold")
-    run = start(spread, "--ranks", "2", "--time-limit", "5")
-    processes.until(lambda: len(spread.devices_at_work()) == 2)
+    run = held(spread, "--ranks", "2", "--time-limit", "5", devices=2)
     os.kill(spread.leaders()[-1], signal.SIGSTOP)
     assert run.wait() != 0
     words = "ERROR rank 1 has given no sign of life for 5 s; all ranks end: try again"
     assert words in said(spread)
     processes.until(lambda: not spread.living())
-    spread.take_away("hold")
-    assert start(spread, "--ranks", "2").wait() == 0, said(spread)
-    spread.check()
+    go_on(spread, start(spread, "--ranks", "2"))

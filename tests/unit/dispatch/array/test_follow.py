@@ -67,6 +67,10 @@ class Pretended:
     commands = staticmethod(Slurm().commands)
     run_time = staticmethod(Slurm().run_time)
 
+    def log(self, shard: str) -> str:
+        """The log of a shard."""
+        return self.plan.results.log("multiply", shard).read_text()
+
     def most_tasks(self) -> int:
         """The most tasks of an array."""
         return self.most
@@ -230,9 +234,8 @@ def test_what_failed_for_a_time_is_tried_again(pretended: Pretended) -> None:
         dispatch(pretended)
     counts = {shard: pretended.starts.count(shard) for shard in pretended.plan.shards}
     assert counts == dict.fromkeys(counts, 1) | {"00001": 3, "00004": 2}
-    assert "ERROR it said 3" in pretended.plan.results.log("multiply", "00002").read_text()
-    log = pretended.plan.results.log("multiply", "00004").read_text()
-    assert "the scheduler says: NODE_FAIL" in log
+    assert "ERROR it said 3" in pretended.log("00002")
+    assert "the scheduler says: NODE_FAIL" in pretended.log("00004")
     noted = journal.noted(pretended.plan.results)
     again = [(own.attempt, number) for own in noted[1:] for number in own.numbers]
     assert sorted(again) == [(2, 1), (2, 4), (3, 1)]
@@ -288,8 +291,7 @@ def test_tasks_that_cannot_compute_come_to_an_end(pretended, monkeypatch, code, 
     with pytest.raises(error, match="of 8 shards 8 failed; 0 are whole"):
         dispatch(pretended, tasks=2)
     assert len(pretended.sizes) == arrays
-    log = pretended.plan.results.log("multiply", "00007").read_text()
-    assert "no task of its array could compute: no device here" in log
+    assert "no task of its array could compute: no device here" in pretended.log("00007")
 
 
 def test_a_task_that_is_told_to_end_before_it_claims_blames_nobody(pretended, monkeypatch):
@@ -346,8 +348,7 @@ def test_a_refused_second_try_is_the_end_of_its_shards_only(pretended: Pretended
     pretended.refused = ["-try", "2"]
     with pytest.raises(IntegrityError, match="of 8 shards 2 failed; 6 are whole"):
         dispatch(pretended)
-    log = pretended.plan.results.log("multiply", "00001").read_text()
-    assert "Pretended did not take it: no host has so much memory" in log
+    assert "Pretended did not take it: no host has so much memory" in pretended.log("00001")
 
 
 def test_a_refused_first_try_is_the_end(pretended: Pretended) -> None:
@@ -448,8 +449,7 @@ def test_what_is_given_up_without_end_comes_to_an_end(pretended, monkeypatch):
     with pytest.raises(TryAgain, match="of 8 shards 6 failed; 2 are whole"):
         dispatch(pretended, tasks=1, retries=1)
     assert len(pretended.sizes) == 2 * follow.MOST_RETURNS
-    log = pretended.plan.results.log("multiply", "00007").read_text()
-    assert "given up 10 times in a row while no shard of the run ended" in log
+    assert "given up 10 times in a row while no shard of the run ended" in pretended.log("00007")
 
 
 def test_a_slow_submission_does_not_stop_the_looks(pretended, clock, monkeypatch):
@@ -488,8 +488,7 @@ def test_what_will_never_start_is_cancelled(pretended: Pretended) -> None:
     with pytest.raises(InputError, match="of 8 shards 8 failed"):
         dispatch(pretended)
     assert len(pretended.sizes) == 1
-    log = pretended.plan.results.log("multiply", "00007").read_text()
-    assert "the scheduler says: PENDING (BadConstraints)" in log
+    assert "the scheduler says: PENDING (BadConstraints)" in pretended.log("00007")
 
 
 def joined(made: Pretended, name: str, numbers: tuple[int, ...], left: list[int]) -> Array:
