@@ -100,11 +100,6 @@ class Crew(AbstractContextManager):
         """End the workers."""
         self.stop()
 
-    @property
-    def living(self) -> list[int]:
-        """The workers that have not died and were not retired."""
-        return list(self._members)
-
     def poll(self, timeout: float) -> list[Event]:
         """What has happened since, in order for each worker; waits for it, so many seconds."""
         if not self._members:
