@@ -82,13 +82,16 @@ def run(plan: Plan, name: str, limits: Limits) -> None:
 def _compute_share(share: "Share", limits: Limits) -> dict[int, str]:
     """Have child processes compute, one after the other; reasons of failures, by exit code."""
     failures: dict[int, str] = {}
+    # A function may end its whole process group. All else is suspended with its task: Grid Engine
+    # stops the group.
+    ways = {"forward": [signal.SIGUSR1], "session": share.plan.function is not None}
     deaths = 0
     while share.resume():
         if deaths == _DEATHS or not share.run_time.suffices(1):
             share.give_back()
             break
         before = share.whole
-        ending = contain.run(partial(_compute, share, limits), forward=[signal.SIGUSR1])
+        ending = contain.run(partial(_compute, share, limits), **ways)
         if ending.result is not None:
             return failures | dict(ending.result)
         failures |= share.bury(ending.status)
@@ -103,6 +106,7 @@ def _compute(share: "Share", limits: Limits) -> list[tuple[int, str]]:
     from shardwise.dispatch import worker  # late: it loads what computes
     from shardwise.files import commit
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent's matter
     try:
         worker.compute(share.plan, share, worker.Logs(str(share.plan.results.plan)), limits)
     except errors.Terminated:

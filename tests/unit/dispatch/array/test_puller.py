@@ -185,6 +185,12 @@ def test_a_task_that_is_begun_anew_goes_on_with_its_claims(plan: Plan) -> None:
     assert list(again._waiting) == ["00002"]
 
 
+def test_its_process_is_suspended_with_its_task(plan, monkeypatch):
+    """Grid Engine stops a process group; a user's function has one of its own, as it may end it."""
+    monkeypatch.setattr(puller, "_compute", lambda *_: [(os.getpgrp(), "")])
+    assert puller._compute_share(share_of(plan), Limits()) == {os.getpgrp(): ""}
+
+
 @pytest.mark.fault("a worker or task that is killed")
 def test_a_process_that_dies_before_it_has_a_shard_blames_none(plan: Plan) -> None:
     """It goes on behind another one, or in a task that was requeued, and its device fails."""
