@@ -70,6 +70,15 @@ def test_a_driver_without_any_device_is_told() -> None:
     )
 
 
+def test_devices_that_stay_idle_are_told() -> None:
+    """With what starts a worker on each."""
+    views = [node(0, ALL)]
+    total, line = shown(views, seated(views, "device"))
+    assert total == "worker processes: 1; MPI ranks: 1; nodes: 1"
+    assert line.startswith("n0: 1 ranks, 4 devices, 1 workers: devices stay idle; start a rank for")
+    assert len(list(shown(views, seated(views, "node")))) == 1
+
+
 @given(
     ranks=st.lists(st.integers(0, 2), min_size=1, max_size=12),
     counts=st.lists(st.integers(1, 5), min_size=3, max_size=3),
