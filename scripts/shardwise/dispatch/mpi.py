@@ -236,7 +236,7 @@ def _ending(wire: "Wire") -> Iterator[None]:
 
 
 def _say_end(wire: "Wire", code: int, text: str) -> None:
-    wire.tell_last("end", code, text)
+    wire.tell_all("end", code, text, last=True)
     left = set(wire.others)
     while left:
         left -= {rank for rank, (kind, *_) in wire.received() if kind == "ended"}
@@ -286,18 +286,15 @@ class Wire:
         self._sent = [request for request in self._sent if not request.Test()]
         self._sent.append(self._comm.Isend([data, MPI.BYTE], to, _TAG))
 
-    def tell_all(self, *message: Any) -> None:
-        """Send a message to the other end, from rank 0 to all."""
+    def tell_all(self, *message: Any, last: bool = False) -> None:
+        """Send a message to the other end, from rank 0 to all.
+
+        After the ``last`` one they hear nothing, no sign of life either: a message that nobody
+        receives keeps MPI from ending well.
+        """
+        self._last = last
         for other in self.others:
             self.send(other, *message)
-
-    def tell_last(self, *message: Any) -> None:
-        """Send the others a message after which they hear nothing, no sign of life either.
-
-        A message that nobody receives keeps MPI from ending well.
-        """
-        self._last = True
-        self.tell_all(*message)
 
     def flush(self) -> None:
         """Wait until all that was sent has left this process."""
