@@ -226,21 +226,18 @@ def _ending(wire: "Wire") -> Iterator[None]:
 
     An error that is nobody's fault but ours goes through: `cli.run` then ends all ranks at once.
     """
+    code, text, cause = 0, "", None
     try:
         yield
     except (ShardwiseError, OSError) as error:
-        code, text = errors.verdict(error)
-        _say_end(wire, code, text)
-        raise of_code(code, text) from error
-    _say_end(wire, 0, "")
-
-
-def _say_end(wire: "Wire", code: int, text: str) -> None:
+        (code, text), cause = errors.verdict(error), error
     wire.tell_all("end", code, text, last=True)
     left = set(wire.others)
     while left:
         left -= {rank for rank, (kind, *_) in wire.received() if kind == "ended"}
         time.sleep(_SHORTEST_SECONDS)
+    if code:
+        raise of_code(code, text) from cause
 
 
 class _Pause:

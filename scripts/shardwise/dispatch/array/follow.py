@@ -182,8 +182,9 @@ class ArrayDispatch:
             except _Refused:
                 raise
             except TryAgain as error:
-                for worker in self._workers():
-                    worker.silent_since = None  # a restarted master has heard of no node yet
+                for job in self._jobs.values():
+                    for worker in job.workers.values():
+                        worker.silent_since = None  # a restarted master has heard of no node yet
                 self._tally.note(
                     f"{self._scheduler.title} does not answer ({error}); its tasks work on, and "
                     "this goes on when it does"
@@ -225,9 +226,6 @@ class ArrayDispatch:
         for job in self._jobs.values():
             self._settle_unclaimed(job, queued)
         self._submit()
-
-    def _workers(self) -> list[Worker]:
-        return [worker for job in self._jobs.values() for worker in job.workers.values()]
 
     # Joining.
 
