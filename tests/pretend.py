@@ -5,7 +5,6 @@ every reader of a results folder takes them. Product files have their header and
 byte behind it is on the disk; `sum.npy` is real. The same arguments make the same folder.
 """
 
-import heapq
 import json
 import math
 import os
@@ -41,7 +40,6 @@ RATES = {"read": 3.9e9, "upload": 50e9, "compute": 45e12, "download": 50e9, "wri
 """Of every node: bytes a second; floating-point operations a second under ``compute``."""
 
 GPU, MEMORY = "NVIDIA H200", 150_000_000_000
-_WATTS, _IDLE_WATTS = 700.0, 120.0
 _SLOWER = 4.0
 _VERSIONS = {"shardwise": "0.1.0", "python": "3.11.7", "numpy": "2.4.6"}
 
@@ -186,7 +184,7 @@ class _Writer:
     ) -> None:
         self._made, self._plan, self._random = made, made.plan, random
         self._slow = machines[-1] if slow_device and len(machines) > 1 else None
-        self._free = [(0.0, number, machine) for number, machine in enumerate(machines)]
+        self._free = dict.fromkeys(machines, 0.0)
         self._is = {role: set(some) for role, some in made.roles.items()}
 
     def write(self) -> None:
@@ -210,11 +208,10 @@ class _Writer:
         for row in self._plan.shards.values():
             if row.shard in self._is["waiting"]:
                 return
-            began, number, machine = heapq.heappop(self._free)
+            machine = min(self._free, key=self._free.__getitem__)
             held, busy = self._spent(row, machine)
-            yield row, machine, began, held, busy
-            pause = self._random.uniform(0.05, 0.4)
-            heapq.heappush(self._free, (began + sum(held.values()) + pause, number, machine))
+            yield row, machine, self._free[machine], held, busy
+            self._free[machine] += sum(held.values()) + self._random.uniform(0.05, 0.4)
 
     def _work(self, row: Shard) -> dict[str, int]:
         problem, count = self._plan.problem, row.stop - row.start
@@ -281,18 +278,19 @@ class _Writer:
         if machine.uuid is None:
             return None
         whole = math.fsum(held.values())
-        at_work = held["compute"] / whole
-        watts = _IDLE_WATTS + (_WATTS - _IDLE_WATTS) * at_work
-        pair = lambda mean, most: {"mean": round(mean, 4), "max": round(most, 4)}  # noqa: E731
-        throttled = {"power_cap": round(whole * 0.1, 3)} if machine is self._slow else {}
+        at_work = round(held["compute"] / whole, 4)
+        throttled = {"power_cap": round(whole / 10, 3)} if machine is self._slow else {}
+        pairs = {
+            "utilisation": (at_work, min(1.0, 2 * at_work)), "memory_bytes": (9.1e9, 1.2e10),
+            "power_watts": (400.0, 560.0), "temperature_celsius": (51.0, 58.0),
+            "clock_sm_hertz": (1.7e9, 1.98e9), "clock_memory_hertz": (3.2e9, 3.2e9),
+        }  # fmt: skip
         return {
             "samples": max(1, int(whole)), "seconds": round(whole, 3),
-            "utilisation": pair(at_work, min(1.0, 2 * at_work)),
-            "memory_bytes": pair(9.1e9, 1.2e10), "memory_total_bytes": MEMORY,
-            "power_watts": pair(watts, watts * 1.4), "temperature_celsius": pair(51.0, 58.0),
-            "clock_sm_hertz": pair(1.7e9, 1.98e9), "clock_memory_hertz": pair(3.2e9, 3.2e9),
-            "throttled_seconds": throttled, "ecc_corrected": 0, "ecc_uncorrected": 0,
-            "energy_joules": round(watts * whole, 3),
+            **{name: {"mean": mean, "max": most} for name, (mean, most) in pairs.items()},
+            "memory_total_bytes": MEMORY, "ecc_corrected": 0, "ecc_uncorrected": 0,
+            "throttled_seconds": throttled,
+            "energy_joules": round(400.0 * whole, 3),
         }  # fmt: skip
 
     def _fail(self, row: Shard, machine: DeviceOfNode, started: float) -> None:

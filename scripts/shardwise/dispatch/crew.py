@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -99,11 +99,6 @@ class Crew(AbstractContextManager):
     def __exit__(self, *error: object) -> None:
         """End the workers."""
         self.stop()
-
-    @property
-    def living(self) -> list[int]:
-        """The workers that have not died and were not retired."""
-        return list(self._members)
 
     def poll(self, timeout: float) -> list[Event]:
         """What has happened since, in order for each worker; waits for it, so many seconds."""
@@ -240,39 +235,26 @@ def start_fork_server() -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(["numpy"])
     # Python 3.11.0 gave it a socket without a file, to which any user of the machine could connect.
     util.abstract_sockets_supported = False
-    with _safe_path(), _short_folder():
-        forkserver.ensure_running()
-
-
-@contextmanager
-def _safe_path() -> Iterator[None]:
-    """Let a Python that is started find no module in the present folder, such as a signal.py."""
-    if os.environ.get(_SAFE_PATH):
-        yield
-        return
-    os.environ[_SAFE_PATH] = _OURS
-    try:
-        yield
-    finally:
-        del os.environ[_SAFE_PATH]
-
-
-@contextmanager
-def _short_folder() -> Iterator[None]:
-    """Let the socket of the fork server lie in /tmp where TMPDIR is too long for its name."""
     before = tempfile.tempdir
     if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER:
         tempfile.tempdir = "/tmp"
+    # It must find no module in the present folder, such as a signal.py.
+    os.environ.setdefault(_SAFE_PATH, _OURS)
     try:
-        yield
+        forkserver.ensure_running()
     finally:
         tempfile.tempdir = before
+        _forget_safe_path()
+
+
+def _forget_safe_path() -> None:
+    if os.environ.get(_SAFE_PATH) == _OURS:
+        del os.environ[_SAFE_PATH]
 
 
 def _work(*arguments: Any) -> None:
     """In the new process: what computes is loaded here."""
-    if os.environ.get(_SAFE_PATH) == _OURS:  # a user's function may start a Python of its own
-        del os.environ[_SAFE_PATH]
+    _forget_safe_path()  # a user's function may start a Python of its own
     from shardwise.dispatch import worker
 
     worker.main(*arguments)

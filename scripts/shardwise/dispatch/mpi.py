@@ -27,7 +27,6 @@ from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import ShardwiseError, TryAgain, of_code
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
-from shardwise.processes.hangs import WARNED_AFTER
 from shardwise.records.missing import describe, list_missing
 from shardwise.reduce import launch, rank_limits
 from shardwise.reduce.comm import abort
@@ -227,21 +226,18 @@ def _ending(wire: "Wire") -> Iterator[None]:
 
     An error that is nobody's fault but ours goes through: `cli.run` then ends all ranks at once.
     """
+    code, text, cause = 0, "", None
     try:
         yield
     except (ShardwiseError, OSError) as error:
-        code, text = errors.verdict(error)
-        _say_end(wire, code, text)
-        raise of_code(code, text) from error
-    _say_end(wire, 0, "")
-
-
-def _say_end(wire: "Wire", code: int, text: str) -> None:
-    wire.tell_last("end", code, text)
+        (code, text), cause = errors.verdict(error), error
+    wire.tell_all("end", code, text, last=True)
     left = set(wire.others)
     while left:
         left -= {rank for rank, (kind, *_) in wire.received() if kind == "ended"}
         time.sleep(_SHORTEST_SECONDS)
+    if code:
+        raise of_code(code, text) from cause
 
 
 class _Pause:
@@ -277,7 +273,7 @@ class Wire:
         self._heard = dict.fromkeys(self.others, time.monotonic())
         self._sign_at = time.monotonic()
         self._sent: list[Any] = []
-        self._missed, self._last = set[int](), False
+        self._last = False
 
     def send(self, to: int, *message: Any) -> None:
         """Send a message on its way."""
@@ -287,18 +283,15 @@ class Wire:
         self._sent = [request for request in self._sent if not request.Test()]
         self._sent.append(self._comm.Isend([data, MPI.BYTE], to, _TAG))
 
-    def tell_all(self, *message: Any) -> None:
-        """Send a message to the other end, from rank 0 to all."""
+    def tell_all(self, *message: Any, last: bool = False) -> None:
+        """Send a message to the other end, from rank 0 to all.
+
+        After the ``last`` one they hear nothing, no sign of life either: a message that nobody
+        receives keeps MPI from ending well.
+        """
+        self._last = last
         for other in self.others:
             self.send(other, *message)
-
-    def tell_last(self, *message: Any) -> None:
-        """Send the others a message after which they hear nothing, no sign of life either.
-
-        A message that nobody receives keeps MPI from ending well.
-        """
-        self._last = True
-        self.tell_all(*message)
 
     def flush(self) -> None:
         """Wait until all that was sent has left this process."""
@@ -319,20 +312,12 @@ class Wire:
         return [(source, message) for source, message in messages if message != ["alive"]]
 
     def _live(self, now: float) -> None:
-        """Give a sign of life, and miss those of others."""
+        """Give a sign of life, and end all where one is missing."""
         if now - self._sign_at > self._limit / _SIGNS:
             self._sign_at = now
             if not self._last:
                 self.tell_all("alive")
-            silence = {rank: now - heard for rank, heard in self._heard.items()}
-            missed = {rank for rank in silence if silence[rank] > WARNED_AFTER * self._limit}
-            for rank in sorted(missed - self._missed):
-                log.warning(
-                    "rank %d has given no sign of life for %.0f s; after %.0f s all ranks end",
-                    rank, silence[rank], self._limit,
-                )  # fmt: skip
-            self._missed = missed
-            silent = [rank for rank in silence if silence[rank] > self._limit]
+            silent = [rank for rank in self.others if now - self._heard[rank] > self._limit]
             if silent:
                 log.error(
                     "rank %d has given no sign of life for %.0f s; all ranks end: try again",

@@ -47,8 +47,8 @@ def run(plan: Plan, retries: int, limits: Limits, most: int = 0) -> None:
         usable = choose.workers(backend, barred)
         workers = min(usable, most or usable, len(shards))
         limits = limits.shared(workers)
+        for worker in range(workers):
+            leader.expect(worker, host.node())
         with Crew(plan.results.plan, workers, limits, function=plan.function) as crew:
-            for worker in crew.living:
-                leader.expect(worker, host.node())
             lead(crew, leader, tally)
         leader.finish()

@@ -69,25 +69,19 @@ def seated(views: Sequence[View], workers: str) -> list[Seat]:
 
 
 def shown(views: Sequence[View], seats: Sequence[Seat]) -> Iterator[str]:
-    """Who works where, and which ranks and devices have nothing to do, as lines for the log."""
+    """How many work where, and which devices have nothing to do, as lines for the log."""
     nodes: dict[int, list[int]] = {}
     for rank, view in enumerate(views):
         nodes.setdefault(view.node, []).append(rank)
     total = sum(seat.workers for seat in seats)
     yield f"worker processes: {total}; MPI ranks: {len(seats)}; nodes: {len(nodes)}"
     for ranks in nodes.values():
-        of_node = [views[rank] for rank in ranks]
         workers = sum(seats[rank].workers for rank in ranks)
-        devices = {uuid for view in of_node for uuid in view.devices or ()}
-        trouble = next((view.trouble for view in of_node if view.trouble), None)
-        counts = f"{len(ranks)} ranks, {len(devices)} devices, {workers} workers"
-        line = f"{of_node[0].host}: {counts}"
+        devices = {uuid for rank in ranks for uuid in views[rank].devices or ()}
+        trouble = next((views[rank].trouble for rank in ranks if views[rank].trouble), None)
+        if not trouble and len(devices) > workers:
+            trouble = "devices stay idle; start a rank for each (tasks in the profile, --ranks), "
+            trouble += "or set workers: node"
         if trouble:
-            yield f"{line}: {trouble}"
-        elif len(devices) > workers:
-            yield (
-                f"{line}: devices stay idle; start a rank for each (tasks in the profile, "
-                "--ranks), or set workers: node"
-            )
-        elif not all(seats[rank].workers for rank in ranks):
-            yield f"{line}: the other ranks stay idle, as one worker has a device, or the CPUs"
+            counts = f"{len(ranks)} ranks, {len(devices)} devices, {workers} workers"
+            yield f"{views[ranks[0]].host}: {counts}: {trouble}"

@@ -4,7 +4,6 @@ Standard library only.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import shlex
@@ -12,12 +11,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO
 
 from shardwise import host
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
+from shardwise.records import locks
 from shardwise.records.logs import add_error
 from shardwise.units import clock
 
@@ -34,7 +33,7 @@ NOTE_SECONDS = 60.0
 _FINAL = {1: ShardwiseError, 2: InputError, 3: IntegrityError}
 """Codes that another try would give again, and the error that the whole then ends with."""
 
-_TAIL_BYTES = 65536
+_MOST_BYTES = 65536
 
 
 class Tally:
@@ -173,35 +172,17 @@ def holding(results: Results) -> Iterator[None]:
 
     Raises TryAgain where another one is at work, with what it said of itself.
     """
-    path = results.dispatching
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TryAgain(_held(file, results)) from None
-        except OSError:
-            pass  # a disk without locks: the lock of the run itself remains
-        _sign(file)
-        yield
-
-
-def _held(file: BinaryIO, results: Results) -> str:
-    file.seek(0)
-    who = file.read(_TAIL_BYTES).decode(errors="replace").strip() or "another process"
-    return (
-        f"{results.root}: its shards are being computed by {who}; let it finish or end it, then "
-        "run the same command again"
-    )
-
-
-def _sign(file: BinaryIO) -> None:
-    """Say who holds the lock; others read it where they are refused."""
-    job = host.job(os.environ)
-    words = f"process {os.getpid()} on {socket.gethostname()} since {clock(time.time())}"
-    words += f", {job}" if job else ""
-    # The lock is what counts: a full disk costs the signature, nothing else.
+    path, who = results.dispatching, ""
     with contextlib.suppress(OSError):
-        file.truncate(0)
-        file.write(f"{words} ({shlex.join(sys.argv)})\n".encode(errors="replace"))
-        file.flush()
+        who = path.read_bytes()[:_MOST_BYTES].decode(errors="replace").strip()
+    busy = f"{results.root}: its shards are being computed by {who or 'another process'}; let it "
+    with locks.take_lock(path, f"{busy}finish or end it, then run the same command again") as file:
+        job = host.job(os.environ)
+        words = f"process {os.getpid()} on {socket.gethostname()} since {clock(time.time())}"
+        words += f", {job}" if job else ""
+        # The lock is what counts: a full disk costs the signature, nothing else.
+        with contextlib.suppress(OSError):
+            file.truncate(0)
+            file.write(f"{words} ({shlex.join(sys.argv)})\n".encode(errors="replace"))
+            file.flush()
+        yield

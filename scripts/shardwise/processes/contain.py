@@ -50,13 +50,15 @@ def words(status: int | None) -> str:
 
 
 def run(
-    work: Callable[[], Any], limit: float | None = None, forward: Collection[int] = ()
-) -> Ending:
+    work: Callable[[], Any], limit: float | None = None, forward: Collection[int] = (),
+    session: bool = True,
+) -> Ending:  # fmt: skip
     """Run some work in a child process, and end that with all that it has started.
 
     The work must raise nothing and return what JSON can write in some 4 MiB, within the limit in
     seconds, if any. This process must have no other threads. What the child prints goes to stderr;
-    the signals to forward go to the child, too.
+    the signals to forward go to the child, too. It has a ``session`` of its own, or is stopped and
+    ended with the process group of this process.
     """
     adopt()
     others = children()
@@ -69,7 +71,7 @@ def run(
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
     child = os.fork()
     if child == 0:
-        _work(work, board, parent, held)
+        _work(work, board, parent, held, session)
 
     def tell(number: int, frame: FrameType | None) -> None:
         _signal(child, number)
@@ -82,7 +84,8 @@ def run(
         status = _wait(child, limit)
     except BaseException:  # Ctrl-C, or SIGTERM: the child removes its temporary files
         _signal(child, signal.SIGTERM)
-        _wait(child, _GRACE_SECONDS)
+        with contextlib.suppress(ChildProcessError):  # it had ended just before
+            _wait(child, _GRACE_SECONDS)
         raise
     finally:
         for number, handler in before.items():
@@ -94,12 +97,15 @@ def run(
     return Ending(result, status)
 
 
-def _work(work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collection[int]) -> None:
+def _work(
+    work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collection[int], session: bool
+) -> None:
     """Work in the child, and end it without waiting for anything."""
     code = 1
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
-        os.setsid()
+        if session:
+            os.setsid()
         end_with_parent(signal.SIGKILL)
         if os.getppid() == parent:
             with contextlib.suppress(OSError):

@@ -44,10 +44,12 @@ def planned(folder: Path, trouble: str, **over: object) -> Plan:
     return plan.load(folder / "results" / "plan.tsv")
 
 
-def run(made: Plan, shard: str = "00000") -> subprocess.CompletedProcess:
+def run(made: Plan, shard: str = "00000", code: int = 0) -> subprocess.CompletedProcess:
     """Compute a shard as a job does, from the folder of the config; it must come to an end."""
     words = ("--plan", "results/plan.tsv", "--shard", shard)
-    return factories.run("multiply", *words, cwd=made.results.root.parent, timeout=60)
+    done = factories.run("multiply", *words, cwd=made.results.root.parent, timeout=60)
+    assert done.returncode == code, done.stderr
+    return done
 
 
 def files(folder: Path) -> set[Path]:
@@ -61,7 +63,6 @@ def test_the_shard_is_computed(tmp_path, keep, materialize):
     made = planned(tmp_path, "print('hello')", keep=keep, materialize=materialize)
     for shard in made.shards:
         done = run(made, shard)
-        assert done.returncode == 0, done.stderr
         assert done.stdout == ""
         assert "hello" in done.stderr
         assert done.stderr.splitlines()[-1].endswith(f"results/products/{shard}.json written")
@@ -84,8 +85,7 @@ def test_the_shard_is_computed(tmp_path, keep, materialize):
 def test_a_function_that_ends_its_process_fails_its_shard(tmp_path, trouble, code, told):
     """Never success without a receipt; the last line of the log says what the function did."""
     made = planned(tmp_path, trouble)
-    done = run(made)
-    assert done.returncode == code, done.stderr
+    done = run(made, code=code)
     errors = [line for line in done.stderr.splitlines() if " ERROR " in line]
     assert len(errors) == 1, done.stderr
     assert told in errors[0]
@@ -115,8 +115,7 @@ def test_the_end_waits_for_nothing_that_the_function_leaves(tmp_path, trouble):
     note = "(HERE / 'process').write_text(str(os.getpid()))\n"
     made = planned(tmp_path, note + trouble)
     began = time.monotonic()
-    done = run(made)
-    assert done.returncode == 0, done.stderr
+    run(made)
     assert time.monotonic() - began < 30
     np.testing.assert_array_equal(np.load(made.results.product("00000")), 2 * LEFT[:2])
     session = (tmp_path / "process").read_text()
@@ -135,8 +134,7 @@ def test_a_change_of_the_working_directory_moves_nothing(tmp_path, materialize):
     # Long enough for the file that says how far a shard is, which is written every two seconds.
     trouble = f"os.chdir({str(elsewhere)!r})\ntime.sleep(2.5)"
     made = planned(tmp_path, trouble, materialize=materialize)
-    done = run(made)
-    assert done.returncode == 0, done.stderr
+    run(made)
     np.testing.assert_array_equal(np.load(made.results.product("00000")), 2 * LEFT[:2])
     assert not files(elsewhere)
 
@@ -187,3 +185,36 @@ def test_a_signal_in_the_first_moment_reaches_the_child(monkeypatch, number):
         for each, handler in before.items():
             signal.signal(each, handler)
     assert not processes.living(began)
+
+
+@pytest.fixture
+def terminable():
+    """SIGTERM is heeded as by a command line."""
+    before = signal.signal(signal.SIGTERM, errors.terminate)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_that_comes_as_the_child_ends_is_no_error_of_the_system(monkeypatch, terminable):
+    """Slurm ends parent and child at once: the child is gone before the parent can end it."""
+    wait = os.waitpid
+
+    def wait_and_signal(pid: int, options: int) -> tuple[int, int]:
+        found = wait(pid, options)
+        signal.raise_signal(signal.SIGTERM)
+        return found
+
+    monkeypatch.setattr(contain.os, "waitpid", wait_and_signal)
+    with pytest.raises(errors.Terminated):
+        contain.run(dict)
+
+
+def test_a_second_signal_does_not_cut_the_end_short(terminable):
+    """A child gets it from its scheduler, and from its parent."""
+    cleaned = []
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except errors.Terminated:
+        signal.raise_signal(signal.SIGTERM)
+        cleaned.append("all")
+    assert cleaned

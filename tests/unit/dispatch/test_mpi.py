@@ -25,46 +25,36 @@ from tests.spread import Spread
 ALL = ["a", "b", "c", "d"]
 
 
-def workers(views: list[View], kind: str) -> list[tuple[int, tuple[int, int]]]:
-    """The seats without their nodes."""
-    return [(seat.workers, seat.share) for seat in seated(views, kind)]
+def node(number: int, devices: list[str] | None = None, granted: bool = False) -> View:
+    """What a rank sees of a node."""
+    return View(number, f"n{number}", devices, granted)
 
 
-@pytest.mark.parametrize("granted", [True, False])
-def test_ranks_that_see_the_same_devices_share_them(granted: bool) -> None:
-    """The k-th rank of a node begins at the k-th device, wherever its number comes from."""
-    filled = [View(0, "n1", ALL[:2], granted)] * 2 + [View(2, "n2", ALL[:2], granted)] * 2
-    in_turn = [filled[0], filled[2], filled[1], filled[3]]
-    assert workers(filled, "device") == [(1, (0, 2)), (1, (1, 2))] * 2
-    assert workers(in_turn, "device") == [(1, (0, 2))] * 2 + [(1, (1, 2))] * 2
+ONE, TWO = node(1, ALL[:2]), node(2, ALL[:2])
 
 
-def test_ranks_that_see_their_own_device_have_it() -> None:
-    """A scheduler that binds a device to each task leaves nothing to share."""
-    views = [View(0, "n1", [uuid], True) for uuid in ALL]
-    assert workers(views, "device") == [(1, (0, 1))] * 4
-
-
-def test_a_rank_a_node_has_all_devices_of_its_node() -> None:
-    """And two ranks of a node have them in turn."""
-    assert workers([View(0, "n1", ALL), View(1, "n2", ALL[:2])], "node") == [
-        (4, (0, 1)),
-        (2, (0, 1)),
-    ]
-    assert workers([View(0, "n1", ALL[:3])] * 2, "node") == [(2, (0, 2)), (1, (1, 2))]
-
-
-def test_without_a_grant_a_rank_has_one_device_of_many() -> None:
-    """The others may be somebody else's; ranks beyond the devices have nothing to do."""
-    assert workers([View(0, "n1", ALL)] * 2, "device") == [(1, (0, 2)), (1, (1, 2))]
-    assert [count for count, _ in workers([View(0, "n1", ["a"])] * 3, "device")] == [1, 0, 0]
-
-
-def test_a_node_without_devices_counts_as_one_worker() -> None:
-    """Unless others have devices: products of NumPy and of a GPU are never summed."""
-    cpu = [View(0, "n1"), View(0, "n1"), View(2, "n2")]
-    assert [count for count, _ in workers(cpu, "device")] == [1, 0, 1]
-    assert [count for count, _ in workers([*cpu, View(3, "n3", ["a"])], "node")] == [0, 0, 0, 1]
+@pytest.mark.parametrize(
+    ("views", "kind", "seats"),
+    [
+        # The k-th rank of a node begins at the k-th device, wherever its number comes from.
+        ([ONE, ONE, TWO, TWO], "device", [(1, (0, 2)), (1, (1, 2))] * 2),
+        ([ONE, TWO, ONE, TWO], "device", [(1, (0, 2))] * 2 + [(1, (1, 2))] * 2),
+        # A scheduler that binds a device to each task leaves nothing to share.
+        ([node(0, [uuid], granted=True) for uuid in ALL], "device", [(1, (0, 1))] * 4),
+        # A rank per node has all its devices; two have them in turn.
+        ([node(0, ALL), ONE], "node", [(4, (0, 1)), (2, (0, 1))]),
+        ([node(0, ALL[:3])] * 2, "node", [(2, (0, 2)), (1, (1, 2))]),
+        # Without a grant the other devices may be somebody else's.
+        ([node(0, ALL)] * 2, "device", [(1, (0, 2)), (1, (1, 2))]),
+        ([node(0, ["a"])] * 2, "device", [(1, (0, 2)), (0, (1, 2))]),
+        # A node without devices counts as one worker, unless others have devices.
+        ([node(0), node(0), node(2)], "device", [(1, (0, 2)), (0, (1, 2)), (1, (0, 1))]),
+        ([node(0), node(3, ["a"])], "node", [(0, (0, 1)), (1, (0, 1))]),
+    ],
+)
+def test_each_rank_has_its_seat(views, kind, seats):
+    """So many workers, and the devices at which they look first."""
+    assert [(seat.workers, seat.share) for seat in seated(views, kind)] == seats
 
 
 def test_a_driver_without_any_device_is_told() -> None:
@@ -78,6 +68,15 @@ def test_a_driver_without_any_device_is_told() -> None:
     assert any(
         "n1: 1 ranks, 0 devices, 0 workers: no usable" in line for line in shown(views, seats)
     )
+
+
+def test_devices_that_stay_idle_are_told() -> None:
+    """With what starts a worker on each."""
+    views = [node(0, ALL)]
+    total, line = shown(views, seated(views, "device"))
+    assert total == "worker processes: 1; MPI ranks: 1; nodes: 1"
+    assert line.startswith("n0: 1 ranks, 4 devices, 1 workers: devices stay idle; start a rank for")
+    assert len(list(shown(views, seated(views, "node")))) == 1
 
 
 @given(
@@ -95,16 +94,6 @@ def test_every_granted_device_has_one_worker_wherever_ranks_are(ranks, counts):
         assert {node: sorted(found) for node, found in first.items()} == {
             node: list(range(min(counts[node], len(ALL)))) for node in set(ranks)
         }
-
-
-@pytest.mark.parametrize(
-    "kind", [errors.InputError, errors.IntegrityError, errors.TryAgain, errors.ShardwiseError]
-)
-def test_an_error_travels_by_its_code(kind: type[errors.ShardwiseError]) -> None:
-    """It is of the same class at the other end."""
-    again = errors.of_code(kind.exit_code, "words")
-    assert type(again) is kind
-    assert str(again) == "words"
 
 
 class Silence:
@@ -130,17 +119,14 @@ class Silence:
 
 
 def test_a_rank_that_says_nothing_ends_all(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody waits for ever for one that hangs, nor without a word."""
+    """Nobody waits for ever for one that hangs."""
     comm = Silence()
     wire = mpi.Wire(comm, limit=0.5)
     processes.until(lambda: wire.received() or comm.code)
     assert comm.code == 75
-    said = [(record.levelname, record.getMessage()[:38]) for record in caplog.records]
-    silent = "rank 0 has given no sign of life for "
-    assert [(level, words[:37]) for level, words in said] == [
-        ("WARNING", silent),
-        ("ERROR", silent),
-    ]
+    (said,) = caplog.records
+    assert said.levelname == "ERROR"
+    assert said.getMessage().startswith("rank 0 has given no sign of life for ")
 
 
 class Slow(Silence):
@@ -202,12 +188,16 @@ def test_a_late_word_of_a_replaced_worker_does_not_count(tmp_path: Path) -> None
     assert crews.poll(0) == [replace(ready, worker=(2, 0))]
 
 
-def test_an_error_of_another_rank_is_that_of_all(tmp_path: Path) -> None:
-    """Rank 0 raises it, and tells it to the others from there."""
+@pytest.mark.parametrize(
+    "kind", [errors.InputError, errors.IntegrityError, errors.TryAgain, errors.ShardwiseError]
+)
+def test_an_error_of_another_rank_is_that_of_all(tmp_path: Path, kind: type[Exception]) -> None:
+    """Rank 0 raises it, of the same class, and tells it to the others from there."""
     wire = Mailbox()
-    wire.arriving = [(1, ["failed", 2, "bad input"])]
-    with pytest.raises(errors.InputError, match="bad input"):
+    wire.arriving = [(1, ["failed", kind.exit_code, "such words"])]
+    with pytest.raises(kind, match="such words") as caught:
         mpi._Crews(wire, Crew(tmp_path / "plan.tsv", 0)).poll(0)
+    assert caught.type is kind
 
 
 # Real ranks on this machine, with fake devices.
@@ -228,6 +218,22 @@ def start(spread: Spread, *words: object) -> subprocess.Popen:
         return subprocess.Popen(f"exec {line}", shell=True, stderr=log)
 
 
+def held(spread: Spread, *words: object, devices: int) -> subprocess.Popen:
+    """Start ranks whose shards wait for `go_on`; so many devices have one."""
+    spread.put("hold")
+    run = start(spread, *words)
+    processes.until(lambda: len(spread.devices_at_work()) >= devices)
+    return run
+
+
+def go_on(spread: Spread, run: subprocess.Popen) -> str:
+    """Let the shards go on, to a good end; what the ranks have said."""
+    spread.take_away("hold")
+    assert run.wait() == 0, said(spread)
+    spread.check()
+    return said(spread)
+
+
 def said(spread: Spread) -> str:
     """What the ranks that were started last have said."""
     return (spread.root / "run.log").read_text()
@@ -235,36 +241,26 @@ def said(spread: Spread) -> str:
 
 def test_ranks_of_this_machine_use_all_its_devices(spread: Spread) -> None:
     """As many ranks as devices by default; each device one shard at a time, the same bits."""
-    spread.put("hold")
-    run = start(spread)
-    processes.until(lambda: len(spread.devices_at_work()) == 3)
+    run = held(spread, devices=3)
     assert len(spread.leaders()) == 3
-    spread.take_away("hold")
-    assert run.wait() == 0, said(spread)
-    spread.check()
+    go_on(spread, run)
     assert len(spread.uses()) == 3
     processes.until(lambda: not spread.living())
 
 
 def test_no_worker_is_a_rank(spread: Spread) -> None:
     """Neither MPI nor what makes a rank reaches a worker."""
-    spread.put("hold")
-    run = start(spread, "--workers", "node", "--ranks", "2")
-    processes.until(lambda: len(spread.devices_at_work()) == 3)
+    run = held(spread, "--workers", "node", "--ranks", "2", devices=3)
     for pid in spread.workers():
         assert not [name for name in processes.environment(pid) if name.startswith("PMI")]
         assert "libmpi" not in (processes.PROC / str(pid) / "maps").read_text()
-    spread.take_away("hold")
-    assert run.wait() == 0, said(spread)
-    spread.check()
+    go_on(spread, run)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, factories.nightly(signal.SIGINT)])
 def test_a_signal_leaves_no_process(spread: Spread, number: int) -> None:
     """It reaches the launcher, which ends its ranks; these end their workers."""
-    spread.put("hold")
-    run = start(spread, "--ranks", "3")
-    processes.until(lambda: len(spread.devices_at_work()) == 3)
+    run = held(spread, "--ranks", "3", devices=3)
     os.kill(run.pid, number)
     assert run.wait() != 0
     processes.until(lambda: not spread.living(), 30)
@@ -273,32 +269,22 @@ def test_a_signal_leaves_no_process(spread: Spread, number: int) -> None:
 @pytest.mark.parametrize("kind", [factories.nightly("node"), "device"])
 def test_a_stopped_worker_of_any_rank_is_replaced(spread: Spread, kind: str) -> None:
     """The rank that has it speaks of it, ends it, and its shard is computed elsewhere."""
-    spread.put("hold")
-    run = start(spread, "--workers", kind, "--ranks", "2", "--time-limit", "4")
-    processes.until(lambda: len(spread.devices_at_work()) >= 2)
+    run = held(spread, "--workers", kind, "--ranks", "2", "--time-limit", "4", devices=2)
     stopped = max(spread.workers())
     os.kill(stopped, signal.SIGSTOP)
-    spread.take_away("hold")
-    assert run.wait() == 0, said(spread)
-    spread.check()
-    assert f"WARNING process {stopped} on " in said(spread)
-    assert "after 4 s it is killed" in said(spread)
-    assert f"its process {stopped} has been stopped for 4 s: killed" in said(spread)
+    text = go_on(spread, run)
+    assert f"WARNING process {stopped} on " in text
+    assert "after 4 s it is killed" in text
+    assert f"its process {stopped} has been stopped for 4 s: killed" in text
     processes.until(lambda: not spread.living())
 
 
-def test_a_stopped_rank_is_named_before_all_end(spread: Spread) -> None:
-    """The others say so in time, and end with 75; a rerun does the rest."""
-    spread.put("hold")
-    run = start(spread, "--ranks", "2", "--time-limit", "5")
-    processes.until(lambda: len(spread.devices_at_work()) == 2)
+def test_a_stopped_rank_is_named_as_all_end(spread: Spread) -> None:
+    """The others say so, and end with 75; a rerun does the rest."""
+    run = held(spread, "--ranks", "2", "--time-limit", "5", devices=2)
     os.kill(spread.leaders()[-1], signal.SIGSTOP)
     assert run.wait() != 0
-    assert "WARNING rank 1 has given no sign of life for " in said(spread)
-    assert "ERROR rank 1 has given no sign of life for 5 s; all ranks end: try again" in said(
-        spread
-    )
+    words = "ERROR rank 1 has given no sign of life for 5 s; all ranks end: try again"
+    assert words in said(spread)
     processes.until(lambda: not spread.living())
-    spread.take_away("hold")
-    assert start(spread, "--ranks", "2").wait() == 0, said(spread)
-    spread.check()
+    go_on(spread, start(spread, "--ranks", "2"))

@@ -24,11 +24,11 @@ from shardwise.errors import (
     TryAgain,
     WrongProduct,
 )
-from shardwise.plan import plan
 from shardwise.plan.plan import Plan
 from shardwise.records.receipts import ProductReceipt
 
 from tests import factories, fake_devices, processes
+from tests.unit.dispatch import test_apart
 
 SHARDS = 12
 
@@ -87,13 +87,16 @@ def environment(folder: Path, devices: int) -> dict[str, str]:
 
 
 def pooled(
-    made: Plan, *words: object, devices: int = 2, cwd: Path | None = None, **variables: object
-) -> subprocess.CompletedProcess:
-    """Compute what is missing on some fake devices."""
+    made: Plan, *words: object, code: int = 0, devices: int = 2, cwd: Path | None = None,
+    **variables: object,
+) -> str:  # fmt: skip
+    """Compute what is missing on some fake devices; what the pool has said."""
     env = environment(made.results.root.parent, devices) | {k: str(v) for k, v in variables.items()}
-    return subprocess.run(
+    done = subprocess.run(
         command(made, *words), capture_output=True, text=True, check=False, env=env, cwd=cwd
     )
+    assert done.returncode == code, done.stderr
+    return done.stderr
 
 
 def started(made: Plan, devices: int = 2) -> subprocess.Popen:
@@ -133,9 +136,8 @@ def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
     over = {"shards": 7, "keep": keep, "materialize": materialize}
     alone = factories.computed(factories.plan(tmp_path / "alone", left, **over))
     made = factories.plan(tmp_path / "pool", left, **over)
-    done = pooled(made)
-    assert done.returncode == 0, done.stderr
-    assert "7 of 7 shards done" in done.stderr
+    said = pooled(made)
+    assert "7 of 7 shards done" in said
     for shard in made.shards:
         one, other = (m.results.product(shard).read_bytes() for m in (alone, made))
         assert one == other
@@ -153,8 +155,7 @@ def test_each_worker_has_a_device_of_its_own(tmp_path):
         "assert 'mpi4py' not in sys.modules"
     )
     made = planned(tmp_path, wait)
-    done = pooled(made)
-    assert done.returncode == 0, done.stderr
+    pooled(made)
     np.testing.assert_array_equal(factories.products(made), expected(made))
     devices = {receipt(made, n).device.uuid for n in range(SHARDS)}
     pids = {starts(made, n)[0] for n in range(SHARDS)}
@@ -175,11 +176,10 @@ def test_the_next_shard_is_read_while_one_is_computed(tmp_path):
         "if first == 8:\n    until((HERE / 'results' / 'logs' / 'multiply' / '00005.log').exists)"
     )
     made = planned(tmp_path, wait)
-    done = pooled(made, devices=1)
-    assert done.returncode == 0, done.stderr
+    said = pooled(made, devices=1)
     assert receipt(made, 5).started < receipt(made, 4).finished
     assert starts(made, 4) == starts(made, 5)
-    lines = [line for line in done.stderr.splitlines() if " INFO shard 000" in line]
+    lines = [line for line in said.splitlines() if " INFO shard 000" in line]
     assert [line.count("00004") for line in lines if "00004" in line] == [2]
     assert len(lines) == SHARDS
 
@@ -189,20 +189,19 @@ def test_a_shard_that_went_well_leaves_two_files(tmp_path):
     trouble = "if first == 2:\n    __import__('logging').warning('odd')\n"
     trouble += "if first == 4 and once('failed'):\n    raise MemoryError"
     made = planned(tmp_path, trouble)
-    done = pooled(made)
-    assert done.returncode == 0, done.stderr
+    said = pooled(made)
     kept = [path.name for path in made.results.log("multiply").parent.iterdir() if path.is_file()]
     assert {"00001.log", "00001.starts", "00002.log", "00002.starts"} == set(kept) - {"done"}
     assert len(starts(made, 2)) == 2
     for number in set(range(SHARDS)) - {1, 2}:
         path = made.results.receipt(f"{number:05}")
-        assert f" INFO shard {number:05}: {path} written\n" in done.stderr
+        assert f" INFO shard {number:05}: {path} written\n" in said
 
 
 def test_a_shard_log_is_that_of_a_job(tmp_path):
     """The log of a shard names node, process and the command that does the same by hand."""
     made = planned(tmp_path, "__import__('logging').warning('odd')", shards=2)
-    assert pooled(made).returncode == 0
+    pooled(made)
     lines = log(made, 1).splitlines()
     assert f"process {starts(made, 1)[0]}" in lines[0]
     by_hand = lines[1].partition("by hand: ")[2]
@@ -219,9 +218,8 @@ def test_no_room_for_a_log_costs_no_shard(tmp_path):
     path = made.results.log("multiply", "00001")
     path.parent.mkdir(parents=True)
     path.symlink_to("/dev/full")
-    done = pooled(made, devices=1)
-    assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stderr
+    said = pooled(made, devices=1)
+    assert "WARNING" not in said
     assert [receipt(made, n).attempt for n in range(3)] == [1, 1, 1]
 
 
@@ -230,15 +228,14 @@ def test_a_killed_worker_is_replaced(tmp_path):
     """Its shard is tried again by another process; what it was given ahead is not a failure."""
     kill = "if first == 8 and once('killed'):\n    os.kill(os.getpid(), signal.SIGKILL)"
     made = planned(tmp_path, kill)
-    done = pooled(made, devices=1)
-    assert done.returncode == 0, done.stderr
+    said = pooled(made, devices=1)
     np.testing.assert_array_equal(factories.products(made), expected(made))
     attempts = [receipt(made, n).attempt for n in range(SHARDS)]
     assert attempts.pop(3) in (1, 2)  # it was perhaps still being written
     assert attempts == [1] * 3 + [2] + [1] * 7
     assert len(set(starts(made, 4))) == 2
-    assert "shard 00004: its process, which runs your function " in done.stderr
-    assert "was killed by signal 9 (SIGKILL" in done.stderr
+    assert "shard 00004: its process, which runs your function " in said
+    assert "was killed by signal 9 (SIGKILL" in said
     assert all("00003" in left.name for left in factories.leftovers(tmp_path))  # the ledger's work
 
 
@@ -254,12 +251,11 @@ def test_a_poison_shard_costs_itself_alone(tmp_path):
         "if first == 18:\n    os.closerange(3, 1000); os._exit(0)"
     )
     made = planned(tmp_path, trouble)
-    done = pooled(made, "--retries", 2)
-    assert done.returncode == 2
+    said = pooled(made, "--retries", 2, code=2)
     assert whole(made) == [n for n in range(SHARDS) if n not in (1, 6, 9)]
     assert [len(starts(made, n)) for n in (1, 6, 9)] == [3, 1, 1]
-    assert "is left out" not in done.stderr
-    ends = [line for line in done.stderr.splitlines() if " ERROR shard " in line]
+    assert "is left out" not in said
+    ends = [line for line in said.splitlines() if " ERROR shard " in line]
     named = [line.partition("ERROR shard ")[2][:5] for line in ends]
     assert named == ["00001", "00006", "00009"]
     ended = "own.py:square ended its process with os._exit(0)"
@@ -278,10 +274,9 @@ def test_a_device_that_fails_is_left_out(tmp_path):
         "until(lambda: len(list(HERE.glob('*.dies'))) == 2)"  # else this device does all before
     )
     made = planned(tmp_path, kill)
-    done = pooled(made)
-    assert done.returncode == 0, done.stderr
-    assert f"{bad} of " in done.stderr
-    assert done.stderr.count("is left out") == 1
+    said = pooled(made)
+    assert f"{bad} of " in said
+    assert said.count("is left out") == 1
     devices = {receipt(made, n).device.uuid for n in range(SHARDS)}
     assert devices == {"GPU-" + fake_uuid(1)}
     assert sum(len(starts(made, n)) for n in range(SHARDS)) == SHARDS + 2
@@ -293,32 +288,15 @@ def fake_uuid(number: int) -> str:
 
 
 def test_what_a_function_does_to_its_process_reaches_no_other_shard(tmp_path):
-    """Each shard finds the working directory as the first did, and files lie in place."""
+    """The second shard finds the working directory as the first did, and files lie in place."""
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "results").mkdir(parents=True)
-    trouble = (
-        f"assert os.getcwd() == str(HERE), os.getcwd()\nos.chdir({str(elsewhere)!r})\n"
-        "time.sleep(0.05)"
-    )
-    left = planned(tmp_path, trouble).results.root.parent
-    made = relative(left)
-    done = pooled(made, devices=1, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_array_equal(factories.products(made), expected(made))
-    assert {len(starts(made, n)) for n in range(SHARDS)} == {1}
-    assert len({starts(made, n)[0] for n in range(SHARDS)}) == 1
+    trouble = f"assert os.getcwd() == str(HERE), os.getcwd()\nos.chdir({str(elsewhere)!r})"
+    made = test_apart.planned(tmp_path, trouble)
+    pooled(made, devices=1, cwd=tmp_path)
+    np.testing.assert_array_equal(factories.products(made), 2 * test_apart.LEFT)
+    assert starts(made, 0) == starts(made, 1)
     assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
-
-
-def relative(folder: Path) -> Plan:
-    """The plan of a folder, made again with relative names; its command runs in the folder."""
-    own = {"input": "input.npy", "results": "results", "product": "own.py:square"}
-    own |= {"shards": SHARDS, "materialize": False, "backend": "numpy"}
-    (folder / "config.yaml").write_text("".join(f"{key}: {own[key]}\n" for key in own))
-    (folder / "begun").unlink()
-    assert factories.run("plan", "--replace", cwd=folder).returncode == 0
-    (folder / "begun").touch()
-    return plan.load(folder / "results" / "plan.tsv")
 
 
 def test_children_of_a_function_end_with_its_shard(tmp_path):
@@ -333,8 +311,7 @@ def test_children_of_a_function_end_with_its_shard(tmp_path):
         "assert (HERE / 'killed').exists() or not living, living"
     )
     made = planned(tmp_path, trouble)
-    done = pooled(made, devices=1)
-    assert done.returncode == 0, done.stderr
+    pooled(made, devices=1)
     children = [int(path.stem) for path in tmp_path.glob("*.child")]
     assert SHARDS < len(children) <= SHARDS + 2  # the shard before was perhaps still being written
     assert not processes.living(children)
@@ -362,21 +339,20 @@ if first == 4 and once("hangs"):
 def test_a_worker_that_hangs_is_named_and_then_replaced(tmp_path, trouble, how, devices):
     """First a warning with process, shard and device; in the end another process does its shard."""
     made = planned(tmp_path, trouble)
-    done = pooled(made, "--time-limit", 3, devices=devices)
-    assert done.returncode == 0, done.stderr
+    said = pooled(made, "--time-limit", 3, devices=devices)
     np.testing.assert_array_equal(factories.products(made), expected(made))
     attempts = [receipt(made, n).attempt for n in range(SHARDS)]
     before = attempts.pop(1)  # it was perhaps still being written
     assert before in (1, 2)
     assert attempts == [1, 2] + [1] * 9
     pid = starts(made, 2)[0]
-    (warned,) = [line for line in done.stderr.splitlines() if f"WARNING process {pid} on " in line]
+    (warned,) = [line for line in said.splitlines() if f"WARNING process {pid} on " in line]
     # Or the one before, where that is still being written.
     computes = f"which computes shard 0000[12] on GPU-{fake_uuid(0)[:4]}"
     assert re.search(computes, warned) or devices == 2
     assert f"{how}" in warned
     assert "after 3 s it is killed, and its shard is tried again" in warned
-    assert f"shard 00002: its process {pid} {how}" in done.stderr
+    assert f"shard 00002: its process {pid} {how}" in said
     assert not processes.living([pid])
 
 
@@ -399,9 +375,8 @@ if first == 6:
 def test_a_worker_that_is_at_work_or_asleep_does_not_hang(tmp_path):
     """Whoever computes, sleeps, or holds Python's lock for longer than the limit lives."""
     made = planned(tmp_path, HOLDS_THE_LOCK)
-    done = pooled(made, "--time-limit", 1, devices=1)
-    assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stderr
+    said = pooled(made, "--time-limit", 1, devices=1)
+    assert "WARNING" not in said
     assert len({starts(made, n)[0] for n in range(SHARDS)}) == 1
 
 
@@ -413,11 +388,10 @@ def test_a_leased_device_is_not_waited_for_in_the_end(tmp_path):
     stranger = subprocess.Popen(["flock", "--no-fork", lease, "sleep", "600"])
     try:
         processes.until(lambda: lease.exists() and processes.holders(lease))
-        done = pooled(made)
+        pooled(made)
     finally:
         stranger.kill()
         stranger.wait()
-    assert done.returncode == 0, done.stderr
     devices = {receipt(made, n).device.uuid for n in range(SHARDS)}
     assert devices == {"GPU-" + fake_uuid(1)}
 
@@ -449,8 +423,7 @@ def test_no_worker_outlives_its_pool(tmp_path, number, code):
     before = whole(made)
     assert before[:2] == [0, 1]
     (tmp_path / "go").touch()
-    done = pooled(made)
-    assert done.returncode == 0, done.stderr
+    pooled(made)
     assert factories.leftovers(tmp_path) == []
     np.testing.assert_array_equal(factories.products(made), expected(made))
     assert all(receipt(made, n).attempt == 1 for n in before)
@@ -462,8 +435,7 @@ def test_names_of_files_and_folders_stop_no_pool(tmp_path):
     long = tmp_path / ("x" * 100)
     long.mkdir()
     made = planned(tmp_path, "assert 'PYTHONSAFEPATH' not in os.environ", shards=2)
-    done = pooled(made, cwd=tmp_path, TMPDIR=long)
-    assert done.returncode == 0, done.stderr
+    pooled(made, cwd=tmp_path, TMPDIR=long)
 
 
 # A crew whose only worker hangs in the driver: signals reach nobody.
@@ -506,10 +478,11 @@ def test_a_worker_that_nothing_ends_is_left(tmp_path):
     assert f"process {pid} cannot be ended" in (tmp_path / "said").read_text()
 
 
-def test_the_parent_loads_nothing_that_computes():
+@pytest.mark.parametrize("parent", ["pool", "array.follow", "array.puller"])
+def test_the_parent_loads_nothing_that_computes(parent):
     """What the parent imports is the standard library: nothing of CUDA, MPI or NumPy is in it."""
     look = (
-        "import sys, shardwise.dispatch.pool as pool\n"
+        f"import sys, shardwise.dispatch.{parent}\n"
         "found = {'numpy', 'cupy', 'mpi4py'} & set(sys.modules)\n"
         "sys.exit(f'{found} loaded' if found else 0)"
     )
@@ -574,21 +547,9 @@ def died(worker: int, shard: str | None = None) -> Event:
     return Event(worker, "died", shard, reason="killed", suspect=True)
 
 
-def test_a_shard_given_ahead_is_dealt_again_untouched(tmp_path):
-    """A worker dies with two shards: one was tried, the other comes first again."""
-    stage = Stage(tmp_path, 2, retries=0)
-    (first,) = stage.turn(ready(0))
-    orders = stage.turn(Event(0, "done", first.shard))
-    (ahead,) = stage.turn(Event(0, "read", orders[0].shard))
-    assert ahead.shard == "00002"
-    assert stage.turn(died(0, "00001"))[0].kind == "restart"
-    assert list(stage.tally.lost) == ["00001"]
-    assert stage.turn(ready(1))[0].shard == "00002"
-
-
 def test_a_worker_that_dies_blames_the_shard_that_it_computed(tmp_path):
     """Not the one that it was still writing, nor the one that it had begun to read."""
-    stage = Stage(tmp_path, 1, retries=0)
+    stage = Stage(tmp_path, 2, retries=0)
     (first,) = stage.turn(ready(0))
     (second,) = stage.turn(Event(0, "done", first.shard))
     (third,) = stage.turn(Event(0, "read", second.shard))
@@ -596,8 +557,10 @@ def test_a_worker_that_dies_blames_the_shard_that_it_computed(tmp_path):
     assert set(stage.tally.running) == {second.shard, third.shard}
     assert stage.turn(died(0, second.shard))[0].kind == "restart"
     assert list(stage.tally.lost) == [third.shard]
-    assert {second.shard, fourth.shard} <= set(stage.tally.waiting)
     assert not stage.tally.running
+    (again,) = stage.turn(ready(1))
+    assert again.shard == second.shard, "it comes first again"
+    assert fourth.shard in stage.tally.waiting
 
 
 def test_a_worker_that_cannot_go_on_loses_no_shard(tmp_path):
@@ -635,22 +598,8 @@ def test_failures_of_one_shard_blame_no_device(tmp_path):
     assert not stage.leader.ended
 
 
-def test_two_poisonous_shards_do_not_take_the_last_device(tmp_path):
-    """The first two shards kill the only worker: the others are computed all the same."""
-    stage = Stage(tmp_path, 1, retries=0)
-    (order,) = stage.turn(ready(0))
-    for _ in range(2):
-        assert [o.kind for o in stage.turn(died(0, order.shard))] == ["restart"]
-        (order,) = stage.turn(ready(0))
-    while not stage.leader.ended:
-        orders = stage.turn(Event(0, "done", order.shard))
-        order = orders[0] if orders else order
-    assert len(stage.tally.whole) == SHARDS - 2
-    assert list(stage.tally.lost) == ["00000", "00001"]
-
-
 def test_the_last_device_is_left_out_too(tmp_path):
-    """After four shards that failed one after the other it is the device, whatever comes."""
+    """Not for two poisonous shards; after four that failed one after the other it is the device."""
     stage = Stage(tmp_path, 1)
     for kind in ("restart", "restart", "restart", "retire"):
         (order,) = stage.turn(ready(0))

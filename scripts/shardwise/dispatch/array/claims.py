@@ -62,13 +62,14 @@ class Claims:
     def claim(self, index: int) -> Claim | None:
         """Claim the next block for a task; None where all are claimed.
 
-        Raises ShardwiseError where the disk takes no file.
+        Raises OSError where the disk takes no file.
         """
         own = self._own(index)
         with writing(own):
             if self._left is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                own.write_text(f"{index}\n")
+                if not _is_linked(own):  # else a full disk would empty what it has claimed before
+                    own.write_text(f"{index}\n")
                 self._left = sorted(self.left(), reverse=True)
             while self._left:
                 block = self._left.pop()
@@ -82,8 +83,7 @@ class Claims:
 
     def of(self, index: int) -> list[Claim]:
         """What a task has claimed, in its order."""
-        own = self._own(index)
-        if not own.exists() or own.stat().st_nlink == 1:
+        if not _is_linked(self._own(index)):
             return []
         self._known.clear()
         return [claim for claim in self.news() if claim.index == index]
@@ -107,6 +107,11 @@ class Claims:
     def _own(self, index: int) -> Path:
         """The file of a task, to which each of its claims is a link."""
         return self._folder / f"task-{index}"
+
+
+def _is_linked(own: Path) -> bool:
+    """Whether the file of a task has the name of any claim."""
+    return own.exists() and own.stat().st_nlink > 1
 
 
 def _link(own: Path, claim: Path) -> bool:

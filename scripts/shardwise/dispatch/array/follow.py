@@ -16,8 +16,9 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from shardwise.dispatch.array import journal, recipe, task
@@ -139,6 +140,10 @@ class Submitted:
         """The task of an index."""
         return self.workers.setdefault(index, Worker(index))
 
+    def shards(self) -> Iterator[str]:
+        """Those that have not ended."""
+        return chain(self.unclaimed, *(worker.shards for worker in self.workers.values()))
+
 
 class ArrayDispatch:
     """The arrays of one run, and the tasks of earlier ones that it has joined."""
@@ -156,7 +161,6 @@ class ArrayDispatch:
         self._guardian = guardian(plan.results.running)
         self._joined = False
         self._jobs: dict[str, Submitted] = {}  # by the name of the array
-        self._placed: set[str] = set()  # the shards that an array has
         self._attempts: dict[str, int] = {}  # of each shard, the one that comes next, if not 1
         self._returns: Counter[str] = Counter()  # of each shard, since one has ended
         # The next array, from its note to the scheduler's answer; it may have arrived without one.
@@ -178,8 +182,9 @@ class ArrayDispatch:
             except _Refused:
                 raise
             except TryAgain as error:
-                for worker in self._workers():
-                    worker.silent_since = None  # a restarted master has heard of no node yet
+                for job in self._jobs.values():
+                    for worker in job.workers.values():
+                        worker.silent_since = None  # a restarted master has heard of no node yet
                 self._tally.note(
                     f"{self._scheduler.title} does not answer ({error}); its tasks work on, and "
                     "this goes on when it does"
@@ -221,9 +226,6 @@ class ArrayDispatch:
         for job in self._jobs.values():
             self._settle_unclaimed(job, queued)
         self._submit()
-
-    def _workers(self) -> list[Worker]:
-        return [worker for job in self._jobs.values() for worker in job.workers.values()]
 
     # Joining.
 
@@ -278,20 +280,20 @@ class ArrayDispatch:
         job = self._add(array, living[0].number, len(alive))
         self._take_claims(job)
         # What tasks had that are gone is submitted again, if it is not whole.
-        for index in job.workers.keys() - alive:
-            self._placed -= set(job.workers.pop(index).shards)
-        self._attempts |= dict.fromkeys(
-            [*job.unclaimed, *(s for w in job.workers.values() for s in w.shards)], array.attempt
-        )
+        job.workers = {index: job.workers[index] for index in job.workers.keys() & alive}
+        self._attempts |= dict.fromkeys(job.shards(), array.attempt)
         see, _ = self._scheduler.commands([array.run], [job.number])
         log.info("%d tasks of an earlier run still wait or work (%s): joined", len(alive), see)
 
+    def _unplaced(self) -> set[str]:
+        """The shards that wait, and that no array has."""
+        return set(self._tally.waiting).difference(*(job.shards() for job in self._jobs.values()))
+
     def _add(self, array: Array, number: str, in_queue: int) -> Submitted:
         """Wait for those shards of an array that no other one has."""
-        wanted = set(self._tally.waiting) - self._placed
+        wanted = self._unplaced()
         ids = [self._ids[number] for number in array.numbers]
         unclaimed = {shard: None for shard in ids if shard in wanted}
-        self._placed |= unclaimed.keys()
         claims = Claims(self._plan.results, array)
         self._jobs[array.name] = Submitted(array, number, claims, unclaimed, in_queue)
         return self._jobs[array.name]
@@ -413,7 +415,9 @@ class ArrayDispatch:
 
     def _lose(self, job: Submitted, worker: Worker, reason: str, final: bool = False) -> None:
         """A task is gone in the middle of a shard: what it had claimed beside that waits again."""
-        self._failed(worker.shards.popleft(), 2 if final else None, reason)
+        computed = task.last_begun(self._plan.results, worker.shards)
+        worker.shards.remove(computed)
+        self._failed(computed, 2 if final else None, reason)
         while worker.shards:
             shard = worker.shards.popleft()
             if not self._ended(job, shard):
@@ -427,14 +431,12 @@ class ArrayDispatch:
 
     def _done(self, shard: str) -> None:
         self._returns.clear()
-        self._placed.discard(shard)
         self._tally.done(shard)
 
     def _give_back(self, shard: str) -> None:
         """A shard waits again through no failure of its own; without end that is one, too."""
         self._returns[shard] += 1
         if self._returns[shard] < MOST_RETURNS:
-            self._placed.discard(shard)
             self._tally.back(shard)
             return
         del self._returns[shard]
@@ -446,7 +448,6 @@ class ArrayDispatch:
         self._count_try(shard, code, reason)
 
     def _count_try(self, shard: str, code: int | None, reason: str) -> None:
-        self._placed.discard(shard)
         if self._tally.failed(shard, code, reason):
             self._attempts[shard] = self._attempts.get(shard, 1) + 1
 
@@ -520,11 +521,7 @@ class ArrayDispatch:
 
     def _prepare(self) -> Array | None:
         """Note the next array, and write its script; None where nothing is to be submitted."""
-        attempts = {
-            shard: self._attempts.get(shard, 1)
-            for shard in self._tally.waiting
-            if shard not in self._placed
-        }
+        attempts = {shard: self._attempts.get(shard, 1) for shard in self._unplaced()}
         if not attempts:
             return None
         attempt = min(attempts.values())

@@ -61,7 +61,7 @@ def run(plan: Plan, name: str, limits: Limits) -> None:
     expect(plan, plan.facts.digest, array.digest)
     if plan.function:  # it may change the working directory
         plan = plan.anchored(Path.cwd())
-    share = Share(plan, array, task.index(os.environ), RunTime(None))
+    share = Share(plan, array, task.own_and_first_index()[0], RunTime(None))
     try:
         share.run_time = of_this_job(limits.run_time)
         signal.signal(signal.SIGUSR1, share.run_time.close)
@@ -82,21 +82,21 @@ def run(plan: Plan, name: str, limits: Limits) -> None:
 def _compute_share(share: "Share", limits: Limits) -> dict[int, str]:
     """Have child processes compute, one after the other; reasons of failures, by exit code."""
     failures: dict[int, str] = {}
-    deaths, ended_well = 0, False
-    while not ended_well and share.resume():
+    # A function may end its whole process group. All else is suspended with its task: Grid Engine
+    # stops the group.
+    ways = {"forward": [signal.SIGUSR1], "session": share.plan.function is not None}
+    deaths = 0
+    while share.resume():
         if deaths == _DEATHS or not share.run_time.suffices(1):
             share.give_back()
             break
         before = share.whole
-        work = partial(_compute, share, limits)
-        ending = contain.run(work, forward=[signal.SIGUSR1])
-        if ending.result is None:
-            deaths = 1 if share.whole > before else deaths + 1
-            failures |= share.bury(ending.status)
-        else:
-            failures |= ending.result
-            ended_well = True
-    if not (failures or share.whole):
+        ending = contain.run(partial(_compute, share, limits), **ways)
+        if ending.result is not None:
+            return failures | dict(ending.result)
+        failures |= share.bury(ending.status)
+        deaths = 1 if share.whole > before else deaths + 1
+    else:
         log.info("no shard is left for this task of the array")
     return failures
 
@@ -106,6 +106,7 @@ def _compute(share: "Share", limits: Limits) -> list[tuple[int, str]]:
     from shardwise.dispatch import worker  # late: it loads what computes
     from shardwise.files import commit
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent's matter
     try:
         worker.compute(share.plan, share, worker.Logs(str(share.plan.results.plan)), limits)
     except errors.Terminated:
@@ -129,23 +130,19 @@ class Share:
         self._lock = threading.Lock()
         self._waiting: deque[str] = deque()
         self._begun: list[str] = []
-        self._behind: str | None = None
         self._since = 0.0
-        self._board = mmap.mmap(-1, 64)  # what the parent has to know of a child that died
+        self._busy = mmap.mmap(-1, 1)  # whether the child has had a shard: its parent reads it, too
+        self.whole = 0  # shards of those that it had claimed at the last look
         self.assigned: SimpleQueue[str | None] = SimpleQueue()
         self.failures: dict[int, str] = {}  # a reason for each exit code
-        self._note(0)
 
     def resume(self) -> bool:
         """Take up what this task has claimed and not ended; whether any shard is left for it."""
-        claimed = (self._ids[n] for claim in self._claims.of(self._index) for n in claim.numbers)
-        self._waiting = deque(
-            shard
-            for shard in claimed
-            if self._marks.code(shard) is None and not missing.is_whole(self.plan, shard)
-        )
-        self._begun = []
-        self._note(self.whole)
+        claimed = [self._ids[n] for claim in self._claims.of(self._index) for n in claim.numbers]
+        left = [shard for shard in claimed if not missing.is_whole(self.plan, shard)]
+        self.whole = len(claimed) - len(left)
+        self._waiting = deque(shard for shard in left if self._marks.code(shard) is None)
+        self._begun, self._busy[0] = [], 0
         return bool(self._waiting or self._claims.left())
 
     def give_back(self) -> None:
@@ -161,11 +158,10 @@ class Share:
 
         Where that is for its run time, the shard that it computes has failed: it needs more.
         """
-        shard = self._computed()
+        late = self._busy[0] and self.run_time.over
         self.resume()
-        if shard in self._waiting and self.run_time.over:
-            self._fail(shard, TryAgain.exit_code, "the run time of its task was too short for it")
-            self._waiting.remove(shard)
+        if self._waiting and late:
+            self._fail(TryAgain.exit_code, "the run time of its task was too short for it")
         self.give_back()
 
     # In the child.
@@ -175,19 +171,15 @@ class Share:
         with self._lock:
             if kind in ("done", "failed"):
                 self._end(shard, facts.get("code"), facts.get("reason", ""))
-            elif kind == "queued":
-                self._behind = shard
             idle = not self._begun and not facts.get("suspect")
             if idle or (kind == "read" and self._begun[-1:] == [shard]):
                 self._assign()
-            self._note(self.whole)
 
     def _end(self, shard: str, code: int | None, reason: str) -> None:
         self._begun.remove(shard)
         now = time.monotonic()
         if code is None:
             self.run_time.learn(now - self._since)
-            self._note(self.whole + 1)
         else:
             self._marks.leave(shard, code)
             self.failures[code] = reason
@@ -207,6 +199,7 @@ class Share:
         if not self._begun:
             self._since = time.monotonic()
         self._begun.append(shard)
+        self._busy[0] = 1
         self.assigned.put(shard)
 
     def _claim(self) -> bool:
@@ -220,17 +213,7 @@ class Share:
         self._waiting += [shard for shard in shards if not missing.is_whole(self.plan, shard)]
         return claim is not None
 
-    # Between the two.
-
-    def _note(self, whole: int) -> None:
-        """Note which shard is computed, and how many are whole."""
-        computed = [shard for shard in self._begun if shard != self._behind] or self._begun
-        self._board[:] = f"{whole} {''.join(computed[:1])}".encode().ljust(len(self._board))
-
-    @property
-    def whole(self) -> int:
-        """How many shards this task has finished."""
-        return int(self._board[:].split()[0])
+    # In the parent again, once the child has died.
 
     def bury(self, status: int | None) -> dict[int, str]:
         """Mark the shard that a child has died of; how it did, by its exit code.
@@ -243,18 +226,17 @@ class Share:
         if self.plan.function:
             words = f"product: your function {self.plan.function} {contain.words(status)}"
             code = InputError.exit_code if (status or 0) >= 0 else code
-        shard = self._computed()
-        if not shard:
+        busy = self._busy[0]
+        self.resume()
+        if not (busy and self._waiting):
             raise errors.of_code(code, words)
-        self._fail(shard, code, words)
+        self._fail(code, words)
         return {code: words}
 
-    def _computed(self) -> str:
-        """The shard that the child computes, or did when it died; empty where there is none."""
-        return self._board[:].decode().partition(" ")[2].strip()
-
-    def _fail(self, shard: str, code: int, words: str) -> None:
-        """Mark a shard that the child cannot mark itself."""
+    def _fail(self, code: int, words: str) -> None:
+        """Mark the shard that the child was at when it ended."""
+        shard = task.last_begun(self.plan.results, self._waiting)
+        self._waiting.remove(shard)
         log.warning("shard %s: %s", shard, words)
         add_error(self.plan.results.log("multiply", shard), words)
         self._marks.leave(shard, code)

@@ -4,7 +4,8 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
 from shardwise.dispatch.schedulers.common import Array
@@ -22,7 +23,7 @@ def number(environ: Mapping[str, str] = os.environ) -> int:
 
     Raises InputError outside of an array job.
     """
-    own, lowest = _index(environ)
+    own, lowest = own_and_first_index(environ)
     return own - lowest
 
 
@@ -42,16 +43,11 @@ def shard(plan: Plan, number: int) -> str:
     return f"{number:0{len(ids[-1])}}"
 
 
-def index(environ: Mapping[str, str]) -> int:
-    """The index of this task, as its scheduler counts.
+def own_and_first_index(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """The index of this task, as its scheduler counts, and that of the first one.
 
     Raises InputError outside of an array job.
     """
-    return _index(environ)[0]
-
-
-def _index(environ: Mapping[str, str]) -> tuple[int, int]:
-    """The index of this task, and that of the first one."""
     variables = {name: environ[name] for name in _FIRST if name in environ}
     for name, text in variables.items():
         if text.isdecimal():
@@ -88,6 +84,20 @@ class Marks:
             part = mark.with_name(f"{mark.name}.part")
             part.write_text(f"{code}\n")
             part.replace(mark)
+
+
+def last_begun(results: Results, shards: Iterable[str]) -> str:
+    """The shard that a process was at, of those that it has claimed and not ended, in its order.
+
+    It may still have been writing the first when it began the next.
+    """
+
+    def start(shard: str) -> float:
+        with contextlib.suppress(OSError):  # it was not begun
+            return results.starts(shard).stat().st_mtime
+        return 0.0
+
+    return max(islice(shards, 2), key=start)
 
 
 _TASK = """\

@@ -1,6 +1,7 @@
 """Arrays: what is noted, and dispatches on a pretended scheduler."""
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -41,7 +42,8 @@ class Pretended:
     """A scheduler in this process: two tasks of an array at once compute two shards at each look.
 
     They fail as they are told to. ``ends`` says how a task leaves at its second look: ``killed``
-    without a word, or ``gives up`` in order.
+    without a word, so too in ``writing`` a shard while it computes the next, or ``gives up`` in
+    order.
     """
 
     plan: Plan
@@ -64,6 +66,10 @@ class Pretended:
 
     commands = staticmethod(Slurm().commands)
     run_time = staticmethod(Slurm().run_time)
+
+    def log(self, shard: str) -> str:
+        """The log of a shard."""
+        return self.plan.results.log("multiply", shard).read_text()
 
     def most_tasks(self) -> int:
         """The most tasks of an array."""
@@ -116,10 +122,10 @@ class Pretended:
                 for shard in mine:
                     marks.leave(shard, 0)
             if how or not mine:
-                self.starts += mine[:1] if how == "killed" else []
+                self._begin(mine[: {"killed": 1, "writing": 2}.get(how, 0)])
                 return False
             shard = mine.pop(0)
-            self.starts.append(shard)
+            self._begin([shard])
             if shard in self.lost:
                 self.lost.remove(shard)
                 return False
@@ -132,6 +138,14 @@ class Pretended:
             else:
                 whole(self.plan, shard)
         return True
+
+    def _begin(self, shards: list[str]) -> None:
+        for shard in shards:
+            self.starts.append(shard)
+            journal = self.plan.results.starts(shard)
+            journal.parent.mkdir(parents=True, exist_ok=True)
+            journal.write_text("begun\n")
+            os.utime(journal, (len(self.starts), len(self.starts)))
 
     def fates(self, _runs: set[str], gone: dict) -> dict[tuple[str, int], Fate]:
         """All that is gone without a word was lost with its node."""
@@ -220,39 +234,38 @@ def test_what_failed_for_a_time_is_tried_again(pretended: Pretended) -> None:
         dispatch(pretended)
     counts = {shard: pretended.starts.count(shard) for shard in pretended.plan.shards}
     assert counts == dict.fromkeys(counts, 1) | {"00001": 3, "00004": 2}
-    assert "ERROR it said 3" in pretended.plan.results.log("multiply", "00002").read_text()
-    log = pretended.plan.results.log("multiply", "00004").read_text()
-    assert "the scheduler says: NODE_FAIL" in log
+    assert "ERROR it said 3" in pretended.log("00002")
+    assert "the scheduler says: NODE_FAIL" in pretended.log("00004")
     noted = journal.noted(pretended.plan.results)
     again = [(own.attempt, number) for own in noted[1:] for number in own.numbers]
     assert sorted(again) == [(2, 1), (2, 4), (3, 1)]
 
 
-def test_each_shard_is_computed_once(pretended: Pretended) -> None:
-    """Eight tasks, six of which find no device before all shards have a task: these are spared."""
-    dispatch(pretended)
-    assert sorted(pretended.starts) == list(pretended.plan.shards)
-    assert pretended.sizes == [8]
-    assert pretended.cancelled == 6
+@pytest.mark.parametrize(
+    ("most", "tasks", "size", "spared"), [(1000, None, 8, 6), (3, None, 3, 1), (1000, 3, 3, 1)]
+)
+def test_each_shard_is_computed_once(pretended, most, tasks, size, spared):
+    """By as many tasks as the scheduler takes, or the config says; two find a device.
 
-
-@pytest.mark.parametrize(("most", "tasks"), [(3, None), (1000, 3)])
-def test_an_array_has_no_more_tasks_than_it_may(pretended, most, tasks):
-    """By the scheduler, or by the config: three compute all shards."""
+    The others are spared their start once all shards have a task.
+    """
     pretended.most = most
     dispatch(pretended, tasks=tasks)
-    assert pretended.sizes == [3]
     assert sorted(pretended.starts) == list(pretended.plan.shards)
+    assert pretended.sizes == [size]
+    assert pretended.cancelled == spared
 
 
-def test_a_killed_task_costs_one_shard_a_try(pretended: Pretended) -> None:
-    """What else it had claimed is no failure."""
-    pretended.ends = {1: "killed"}
+@pytest.mark.parametrize("how", ["killed", "writing"])
+def test_a_killed_task_costs_one_shard_a_try(pretended: Pretended, how: str) -> None:
+    """The one that it was computing: what else it had claimed, or had still to write, has none."""
+    pretended.ends = {1: how}
     dispatch(pretended, tasks=1)
-    counts = Counter(pretended.starts) - Counter(pretended.plan.shards.keys())
-    assert sum(counts.values()) == 1
+    lost = Counter(pretended.starts) - Counter(pretended.plan.shards.keys())
+    assert set(lost.values()) == {1}
+    assert len(lost) == {"killed": 1, "writing": 2}[how]
     (again,) = [a for a in journal.noted(pretended.plan.results) if a.attempt == 2]
-    assert [f"{number:05}" for number in again.numbers] == list(counts)
+    assert [f"{number:05}" for number in again.numbers] == [max(lost)]
 
 
 def test_what_is_given_up_is_no_failure(pretended: Pretended) -> None:
@@ -278,8 +291,7 @@ def test_tasks_that_cannot_compute_come_to_an_end(pretended, monkeypatch, code, 
     with pytest.raises(error, match="of 8 shards 8 failed; 0 are whole"):
         dispatch(pretended, tasks=2)
     assert len(pretended.sizes) == arrays
-    log = pretended.plan.results.log("multiply", "00007").read_text()
-    assert "no task of its array could compute: no device here" in log
+    assert "no task of its array could compute: no device here" in pretended.log("00007")
 
 
 def test_a_task_that_is_told_to_end_before_it_claims_blames_nobody(pretended, monkeypatch):
@@ -336,8 +348,7 @@ def test_a_refused_second_try_is_the_end_of_its_shards_only(pretended: Pretended
     pretended.refused = ["-try", "2"]
     with pytest.raises(IntegrityError, match="of 8 shards 2 failed; 6 are whole"):
         dispatch(pretended)
-    log = pretended.plan.results.log("multiply", "00001").read_text()
-    assert "Pretended did not take it: no host has so much memory" in log
+    assert "Pretended did not take it: no host has so much memory" in pretended.log("00001")
 
 
 def test_a_refused_first_try_is_the_end(pretended: Pretended) -> None:
@@ -438,8 +449,7 @@ def test_what_is_given_up_without_end_comes_to_an_end(pretended, monkeypatch):
     with pytest.raises(TryAgain, match="of 8 shards 6 failed; 2 are whole"):
         dispatch(pretended, tasks=1, retries=1)
     assert len(pretended.sizes) == 2 * follow.MOST_RETURNS
-    log = pretended.plan.results.log("multiply", "00007").read_text()
-    assert "given up 10 times in a row while no shard of the run ended" in log
+    assert "given up 10 times in a row while no shard of the run ended" in pretended.log("00007")
 
 
 def test_a_slow_submission_does_not_stop_the_looks(pretended, clock, monkeypatch):
@@ -478,8 +488,7 @@ def test_what_will_never_start_is_cancelled(pretended: Pretended) -> None:
     with pytest.raises(InputError, match="of 8 shards 8 failed"):
         dispatch(pretended)
     assert len(pretended.sizes) == 1
-    log = pretended.plan.results.log("multiply", "00007").read_text()
-    assert "the scheduler says: PENDING (BadConstraints)" in log
+    assert "the scheduler says: PENDING (BadConstraints)" in pretended.log("00007")
 
 
 def joined(made: Pretended, name: str, numbers: tuple[int, ...], left: list[int]) -> Array:

@@ -17,7 +17,7 @@ from shardwise.dispatch.array import journal, puller, task
 from shardwise.dispatch.array.claims import Claims, cut_blocks
 from shardwise.dispatch.events import Limits
 from shardwise.dispatch.schedulers.common import Array
-from shardwise.errors import InputError, IntegrityError, Terminated
+from shardwise.errors import InputError, IntegrityError, Terminated, TryAgain
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 
@@ -66,6 +66,18 @@ def test_a_block_has_one_task(tmp_path: Path) -> None:
     assert follower.left() == set()
     assert follower.of(3) == [claim for claim in sorted(found, key=lambda c: c.block)
                               if claim.index == 3]  # fmt: skip
+
+
+def test_a_second_life_does_not_write_what_the_first_has_claimed(tmp_path: Path) -> None:
+    """The disk may be full by then: nobody could tell any more whose the claims are."""
+    first = Claims(Results(tmp_path), array_of(8, 2))
+    first.claim(1)
+    own = first._own(1)
+    own.write_text("1\n\n")
+    again = Claims(Results(tmp_path), array_of(8, 2))
+    again.claim(1)
+    assert own.read_text() == "1\n\n"
+    assert len(again.of(1)) == 2
 
 
 # The share of one task.
@@ -171,6 +183,25 @@ def test_a_task_that_is_begun_anew_goes_on_with_its_claims(plan: Plan) -> None:
     assert not other._waiting
     assert again.resume()
     assert list(again._waiting) == ["00002"]
+
+
+def test_its_process_is_suspended_with_its_task(plan, monkeypatch):
+    """Grid Engine stops a process group; a user's function has one of its own, as it may end it."""
+    monkeypatch.setattr(puller, "_compute", lambda *_: [(os.getpgrp(), "")])
+    assert puller._compute_share(share_of(plan), Limits()) == {os.getpgrp(): ""}
+
+
+@pytest.mark.fault("a worker or task that is killed")
+def test_a_process_that_dies_before_it_has_a_shard_blames_none(plan: Plan) -> None:
+    """It goes on behind another one, or in a task that was requeued, and its device fails."""
+    share_of(plan).send("ready")
+    again = share_of(plan)
+    assert again.resume()
+    with pytest.raises(TryAgain, match="killed by signal 9"):
+        again.bury(-9)
+    again.leave()
+    marks = task.Marks(plan.results, array_of(SHARDS, 2))
+    assert [marks.code(shard) for shard in list(plan.shards)[:4]] == [0, 0, 0, None]
 
 
 def test_a_task_that_is_ended_as_it_begins_anew_gives_its_shards_back(plan, monkeypatch):
