@@ -245,6 +245,11 @@ class Night:
             for r in self.receipts().values()
         )
 
+    def products(self) -> np.ndarray:
+        """All products, in the order of their matrices."""
+        files = sorted(self.workspace.file("products").glob("*.npy"))
+        return np.concatenate([np.load(file) for file in files])
+
     def sum(self) -> np.ndarray:
         """What the reduce has written."""
         return self.workspace.load("sum.npy")

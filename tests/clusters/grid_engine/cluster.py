@@ -21,9 +21,8 @@ from shardwise.files.paths import Results
 from tests import processes
 from tests.clusters.cluster import (
     Cluster,
-    Placement,
-    Reduce,
     Submitted,
+    Way,
     free_ports,
     tails,
     user_name,
@@ -54,15 +53,15 @@ class GridEngine(Cluster):
         "mpi": ("-pe", "mpi_rr", "4", "-l", "gpuslot=1"),
     }
     devices = {"pool": 4, "mpi": 2}
-    shards_of_a_bad_night = 8
+    shards_of_a_bad_night = 7
     placements = {
-        "fill-up": Placement(("-pe", "mpi", "3"), (1, 2)),
-        "round-robin": Placement(("-pe", "mpi_rr", "4"), (2, 2)),
-        "a rank a host": Placement(("-pe", "mpi_rr", "2"), (2, 2), "node"),
+        "fill-up": Way(("-pe", "mpi", "3"), (1, 2)),
+        "round-robin": Way(("-pe", "mpi_rr", "4"), (2, 2)),
+        "a rank a host": Way(("-pe", "mpi_rr", "2"), (2, 2), workers="node"),
     }
     reduces = {
-        "one host": Reduce(("-pe", "mpi", "2"), (2,)),
-        "two hosts": Reduce(("-pe", "mpi_rr", "3"), (2, 1)),
+        "one host": Way(("-pe", "mpi", "2"), (2,)),
+        "two hosts": Way(("-pe", "mpi_rr", "3"), (2, 1)),
     }
 
     def __init__(
@@ -73,7 +72,7 @@ class GridEngine(Cluster):
         self.machines = machines if machines is not None else ThisMachine()
         self._ports: list[int] = []
         if len(self.machines.hosts) > 1:  # where a host that says nothing is soon lost
-            self.variables = {"SHARDWISE_UNHEARD_SECONDS": "10"}
+            self.variables = {"SHARDWISE_UNHEARD_SECONDS": "5"}
 
     @classmethod
     def of_several_nodes(cls) -> GridEngine:

@@ -21,9 +21,8 @@ from tests import impatient, processes
 from tests.clusters.cluster import (
     Cluster,
     ClusterError,
-    Placement,
-    Reduce,
     Submitted,
+    Way,
     free_ports,
     tails,
     user_name,
@@ -74,24 +73,20 @@ class Slurm(Cluster):
         "mpi": (*_ON_BOTH, "-n4", "--ntasks-per-node=2"),
     }
     devices = {"pool": 4, "mpi": 4}
-    shards_of_a_bad_night = 4
+    shards_of_a_bad_night = 3
     placements = {
-        "a rank a device": Placement((*_SIX, "--ntasks-per-gpu=1"), (2, 4), launcher=PMI),
-        "round-robin": Placement(_SIX, (2, 4), launcher=f"{PMI} --distribution=cyclic"),
-        "mpiexec": Placement(_SIX, (2, 4), launcher="mpiexec"),
-        "a device bound to each": Placement(
-            ("--gpus=4", "-n4"), (4,), launcher=f"{PMI} --gpu-bind=single:1"
-        ),
-        "a rank a node": Placement(
-            (*_ON_BOTH, "-n2", "--ntasks-per-node=1"), (2, 2), "node", launcher=PMI
-        ),
-        "two ranks a node": Placement((*_ON_BOTH, "-n4", "--ntasks-per-node=2"), (2, 2), "node"),
+        "a rank a device": Way((*_SIX, "--ntasks-per-gpu=1"), (2, 4), PMI),
+        "round-robin": Way(_SIX, (2, 4), f"{PMI} --distribution=cyclic"),
+        "mpiexec": Way(_SIX, (2, 4), "mpiexec"),
+        "a device bound to each": Way(("--gpus=4", "-n4"), (4,), f"{PMI} --gpu-bind=single:1"),
+        "a rank a node": Way((*_ON_BOTH, "-n2", "--ntasks-per-node=1"), (2, 2), PMI, "node"),
+        "two ranks a node": Way((*_ON_BOTH, "-n4", "--ntasks-per-node=2"), (2, 2), workers="node"),
     }
     reduces = {
-        "one node": Reduce(_ONE_NODE, (3,)),
-        "one node, mpiexec": Reduce(_ONE_NODE, (3,), "mpiexec"),
-        "two nodes": Reduce(_TWO_NODES, (2, 1), PMI),
-        "two nodes, mpiexec": Reduce(_TWO_NODES, (2, 1), "mpiexec"),
+        "one node": Way(_ONE_NODE, (3,)),
+        "one node, mpiexec": Way(_ONE_NODE, (3,), "mpiexec"),
+        "two nodes": Way(_TWO_NODES, (2, 1), PMI),
+        "two nodes, mpiexec": Way(_TWO_NODES, (2, 1), "mpiexec"),
     }
 
     def __init__(self, prefix: Path | None = None) -> None:
