@@ -30,6 +30,7 @@ from tests.debian import PackagesError
 PORTS = range(20000, 30000)
 
 START_LIMIT_S = 120
+JOB_LIMIT_S = 180
 CLIENT_LIMIT_S = 120
 POLL_S = 0.2
 TAIL_LINES = 20
@@ -183,7 +184,7 @@ class Cluster(abc.ABC):
         """Cancel jobs or tasks."""
 
     @abc.abstractmethod
-    def cancel_all(self, timeout_s: float = 120) -> None:
+    def cancel_all(self) -> None:
         """Cancel every job and wait until all have gone."""
 
     @abc.abstractmethod
@@ -215,8 +216,8 @@ class Cluster(abc.ABC):
         return True
 
     @abc.abstractmethod
-    def wait_idle(self, timeout_s: float = 120) -> None:
-        """Wait until no job waits or runs."""
+    def wait_idle(self) -> None:
+        """Wait until no job waits, runs or is being ended."""
 
     @abc.abstractmethod
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:

@@ -102,4 +102,4 @@ def test_a_rank_ends_with_what_started_it(idle: GridEngine, tmp_path: Path) -> N
     _, ranks = waiting_ranks(idle, tmp_path, "-pe", "mpi", "3")
     (proxy,) = processes.parents(ranks)
     processes.kill([proxy])
-    idle.wait_until(lambda: not processes.living(ranks))
+    processes.until(lambda: not processes.living(ranks))

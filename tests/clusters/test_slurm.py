@@ -166,7 +166,7 @@ def test_a_reduce_that_is_killed_half_way_is_continued(idle, tmp_path, monkeypat
         words = [made.results.plan, 256, 300, victim, 7, "sum"]
         line = shlex.join([*launcher, *program, *map(str, words)])
         job = idle.submit(f"{path} {line}", "-p", "gpu", "-N2", "-n3")
-        (done,) = idle.wait_for(job, timeout_s=180)
+        (done,) = idle.wait_for(job)
         assert done.state == state, idle.printed(job)
         assert bool(list(made.results.partial.glob("*.part"))) == (victim >= 0)
         assert made.results.statistic("sum").exists() == (victim < 0)
@@ -199,7 +199,7 @@ def test_the_doctor_inside_a_job_starts_its_ranks_by_srun(idle: Slurm, tmp_path:
     """As the reduce would there: one world, on the node of the job."""
     words = factories.command("doctor", "--time-limit", 60, "--results", tmp_path)
     job = idle.submit(shlex.join(words), "-p", "gpu", "-n2", "--gres=gpu:a100:1")
-    idle.wait_for(job, timeout_s=180)
+    idle.wait_for(job)
     printed = idle.printed(job)
     assert "srun --mpi=pmi2 --overlap" in printed
     assert "2 ranks in one world on " in printed
