@@ -129,11 +129,11 @@ def kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def kill_all(find: Callable[[], set[int]], timeout_s: float = 60) -> None:
+def kill_all(find: Callable[[], set[int]]) -> None:
     """Kill what `find` returns until it returns nothing: a process may fork while we look."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + 60
     while pids := find():
         kill(pids)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {sorted(pids)} did not end within {timeout_s} s")
+            raise TimeoutError(f"processes {sorted(pids)} did not end within a minute")
         time.sleep(0.02)

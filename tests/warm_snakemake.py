@@ -20,24 +20,25 @@ _AT_START = ("HOME", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS")
 """Variables that are read while Python starts or Snakemake is imported."""
 
 
+def at_start(env: Mapping[str, str]) -> tuple[str | None, ...]:
+    """What environments have in common whose runs one process can fork."""
+    return tuple(env.get(name) for name in _AT_START)
+
+
 class WarmSnakemake:
     """The process that forks, a child of this one; it ends when this one does."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
-        self._env = {name: os.environ.get(name) for name in _AT_START}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
+                env=env,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
         self._answers = self._socket.makefile()
         self._lock = threading.Lock()
-
-    def can_run(self, env: Mapping[str, str]) -> bool:
-        """Whether a fork is the same as a new process with this environment."""
-        return {name: env.get(name) for name in _AT_START} == self._env
 
     def run(
         self, words: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float

@@ -1,7 +1,6 @@
 """A copy of the project to run snakemake in, as a user would in a clone."""
 
 import contextlib
-import functools
 import hashlib
 import os
 import re
@@ -17,13 +16,14 @@ import numpy as np
 import yaml
 
 from tests import processes
-from tests.warm_snakemake import WarmSnakemake
+from tests.warm_snakemake import WarmSnakemake, at_start
 
 REPO = Path(__file__).parents[1]
 SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
 _PARTS = ("Snakefile", "config.yaml", "workflow", "scripts", "profiles", "examples")
 _PACKAGE = Path("scripts", "shardwise", "numerics")
 _JOB = re.compile(r"^(?:local)?rule (\w+):\n(?:    .*\n)*", re.MULTILINE)
+_warm: dict[tuple[str | None, ...], WarmSnakemake] = {}
 _SHARD = re.compile(r"^    wildcards: (?:thousand=\d+, )?shard=(\d+)$", re.MULTILINE)
 
 
@@ -72,13 +72,16 @@ class Workspace:
     def run(self, *arguments: str, profile: str = "local", timeout: int = 500) -> "Finished":
         """Run snakemake to its end."""
         line, env = self.command(*arguments, profile=profile), self.env or os.environ.copy()
-        if self.before or not _warm().can_run(env):
+        if self.before:
             done = subprocess.run(
                 line, cwd=self.root, env=env, capture_output=True, text=True, timeout=timeout,
                 check=False,
             )  # fmt: skip
         else:
-            done = _warm().run(line, self.root, env, timeout)
+            key = at_start(env)
+            if key not in _warm:
+                _warm[key] = WarmSnakemake(env)
+            done = _warm[key].run(line, self.root, env, timeout)
         hand_on_compiled(self.root / _PACKAGE, REPO / _PACKAGE)
         return Finished(done.returncode, done.stdout + done.stderr)
 
@@ -113,11 +116,6 @@ class Workspace:
     def load(self, name: str) -> np.ndarray:
         """An array of the default results folder."""
         return np.load(self.file(name))
-
-
-@functools.cache
-def _warm() -> WarmSnakemake:
-    return WarmSnakemake()
 
 
 def _not_copied(folder: str, names: list[str]) -> list[str]:

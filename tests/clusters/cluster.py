@@ -30,6 +30,7 @@ from tests.debian import PackagesError
 PORTS = range(20000, 30000)
 
 START_LIMIT_S = 120
+JOB_LIMIT_S = 180
 CLIENT_LIMIT_S = 120
 POLL_S = 0.2
 TAIL_LINES = 20
@@ -51,73 +52,37 @@ class Submitted:
 
 
 @dataclass(frozen=True)
-class Reduce:
-    """A way to start the ranks of a reduce in a job."""
+class Way:
+    """A way to spread ranks over nodes: a job's options, and how many each node then has.
+
+    The counts are those of a reduce's ranks, or of devices that compute shards.
+    """
 
     options: tuple[str, ...]
-    ranks: tuple[int, ...]
+    counts: tuple[int, ...]
     launcher: str = "auto"
-
-
-@dataclass(frozen=True)
-class Placement:
-    """A way to spread ranks that compute shards over nodes."""
-
-    options: tuple[str, ...]
-    devices: tuple[int, ...]
     workers: str = "device"
-    launcher: str = "auto"
 
 
 class Cluster(abc.ABC):
-    """A scheduler's daemons as children of this process, its commands, and what tests ask of it.
-
-    Attributes
-    ----------
-    title, profile
-        The names of the scheduler and of its profile.
-    quick
-        Options with which snakemake looks at its jobs more often than it should on a real site.
-    variables
-        Variables for snakemake, to the same end.
-    clients
-        The scheduler's commands.
-    submits, looks
-        Which of them submits, and tells of jobs.
-    silence
-        What all say when nobody answers.
-    full
-        What the one that submits ends with and says where the queue is full.
-    no_scheduler
-        Commands that a dry run may call.
-    lost_node
-        The node that the tests crash.
-    one_job
-        By dispatch: options of a job that has four devices.
-    devices
-        How many devices a node of that job has.
-    placements, reduces
-        Ways to spread ranks, by name.
-    shards_of_a_bad_night
-        How many shards `spoil` needs, and one more.
-    """
+    """A scheduler's daemons as children of this process, its commands, and what tests ask of it."""
 
     title: str
     profile: str
-    quick: tuple[str, ...]
-    variables: Mapping[str, str] = {}
-    clients: tuple[str, ...]
-    submits: str
-    looks: str
-    silence: str
-    full: str
-    no_scheduler: frozenset[str] = frozenset()
-    lost_node: str
-    one_job: Mapping[str, tuple[str, ...]]
-    devices: Mapping[str, int]
-    placements: Mapping[str, Placement]
-    reduces: Mapping[str, Reduce]
-    shards_of_a_bad_night: int
+    quick: tuple[str, ...]  # options to look at jobs more often than one should on a real site
+    variables: Mapping[str, str] = {}  # for snakemake, to the same end
+    clients: tuple[str, ...]  # the scheduler's commands,
+    submits: str  # the one of them that submits,
+    looks: str  # and the one that tells of jobs
+    silence: str  # what all say when nobody answers
+    full: str  # what the one that submits ends with and says where the queue is full
+    no_scheduler: frozenset[str] = frozenset()  # commands that a dry run may call
+    lost_node: str  # the node that the tests crash
+    one_job: Mapping[str, tuple[str, ...]]  # by dispatch: options of a job that has four devices
+    devices: Mapping[str, int]  # how many devices a node of that job has
+    placements: Mapping[str, Way]
+    reduces: Mapping[str, Way]
+    shards_of_a_bad_night: int  # how many `spoil` needs, and one more
 
     def __init__(self) -> None:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -219,7 +184,7 @@ class Cluster(abc.ABC):
         """Cancel jobs or tasks."""
 
     @abc.abstractmethod
-    def cancel_all(self, timeout_s: float = 120) -> None:
+    def cancel_all(self) -> None:
         """Cancel every job and wait until all have gone."""
 
     @abc.abstractmethod
@@ -251,8 +216,8 @@ class Cluster(abc.ABC):
         return True
 
     @abc.abstractmethod
-    def wait_idle(self, timeout_s: float = 120) -> None:
-        """Wait until no job waits or runs."""
+    def wait_idle(self) -> None:
+        """Wait until no job waits, runs or is being ended."""
 
     @abc.abstractmethod
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:

@@ -22,13 +22,9 @@ class SpreadJobs:
         line = self.spread.line("--dispatch", self._dispatch, *more)
         return self.cluster.submit(line, *(options or self.cluster.one_job[self._dispatch]))
 
-    def printed(self, job: int) -> str:
-        """What a job has printed so far."""
-        return self.cluster.printed(job)
-
     def succeeds(self, job: int) -> None:
         """Wait for the end of a job, after which all products are there."""
-        assert self.cluster.finish(job) == 0, self.printed(job)
+        assert self.cluster.finish(job) == 0, self.cluster.printed(job)
         self.spread.check()
 
     def all_at_work(self, count: int = 4) -> None:

@@ -19,9 +19,9 @@ from tests.clusters.cluster import Cluster, Submitted
 from tests.uses import one_at_a_time
 from tests.workspace import Finished, Workspace
 
-# Waits for so many fifths of a second, unless it is released.
+# Waits until it is released, ten minutes at most.
 HOLD = """
-for _ in $(seq $1); do
+for _ in $(seq 3000); do
   for gate in released "released.${SLURM_JOB_ID:-$JOB_ID}"; do
     if [ -e "$(dirname "$0")/$gate" ]; then exit; fi
   done
@@ -129,14 +129,14 @@ class Night:
         )
         return self._started[-1]
 
-    def held(self, limit_s: int = 600) -> tuple[str, str]:
-        """Options under which each job waits at its begin for `release`, but not for longer.
+    def held(self) -> tuple[str, str]:
+        """Options under which each job waits at its begin for `release`.
 
         In a script of its own: schedulers' shells would fill in variables of a command too early.
         """
         (self.workspace.root / "hold.sh").write_text(HOLD)
         path = shlex.quote(str(self.workspace.root / "hold.sh"))
-        return "--precommand", f"sh {path} {5 * limit_s}"
+        return "--precommand", f"sh {path}"
 
     def with_devices(self, count: int, folder: Path) -> tuple[str, str]:
         """Options under which each node has so many devices that do not exist."""
@@ -244,6 +244,11 @@ class Night:
             (f"{r['node']}/{r['device']['uuid']}", r["started"], r["finished"])
             for r in self.receipts().values()
         )
+
+    def products(self) -> np.ndarray:
+        """All products, in the order of their matrices."""
+        files = sorted(self.workspace.file("products").glob("*.npy"))
+        return np.concatenate([np.load(file) for file in files])
 
     def sum(self) -> np.ndarray:
         """What the reduce has written."""

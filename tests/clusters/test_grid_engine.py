@@ -33,14 +33,14 @@ def test_the_digits_on_a_site_that_counts_devices_by_slot(night: Night) -> None:
     digits = load_digits().images
     np.save(night.workspace.root / "examples" / "digits" / "input.npy", digits)
     change_profile(night, "multiply", '"-l gpu=1"', '"-pe smp 2 -l gpuslot=1,gputype=a100"')
-    few = ("materialize=False", "shards=3")
+    few = ("materialize=False", "shards=2")
     done = night.run("--configfile", "examples/digits/config.yaml", "--config", *few)
     assert done.code == 0, done.output
     night.wait_for("the queue is empty", night.idle)
     shards = {job.job for job in night.jobs()}
     records = [record for record in night.cluster.all_records() if record.job_id in shards]
     slots = {what(record): record.slots for record in records}
-    assert slots == {f"multiply {i:05}": 2 for i in range(3)} | {"reduce": 2}
+    assert slots == {f"multiply {i:05}": 2 for i in range(2)} | {"reduce": 2}
     assert (
         np.load(night.workspace.root / "results/digits/sum.npy").tobytes()
         == sum_of_squares(digits).tobytes()
@@ -102,4 +102,4 @@ def test_a_rank_ends_with_what_started_it(idle: GridEngine, tmp_path: Path) -> N
     _, ranks = waiting_ranks(idle, tmp_path, "-pe", "mpi", "3")
     (proxy,) = processes.parents(ranks)
     processes.kill([proxy])
-    idle.wait_until(lambda: not processes.living(ranks))
+    processes.until(lambda: not processes.living(ranks))

@@ -71,9 +71,9 @@ def test_a_shard_that_always_fails_costs_itself(jobs: SpreadJobs) -> None:
     """All others finish; the job ends with its code, and its last words name it."""
     jobs.spread.put("bad")
     job = jobs.submit()
-    assert jobs.cluster.finish(job) == 2, jobs.printed(job)
+    assert jobs.cluster.finish(job) == 2, jobs.cluster.printed(job)
     jobs.spread.check(without=[BAD])
-    named, last = (line for line in jobs.printed(job).splitlines() if " ERROR " in line)
+    named, last = (line for line in jobs.cluster.printed(job).splitlines() if " ERROR " in line)
     assert f"ERROR shard {BAD:05}: " in named
     assert "this one never works" in named
     assert f"of {SHARDS} shards 1 failed" in last
@@ -108,11 +108,11 @@ def test_every_device_that_was_granted_computes(jobs: SpreadJobs, placement: str
     way = jobs.cluster.placements[placement]
     jobs.spread.put("hold")
     job = jobs.submit(*way.options, launcher=way.launcher, workers=way.workers)
-    jobs.all_at_work(sum(way.devices))
+    jobs.all_at_work(sum(way.counts))
     jobs.spread.take_away("hold")
     jobs.succeeds(job)
     nodes = Counter(device.split()[0] for device in jobs.spread.uses())
-    assert tuple(sorted(nodes.values())) == way.devices
+    assert tuple(sorted(nodes.values())) == way.counts
     assert set(jobs.spread.starts().values()) == {1}
 
 
@@ -135,7 +135,7 @@ def test_the_digits_have_the_same_bits(night: Night, dispatch: str, tmp_path: Pa
     assert night.workspace.run("--dry-run", profile=night.cluster.profile).jobs == set()
 
 
-@enough("slurm jobs", "grid_engine jobs", "grid_engine pool", ways=("jobs", *DEVICES))
+@enough("slurm jobs", "grid_engine jobs", ways=("jobs", *DEVICES))
 @pytest.mark.fault("snakemake killed by -9 and started again")
 @pytest.mark.fault("two runs at once")
 def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night, dispatch: str) -> None:

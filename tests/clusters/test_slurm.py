@@ -166,7 +166,7 @@ def test_a_reduce_that_is_killed_half_way_is_continued(idle, tmp_path, monkeypat
         words = [made.results.plan, 256, 300, victim, 7, "sum"]
         line = shlex.join([*launcher, *program, *map(str, words)])
         job = idle.submit(f"{path} {line}", "-p", "gpu", "-N2", "-n3")
-        (done,) = idle.wait_for(job, timeout_s=180)
+        (done,) = idle.wait_for(job)
         assert done.state == state, idle.printed(job)
         assert bool(list(made.results.partial.glob("*.part"))) == (victim >= 0)
         assert made.results.statistic("sum").exists() == (victim < 0)
@@ -175,29 +175,31 @@ def test_a_reduce_that_is_killed_half_way_is_continued(idle, tmp_path, monkeypat
 
 @pytest.mark.parametrize("mpi", ["srun --mpi=pmi2", nightly("mpiexec")])
 def test_the_profile_spreads_the_ranks(night: Night, mpi: str) -> None:
-    """Ranks lie evenly on the nodes that it asks for, with either launcher, in a Snakemake job."""
-    workspace = night.workspace
-    np.save(workspace.root / "stack.npy", LEFT)
-    own = {"input": "stack.npy", "shards": 1, "materialize": False, "backend": "numpy"}
-    workspace.configure(**own, reduce={"ranks": 4})
-    profile = workspace.root / "profiles" / "slurm" / "config.yaml"
-    shipped = profile.read_text()
-    spread = re.sub(r"# (nodes: 2|slurm_extra: )", r"\1", shipped)
+    """Every kind of job is submitted; with either launcher the ranks lie evenly on the nodes.
+
+    The profile is quiet: each stage says one line.
+    """
+    night.workspace.configure(shards=1, reduce={"ranks": 4})
+    profile = night.workspace.root / "profiles" / "slurm" / "config.yaml"
+    others, reduce, block = profile.read_text().partition("\n  reduce:")
+    spread = re.sub(r"# (nodes: 2|slurm_extra: )", r"\1", block)
     text = spread.replace('mpi: "srun --mpi=pmi2"', f'mpi: "{mpi}"\n    slurm_partition: gpu')
-    profile.write_text(text)
-    assert workspace.run("--until", "ledger").code == 0  # here: only the reduce is of interest
-    done = night.run()
+    profile.write_text(others + reduce + text)
+    done = night.run("--quiet", "rules")
     assert done.code == 0, done.output
-    summary = json.loads(workspace.file("summary.json").read_text())
+    assert "shardwise: multiply: 1 of 1 shards done; then ledger, reduce, report" in done.output
+    assert len(done.output.splitlines()) <= 20, done.output
+    assert night.starts() == Counter(["synthesize", "shard 00000", "multiply 00000", "reduce"])
+    summary = json.loads(night.workspace.file("summary.json").read_text())
     assert summary["nodes"] == {"gpu1": 2, "gpu2": 2}
-    assert f"/{mpi} -n 4" in workspace.file("logs/reduce/reduce.log").read_text()
+    assert f"/{mpi} -n 4" in night.workspace.file("logs/reduce/reduce.log").read_text()
 
 
 def test_the_doctor_inside_a_job_starts_its_ranks_by_srun(idle: Slurm, tmp_path: Path) -> None:
     """As the reduce would there: one world, on the node of the job."""
     words = factories.command("doctor", "--time-limit", 60, "--results", tmp_path)
     job = idle.submit(shlex.join(words), "-p", "gpu", "-n2", "--gres=gpu:a100:1")
-    idle.wait_for(job, timeout_s=180)
+    idle.wait_for(job)
     printed = idle.printed(job)
     assert "srun --mpi=pmi2 --overlap" in printed
     assert "2 ranks in one world on " in printed

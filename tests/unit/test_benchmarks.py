@@ -37,7 +37,7 @@ TABLES = {
 }  # fmt: skip
 """The tables that each one fills, and their rows."""
 
-LONG = ("dispatch", "dry_run", "reduce")  # a third of a minute
+LONG = ("dispatch", "dry_run", "many_shards", "reduce", "scaling")  # for the night
 
 
 @pytest.fixture

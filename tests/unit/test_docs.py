@@ -18,6 +18,7 @@ from tests import factories
 from tests.unit.observe.test_audit import finished
 from tests.workspace import REPO
 
+DOCS = REPO / "docs"
 SCHEMA = yaml.safe_load(config.SCHEMA.read_text())
 KEYS = [
     name if inner is None else f"{name}.{inner}"
@@ -26,17 +27,20 @@ KEYS = [
 ]
 
 
+def page(name: str) -> str:
+    """The text of a page."""
+    return (DOCS / name).read_text()
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_stands_in_the_config_page(key: str) -> None:
     """docs/config.md has a row for each key of the schema."""
-    rows = (REPO / "docs" / "config.md").read_text().splitlines()
-    assert any(row.startswith(f"| `{key}` |") for row in rows)
+    assert any(row.startswith(f"| `{key}` |") for row in page("config.md").splitlines())
 
 
 def test_the_config_page_names_no_other_key() -> None:
     """A key that was removed from the schema leaves the page as well."""
-    text = (REPO / "docs" / "config.md").read_text()
-    assert set(re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE)) == set(KEYS)
+    assert set(re.findall(r"^\| `([\w.]+)` \|", page("config.md"), re.MULTILINE)) == set(KEYS)
 
 
 @pytest.mark.parametrize("script", sorted((REPO / "scripts").glob("*.py")), ids=lambda p: p.stem)
@@ -48,16 +52,7 @@ def test_every_command_line_is_shown(script: Path) -> None:
 def test_every_dependency_has_its_reason() -> None:
     """docs/dependencies.md speaks of each package that pyproject.toml pins."""
     pinned = re.findall(r'^  "([\w-]+)(?:\[\w+\])?==', (REPO / "pyproject.toml").read_text(), re.M)
-    page = (REPO / "docs" / "dependencies.md").read_text()
-    assert [name for name in pinned if name not in page] == []
-
-
-DOCS = REPO / "docs"
-
-
-def page(name: str) -> str:
-    """The text of a page."""
-    return (REPO / "docs" / name).read_text()
+    assert [name for name in pinned if name not in page("dependencies.md")] == []
 
 
 def code(name: str) -> str:

@@ -84,14 +84,6 @@ def test_who_looks_at_a_run_installs_nothing(clone: Path, goal: str) -> None:
     assert lines(clone / "own") == [f"-m shardwise.command {goal} --json"]
 
 
-def test_a_scheduler_that_appears_changes_no_environment(clone: Path) -> None:
-    """A sbatch on PATH makes cupy the default; that reaches who installs, not who looks."""
-    noting(clone / ".venv/bin/python", clone / "own")
-    shutil.copy2(clone / "python", clone / "sbatch")
-    assert make(clone, "watch", PATH=f"{clone}:{os.environ['PATH']}").returncode == 0
-    assert not any("pip" in words for words in lines(clone / "own"))
-
-
 def test_cuda_is_one_of_three(clone: Path) -> None:
     """Anything else is refused where it would count."""
     done = make(clone, "install", "CUDA=11")

@@ -4,6 +4,7 @@ Every import counts, those inside functions as well. `_KNOWN` may only shrink.
 """
 
 import ast
+import functools
 import os
 import subprocess
 import sys
@@ -52,6 +53,7 @@ def _module(path: Path) -> str:
 FILES = {_module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+@functools.cache
 def _imports(path: Path, types: bool = True) -> set[str]:
     """All modules that a file imports anywhere, with the names that it takes from them.
 

@@ -20,10 +20,10 @@ from shardwise.files.paths import Results
 
 from tests import processes
 from tests.clusters.cluster import (
+    JOB_LIMIT_S,
     Cluster,
-    Placement,
-    Reduce,
     Submitted,
+    Way,
     free_ports,
     tails,
     user_name,
@@ -54,26 +54,24 @@ class GridEngine(Cluster):
         "mpi": ("-pe", "mpi_rr", "4", "-l", "gpuslot=1"),
     }
     devices = {"pool": 4, "mpi": 2}
-    shards_of_a_bad_night = 8
+    shards_of_a_bad_night = 7
     placements = {
-        "fill-up": Placement(("-pe", "mpi", "3"), (1, 2)),
-        "round-robin": Placement(("-pe", "mpi_rr", "4"), (2, 2)),
-        "a rank a host": Placement(("-pe", "mpi_rr", "2"), (2, 2), "node"),
+        "fill-up": Way(("-pe", "mpi", "3"), (1, 2)),
+        "round-robin": Way(("-pe", "mpi_rr", "4"), (2, 2)),
+        "a rank a host": Way(("-pe", "mpi_rr", "2"), (2, 2), workers="node"),
     }
     reduces = {
-        "one host": Reduce(("-pe", "mpi", "2"), (2,)),
-        "two hosts": Reduce(("-pe", "mpi_rr", "3"), (2, 1)),
+        "one host": Way(("-pe", "mpi", "2"), (2,)),
+        "two hosts": Way(("-pe", "mpi_rr", "3"), (2, 1)),
     }
 
-    def __init__(
-        self, prefix: Path | None = None, machines: ThisMachine | TwoHosts | None = None
-    ) -> None:
+    def __init__(self, machines: ThisMachine | TwoHosts | None = None) -> None:
         super().__init__()
-        self.prefix = prefix if prefix is not None else packages.ensure()
-        self.machines = machines if machines is not None else ThisMachine()
+        self.prefix = packages.ensure()
+        self.machines = machines or ThisMachine()
         self._ports: list[int] = []
         if len(self.machines.hosts) > 1:  # where a host that says nothing is soon lost
-            self.variables = {"SHARDWISE_UNHEARD_SECONDS": "10"}
+            self.variables = {"SHARDWISE_UNHEARD_SECONDS": "5"}
 
     @classmethod
     def of_several_nodes(cls) -> GridEngine:
@@ -121,7 +119,7 @@ class GridEngine(Cluster):
         return int(answer.partition(".")[0])
 
     def finish(self, job: int) -> int:
-        return self.wait_for(job, timeout_s=180)[0].exit_status
+        return self.wait_for(job)[0].exit_status
 
     def cancel(self, *handles: object) -> None:
         self.call("qdel", *map(str, handles))
@@ -166,7 +164,7 @@ class GridEngine(Cluster):
         self.call("qalter", "-wd", "/nowhere", homeless.handle)
         self.call("qalter", "-l", "gpu=1,h_rt=0:0:3", short.handle)
         release()
-        self.wait_until(lambda: short.job not in {job.job_id for job in self.jobs()})
+        self._await(lambda: short.job not in {job.job_id for job in self.jobs()})
         return {
             deleted: ("deleted", "signal 9"),
             dropped: ("deleted",),
@@ -190,7 +188,7 @@ class GridEngine(Cluster):
         """Return what the accounting keeps of all jobs since the start."""
         return parse_records(self.call("qacct", "-j", "*", check=False))
 
-    def wait_for(self, job_id: int, timeout_s: float = 120) -> list[Record]:
+    def wait_for(self, job_id: int) -> list[Record]:
         """Wait until a job has ended, with all its tasks, and return its records."""
         found: list[Record] = []
 
@@ -200,15 +198,11 @@ class GridEngine(Cluster):
             found[:] = self.records(job_id)
             return bool(found)
 
-        self._await(ended, timeout_s)
+        self._await(ended, JOB_LIMIT_S)
         return found
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 120) -> None:
-        """Wait until something holds; raise `ClusterError`, with what is known, after a time."""
-        self._await(condition, timeout_s)
-
-    def wait_idle(self, timeout_s: float = 120) -> None:
-        self._await(lambda: not self.jobs(), timeout_s)
+    def wait_idle(self) -> None:
+        self._await(lambda: not self.jobs())
 
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:
         found = {finding["name"]: finding for finding in findings}
@@ -217,9 +211,9 @@ class GridEngine(Cluster):
         assert found["grid engine"]["facts"]["version"].startswith("SGE ")
         assert found["nodes"]["cure"].startswith("qrsh -cwd -l gpu=1 ")
 
-    def cancel_all(self, timeout_s: float = 120) -> None:
+    def cancel_all(self) -> None:
         self.call("qdel", "-u", user_name(), check=False)  # fails where there is none
-        self.wait_idle(timeout_s)
+        self.wait_idle()
 
     def own_processes(self) -> set[int]:
         root = str(self.layout.root)

@@ -29,8 +29,8 @@ class ThisMachine:
         return " ".join(("localhost", *sorted(names - {"localhost"}))) + "\n"
 
     def enter(self, _: str, folder: Path) -> list[str]:
-        """Return what stands before a command so that it runs on a host in a folder."""
-        return ["env", "-C", str(folder)]
+        """Return what stands before a command so that it runs on a host: nothing."""
+        return []
 
     def stop(self) -> None:
         """Leave the machine as it is."""

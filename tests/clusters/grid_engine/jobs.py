@@ -19,22 +19,17 @@ class Job:
     name: str
     state: str
     queue: str
-    slots: int
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the accounting says of a job, or of one array task, that has ended.
-
-    A job did what it should where both `failed` and `exit_status` are 0.
-    """
+    """What the accounting says of a job, or of one array task, that has ended."""
 
     job_id: int
     task: str
     name: str
     host: str
     slots: int
-    failed: int
     exit_status: int
 
 
@@ -48,7 +43,6 @@ def parse_jobs(xml: str) -> list[Job]:
             name=job.findtext("JB_name") or "",
             state=job.findtext("state") or "",
             queue=job.findtext("queue_name") or "",
-            slots=int(job.findtext("slots", "")),
         )
         for job in found
     ]
@@ -75,8 +69,7 @@ def parse_records(text: str) -> list[Record]:
                 name=fields["jobname"],
                 host=fields["hostname"],
                 slots=int(fields["slots"]),
-                failed=int(fields["failed"].split()[0]),  # a reason may follow
-                exit_status=int(fields["exit_status"].split()[0]),
+                exit_status=int(fields["exit_status"].split()[0]),  # a reason may follow
             )
         )
     return records

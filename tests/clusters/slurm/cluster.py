@@ -11,7 +11,7 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from shardwise.files.paths import Results
 
 from tests import impatient, processes
 from tests.clusters.cluster import (
+    JOB_LIMIT_S,
     Cluster,
     ClusterError,
-    Placement,
-    Reduce,
     Submitted,
+    Way,
     free_ports,
     tails,
     user_name,
@@ -74,30 +74,25 @@ class Slurm(Cluster):
         "mpi": (*_ON_BOTH, "-n4", "--ntasks-per-node=2"),
     }
     devices = {"pool": 4, "mpi": 4}
-    shards_of_a_bad_night = 4
+    shards_of_a_bad_night = 3
     placements = {
-        "a rank a device": Placement((*_SIX, "--ntasks-per-gpu=1"), (2, 4), launcher=PMI),
-        "round-robin": Placement(_SIX, (2, 4), launcher=f"{PMI} --distribution=cyclic"),
-        "mpiexec": Placement(_SIX, (2, 4), launcher="mpiexec"),
-        "a device bound to each": Placement(
-            ("--gpus=4", "-n4"), (4,), launcher=f"{PMI} --gpu-bind=single:1"
-        ),
-        "a rank a node": Placement(
-            (*_ON_BOTH, "-n2", "--ntasks-per-node=1"), (2, 2), "node", launcher=PMI
-        ),
-        "two ranks a node": Placement((*_ON_BOTH, "-n4", "--ntasks-per-node=2"), (2, 2), "node"),
+        "a rank a device": Way((*_SIX, "--ntasks-per-gpu=1"), (2, 4), PMI),
+        "round-robin": Way(_SIX, (2, 4), f"{PMI} --distribution=cyclic"),
+        "mpiexec": Way(_SIX, (2, 4), "mpiexec"),
+        "a device bound to each": Way(("--gpus=4", "-n4"), (4,), f"{PMI} --gpu-bind=single:1"),
+        "a rank a node": Way((*_ON_BOTH, "-n2", "--ntasks-per-node=1"), (2, 2), PMI, "node"),
+        "two ranks a node": Way((*_ON_BOTH, "-n4", "--ntasks-per-node=2"), (2, 2), workers="node"),
     }
     reduces = {
-        "one node": Reduce(_ONE_NODE, (3,)),
-        "one node, mpiexec": Reduce(_ONE_NODE, (3,), "mpiexec"),
-        "two nodes": Reduce(_TWO_NODES, (2, 1), PMI),
-        "two nodes, mpiexec": Reduce(_TWO_NODES, (2, 1), "mpiexec"),
+        "one node": Way(_ONE_NODE, (3,)),
+        "one node, mpiexec": Way(_ONE_NODE, (3,), "mpiexec"),
+        "two nodes": Way(_TWO_NODES, (2, 1), PMI),
+        "two nodes, mpiexec": Way(_TWO_NODES, (2, 1), "mpiexec"),
     }
 
-    def __init__(self, prefix: Path | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.prefix = prefix if prefix is not None else packages.ensure()
-        self._programs = Programs(self.prefix)
+        self._programs = Programs(packages.ensure())
         self._ports: dict[str, int] = {}
 
     def _lay_out(self, run_dir: Path) -> config.Layout:
@@ -124,7 +119,7 @@ class Slurm(Cluster):
         return int(answer.partition(";")[0])
 
     def finish(self, job: int) -> int:
-        self.wait_for(job, timeout_s=180)
+        self.wait_for(job)
         code, signal = map(int, self.show_job(job)["ExitCode"].split(":"))
         return 128 + signal if signal else code
 
@@ -177,26 +172,23 @@ class Slurm(Cluster):
         line = self.call("scontrol", "-o", "show", "job", str(job_id)).strip()
         return dict(re.findall(r"([\w:/]+)=(.*?)(?= [\w:/]+=|$)", line))
 
-    def wait_for(
-        self, job_id: int, states: Collection[str] = FINAL_STATES, timeout_s: float = 120
-    ) -> list[Job]:
-        """Wait until a job, or all tasks of an array, are in one of `states`; return them."""
+    def wait_for(self, job_id: int) -> list[Job]:
+        """Wait until a job, or all tasks of an array, are in a final state; return them."""
         rows: list[Job] = []
 
         def reached() -> bool:
             rows[:] = [job for job in self.jobs() if job.array_job_id == job_id]
-            return bool(rows) and all(job.state in states for job in rows)
+            return bool(rows) and all(job.state in FINAL_STATES for job in rows)
 
-        self._await(reached, timeout_s)
+        self._await(reached, JOB_LIMIT_S)
         return rows
 
-    def wait_idle(self, timeout_s: float = 120) -> None:
-        """Wait until no job waits, runs or completes; raise `ClusterError` after `timeout_s`."""
-        self._await(lambda: not self.call("squeue", "-h"), timeout_s)
+    def wait_idle(self) -> None:
+        self._await(lambda: not self.call("squeue", "-h"))
 
-    def cancel_all(self, timeout_s: float = 120) -> None:
+    def cancel_all(self) -> None:
         self.call("scancel", f"--user={user_name()}")
-        self.wait_idle(timeout_s)
+        self.wait_idle()
 
     def nodes(self) -> dict[str, str]:
         """Return each node's state in full, such as ``IDLE`` or ``DOWN+DRAIN``."""

@@ -7,8 +7,8 @@ FINAL_STATES = frozenset(
     {"CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 )
 
-SEPARATOR = "\x1f"  # names and comments may hold any printable character
-JOB_FORMAT = SEPARATOR.join(("%A", "%F", "%K", "%j", "%T", "%r", "%P", "%N", "%b", "%k"))
+SEPARATOR = "\x1f"  # comments may hold any printable character
+JOB_FORMAT = SEPARATOR.join(("%A", "%F", "%K", "%T", "%N", "%k"))
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,9 @@ class Job:
     job_id: int
     array_job_id: int
     task: int | None
-    name: str
     state: str
-    reason: str
-    partition: str
     nodes: str
-    gres: str
     comment: str
-
-    @property
-    def finished(self) -> bool:
-        """Whether the job is in a final state; Slurm may yet requeue one that lost its node."""
-        return self.state in FINAL_STATES
 
 
 def parse_jobs(lines: Iterable[str]) -> list[Job]:

@@ -16,7 +16,7 @@ from shardwise.errors import InputError
 from shardwise.reduce import collectives
 from shardwise.reduce.collectives import FLOATS, INTEGERS
 
-SHAPES = ((), (0,), (3, 0), (7,), (4, 5), (2, 3, 4))
+SHAPES = ((), (3, 0), (2, 3, 4))
 PRECISION = {"float16": 1e-3, "float32": 1e-6, "complex64": 1e-6}
 
 
