@@ -226,6 +226,20 @@ def test_of_many_shards_a_row_shows_when_the_device_had_any(
     assert "too many shards" in text
 
 
+def test_the_page_on_a_large_run_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where pauses that nobody would see are not drawn, three times as many take no larger page."""
+    monkeypatch.setattr(plots, "_LEAST_GAP", 1 / 20)
+    monkeypatch.setattr(plots, "MOST_BARS", 50)
+    monkeypatch.setattr(tables, "MOST_ROWS", 50)
+    sizes = []
+    for shards in (70, 210):
+        made = pretend.run(tmp_path / str(shards), shards=shards, matrices=10, summed=False)
+        sizes.append(len(page.render(look(made)).encode()))
+    assert sizes[1] < 1.1 * sizes[0]
+
+
 def test_a_break_between_runs_is_left_out(tmp_path: Path) -> None:
     """A night in which nothing ran takes no place, and counts as nobody's idleness."""
     seen = look(pretend.run(tmp_path, shards=8, devices=1, nodes=1))
