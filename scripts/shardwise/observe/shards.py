@@ -123,11 +123,18 @@ class Sightings:
         self._planned = (plan.facts.made.time if plan.facts.made else 0.0) - SKEW_SECONDS
         self._folders = {name: _Folder(results.root / "logs" / name)
                          for name in ("live", "multiply", "shard")}  # fmt: skip
-        products = _Folder(results.products)
+        # Before the products: a shard that is done has a receipt before its journal goes.
+        begun, products = self._folders["multiply"].names, _Folder(results.products)
         sightings, flaws, self.ledger_lines = {}, [], {}
         for shard, row in plan.shards.items():
-            product = self._product(row, products, place(shard))
+            name = place(shard)
+            product = self._product(row, products, name)
             sightings[shard] = product.whole or self._unfinished(row, product)
+            if f"{name}.starts" in begun and sightings[shard].state not in (DONE, RUNNING):
+                # Done since the folder was listed, it has no live file, and no journal any more.
+                products.names.add(f"{name}.json")
+                product = self._product(row, products, name)
+                sightings[shard] = product.whole or sightings[shard]
             if product.whole:
                 self.ledger_lines[shard] = product.line
             if sightings[shard].state == DAMAGED:

@@ -204,6 +204,25 @@ def test_a_product_that_was_removed_is_waited_for(tmp_path):
     assert state(look(made)) == WAITING
 
 
+@pytest.mark.parametrize("harm", ["journal stays", "journal goes"])
+def test_a_shard_that_is_done_during_a_look_is_done(tmp_path, monkeypatch, harm):
+    """Its receipt came after the listing of products, and its live file, or journal, is gone."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    journal, listed = made.plan.results.starts("00000"), os.listdir
+    touch(journal, f"{NOW - 90}\n", NOW - 90)
+
+    def late(folder):
+        names = listed(folder)
+        if Path(folder) != made.plan.results.products:
+            return names
+        if harm == "journal goes":
+            journal.unlink()
+        return [name for name in names if not name.startswith("00000.")]
+
+    monkeypatch.setattr(os, "listdir", late)
+    assert [state(look(made)), state(look(made), "00001")] == [DONE, DONE]
+
+
 # What cannot be used.
 
 
