@@ -252,6 +252,17 @@ def test_a_damaged_shard_is_named(tmp_path, harm, said):
     assert f"rm -f {made.root}/products/00000.json" in told.words
 
 
+def test_attempts_under_an_earlier_plan_do_not_count(tmp_path):
+    """The journal of a shard outlives its plan: a new plan is no failure."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    factories.rewritten(made.plan.results.receipt("00000"), attempt=3)
+    old, new = NOW - 10**8, NOW - 100
+    journal = made.plan.results.starts("00000")
+    for times, attempts in (((old, old, new), 1), ((old, new, new), 2), ((new, new, new), 3)):
+        touch(journal, "".join(f"{at}\n" for at in times), NOW - 50)
+        assert look(made).shards["00000"].attempts == attempts
+
+
 def test_a_live_file_of_an_earlier_attempt_says_nothing(tmp_path):
     """The task that left it was killed; the one that is at work now has not spoken yet."""
     made = undone(tmp_path)
