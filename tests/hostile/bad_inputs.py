@@ -279,6 +279,7 @@ CASES: dict[str, list[Case]] = {
         Case("the input lies where a run writes", {"results": "."}),
         Case("it is a file", {"results": "a.npy"}),
         Case("its name is too long", {"results": "r" * 300}),
+        Case("its path is too long", {"results": "r/" * 1500 + "r"}, vary=(r"\d+(?= bytes)",)),
         Case(
             "a link that leads to itself",
             {"results": "loop"},

@@ -73,6 +73,13 @@ def astray(path: Path) -> None:
     path.symlink_to("nowhere")
 
 
+def folder(path: Path) -> None:
+    """A folder with a file of the user's lies in its place."""
+    path.unlink()
+    path.mkdir()
+    (path / "notes.txt").write_text("mine")
+
+
 def swapped(path: Path) -> None:
     """A copy, whole by its receipt, is of other matrices than the product was made from."""
     other = path.with_name("00000.npy")
@@ -93,12 +100,15 @@ HARMS: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
     "plan gone": [("plan.tsv", gone)],
     "pipe for plan": [("plan.tsv", pipe)],
     "facts empty": [("plan.json", empty)],
+    "folder for facts": [("plan.json", folder)],
     "sources flipped": [("sources.tsv", flipped)],
     "ledger flipped": [("ledger.tsv", flipped)],
     "summary flipped": [("summary.json", flipped)],
     "sum flipped": [("sum.npy", flipped)],
     "sum gone": [("sum.npy", gone)],
+    "folder for sum": [("sum.npy", folder)],
     "product flipped": [("products/00001.npy", flipped)],
+    "folder for product": [("products/00001.npy", folder)],
     "product turned": [("products/00001.npy", turned)],
     "receipt flipped": [("products/00001.json", flipped)],
     "receipt astray": [("products/00001.json", astray)],
@@ -118,7 +128,7 @@ HARMS: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
 }  # fmt: skip
 
 ALWAYS = {
-    "jobs": {"sum gone", "copy swapped", "many"},
+    "jobs": {"folder for sum", "copy swapped", "many"},
     "pool": {"facts empty"},
 }
 """What each `make test` tries; `make nightly` tries all."""
@@ -157,3 +167,7 @@ def test_a_repair_makes_the_results_whole(finished, tmp_path, dispatch, harms):
     assert code == 0, f"{said}\n{done.output}\n{now}"
     assert re.fullmatch(rf"{RESULTS}: whole: 2 shards, \d+ B, sum.npy proven", now)
     assert (root / "sum.npy").read_bytes() == (model.root / RESULTS / "sum.npy").read_bytes()
+    notes = list(root.rglob("notes.txt"))
+    assert [path.read_text() for path in notes] == ["mine"] * any(
+        harm is folder for _, harm in harms
+    )

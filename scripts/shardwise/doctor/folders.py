@@ -39,17 +39,23 @@ def findings(results: Path) -> Iterator[Finding]:
         return
     disk = mount(folder, psutil.disk_partitions(all=True))
     cluster = any(shutil.which(client) for client in SCHEDULER_CLIENTS)
-    yield place(results, folder, disk, cluster)
+    if disk is None:  # as in a chroot
+        yield note("file system", f"{folder}: the kernel does not tell what it lies on")
+    else:
+        yield place(results, folder, disk, cluster)
     for entry in quarantine.entries(Results(results)):
         cure = f"once it is mended: {quarantine.clearing(Results(results), entry.uuid)}"
         yield note("quarantine", str(entry), cure, **asdict(entry))
 
 
 def mount(folder: Path, mounts: Iterable[Any]) -> Any:
-    """The mount, as psutil has it, that a folder lies on: the longest, of several the last."""
+    """The mount, as psutil has it, that a folder lies on: the longest, of several the last.
+
+    None where none is known.
+    """
     real = os.path.realpath(folder)
     above = [one for one in mounts if f"{real}/".startswith(f"{one.mountpoint.rstrip('/')}/")]
-    return max(reversed(above), key=lambda one: len(one.mountpoint))
+    return max(reversed(above), key=lambda one: len(one.mountpoint), default=None)
 
 
 def place(results: Path, folder: Path, disk: Any, cluster: bool) -> Finding:

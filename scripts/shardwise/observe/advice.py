@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from shardwise.errors import some
 from shardwise.observe.run_table import RunTable, joined
 from shardwise.records.timeline import STAGES, length
-from shardwise.units import count, decimal, seconds, share
+from shardwise.units import count, decimal, plain, seconds, share
 
 DISK_SHARE = 0.5
 """Of the time in which anything was at work: from there on, the disk is what holds shards up."""
@@ -33,7 +34,7 @@ class Advice:
 
 def advise(run: RunTable) -> list[Advice]:
     """What to change for a faster run next time; nothing where nothing is known."""
-    rules = (idle_between_jobs, disk_bound) if run.enough else ()
+    rules = (idle_between_jobs, disk_bound, slow_device, failed_attempts) if run.enough else ()
     return [advice for rule in rules if (advice := rule(run)) is not None]
 
 
@@ -76,4 +77,32 @@ def disk_bound(run: RunTable) -> Advice | None:
         "do: if that is more, give each task more CPU cores.",
         f"Reading and writing held shards up for {share(disk / total)} of the time in which any "
         f"stage was at work, at {decimal(float(run.timed.moved.sum()) / spent, 'B/s')} per node.",
+    )
+
+
+def slow_device(run: RunTable) -> Advice | None:
+    """A device takes longer than the others of its kind."""
+    slow = run.devices[run.devices.index.isin(run.slow)].sort_values("slower", ascending=False)
+    if slow.empty:
+        return None
+    worst = slow.iloc[0]
+    words = f"Have {worst.label} looked at: power limit, cooling, its link, and who else uses it."
+    if len(set(run.devices.node)) > 1:
+        words += f" Or leave {plain(worst.node)} out (`--exclude` in `slurm_extra` in the profile)."
+    evidence = f"It took {worst.slower:.1f} times as long per matrix as the others of its kind."
+    if len(slow) > 1:
+        evidence += f" Of {len(run.devices)} devices {len(slow)} are slow."
+    return Advice(words, evidence)
+
+
+def failed_attempts(run: RunTable) -> Advice | None:
+    """Attempts were lost."""
+    again = run.done[run.done.attempts > 1]
+    if again.empty:
+        return None
+    return Advice(
+        "Find out in the logs of these shards why attempts failed: out of memory asks for more "
+        "`mem_mb`, out of time for more `runtime`, a device that fails for another node.",
+        f"{count(int((again.attempts - 1).sum()), 'attempt')} failed before the shards were done: "
+        f"{plain(some(again.shard, 5))}.",
     )

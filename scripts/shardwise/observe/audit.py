@@ -7,7 +7,7 @@ speaks are left aside.
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -56,7 +56,7 @@ class Audit:
     summed: list[str] = field(default_factory=list)
     proven: bool = False
     findings: list[AuditFinding] = field(default_factory=list)
-    # The command for bash after which the next run makes again what is damaged.
+    # The commands for bash after which the next run makes again what is damaged.
     repair: str | None = None
 
     def of(self, kind: str) -> list[AuditFinding]:
@@ -145,7 +145,7 @@ def look(
     except (InputError, IntegrityError) as error:
         audit.findings = [AuditFinding(DAMAGED, results.plan_facts.name, f"the plan: {error}")]
         # Snakemake makes nothing again that is only used on the way to what is there.
-        audit.repair = f"rm -f {' '.join(map(for_bash, (*files, results.summary)))}"
+        audit.repair = _command(files, [*map(for_bash, (*files, results.summary))])
         return audit
     _Auditor(plan, audit).run(threads, progress)
     return audit
@@ -287,4 +287,16 @@ class _Auditor:
             words += map(for_bash, (results.summary, results.ledger))
         stack = (results.synthetic, results.synthetic_receipt)
         words += map(for_bash, stack if paths.intersection(stack) else ())
-        return f"rm -f {' '.join(words)}" if words else None
+        for each in (results.product, results.receipt):
+            paths |= set(map(each, shards))
+        for each in (results.shard, results.shard_receipt):
+            paths |= set(map(each, copies))
+        return _command(paths, words) if words else None
+
+
+def _command(paths: Iterable[Path], words: list[str]) -> str:
+    """How to remove words; a folder in place of one of these files may hold anything: it moves."""
+    folders = sorted(path for path in paths if path.is_dir() and not path.is_symlink())
+    moved = [(for_bash(path), for_bash(Path(f"{path}.moved"))) for path in folders]
+    moves = [f"mv -T --backup=numbered {path} {aside}" for path, aside in moved]
+    return " && ".join([*moves, f"rm -f {' '.join(words)}"])

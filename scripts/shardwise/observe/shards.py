@@ -80,6 +80,17 @@ class _Product(NamedTuple):
 _NO_PRODUCT = _Product()
 
 
+class _Starts(NamedTuple):
+    """The journal of a shard: attempts, those of them under this plan, and when the last began.
+
+    The last is None where that is not known. A live file and a receipt count all attempts.
+    """
+
+    every: int = 0
+    count: int = 0
+    last: float | None = None
+
+
 class _LogEnd(NamedTuple):
     """The end of a log: its last error and its last words, and whether it ended well."""
 
@@ -123,11 +134,18 @@ class Sightings:
         self._planned = (plan.facts.made.time if plan.facts.made else 0.0) - SKEW_SECONDS
         self._folders = {name: _Folder(results.root / "logs" / name)
                          for name in ("live", "multiply", "shard")}  # fmt: skip
-        products = _Folder(results.products)
+        # Before the products: a shard that is done has a receipt before its journal goes.
+        begun, products = self._folders["multiply"].names, _Folder(results.products)
         sightings, flaws, self.ledger_lines = {}, [], {}
         for shard, row in plan.shards.items():
-            product = self._product(row, products, place(shard))
+            name = place(shard)
+            product = self._product(row, products, name)
             sightings[shard] = product.whole or self._unfinished(row, product)
+            if f"{name}.starts" in begun and sightings[shard].state not in (DONE, RUNNING):
+                # Done since the folder was listed, it has no live file, and no journal any more.
+                products.names.add(f"{name}.json")
+                product = self._product(row, products, name)
+                sightings[shard] = product.whole or sightings[shard]
             if product.whole:
                 self.ledger_lines[shard] = product.line
             if sightings[shard].state == DAMAGED:
@@ -158,9 +176,12 @@ class Sightings:
         return _Product(self._done(row, receipt), line=ledger.format_line(receipt))
 
     def _done(self, row: Shard, receipt: ProductReceipt) -> Sighting:
-        device = receipt.device
+        device, attempts = receipt.device, receipt.attempt
+        if attempts > 1:  # those of earlier plans do not count
+            starts = self._starts(row.shard)
+            attempts = max(1, attempts - starts.every + starts.count)
         return Sighting(
-            row.shard, DONE, row.stop - row.start, row.bytes, receipt.attempt, receipt.started,
+            row.shard, DONE, row.stop - row.start, row.bytes, attempts, receipt.started,
             receipt.finished, DeviceOfNode(device.name, device.uuid, receipt.node),
             receipt.proof is not None, receipt.timeline, receipt.telemetry, process=receipt.process,
         )  # fmt: skip
@@ -169,10 +190,10 @@ class Sightings:
 
     def _unfinished(self, row: Shard, product: _Product) -> Sighting:
         """How a shard without a whole product stands; the first rule that fits decides."""
-        journal, _ = self._seen("multiply", f"{place(row.shard)}.starts", _journal)
-        attempts, began = journal or (0, None)
-        waiting = Sighting(row.shard, WAITING, row.stop - row.start, row.bytes, attempts)
-        task, task_at = self._live(row.shard, attempts)
+        starts = self._starts(row.shard)
+        began = starts.last
+        waiting = Sighting(row.shard, WAITING, row.stop - row.start, row.bytes, starts.count)
+        task, task_at = self._live(row.shard, starts.every)
         if task and self._at - task_at < FRESH_SECONDS:
             return _running(waiting, began, task)
         if began is not None and began < self._planned:
@@ -207,6 +228,11 @@ class Sightings:
         return replace(waiting, state=FAILED, started=began, failure=failure)
 
     # Its other files.
+
+    def _starts(self, shard: str) -> _Starts:
+        name = f"{place(shard)}.starts"
+        found, _ = self._seen("multiply", name, lambda path: _journal(path, self._planned))
+        return found or _Starts()
 
     def _live(self, shard: str, attempts: int) -> tuple[_LiveFile | None, float]:
         """What a task at work says of itself, and when it said so last.
@@ -296,14 +322,20 @@ def _live_file(path: Path) -> _LiveFile | None:
     return task if task.schema == live.SCHEMA else None
 
 
-def _journal(path: Path) -> tuple[int, float | None]:
-    """How many attempts the journal of a shard names, and when the last began, if that is known."""
+def _journal(path: Path, planned: float) -> _Starts:
+    """The journal of a shard under a plan; a line that says no time counts as of this plan."""
     lines: list[bytes] = []
-    last = None
-    with suppress(IntegrityError, IndexError, ValueError):
+    with suppress(IntegrityError):
         lines = (small.read(path) or b"").splitlines()
-        last = units.number(float(lines[-1].split(b"\t")[0]))
-    return len(lines), last
+    times = [_time(line) for line in lines]
+    count = sum(time is None or time >= planned for time in times)
+    return _Starts(len(times), count, times[-1] if times else None)
+
+
+def _time(line: bytes) -> float | None:
+    with suppress(ValueError):
+        return units.number(float(line.split(b"\t")[0]))
+    return None
 
 
 def _end_of(path: Path, shard: str) -> _LogEnd:

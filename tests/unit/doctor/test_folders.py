@@ -73,3 +73,12 @@ def test_a_disk_of_this_machine_beside_a_scheduler() -> None:
     assert (place("/home", False).level, place("/home", False).facts["local"]) == (OK, True)
     assert place("/home", True).level == NOTE
     assert "jobs on other nodes need a shared disk" in place("/home", True).cure
+
+
+def test_a_file_system_that_nobody_names_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a chroot the list of mounts may be empty."""
+    monkeypatch.setattr(folders.psutil, "disk_partitions", lambda all: [])
+    (found,) = folders.findings(tmp_path)
+    assert (found.level, found.name) == (NOTE, "file system")

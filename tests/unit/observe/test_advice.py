@@ -1,6 +1,7 @@
 """Advice: each rule speaks where it has a cause, and is silent beside it."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,28 @@ def gpu(number: int) -> DeviceOfNode:
 
 
 def said(
-    held: dict | None = None, shards: int = 80, gap: float = 0.0, process: int | None = None
+    held: dict | None = None,
+    shards: int = 80,
+    gap: float = 0.0,
+    process: int | None = None,
+    slower: float = 1.0,
+    again: int = 0,
+    nodes: int = 2,
 ) -> list[Advice]:
-    """What is said of a run in which four devices took shards of 1 GB in turn."""
+    """What is said of a run in which four devices took shards of 1 GB in turn.
+
+    The last device is so much ``slower``; of the first shards so many were tried ``again``, twice.
+    """
     held = EVEN | (held or {})
     took = sum(held.values())
     timing = Timing(held, {stage: held[stage] for stage in STAGES}, WORK)
     found = []
     for number in range(shards):
-        began = number // 4 * (took + gap)
+        began, last = number // 4 * (slower * took + gap), number % 4 == 3
+        device = replace(gpu(number % 4), node=f"n{number % nodes}")
         found.append(Sighting(
-            f"{number:05}", DONE, 1000, GB, 1, began, began + took, gpu(number % 4), True,
+            f"{number:05}", DONE, 1000, GB, 3 if number < again else 1, began,
+            began + took * (slower if last else 1), device, True,
             timing, process=process,
         ))  # fmt: skip
     return advise(run_table.of(observation(found)))
@@ -79,6 +91,23 @@ def test_pauses_between_shards() -> None:
     assert said(gap=0.5) == []
     # One process on each device from shard to shard already, as in a pool: it does not start anew.
     assert said(gap=3.0, process=4711) == []
+
+
+def test_a_device_that_is_slower() -> None:
+    """It is named with its node, and how much slower it is; nobody leaves out the only node."""
+    (advice,) = said(slower=1.9, process=4711)
+    assert "n1 · GPU-3 looked at" in advice.words
+    assert "1.9 times as long per matrix" in advice.evidence
+    assert "leave n1 out" in advice.words
+    assert "leave" not in said(slower=1.9, process=4711, nodes=1)[0].words
+    assert said(slower=1.1, process=4711) == []
+
+
+def test_lost_attempts() -> None:
+    """Attempts that ended without a result are counted, and their shards named."""
+    (advice,) = said(again=4)
+    assert "8 attempts" in advice.evidence
+    assert "00003" in advice.evidence
 
 
 AMOUNTS = st.one_of(st.floats(0, 2.0**63, exclude_max=True), st.sampled_from([0.0, 5e-324]))

@@ -104,6 +104,22 @@ def test_what_is_damaged_is_named_with_the_command_that_repairs_it(made):
     )
 
 
+@pytest.mark.parametrize("name", ["products/00001.npy", "products/00001.json", "sum.npy",
+                                  "shards/00001.npy", "plan.json", "ledger.tsv"])  # fmt: skip
+def test_a_folder_in_place_of_a_file_is_moved_by_the_repair(tmp_path, name):
+    """What lies in it may be the user's; one that was moved before stays as well."""
+    made = finished(tmp_path, factories.stack((4, 8, 8)), shards=2, materialize=True).results
+    path, aside = made.root / name, made.root / f"{name}.moved"
+    path.unlink()
+    for folder, text in ((path, "now"), (aside, "before")):
+        folder.mkdir()
+        (folder / "notes.txt").write_text(text)
+    subprocess.run(["bash", "-ec", audit.look(made.root).repair], check=True)
+    assert not path.exists()
+    assert (aside / "notes.txt").read_text() == "now"
+    assert "before" in [path.read_text() for path in made.root.rglob("notes.txt")]
+
+
 def test_an_unfinished_run_is_no_damage(tmp_path):
     """Shards without receipts, and a sum that is still to come, end with 75."""
     made = factories.plan(tmp_path, factories.stack((6, 4, 4)), shards=3)

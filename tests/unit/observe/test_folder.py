@@ -204,6 +204,25 @@ def test_a_product_that_was_removed_is_waited_for(tmp_path):
     assert state(look(made)) == WAITING
 
 
+@pytest.mark.parametrize("harm", ["journal stays", "journal goes"])
+def test_a_shard_that_is_done_during_a_look_is_done(tmp_path, monkeypatch, harm):
+    """Its receipt came after the listing of products, and its live file, or journal, is gone."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    journal, listed = made.plan.results.starts("00000"), os.listdir
+    touch(journal, f"{NOW - 90}\n", NOW - 90)
+
+    def late(folder):
+        names = listed(folder)
+        if Path(folder) != made.plan.results.products:
+            return names
+        if harm == "journal goes":
+            journal.unlink()
+        return [name for name in names if not name.startswith("00000.")]
+
+    monkeypatch.setattr(os, "listdir", late)
+    assert [state(look(made)), state(look(made), "00001")] == [DONE, DONE]
+
+
 # What cannot be used.
 
 
@@ -231,6 +250,17 @@ def test_a_damaged_shard_is_named(tmp_path, harm, said):
     told = verdict(seen)
     assert told.kind == "damaged"
     assert f"rm -f {made.root}/products/00000.json" in told.words
+
+
+def test_attempts_under_an_earlier_plan_do_not_count(tmp_path):
+    """The journal of a shard outlives its plan: a new plan is no failure."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    factories.rewritten(made.plan.results.receipt("00000"), attempt=3)
+    old, new = NOW - 10**8, NOW - 100
+    journal = made.plan.results.starts("00000")
+    for times, attempts in (((old, old, new), 1), ((old, new, new), 2), ((new, new, new), 3)):
+        touch(journal, "".join(f"{at}\n" for at in times), NOW - 50)
+        assert look(made).shards["00000"].attempts == attempts
 
 
 def test_a_live_file_of_an_earlier_attempt_says_nothing(tmp_path):

@@ -90,7 +90,7 @@ def test_the_number_is_answered_for_first(tmp_path: Path) -> None:
     assert "jobs: one job per shard" in said
     assert found.section("top").startswith("The sum is right: all 24 shards")
     assert "Nothing failed." in found.section("failures")
-    assert "copies, queue and start 23 h" in found.section("run")
+    assert "queue and start 23 h" in found.section("run")
     assert re.search(r"GPU-0*2.*slow", found.section("time"))
     assert "Buy disks. They help. it halves the time" in found.section("advice")
     assert re.search(r"the longest, \d+, [\d.]+ s\.", found.section("time"))
@@ -105,13 +105,17 @@ def test_a_short_run_is_called_neither_slow_nor_advised(tmp_path: Path) -> None:
 
 
 def test_total_time_is_where_it_went(tmp_path: Path) -> None:
-    """What comes before, shards and reduce: each moment once, and together the whole run."""
+    """Waiting, copies, shards and reduce: each moment once, and together the whole run."""
     made = pretend.run(tmp_path, shards=8, devices=2, materialize=True)
     seen = look(made)
-    spent = {name: part for _, name, part in tables.spent(seen, run_table.of(seen))}
+    begin, run = seen.plan.facts.made.time, run_table.of(seen)
+    copies = [(begin - 9, begin + 40), (begin + 30, begin + 50), (run.begin - 5, run.begin + 9)]
+    spent = {name: part for _, name, part in tables.spent(seen, run, copies)}
     assert spent["reduce"] == pytest.approx(20)
-    assert spent["computing shards"] == pytest.approx(run_table.of(seen).seconds, rel=0.1)
-    assert sum(spent.values()) == pytest.approx(seen.summary.finished - seen.plan.facts.made.time)
+    assert spent["computing shards"] == pytest.approx(run.seconds, rel=0.1)
+    assert spent["copying shards"] == pytest.approx(55)
+    assert sum(spent.values()) == pytest.approx(seen.summary.finished - begin)
+    assert list(spent) == ["queue and start", "copying shards", "computing shards", "reduce"]
 
 
 def test_after_a_failure_what_failed_and_the_command_come_first(tmp_path: Path) -> None:
@@ -220,6 +224,20 @@ def test_of_many_shards_a_row_shows_when_the_device_had_any(
     text = page.render(look(made))
     assert titles(text) == {}
     assert "too many shards" in text
+
+
+def test_the_page_on_a_large_run_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where pauses that nobody would see are not drawn, three times as many take no larger page."""
+    monkeypatch.setattr(plots, "_LEAST_GAP", 1 / 20)
+    monkeypatch.setattr(plots, "MOST_BARS", 50)
+    monkeypatch.setattr(tables, "MOST_ROWS", 50)
+    sizes = []
+    for shards in (70, 210):
+        made = pretend.run(tmp_path / str(shards), shards=shards, matrices=10, summed=False)
+        sizes.append(len(page.render(look(made)).encode()))
+    assert sizes[1] < 1.1 * sizes[0]
 
 
 def test_a_break_between_runs_is_left_out(tmp_path: Path) -> None:

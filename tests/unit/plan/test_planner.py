@@ -16,7 +16,7 @@ from shardwise.plan import plan, planner
 from shardwise.plan.plan import Written
 
 from tests import factories
-from tests.factories import save, settings, stack
+from tests.factories import computed, save, settings, stack
 
 
 def fingerprints(**over):
@@ -177,6 +177,24 @@ def test_results_that_cannot_be_made_are_refused(tmp_path, name):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(InputError, match="results: "):
         planner.check_folder(planner.make(settings(results=str(tmp_path / name))))
+
+
+def test_results_whose_paths_would_be_too_long_are_refused(tmp_path, monkeypatch):
+    """A name below a folder that is not there yet; a path; Snakemake's record of one; from deep."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="cannot be used: File name too long"):
+        planner.make(settings(results="new/" + "r" * 300))
+    for name in ("r/" * 1949, ("d" * 99 + "/") * 30):
+        with pytest.raises(InputError, match=r"is too long: .* [45]\d\d\d bytes, .* allows 4095"):
+            planner.make(settings(results=f"{name}r"))
+    over = {"synthetic": {"matrices": 2, "dim": 4}, "shards": 2}
+    long = ("d" * 99 + "/") * 28 + "e"
+    assert computed(factories.plan(tmp_path, results=long, **over)).shards
+    for _ in range(75):
+        os.mkdir("d" * 50)
+        os.chdir("d" * 50)
+    with pytest.raises(InputError, match="'results' is too long"):
+        planner.make(settings(results="results", **over))
 
 
 @pytest.mark.parametrize(

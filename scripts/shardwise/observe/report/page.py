@@ -1,13 +1,14 @@
 """The page: what was observed, put into its template."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
 
 from shardwise import __version__, host
-from shardwise.errors import InputError, one_line
+from shardwise.errors import InputError, IntegrityError, one_line
 from shardwise.files.commit import commit
 from shardwise.observe import run_table
 from shardwise.observe import verdict as verdicts
@@ -16,9 +17,13 @@ from shardwise.observe.folder import read_command
 from shardwise.observe.observation import Observation
 from shardwise.observe.report import matrix, plots, tables
 from shardwise.observe.report.matrix import Matrix
+from shardwise.records import receipts
+from shardwise.records.timeline import Span
 from shardwise.units import any_clock, plain, seconds
 
 _HERE = Path(__file__).parent
+_MOST_COPIES = 1000
+"""Receipts of copies that are read; of more, some at equal distances."""
 
 
 def write(seen: Observation, output: Path | None = None) -> Path:
@@ -48,11 +53,22 @@ def render(seen: Observation, advice: Sequence[Advice] | None = None) -> str:
         command=read_command(seen.results),
         bad=verdict.kind in ("failed", "damaged") or bool(seen.failures),
         ended=verdict.kind in ("proven", "unproven"),
-        spent=tables.spent(seen, run),
+        spent=tables.spent(seen, run, _copies(seen)),
         seconds=seconds,
         advice=[(marked(one.words), marked(one.evidence)) for one in advice],
         style=Markup((_HERE / "page.css").read_text("utf-8")),
     )  # fmt: skip
+
+
+def _copies(seen: Observation) -> list[Span]:
+    """When shards were copied, by the receipts of the copies."""
+    spans = []
+    copied = seen.plan is not None and seen.plan.settings.materialize
+    for shard in list(seen.shards)[:: 1 + len(seen.shards) // _MOST_COPIES] if copied else ():
+        with suppress(IntegrityError):
+            own = receipts.read(seen.results.shard_receipt(shard), receipts.CopyReceipt)
+            spans.append((own.started, own.finished))
+    return spans
 
 
 def _total(seen: Observation) -> tuple[Matrix | None, str]:

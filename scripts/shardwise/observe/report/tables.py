@@ -12,7 +12,7 @@ from markupsafe import Markup
 from shardwise.observe.observation import DAMAGED, FAILED, Observation, Sighting
 from shardwise.observe.run_table import RunTable, joined
 from shardwise.plan.plan import Plan
-from shardwise.records.timeline import PHASES, length, union
+from shardwise.records.timeline import PHASES, Span, length, union
 from shardwise.units import DASH, count, decimal, figure, human_bytes, plain, seconds, share
 
 MOST_ROWS = 1000
@@ -87,26 +87,29 @@ def _planned(plan: Plan) -> Iterator[Pair]:
     yield "computed with", plain(how + ("" if settings.verify else ", not proven: verify is false"))
 
 
-def spent(seen: Observation, run: RunTable) -> list[tuple[str, str, float]]:
+def spent(seen: Observation, run: RunTable, copies: Sequence[Span]) -> list[tuple[str, str, float]]:
     """Where the total time of the run went: the class of its colour, a name, and seconds.
 
-    Each moment from the plan to the last result counts once: for the shards, else the reduce, else
-    what comes before: copies, the queue, the start of processes. Breaks between runs do not count.
+    Each moment from the plan to the last result counts once, for the first of these that was at
+    work then: shards, reduce, copies. The rest is waiting. Breaks between runs do not count.
     """
     spans, planned = list(run.stretches), seen.plan.facts.made if seen.plan else None
     if planned is None or not spans or planned.time > spans[0][0]:
         return []
-    at_work = joined(run.shards)
     reduce = [(own.started, own.finished)] if (own := seen.summary) else []
     reduce = [span for span in reduce if spans[-1][0] < span[0] <= span[1]]
     last = max(end for _, end in [*spans, *reduce])
     breaks = sum(b - a for (_, a), (b, _) in pairwise(spans))
-    computing = length(at_work)
-    reducing = length(union([*at_work, *reduce])) - computing
-    rest = max(0.0, last - planned.time - breaks - computing - reducing)
-    rows = [("p0", "copies, queue and start", rest), ("p3", "computing shards", computing),
-            ("p1", "reduce", reducing)]  # fmt: skip
-    return [row for row in rows if row[2] > 0]
+    known, before, rows = list[Span](), 0.0, []
+    parts = (("p3", "computing shards", joined(run.shards)), ("p1", "reduce", reduce),
+             ("p5", "copying shards", copies))  # fmt: skip
+    for kind, name, own in parts:
+        known = union([*known, *((max(a, planned.time), min(b, last)) for a, b in own)])
+        rows.append((kind, name, length(known) - before))
+        before = length(known)
+    rest = max(0.0, last - planned.time - breaks - before)
+    rows.append(("p0", "queue and start", rest))
+    return [row for row in (rows[3], rows[2], *rows[:2]) if row[2] > 0]
 
 
 def files(seen: Observation) -> tuple[Table | None, str]:
