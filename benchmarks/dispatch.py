@@ -7,8 +7,10 @@ with NumPy, and the sum has to be exact. Times are those of receipts and of summ
 
 import argparse
 import contextlib
+import json
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -50,7 +52,6 @@ class Figures:
     """What one run took, in seconds."""
 
     shards: int
-    whole: float
     first: float
     span: float
     own: float
@@ -106,21 +107,53 @@ def run(
     )  # fmt: skip
     began = time.time()
     done = workspace.run(*QUICK[scheduler], profile=PROFILES[scheduler], timeout=LIMIT_SECONDS)
-    whole = time.time() - began
     if done.code:
         raise RuntimeError(" ".join(done.output.split())[-300:])
     if not np.array_equal(workspace.load("sum.npy"), (matrices @ matrices).sum(axis=0)):
         raise RuntimeError("wrong result")
-    return read(workspace, began, whole, shards)
+    return read(workspace, began, shards)
 
 
-def read(workspace: Workspace, began: float, whole: float, shards: int) -> Figures:
+HYPERQUEUE = """
+import json, sys
+from hyperqueue import Job, LocalCluster
+from hyperqueue.cluster import WorkerConfig
+
+command, shards, cores = json.load(sys.stdin)
+with LocalCluster() as cluster:
+    cluster.start_worker(WorkerConfig(cores=cores))
+    client, job = cluster.client(), Job()
+    for shard in shards:
+        job.program([*command, shard], stdout=None, stderr=None)
+    client.wait_for_jobs([client.submit(job)])
+"""
+"""HyperQueue's server and one worker, which runs our stage as a command per shard."""
+
+
+def run_hyperqueue(folder: Path, python: Path, shards: int) -> float:
+    """Shards per second of HyperQueue, from its start to its end; RuntimeError where one fails."""
+    workspace = Workspace.create(folder)
+    np.save(workspace.root / "stack.npy", stack(shards))
+    workspace.configure(input="stack.npy", shards=shards, materialize=False, backend="numpy")
+    workspace.run("--until", "plan")
+    plan = workspace.file("plan.tsv")
+    ids = [line.split("\t")[0] for line in plan.read_text().splitlines()[1:]]
+    script = workspace.root / "scripts" / "multiply.py"
+    words = json.dumps([[sys.executable, str(script), f"--plan={plan}", "--shard"], ids, TASKS])
+    began = time.time()
+    subprocess.run([python, "-c", HYPERQUEUE], input=words, text=True, cwd=folder, check=True)
+    if len(list(workspace.file("products").glob("*.json"))) != shards:
+        raise RuntimeError("not all shards have products")
+    return shards / (time.time() - began)
+
+
+def read(workspace: Workspace, began: float, shards: int) -> Figures:
     """What receipts and the summary say of a run."""
     receipts = [harness.read_json(path) for path in workspace.file("products").glob("*.json")]
     ends = sorted(receipt["finished"] for receipt in receipts)
     own = statistics.median(receipt["finished"] - receipt["started"] for receipt in receipts)
     reduce = harness.read_json(workspace.file("summary.json"))["started"]
-    return Figures(shards, whole, ends[0] - began, ends[-1] - ends[0], own, reduce - ends[-1])
+    return Figures(shards, ends[0] - began, ends[-1] - ends[0], own, reduce - ends[-1])
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -132,6 +165,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--shards", type=int, default=1000, help="under array, pool and mpi")
     parser.add_argument("--shards-of-jobs", type=int, default=100, help="under jobs")
     parser.add_argument("--rounds", type=int, default=1, help="of all, in turn; the median counts")
+    words = "a Python that has the package hyperqueue, to run it beside"
+    parser.add_argument("--hyperqueue", type=Path, metavar="PYTHON", help=words)
     harness.add_folder(parser)
     return parser
 
@@ -162,6 +197,10 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
         for name, figures in found.items():
             if figures:
                 add_row(table, scheduler, name, figures)
+    if options.hyperqueue:
+        shards = options.shards_of_jobs
+        rate = number(run_hyperqueue(folder / "hyperqueue", options.hyperqueue, shards))
+        table.note(f"HyperQueue, {shards} shards, {TASKS} at once: {rate} shards per second")
     table.end()
 
 

@@ -35,11 +35,8 @@ WORLD_SECONDS = 300.0  # that a world may take with its start
 SHARDS = 8  # files of products; of sums, as many as hold the bytes
 TERMS = 2  # matrices of each sum
 WARM_DIM, WARM_MATRICES = 1024, 4  # of the small reduce before the clock starts
-MOST_ARRAYS = {
-    PLAIN: 2**22,
-    PREROUNDED: 2**14,
-    LOWER: 2**16,
-}  # more would take minutes: the rest is not read
+# More would take minutes: the rest is not read.
+MOST_ARRAYS = {PLAIN: 2**22, PREROUNDED: 2**14, LOWER: 2**16}
 MOST_BYTES = {PREROUNDED: GIB // 4, LOWER: GIB}
 TOLERANCE = 1e-6  # of the norm of the sum
 DTYPES = ["float16", "float32", "float64", "complex64"]
@@ -157,22 +154,13 @@ def fabricate(plan: Any) -> None:
             checksum = writer.checksum()
         pieces = writer.row_bytes, writer.piece_bytes
         facts = receipts.describe_file(path, shape, dtype.name, checksum, *pieces, packing)
-        receipts.write(
-            plan.results.receipt(shard_id),
-            {
-                "shard": shard_id,
-                "start": shard.start,
-                "stop": shard.stop,
-                "fingerprint": shard.fingerprint,
-                "keep": plan.settings.keep,
-                "backend": "numpy",
-                "device": {"name": "CPU"},
-                "attempt": 1,
-                "file": facts,
-                "proof": None,
-                **receipts.describe_origin("multiply", started, {}),
-            },
-        )
+        receipt = {
+            "shard": shard_id, "start": shard.start, "stop": shard.stop,
+            "fingerprint": shard.fingerprint, "keep": plan.settings.keep, "backend": "numpy",
+            "device": {"name": "CPU"}, "attempt": 1, "file": facts, "proof": None,
+            **receipts.describe_origin("multiply", started, {}),
+        }  # fmt: skip
+        receipts.write(plan.results.receipt(shard_id), receipt)
     ledger.write(plan)
 
 
