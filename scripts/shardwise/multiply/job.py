@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, BinaryIO, Self
 
 import numpy as np
@@ -81,20 +81,22 @@ class ShardJob:
             with session.blame(shard.shard):
                 session.batches(shard)  # where there is no room for them, nothing need be read
             self.begin()
-        attempt = receipts.note_start(self._plan.results.starts(shard.shard))
-        with self._at_work(attempt, session.gauge) as beside:
-            with session.blame(shard.shard), self._reading:
-                batches = session.batches(shard)
-                reference = self._reading.reference
-                every = reference.every if reference else None
-                checks = ShardChecks(self._plan, batches.operation, shard.start, every)
-                with self._result_file(attempt) as file:
-                    writer = yield from self._stream(batches, checks, file, on_read)
-                    beside.release()
-                    proof = self._prove(checks)
-                    checksum, identity = writer.checksum(), os.fstat(file.fileno())
-            facts = {"file": self._file_facts(batches, writer, checksum), **proof}
-            self._write_receipt(attempt, facts | {"telemetry": beside.telemetry()}, identity)
+        with ExitStack() as begun:
+            begun.enter_context(self._reading)  # whatever fails, no slab stays out
+            attempt = receipts.note_start(self._plan.results.starts(shard.shard))
+            with self._at_work(attempt, session.gauge) as beside:
+                with session.blame(shard.shard), begun.pop_all():
+                    batches = session.batches(shard)
+                    reference = self._reading.reference
+                    every = reference.every if reference else None
+                    checks = ShardChecks(self._plan, batches.operation, shard.start, every)
+                    with self._result_file(attempt) as file:
+                        writer = yield from self._stream(batches, checks, file, on_read)
+                        beside.release()
+                        proof = self._prove(checks)
+                        checksum, identity = writer.checksum(), os.fstat(file.fileno())
+                facts = {"file": self._file_facts(batches, writer, checksum), **proof}
+                self._write_receipt(attempt, facts | {"telemetry": beside.telemetry()}, identity)
 
     def begin(self) -> Self:
         """Open the input and begin to read; a copy of the shard that is missing is made first.

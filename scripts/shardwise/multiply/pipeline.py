@@ -44,7 +44,8 @@ class Feed:
     slabs
         How many of them, at most.
     room
-        Has a place for each slab there may be at once, of this run and of the one before.
+        Has a place for each slab there may be at once, of this run and of the one before; no fewer
+        than ``slabs``.
     checksum
         Takes the bytes as they are read.
     witness
@@ -118,13 +119,19 @@ class Feed:
             return piece
 
     def _read_on(self) -> None:
-        """Read piece after piece into a slab, once there is room for one."""
-        piece, slab = None, None
+        """Read piece after piece into a slab, once there is room for one.
+
+        A piece is claimed first. So once all were read nobody waits for room any more, who could be
+        overtaken by the next shard, which in turn waits for this one.
+        """
+        piece, slab = self._claim(), None
+        if piece is None:
+            return
         with self._room:
             try:
                 self._lane.bind()
                 slab = self._lane.slab(read_slab_bytes(self._piece_bytes))
-                while (piece := self._claim()) is not None:
+                while piece is not None:
                     piece.views.set_result(views := self._read(slab, *piece[:2]))
                     if self._witness is not None:
                         offset = piece.low - self._begin
@@ -132,6 +139,7 @@ class Feed:
                         self._watch.timed("witness", take)
                     for mark, nbytes in piece.marks.result():
                         self._watch.note("upload", mark.wait(), nbytes)
+                    piece = self._claim()
             except BaseException as error:
                 if piece is None or piece.views.done():  # who asks for the next bytes is told
                     self._claimed.put(piece := _Piece(0, 0, Future(), Future()))

@@ -69,7 +69,7 @@ class Session:
             batch.refuse_too_large(plan, self.cuda, self.lane.total())
         self._batches: Batches | None = None
         self._to_write: SimpleQueue[np.ndarray] | None = None
-        self._rooms: list[threading.Semaphore] = []
+        self._rooms, self._places = [threading.Semaphore(0) for _ in ("left", "right")], 0
         self.gauge: Gauge | None = None
         if self.cuda:
             self.gauge = Gauge(self.device["uuid"])
@@ -127,12 +127,13 @@ class Session:
         )  # fmt: skip
 
     def rooms(self, slabs: int) -> list[threading.Semaphore]:
-        """For each factor a place per slab to read into; there are as many as the first asks for.
+        """For each factor a place per slab to read into; as many as the largest shard asked for.
 
         Shards that follow each other share them, so one is read as the slabs of the last come free.
         """
-        if not self._rooms:
-            self._rooms = [threading.Semaphore(slabs) for _ in ("left", "right")]
+        for room in self._rooms if slabs > self._places else ():
+            room.release(slabs - self._places)
+        self._places = max(self._places, slabs)
         return self._rooms
 
     def slabs_to_write(self, shard: Shard) -> SimpleQueue[np.ndarray]:

@@ -262,8 +262,9 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const d
 
 // The largest of |C v - y| / (relative * w + absolute) of each matrix, by its bits; y and w are the
 // planes of A (B v). NaN where anything is not finite. What C makes of the last vector is left in
-// own, (n, PARTS, y_length). spot is null, or becomes the worst row of all matrices: the upper half of its ratio, and below that what its number in C lacks of 2^32 - 1, so
-// that of equal ones the first is the largest. A team for ROWS rows.
+// own, (n, PARTS, y_length). spot is null, or becomes the worst row of all matrices: the upper half
+// of its ratio, and below that what its number in C lacks of 2^32 - 1, so that of equal ones the
+// first is the largest. A team for ROWS rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v, i64 length,
         const double* y, i64 y_length, double relative, double absolute, int size, u64* ratio,

@@ -207,7 +207,8 @@ class CheckSpec:
 
         In double precision the check could leave the range of float64 where the product does not.
         The terms of a finite product are finite, so moduli add up to 8 k p times the largest number
-        at most, complex ones too.
+        at most, complex ones too. In exchange elements of B count as 8 k p times the smallest
+        normal number at least (1e-300 at d = 4096): an error in smaller ones may not show.
         """
         if self.dtype not in ("float64", "complex128"):
             return 1.0

@@ -69,7 +69,11 @@ def run(
     # Until both processes are ready for them: a child that its parent does not know would go on.
     held = {signal.SIGTERM, signal.SIGINT, *forward}
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:  # no more processes are allowed: this one must still hear of signals
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+        raise
     if child == 0:
         _work(work, board, parent, held, session)
 

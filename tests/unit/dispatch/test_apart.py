@@ -218,3 +218,16 @@ def test_a_second_signal_does_not_cut_the_end_short(terminable):
         signal.raise_signal(signal.SIGTERM)
         cleaned.append("all")
     assert cleaned
+
+
+def test_where_no_process_can_be_had_signals_are_heard_again(monkeypatch):
+    """They are held back only while there are two processes to tell apart."""
+
+    def refused():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    monkeypatch.setattr(os, "fork", refused)
+    with pytest.raises(BlockingIOError):
+        contain.run(lambda: None)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before

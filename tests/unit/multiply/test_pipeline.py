@@ -3,9 +3,12 @@
 import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
+from queue import SimpleQueue
+from random import Random
 from types import SimpleNamespace
 
 import numpy as np
@@ -123,10 +126,80 @@ def test_a_slow_witness_holds_up_neither_the_device_nor_other_slabs(tmp_path, mo
     job.ShardJob(Session(made, 0), "00000").run(handed_on.set)
 
 
+class LastComeFirst:
+    """A semaphore that is as unfair as one may be: a place goes to who asked last."""
+
+    def __init__(self, places):
+        self._places, self._waiting, self._lock = places, [], threading.Lock()
+
+    def __enter__(self):
+        """Wait for a place."""
+        with self._lock:
+            if self._places:
+                self._places -= 1
+                return
+            self._waiting.append(mine := threading.Event())
+        mine.wait()
+
+    def __exit__(self, *error):
+        """Give it back."""
+        self.release()
+
+    def release(self, n=1):
+        """Give places back."""
+        with self._lock:
+            for _ in range(n):
+                if self._waiting:
+                    self._waiting.pop().set()
+                else:
+                    self._places += 1
+
+
+def test_no_shard_takes_the_room_that_an_earlier_one_waits_for(tmp_path, monkeypatch):
+    """Each waits for the one before, in threads as those of a worker; slow witnesses keep slabs."""
+    update, random = reference.Reference.update, Random(0)
+
+    def late(self, offset, views):
+        time.sleep(0.02 * random.random())
+        update(self, offset, views)
+
+    monkeypatch.setattr(reference.Reference, "update", late)
+    monkeypatch.setattr(piecess, "SLAB_BYTES", 1000)
+    threads = SimpleNamespace(Semaphore=LastComeFirst, Thread=threading.Thread)
+    monkeypatch.setattr(sessions, "threading", threads)
+    left = noise((120, 8, 8))
+    made = factories.plan(tmp_path, left, shards=30, materialize=False)
+    session, ids = Session(made, 0), iter(made.shards)
+    ahead, behind = ThreadPoolExecutor(1, "ahead"), ThreadPoolExecutor(1, "behind")
+    begun = SimpleQueue()
+
+    def begin():
+        shard = next(ids, None)
+        begun.put(ahead.submit(lambda: shard and job.ShardJob(session, shard).begin()))
+
+    def work():
+        before = behind.submit(list)
+        begin()
+        while (following := begun.get().result()) is not None:
+            steps = following.steps(begin)
+            next(steps)
+            before.result()
+            next(steps)
+            before = behind.submit(list, steps)
+        before.result()
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    worker.join(60)
+    assert not worker.is_alive()
+    np.testing.assert_array_equal(factories.products(made), left @ left)
+
+
 # Whole shards that fail.
 
 
 FAILURES = {
+    "the start": (receipts, "note_start"),
     "reading": (StackReader, "read_bytes"),
     "hashing what is read": (PieceChecksum, "update"),
     "witnessing what is read": (reference.Reference, "update"),
@@ -141,7 +214,7 @@ FAILURES = {
     "the end": (Drain, "finish"),
     "rename": (commits, "_rename"),
 }
-ONCE = ("the end", "rename")  # what is done once, at the end
+ONCE = ("the start", "the end", "rename")  # what is done once
 FEW = 3
 """A call in the middle; then there are as few slabs as may be."""
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from shardwise.numerics import freivalds, gemm, reference, tolerances
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan.problem import Problem
@@ -95,3 +97,20 @@ def test_a_wrong_sum_of_millions_of_products_is_found(dtype):
     )
     assert check.check(left, None, total.sum(axis=0, keepdims=True))[0] <= 1.0
     assert not check.check(left, None, np.full((1, 4, 4), 1e6, "float32"))[0] <= 1.0
+
+
+@given(
+    st.sampled_from(["float64", "complex128"]),
+    st.integers(1, 30),
+    st.integers(-1074, 1000),
+    st.integers(-1074, 1000),
+    st.integers(0, 2**32),
+)
+def test_honest_products_of_any_size_pass(dtype, k, one, other, seed):
+    """Wherever a product is finite, also where its factors are subnormal or near the largest."""
+    with np.errstate(all="ignore"):
+        left = noise((2, 3, k), dtype, seed) * 2.0**one
+        right = noise((2, k, 4), dtype, seed + 1) * 2.0**other
+        product, compute = honest(left, right)
+    if np.isfinite(product).all():
+        assert (ratio(left, right, product, compute, seed) <= 1.0).all()
