@@ -14,13 +14,13 @@ from shardwise.errors import InputError, TryAgain
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")
 
 JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
-"""What the name of a job may be: it becomes a word of a command."""
+"""What the name of a job may look like: it becomes a word of a command."""
 
 UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
-"""How long a host has to be unheard of before its jobs are lost.
+"""How long a host has to be silent before its jobs count as lost.
 
-After a restart of qmaster all hosts are, for half a minute. (Grid Engine itself calls a host that
-only after five minutes of silence, or what a site has set as max_unheard.)
+After a restart of qmaster all hosts are silent for half a minute. (Grid Engine itself calls a host
+unheard only after five minutes, or after what the site has set as max_unheard.)
 """
 
 
@@ -29,8 +29,8 @@ class Array:
     """An array, as it was noted.
 
     ``run`` names its dispatch, ``name`` the array alone, and ``digest`` is the plan's. ``numbers``
-    are those of its shards in the plan, from 0 on and ascending. Its ``tasks``, as many or fewer,
-    claim them (`array.claims`).
+    are those of its shards in the plan, counted from 0 and ascending. Its ``tasks``, as many or
+    fewer, claim them (`array.claims`).
     """
 
     scheduler: str
@@ -50,19 +50,19 @@ class Tasks:
     name: str
     indices: tuple[int, ...]
     where: str = ""  # the nodes on which they run; empty while they wait
-    trouble: str = ""  # why they cannot start, or never will; empty where nothing is wrong
-    hopeless: bool = False  # whether a new submission would meet the same trouble
-    held: bool = False  # whether they wait until their user releases them
-    silent: bool = False  # whether nothing is heard of their node
-    ending: bool = False  # whether the scheduler is cleaning up behind them
+    trouble: str = ""  # why they cannot or never will start; empty if nothing is wrong
+    hopeless: bool = False  # whether a new submission would have the same trouble
+    held: bool = False  # whether they wait for their user to release them
+    silent: bool = False  # whether their node does not respond
+    ending: bool = False  # whether the scheduler is cleaning up after them
 
 
 @dataclass(frozen=True)
 class Fate:
     """How a task ended, in the scheduler's words.
 
-    ``certain`` says that the scheduler ended it; else what the task itself left may still arrive:
-    its receipt, where it ended ``well``.
+    ``certain`` says that the scheduler ended it; otherwise what the task left may still arrive: its
+    receipt, if it ended ``well``.
     """
 
     words: str
