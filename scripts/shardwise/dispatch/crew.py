@@ -238,7 +238,7 @@ def start_fork_server() -> None:
     before = tempfile.tempdir
     if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER:
         tempfile.tempdir = "/tmp"
-    # It must find no module in the present folder, such as a signal.py.
+    # It must not import modules from the working directory, such as a signal.py.
     os.environ.setdefault(_SAFE_PATH, _OURS)
     try:
         forkserver.ensure_running()

@@ -140,14 +140,14 @@ def _copy(
     plan: Plan, shard: Shard, lane: Lane, slabs: int, reference: references.Reference | None,
     watch: Stopwatch, sweep: bool,
 ) -> ArrayFile:  # fmt: skip
-    """Commit a copy made through so many slabs: one is read while another is hashed and written."""
+    """Commit a copy, made through ``slabs``: one is read while another is hashed and written."""
     path, first = plan.results.shard(shard.shard), shard.start * plan.problem.matrix_bytes
     shape = (shard.stop - shard.start, *plan.problem.left)
     stack = StackReader(plan.sources_of(shard.start, shard.stop), plan.problem.left, plan.dtype)
     size = min(pieces.slab_bytes(plan.problem.item), shard.bytes)
     buffers: SimpleQueue[np.ndarray] = SimpleQueue()
     for _ in range(memory.slabs(shard.bytes, slabs)):
-        # A page before the bytes, so that they can be moved to where direct writes need them.
+        # A spare page lets the bytes move to where direct writes need them.
         buffers.put(lane.slab(direct.PAGE + size + SPARE_BYTES))
 
     def copy_slab(offset: int) -> None:

@@ -25,7 +25,7 @@ from shardwise.records.timeline import Stopwatch
 class Reading:
     """Reads a shard ahead, from the moment it is made, in a given number of slabs per factor.
 
-    ``rooms`` are those of `Session.rooms`.
+    ``rooms`` come from `Session.rooms`.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Reading:
             feed.fill(target)
 
     def release(self) -> None:
-        """Wait until all bytes were copied, and no slab is held any more."""
+        """Wait until all bytes are copied, and no slab is held any more."""
         for feed in self._feeds:
             feed.settle()
 

@@ -127,9 +127,9 @@ class Session:
         )  # fmt: skip
 
     def rooms(self, slabs: int) -> list[threading.Semaphore]:
-        """For each factor a place per slab to read into; there are as many as the first asks for.
+        """For each factor one place per slab to read into, as many as the first call asks for.
 
-        Shards that follow each other share them, so one is read as the slabs of the last come free.
+        Consecutive shards share them, so one is read while the slabs of the previous one come free.
         """
         if not self._rooms:
             self._rooms = [threading.Semaphore(slabs) for _ in ("left", "right")]

@@ -185,7 +185,7 @@ class CheckSpec:
 
     @property
     def scaled_bound(self) -> tuple[float, float]:
-        """The same for vectors that are smaller by :attr:`scale`."""
+        """The same for vectors scaled by :attr:`scale`."""
         relative, absolute = self.bound
         return relative, max(absolute * self.scale, _TINY)
 
@@ -203,11 +203,11 @@ class CheckSpec:
 
     @property
     def scale(self) -> float:
-        """A power of two by which vectors, and so all sums of the check, are smaller than they say.
+        """A power of two by which the vectors, and so all sums of the check, are scaled down.
 
-        In double precision the check could leave the range of float64 where the product does not.
-        The terms of a finite product are finite, so moduli add up to 8 k p times the largest number
-        at most, complex ones too.
+        In double precision the check could leave the range of float64 although the product does
+        not. The terms of a finite product are finite, so moduli, complex ones too, add up to at
+        most 8 k p times the largest number.
         """
         if self.dtype not in ("float64", "complex128"):
             return 1.0
@@ -215,7 +215,7 @@ class CheckSpec:
         return 2.0 ** -math.ceil(math.log2(terms))
 
     def signs(self) -> np.ndarray:
-        """The vectors that products are multiplied with, of integers as they are, else scaled."""
+        """The vectors that products are multiplied with; scaled, except for integers."""
         whole = vectors(self.seed, self.columns, self.integer)
         return whole if self.integer else whole * self.scale
 

@@ -209,7 +209,7 @@ def check_folder(plan: Plan) -> None:
         refuse_links(plan.results)
         refuse_strangers(plan.results)
         existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
-    except OSError as error:  # such as a folder that is closed to us
+    except OSError as error:  # such as a folder that we may not read
         raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
     if not existing.is_dir():
         raise InputError(f"results: {root} cannot be created: {existing} is not a folder")
@@ -315,7 +315,7 @@ def _rows(
 def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     """Rows with the digests that say when a shard has to be copied, and computed, again.
 
-    Their memory is that of a task that decodes chunks, where there are any.
+    Their memory includes what a task needs to decode chunks, if there are any.
 
     They are the `plan.digest` of ``[version, start, stop, dtype, files]``, and of ``[common,
     matrices]``. A plan may have a hundred thousand rows, so what they share becomes text once.

@@ -88,7 +88,7 @@ def call(
 
     The function's block cannot be written to under NumPy. Its result ``(n, p, q)`` is made
     C-contiguous, integers become int64, and it is copied where it shares memory with the block.
-    Afterwards the working directory is as before.
+    Afterwards the working directory is the same as before.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def _run(function: Function, xp: Any, block: Any, where: str) -> Any:
         block = block.view()
         block.flags.writeable = False
     try:
-        with np.errstate(all="ignore"), contextlib.chdir("."):  # it may go elsewhere
+        with np.errstate(all="ignore"), contextlib.chdir("."):  # it may change the folder
             return function.target(xp, block)
     except not_theirs:
         raise
@@ -195,7 +195,7 @@ def _parts(spec: str) -> tuple[str, str]:
 
 
 def read_source(spec: str, digest: str | None = None) -> bytes:
-    """The file of a function; IntegrityError where it does not have this digest any more."""
+    """The file of a function; IntegrityError if it no longer has this digest."""
     path, _ = _parts(spec)
     try:
         refuse_special(Path(path), "product: ")

@@ -14,7 +14,7 @@ from shardwise.files.npy import Header, checked_descr
 
 
 def header(path: Path, inside: str) -> Header:
-    """Shape, type and place of a dataset; InputError where it cannot be read."""
+    """Shape, type and place of a dataset; InputError if it cannot be read."""
     with _opened(path) as file:
         dataset = _dataset(file, path, inside)
         where = Path(f"{path}:{inside}")

@@ -16,8 +16,8 @@ from shardwise.files.small import refuse_special
 Span = tuple[int, int]
 
 
-# Each has `header`, which says where an array's elements lie, or in which chunks, and raises
-# InputError where it cannot be read for whatever reason; and `read` where arrays lie in chunks.
+# Each has `header`, which says where the elements of an array are, or in which chunks, and raises
+# InputError if it cannot be read for whatever reason; and `read`, if its arrays may have chunks.
 _FORMATS: dict[tuple[str, ...], ModuleType] = {
     names.HDF5: hdf5,
     names.NPZ: npz,

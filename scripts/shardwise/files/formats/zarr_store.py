@@ -26,7 +26,7 @@ _AT_ONCE = 4  # chunks that are decoded at once
 
 
 def header(path: Path, inside: str) -> Header:
-    """Shape, type and chunks of an array; InputError where it cannot be read."""
+    """Shape, type and chunks of an array; InputError if it cannot be read."""
     _refuse_codecs(path)
     if not next(_files(path), None):
         raise InputError(f"{path.parent}: holds no chunk; nothing has been written to it")
