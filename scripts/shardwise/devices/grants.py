@@ -112,7 +112,7 @@ def named(grant: Grant, devices: Sequence[Device]) -> list[Device]:
     """The devices that a grant names, in its order.
 
     A number is the index of a device, a MIG instance counts under that of its GPU. A UUID may be
-    cut short as long as it fits one device only. Raises TryAgain where it names none, one that this
+    cut short as long as it fits one device only. Raises TryAgain if it names none, one that this
     node does not have, or one twice.
     """
     if grant.value.strip() in _NONE:

@@ -57,7 +57,7 @@ def healthy(
 ) -> list[Device]:
     """The devices that are not in quarantine; where all are, hold them for some seconds.
 
-    Raises Quarantined where all still are.
+    Raises Quarantined if all still are.
     """
     end = time.monotonic() + hold
     while True:
@@ -110,7 +110,7 @@ def for_free_device(
 ) -> Device:  # fmt: skip
     """Wait until one of some devices could be leased to this process; arguments as in `take`.
 
-    Raises TryAgain where no lease changed hands for too long; it says what keeps the task from each
+    Raises TryAgain if no lease changed hands for too long; it says what keeps the task from each
     device.
     """
     uuids = [device.uuid for device in usable]
@@ -152,7 +152,7 @@ def _holders(uuids: Sequence[str]) -> dict[str, leases.Holder | None]:
 
 
 def obstacle(device: Device, needed: int) -> str | None:
-    """Why a task should not compute on a device, its lease left aside; None where it may."""
+    """Why a task should not compute on a device, its lease left aside; None if it may."""
     if device.mode == "prohibited":
         return "its compute mode prohibits all computing"
     if device.mode.startswith("exclusive") and device.processes:

@@ -261,7 +261,7 @@ def _work(*arguments: Any) -> None:
 
 
 def _gone(member: _Member) -> int | None:
-    """Wait for the end of a process, and give its exit code; None where it does not end."""
+    """Wait for the end of a process, and give its exit code; None if it does not end."""
     process = member.process
     process.join(_EXIT_SECONDS)
     member.pipe.close()

@@ -67,7 +67,7 @@ def run(comm: Any, plan: Plan, workers: str, retries: int, limits: Limits) -> No
     ``workers`` is ``device`` or ``node``, as in :func:`seats.seated`; ``retries`` are tries after
     the first of a shard; the memory in ``limits`` is that of all workers of a node together.
     Raises ShardwiseError on every rank, if a shard is not whole in the end (see `Tally.finish`);
-    TryAgain where another dispatcher works on these results, or no device is left.
+    TryAgain if another dispatcher works on these results, or no device is left.
     """
     views = _views(comm, plan)
     seats = seated(views, workers)

@@ -11,9 +11,9 @@ from shardwise.errors import InputError
 
 
 def mode_of(path: Path) -> int | None:
-    """The mode of a file or folder, links followed; None where there is none.
+    """The mode of a file or folder, links followed; None if there is none.
 
-    Raises OSError where nobody can tell: a link that leads to itself, or a folder that is closed.
+    Raises OSError if nobody can tell: a link that leads to itself, or a folder that is closed.
     """
     try:
         return os.stat(path).st_mode

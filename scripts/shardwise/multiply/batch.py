@@ -213,7 +213,7 @@ class ShardChecks:
 
 
 def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
-    """Refuse matrices of which not one fits `total` bytes; None where nobody knows how many.
+    """Refuse matrices of which not one fits `total` bytes; None if nobody knows how many.
 
     Raises
     ------

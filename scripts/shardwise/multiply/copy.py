@@ -70,7 +70,7 @@ class Copy:
 
 
 def existing_copy(plan: Plan, shard: Shard) -> Copy | None:
-    """What the receipt of a shard's copy says; None where this plan has no whole copy."""
+    """What the receipt of a shard's copy says; None if this plan has no whole copy."""
     try:
         receipt = judge.check_copy(plan, shard.shard)
         reference = witness.read_reference(receipt, plan.problem, factors_digest(plan))
@@ -97,7 +97,7 @@ def factors_digest(plan: Plan) -> str:
 def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> references.Reference | None:
     """Who takes the CPU's own number of a shard's matrices, or of one in ``every``, in one pass.
 
-    None where nothing is proven, or where each matrix has a B of its own: that is not read with A.
+    None if nothing is proven, or where each matrix has a B of its own: that is not read with A.
     """
     problem = plan.problem
     provable = plan.settings.verify and problem.result is None
@@ -123,7 +123,7 @@ def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: st
 
 
 def _witness(plan: Plan, reference: references.Reference | None) -> dict[str, Any] | None:
-    """What the receipt of a copy says of its matrices; None where nothing can be said."""
+    """What the receipt of a copy says of its matrices; None if nothing can be said."""
     if reference is None:
         return None
     total = reference.total()

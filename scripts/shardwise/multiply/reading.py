@@ -30,9 +30,9 @@ class Reading:
     Attributes
     ----------
     copy
-        What the receipt of the shard's copy says; None where matrices are read in place.
+        What the receipt of the shard's copy says; None if matrices are read in place.
     right_checksum
-        Of their B's, or of the one that serves all matrices; None where there is no B.
+        Of their B's, or of the one that serves all matrices; None if there is no B.
     reference
         The CPU's own number of some matrices, where no copy has it of all.
 

@@ -128,7 +128,7 @@ class CheckSpec:
     Attributes
     ----------
     left, right
-        Shapes of one stored A and one stored B; None where B is made from A.
+        Shapes of one stored A and one stored B; None if B is made from A.
     dtype, compute
         Names of the dtype of the stacks, and of the one in which products were accumulated:
         ``float32`` for float16; ``tf32`` and ``tf32x3`` are known too.

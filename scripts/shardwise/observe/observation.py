@@ -47,7 +47,7 @@ class FailureReason:
     """Why the last attempt of a shard, or of a stage, ended without a result."""
 
     reason: str  # in one line, as its log says it
-    # The log that has more, relative to the results folder; None where there is none.
+    # The log that has more, relative to the results folder; None if there is none.
     log: str | None
     at: float | None  # seconds of Unix time, where known
 
@@ -77,7 +77,7 @@ class Sighting:
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None where it is not done."""
+        """How long it took; None if it is not done."""
         if self.state != DONE or self.started is None or self.finished is None:
             return None
         return max(0.0, self.finished - self.started)
@@ -101,9 +101,9 @@ class Observation:
 
     results: Results
     at: float  # seconds of Unix time
-    plan: Plan | None  # None where there is none, or none that can be read; ``problems`` says why
+    plan: Plan | None  # None if there is none, or none that can be read; ``problems`` says why
     shards: Mapping[str, Sighting]  # in the plan's order
-    # The receipt of the reduce; None where there is none that can be read.
+    # The receipt of the reduce; None if there is none that can be read.
     summary: SumReceipt | None
     quarantined: tuple[quarantine.Entry, ...] = ()  # devices that no task takes at present
     # Of stages that are of no single shard, by their rule.

@@ -124,7 +124,7 @@ def _workflow(graph: _Graph, origin: SumReceipt | Made | None) -> Entity:
 
 
 def _iso(moment: float | None) -> str | None:
-    """A moment as text; None where it is unknown, or no calendar has it."""
+    """A moment as text; None if it is unknown, or no calendar has it."""
     with suppress(ArithmeticError, OSError, TypeError, ValueError):
         return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")  # type: ignore[arg-type]
     return None

@@ -38,9 +38,9 @@ class Look:
     # Of input; what tasks at work have done counts as done.
     done_bytes: float
     all_bytes: int
-    # Bytes of input per second over the last minutes; None where nothing was done in them.
+    # Bytes of input per second over the last minutes; None if nothing was done in them.
     rate: float | None
-    left: float | None  # seconds until no shard is running or waiting; None where unknown
+    left: float | None  # seconds until no shard is running or waiting; None if unknown
     # Devices at work, each with its shard; ``gauge`` is as in `Sighting.gauge`.
     devices: list[dict[str, Any]]
 

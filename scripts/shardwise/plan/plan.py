@@ -158,8 +158,8 @@ class Facts:
     problem: Problem
     settings: ShardSettings
     function: str | None  # digest of the code of a user's function
-    right_sources: tuple[Source, ...]  # the files of B; empty where B is made from A
-    synthetic: Recipe | None  # None where the input is the user's own
+    right_sources: tuple[Source, ...]  # the files of B; empty if B is made from A
+    synthetic: Recipe | None  # None if the input is the user's own
     bytes: Written
     digest: str  # changes with anything that a result depends on
     config: dict[str, Any] = field(default_factory=dict)  # that the plan follows from, for people
@@ -445,7 +445,7 @@ def _refuse_old_layout(path: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """The :func:`checksum` of a text file on the disk; OSError where it cannot be read."""
+    """The :func:`checksum` of a text file on the disk; OSError if it cannot be read."""
     return checksum(path.read_bytes())
 
 

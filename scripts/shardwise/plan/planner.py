@@ -53,7 +53,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
 
     A user's function is tried on the first matrix, to learn what it returns, and ``log`` told so.
     The folder ``cache`` keeps the headers of inputs of many files, and what functions returned.
-    Raises InputError where the input, or its fit with the config, is bad.
+    Raises InputError if the input, or its fit with the config, is bad.
     """
     results = Results(Path(settings.results))
     _refuse_path(results.root)

@@ -53,8 +53,8 @@ def load(spec: str, digest: str | None = None) -> Function:
     """Import the file of a function by its path, under a private name, and find the function.
 
     ``sys.path`` is left alone, and no ``.pyc`` file is read or written: what runs is what the
-    digest was taken of. Raises InputError where there is no such file or function, the file fails
-    on import, or the function does not take ``(xp, block)``; IntegrityError where the file does not
+    digest was taken of. Raises InputError if there is no such file or function, the file fails
+    on import, or the function does not take ``(xp, block)``; IntegrityError if the file does not
     have this digest any more.
     """
     source = read_source(spec, digest)
@@ -134,8 +134,8 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     """Shape ``(p, q)`` and element type of what a function makes of a matrix ``(1, m, k)``.
 
     A process of its own calls it (`trial`), so that nothing that it does can touch this one. Raises
-    InputError where the function cannot be loaded, fails, ends its process, does not return in
-    time, or returns no stack of results; TryAgain where this machine has too little memory for it.
+    InputError if the function cannot be loaded, fails, ends its process, does not return in
+    time, or returns no stack of results; TryAgain if this machine has too little memory for it.
     """
     limit = _trial_seconds()
     ending = _tried(spec, matrix, limit)

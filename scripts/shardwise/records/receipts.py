@@ -142,7 +142,7 @@ class MeanAndMax(TypedDict):
 
 
 class Telemetry(TypedDict):
-    """What the samples of a shard's device come to; None where the device does not say."""
+    """What the samples of a shard's device come to; None if the device does not say."""
 
     samples: Whole
     seconds: Amount

@@ -32,7 +32,7 @@ def remember(results: Results, scheduler: str, name: str) -> None:
 def lock_results(results: Results, joins: str | None = None) -> None:
     """Be the only run on these results until this process ends; TryAgain if that fails.
 
-    ``joins`` is the digest of the plan whose arrays this run joins; None where it joins none.
+    ``joins`` is the digest of the plan whose arrays this run joins; None if it joins none.
     """
     busy = f"another snakemake works on {results.root}; let it finish, then run again."
     with suppress(OSError):  # a folder that cannot be written: the first job reports it

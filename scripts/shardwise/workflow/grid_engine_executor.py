@@ -50,7 +50,7 @@ exit "$code"
 def begin(results: Results, workflow: Any, needed: Iterable[Any]) -> None:
     """Under ``profiles/uge``, check what the jobs ask for, and have the executor submit them here.
 
-    Raises InputError where no job could be submitted from this working directory, or where Grid
+    Raises InputError if no job could be submitted from this working directory, or where Grid
     Engine does not know what the profile asks for.
     """
     jobs = [job for job in needed if not job.is_local]
@@ -121,8 +121,8 @@ class Submissions:
     def submit(self, job: Any, script: str) -> tuple[str, Submission]:
         """Submit a job's script; the number it got, and what `look` needs to know of it.
 
-        Raises InputError where Grid Engine does not take it; the job's log has its words too;
-        TryAgain where it has not answered for ten minutes; a queue that is full has no such limit.
+        Raises InputError if Grid Engine does not take it; the job's log has its words too;
+        TryAgain if it has not answered for ten minutes; a queue that is full has no such limit.
         """
         if not self._folder.exists():
             earlier_runs.remember(self._results, "uge", self._folder.name)

@@ -122,7 +122,7 @@ class Listener(logging.Handler):
         return self._run.dispatch != "jobs" and _stage(rule) == "multiply"
 
     def _line(self, rule: str, at_once: bool = False) -> None:
-        """One line on the stage that has just advanced, every ten seconds at most unless it is news."""
+        """One line on the stage that just advanced, at most one in ten seconds unless it is news."""
         if self._follower and self._for_all(rule):
             self._follower.end()
             self._follower = None

@@ -71,7 +71,7 @@ class Marks:
         self._prefix = f"{results.array_folder(array.run) / array.name}."
 
     def code(self, shard: str) -> int | None:
-        """What the mark of a shard says; None where there is none."""
+        """What the mark of a shard says; None if there is none."""
         try:
             return int(Path(self._prefix + shard).read_text())
         except (OSError, ValueError):

@@ -73,7 +73,7 @@ class Fate:
 class Scheduler(Protocol):
     """What dispatches ask of a scheduler. A new one is a class with these methods, in `registry`.
 
-    Every method that asks the scheduler raises `TryAgain` where it does not answer, which is never
+    Every method that asks the scheduler raises `TryAgain` if it does not answer, which is never
     a reason to give a task up. A dispatch is named by its ``run``, an array by its ``number``.
     ``title`` is for messages; the command ``client`` is there where this machine can reach it.
     ``own_index`` are the shell's words by which a task sets its ``index``, and the ``job`` that is
@@ -91,7 +91,7 @@ class Scheduler(Protocol):
         """Submit an array and return its number; the scheduler may take it and not answer.
 
         A task asks for these words, of the recipe; ``throttle`` tasks run at once, or as many as
-        the scheduler lets. Raises QueueFull where it takes no more now; InputError: it refuses.
+        the scheduler lets. Raises QueueFull if it takes no more now; InputError: it refuses.
         """
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
@@ -134,7 +134,7 @@ def ask(
     """What a command of a scheduler prints.
 
     ``refusal`` makes the error to raise of what a failed command has printed, and of its exit code.
-    Raises TryAgain where it does not answer in so many seconds; InputError, with the advice, where
+    Raises TryAgain if it does not answer in so many seconds; InputError, with the advice, where
     there is no such command.
     """
     try:
@@ -169,7 +169,7 @@ def ranges(numbers: Iterable[int]) -> str:
 def numbers(text: str) -> Iterator[int]:
     """The numbers in a text such as ``0-9,12,15-20:5``; a limit of Slurm's (``%4``) is left out.
 
-    Raises ValueError where it is no such text.
+    Raises ValueError if it is no such text.
     """
     for part in text.partition("%")[0].strip("[]").split(","):
         match = _RANGE.fullmatch(part)

@@ -1,7 +1,7 @@
 """What the project knows of Grid Engine: words for qsub, and what qstat and qacct answer.
 
 Univa and Altair Grid Engine, Son of Grid Engine and Open Grid Scheduler share all of it. Those
-functions that ask it raise `TryAgain` where it does not answer, which is never a reason to give a
+functions that ask it raise `TryAgain` if it does not answer, which is never a reason to give a
 job up. Only the standard library: the profile's scripts import this once for every job.
 """
 
@@ -113,7 +113,7 @@ def job_name(run: str, properties: Mapping[str, Any], attempt: int) -> str:
 def site_words(resources: Mapping[str, Any]) -> list[str]:
     """The words for qsub that the profile holds, in its resources ``uge_*``, filled in.
 
-    Raises InputError where a placeholder is unknown, or the job has no value for it.
+    Raises InputError if a placeholder is unknown, or the job has no value for it.
     """
     texts = {name: str(text) for name, text in resources.items() if name.startswith(_WORDS)}
     sources = {"ranks": ("tasks", 1), "seconds": ("runtime", 60), "mib": ("mem_mb", 1)}
@@ -263,8 +263,8 @@ def describe(record: AccountingRecord) -> str:
 def call(words: Sequence[str], seconds: float = QUERY_SECONDS) -> str:
     """Run a command of Grid Engine and return what it printed.
 
-    Raises TryAgain where it does not answer in time, or says that it reaches no qmaster; QueueFull
-    where qsub says that the cluster takes no more jobs for now; InputError where it fails
+    Raises TryAgain if it does not answer in time, or says that it reaches no qmaster; QueueFull
+    if qsub says that the cluster accepts no more jobs for now; InputError if it fails
     otherwise; with its own words.
     """
     advice = "load Grid Engine first, often by: source $SGE_ROOT/default/common/settings.sh"
@@ -282,8 +282,8 @@ def verify(resources: Mapping[str, Any]) -> None:
     """Have qsub look at the words of a job that asks for these resources, and submit nothing.
 
     What it says of hosts does not count: it knows none that is away, and no load such as mem_free.
-    Raises InputError where it knows no such resource, queue, project or parallel environment;
-    TryAgain where Grid Engine does not answer.
+    Raises InputError if it knows no such resource, queue, project or parallel environment;
+    TryAgain if Grid Engine does not answer.
     """
     words = site_words(resources)
     try:

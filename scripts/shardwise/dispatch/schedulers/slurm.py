@@ -1,7 +1,7 @@
 """What the project asks of Slurm itself: living jobs, and arrays. All else is its plugin's matter.
 
-Those functions that ask Slurm raise `TryAgain` where it does not answer, which is never a reason
-to give a task up, and `InputError` where it refuses.
+Those functions that ask Slurm raise `TryAgain` if it does not answer, which is never a reason
+to give a task up, and `InputError` if it refuses.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def _squeue(form: str, names: Iterable[str], *words: str) -> list[str]:
 def call(words: Sequence[str], seconds: float) -> str:
     """Run a command of Slurm and return what it printed.
 
-    Raises TryAgain where it does not answer in so many seconds, or says that it reaches no
+    Raises TryAgain if it does not answer in so many seconds, or says that it reaches no
     controller; QueueFull where it says that the cluster takes no more jobs for now; InputError
     where it fails otherwise; with its own words.
     """
@@ -90,7 +90,7 @@ def _refusal(text: str, _code: int) -> Exception:
 def verify(words: Sequence[str]) -> None:
     """Have sbatch look at what a task asks for, and submit nothing.
 
-    Raises InputError where the words are wrong, or this cluster has no such node; TryAgain where
+    Raises InputError if the words are wrong, or this cluster has no such node; TryAgain if
     Slurm does not answer.
     """
     try:

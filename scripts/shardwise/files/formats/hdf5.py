@@ -109,7 +109,7 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
 
 
 def _offset(file: Any, dataset: Any, path: Path) -> int | None:
-    """Byte at which the elements lie in the file, one after the other; None where they do not."""
+    """Byte at which the elements lie in the file, one after the other; None if they do not."""
     import h5py
 
     offset = dataset.id.get_offset()

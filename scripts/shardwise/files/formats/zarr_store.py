@@ -56,7 +56,7 @@ def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, in
 def metadata_of(store: Path, inside: str) -> Path:
     """The file of metadata of an array in a store.
 
-    Raises InputError where there is no store, or no such array in it.
+    Raises InputError if there is no store, or no such array in it.
     """
     if mode_of(store) is None:
         raise InputError(f"input: {absent(store)}")

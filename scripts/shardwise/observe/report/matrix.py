@@ -30,7 +30,7 @@ class Matrix:
 def read(path: Path) -> Matrix:
     """Read a matrix; its picture has rows and columns at even distances, all of a small one.
 
-    Raises InputError where it is missing, damaged, or no matrix in the order of rows.
+    Raises InputError if it is missing, damaged, or no matrix in the order of rows.
     """
     header = read_header(path)
     if len(header.shape) != 2 or 0 in header.shape or header.fortran:
