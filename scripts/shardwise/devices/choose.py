@@ -214,7 +214,7 @@ def _lease_one(
     usable = order(wait.healthy(devices, barred, 0.0 if source == "lease" else hold))
     if not usable:
         failed = ", ".join(choice.without) if choice else "all"
-        raise TryAgain(f"no device is left but those that failed: {failed}")
+        raise TryAgain(f"only devices that have failed are left: {failed}")
 
     def lease(device: Device) -> bool:
         if device.uuid in (out := barred()):  # since this task waits

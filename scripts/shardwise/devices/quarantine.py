@@ -71,7 +71,7 @@ def note(
     try:
         _append(results.quarantine, [entry])
     except OSError as error:
-        log.warning("%s could not be noted in %s: %s", entry, results.quarantine, error.strerror)
+        log.warning("%s could not be recorded in %s: %s", entry, results.quarantine, error.strerror)
     return entry
 
 
@@ -137,7 +137,7 @@ def _hours() -> float:
     with suppress(ValueError):
         if (hours := float(text or HOURS)) >= 0:
             return min(hours, _MOST_HOURS)
-    log.warning("SHARDWISE_QUARANTINE_HOURS is %r, not hours: %.0f are taken", text, HOURS)
+    log.warning("SHARDWISE_QUARANTINE_HOURS is %r, not a number of hours; using %.0f", text, HOURS)
     return HOURS
 
 

@@ -69,7 +69,7 @@ def healthy(
     refuse_if_all(devices, out)
     for device in devices:
         if device.uuid in out:
-            log.info("left out, as in quarantine: %s", out[device.uuid])
+            log.info("left out, being in quarantine: %s", out[device.uuid])
     return left
 
 
@@ -95,7 +95,7 @@ def lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
             if holder is not None and holder.job == job:
                 return False
             if holder is not None or time.monotonic() >= end:
-                log.warning("%s is ours by %s, but %s", device.uuid, grant, _holder(device.uuid))
+                log.warning("%s is granted by %s, but %s", device.uuid, grant, _holder(device.uuid))
                 break
             time.sleep(0.1 * POLL_SECONDS)
     except TryAgain as error:

@@ -102,7 +102,7 @@ class Leader:
         Raises
         ------
         ShardwiseError
-            After a line on each shard that failed, and on what kept all workers from going on.
+            After a line on each shard that failed, and on what kept all workers from continuing.
         """
         nobody = self._nobody()
         if nobody:
@@ -165,7 +165,7 @@ class Leader:
         if worker.deaths < _START_DEATHS:
             return self._replace(event, worker, False)
         self._refusals[event.reason] = TryAgain.exit_code
-        self._tally.note(f"a worker on {worker.where} does not live: {event.reason}")
+        self._tally.note(f"a worker on {worker.where} keeps dying: {event.reason}")
         return self._give_up(event.worker)
 
     def _next(self, worker: _WorkerState, ended: str) -> None:
@@ -249,7 +249,7 @@ class Leader:
         """What to say of shards that are left."""
         if not self.late or not self._tally.waiting:
             return error
-        return TryAgain(f"the run time of this job is nearly up, the next one goes on: {error}")
+        return TryAgain(f"the run time of this job is nearly up; the next one continues: {error}")
 
     def _nobody(self) -> ShardwiseError | None:
         """Why shards wait although nothing is done about it."""

@@ -95,7 +95,7 @@ def _views(comm: Any, plan: Plan) -> list[View]:
             uuids, barred = [d.uuid for d in choose.candidates()], quarantine.barred(plan.results)
             devices = [uuid for uuid in uuids if uuid not in barred]
             out = [barred[uuid] for uuid in uuids if uuid in barred]
-            trouble = f"left out, as in quarantine: {'; '.join(out)}" if out else None
+            trouble = f"left out, being in quarantine: {'; '.join(out)}" if out else None
             grant = grants.read(os.environ)
             granted = grant is not None and grant.source != "lease"
         except TryAgain as error:

@@ -168,7 +168,7 @@ class Run:
             log.info("shardwise: " + missing.describe(self.plan, work.missing))
         if outdated := work.outdated:
             named = some(map(str, outdated), 5)
-            log.info(f"shardwise: to be made again, as not of this config: {named}")
+            log.info(f"shardwise: to be made again, being of another config: {named}")
         # Snakemake itself makes what a shard lacks, and says why. But it would not make again a
         # lost file on the way to results that exist.
         tops = {self.results.products, self.results.shards}

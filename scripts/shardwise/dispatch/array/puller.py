@@ -149,7 +149,7 @@ class Share:
         """Leave unfinished shards to other tasks."""
         left = [*self._begun, *self._waiting]
         if not self.run_time.suffices(1):
-            log.info("the run time is nearly up: %d shards go back", len(left))
+            log.info("the run time is nearly up: %d shards are handed back", len(left))
         for shard in left:
             self._marks.leave(shard, 0)
 

@@ -193,9 +193,9 @@ def parse_queue(xml: str) -> Queue:
     try:
         root = ElementTree.fromstring(xml)
     except ElementTree.ParseError as error:
-        raise TryAgain(f"qstat printed no whole XML ({error})") from None
+        raise TryAgain(f"qstat printed incomplete XML ({error})") from None
     if root.tag != "job_info":
-        raise TryAgain(f"qstat printed XML of <{root.tag}>, which tells of no job")
+        raise TryAgain(f"qstat printed XML of <{root.tag}>, which describes no job")
     unheard, jobs = set(), {}
     for place in root.iter("Queue-List"):
         host = (place.findtext("name") or "").rpartition("@")[2]

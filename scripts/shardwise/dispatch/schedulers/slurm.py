@@ -72,7 +72,7 @@ def call(words: Sequence[str], seconds: float) -> str:
 
     Raises TryAgain if it does not answer in so many seconds, or says that it reaches no
     controller; QueueFull where it says that the cluster takes no more jobs for now; InputError
-    where it fails otherwise; with its own words.
+    if it fails otherwise; with its own words.
     """
     # What the user has set for squeue and scancel would leave tasks out.
     env = {key: os.environ[key] for key in os.environ if not key.startswith(_FILTERS)}
@@ -123,7 +123,7 @@ def _row(line: str) -> tuple[str, tuple[int, ...], str, str, str, str]:
         number, spec, name, state, reason, nodes = line.split("|", 5)
         return number, tuple(numbers(spec)), name, state, reason, nodes
     except ValueError:
-        raise TryAgain(f"squeue printed {line!r}, which tells of no task") from None
+        raise TryAgain(f"squeue printed {line!r}, which describes no task") from None
 
 
 def parse_fates(lines: Iterable[str]) -> dict[tuple[str, int], Fate]:
