@@ -249,4 +249,4 @@ class _CudaMark:
 
 
 Lane = HostLane | CudaLane
-"""What :class:`HostLane` says of each method holds for both."""
+"""What :class:`HostLane` says about each method holds for both."""

@@ -95,27 +95,27 @@ class Scheduler(Protocol):
         """
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
-        """The tasks of these dispatches that wait or work; those that wait together, together."""
+        """The tasks of these dispatches that wait or work, grouped by state."""
 
     def fates(
         self, runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
     ) -> dict[tuple[str, int], Fate]:
-        """How tasks ended that have left the queue, by array and index, as far as it is known.
+        """How tasks that have left the queue ended, by array and index, as far as that is known.
 
         ``gone`` has, by the name of each array, its number and the indices of the tasks.
         """
 
     def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
-        """Cancel tasks of an array, by index; those that are gone already are as good."""
+        """Cancel tasks of an array, by index; it does not matter if some are already gone."""
 
     def cancel(self, run: str) -> bool:
-        """Cancel all tasks of a dispatch; returns whether there were any."""
+        """Cancel all tasks of a dispatch; return whether there were any."""
 
     def living(self, names: Iterable[str]) -> list[str]:
-        """The numbers of the jobs of these names that still wait or work."""
+        """The numbers of the jobs with these names that still wait or work."""
 
     def run_time(self, words: Sequence[str]) -> float | None:
-        """Seconds that a task with these words may run, where a task cannot ask for that itself."""
+        """Seconds that a task with these options may run, if a task cannot ask for that itself."""
 
     def end_of_task(self, run_time: float | None) -> float | None:
         """When this task, which begins now, is ended, in seconds since 1970; None: not known.
@@ -134,7 +134,7 @@ def ask(
     """What a command of a scheduler prints.
 
     ``refusal`` makes the error to raise of what a failed command has printed, and of its exit code.
-    Raises TryAgain if it does not answer in so many seconds; InputError, with the advice, where
+    Raises TryAgain if it does not answer in ``seconds``; InputError, with the advice, where
     there is no such command.
     """
     try:
@@ -153,7 +153,7 @@ def ask(
 
 
 def prefix(run: str) -> str:
-    """How the names of all jobs of a run begin."""
+    """The beginning of the names of all jobs of a run."""
     return f"sw-{run}-"
 
 

@@ -37,7 +37,7 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _FULL = 25
-"""The exit code of qsub where the cluster has as many jobs as it allows, of one user or of all."""
+"""The exit code of qsub if the cluster has as many jobs as it allows, of one user or of all."""
 
 _UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|is not on PATH|invalid option')
 """What is wrong with the words for qsub themselves, whatever hosts there are."""
@@ -279,7 +279,7 @@ def _refusal(command: str, text: str, code: int) -> Exception:
 
 
 def verify(resources: Mapping[str, Any]) -> None:
-    """Have qsub look at the words of a job that asks for these resources, and submit nothing.
+    """Have qsub check the options of a job that asks for these resources, and submit nothing.
 
     What it says of hosts does not count: it knows none that is away, and no load such as mem_free.
     Raises InputError if it knows no such resource, queue, project or parallel environment;
@@ -294,7 +294,7 @@ def verify(resources: Mapping[str, Any]) -> None:
 
 
 def _guilty(resources: Mapping[str, Any], answer: str) -> str:
-    """The lines of the profile that hold what an error names."""
+    """The lines of the profile with the words that an error names."""
     named = re.findall(r'"([^"]+)"', answer)
     lines = [
         f'{name}: "{text}"'
@@ -305,7 +305,7 @@ def _guilty(resources: Mapping[str, Any], answer: str) -> str:
 
 
 def query(everyone: bool = False) -> Queue:
-    """All jobs of this user, or of everyone, in one question."""
+    """All jobs of this user, or of everyone, in one query."""
     user = "*" if everyone else pwd.getpwuid(os.getuid()).pw_name
     try:
         return parse_queue(call(["qstat", "-f", "-ne", "-u", user, "-xml"]))
@@ -334,7 +334,7 @@ def error_reason(number: str) -> str:
 
 
 def delete(numbers: Iterable[str]) -> None:
-    """Delete jobs; one that is gone already is as good."""
+    """Delete jobs; it does not matter if one is already gone."""
     if words := list(numbers):
         with contextlib.suppress(InputError):  # the caller looks whether they are gone
             call(["qdel", *words])

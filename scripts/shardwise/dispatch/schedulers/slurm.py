@@ -1,4 +1,4 @@
-"""What the project asks of Slurm itself: living jobs, and arrays. All else is its plugin's matter.
+"""What the project asks of Slurm itself: living jobs, and arrays. Its plugin does everything else.
 
 Those functions that ask Slurm raise `TryAgain` if it does not answer, which is never a reason
 to give a task up, and `InputError` if it refuses.
@@ -16,7 +16,7 @@ from shardwise.errors import InputError, QueueFull, TryAgain
 
 _QUERY_SECONDS = 30
 _SUBMIT_SECONDS = 180
-"""sbatch itself tries for two minutes where the cluster has as many jobs as it allows."""
+"""sbatch itself tries for two minutes if the cluster has as many jobs as it allows."""
 
 _MAX_ARRAY_SIZE = 1001  # what Slurm itself takes where no MaxArraySize is set; indices end below it
 
@@ -50,7 +50,7 @@ _HOPELESS = frozenset(
     {"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
      "InvalidQOS", "JobHeldAdmin", "PartitionTimeLimit", "QOSNotAllowed"}
 )  # fmt: skip
-"""Reasons for which a task will not start until somebody changes something.
+"""Reasons for which a task will not start until someone changes something.
 
 PartitionNodeLimit is none: Slurm says it also while nodes are down.
 """
@@ -88,7 +88,7 @@ def _refusal(text: str, _code: int) -> Exception:
 
 
 def verify(words: Sequence[str]) -> None:
-    """Have sbatch look at what a task asks for, and submit nothing.
+    """Have sbatch check what a task asks for, and submit nothing.
 
     Raises InputError if the words are wrong, or this cluster has no such node; TryAgain if
     Slurm does not answer.
@@ -101,7 +101,7 @@ def verify(words: Sequence[str]) -> None:
 
 
 def parse_tasks(lines: Iterable[str]) -> list[Tasks]:
-    """Read what squeue printed; where it is nothing that was asked for: `TryAgain`."""
+    """Read what squeue printed; `TryAgain` if that is not what was asked for."""
     listed = []
     for number, indices, name, state, reason, nodes in map(_row, lines):
         if state not in _WAITING:
@@ -127,7 +127,7 @@ def _row(line: str) -> tuple[str, tuple[int, ...], str, str, str, str]:
 
 
 def parse_fates(lines: Iterable[str]) -> dict[tuple[str, int], Fate]:
-    """Read what squeue printed of all tasks, ended ones too; errors are those of `parse_tasks`."""
+    """Read what squeue printed of all tasks, even ended ones; errors are as in `parse_tasks`."""
     fates = {}
     for _, indices, name, state, reason, nodes in map(_row, lines):
         words = state + (f" on {nodes}" if nodes else "")
@@ -144,7 +144,7 @@ def _scancel(what: list[str]) -> None:
 
 
 def _own_id() -> str:
-    """The number of this job; of a task of an array that which no other task has."""
+    """The number of this job; for an array task, the number that no other task has."""
     own = os.environ["SLURM_JOB_ID"]
     array, index = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
     return f"{array}_{index}" if array and index else own
