@@ -55,7 +55,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match="truncated"):
         matrix.read(path)
-    with pytest.raises(InputError, match="no matrix"):
+    with pytest.raises(InputError, match="is not a matrix"):
         matrix.read(factories.save(tmp_path / "stack.npy", np.ones((2, 2, 2))))
 
 
