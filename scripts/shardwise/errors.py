@@ -64,7 +64,7 @@ class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
 
 
 class DeviceFailed(TryAgain):
-    """The device is lost, busy or full; this process cannot rely on it any more."""
+    """The device is lost, busy or full; this process can no longer rely on it."""
 
 
 class Quarantined(DeviceFailed):

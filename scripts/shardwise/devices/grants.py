@@ -13,7 +13,7 @@ from shardwise.errors import TryAgain
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 _NONE = ("", "-1", "NoDevFiles")
-"""What stands in the variable where a task was given no device; the last is Slurm's word."""
+"""Values of the variable if a task was given no device; the last is Slurm's."""
 
 # Grid Engine names the variable after the site's complex: SGE_HGR_gpu, SGE_HGR_TASK_cuda_id, and
 # SGE_SGR_… where the request was soft.

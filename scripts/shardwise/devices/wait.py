@@ -18,11 +18,11 @@ WAIT_SECONDS = 3600.0
 """How long a task waits while no lease changes hands: large shards take some minutes."""
 
 JOB_WAIT_SECONDS = 300.0
-"""The same in a job of a cluster, which asks for some minutes beside its work, and is killed after
-them without a word in its log."""
+"""The same in a job of a cluster, which asks for some minutes on top of its work, and is then
+killed without a word in its log."""
 
 POLL_SECONDS = 1.0
-"""Pause between two looks at the devices, on average; drawn anew each time, so that tasks that
+"""Average pause between two looks at the devices; drawn at random each time, so that tasks that
 started together do not look together."""
 
 HOLD_SECONDS = 60.0
@@ -164,7 +164,7 @@ def obstacle(device: Device, needed: int) -> str | None:
 
 
 def _situation(uuids: Sequence[str], devices: Sequence[Device], needed: int) -> str:
-    """What keeps a task from each of some devices, for a message; not all may be listed still."""
+    """What keeps a task from each of some devices, for a message; some may no longer be listed."""
     listed = {device.uuid: device for device in devices}
     parts = []
     for uuid in uuids:

@@ -21,10 +21,10 @@ CAVEATS = {
     "nfs": "other nodes may see a finished file a minute later (latency-wait in the profiles)",
     "lustre": "large files read fastest when striped: lfs setstripe -c -1 on the results folder",
     "fuse": "a file system in user space: what it promises depends on the program behind it",
-    "tmpfs": "it lies in memory: gone after a reboot",
+    "tmpfs": "it is in memory: gone after a reboot",
     "overlay": "a layer of a container: gone with the container",
 }
-"""What to know of a file system whose type begins like this."""
+"""What to know about a file system whose type begins like this."""
 
 _OF_THIS_MACHINE = {"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay"}
 
@@ -46,7 +46,7 @@ def findings(results: Path) -> Iterator[Finding]:
 
 
 def mount(folder: Path, mounts: Iterable[Any]) -> Any:
-    """The mount, as psutil has it, that a folder lies on: the longest, of several the last."""
+    """The mount, from psutil, that a folder is on: the longest; of several, the last."""
     real = os.path.realpath(folder)
     above = [one for one in mounts if f"{real}/".startswith(f"{one.mountpoint.rstrip('/')}/")]
     return max(reversed(above), key=lambda one: len(one.mountpoint))

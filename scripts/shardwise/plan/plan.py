@@ -112,7 +112,7 @@ def between(sources: Sequence[Source], matrices: int, start: int, stop: int) -> 
     return [source for source in sources if source.holds(start, stop)]
 
 
-# Settings that a shard's products or their proof depend on; each stands in the fingerprint.
+# Settings that a shard's products or their proof depend on; each is part of the fingerprint.
 # ``nonfinite`` is none: what it forbids makes the sum itself NaN or Inf, which the reduce refuses.
 SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
                         "verify")  # fmt: skip

@@ -81,10 +81,10 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
-    """Whether each shard is copied first; ``auto`` reads in place what costs nothing later."""
+    """Whether each shard is copied first; ``auto`` reads in place if that costs nothing later."""
     if settings.materialize is False and left.decoded:
         raise InputError(
-            f"materialize: false reads the input in place, but {left.sources[0].path} lies in "
+            f"materialize: false reads the input in place, but {left.sources[0].path} is stored in "
             "chunks, which have to be decoded first; use auto or true"
         )
     if settings.materialize != "auto":
@@ -102,7 +102,7 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
     if len(left.sources) > shards:
         return f"the input is {len(left.sources)} files, for {shards} shards"
     if left.decoded:
-        return f"{left.sources[0].path} lies in chunks, which are decoded once"
+        return f"{left.sources[0].path} is stored in chunks, which are decoded once"
     first = Path(left.sources[0].file)
     header = read_header_and_status(left.sources[0].path)[0]
     if header.fortran or not header.little_endian:

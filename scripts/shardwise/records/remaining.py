@@ -1,6 +1,6 @@
-"""What a results folder holds of a plan: the one place that is asked before any job.
+"""What a results folder has for a plan, and what remains to be done: asked before any job.
 
-Snakemake's time stamps and records do not tell whose results lie there: those of another config,
+Snakemake's time stamps and records do not tell whose results are there: those of another config,
 put there by hand, look as finished as the run's own. So the content of plan, receipts, ledger and
 summary is compared with the plan of the present config.
 """

@@ -150,7 +150,7 @@ def read(receipt: ProductReceipt, problem: Problem) -> ShardWitness | str:
     Raises
     ------
     IntegrityError
-        Where what stands there is damaged.
+        If the witness is damaged.
     """
     if receipt.witness is None:
         return receipt.no_witness or "its receipt is of an older version"
