@@ -295,7 +295,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         f"Shard jobs, {harness.machine()}, {transfers.file_system(folder)}; GB of input per second"
     )
     headings = ["job", "GB", "rounds", *bench.names()]
-    headings += ["narrowest", "to the ceiling", "to the plain"]
+    headings += ["bottleneck", "to the ceiling", "to the plain"]
     if UNPROVEN in bench.names():
         headings.append("proof costs %")
     table = harness.Table("shard_jobs", headings, options.json)

@@ -1,6 +1,6 @@
 """Multiply the matrices of all shards that have no product yet.
 
-Where a shard fails, the others finish, and the end names those that failed.
+If a shard fails, the others still finish, and the last lines name those that failed.
 """
 
 from pathlib import Path
@@ -13,14 +13,14 @@ from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 if __name__ == "__main__":
     arguments = cli.parser(__doc__)
     cli.add_plan(arguments)
-    words = "who computes: a process on each GPU of this machine, or one where there is none "
-    words += "(pool); the tasks of an array job that this command submits and waits for; MPI ranks"
+    words = "who computes: a process on each GPU of this machine, or one on its CPU (pool); the "
+    words += "tasks of an array job, which this command submits and follows (array); MPI ranks"
     add = arguments.add_argument
     add("--dispatch", choices=options.WAYS, default="pool", help=words)
     words = "tries of a shard after its first; a shard that ended with 1, 2 or 3 is not tried "
     words += f"again; default: {DEFAULT_RETRIES}, with --dispatch array what the recipe says"
     add("--retries", type=cli.natural, metavar="N", help=words)
-    words = "run time that was asked of the scheduler: shards that do not fit into it are left to "
+    words = "run time that the job asked for: shards that do not fit into it are left to "
     words += "the next job; default: what the scheduler says"
     add("--run-time", type=cli.seconds, metavar="SECONDS", help=words)
     cli.add_task(arguments)
@@ -35,7 +35,7 @@ if __name__ == "__main__":
     words += "works on all its GPUs"
     group.add_argument("--workers", choices=("device", "node"), help=words)
     cli.add_ranks(group, "one for each GPU of this machine, with --workers node one")
-    arguments.set_defaults(launcher=None)  # so that `options.check` sees where it is given
+    arguments.set_defaults(launcher=None)  # so that `options.check` sees whether it is given
 
     add = arguments.add_argument_group("with --dispatch pool or mpi").add_argument
     words = "how long a process may hang, stopped or in a driver, before it is killed and its "
@@ -50,6 +50,6 @@ if __name__ == "__main__":
     add("--array-limit", type=cli.positive, metavar="N", help=words)
     words = "what a task asks the scheduler for; snakemake writes it from the profile"
     add("--recipe", type=Path, metavar="FILE", help=words)
-    words = "be a task of this array, and compute the shards that it claims; in the array's script"
+    words = "be a task of this array, and compute the shards that it claims; for the array's script"
     add("--array-task", metavar="NAME", help=words)
     cli.run(options.run, arguments, mpi=options.ranks)

@@ -11,7 +11,7 @@ from pathlib import Path
 try:
     from shardwise import cli
     from shardwise.doctor import report
-except ImportError as error:  # who asks what is missing is to be told, and not how Python says it
+except ImportError as error:  # say what is missing, without a traceback
     sys.stderr.write(f"{error}: run make install first\n")
     sys.exit(2)
 

@@ -37,7 +37,7 @@ if __name__ == "__main__":
     cli.add_plan(arguments)
     which = arguments.add_mutually_exclusive_group(required=True)
     which.add_argument("--shard", help="id of the shard, such as 00007")
-    words = "that of this task of an array job: the first task computes the first shard"
+    words = "compute the shard of this task of an array job: the first task has the first shard"
     which.add_argument("--array-task", dest="by_index", action="store_true", help=words)
     cli.add_digest(arguments)
     cli.add_task(arguments)

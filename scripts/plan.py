@@ -12,7 +12,7 @@ from shardwise.records import remaining
 
 
 def main(options: Namespace) -> None:
-    """Make the plan of a config, or take that of a run; check the folder, write the plan."""
+    """Make the plan of a config, or use that of a run; check the folder, write the plan."""
     if options.planned:
         plan = planner.read_planned(options.planned)
         plans.expect(plan, plan.facts.digest, options.digest)
@@ -29,7 +29,7 @@ def main(options: Namespace) -> None:
 
 
 def _refuse_to_replace(plan: plans.Plan) -> None:
-    """Refuse to put a plan in the place of that of another config."""
+    """Refuse to replace the plan of another config."""
     try:
         present = plans.load_facts(plan.results.plan)
     except ShardwiseError:
@@ -37,17 +37,17 @@ def _refuse_to_replace(plan: plans.Plan) -> None:
     planned = plan.facts
     if present.digest != planned.digest and present.config_digest != planned.config_digest:
         raise InputError(
-            f"{plan.results.plan} is the plan of another config, and its products would go with "
-            "it; choose another results folder, or give --replace"
+            f"{plan.results.plan} is the plan of another config, and its products would be "
+            "removed; choose another results folder, or give --replace"
         )
 
 
 if __name__ == "__main__":
     arguments = cli.parser(__doc__)
-    add, words = arguments.add_argument, "config files, later over earlier"
+    add, words = arguments.add_argument, "config files; later ones override earlier ones"
     add("--configfile", nargs="+", default=["config.yaml"], help=words)
-    add("--planned", type=Path, help="plan.tsv that snakemake made, to be committed")
-    words = "replace the plan of another config, and remove the products and sums of that one"
+    add("--planned", type=Path, help="plan.tsv that snakemake made; commit it")
+    words = "replace the plan of another config, and remove its products and sums"
     add("--replace", action="store_true", help=words)
     cli.add_digest(arguments)
     cli.run(main, arguments)

@@ -1,6 +1,6 @@
 """Sum all products with MPI; the command starts its ranks itself.
 
-After one that was killed it goes on from what that has left in partial/ of the results folder.
+It continues from what a killed reduce has left in partial/ of the results folder.
 Under a launcher of your own it is one of the ranks: mpiexec -n 2 python -m mpi4py scripts/reduce.py
 """
 
@@ -26,9 +26,9 @@ def main(options: Namespace) -> None:
 
 
 def _ranks(options: Namespace) -> Any:
-    """mpi4py's ``MPI`` of a rank; what is no rank yet starts as many as can be of use."""
+    """mpi4py's ``MPI`` of a rank; a process that is not a rank yet starts the ranks."""
     if (options.ranks or 0) > rank_limits.ALWAYS and not launch.is_rank():
-        from shardwise.reduce import job  # here: who only starts ranks does without NumPy
+        from shardwise.reduce import job  # here: starting ranks needs no NumPy
 
         work = job.most_ranks(plans.load(options.plan))
         machine = rank_limits.limit_by_machine(options.launcher)

@@ -1,9 +1,9 @@
-"""Write the page on a run, report.html: what was computed, if it is proven, what took the time.
+"""Write the page on a run, report.html: what was computed, if it is proven, where the time went.
 
 It also writes the same figures for Prometheus, metrics.prom, and where the results come from,
 ro-crate-metadata.json, unless --output names another place.
-It needs the results folder only, at any time: the first line of the page says if the run still goes
-on, has failed, or is damaged. It reads no byte of the products.
+It needs only the results folder, at any time: the first line of the page says whether the run is in
+progress, has failed, or is damaged. It reads no byte of the products.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -17,7 +17,7 @@ from shardwise.plan import config
 
 
 def main(options: Namespace) -> None:
-    """Make the page, the figures and the crate of the same look at the folder."""
+    """Make the page, the figures and the crate from one look at the folder."""
     seen = Observer(config.existing_folder(options.configfile, options.results)).look()
     cli.log.info("report: %s", page.write(seen, options.output))
     if options.output is None:

@@ -28,8 +28,8 @@ def arguments() -> ArgumentParser:
     parser = cli.parser(__doc__)
     parser.epilog = (
         "Exit codes: 0 whole; 3 damaged, the last line names what and how to repair it; 75 "
-        "unfinished: nothing is wrong, run snakemake as before to go on; 2 no results folder, no "
-        "plan in it, or a config that cannot be read."
+        "unfinished: nothing is wrong, run snakemake as before to continue; 2 no results folder, "
+        "no plan in it, or a config that cannot be read."
     )
     cli.add_results(parser)
     add = parser.add_argument

@@ -1,6 +1,6 @@
 """Watch a run from any shell that sees its results folder, while its jobs run anywhere.
 
-In a terminal it shows what is done, running, failed and waiting, how fast, the time left, and what
+In a terminal it shows what is done, running, failed and waiting, the rate, the time left, and what
 each device does. In a pipe it writes a line when something has changed. It changes nothing, asks no
 scheduler, waits for a run that has not begun, and ends with the run.
 """
@@ -23,7 +23,7 @@ def main(options: Namespace) -> int:
             return watch.show_once(Observer(config.existing_folder(*named)), options.json)
         view, observer = watch.choose_view(options.json), Observer(config.folder_of_run(*named))
         if options.listen is not None:
-            from shardwise.observe import metrics  # here: who only looks needs no server
+            from shardwise.observe import metrics  # here: most watches need no server
 
             server = metrics.serve(lambda: observer.last, *options.listen)
             cli.log.info("metrics: http://%s:%d/metrics", options.listen[0], server.server_port)
@@ -47,7 +47,7 @@ def arguments() -> ArgumentParser:
     add = parser.add_argument
     add("--once", action="store_true", help="show one look as plain text, then end")
     add("--json", action="store_true", help="one JSON object per look, each on a line")
-    words = "time between two looks; longer where a look at the folder takes long"
+    words = "time between two looks; longer if a look at the folder takes long"
     add("--interval", type=cli.seconds, default=2.0, metavar="SECONDS", help=words)
     words = "serve /metrics as well, also after the end of the run; without HOST to this machine "
     words += "alone, with port 0 on any free port"

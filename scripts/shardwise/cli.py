@@ -53,7 +53,7 @@ def add_results(arguments: argparse.ArgumentParser) -> None:
     arguments.add_argument(
         "results", nargs="?", type=Path, help="results folder; default: that of the config"
     )
-    words = "config files, later over earlier, which name the results folder; default: config.yaml"
+    words = "config files that name the results folder, later over earlier; default: config.yaml"
     arguments.add_argument("--configfile", nargs="+", type=Path, metavar="FILE", help=words)
 
 
@@ -66,23 +66,23 @@ def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
 
 
 def add_digest(arguments: argparse.ArgumentParser) -> None:
-    """Add ``--digest``, by which a run sees to it that its jobs work by its own plan."""
+    """Add ``--digest``, by which a run makes sure that its jobs use its own plan."""
     words = "digest that the plan must have for this job; snakemake passes it"
     arguments.add_argument("--digest", help=words)
 
 
 def add_task(arguments: argparse.ArgumentParser) -> None:
-    """Add what a process that computes shards may take: ``--mem-mb`` and ``--device-wait``."""
+    """Add the options of a process that computes shards: ``--mem-mb`` and ``--device-wait``."""
     from shardwise.devices import wait
 
     add = arguments.add_argument
     words = "MiB of host memory for all processes of a machine together; with less than the plan "
-    words += "says, fewer pieces of files are in memory at once; default, also with 0: what the "
+    words += "says, fewer pieces of files are in memory at once; default, and with 0: what the "
     words += "plan says"
     add("--mem-mb", dest="memory", type=mebibytes, metavar="N", help=words)
-    words = "how long to wait for a free GPU since one last changed hands; then the task ends with "
+    words = "how long to wait for a GPU while none changes hands; then the task ends with "
     words += f"75; default: {wait.JOB_WAIT_SECONDS:.0f} in a job of Slurm or Grid Engine, whose "
-    words += f"run time is limited, {wait.WAIT_SECONDS:.0f} elsewhere and behind tasks of the same "
+    words += f"run time is limited, {wait.WAIT_SECONDS:.0f} elsewhere, and for tasks of the same "
     words += "job"
     add("--device-wait", type=seconds, metavar="SECONDS", help=words)
 
@@ -92,7 +92,7 @@ def add_ranks(
 ) -> None:
     """Add ``--ranks`` and ``--launcher``, for a stage that starts its MPI ranks itself.
 
-    ``otherwise`` says how many ranks there are where neither the user nor a scheduler does.
+    ``otherwise`` says how many ranks there are if neither the user nor a scheduler says it.
     """
     words = "MPI ranks to start; default, also with 0: the tasks of the Slurm job or the slots of "
     words += f"the Grid Engine job, else {otherwise}"
@@ -147,7 +147,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def now_and_then() -> Callable[[str], None]:
-    """What tells how far it is: a line in the log every ten seconds."""
+    """A function that logs progress, at most every ten seconds."""
     told = time.monotonic()
 
     def tell(text: str) -> None:
@@ -170,11 +170,11 @@ def run(
     Parameters
     ----------
     work
-        The stage; it raises :class:`ShardwiseError` where the user has to act. It may return an
-        exit code, where what it found is no failure of its own.
+        The stage; it raises :class:`ShardwiseError` if the user has to act. It may return an exit
+        code, if what it found is not a failure of its own.
     mpi
-        For a stage of several ranks: gives mpi4py's ``MPI``, once this process is a rank. Rank 0
-        then speaks for all, and a rank that fails alone ends all.
+        For a stage of several ranks: returns mpi4py's ``MPI``, once this process is a rank. Rank 0
+        then logs for all, and a rank that fails alone ends all.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=FORMAT, force=True)
     options = arguments.parse_args(argv)

@@ -64,7 +64,7 @@ class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
 
 
 class DeviceFailed(TryAgain):
-    """The device is lost, busy or full; this process cannot rely on it any more."""
+    """The device is lost, busy or full; this process can no longer rely on it."""
 
 
 class Quarantined(DeviceFailed):
@@ -183,10 +183,10 @@ def say(code: int, words: str, fault: BaseException | None = None) -> None:
 
 
 def terminate(signum: int, frame: FrameType | None) -> None:
-    """What SIGTERM does: what is under way is cleaned up as after an error.
+    """What SIGTERM does: work in progress is cleaned up as after an error.
 
-    A second one must not cut this short: schedulers send it to a process and to its parent, which
-    passes it on.
+    A second one must not cut this short: schedulers send it to a process and also to its parent,
+    which passes it on.
     """
     signal.signal(signum, signal.SIG_IGN)
     raise Terminated

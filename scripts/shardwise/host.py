@@ -60,7 +60,7 @@ def announced(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def commit(root: Path) -> str | None:
-    """The commit of a clone, with ``+`` where its code differs from it; None where unknown.
+    """The commit of a clone, with ``+`` where its code differs from it; None if unknown.
 
     A config and a profile are no code: users edit them.
     """
@@ -85,7 +85,7 @@ def _git(root: Path, *words: str) -> str:
 
 
 def job_number() -> str | None:
-    """The scheduler's number of the job that this process is of; None where there is none."""
+    """The scheduler's number of the job that this process is of; None if there is none."""
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
 
 

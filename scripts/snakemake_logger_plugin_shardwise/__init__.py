@@ -1,12 +1,12 @@
-"""Refuses in words, with exit 2, what ends Snakemake with a traceback before our rules are asked.
+"""Turns tracebacks with which Snakemake ends before it reads our rules into a message and exit 2.
 
-Snakemake believes that a config file can be read, and that the home folder can be written. Where
-one is not so, users need to know which file, which line, and what to do. So its functions that read
-and write these are wrapped, see `install`. All else stays as it is.
+Snakemake believes that a config file can be read, and that the home folder can be written. If it is
+wrong, users need to know which file, which line, and what to do. So its functions that read and
+write these are wrapped, see `install`. Everything else stays as it is.
 
-Snakemake imports every installed package of such a name as it starts, before it looks at its
-command line. Nothing else of a project is asked so early: the Snakefile comes after the config, and
-decides which copy of ``shardwise`` is used. So nothing of that is imported unless a run is refused.
+Snakemake imports every installed package with such a name as it starts, before it looks at its
+command line. No other code of a project runs so early: the Snakefile comes after the config, and
+decides which copy of ``shardwise`` is used. So that is not imported unless a run is refused.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 
 
 def install() -> None:
-    """Wrap the functions of this process's Snakemake; one of another version speaks for itself."""
+    """Wrap the functions of this process's Snakemake; what another version lacks is left alone."""
     for module, name, wrapper in (
         ("snakemake.common.configfile", "load_configfile", _load_configfile),
         ("snakemake.settings.types", "load_configfile", _load_configfile),
@@ -53,7 +53,7 @@ def _refuse(text: str) -> NoReturn:
 
 
 def _load_configfile(original: Callable, file: Any) -> Any:
-    """Config files: the line, which Snakemake does not name, and no traceback."""
+    """Refuse a bad config file with its line, which Snakemake does not name, and no traceback."""
     path = Path(file)
     if path.is_fifo():  # Snakemake would wait for it
         _refuse_config(path)
@@ -75,7 +75,7 @@ def _refuse_config(path: Path) -> None:
 
 
 def _configfile(original: Callable, workflow: Any, file: Any) -> None:
-    """The config file that the Snakefile names: where it is missing, Snakemake ends with 1."""
+    """Refuse if the config file that the Snakefile names is missing; Snakemake would end with 1."""
     instead = workflow.overwrite_configfiles or workflow.modifier.skip_configfile
     if not instead and not os.path.exists(file):
         _refuse_config(Path(file))
@@ -83,12 +83,12 @@ def _configfile(original: Callable, workflow: Any, file: Any) -> None:
 
 
 def _let_errors_through(original: Callable, quiet: Any, record: Any) -> bool:
-    """Under ``--quiet all`` Snakemake ends with 1 without a word; users need to know why."""
+    """Let errors through under ``--quiet all``, where Snakemake would end with 1 in silence."""
     return original(quiet, record) or getattr(record, "exception", None) is not None
 
 
 def _open_source_cache(original: Callable, cache: Any, path: Path, **named: Any) -> None:
-    """Snakemake's cache of sources lies in the home folder; where it cannot, in ``.snakemake``."""
+    """Put Snakemake's cache of sources into ``.snakemake`` if the home folder cannot hold it."""
     try:
         original(cache, path, **named)
     except OSError:
@@ -96,7 +96,7 @@ def _open_source_cache(original: Callable, cache: Any, path: Path, **named: Any)
 
 
 class LogHandler(LogHandlerBase):
-    """What Snakemake expects of a plugin for logging; chosen by --logger, it writes nothing."""
+    """What Snakemake expects of a logging plugin; if chosen by --logger, it writes nothing."""
 
     writes_to_stream = False
     writes_to_file = False

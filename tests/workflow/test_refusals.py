@@ -18,7 +18,7 @@ BAD_CONFIGS = {
     "mine.yaml": [
         (b"reduce:\n\tranks: 3\n", "line 2: holds a tab"),
         (b"__use_yte__: true\nshards: ?2 + 1\n", "__use_yte__ asks"),
-        (b"shards: 2\nkeep: sum\nshards: 3\n", "the key shards stands in line 1 already"),
+        (b"shards: 2\nkeep: sum\nshards: 3\n", "the key shards is already in line 1"),
         (None, "does not exist"),
     ],
     "config.yaml": [(b"shards: 3\ninput: [a.npy\n", "line 3: expected ',' or ']'")],

@@ -125,7 +125,7 @@ def _parser(name: str, description: str | None) -> argparse.ArgumentParser:
 def _snakemake(
     parser: argparse.ArgumentParser, words: list[str]
 ) -> tuple[list[str], argparse.Namespace]:
-    """The command line that starts Snakemake, printed; InputError where something is missing."""
+    """The command line that starts Snakemake, printed; InputError if something is missing."""
     options, others = parser.parse_known_args(words)
     given = any(word.split("=")[0] in ("--configfile", "--configfiles") for word in others)
     if not given and not Path("config.yaml").is_file():

@@ -83,7 +83,7 @@ def cuda_extra() -> str:
 
 
 def fault(error: BaseException, uuid: str | None) -> str | None:
-    """What is wrong with the device that a task has failed on; None where nothing says so.
+    """What is wrong with the device that a task has failed on; None if nothing says so.
 
     A device that is busy, or out of memory, has no fault.
 
@@ -159,7 +159,7 @@ def _of_workers(backend: str) -> list[Device]:
 
 
 def largest_memory(backend: str) -> int | None:
-    """Bytes of the largest GPU that a worker of this node can take; None where there is none."""
+    """Bytes of the largest GPU that a worker of this node can take; None if there is none."""
     return max((device.memory for device in _of_workers(backend)), default=None)
 
 
@@ -214,7 +214,7 @@ def _lease_one(
     usable = order(wait.healthy(devices, barred, 0.0 if source == "lease" else hold))
     if not usable:
         failed = ", ".join(choice.without) if choice else "all"
-        raise TryAgain(f"no device is left but those that failed: {failed}")
+        raise TryAgain(f"only devices that have failed are left: {failed}")
 
     def lease(device: Device) -> bool:
         if device.uuid in (out := barred()):  # since this task waits

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sample:
-    """What a device does at one moment, as docs/telemetry.md has it; None where NVML does not tell.
+    """What a device does at one moment, as docs/telemetry.md has it; None if NVML does not tell.
 
     `utilisation` is a share of 1; errors and energy count since the driver was loaded; `processes`
     compute here, and `memory_unlisted_bytes` belong to none listed.

@@ -13,7 +13,7 @@ from shardwise.errors import TryAgain
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 _NONE = ("", "-1", "NoDevFiles")
-"""What stands in the variable where a task was given no device; the last is Slurm's word."""
+"""Values of the variable if a task was given no device; the last is Slurm's."""
 
 # Grid Engine names the variable after the site's complex: SGE_HGR_gpu, SGE_HGR_TASK_cuda_id, and
 # SGE_SGR_… where the request was soft.
@@ -112,7 +112,7 @@ def named(grant: Grant, devices: Sequence[Device]) -> list[Device]:
     """The devices that a grant names, in its order.
 
     A number is the index of a device, a MIG instance counts under that of its GPU. A UUID may be
-    cut short as long as it fits one device only. Raises TryAgain where it names none, one that this
+    cut short as long as it fits one device only. Raises TryAgain if it names none, one that this
     node does not have, or one twice.
     """
     if grant.value.strip() in _NONE:

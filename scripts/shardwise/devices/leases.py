@@ -82,7 +82,7 @@ def take(uuid: str, job: str | None = None) -> bool:
 
 
 def holder(uuid: str) -> Holder | None:
-    """Who holds the lease of a device, or None where nobody does.
+    """Who holds the lease of a device, or None if nobody does.
 
     The question takes no lock: not even for a moment does it keep another task from the device.
     """
@@ -107,7 +107,7 @@ def _path(uuid: str) -> Path:
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor of the lease file with the lock on it; None where another process has it."""
+    """A descriptor of the lease file with the lock on it; None if another process has it."""
     while True:
         # What is removed between two of these steps, as a cleaning of /tmp may, is made again.
         try:

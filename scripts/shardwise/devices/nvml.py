@@ -57,8 +57,8 @@ class Device:
 def present() -> list[Device]:
     """All devices of this node that may compute, in the order of their PCI addresses.
 
-    A GPU that is cut by MIG is not among them, its instances are. Raises TryAgain where the driver
-    cannot be asked; InputError where its Python binding is missing.
+    A GPU that is cut by MIG is not among them, its instances are. Raises TryAgain if the driver
+    cannot be asked; InputError if its Python binding is missing.
     """
     with _started() as nvml:
         return _present(nvml)
@@ -186,7 +186,7 @@ def _processes(nvml: Any, question: Callable[[Any], Any], handle: Any) -> tuple[
 def unlisted(used: int, listed: Iterable[Process]) -> int | None:
     """Bytes in use on a device that no process has of those that are listed.
 
-    Left by one that died, or of another container. None where a process does not tell its own.
+    Left by one that died, or of another container. None if a process does not tell its own.
     """
     taken = {process.pid: process.memory for process in listed}.values()
     sizes = [memory for memory in taken if memory is not None]

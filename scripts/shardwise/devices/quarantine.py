@@ -1,8 +1,8 @@
-"""Devices that have failed, per results folder: tasks leave them alone until their entry ends.
+"""Devices that have failed, per results folder: tasks leave them alone until their entry expires.
 
-``results/quarantine.tsv`` is a journal: rows are only ever added, and the last row of a device
-counts. To clear one is to add a row that has expired already. So tasks on many nodes may write at
-once, and a writer that dies leaves half a line at worst, which readers skip. Standard library only.
+``results/quarantine.tsv`` is a journal: rows are only added, and the last row of a device counts. A
+device is cleared by adding a row that has already expired. So tasks on many nodes may write at
+once, and a writer that dies leaves at worst half a line, which readers skip. Standard library only.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ from shardwise.units import clock
 log = logging.getLogger(__name__)
 
 HOURS = 24.0
-"""How long an entry holds, where the variable SHARDWISE_QUARANTINE_HOURS says nothing else."""
+"""How long an entry holds, unless the variable SHARDWISE_QUARANTINE_HOURS says otherwise."""
 
 _MOST_HOURS, _MOST_BYTES = 24 * 365 * 10.0, 1 << 26
 _WHY_CHARACTERS = 300
@@ -41,7 +41,7 @@ class Entry:
 
     Both are seconds of Unix time. `host` is for people, as a node has other names outside of Slurm
     or in a container; a UUID is unique everywhere.
-    `shard` is the one that it failed on; ``-`` where it failed before any.
+    `shard` is the one that it failed on; ``-`` if it failed before any.
     """
 
     time: float
@@ -71,7 +71,7 @@ def note(
     try:
         _append(results.quarantine, [entry])
     except OSError as error:
-        log.warning("%s could not be noted in %s: %s", entry, results.quarantine, error.strerror)
+        log.warning("%s could not be recorded in %s: %s", entry, results.quarantine, error.strerror)
     return entry
 
 
@@ -137,7 +137,7 @@ def _hours() -> float:
     with suppress(ValueError):
         if (hours := float(text or HOURS)) >= 0:
             return min(hours, _MOST_HOURS)
-    log.warning("SHARDWISE_QUARANTINE_HOURS is %r, not hours: %.0f are taken", text, HOURS)
+    log.warning("SHARDWISE_QUARANTINE_HOURS is %r, not a number of hours; using %.0f", text, HOURS)
     return HOURS
 
 
@@ -192,7 +192,7 @@ def _line(entry: Entry) -> str:
 
 
 def _entry(line: str) -> Entry | None:
-    """A row, where the line is one; anybody may have written there, so nothing of it is trusted."""
+    """A line as a row, or None; anybody may have written there, so nothing in it is trusted."""
     try:
         began, *words, expires = line.split("\t")
         host, uuid, why, shard = words

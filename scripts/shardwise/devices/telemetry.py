@@ -68,7 +68,7 @@ class Recorder:
         return {name: round(seconds[name], _DIGITS) for name in sorted(seconds)} if told else None
 
     def _risen(self, name: str) -> float | None:
-        """By how much a counter has risen; None where a sample lacks it, or it was set back."""
+        """By how much a counter has risen; None if a sample lacks it, or it was set back."""
         values = [value for _, value in self._points(name)]
         if len(values) < max(2, len(self._samples)):
             return None
@@ -90,7 +90,7 @@ def _area(points: _Points) -> float:
 
 
 def _mean_and_max(points: _Points) -> dict[str, float] | None:
-    """The mean over time and the maximum; None where nothing is known."""
+    """The mean over time and the maximum; None if nothing is known."""
     if not points:
         return None
     values, seconds = [value for _, value in points], points[-1][0] - points[0][0]

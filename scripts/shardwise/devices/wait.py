@@ -18,11 +18,11 @@ WAIT_SECONDS = 3600.0
 """How long a task waits while no lease changes hands: large shards take some minutes."""
 
 JOB_WAIT_SECONDS = 300.0
-"""The same in a job of a cluster, which asks for some minutes beside its work, and is killed after
-them without a word in its log."""
+"""The same in a job of a cluster, which asks for some minutes on top of its work, and is then
+killed without a word in its log."""
 
 POLL_SECONDS = 1.0
-"""Pause between two looks at the devices, on average; drawn anew each time, so that tasks that
+"""Average pause between two looks at the devices; drawn at random each time, so that tasks that
 started together do not look together."""
 
 HOLD_SECONDS = 60.0
@@ -57,7 +57,7 @@ def healthy(
 ) -> list[Device]:
     """The devices that are not in quarantine; where all are, hold them for some seconds.
 
-    Raises Quarantined where all still are.
+    Raises Quarantined if all still are.
     """
     end = time.monotonic() + hold
     while True:
@@ -69,7 +69,7 @@ def healthy(
     refuse_if_all(devices, out)
     for device in devices:
         if device.uuid in out:
-            log.info("left out, as in quarantine: %s", out[device.uuid])
+            log.info("left out, being in quarantine: %s", out[device.uuid])
     return left
 
 
@@ -95,7 +95,7 @@ def lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
             if holder is not None and holder.job == job:
                 return False
             if holder is not None or time.monotonic() >= end:
-                log.warning("%s is ours by %s, but %s", device.uuid, grant, _holder(device.uuid))
+                log.warning("%s is granted by %s, but %s", device.uuid, grant, _holder(device.uuid))
                 break
             time.sleep(0.1 * POLL_SECONDS)
     except TryAgain as error:
@@ -110,7 +110,7 @@ def for_free_device(
 ) -> Device:  # fmt: skip
     """Wait until one of some devices could be leased to this process; arguments as in `take`.
 
-    Raises TryAgain where no lease changed hands for too long; it says what keeps the task from each
+    Raises TryAgain if no lease changed hands for too long; it says what keeps the task from each
     device.
     """
     uuids = [device.uuid for device in usable]
@@ -152,7 +152,7 @@ def _holders(uuids: Sequence[str]) -> dict[str, leases.Holder | None]:
 
 
 def obstacle(device: Device, needed: int) -> str | None:
-    """Why a task should not compute on a device, its lease left aside; None where it may."""
+    """Why a task should not compute on a device, its lease left aside; None if it may."""
     if device.mode == "prohibited":
         return "its compute mode prohibits all computing"
     if device.mode.startswith("exclusive") and device.processes:
@@ -164,7 +164,7 @@ def obstacle(device: Device, needed: int) -> str | None:
 
 
 def _situation(uuids: Sequence[str], devices: Sequence[Device], needed: int) -> str:
-    """What keeps a task from each of some devices, for a message; not all may be listed still."""
+    """What keeps a task from each of some devices, for a message; some may no longer be listed."""
     listed = {device.uuid: device for device in devices}
     parts = []
     for uuid in uuids:

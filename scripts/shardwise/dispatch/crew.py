@@ -1,6 +1,6 @@
 """The worker processes of one node, as their parent sees them: started, fed, replaced, ended.
 
-What computes is loaded in the workers alone. They are started by a fork server, a process that has
+Only the workers load the code that computes. They are started by a fork server, a process that has
 loaded NumPy, but never CUDA or MPI: a fork after those breaks silently. When the parent dies,
 however it dies, the workers end at once.
 """
@@ -54,7 +54,7 @@ class _Member:
 
 
 class Crew(AbstractContextManager):
-    """Worker processes, one per device, from `with` to its end.
+    """Worker processes, one per device, from the beginning of `with` to its end.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Crew(AbstractContextManager):
         self._context = multiprocessing.get_context("forkserver")
 
     def __enter__(self) -> "Crew":
-        """Start the workers; none of them is ready yet."""
+        """Start the workers; none is ready yet when this returns."""
         start_fork_server()
         try:
             for worker in range(self._count):
@@ -101,7 +101,7 @@ class Crew(AbstractContextManager):
         self.stop()
 
     def poll(self, timeout: float) -> list[Event]:
-        """What has happened since, in order for each worker; waits for it, so many seconds."""
+        """The events since the last call, in order per worker; waits for some, up to a time."""
         if not self._members:
             time.sleep(timeout)
             return []
@@ -118,7 +118,7 @@ class Crew(AbstractContextManager):
         return [*events, *self._end_hanging(time.monotonic())]
 
     def _end_hanging(self, now: float) -> Iterator[Event]:
-        """Speak of workers that hang, and end those that have hung for too long."""
+        """Report workers that hang, and end those that have hung for too long."""
         workers = {member.process.pid: worker for worker, member in self._members.items()}
         for pid, hang in self._watch.look(workers, now).items():
             member, limit = self._members[workers[pid]], self._watch.limit
@@ -133,7 +133,7 @@ class Crew(AbstractContextManager):
                 )  # fmt: skip
 
     def obey(self, order: Order) -> None:
-        """Do with a worker what its leader says; where it is killed, its device is free at return.
+        """Carry out an order of the leader; if the worker is killed, its device is free at return.
 
         A worker has at most one shard beside the one that it computes.
         """
@@ -154,7 +154,7 @@ class Crew(AbstractContextManager):
             member.pipe.send(shard)
 
     def _retire(self, worker: int) -> None:
-        """Kill a worker; nothing is heard of it any more."""
+        """Kill a worker; it sends no more events."""
         member = self._members.pop(worker, None)
         if member is not None:
             member.process.kill()
@@ -162,7 +162,7 @@ class Crew(AbstractContextManager):
             self._sweep()
 
     def stop(self) -> None:
-        """End all workers: first they are asked to, so that they leave no temporary files."""
+        """End all workers, by asking them first, so that they leave no temporary files."""
         members = list(self._members.values())
         self._members.clear()
         for member in members:
@@ -196,7 +196,7 @@ class Crew(AbstractContextManager):
         self._members[worker] = _Member(process, ours)
 
     def _take(self, worker: int) -> Event:
-        """The next word of a worker, or its death."""
+        """The next event of a worker, or its death."""
         member = self._members[worker]
         try:
             event = member.pipe.recv()
@@ -230,7 +230,7 @@ def _death(member: _Member, worker: int, shard: str | None, reason: str) -> Even
 
 
 def start_fork_server() -> None:
-    """Start the process that all workers are forked from, where it does not run yet."""
+    """Start the process that all workers are forked from, unless it runs already."""
     # Python 3.11 does not tell the fork server where this library lies: it might find another.
     multiprocessing.get_context("forkserver").set_forkserver_preload(["numpy"])
     # Python 3.11.0 gave it a socket without a file, to which any user of the machine could connect.
@@ -238,7 +238,7 @@ def start_fork_server() -> None:
     before = tempfile.tempdir
     if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER:
         tempfile.tempdir = "/tmp"
-    # It must find no module in the present folder, such as a signal.py.
+    # It must not import modules from the working directory, such as a signal.py.
     os.environ.setdefault(_SAFE_PATH, _OURS)
     try:
         forkserver.ensure_running()
@@ -253,7 +253,7 @@ def _forget_safe_path() -> None:
 
 
 def _work(*arguments: Any) -> None:
-    """In the new process: what computes is loaded here."""
+    """In the new process: load the code that computes."""
     _forget_safe_path()  # a user's function may start a Python of its own
     from shardwise.dispatch import worker
 
@@ -261,7 +261,7 @@ def _work(*arguments: Any) -> None:
 
 
 def _gone(member: _Member) -> int | None:
-    """Wait for the end of a process, and give its exit code; None where it does not end."""
+    """Wait for the end of a process, and give its exit code; None if it does not end."""
     process = member.process
     process.join(_EXIT_SECONDS)
     member.pipe.close()

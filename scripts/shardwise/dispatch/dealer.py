@@ -74,7 +74,7 @@ class Dealer:
         return list(load.shards)
 
     def ask(self, worker: Hashable, now: float) -> str | None:
-        """The next shard of a worker, or None where nothing is for it now.
+        """The next shard of a worker, or None if nothing is for it now.
 
         Ask again, for every worker that wants a shard, after each `done`, `again`, `leave` and,
         as a worker may hang, every now and then.

@@ -1,7 +1,7 @@
-"""Decides which worker computes what, and what follows from each failure.
+"""Decides which worker computes what, and what happens after each failure.
 
-It knows neither processes nor pipes: events go in, orders come out. The pool of one node and the
-ranks of several (`mpi.py`) both follow it.
+It knows neither processes nor pipes: events go in, orders come out. Both the pool of one node and
+the ranks of several (`mpi.py`) follow it.
 """
 
 import logging
@@ -20,24 +20,24 @@ from shardwise.plan.plan import Plan
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-"""Pause between two looks at what time alone changes; events are taken as they come."""
+"""Pause between two checks of what only time changes; events are handled as they come."""
 
-_BLAMES = 2  # a device is left out once so many shards have failed on it, with no success between
+_BLAMES = 2  # shards that fail on a device, with no success between, before it is left out
 
 _LAST_BLAMES = 4
-"""The same of the last device: without it nothing is computed, and some shards may be poisonous."""
+"""The same for the last device: without it nothing is computed, and it may be the shards' fault."""
 
-_START_DEATHS = 2  # so many processes of a worker may die in a row before it has a device
+_START_DEATHS = 2  # processes of a worker that may die in a row before it has a device
 
 _NO_DEVICE = "the CPU"
 
 _CODES = {2: InputError, 1: ShardwiseError}
-"""What keeps a worker from beginning, other than that devices are busy."""
+"""What keeps a worker from starting, except for busy devices."""
 
 
 @dataclass
 class _WorkerState:
-    """A worker: its shards in its order, since when it has the first, if it wants one more.
+    """A worker: its shards in order, since when it has had the first, whether it wants another.
 
     It writes the one ``behind``, computes the next, and has begun to read the last.
     """
@@ -75,12 +75,12 @@ class Leader:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to do, nobody to do it, or no time."""
+        """Whether there is nothing left to do, nobody to do it, or no time."""
         return self._tally.ended or not self._workers or (self.late and not self._tally.running)
 
     @property
     def late(self) -> bool:
-        """Whether no shard fits into the run time of this job any more."""
+        """Whether no further shard fits into the run time of this job."""
         return not self._run_time.suffices(1)
 
     def expect(self, worker: Hashable, node: str) -> None:
@@ -88,7 +88,7 @@ class Leader:
         self._workers[worker] = _WorkerState(node)
 
     def act(self, events: Iterable[Event], now: float) -> list[Order]:
-        """What follows from events and from time; to be called now and then without any, too."""
+        """The orders that follow from events and from time; also to be called without events."""
         orders = []
         for event in events:
             worker = self._workers.get(event.worker)
@@ -102,7 +102,7 @@ class Leader:
         Raises
         ------
         ShardwiseError
-            After a line on each shard that failed, and on what kept all workers from going on.
+            After a line on each shard that failed, and on what kept all workers from continuing.
         """
         nobody = self._nobody()
         if nobody:
@@ -165,11 +165,11 @@ class Leader:
         if worker.deaths < _START_DEATHS:
             return self._replace(event, worker, False)
         self._refusals[event.reason] = TryAgain.exit_code
-        self._tally.note(f"a worker on {worker.where} does not live: {event.reason}")
+        self._tally.note(f"a worker on {worker.where} keeps dying: {event.reason}")
         return self._give_up(event.worker)
 
     def _next(self, worker: _WorkerState, ended: str) -> None:
-        """A worker turns to the shard that it was given ahead, or wants one."""
+        """Let a worker turn to the shard that it was given ahead, or want one."""
         worker.shards.remove(ended)
         if worker.computed:
             self._tally.began(worker.computed, str(worker))
@@ -179,7 +179,7 @@ class Leader:
     # What follows.
 
     def _deal(self, now: float) -> list[Order]:
-        """Shards for the workers that want one, those that have none first."""
+        """Assign shards to the workers that want one, first to those that have none."""
         orders = []
         for name, worker in sorted(self._workers.items(), key=lambda item: len(item[1].shards)):
             fits = worker.wants and self._run_time.suffices(len(worker.shards) + 1)
@@ -194,7 +194,7 @@ class Leader:
         return orders
 
     def _replace(self, event: Event, worker: _WorkerState, again: bool) -> list[Order]:
-        """A worker is not to be used any more: a new one takes its place, or its device is out."""
+        """Stop using a worker: replace it, or leave out its device."""
         self._leave(event.worker, worker)
         for shard in worker.shards:
             if shard == event.shard:
@@ -211,13 +211,13 @@ class Leader:
         return [self._restart(event.worker)]
 
     def _leave_out(self, event: Event, worker: _WorkerState, why: str) -> list[Order]:
-        """No worker takes this device any more."""
+        """Let no worker take this device any more."""
         self._left_out[worker.device] = event.reason
         self._tally.note(f"{worker} is left out: {why}")
         return self._give_up(event.worker)
 
     def _return(self, shard: str, again: bool) -> None:
-        """A shard has failed: it waits behind all others, or for ever."""
+        """A shard has failed: let it wait behind all others, or never be tried again."""
         if again:
             self._dealer.again(shard)
         else:
@@ -246,13 +246,13 @@ class Leader:
             worker.joined = False
 
     def _out_of_time(self, error: TryAgain) -> TryAgain:
-        """What to say of shards that are left."""
+        """The error to report for shards that are left."""
         if not self.late or not self._tally.waiting:
             return error
-        return TryAgain(f"the run time of this job is nearly up, the next one goes on: {error}")
+        return TryAgain(f"the run time of this job is nearly up; the next one continues: {error}")
 
     def _nobody(self) -> ShardwiseError | None:
-        """Why shards wait although nothing is done about it."""
+        """Why shards wait and nobody computes them."""
         if self._workers or self._tally.ended:
             return None
         devices_out = [f"{device} ({reason})" for device, reason in self._left_out.items()]
@@ -268,10 +268,10 @@ class Obedient(Protocol):
     """A crew, or those of all ranks as one."""
 
     def poll(self, timeout: float) -> list[Event]:
-        """What has happened since; waits for it, so many seconds."""
+        """The events since the last call; waits for some, up to a time."""
 
     def obey(self, order: Order) -> None:
-        """Do with a worker what its leader says."""
+        """Carry out an order."""
 
 
 def lead(crew: Obedient, leader: Leader, tally: Tally) -> None:

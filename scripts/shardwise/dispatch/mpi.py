@@ -1,8 +1,8 @@
 """Ranks over nodes: each has worker processes of its own, and rank 0 hands out the shards.
 
-Every rank starts the workers of its devices, tells rank 0 what they say, and does with them what
-rank 0 answers. So rank 0 leads all workers as a pool leads those of one node. The workers know
-nothing of MPI, and a rank never computes. Beside `reduce` the only importer of mpi4py, late.
+Every rank starts the workers of its devices, passes their events to rank 0, and carries out its
+orders. So rank 0 leads all workers as a pool leads those of one node. The workers know nothing of
+MPI, and a rank never computes. Except for `reduce` the only importer of mpi4py, when it is needed.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ _SHARE = 0.05
 def ranks(options: Namespace) -> Any:
     """The MPI of a rank, for `cli.run`; in a process that is none yet, start the ranks instead.
 
-    Raises InputError where many more ranks are asked for than there are shards, or places to run.
+    Raises InputError if far more ranks are asked for than there are shards, or places to run.
     """
     if (options.ranks or 0) > rank_limits.ALWAYS and not launch.is_rank():
         shards = len(plans.load(options.plan).shards)
@@ -64,10 +64,10 @@ def ranks(options: Namespace) -> Any:
 def run(comm: Any, plan: Plan, workers: str, retries: int, limits: Limits) -> None:
     """Compute all shards that are missing, over the ranks of a communicator; each rank calls this.
 
-    ``workers`` is ``device`` or ``node``, as :func:`seats.seated` has it; a shard has so many
-    retries after its first try; the memory in ``limits`` is that of all workers of a node together.
-    Raises ShardwiseError on every rank, where a shard is not whole in the end (see `Tally.finish`);
-    TryAgain where another dispatcher works on these results, or no device is left.
+    ``workers`` is ``device`` or ``node``, as in :func:`seats.seated`; ``retries`` are tries after
+    the first of a shard; the memory in ``limits`` is that of all workers of a node together.
+    Raises ShardwiseError on every rank, if a shard is not whole in the end (see `Tally.finish`);
+    TryAgain if another dispatcher works on these results, or no device is left.
     """
     views = _views(comm, plan)
     seats = seated(views, workers)
@@ -95,7 +95,7 @@ def _views(comm: Any, plan: Plan) -> list[View]:
             uuids, barred = [d.uuid for d in choose.candidates()], quarantine.barred(plan.results)
             devices = [uuid for uuid in uuids if uuid not in barred]
             out = [barred[uuid] for uuid in uuids if uuid in barred]
-            trouble = f"left out, as in quarantine: {'; '.join(out)}" if out else None
+            trouble = f"left out, being in quarantine: {'; '.join(out)}" if out else None
             grant = grants.read(os.environ)
             granted = grant is not None and grant.source != "lease"
         except TryAgain as error:
@@ -111,7 +111,7 @@ def _lead(
     wire: "Wire", crew: Crew, seats: Sequence[Seat], plan: Plan, retries: int, run_time: RunTime
 ) -> None:
     """Rank 0: hand out the missing shards until each is whole or has failed for good."""
-    # With signs of life: the others say nothing else before they begin.
+    # This gives signs of life, as the others hear nothing else before they begin.
     shards = list_missing(plan, meanwhile=wire.received)
     log.info("%s", describe(plan, shards))
     if not shards:
@@ -128,7 +128,7 @@ def _lead(
 
 
 def _follow(wire: "Wire", crew: Crew) -> None:
-    """Any other rank: do what rank 0 says until it says how all has ended, and end like it."""
+    """Any other rank: carry out the orders of rank 0 until it reports the end, and end like it."""
     try:
         with ExitStack() as stack:
             code, text = _serve(wire, crew, stack)
@@ -142,7 +142,7 @@ def _follow(wire: "Wire", crew: Crew) -> None:
 
 
 def _serve(wire: "Wire", crew: Crew, stack: ExitStack) -> tuple[int, str]:
-    """Carry words between the workers and rank 0; what it says at the end."""
+    """Pass messages between the workers and rank 0; return what it says at the end."""
     pause, restarts = _Pause(), Counter[int]()  # of the process of each worker
     while True:
         events = crew.poll(pause.seconds())
@@ -181,7 +181,7 @@ class _Crews:
         self._pause = _Pause()
 
     def poll(self, timeout: float) -> list[Event]:
-        """What has happened anywhere since; waits for it, so many seconds."""
+        """The events of all ranks since the last call; waits for some, up to a time."""
         end = time.monotonic() + timeout
         while True:
             left = max(0.0, end - time.monotonic())
@@ -205,7 +205,7 @@ class _Crews:
         return [event] if restarts == self._restarts[event.worker] else []
 
     def obey(self, order: Order) -> None:
-        """Do with a worker what its leader says, or have its rank do it."""
+        """Carry out an order, or have the rank of its worker do so."""
         rank, number = order.worker
         own_order = dataclasses.replace(order, worker=number)
         if not rank:
@@ -224,7 +224,7 @@ def _of_rank(rank: int, event: Event) -> Event:
 def _ending(wire: "Wire") -> Iterator[None]:
     """Rank 0 tells all others how it ends, and waits until their workers have ended, too.
 
-    An error that is nobody's fault but ours goes through: `cli.run` then ends all ranks at once.
+    An unexpected error, a bug, is passed on: `cli.run` then ends all ranks at once.
     """
     code, text, cause = 0, "", None
     try:
@@ -241,17 +241,17 @@ def _ending(wire: "Wire") -> Iterator[None]:
 
 
 class _Pause:
-    """How long to look away from messages: a share of the time since the last one came.
+    """How long to pause between polls for messages: a share of the time since the last one.
 
-    MPI has no wait that leaves the core to others. So tiny shards find their rank awake, and one
-    whose workers compute for long costs next to nothing.
+    MPI cannot wait without keeping a core busy. So with tiny shards a rank is always awake, and a
+    rank whose workers compute for long costs next to nothing.
     """
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
     def again(self) -> None:
-        """Something came, or an answer is on its way."""
+        """Note that a message came, or that an answer is on its way."""
         self._last = time.monotonic()
 
     def seconds(self) -> float:
@@ -263,8 +263,8 @@ class _Pause:
 class Wire:
     """Small messages between rank 0 and the others, as lists that JSON can write.
 
-    None of its calls waits. Both ends give signs of life; a rank that has not heard the other end
-    for the limit in seconds ends all ranks, as nothing else would where a rank hangs.
+    No call waits. Both ends give signs of life; a rank that has heard nothing from the other end
+    for the limit in seconds ends all ranks, as nothing else would if a rank hangs.
     """
 
     def __init__(self, comm: Any, limit: float) -> None:
@@ -276,7 +276,7 @@ class Wire:
         self._last = False
 
     def send(self, to: int, *message: Any) -> None:
-        """Send a message on its way."""
+        """Start to send a message."""
         from mpi4py import MPI
 
         data = json.dumps(message).encode()
@@ -286,7 +286,7 @@ class Wire:
     def tell_all(self, *message: Any, last: bool = False) -> None:
         """Send a message to the other end, from rank 0 to all.
 
-        After the ``last`` one they hear nothing, no sign of life either: a message that nobody
+        After the ``last`` one nothing follows, not even signs of life: a message that nobody
         receives keeps MPI from ending well.
         """
         self._last = last
@@ -312,7 +312,7 @@ class Wire:
         return [(source, message) for source, message in messages if message != ["alive"]]
 
     def _live(self, now: float) -> None:
-        """Give a sign of life, and end all where one is missing."""
+        """Give a sign of life, and end all ranks if one is missing."""
         if now - self._sign_at > self._limit / _SIGNS:
             self._sign_at = now
             if not self._last:

@@ -23,13 +23,13 @@ _OWNERS = {
     "array_task": ("array",),
     "recipe": ("array",),
 }
-"""The ways in which an option means something, where these are not all."""
+"""The ways of dispatch that an option applies to, if not to all."""
 
 
 def check(options: Namespace) -> None:
     """Refuse options that would do nothing.
 
-    Raises InputError with the ways in which the option means something.
+    Raises InputError with the ways that the option applies to.
     """
     for name, ways in _OWNERS.items():
         if getattr(options, name) is not None and options.dispatch not in ways:
@@ -39,7 +39,7 @@ def check(options: Namespace) -> None:
 
 
 def ranks(options: Namespace) -> Any:
-    """mpi4py's ``MPI`` where ranks compute; None for all else, which are single processes."""
+    """mpi4py's ``MPI`` if ranks compute; None for every other way, which is a single process."""
     check(options)
     if options.dispatch != "mpi":
         return None

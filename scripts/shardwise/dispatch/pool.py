@@ -43,7 +43,7 @@ def run(plan: Plan, retries: int, limits: Limits, most: int = 0) -> None:
         leader = Leader(plan, tally, run_time=of_this_job(limits.run_time))
         backend, barred = plan.settings.backend, quarantine.barred(plan.results)
         for device in choose.left_out(backend, barred):
-            tally.note(f"left out, as in quarantine: {device}")
+            tally.note(f"left out, being in quarantine: {device}")
         usable = choose.workers(backend, barred)
         workers = min(usable, most or usable, len(shards))
         limits = limits.shared(workers)

@@ -1,4 +1,4 @@
-"""How long a job may still run, and whether another shard fits into that."""
+"""How long a job may still run, and whether another shard fits into that time."""
 
 import os
 import time
@@ -12,7 +12,7 @@ _SLACK = 1.25
 """How much longer than the longest shard so far another one may take."""
 
 LEAVE_SECONDS = 15.0
-"""What is left of the run time when a job has left: schedulers kill without asking twice."""
+"""The run time to spare when a job ends itself: schedulers kill without asking twice."""
 
 
 class RunTime:
@@ -21,7 +21,7 @@ class RunTime:
     Parameters
     ----------
     end
-        When the scheduler ends the job, as ``clock`` counts; None where it does not.
+        When the scheduler will end the job, by ``clock``; None if it will not.
     clock
         Seconds since 1970.
     """
@@ -31,17 +31,17 @@ class RunTime:
         self._closed = False
 
     def learn(self, seconds: float) -> None:
-        """Take in how long a shard took."""
+        """Note how long a shard took."""
         self._longest = max(self._longest, seconds)
 
     def close(self, *_: int | FrameType | None) -> None:
-        """Let no more shards begin: a scheduler has warned, by a signal, that it ends the job."""
+        """Let no more shards begin: the scheduler has signalled that it will end the job."""
         self._closed = True
 
     def suffices(self, shards: int) -> bool:
-        """Whether one device can still compute so many shards, one after the other.
+        """Whether one device can still compute a number of shards, one after another.
 
-        Of several nobody can say so before the first has ended.
+        For more than one it is False until the first has ended.
         """
         if self._closed:
             return False
@@ -53,12 +53,12 @@ class RunTime:
 
     @property
     def over(self) -> bool:
-        """Whether the scheduler ends the job for its run time, about now."""
+        """Whether the run time is up, so that the scheduler ends the job about now."""
         return self._end is not None and self._clock() + LEAVE_SECONDS >= self._end
 
 
 def of_this_job(asked: float | None) -> RunTime:
-    """The run time of the scheduler's job that this process belongs to; without end elsewhere.
+    """The run time of the job that this process belongs to; unlimited outside a scheduler.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Which devices of its node a rank works with: right under any placement of the ranks.
+"""Which devices of its node a rank works with, under any placement of the ranks.
 
-Ranks that see the same devices share them by their order on the node; where the scheduler shows
-each rank devices of its own, it has those.
+Ranks that see the same devices share them, by their order on the node; if the scheduler shows each
+rank devices of its own, the rank takes those.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,14 @@ from shardwise.errors import TryAgain
 
 @dataclass(frozen=True)
 class View:
-    """What a rank sees of its node: a number that its ranks share, its name, and its devices."""
+    """What a rank sees of its node: a number that all its ranks share, its name and its devices."""
 
     node: int
     host: str
-    # UUIDs of those that it may take, in the node's order; None where it computes on the CPU.
+    # UUIDs of those that it may take, in the node's order; None if it computes on the CPU.
     devices: list[str] | None = None
-    granted: bool = False  # whether a scheduler has granted them, all of them
-    trouble: str | None = None  # why there is none, where there should be
+    granted: bool = False  # whether a scheduler has granted all of them
+    trouble: str | None = None  # why there is none although there should be
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ def seated(views: Sequence[View], workers: str) -> list[Seat]:
     Parameters
     ----------
     workers
-        ``node``: the ranks of a node share all its devices. ``device``: so they do where a
-        scheduler has granted these, as it may place ranks and devices without regard to each other;
-        elsewhere each rank has one worker.
+        ``node``: the ranks of a node share all its devices. ``device``: the same if a scheduler
+        granted the devices, as it may place ranks without regard to them; otherwise each rank has
+        one worker.
 
     Raises
     ------
     TryAgain
-        Where no rank has a device although there is a driver.
+        If no rank has a device although there is a driver.
     """
     on_gpus = any(view.devices for view in views)
     seats = []
@@ -56,7 +56,7 @@ def seated(views: Sequence[View], workers: str) -> list[Seat]:
         alike = [i for i, v in enumerate(views) if (v.node, v.devices) == (view.node, view.devices)]
         place = alike.index(rank)
         if view.devices is None:
-            # Products of NumPy and of a GPU are never summed: nodes without one look on.
+            # Products of NumPy and of a GPU are never summed, so nodes without a GPU stay idle.
             count = int(place == 0 and not on_gpus)
         else:
             count = len(view.devices[place :: len(alike)])
@@ -69,7 +69,7 @@ def seated(views: Sequence[View], workers: str) -> list[Seat]:
 
 
 def shown(views: Sequence[View], seats: Sequence[Seat]) -> Iterator[str]:
-    """How many work where, and which devices have nothing to do, as lines for the log."""
+    """How many workers each node has, and which devices stay idle, as lines for the log."""
     nodes: dict[int, list[int]] = {}
     for rank, view in enumerate(views):
         nodes.setdefault(view.node, []).append(rank)

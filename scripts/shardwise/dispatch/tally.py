@@ -26,22 +26,22 @@ DEFAULT_RETRIES = 2
 """Tries after the first of one shard."""
 
 LINE_SECONDS, LONGEST_LINE_SECONDS = 5.0, 60.0
-"""Between two lines of the report, at first and at most: a night must not fill a log with them."""
+"""Between two lines of the report, at first and at most; a long night must not fill the log."""
 
 NOTE_SECONDS = 60.0
 
 _FINAL = {1: ShardwiseError, 2: InputError, 3: IntegrityError}
-"""Codes that another try would give again, and the error that the whole then ends with."""
+"""Codes that another try would give again, and the error that the dispatch then ends with."""
 
 _MOST_BYTES = 65536
 
 
 class Tally:
-    """Counts the shards of one dispatch and says how far it is.
+    """Counts the shards of one dispatch and reports its progress.
 
-    ``running`` maps shards under way to where that is, ``whole`` are those that this dispatch has
-    finished, and ``lost`` maps those that have failed for good to the exit code (None: killed,
-    lost) and the reason.
+    ``running`` maps shards in progress to the place where they are computed, ``whole`` holds those
+    that this dispatch has finished, and ``lost`` maps those that have failed for good to the exit
+    code (None: killed, lost) and the reason.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Tally:
     retries
         Tries after the first of one shard.
     clock
-        Seconds that only grow.
+        Monotonic seconds.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Tally:
 
     @property
     def waiting(self) -> list[str]:
-        """Shards that nobody computes, those that failed behind the others."""
+        """Shards that nobody computes; those that failed come last."""
         return list(self._waiting)
 
     @property
@@ -82,25 +82,25 @@ class Tally:
         return not self._waiting and not self.running
 
     def began(self, shard: str, where: str) -> None:
-        """A shard is being computed, somewhere."""
+        """Note that a shard is being computed, and where."""
         self._waiting.pop(shard, None)
         self.running[shard] = where
 
     def back(self, shard: str) -> None:
-        """A shard waits again through no failure of its own; this counts as no try."""
+        """Let a shard wait again, through no fault of its own; this does not count as a try."""
         self._leave(shard)
         self._waiting[shard] = None
 
     def done(self, shard: str) -> None:
-        """A shard has its product and its receipt."""
+        """Note that a shard has its product and its receipt."""
         self._leave(shard)
         self.whole.add(shard)
 
     def failed(self, shard: str, code: int | None, reason: str) -> bool:
-        """A try of a shard has failed; returns whether the shard waits for another try.
+        """Note that a try of a shard has failed; return whether the shard waits for another try.
 
         The reason is written into the shard's own log. ``code`` is the exit code of the try, or
-        None where it was killed or lost; after 1, 2 or 3 there is no other try.
+        None if it was killed or lost; after 1, 2 or 3 there is no other try.
         """
         reason = " ".join(reason.splitlines()) or "it gave no reason"
         self._leave(shard)
@@ -123,7 +123,7 @@ class Tally:
         self.lost.pop(shard, None)
 
     def report(self) -> None:
-        """Log how far it is: at most a line in some seconds, but failures and the end at once."""
+        """Log the progress, every few seconds at most, but failures and the end at once."""
         now, text = self._clock(), self._line()
         if text == self._said:
             return
@@ -146,10 +146,10 @@ class Tally:
             log.warning("%s", text)
 
     def finish(self) -> None:
-        """Return where all shards are whole.
+        """Return if all shards are whole; else log each shard that failed, and raise.
 
-        After a line on each shard that failed, the first of these that any of them ended with is
-        raised: IntegrityError, InputError, ShardwiseError, TryAgain.
+        What is raised is the first of these that any shard ended with: IntegrityError, InputError,
+        ShardwiseError, TryAgain.
         """
         self.report()
         left = len(self._waiting) + len(self.running)
@@ -170,7 +170,7 @@ class Tally:
 def holding(results: Results) -> Iterator[None]:
     """Be the only dispatcher on these results.
 
-    Raises TryAgain where another one is at work, with what it said of itself.
+    Raises TryAgain if another one is at work, with what that one wrote about itself.
     """
     path, who = results.dispatching, ""
     with contextlib.suppress(OSError):
@@ -180,7 +180,7 @@ def holding(results: Results) -> Iterator[None]:
         job = host.job(os.environ)
         words = f"process {os.getpid()} on {socket.gethostname()} since {clock(time.time())}"
         words += f", {job}" if job else ""
-        # The lock is what counts: a full disk costs the signature, nothing else.
+        # Only the lock counts: if the disk is full, nothing but this note is lost.
         with contextlib.suppress(OSError):
             file.truncate(0)
             file.write(f"{words} ({shlex.join(sys.argv)})\n".encode(errors="replace"))

@@ -1,8 +1,8 @@
-"""A worker process: one device, to its end, and shards through it as they are assigned.
+"""A worker process: it keeps one device, and computes the shards that it is assigned.
 
-It talks to its parent by one pipe: ids of shards come in, events go out. Where the pipe closes the
-parent is dead, and the worker ends at once. One thread computes; meanwhile another one begins to
-read the next shard, and a third one writes what is left of the last. It never imports mpi4py.
+It talks to its parent through one pipe: ids of shards come in, events go out. If the pipe closes,
+the parent is dead, and the worker ends at once. One thread computes; meanwhile another one begins
+to read the next shard, and a third one writes the rest of the last. It never imports mpi4py.
 """
 
 import contextlib
@@ -41,20 +41,20 @@ def main(
     pipe: Connection, worker: int, plan_path: str, limits: Limits, choice: choose.Choice
 ) -> None:
     """Work until the parent says otherwise: by SIGTERM, or by its death."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent's matter
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal: the parent handles it
     signal.signal(signal.SIGTERM, errors.terminate)
     try:
         _work(_ParentPipe(pipe, worker), plan_path, limits, choice)
-        threading.Event().wait()  # whoever cannot go on has said so: the parent ends it
+        threading.Event().wait()  # it has said that it cannot continue: the parent ends it
     except errors.Terminated:
         logging.shutdown()
         _exit(128 + signal.SIGTERM)
 
 
 def _exit(code: int) -> NoReturn:
-    """End at once: what was begun ahead must not hold up the end."""
+    """End at once; shards that were begun ahead must not delay it."""
     commit.abandon()
-    contain.sweep()  # it has children only where a user's function has left some
+    contain.sweep()  # it has children only if a user's function has left some
     os._exit(code)
 
 
@@ -72,21 +72,21 @@ def _work(parent: "_ParentPipe", plan_path: str, limits: Limits, choice: choose.
 
 
 class Feed(Protocol):
-    """What assigns shards, and hears of events: the parent, or the claims of an array's task.
+    """What assigns shards and receives events: the parent, or the claims of an array task.
 
-    None stands behind the last shard.
+    None follows the last shard.
     """
 
     assigned: "SimpleQueue[str | None]"
 
     def send(self, kind: str, shard: str | None = None, **facts: Any) -> None:
-        """Tell of an event, as `Event` has it."""
+        """Report an event, with the fields of `Event`."""
 
 
 def compute(
     plan: Plan, feed: Feed, logs: "Logs", limits: Limits, choice: choose.Choice | None = None
 ) -> None:
-    """Take a device, and shards through it until the device fails or the feed ends."""
+    """Take a device, and compute shards on it until the device fails or the feed ends."""
     if plan.function:  # it may do anything to this process
         plan = plan.anchored(Path.cwd())
         contain.adopt()
@@ -97,14 +97,14 @@ def compute(
 
 
 class _ParentPipe:
-    """The pipe to the parent: threads may send at the same time, one listens."""
+    """The pipe to the parent: several threads may send, one listens."""
 
     def __init__(self, pipe: Connection, worker: int) -> None:
         self._pipe, self._worker, self._lock = pipe, worker, threading.Lock()
         self.assigned: SimpleQueue[str | None] = SimpleQueue()
 
     def listen(self) -> None:
-        """Take in what comes, to the end of the parent, which ends this process."""
+        """Receive assignments until the parent ends, which ends this process."""
         while True:
             try:
                 self.assigned.put(self._pipe.recv())
@@ -118,7 +118,7 @@ class _ParentPipe:
 
 
 class _ShardLoop:
-    """Computes one shard, while other threads begin with the next and finish the one before.
+    """Computes one shard, while other threads begin the next and finish the one before.
 
     Parameters
     ----------

@@ -82,7 +82,7 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a program printed, and its exit code; None where it gave none in time."""
+    """What a program printed, and its exit code; None if it gave none in time."""
 
     code: int | None
     out: str

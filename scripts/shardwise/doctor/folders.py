@@ -1,6 +1,6 @@
 """The results folder: its file system, and the devices that are in quarantine for it.
 
-Whether it can be written, and has room, a dry run says, which knows how much it takes.
+Whether it can be written to and has room, only a dry run can say, as it knows the size.
 """
 
 import os
@@ -21,16 +21,16 @@ CAVEATS = {
     "nfs": "other nodes may see a finished file a minute later (latency-wait in the profiles)",
     "lustre": "large files read fastest when striped: lfs setstripe -c -1 on the results folder",
     "fuse": "a file system in user space: what it promises depends on the program behind it",
-    "tmpfs": "it lies in memory: gone after a reboot",
+    "tmpfs": "it is in memory: gone after a reboot",
     "overlay": "a layer of a container: gone with the container",
 }
-"""What to know of a file system whose type begins like this."""
+"""What to know about a file system whose type begins like this."""
 
 _OF_THIS_MACHINE = {"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay"}
 
 
 def findings(results: Path) -> Iterator[Finding]:
-    """What the folder lies on, and the quarantine."""
+    """The disk that the folder is on, and the quarantine."""
     path = results.absolute()
     folder = next(p for p in (path, *path.parents) if os.path.lexists(p))
     if not folder.is_dir():
@@ -59,7 +59,7 @@ def mount(folder: Path, mounts: Iterable[Any]) -> Any:
 
 
 def place(results: Path, folder: Path, disk: Any, cluster: bool) -> Finding:
-    """What is known of the disk under a folder, which may not be made yet."""
+    """What is known about the disk of a folder, which may not exist yet."""
     where = str(folder) if folder == results.absolute() else f"{results} (not made yet)"
     facts = {"path": str(results.absolute()), "folder": str(folder)}
     caveat = next((text for name, text in CAVEATS.items() if disk.fstype.startswith(name)), "")

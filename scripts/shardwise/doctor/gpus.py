@@ -62,9 +62,9 @@ def installed() -> dict[str, str]:
 
 
 def findings(deadline: Deadline, backend: str = "auto") -> Iterator[Finding]:
-    """All about GPUs; where the config wants NumPy, nothing."""
+    """All about GPUs; nothing if the config asks for NumPy."""
     if backend == "numpy":
-        yield note("backend", "numpy, as the config says: devices are not used or looked at")
+        yield note("backend", "numpy, as the config says: devices are neither used nor checked")
         return
     cuda = choose.driver_cuda_version()
     cupy = _cupy(installed(), cuda, backend)
@@ -110,12 +110,12 @@ def _cupy(packages: dict[str, str], driver: int | None, backend: str) -> Finding
     if driver is None:
         wanted = f"where jobs run on GPUs: {host.install(12)} (or 13, as the driver of the nodes)"
         level, cure = NOTE, wanted if backend == "cupy" and not packages else ""
-        text = f"{shown}; whether it fits, the nodes' driver decides" if shown else "not installed"
+        text = f"{shown}; it has to fit the driver of the nodes" if shown else "not installed"
     elif not fitting:
         text = f"cupy needs a driver for CUDA {choose.CUDA_MAJORS[0]} or newer"
         cure = "ask the admin for a newer driver, or set backend: numpy"
     elif len(packages) > 1:
-        text = f"several are installed, in each other's way: {shown}"
+        text = f"several are installed and conflict: {shown}"
     elif built is None:
         text, cure = "not installed", host.install(fitting[-1])
     elif built[1] and int(built[1]) not in fitting:
@@ -158,14 +158,14 @@ def _devices(present: Sequence[Device], deadline: Deadline, computes: bool) -> I
         yield replace(found, facts={**found.facts, "usable": found.level == OK})
         yield from _held(device, leased[device.uuid])
     if ours and computes:
-        # A single granted device that was tried has said what is wrong: nothing waits for it.
+        # A single granted device that was tried has reported what is wrong; no task waits for it.
         yield _leases(free, len(ours), alone and bool(tried))
 
 
 def _hindrance(
     device: Device, lease: Holder | None, ours: bool, alone: bool, computes: bool
 ) -> str | None:
-    """Why no product is tried on a device; None where one is."""
+    """Why no product is tried on a device; None if one is."""
     if not computes:
         return "cupy does not work here"
     if not ours:
@@ -190,7 +190,7 @@ def _leases(free: int, count: int, alone: bool) -> Finding:
 
 
 def _device(device: Device, answer: Reply | None, hindrance: str | None) -> Finding:
-    """The device itself, and how the product on it went, or why there was none."""
+    """The device itself, and the outcome of the product on it, or why there was none."""
     name = _name(device)
     text = (
         f"{device.name}, {human_bytes(device.free)} free of {human_bytes(device.memory)}, "
@@ -210,7 +210,7 @@ def _device(device: Device, answer: Reply | None, hindrance: str | None) -> Find
         return ok(name, f"{text}: computes", **facts)
     if answer.code is None:
         text = f"{text}: a small product hangs (or cupy, on a slow disk, takes long to import)"
-        cure = "try again with --time-limit 60; where it lasts, ask the admin for a reset"
+        cure = "try again with --time-limit 60; if it persists, ask the admin for a reset"
         return fault(name, text, cure, code=75, **facts)
     if "cuda" not in result:
         text = f"cupy cannot be used: {answer.reason}"
@@ -222,7 +222,7 @@ def _device(device: Device, answer: Reply | None, hindrance: str | None) -> Find
 
 
 def describe(pid: int) -> dict[str, Any] | None:
-    """A process as people name it; None where it is not visible: ended, or of another container."""
+    """A process as people name it; None if not visible: ended, or of another container."""
     wanted = ["ppid", "username", "create_time", "status", "cmdline", "name"]
     try:
         found = psutil.Process(pid).as_dict(wanted, ad_value="")
@@ -242,7 +242,7 @@ def _name(device: Device) -> str:
 
 
 def _held(device: Device, lease: Holder | None) -> Iterator[Finding]:
-    """The lease of a task, the processes on a device, and the memory that none of them has."""
+    """The lease of a task, the processes on a device, and the memory that none of them uses."""
     if lease:
         yield note(_name(device), f"leased to {lease}", uuid=device.uuid, lease=True, **vars(lease))
     listed = {process.pid: process for process in (*device.others, *device.processes)}

@@ -19,9 +19,9 @@ Which = Callable[[str], str | None]
 
 
 def _silent(scheduler: str, answer: Reply) -> Finding:
-    """A scheduler whose commands are here, and that does not answer: jobs of this machine run."""
-    text = f"does not answer: {answer.reason}; jobs on this machine (profiles/local) need none"
-    cure = "try again before you submit, from a login node; where it lasts, ask your site"
+    """A scheduler that is here but does not answer; jobs on this machine alone still run."""
+    text = f"does not answer: {answer.reason}; jobs on this machine (profiles/local) do not need it"
+    cure = "try again before you submit, from a login node; if it persists, ask your site"
     return note(scheduler, text, cure, present=True, answers=False)
 
 
@@ -69,7 +69,7 @@ def grid_engine(
 ) -> Iterator[Finding]:
     """Whether Grid Engine is here and answers; GPU complexes.
 
-    Whether it knows what the profile asks for, a run finds out before its first job.
+    Before its first job a run itself checks whether Grid Engine knows what the profile asks for.
     """
     if which("qsub") is None:
         yield note("grid engine", "none here: qsub is not on PATH", present=False)
@@ -88,7 +88,7 @@ def grid_engine(
         named = "; ".join(f"{name} ({kind}, {how})" for name, (kind, how) in complexes.items())
         yield ok("gpus", named, complexes=complexes)
     else:
-        text = "no complex has gpu or cuda in its name: it cannot give GPUs to jobs"
+        text = "no complex has gpu or cuda in its name, so it cannot give GPUs to jobs"
         cure = f"ask your site what its GPU jobs ask for; name it in the line uge_gpu of {_PROFILE}"
         yield note("gpus", text, cure, complexes={})
     if "JOB_ID" not in os.environ:

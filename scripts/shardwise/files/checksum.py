@@ -60,10 +60,10 @@ class PieceChecksum:
         self._lock = threading.Lock()
 
     def update(self, offset: int, views: Iterable[np.ndarray | memoryview]) -> None:
-        """Take bytes that begin at byte ``offset`` of the elements and follow each other.
+        """Take consecutive bytes, from byte ``offset`` of the elements on.
 
-        All that follows what has come of its piece is hashed where it lies, at once. A fragment
-        from further on is copied, and waits until what lies before it has come.
+        Bytes that continue their piece are hashed in place, at once. A fragment from further on
+        is copied, and waits until the bytes before it have come.
         """
         for view in views:
             raw = memoryview(view)

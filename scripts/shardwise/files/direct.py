@@ -342,7 +342,7 @@ def settle(futures: Sequence[Future[Any]]) -> None:
 
 
 def _unless_refused(call: Callable[..., int], *arguments: Any) -> int | None:
-    """What a direct read or write returns; None where the file system has no such thing."""
+    """What a direct read or write returns; None if the file system has no such thing."""
     try:
         return call(*arguments)
     except OSError as error:
@@ -352,7 +352,7 @@ def _unless_refused(call: Callable[..., int], *arguments: Any) -> int | None:
 
 
 def open_direct(path: str, flags: int) -> int | None:
-    """A descriptor for direct I/O, or None where the file system has none."""
+    """A descriptor for direct I/O, or None if the file system has none."""
     try:
         return os.open(path, flags | os.O_DIRECT)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What lies under a name that the user has given. Standard library only."""
+"""What is found under a name that the user has given. Standard library only."""
 
 import errno
 import os
@@ -11,9 +11,9 @@ from shardwise.errors import InputError
 
 
 def mode_of(path: Path) -> int | None:
-    """The mode of a file or folder, links followed; None where there is none.
+    """The mode of a file or folder, links followed; None if there is none.
 
-    Raises OSError where nobody can tell: a link that leads to itself, or a folder that is closed.
+    Raises OSError if nobody can tell: a link that leads to itself, or a folder that is closed.
     """
     try:
         return os.stat(path).st_mode
@@ -69,7 +69,7 @@ def matches(pattern: str) -> list[Path]:
 
 
 def _folders(top: Path) -> list[Path]:
-    """A folder and all below it, not by way of links; nothing where there is no folder."""
+    """A folder and all below it, without following links; nothing if there is no folder."""
     folders = [top] if _is_folder(top) else []
     for folder in folders:  # which grows meanwhile
         with os.scandir(folder) as entries:

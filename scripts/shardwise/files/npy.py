@@ -76,7 +76,7 @@ def read_header(path: Path) -> Header:
 
 
 def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
-    """As :func:`read_header`, with the file's status; OSError where it cannot be read."""
+    """As :func:`read_header`, with the file's status; OSError if it cannot be read."""
     refuse_special(path)
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
@@ -154,7 +154,7 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
 
 
 def checked_descr(descr: object, path: Path) -> str:
-    """An element type as NumPy writes it; InputError where it is no type of numbers."""
+    """An element type as NumPy writes it; InputError if it is no type of numbers."""
     if not isinstance(descr, str):
         raise InputError(f"{path} has a structured dtype; allowed are {ALLOWED}")
     match = re.fullmatch(r"([<>|=])?([a-zA-Z])(\d{0,9})(\[\w+\])?", descr)
@@ -241,7 +241,7 @@ class StackWriter(AbstractContextManager["StackWriter"]):
     """Writes a ``.npy`` file of a shape known in advance, at most; hashes the elements on the way.
 
     The elements begin at byte :data:`DATA_OFFSET`, so that they can be read and written around the
-    page cache. The whole file is given its place on the disk at once: TryAgain where it has none.
+    page cache. The whole file is given its place on the disk at once: TryAgain if it has none.
 
     Parameters
     ----------

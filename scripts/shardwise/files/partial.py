@@ -15,18 +15,18 @@ _LEFT_OPEN = re.compile(r"\.nfs[0-9a-f]+")
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a ``partial/`` in which anything lies that no reduce wrote."""
+    """Refuse a ``partial/`` that holds anything that no reduce wrote."""
     strange = [path for path in _entries(folder) if not _written(path)]
     if strange:
         more = f", and {len(strange) - 1} more" if len(strange) > 1 else ""
         raise InputError(
             f"{strange[0]}{more}: no reduce of ours writes this; move it out of {folder}, which is "
-            "removed when the sum is there"
+            "removed once the sum is there"
         )
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder; nothing where there is none."""
+    """The content of a folder; nothing if there is no folder."""
     try:
         return sorted(path for path in folder.iterdir() if not _LEFT_OPEN.fullmatch(path.name))
     except FileNotFoundError:

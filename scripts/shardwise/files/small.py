@@ -38,7 +38,7 @@ def has_own_digest(raw: bytes) -> bool:
 def refuse_special(path: Path, key: str = "") -> None:
     """Refuse what is no regular file, before it is opened: a pipe would be waited for for ever.
 
-    The message begins with ``key``, such as ``input: ``. Raises OSError where nothing has this
+    The message begins with ``key``, such as ``input: ``. Raises OSError if nothing has this
     name.
     """
     mode = os.stat(path).st_mode
@@ -53,10 +53,10 @@ def refuse_special(path: Path, key: str = "") -> None:
 def read(
     path: Path | str, most: int = MOST_BYTES, *, follow: bool = True, end: bool = False
 ) -> bytes | None:
-    """The bytes of a file; None where it is gone. A pipe in its place is not waited for.
+    """The bytes of a file; None if it is gone. A pipe in its place is not waited for.
 
     Such a file has ``most`` bytes at most; with ``end`` the last ones of a larger one are read. A
-    link may stand for it where ``follow`` says so. Raises IntegrityError where it is no file, is
+    link may stand for it where ``follow`` says so. Raises IntegrityError if it is no file, is
     too large, or cannot be read.
     """
     try:
@@ -75,7 +75,7 @@ class opened:  # noqa: N801 - used as a function
     """The descriptor and the facts of a file to be read, which need not be one: nothing waits.
 
     A class and no generator, and no file object: of a million files, that takes half of the time.
-    Raises IntegrityError where it is no file, OSError where it cannot be opened.
+    Raises IntegrityError if it is no file, OSError if it cannot be opened.
     """
 
     def __init__(self, path: Path | str, *, follow: bool = True) -> None:
@@ -96,7 +96,7 @@ class opened:  # noqa: N801 - used as a function
 
 
 def read_json(path: Path) -> Any:
-    """What a file of JSON says; None where nothing can be made of it."""
+    """What a file of JSON says; None if nothing can be made of it."""
     try:
         return json.loads(read(path) or b"null")
     except (IntegrityError, ValueError, RecursionError):
@@ -113,7 +113,7 @@ def write_cache(path: Path, value: Any) -> None:
 
 
 def read_cache(path: Path | None) -> Any:
-    """What a file of a cache holds; None where there is none, or it is not as it was written."""
+    """What a file of a cache holds; None if there is none, or it is not as it was written."""
     try:
         digest, _, raw = path.read_bytes().partition(b"\n") if path else (b"", b"", b"")
     except OSError:

@@ -1,7 +1,7 @@
-"""The batches: the memory they lie in, the way of each through it, and what is said of a shard's.
+"""The batches: their memory, the way of each through it, and what is reported for a shard.
 
-What is done with the matrices is an operation (operation.py), what becomes of the products a sink
-(sinks.py); the plan says which.
+An operation (operation.py) says what is done with the matrices, a sink (sinks.py) what becomes of
+the products; the plan chooses both.
 """
 
 from collections import deque
@@ -213,7 +213,7 @@ class ShardChecks:
 
 
 def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
-    """Refuse matrices of which not one fits `total` bytes; None where nobody knows how many.
+    """Refuse matrices of which not one fits `total` bytes; None if nobody knows how many.
 
     Raises
     ------

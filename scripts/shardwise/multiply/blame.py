@@ -77,16 +77,16 @@ def device_failure(
 
 @contextmanager
 def input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
-    """Say where in the user's own files the matrix lies that a batch is refused for.
+    """Say where in the user's own files the matrix is for which a batch is refused.
 
     Raises
     ------
     InputError
         With file, row and column.
     IntegrityError
-        Where these files are finite: their copy is damaged.
+        If these files are finite: then their copy is damaged.
     WrongInput
-        The same where there is no copy.
+        The same if there is no copy.
     """
     try:
         yield
@@ -99,7 +99,7 @@ def _with_place(plan: Plan, shard: Shard, inputs: InputFiles, error: BadMatrix) 
     where = nonfinite.files_of(plan, "right" if key == "right" else "input", start, stop)
     if key == "product":
         return InputError(f"{error.what} ({where}); {error.cure}")
-    with suppress(OSError, IntegrityError):  # the files need not be there any more
+    with suppress(OSError, IntegrityError):  # the files may be gone by now
         place = nonfinite.find(plan, key, start, stop, inputs)
         if place is None:
             return _finite_in_file(plan, shard, error)

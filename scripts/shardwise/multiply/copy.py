@@ -70,7 +70,7 @@ class Copy:
 
 
 def existing_copy(plan: Plan, shard: Shard) -> Copy | None:
-    """What the receipt of a shard's copy says; None where this plan has no whole copy."""
+    """What the receipt of a shard's copy says; None if this plan has no whole copy."""
     try:
         receipt = judge.check_copy(plan, shard.shard)
         reference = witness.read_reference(receipt, plan.problem, factors_digest(plan))
@@ -97,7 +97,7 @@ def factors_digest(plan: Plan) -> str:
 def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> references.Reference | None:
     """Who takes the CPU's own number of a shard's matrices, or of one in ``every``, in one pass.
 
-    None where nothing is proven, or where each matrix has a B of its own: that is not read with A.
+    None if nothing is proven, or where each matrix has a B of its own: that is not read with A.
     """
     problem = plan.problem
     provable = plan.settings.verify and problem.result is None
@@ -123,7 +123,7 @@ def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: st
 
 
 def _witness(plan: Plan, reference: references.Reference | None) -> dict[str, Any] | None:
-    """What the receipt of a copy says of its matrices; None where nothing can be said."""
+    """What the receipt of a copy says of its matrices; None if nothing can be said."""
     if reference is None:
         return None
     total = reference.total()
@@ -140,14 +140,14 @@ def _copy(
     plan: Plan, shard: Shard, lane: Lane, slabs: int, reference: references.Reference | None,
     watch: Stopwatch, sweep: bool,
 ) -> ArrayFile:  # fmt: skip
-    """Commit a copy made through so many slabs: one is read while another is hashed and written."""
+    """Commit a copy, made through ``slabs``: one is read while another is hashed and written."""
     path, first = plan.results.shard(shard.shard), shard.start * plan.problem.matrix_bytes
     shape = (shard.stop - shard.start, *plan.problem.left)
     stack = StackReader(plan.sources_of(shard.start, shard.stop), plan.problem.left, plan.dtype)
     size = min(pieces.slab_bytes(plan.problem.item), shard.bytes)
     buffers: SimpleQueue[np.ndarray] = SimpleQueue()
     for _ in range(memory.slabs(shard.bytes, slabs)):
-        # A page before the bytes, so that they can be moved to where direct writes need them.
+        # A spare page lets the bytes move to where direct writes need them.
         buffers.put(lane.slab(direct.PAGE + size + SPARE_BYTES))
 
     def copy_slab(offset: int) -> None:

@@ -101,8 +101,8 @@ class ShardJob:
     def begin(self) -> Self:
         """Open the input and begin to read; a copy of the shard that is missing is made first.
 
-        `run` does so where nobody has. Another thread may still run the job before: once that has
-        read its last byte, and where copies of shards are made has also released its slabs.
+        `run` does so if nobody has. Another thread may still run the previous job, but that must
+        have read its last byte and, if copies of shards are made, have released its slabs.
         """
         session, plan, shard = self._session, self._plan, self.shard
         with session.blame(shard.shard):
@@ -116,7 +116,7 @@ class ShardJob:
         return self
 
     def release(self) -> None:
-        """Wait until no slab is held any more: a copy of the next shard can be made."""
+        """Wait until no slab is held any more, so that the next shard can be copied."""
         self._reading.release()
 
     def _copied(self, slabs: int) -> copy.Copy:

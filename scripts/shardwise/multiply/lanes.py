@@ -21,21 +21,21 @@ from shardwise.units import human_bytes
 
 
 class Mark(Protocol):
-    """A point on a track, for who has to know when the track has come there."""
+    """A point on a track, for callers that need to know when the track gets there."""
 
     def wait(self) -> Span:
-        """Wait until it is done; when it was under way, by `time.perf_counter`."""
+        """Wait until it is done; return when it was in progress, by `time.perf_counter`."""
 
 
 class _Slabs:
-    """Host memory of a lane, in pieces that are taken once and used many times."""
+    """Host memory of a lane, in pieces that are allocated once and used many times."""
 
     def __init__(self) -> None:
         self._spare: list[np.ndarray] = []
         self._lock = threading.Lock()
 
     def slab(self, nbytes: int) -> np.ndarray:
-        """Host memory to read into or write from: so many bytes or more, from a page on."""
+        """Host memory to read into or write from: ``nbytes`` or more, beginning at a page."""
         with self._lock:
             for i, slab in enumerate(self._spare):
                 if slab.nbytes >= nbytes:
@@ -45,7 +45,7 @@ class _Slabs:
         return self._new_slab(nbytes)
 
     def keep(self, slab: np.ndarray) -> None:
-        """Take a slab back for the next who asks; no copy from or to it is under way."""
+        """Take a slab back for the next caller; no copy from or to it may be in progress."""
         with self._lock:
             self._spare.append(slab)
 
@@ -54,7 +54,7 @@ class _Slabs:
 
 
 class HostLane(_Slabs):
-    """NumPy: the slabs and the batches both lie in host memory."""
+    """NumPy: both slabs and batches are in host memory."""
 
     xp = np
     memory_errors = (MemoryError,)
@@ -69,7 +69,7 @@ class HostLane(_Slabs):
         """Give back memory that is no longer used."""
 
     def free(self) -> str:
-        """How much memory there is, in words."""
+        """How much memory there is, as text."""
         return "this machine has less"
 
     def total(self) -> int:
@@ -249,4 +249,4 @@ class _CudaMark:
 
 
 Lane = HostLane | CudaLane
-"""What :class:`HostLane` says of each method holds for both."""
+"""What :class:`HostLane` says about each method holds for both."""

@@ -71,7 +71,7 @@ class AtWork(AbstractContextManager):
         self._words.put(_SAMPLED)
 
     def telemetry(self) -> dict[str, Any] | None:
-        """What the receipt says of the device, once `release` was called; None where unknown."""
+        """What the receipt says of the device, once `release` was called; None if unknown."""
         if self._recorder is None:
             return None
         if not self._sampled.wait(_PATIENCE):

@@ -1,7 +1,7 @@
 """The pipeline: slabs of bytes from files into batches, and from batches into a file.
 
-Reads, uploads, work, downloads and writes of different slabs go on side by side. The number of
-slabs is fixed before, so memory is too: whoever is ahead waits for a slab.
+Reads, uploads, work, downloads and writes of different slabs overlap. The number of slabs is fixed
+beforehand, and so is the memory: a stage that is ahead waits for a slab.
 """
 
 import threading
@@ -29,27 +29,27 @@ class _Piece(NamedTuple):
 
     low: int
     high: int
-    views: "Future[list[np.ndarray]]"  # where they were read to
+    views: "Future[list[np.ndarray]]"  # where they are in the slab
     marks: "Future[list[tuple[Mark, int]]]"  # all copies of them, and the bytes of each
 
 
 class Feed:
     """Bytes ``run`` of a stack on their way from files into batches, once `start` was called.
 
-    Each slab has a thread, which reads the next piece that nobody has claimed as soon as the slab
-    is free. The pieces are handed on in the order of the file.
+    Each slab has a thread, which reads the next unclaimed piece as soon as the slab is free. The
+    pieces are handed on in the order of the file.
 
     Parameters
     ----------
     slabs
-        How many of them, at most.
+        The most slabs of this feed.
     room
         Has a place for each slab there may be at once, of this run and of the one before; no fewer
         than ``slabs``.
     checksum
         Takes the bytes as they are read.
     witness
-        Takes them once they were handed on.
+        Takes the bytes once they were handed on.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class Feed:
         self._marks: list[tuple[Mark, int]] = []
 
     def start(self) -> None:
-        """Begin to read, as soon as there is room for slabs; from here on `close` is needed."""
+        """Begin to read as soon as there is room for slabs; after this, `close` is needed."""
         self._readers = [self._pool.submit(self._read_on) for _ in range(self._slabs)]
 
     def settle(self) -> None:
-        """Wait until all bytes were copied and witnessed, and the slabs given back to the lane."""
+        """Wait until all bytes are copied and witnessed, and the slabs are back with the lane."""
         for reader in self._readers:
             reader.result()
 
     def close(self) -> None:
-        """End what still reads or waits, and give all slabs back; no copy is under way."""
+        """Stop all reading and waiting, and give all slabs back; no copy may be in progress."""
         with self._claiming:
             self._unclaimed = iter(())
         while not self._claimed.empty():
@@ -104,12 +104,12 @@ class Feed:
                 self._piece.marks.set_result(self._marks)
 
     def _next(self) -> list[np.ndarray]:
-        """Where the next piece was read to; an error of the thread that read it, or of another."""
+        """The views of the next piece; raises the error of a thread that reads."""
         self._piece = self._claimed.get()
         return self._piece.views.result()
 
     def _claim(self) -> _Piece | None:
-        """The next piece, to be read by who calls; None where there is no more."""
+        """The next piece, which the caller then reads; None if there is none."""
         with self._claiming:
             low = next(self._unclaimed, None)
             if low is None:
@@ -141,7 +141,7 @@ class Feed:
                         self._watch.note("upload", mark.wait(), nbytes)
                     piece = self._claim()
             except BaseException as error:
-                if piece is None or piece.views.done():  # who asks for the next bytes is told
+                if piece is None or piece.views.done():  # else the caller of `_next` would wait
                     self._claimed.put(piece := _Piece(0, 0, Future(), Future()))
                 piece.views.set_exception(error)
                 raise
@@ -162,14 +162,14 @@ class Feed:
 
         views = self._stack.read_bytes(self._files, slab, low, high, hash_part)
         ended = time.perf_counter()
-        # As if all had been hashed behind the last read.
+        # Noted as if everything had been hashed after the last read.
         self._watch.note("read", (began, ended - hashed), high - low)
         self._watch.note("checksum", (ended - hashed, ended))
         return views
 
 
 def read_slab_bytes(nbytes: int) -> int:
-    """Bytes of a slab to read so many bytes into."""
+    """The size of a slab into which ``nbytes`` bytes are read."""
     return PAGE + nbytes + SPARE_BYTES  # the page lets a copy (copy.py) use it, too
 
 
@@ -199,7 +199,7 @@ class Drain:
         self._done = self._filled = 0
 
     def close(self) -> None:
-        """Wait for the writes under way; no slab is held then."""
+        """Wait for the writes in progress; no slab is held afterwards."""
         self._pool.shutdown(cancel_futures=True)
         if self._slab is not None:
             self._slabs.put(self._slab)
@@ -228,7 +228,7 @@ class Drain:
             last.wait()
 
     def finish(self) -> None:
-        """Wait until all is written; raise what went wrong."""
+        """Wait until everything is written; raise what went wrong."""
         for future in self._writes:
             future.result()
 

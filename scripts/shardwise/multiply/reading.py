@@ -25,14 +25,14 @@ from shardwise.records.timeline import Stopwatch
 class Reading:
     """Reads a shard ahead, from the moment it is made, in a given number of slabs per factor.
 
-    ``rooms`` are those of `Session.rooms`.
+    ``rooms`` come from `Session.rooms`.
 
     Attributes
     ----------
     copy
-        What the receipt of the shard's copy says; None where matrices are read in place.
+        What the receipt of the shard's copy says; None if matrices are read in place.
     right_checksum
-        Of their B's, or of the one that serves all matrices; None where there is no B.
+        Of their B's, or of the one that serves all matrices; None if there is no B.
     reference
         The CPU's own number of some matrices, where no copy has it of all.
 
@@ -108,7 +108,7 @@ class Reading:
             feed.fill(target)
 
     def release(self) -> None:
-        """Wait until all bytes were copied, and no slab is held any more."""
+        """Wait until all bytes are copied, and no slab is held any more."""
         for feed in self._feeds:
             feed.settle()
 

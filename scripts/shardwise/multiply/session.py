@@ -129,7 +129,7 @@ class Session:
     def rooms(self, slabs: int) -> list[threading.Semaphore]:
         """For each factor a place per slab to read into; as many as the largest shard asked for.
 
-        Shards that follow each other share them, so one is read as the slabs of the last come free.
+        Consecutive shards share them, so one is read while the slabs of the previous one come free.
         """
         for room in self._rooms if slabs > self._places else ():
             room.release(slabs - self._places)

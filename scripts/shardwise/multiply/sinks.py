@@ -13,24 +13,24 @@ from shardwise.plan.problem import Problem
 
 
 class Sink:
-    """Takes the products of one batch after another; each of the classes below is one."""
+    """Takes the products of one batch after another; the base of the classes below."""
 
     dtype: str  # of the elements of the file
-    packing: Packing | None = None  # of planes, once they are there
-    at_once = True  # whether it is done with the products of a batch when `take` returns
+    packing: Packing | None = None  # of the planes of a sum, once they are known
+    at_once = True  # whether `take` is done with the products when it returns
 
     def __init__(self, xp: Any, problem: Problem) -> None:
         self._xp, self._problem = xp, problem
 
     def shape(self, count: int) -> tuple[int, ...]:
-        """Shape of the file of a shard of ``count`` matrices; what a sum has may be shorter."""
+        """Shape of the file of a shard of ``count`` matrices; that of a sum may be shorter."""
         raise NotImplementedError
 
     def allocate(self) -> None:
         """Take the memory of the sum."""
 
     def begin(self) -> None:
-        """Begin a sum anew, from zero."""
+        """Begin a new sum, from zero."""
 
     def release(self) -> None:
         """Give that memory back."""
@@ -41,9 +41,9 @@ class Sink:
         raise NotImplementedError
 
     def result(self) -> Callable[[Lane], Any] | None:
-        """Finish the sum; what returns the array to write, once that work is followed by its lane.
+        """Finish the sum; return a function that, called with the lane, gives the array to write.
 
-        The array holds until the next `result`; the next sum may begin before. None where the
+        The array is valid until the next `result`; the next sum may begin before. None if the
         products themselves are written.
         """
         return None

@@ -30,7 +30,7 @@ _THREADS = 256
 _PARALLEL = 2**18  # numbers that keep a large GPU busy
 _MOST_BLOCKS = 2**11  # where each block ends with a few atomic operations
 _LONG = 2**10  # numbers of a row that keep the loops of a CPU busy
-_MOST_PACKED = 2**15  # packed sums that are added at once: one word of all has a total of 32 bits
+_MOST_PACKED = 2**15  # packed sums added at once: the total of one word fits 32 bits
 
 
 def plane_shape(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
@@ -157,23 +157,23 @@ class BinnedSum:
             return
         from shardwise.numerics import binned_cpu
 
-        if fresh:  # where tops agree, it is faster
+        if fresh:  # faster if the tops agree
             self._heads[: self._numbers] = others[0]
         binned_cpu.merge_reals(others, self._heads, self._flat[1:])
 
     def merge_packed(
         self, flat: np.ndarray, starts: Sequence[int], width: int, packing: Packing, terms: int
     ) -> None:
-        """As :meth:`merge`, of the packed planes of one sum, or of several that are packed alike.
+        """Like :meth:`merge`, for the packed planes of one sum, or of several packed alike.
 
         Parameters
         ----------
         flat
-            A buffer of uint16, of ``width`` words a row.
+            A buffer of uint16, with ``width`` words per row.
         starts
-            At which words the rows begin, sum by sum.
+            The words at which the rows begin, sum by sum.
         terms
-            Of all these sums together.
+            The number of terms in all these sums together.
         """
         each, planes = max(1, sum(packing.words)), len(self._flat)
         sums, rest = divmod(len(starts), each)

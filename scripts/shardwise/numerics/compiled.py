@@ -62,7 +62,7 @@ def _configured(**values: Any) -> Iterator[None]:
 
 
 def folder(function: _Function, signature: tuple[Any, ...]) -> Path | None:
-    """A folder for the code of one source, processor and signature; None where none can be written.
+    """A folder for the code of one source, processor and signature; None if none can be written.
 
     numba keeps all variants of a function under one index, which it replaces without a lock, and
     before the code: with several processes it may name another's code, or that of an older source.

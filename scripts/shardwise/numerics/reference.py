@@ -28,8 +28,8 @@ _SIDES = {"l": 0, "r": 1 << 62}
 _SCALE = 2.0**64
 """Weights of the CPU's own number are so much larger: then nothing that meets them underflows."""
 _BLOCK = 2**18
-"""Elements that are widened at once: they stay in a core's cache. Each call of NumPy waits its turn
-for Python's lock, so many small blocks would hold up the thread that feeds the device."""
+"""Elements that are widened at once; they stay in a core's cache. Each call of NumPy waits for
+Python's lock, so many small blocks would hold up the thread that feeds the device."""
 
 
 def weights(side: str, length: int, integer: bool) -> np.ndarray:
@@ -130,7 +130,7 @@ def summed(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Reference:
-    """The number ``lᵀ A B r`` of matrices, from runs of their elements, in any order.
+    """The number ``lᵀ A B r`` of some matrices, from runs of their elements in any order.
 
     ``lᵀ A B r = (Aᵀ l) · (B r)``, and each of the two vectors is a sum over elements. So of a
     matrix in pieces no more than these is held. Any thread may bring a run.
@@ -172,7 +172,7 @@ class Reference:
         self._lock = threading.Lock()
 
     def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
-        """Take whole elements that begin at byte ``offset`` of the run and follow each other."""
+        """Take consecutive whole elements, from byte ``offset`` of the run on."""
         with np.errstate(all="ignore"):
             for first, flat in _runs(self._dtype, offset, views):
                 self._take(first, flat)
@@ -321,7 +321,7 @@ class _Vectors:
 def _runs(
     dtype: np.dtype, offset: int, views: Iterable[np.ndarray]
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Views of whole elements, each with the number of its first; integers as those of int64."""
+    """Views of whole elements, each with the number of its first; uint64 is viewed as int64."""
     for view in views:
         yield offset // dtype.itemsize, view.view("int64" if dtype == "uint64" else dtype)
         offset += view.nbytes
@@ -333,7 +333,7 @@ def _scaled(side: str, length: int, integer: bool) -> np.ndarray:
 
 
 class RightVector:
-    """``B r`` of the one B ``(k, p)`` that serves all, from runs of its elements in any order."""
+    """``B r`` of the one B ``(k, p)`` for all matrices, from runs of its elements in any order."""
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
         r = _scaled("r", shape[1], "int" in dtype)
@@ -342,7 +342,7 @@ class RightVector:
         self._vector = self._vectors.zeros()[0]
 
     def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
-        """Take elements from byte ``offset`` on that follow each other; each once, one thread."""
+        """Take consecutive elements, from byte ``offset`` on; each only once, and in one thread."""
         with np.errstate(all="ignore"):
             for first, flat in _runs(self._dtype, offset, views):
                 for rows, _, by_row, _ in self._vectors.of_run(first, flat):

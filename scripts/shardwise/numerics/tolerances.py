@@ -128,7 +128,7 @@ class CheckSpec:
     Attributes
     ----------
     left, right
-        Shapes of one stored A and one stored B; None where B is made from A.
+        Shapes of one stored A and one stored B; None if B is made from A.
     dtype, compute
         Names of the dtype of the stacks, and of the one in which products were accumulated:
         ``float32`` for float16; ``tf32`` and ``tf32x3`` are known too.
@@ -185,7 +185,7 @@ class CheckSpec:
 
     @property
     def scaled_bound(self) -> tuple[float, float]:
-        """The same for vectors that are smaller by :attr:`scale`."""
+        """The same for vectors scaled by :attr:`scale`."""
         relative, absolute = self.bound
         return relative, max(absolute * self.scale, _TINY)
 
@@ -203,7 +203,7 @@ class CheckSpec:
 
     @property
     def scale(self) -> float:
-        """A power of two by which vectors, and so all sums of the check, are smaller than they say.
+        """A power of two by which the vectors, and so all sums of the check, are scaled down.
 
         In double precision the check could leave the range of float64 where the product does not.
         The terms of a finite product are finite, so moduli add up to 8 k p times the largest number
@@ -216,7 +216,7 @@ class CheckSpec:
         return 2.0 ** -math.ceil(math.log2(terms))
 
     def signs(self) -> np.ndarray:
-        """The vectors that products are multiplied with, of integers as they are, else scaled."""
+        """The vectors that products are multiplied with; scaled, except for integers."""
         whole = vectors(self.seed, self.columns, self.integer)
         return whole if self.integer else whole * self.scale
 

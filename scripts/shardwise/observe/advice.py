@@ -1,8 +1,8 @@
 """What to change for a faster run next time, derived from what a run has measured.
 
-Pure: an observation in, sentences out. Each rule looks for one cause of lost time and is silent
-where it does not find it; of a short run nothing is said. The rules here are those that were right
-in practice (docs/report.md).
+Pure: an observation in, sentences out. Each rule looks for one cause of lost time, and says nothing
+if it does not find it; a short run gets no advice. The rules here are those that proved right in
+practice (docs/report.md).
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from shardwise.records.timeline import STAGES, length
 from shardwise.units import count, decimal, plain, seconds, share
 
 DISK_SHARE = 0.5
-"""Of the time in which anything was at work: from there on, the disk is what holds shards up."""
+"""A share of the time in which any stage was at work: from there on the disk is the bottleneck."""
 
 IDLE_SHARE, FEWEST_GAPS = 0.15, 3
-"""Of a device's time between shards, and how often: one pause may have any cause."""
+"""A device's idle share, and the fewest pauses: a single pause may have any cause."""
 
 QUEUE_SECONDS = 60.0
-"""A longer pause is the queue of a cluster; no start of a process takes so long."""
+"""A longer pause is the queue of a cluster; starting a process never takes that long."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def advise(run: RunTable) -> list[Advice]:
 
 
 def idle_between_jobs(run: RunTable) -> Advice | None:
-    """Devices do nothing between one process and the next."""
+    """Devices are idle between one process and the next."""
     gaps, devices = _gaps(run.timed), len(run.devices)
     # A run that was continued on another day has left one pause per device.
     if len(gaps) < max(FEWEST_GAPS, 2 * devices):
@@ -58,7 +58,7 @@ def idle_between_jobs(run: RunTable) -> Advice | None:
 
 
 def _gaps(shards: pd.DataFrame) -> pd.Series:
-    """Seconds in which a device had no shard, between the end of a process and the next one."""
+    """Seconds in which a device had no shard, between one process and the next."""
     before = shards.groupby("key")[["process", "end"]].shift()
     ended = before.end.groupby(shards.key).cummax()
     return (shards.begin - ended)[(shards.begin > ended) & (shards.process != before.process)]

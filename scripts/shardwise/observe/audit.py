@@ -72,7 +72,7 @@ class Audit:
 
     @property
     def code(self) -> int:
-        """The exit code: 0, 3, or 75, as a run that goes on would finish it."""
+        """The exit code: 0, 3, or 75 if another run would finish it."""
         return {"whole": 0, "damaged": 3, "unfinished": 75}[self.verdict]
 
     def line(self) -> str:
@@ -106,7 +106,7 @@ class Audit:
     def text(self) -> str:
         """The first findings of each kind, and the verdict."""
         lines = []
-        for kind in (MISSING, UNKNOWN, DAMAGED):  # the gravest last
+        for kind in (MISSING, UNKNOWN, DAMAGED):  # the worst last
             found = self.of(kind)
             lines += [f"{kind}: {each.path}: {each.reason}" for each in found[:_MOST_LISTED]]
             if len(found) > _MOST_LISTED:
@@ -129,15 +129,15 @@ def look(
 ) -> Audit:
     """Audit a results folder.
 
-    Each of the threads that read takes about 8 MiB of memory. ``progress`` is told now and then how
-    far it is. Raises InputError where there is no such folder, or no plan in it.
+    Each of the threads that read takes about 8 MiB of memory. ``progress`` is called now and then
+    with a line. Raises InputError if there is no such folder, or no plan in it.
     """
     results = Results(root)
     if not root.is_dir():
         raise InputError(f"{root}: there is no such folder; name the results folder of a run")
     files = results.plan_facts, results.plan, results.sources
     if not (results.plan.exists() or results.plan_facts.exists()):
-        raise InputError(f"{root} holds no plan (plan.tsv, plan.json): no results folder of a run")
+        raise InputError(f"{root} holds no plan (plan.tsv, plan.json): not the results of a run")
     audit = Audit(root)
     try:
         plan = plans.load(results.plan)
@@ -152,20 +152,20 @@ def look(
 
 
 class _Auditor:
-    """An audit at work."""
+    """An audit in progress."""
 
     def __init__(self, plan: Plan, audit: Audit) -> None:
         self._plan, self._results, self._audit = plan, plan.results, audit
         self._lock = threading.Lock()
         self._copies = self._results.shards.exists()
-        self._missing = MISSING  # the kind of what is not there
+        self._missing = MISSING  # the kind of finding for a missing file
 
     def run(self, threads: int, progress: Callable[[str], object]) -> None:
         """Look at everything."""
         audit, plan = self._audit, self._plan
         audit.shards, audit.proven = len(plan.shards), True
         self._stack()
-        if self._summary():  # it had all of them: what is missing since is lost
+        if self._summary():  # it had all shards: those missing now are lost
             self._missing = DAMAGED
         lines, backends = [], set()
         at_once = max(1, min(_MOST_AT_ONCE, len(plan.shards) // (20 * threads)))
@@ -194,7 +194,7 @@ class _Auditor:
 
     @contextmanager
     def _noting(self, path: Path, shard: str | None = None) -> Iterator[None]:
-        """Add what cannot be used to the findings, instead of ending there."""
+        """Add a file that cannot be used to the findings, instead of ending the audit."""
         try:
             yield
         except (IntegrityError, OSError) as error:
@@ -202,7 +202,7 @@ class _Auditor:
             self._note(kind, path, str(error), shard)
 
     def _compare(self, path: Path, facts: ArrayFile) -> None:
-        """Compare every byte of a file of ours with its receipt, which the judge has taken."""
+        """Compare every byte of a file with its receipt, which the judge has accepted."""
         receipts.check_elements(path, facts, self._count)
 
     def _count(self, nbytes: int) -> None:
@@ -212,7 +212,7 @@ class _Auditor:
     # One shard.
 
     def _shard(self, shard: str) -> ProductReceipt | None:
-        """Look at a product, its receipt and its copy; the receipt, where the product is whole."""
+        """Look at a product, its receipt and its copy; return the receipt of a whole product."""
         product = self._results.product(shard)
         receipt = whole = None
         with self._noting(self._results.receipt(shard), shard):
@@ -243,7 +243,7 @@ class _Auditor:
                 self._compare(copy, receipt.file)
         return receipt and receipt.file.checksum
 
-    # What is of no single shard.
+    # What belongs to no single shard.
 
     def _stack(self) -> None:
         """The synthetic stack, which may have been removed."""
@@ -272,7 +272,7 @@ class _Auditor:
         return False
 
     def _repair(self) -> str | None:
-        """After it the next run makes again what is damaged, and what is made of it."""
+        """The command after which the next run makes damaged files again, and what needs them."""
         results, damaged = self._results, self._audit.of(DAMAGED)
         shards = sorted({finding.shard for finding in damaged if finding.shard})
         paths = {results.root / finding.path for finding in damaged if not finding.shard}

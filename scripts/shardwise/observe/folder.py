@@ -1,8 +1,8 @@
 """What a results folder shows at one moment, from its files alone, on any machine.
 
-The report, the watch and the metrics all read a run through this module, so they never tell
-different stories. Nothing is written, no scheduler is asked, and no file is ever the end of it:
-what cannot be read is named among the problems.
+The report, the watch and the metrics all read a run through this module, so they never contradict
+each other. It writes nothing and asks no scheduler. A file that cannot be read is listed among the
+problems; it does not stop the look.
 """
 
 import time
@@ -33,9 +33,9 @@ _AGAIN = "run snakemake as before to make it"
 
 
 class Observer:
-    """Looks at a results folder again and again; what cannot have changed is not read twice.
+    """Looks at a results folder repeatedly; files that cannot have changed are not read again.
 
-    ``last`` is what the last look showed, for those who ask between two looks.
+    ``last`` is the result of the last look, for callers between two looks.
     """
 
     def __init__(self, root: Path) -> None:
@@ -45,7 +45,7 @@ class Observer:
         self._cache = FileCache()
 
     def look(self, at: float | None = None) -> Observation:
-        """What the folder shows now, or as if it were ``at``; never fails for what it holds."""
+        """What the folder shows now, or at time ``at``; its content never makes this fail."""
         at = time.time() if at is None else at
         results = self.results
         plan, error = self._read(lambda: plans.load(results.plan), results.plan, results.plan_facts)
@@ -71,7 +71,7 @@ class Observer:
         return self.last
 
     def _read(self, read: Callable[[], _T], *paths: Path) -> tuple[_T | None, Exception | None]:
-        """What some files hold, or why they cannot be read; read again where one has changed."""
+        """The content of some files, or why they cannot be read; read again if one has changed."""
 
         def attempt() -> tuple[_T | None, Exception | None]:
             try:
@@ -83,7 +83,7 @@ class Observer:
         return self._cache.get(paths[-1].name, stamp, attempt) if any(stamp) else (None, None)
 
     def _flaw(self, plan: Plan, summary: SumReceipt) -> Verdict | None:
-        """Why a summary is not of the plan and the products that lie there now."""
+        """Why a summary does not fit the present plan and products."""
         try:
             judge.check_summary(plan, summary)
             for name, facts in summary.files.items():
@@ -108,9 +108,9 @@ class Observer:
     def _failures(
         self, plan: Plan | None, shards: Mapping[str, Sighting]
     ) -> Iterator[tuple[str, FailureReason]]:
-        """The stages whose output is not there, and whose log has an error.
+        """The stages whose output is missing and whose log has an error.
 
-        A job for all shards is of an earlier run where some have been at work since it ended.
+        A job for all shards belongs to an earlier run if shards have been at work since it ended.
         """
         results = self.results
         whole = bool(shards) and all(one.state == DONE for one in shards.values())
@@ -131,7 +131,7 @@ class Observer:
             if written[0] / 1e9 < (later if rule in _FOR_ALL else since):
                 continue
             text = logs.read_tail(log)
-            # Where shards were named, these tell why themselves, as long as they are missing.
+            # Shards that the log names have the reason in their own logs, while they are missing.
             if (errors := logs.find_errors(text)) and not logs.find_failed_shards(text):
                 name = log.relative_to(results.root).as_posix()
                 reason = one_line(errors[-1])[:_MOST_LETTERS]
@@ -139,7 +139,7 @@ class Observer:
 
 
 def read_command(results: Results) -> str:
-    """The command that made or continues the run, in one line; empty where no run has left it."""
+    """The command that made or continues the run, in one line; empty if no run has left it."""
     with suppress(IntegrityError):
         raw = small.read(results.command, follow=False) or b""
         return one_line(raw.decode(errors="replace").strip())

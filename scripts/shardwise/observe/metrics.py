@@ -28,23 +28,23 @@ _GAUGES = {
     "utilisation": ("_ratio", "Share of the last moments in which a kernel ran."),
     "memory_bytes": ("", "Memory of the device in use, by anyone."),
     "memory_total_bytes": ("", "Memory that the device has."),
-    "memory_unlisted_bytes": ("", "Memory in use that no process has of those that are listed."),
+    "memory_unlisted_bytes": ("", "Memory in use by no process that is listed."),
     "power_watts": ("", "Power that the device draws."),
     "temperature_celsius": ("", "Temperature of the device."),
     "ecc_uncorrected": ("_errors", "Memory errors not corrected since the driver was loaded."),
 }
-"""What a task at work says of its device: the end of the metric's name, and its help."""
+"""What a running task reports about its device: the end of the metric's name, and its help."""
 
 _WHO = ("device", "node")
 METRICS = {
     "run_verdict": ("1 under the verdict on the run, else 0.", ("verdict",)),
     "run_proven": ("Whether all is done, and the sum is proven: 1, else 0.", ()),
     "last_look_timestamp_seconds": ("When these figures were taken.", ()),
-    "stage_failed": ("1 for each stage for all that has failed.", ("stage",)),
+    "stage_failed": ("1 for each stage for all shards that has failed.", ("stage",)),
     "shards": ("Shards of the plan by their state.", ("state",)),
     "done_bytes": ("Bytes of the input of shards that are done.", ()),
     "median_shard_duration_seconds": ("Median of the shards that are done.", ()),
-    "oldest_running_shard_seconds": ("For how long the oldest task works.", ("shard",)),
+    "oldest_running_shard_seconds": ("How long the oldest task has worked.", ("shard",)),
     "last_finished_timestamp_seconds": ("When the last shard was done.", ()),
     "shard_held_seconds": ("Seconds by what held shards up.", ("phase", *_WHO)),
     "stage_busy_seconds": ("Seconds in which a stage was at work.", ("stage", *_WHO)),
@@ -55,7 +55,7 @@ METRICS = {
     **{f"device_{key}{end}": (words, _WHO) for key, (end, words) in _GAUGES.items()},
     "energy_joules": ("Energy that shards took.", _WHO),
     "ecc_uncorrected_errors": ("Memory errors during shards that were not corrected.", _WHO),
-    "throttled_seconds": ("Seconds of clocks held back.", ("reason", *_WHO)),
+    "throttled_seconds": ("Seconds in which clocks were held back.", ("reason", *_WHO)),
 }
 """Every metric but the histogram, with its help and its labels beside ``results``."""
 
@@ -93,7 +93,7 @@ class Figures:
         seconds = [one.seconds for one in seen.done if one.seconds is not None]
         buckets = [(str(bound).replace("inf", "+Inf"), sum(one <= bound for one in seconds))
                    for bound in (*BUCKETS, math.inf)]  # fmt: skip
-        name, words = "shardwise_shard_duration_seconds", "How long the shards took that are done."
+        name, words = "shardwise_shard_duration_seconds", "How long the finished shards took."
         durations = core.HistogramMetricFamily(name, words, labels=("results",))
         durations.add_metric((results,), buckets, math.fsum(seconds))
         yield durations
@@ -113,11 +113,11 @@ def write(seen: Observation) -> None:
 def serve(
     look: Callable[[], Observation | None], host: str = "127.0.0.1", port: int = 0
 ) -> HTTPServer:
-    """Serve the metrics of what ``look`` returns, until the process ends or the server is told to.
+    """Serve the metrics of what ``look`` returns, until the process or the server is ended.
 
     Each request calls it, in a thread. Whoever can reach the port can read the figures of the run
-    and the name of its folder. Port 0 is any that is free. Raises InputError where nobody can
-    listen there.
+    and the name of its folder. Port 0 is any free port. Raises InputError if nobody can listen
+    there.
     """
     registry = CollectorRegistry()
     registry.register(Figures(look))
@@ -181,7 +181,7 @@ def _devices(seen: Observation) -> Iterator[Sample]:
 
 
 def _shards(seen: Observation) -> Iterator[Sample]:
-    """What each shard that is done adds to its device."""
+    """What each finished shard adds to its device."""
     for one in seen.done:
         who, timing, telemetry = _who(one.device), one.timeline, one.telemetry
         yield "device_done_shards", who, 1

@@ -1,4 +1,4 @@
-"""The words in which a results folder is described: shards, devices, failures, the whole.
+"""The records that describe a results folder: shards, devices, failures, the whole.
 
 `shardwise.observe.folder` fills them in; whoever shows a run takes them from there.
 """
@@ -47,20 +47,20 @@ class FailureReason:
     """Why the last attempt of a shard, or of a stage, ended without a result."""
 
     reason: str  # in one line, as its log says it
-    # The log that has more, relative to the results folder; None where there is none.
+    # The log that has more, relative to the results folder; None if there is none.
     log: str | None
     at: float | None  # seconds of Unix time, where known
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One shard of the plan, as it is now; None stands for what is not known."""
+    """One shard of the plan, as it is now; None stands for anything unknown."""
 
     shard: str
     state: str
     matrices: int  # of its input, as bytes are
     bytes: int
-    attempts: int = 0  # how many tasks have begun it
+    attempts: int = 0  # how many tasks have begun the shard
     started: float | None = None  # seconds of Unix time, of the receipt or of the task at work
     finished: float | None = None
     device: DeviceOfNode | None = None
@@ -71,13 +71,13 @@ class Sighting:
     progress: float | None = None
     # What its device does now, as `shardwise.devices.gauge.Sample` has it.
     gauge: Mapping[str, Any] | None = None
-    # Of its last attempt; None where that goes on or has succeeded.
+    # Why its last attempt failed; None if that is running or has succeeded.
     failure: FailureReason | None = None
     process: int | None = None
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None where it is not done."""
+        """How long it took; None if it is not done."""
         if self.state != DONE or self.started is None or self.finished is None:
             return None
         return max(0.0, self.finished - self.started)
@@ -101,17 +101,17 @@ class Observation:
 
     results: Results
     at: float  # seconds of Unix time
-    plan: Plan | None  # None where there is none, or none that can be read; ``problems`` says why
+    plan: Plan | None  # None if there is none, or none that can be read; ``problems`` says why
     shards: Mapping[str, Sighting]  # in the plan's order
-    # The receipt of the reduce; None where there is none that can be read.
+    # The receipt of the reduce; None if there is none that can be read.
     summary: SumReceipt | None
-    quarantined: tuple[quarantine.Entry, ...] = ()  # devices that no task takes now
+    quarantined: tuple[quarantine.Entry, ...] = ()  # devices that no task takes at present
     # Of stages that are of no single shard, by their rule.
     failures: Mapping[str, FailureReason] = field(default_factory=dict)
     # One line each: what cannot be read, or is of another version, and what to do.
     problems: tuple[str, ...] = ()
-    # What keeps the summary from fitting, where there is one: ``damaged``, or ``unfinished``
-    # where the next run makes it anew by itself.
+    # Why the summary does not fit, if there is one: ``damaged``, or ``unfinished`` if the next run
+    # makes it again by itself.
     flaw: Verdict | None = None
 
     @cached_property
@@ -127,5 +127,5 @@ class Observation:
 
     @property
     def summary_fits(self) -> bool:
-        """Whether the summary is of the plan and the products that lie there now."""
+        """Whether the summary is of the present plan and products."""
         return None not in (self.plan, self.summary) and self.flaw is None

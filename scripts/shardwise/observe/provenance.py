@@ -26,7 +26,7 @@ _PROFILES = {
     _WORKFLOW_CRATE: ("Workflow RO-Crate", "1.0"),
 }
 _STATUS = {"proven": "Completed", "unproven": "Completed", "unfinished": "Active"}
-"""How a run stands, by the verdict on it; any other verdict: it has failed."""
+"""The status of a run by its verdict; any other verdict means that it has failed."""
 
 _FORMATS = {".npy": "application/octet-stream", ".json": "application/json", ".html": "text/html",
             ".tsv": "text/tab-separated-values", ".prom": "text/plain"}  # fmt: skip
@@ -35,7 +35,7 @@ Entity = dict[str, Any]
 
 
 def write(seen: Observation) -> None:
-    """Commit ``ro-crate-metadata.json``; where there is no plan, there is no run to speak of."""
+    """Commit ``ro-crate-metadata.json``; without a plan there is no run to describe."""
     if seen.plan is not None:
         graph = _graph(seen, seen.plan)
         text = json.dumps({"@context": f"{_CRATE}/context", "@graph": graph}, indent=1)
@@ -47,13 +47,13 @@ class _Graph(dict[str, Entity]):
     """Entities by their ids."""
 
     def entity(self, ident: str, kind: str | list[str], **properties: Any) -> Entity:
-        """Add one without the properties that have no value; a reference to it comes back."""
+        """Add an entity, without properties that have no value; return a reference to it."""
         held = {key: value for key, value in properties.items() if value not in (None, [], "")}
         self[ident] = {"@id": ident, "@type": kind, **held}
         return {"@id": ident}
 
     def files(self, *paths: Path, **properties: Any) -> list[Entity]:
-        """Add those files at the top of the results folder that are there."""
+        """Add those of some files that are in the results folder."""
         return [
             self.entity(path.name, "File", name=path.name, encodingFormat=_FORMATS[path.suffix],
                         **properties)
@@ -62,7 +62,7 @@ class _Graph(dict[str, Entity]):
 
 
 def _graph(seen: Observation, plan: Plan) -> list[Entity]:
-    """All entities; first those that the specification asks for."""
+    """All entities; those that the specification requires come first."""
     graph, results, problem, made = _Graph(), seen.results, plan.problem, plan.facts.made
     summary = None if seen.flaw else seen.summary  # else it is of other products
     asked = graph.files(results.plan, results.plan_facts, results.sources)
@@ -109,7 +109,7 @@ def _found(graph: _Graph, seen: Observation, summary: SumReceipt | None) -> list
 
 
 def _workflow(graph: _Graph, origin: SumReceipt | Made | None) -> Entity:
-    """The workflow, by the name and version that package managers know it by."""
+    """The workflow, by the name and version that package managers use."""
     version = origin.versions.get("shardwise", "unknown") if origin else "unknown"
     code = f" ({origin.commit})" if origin and origin.commit else ""
     snakemake = graph.entity(
@@ -124,7 +124,7 @@ def _workflow(graph: _Graph, origin: SumReceipt | Made | None) -> Entity:
 
 
 def _iso(moment: float | None) -> str | None:
-    """A moment as text; None where it is unknown, or no calendar has it."""
+    """A moment as text; None if it is unknown, or no calendar has it."""
     with suppress(ArithmeticError, OSError, TypeError, ValueError):
         return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")  # type: ignore[arg-type]
     return None

@@ -16,16 +16,16 @@ from shardwise.records.timeline import PHASES, Span, length, union
 from shardwise.units import number, plain
 
 FEWEST_SHARDS, FEWEST_SECONDS = 3, 30.0
-"""Of a shorter run nothing is called slow, and there is no advice: it would be chance."""
+"""In a smaller or shorter run nothing is called slow or advised: it would be chance."""
 
 SLOWER = 1.3
-"""Times as long as the others of its kind, from which a device is slow; equal ones differ by 10 %
-for the room they stand in."""
+"""How many times as long as others of its kind a slow device takes, at least; equal ones differ by
+10 %, depending on where they stand."""
 
 _BREAK_SHARE, _BREAK_SECONDS = 0.25, 120.0
-"""A pause of all devices longer than both (a share of all work) is a break between two runs."""
+"""A pause of all devices longer than both (a share of all work, seconds) separates two runs."""
 
-_LATEST = 1e11  # seconds of Unix time: what is later was made up
+_LATEST = 1e11  # seconds of Unix time; anything later was made up
 _HELD = [f"held_{phase}" for phase in PHASES]
 _COLUMNS = ["shard", "state", "key", "kind", "node", "uuid", "label", "begin", "end", "matrices",
             "attempts", "process", *_HELD, "moved"]  # fmt: skip
@@ -73,7 +73,7 @@ class RunTable:
         """A row per device: what it is, its shards, and how it compares with its kind.
 
         ``busy`` are the seconds in which it had a shard, ``pace`` the seconds per matrix in its
-        typical shard, ``slower`` this pace over that of the others of its kind.
+        typical shard, ``slower`` this pace divided by that of the others of its kind.
         """
         grouped = self.shards.groupby("key", sort=False)
         rows = grouped[["label", "kind", "node", "uuid"]].first()
@@ -92,7 +92,7 @@ class RunTable:
 
 
 def of(seen: Observation) -> RunTable:
-    """The tables of what was observed."""
+    """The tables of an observation."""
     rows = [row for own in seen.shards.values() if (row := _row(own, seen.at))]
     shards = pd.DataFrame(rows, columns=_COLUMNS)
     numbers = _COLUMNS[_COLUMNS.index("begin") :]
@@ -104,7 +104,7 @@ def of(seen: Observation) -> RunTable:
 
 
 def _row(own: Sighting, at: float) -> tuple[Any, ...] | None:
-    """A shard as a row; None where nobody knows when it was at work."""
+    """A shard as a row; None if it is unknown when it was computed."""
     begin = number(own.started, _LATEST)
     end = number(own.finished, _LATEST) if own.state == DONE else at
     if own.state not in (DONE, RUNNING) or begin is None or end is None:
@@ -126,7 +126,7 @@ def joined(shards: pd.DataFrame) -> list[Span]:
 
 
 def _lanes(shards: pd.DataFrame) -> list[int]:
-    """For each shard of a device, in order of begin, the first lane that is free."""
+    """For each shard of a device, ordered by begin, the first free lane."""
     free, lanes = [], []
     for begin, end in zip(shards.begin, shards.end, strict=True):
         lane = next((i for i, until in enumerate(free) if until <= begin), len(free))
@@ -136,7 +136,7 @@ def _lanes(shards: pd.DataFrame) -> list[int]:
 
 
 def _stretches(times: Sequence[Span]) -> list[Span]:
-    """The times of work without the breaks between runs; shorter pauses stay inside."""
+    """The times of work without the breaks between runs; shorter pauses are kept."""
     least = max(_BREAK_SECONDS, _BREAK_SHARE * length(times))
     stretches: list[Span] = []
     for begin, end in times:
@@ -150,7 +150,7 @@ def _stretches(times: Sequence[Span]) -> list[Span]:
 def _pace(done: pd.DataFrame) -> float | None:
     """Seconds per matrix in a typical shard of a device; None for fewer than two shards.
 
-    The median, so that one straggler makes no device slow, over the shards at work at once.
+    The median, so that one straggler makes no device slow, over the number of shards at once.
     """
     spent = length(joined(done))
     if len(done) < 2 or spent <= 0:  # the first shard may have waited for the start
@@ -159,6 +159,6 @@ def _pace(done: pd.DataFrame) -> float | None:
 
 
 def _against_the_others(paces: pd.Series) -> pd.Series:
-    """Each pace over the median of the others of its kind."""
+    """Each pace divided by the median of the others of its kind."""
     known = paces[paces > 0]
     return paces / [known.drop(key, errors="ignore").median() for key in paces.index]

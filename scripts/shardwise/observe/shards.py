@@ -1,7 +1,7 @@
-"""How each shard of a plan stands, by its files: receipt, live file, journal of starts, log.
+"""The state of each shard of a plan, from its files: receipt, live file, journal of starts, log.
 
-`Sightings._unfinished` has the rules for a shard whose receipt the judge does not take. A journal
-and a log outlive a plan; what they say of times before this one was made is of another.
+`Sightings._unfinished` has the rules for a shard whose receipt the judge rejects. A journal and a
+log outlive a plan; entries older than the present plan belong to an earlier one.
 """
 
 import os
@@ -35,13 +35,13 @@ from shardwise.records import judge, ledger, logs, receipts
 from shardwise.records.receipts import Line, Moment, ProductReceipt, UsedDevice, Whole
 
 FRESH_SECONDS = 30.0
-"""A task that lives gives a sign within this time: it renews its live file every 2 s."""
+"""A living task gives a sign of life within this time: it renews its live file every 2 s."""
 
 SKEW_SECONDS = 60.0
-"""Clocks of nodes may differ by so much."""
+"""How much the clocks of nodes may differ."""
 
 _SETTLING_SECONDS = 5.0
-"""A log may be so much older than the start that it is of: both have clocks of their own."""
+"""How much older than its start a log may seem, as both have clocks of their own."""
 
 _MOST_LETTERS = 1000
 _MOST_NAMED = 20
@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 
 class _LiveFile(msgspec.Struct):
-    """What a task at work says of itself, as `shardwise.multiply.live` writes it."""
+    """What a running task says about itself, as `shardwise.multiply.live` writes it."""
 
     schema: int
     shard: str
@@ -65,10 +65,10 @@ class _LiveFile(msgspec.Struct):
 
 
 class _Product(NamedTuple):
-    """What receipt and product of a shard come to.
+    """What the receipt and the product of a shard show.
 
-    ``whole`` is the sighting, where it is done, and ``line`` that of the ledger; else ``flaw`` says
-    what cannot be used, if anything lies there, and ``written`` when that was written.
+    If the shard is done, ``whole`` is its sighting and ``line`` its line in the ledger. Otherwise
+    ``flaw`` says what cannot be used, if anything is there, and ``written`` when it was written.
     """
 
     whole: Sighting | None = None
@@ -92,7 +92,7 @@ class _Starts(NamedTuple):
 
 
 class _LogEnd(NamedTuple):
-    """The end of a log: its last error and its last words, and whether it ended well."""
+    """The end of a log: its last error, its last line, and whether it ended well."""
 
     error: str | None
     words: str | None
@@ -100,13 +100,13 @@ class _LogEnd(NamedTuple):
 
 
 class FileCache:
-    """What was read of files, by a name; it is read again where their stamps have changed."""
+    """The content of files, by name; read again when their stamps have changed."""
 
     def __init__(self) -> None:
         self._read: dict[str, tuple[Any, Any]] = {}
 
     def get(self, name: str, stamp: Any, read: Callable[[], _T]) -> _T:
-        """What some files hold."""
+        """The content of some files."""
         before = self._read.get(name)
         if before is None or before[0] != stamp:
             before = self._read[name] = stamp, read()
@@ -114,10 +114,10 @@ class FileCache:
 
 
 class Sightings:
-    """Looks at the shards of a plan again and again; a file that has not changed is not read twice.
+    """Looks at the shards of a plan repeatedly; a file that has not changed is not read again.
 
-    ``problems`` has a line for each of the first shards, in the plan's order, that are damaged;
-    ``ledger_lines`` what the shards that are done make in the ledger, in the plan's order.
+    In the plan's order, ``problems`` has a line for each of the first damaged shards, and
+    ``ledger_lines`` the line in the ledger of each finished shard.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class Sightings:
         self._facts: Any = None
 
     def look(self, plan: Plan, at: float) -> dict[str, Sighting]:
-        """How the shards stand at a moment, in the plan's order."""
+        """The state of the shards at a moment, in the plan's order."""
         if self._facts != plan.facts:
             self._cache = FileCache()
         self._plan, self._facts, self._at, results = plan, plan.facts, at, plan.results
@@ -159,7 +159,7 @@ class Sightings:
         status = products.get(f"{name}.json")
         if status is None:
             return _NO_PRODUCT
-        # It came before its receipt, maybe where the listing had gone by.
+        # The product came before its receipt, perhaps after the folder was listed: so ask for it.
         stamp = _stamp(status), stamped(f"{products.path}/{name}.npy")
         return self._cache.get(row.shard, stamp, lambda: self._read_product(row, status.st_mtime))
 
@@ -203,17 +203,17 @@ class Sightings:
         log, log_at = self._log("multiply", row.shard, began)
         if log and log.error:
             return self._failed(waiting, began, log.error, "multiply", log_at)
-        if began is None or (log and log.well):  # what it had written is gone
+        if began is None or (log and log.well):  # what it had written was removed
             return self._not_begun(waiting)
         last = max(began, log_at, task_at)
         if self._at - last < FRESH_SECONDS:
             return _running(waiting, began, task)
-        lost = f"no word of it since {units.any_clock(last)}: killed, or lost with its node"
+        lost = f"no sign of life since {units.any_clock(last)}: killed, or lost with its node"
         words = (log and log.words) or lost
         return self._failed(waiting, began, words, "multiply" if log else None, last)
 
     def _not_begun(self, waiting: Sighting) -> Sighting:
-        """How a shard stands that has nothing to show under this plan: its copy may have failed."""
+        """The state of a shard that nobody began under this plan; its copy may have failed."""
         log, at = self._log("shard", waiting.shard, None)
         if log and log.error and not self._plan.results.shard_receipt(waiting.shard).exists():
             return self._failed(waiting, None, log.error, "shard", at)
@@ -235,24 +235,24 @@ class Sightings:
         return found or _Starts()
 
     def _live(self, shard: str, attempts: int) -> tuple[_LiveFile | None, float]:
-        """What a task at work says of itself, and when it said so last.
+        """What a running task says about itself, and when it last did.
 
-        What the task of an earlier attempt has left is nothing: it was killed.
+        The live file of an earlier attempt does not count: its task was killed.
         """
         task, at = self._seen("live", f"{shard}.json", _live_file)
         fits = task is not None and task.shard == shard and task.attempt >= attempts
         return (task, at) if fits else (None, 0.0)
 
     def _log(self, rule: str, shard: str, began: float | None) -> tuple[_LogEnd | None, float]:
-        """The end of the log of an attempt, where it is not of an earlier one, and its time."""
+        """The end of the log of an attempt, unless it is of an earlier one, and its time."""
         end, at = self._seen(rule, f"{place(shard)}.log", lambda path: _end_of(path, shard))
         since = self._planned if began is None else began - _SETTLING_SECONDS
         return (end, at) if at >= since else (None, 0.0)
 
     def _seen(self, folder: str, name: str, read: Callable[[Path], _T]) -> tuple[_T | None, float]:
-        """What a file in a folder of logs says, and when it was written; read where it has changed.
+        """The content of a file in a folder of logs, read if it has changed, and its time.
 
-        None where it is not there.
+        None if there is no such file.
         """
         status = self._folders[folder].get(name)
         if status is None:
@@ -262,14 +262,14 @@ class Sightings:
 
 
 class _Folder:
-    """The per-shard files of a folder, of which few are asked for: it is listed at the first."""
+    """The per-shard files of a folder, which is listed at the first request, as few follow."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @cached_property
     def names(self) -> set[str]:
-        """All of them, by `place` and suffix."""
+        """The names of all files, by `place` and suffix."""
         names: set[str] = set()
         with suppress(OSError):
             for folder in folders(self.path):
@@ -278,7 +278,7 @@ class _Folder:
         return names
 
     def get(self, name: str) -> os.stat_result | None:
-        """The facts of a file, named by `place`; None where there is none."""
+        """The status of a file, named by `place`; None if there is none."""
         try:
             return os.stat(f"{self.path}/{name}") if name in self.names else None
         except OSError:
@@ -290,7 +290,7 @@ def _stamp(status: os.stat_result) -> _Stamp:
 
 
 def stamped(file: Path | str) -> _Stamp | None:
-    """When a file was written, in nanoseconds, and its size; None where there is none."""
+    """When a file was written, in nanoseconds, and its size; None if there is none."""
     try:
         return _stamp(os.stat(file))
     except OSError:
@@ -298,7 +298,7 @@ def stamped(file: Path | str) -> _Stamp | None:
 
 
 def _running(waiting: Sighting, began: float | None, task: _LiveFile | None) -> Sighting:
-    """A shard whose task is at work, as far as it says how that goes."""
+    """A shard being computed, with its progress if the task reports it."""
     if task is None:
         return replace(waiting, state=RUNNING, started=began)
     device, progress = task.device, None
@@ -318,7 +318,7 @@ def _live_file(path: Path) -> _LiveFile | None:
         return None
     figures = asdict(task.gauge).values() if task.gauge else ()
     if any(isinstance(figure, int | float) and abs(figure) >= 2**63 for figure in figures):
-        return None  # no device says so, and no metric can
+        return None  # no device reports that, and no metric can hold it
     return task if task.schema == live.SCHEMA else None
 
 

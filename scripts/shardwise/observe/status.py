@@ -38,10 +38,10 @@ class Look:
     # Of input; what tasks at work have done counts as done.
     done_bytes: float
     all_bytes: int
-    # Bytes of input per second over the last minutes; None where nothing was done in them.
+    # Bytes of input per second over the last minutes; None if nothing was done in them.
     rate: float | None
-    left: float | None  # seconds until no shard is running or waiting; None where unknown
-    # Those at work, each with its shard; ``gauge`` is what the device does, as `Sighting.gauge`.
+    left: float | None  # seconds until no shard is running or waiting; None if unknown
+    # Devices at work, each with its shard; ``gauge`` is as in `Sighting.gauge`.
     devices: list[dict[str, Any]]
 
     @property
@@ -56,7 +56,7 @@ class Look:
 
     @property
     def headline(self) -> str:
-        """How the run does, in a sentence."""
+        """How the run is doing, in a sentence."""
         if self.verdict.kind == "empty":
             return f"Waiting: no run has begun in {self.seen.results.root} yet."
         if not self.counts[RUNNING] or self.verdict.kind not in ("unfinished", "failed"):
@@ -65,7 +65,7 @@ class Look:
         return f"Running: {self.counts[DONE]} of {len(self.seen.shards)} shards are done{failed}."
 
     def json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Everything, for programs."""
         seen = self.seen
         return {
             "schema": SCHEMA, "results": str(seen.results.root), "at": seen.at,
@@ -85,7 +85,7 @@ class Look:
 
 
 def look(seen: Observation) -> Look:
-    """What an observation shows."""
+    """The figures of an observation."""
     shards = list(seen.shards.values())
     done, planned = sum(one.bytes * _share(one) for one in shards), sum(one.bytes for one in shards)
     rate = _rate(seen.at, shards)
@@ -96,14 +96,14 @@ def look(seen: Observation) -> Look:
 
 
 def failures(seen: Observation) -> list[tuple[str, FailureReason]]:
-    """What failed and stands: shards by id, stages by rule; the newest first."""
+    """Failures that nothing has mended: shards by id, stages by rule; the newest first."""
     failed = [*seen.failures.items()]
     failed += [(s.shard, s.failure) for s in seen.shards.values() if s.failure is not None]
     return sorted(failed, key=lambda pair: -(pair[1].at or 0.0))
 
 
 def _share(shard: Sighting) -> float:
-    """How much of a shard is done, as far as anybody says."""
+    """How much of a shard is done, as far as that is known."""
     return {DONE: 1.0, RUNNING: shard.progress or 0.0}.get(shard.state, 0.0)
 
 

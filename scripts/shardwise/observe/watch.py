@@ -1,7 +1,7 @@
 """The ways in which a run is shown: in place in a terminal, as plain lines, or as JSON.
 
-What comes from files may hold anything: in a terminal all of it goes through `_text`, never through
-markup, and no character gets through that a terminal obeys.
+Text from files may hold anything. In a terminal all of it goes through `_text`, never through
+markup, and no control character gets through.
 """
 
 import json
@@ -31,12 +31,12 @@ from shardwise.units import any_clock, decimal, human_bytes, seconds
 _LINE_SECONDS = 10.0
 _OUTPUT_WIDTH = 200
 _SHARE_OF_TIME = 4.0
-"""A look at a slow disk takes its time; so much longer is the pause after it, at least."""
+"""After a look at a slow disk, the pause is at least this many times as long as the look."""
 
 _MOST_SECONDS = 86400.0
-"""Nobody waits longer for the next look, and some systems cannot."""
+"""The longest pause; some systems cannot sleep for longer."""
 
-_LEAVE = Text("\nCtrl-C leaves; the run goes on", "dim")
+_LEAVE = Text("\nCtrl-C ends the watch, not the run", "dim")
 
 _BAR = ((DONE, "█", "#", "green"), (RUNNING, "▓", ">", "cyan"), (FAILED, "x", "x", "red"),
         (DAMAGED, "!", "!", "red"), (WAITING, "░", ".", "dim"))  # fmt: skip
@@ -50,7 +50,7 @@ _FEWEST_ROWS = 3
 
 
 def when_done(look: Look) -> str:
-    """What is known of the end: a time, or why there is none."""
+    """When the run will be done, or why nobody can say."""
     if look.ended:
         return "all is done"
     if look.seen.shards and not look.counts[RUNNING] + look.counts[WAITING]:
@@ -72,7 +72,7 @@ def summary(look: Look) -> str:
 
 
 def draw(look: Look, console: Console, height: int | None = None) -> SegmentLines:
-    """The whole view, in no more lines than ``height``; None: as many as it takes."""
+    """The whole view, in at most ``height`` lines; None: as many as it takes."""
     seen, title = look.seen, Table.grid(expand=True)
     title.add_column(ratio=1, no_wrap=True)
     title.add_row(_text(f"shardwise {seen.results.root}", "bold"),
@@ -109,7 +109,7 @@ def _more(left_out: int) -> list[RenderableType]:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """One line of anything, cut where the terminal ends."""
+    """Any text as one line, cut at the edge of the terminal."""
     return Text(one_line(text), style, no_wrap=True, overflow="ellipsis")
 
 
@@ -133,7 +133,7 @@ def _progress(look: Look, width: int, plain: bool) -> Iterable[RenderableType]:
 
 
 def _table(rows: Sequence[Sequence[Text]], width: int) -> Table:
-    """The devices, with those columns first that are worth most."""
+    """The devices, with the most useful columns first."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     most = 2 if width < _NARROW else 6 if width < _WIDE else len(_HEADS)
     shown = [number for number in range(most) if any(row[number].plain for row in rows)]
@@ -145,7 +145,7 @@ def _table(rows: Sequence[Sequence[Text]], width: int) -> Table:
 
 
 def _columns(row: Mapping[str, Any]) -> list[Text]:
-    """Who, shard, utilisation, memory, power, temperature, what limits it, name."""
+    """Device, shard, utilisation, memory, power, temperature, what limits it, model."""
     gauge, done, since = row["gauge"] or {}, row["progress"], row["seconds"]
     used, whole = gauge.get("memory_bytes"), gauge.get("memory_total_bytes")
     limits = [*(gauge.get("throttled") or []), *["ECC errors"] * bool(gauge.get("ecc_uncorrected"))]
@@ -172,7 +172,7 @@ def _figure(value: float | None, scale: float, unit: str, before: str = "") -> s
 
 
 class InPlace:
-    """The whole terminal, drawn anew at each look; the last picture stays behind."""
+    """The whole terminal, redrawn at each look; the last picture stays when it ends."""
 
     def __init__(self) -> None:
         self._live = Live(console=_console(), screen=True, auto_refresh=False,
@@ -180,25 +180,25 @@ class InPlace:
         self._last: Look | None = None
 
     def __enter__(self) -> "InPlace":
-        """Take the terminal."""
+        """Take over the terminal."""
         self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         """Give the terminal back, and leave the last picture there."""
-        with suppress(OSError, ValueError):  # the terminal may be gone, which is no failure
+        with suppress(OSError, ValueError):  # the terminal may be gone, which does not matter
             self._live.stop()
             if self._last is not None:
                 _show(self._last)
 
     def show(self, look: Look) -> None:
-        """Draw it, in whatever size the terminal has now."""
+        """Draw a look, in the size that the terminal has now."""
         self._last, console = look, self._live.console
         self._live.update(Group(draw(look, console, console.height - 2), _LEAVE), refresh=True)
 
 
 class Lines(AbstractContextManager["Lines"]):
-    """A line when something has changed, not too often: for logs and pipes."""
+    """A line when something has changed, but not too often; for logs and pipes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -208,13 +208,13 @@ class Lines(AbstractContextManager["Lines"]):
         self._last: Look | None = None
 
     def __exit__(self, *error: object) -> None:
-        """Write the state at the end, however short ago the last line was."""
+        """Write the final state, however recent the last line is."""
         if self._last is not None and not any(error):
             self._write(self._last)
             _print(_ending(self._last))
 
     def show(self, look: Look) -> None:
-        """A line, if it is time for one."""
+        """Write a line, if it is time for one."""
         self._last = look
         if self._at is None or self._clock() - self._at >= _LINE_SECONDS:
             self._write(look)
@@ -235,13 +235,13 @@ class Lines(AbstractContextManager["Lines"]):
 
 
 class Json(Lines):
-    """One JSON object a look, each on a line of its own."""
+    """One JSON object per look, each on a line of its own."""
 
     def __exit__(self, *error: object) -> None:
-        """Nothing is left to say."""
+        """Write nothing at the end."""
 
     def show(self, look: Look) -> None:
-        """Write it."""
+        """Write a look."""
         _print([json.dumps(look.json())])
 
 
@@ -254,12 +254,12 @@ def capable() -> bool:
 
 
 def choose_view(as_json: bool) -> View:
-    """How standard output shows a run that goes on."""
+    """Choose how standard output shows a run in progress."""
     return Json() if as_json else InPlace() if capable() else Lines()
 
 
 def show_once(observer: Observer, as_json: bool) -> int:
-    """Show the whole picture once, and the command that goes on; return the exit code."""
+    """Show the whole picture once, and the command to continue; return the exit code."""
     look = status.look(observer.look())
     if as_json:
         Json().show(look)
@@ -275,9 +275,9 @@ def _show(look: Look) -> None:
 
 
 def follow(observer: Observer, view: View, interval: float, stay: bool = False) -> None:
-    """Show a run until it has ended, unless this is to stay.
+    """Show a run until it has ended, or with ``stay`` for ever.
 
-    ``interval`` are the seconds between two looks; more where a look takes long.
+    ``interval`` is the time between two looks in seconds; it grows if looks take long.
     """
     with view:
         while True:
@@ -291,13 +291,13 @@ def follow(observer: Observer, view: View, interval: float, stay: bool = False) 
 
 
 def _ending(look: Look) -> list[str]:
-    """The command that goes on, where there is something left to do and a run has left it."""
+    """The command to continue, if there is something left to do and a run has left the command."""
     command = "" if look.ended else read_command(look.seen.results)
-    return ["To go on where the run has ended:", f"  {command}"] if command else []
+    return ["If the run has ended, continue it with:", f"  {command}"] if command else []
 
 
 def _console() -> Console:
-    """Standard output, whatever letters and width it has."""
+    """Standard output, with the letters and the width that it has."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     width = None if capable() else shutil.get_terminal_size((_OUTPUT_WIDTH, 0)).columns
     return Console(file=sys.stdout, width=width, highlight=False)

@@ -89,7 +89,7 @@ def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
     """The results folder for who does something to a run, or judges it: never one that was guessed.
 
     ``results`` comes before that of the config files; where these are None, ``config.yaml`` of this
-    folder counts, if there is one. Raises InputError where a config has to name the folder, and
+    folder counts, if there is one. Raises InputError if a config has to name the folder, and
     cannot be read or is wrong.
     """
     if results:

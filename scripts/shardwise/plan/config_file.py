@@ -1,8 +1,8 @@
-"""Config files as data: YAML without tags, aliases, merges and equal keys.
+"""Config files as data: YAML without tags, aliases, merges and duplicate keys.
 
-Snakemake reads the same files with its own loader. That takes the last of two equal keys without a
-word, takes 010 for 8, and runs a file as a template where the file asks for it. So what Snakemake
-has read is read again here, before any job.
+Snakemake reads the same files with its own loader. It silently takes the last of two
+equal keys, reads 010 as 8, and runs a file as a template if the file asks for it. So the files are
+read again here, before any job.
 """
 
 import re
@@ -18,18 +18,18 @@ from shardwise.files.small import refuse_special
 _MOST_BYTES = 1024**2
 _DEEPEST = 16
 _TEMPLATE = "__use_yte__"  # the key by which a file asks Snakemake to run it as a template of YTE
-# Ways to write a number that YAML 1.1 has and no user means: to base 8, and to base 60.
+# Numbers as YAML 1.1 reads them and no user means them: to base 8, and to base 60.
 _ODD_NUMBER = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 
 
 def read_files(files: list[Path]) -> dict[str, Any]:
     """Merge config files in order, later ones over earlier ones, as Snakemake does.
 
-    Raises InputError as :func:`read_file`.
+    Raises InputError like :func:`read_file`.
     """
     merged: dict[str, Any] = {}
     for file in files:
-        for key, value in read_file(file).items():  # no key of the schema lies deeper than this
+        for key, value in read_file(file).items():  # no key of the schema is nested deeper
             both = isinstance(value, dict) and isinstance(merged.get(key), dict)
             merged[key] = {**merged[key], **value} if both else value
     return merged
@@ -38,7 +38,7 @@ def read_files(files: list[Path]) -> dict[str, Any]:
 def read_file(file: Path) -> dict[str, Any]:
     """The keys and values of a config file.
 
-    Raises InputError where it cannot be read or is no such data; with the line, and what to do.
+    Raises InputError, with the line and what to do, if it cannot be read or is not such data.
     """
     text = _text(file)
     try:
@@ -84,7 +84,7 @@ def _text(file: Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what is no plain data, and what reads otherwise than it looks."""
+    """Refuses anything but plain data, and values that YAML reads differently from their looks."""
 
     _depth = 0
 
@@ -104,7 +104,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Refuse keys that are none, and equal ones."""
+        """Refuse keys that are not words, and duplicate ones."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -112,7 +112,7 @@ class _Loader(yaml.SafeLoader):
             if key.tag == "tag:yaml.org,2002:merge":
                 raise _refused(key, "<< is not allowed; write the keys")
             if key.value in lines:
-                first = f"stands in line {lines[key.value]} already"
+                first = f"is already in line {lines[key.value]}"
                 raise _refused(key, f"the key {key.value:.80} {first}; keep one of them")
             lines[key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)
@@ -134,7 +134,7 @@ def _refused(at: Any, what: str) -> yaml.YAMLError:
 
 
 def _problem(error: Any, text: str) -> str:
-    """Where a text is no such data, and what stands there."""
+    """Where a text is not such data, and what is wrong there."""
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
         return f"line {line}: holds the character {chr(error.character)!r}, which no text has"

@@ -336,9 +336,9 @@ def converted_bytes(shape: Shape, item: int) -> int:
 
 
 def converted_block(chunk: tuple[int, ...], shape: Shape, item: int) -> tuple[int, int]:
-    """Matrices, and rows of each, that are converted at once: all rows, or some of one matrix.
+    """How many matrices, and rows of each, are converted at once: all rows, or some of one matrix.
 
-    Whole chunks where they are no larger; of an array without chunks, which lies in another order,
+    These are whole chunks, unless larger; for an array without chunks, which is in another order,
     the matrices that a slab may touch.
     """
     (rows, row), (deep, tall, _) = (shape[0], shape[1] * item), (1, *(chunk or (1, 1)))[-3:]

@@ -1,4 +1,4 @@
-"""Where NaN or Inf stands in the user's own files."""
+"""Where NaN or Inf is in the user's own files."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from shardwise.plan.stack import SPARE_BYTES, StackReader
 def find(
     plan: Plan, key: str, start: int, stop: int, inputs: InputFiles | None = None
 ) -> str | None:
-    """The first element that is not finite of some matrices, which are read for it, as words.
+    """The first non-finite element of some matrices, which are read again for this, as words.
 
     ``key`` is ``input`` or ``right``, where the only matrix of a B that serves all is matrix 0; the
     files that are read are noted in ``inputs``.

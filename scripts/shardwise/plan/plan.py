@@ -25,11 +25,11 @@ from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
 _ROWS_AT_ONCE = 1000
 _LONGEST_ROW = 4096  # bytes, and more
-# Whoever opens several results folders by threads would crash; see `receipts._DECODERS`.
+# Opening several results folders in threads would crash; see `receipts._DECODERS`.
 _CONVERTING = threading.Lock()
 
 Part = tuple[int, str]
-"""So many rows of a table: the byte at which they end, and their checksum."""
+"""A part of a table: its rows, the byte at which they end, and their checksum."""
 
 
 def refuse_strangers(results: Results) -> None:
@@ -106,13 +106,13 @@ class Stack:
 
 
 def between(sources: Sequence[Source], matrices: int, start: int, stop: int) -> list[Source]:
-    """Those of the files of a stack of ``matrices`` that hold ``start`` to ``stop``."""
-    if len(sources) == matrices:  # one matrix a file: no search
+    """The files of a stack of ``matrices`` that hold matrices ``start`` to ``stop``."""
+    if len(sources) == matrices:  # one matrix per file: no search
         return list(sources[start:stop])
     return [source for source in sources if source.holds(start, stop)]
 
 
-# Settings that a shard's products or their proof depend on; each stands in the fingerprint.
+# Settings that a shard's products or their proof depend on; each is part of the fingerprint.
 # ``nonfinite`` is none: what it forbids makes the sum itself NaN or Inf, which the reduce refuses.
 SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
                         "verify")  # fmt: skip
@@ -158,8 +158,8 @@ class Facts:
     problem: Problem
     settings: ShardSettings
     function: str | None  # digest of the code of a user's function
-    right_sources: tuple[Source, ...]  # the files of B; empty where B is made from A
-    synthetic: Recipe | None  # None where the input is the user's own
+    right_sources: tuple[Source, ...]  # the files of B; empty if B is made from A
+    synthetic: Recipe | None  # None if the input is the user's own
     bytes: Written
     digest: str  # changes with anything that a result depends on
     config: dict[str, Any] = field(default_factory=dict)  # that the plan follows from, for people
@@ -176,7 +176,7 @@ class Plan:
     """A plan as the stages use it.
 
     ``folder`` is what relative paths of the input count from; empty: the working directory.
-    ``made_of`` are the input files of a plan that was just made; another one reads ``sources.tsv``.
+    ``made_of`` has the input files of a plan just made; any other plan reads ``sources.tsv``.
     """
 
     results: Results
@@ -218,7 +218,7 @@ class Plan:
     def sources_of(self, start: int, stop: int) -> list[Source]:
         """The input files that hold matrices ``start`` to ``stop``.
 
-        Of a long table only the parts with these are read, and checked, as by :func:`load`.
+        Of a long table only the parts with these are read, and checked, as in :func:`load`.
         """
         if self.made_of or not self.facts.source_parts:
             return between(self.sources, self.problem.matrices, start, stop)
@@ -265,10 +265,10 @@ def digest_of_bytes(raw: bytes) -> str:
 
 
 def to_tsv(rows: Iterable[Any], kind: type) -> Iterator[bytes]:
-    """A table of dataclass rows, in parts of so many lines; quoted where a path needs it."""
+    """A table of dataclass rows, in parts of a number of lines; quoted if a path needs it."""
     lines = itertools.chain([[f.name for f in fields(kind)]], (vars(row).values() for row in rows))
     while part := list(itertools.islice(lines, _ROWS_AT_ONCE)):
-        # The csv module forgets to quote a lone carriage return, which ends a line for its reader.
+        # The csv module does not quote a lone carriage return, but its reader ends a line there.
         awkward = any("\r" in str(value) for line in part for value in line)
         text = io.StringIO(newline="")
         csv.writer(
@@ -279,7 +279,7 @@ def to_tsv(rows: Iterable[Any], kind: type) -> Iterator[bytes]:
 
 
 def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
-    """The rows of a table, or of its first part and others; refused where one does not fit."""
+    """The rows of a table, or of its first and other parts; refused if one does not fit."""
     text = io.StringIO(raw.decode("utf-8", "surrogateescape"), newline="")
     reader = csv.reader(text, delimiter="\t")
     columns = fields(kind)
@@ -341,10 +341,10 @@ def load(path: Path, only: str | int | None = None) -> Plan:
 def read_sources(results: Results, facts: Facts, start: int | None = None, stop: int = 0) -> bytes:
     """The bytes of ``sources.tsv``, or its parts with the files of matrices ``start`` to ``stop``.
 
-    Refused where they are not what a plan was written with.
+    Refused if they are not what the plan was written with.
     """
     path, numbers = results.sources, None
-    if start is not None:  # of so many files each holds one matrix: that of the line before
+    if start is not None:  # with so many files each holds one matrix, numbered as its line
         numbers = {0, *range((1 + start) // _ROWS_AT_ONCE, stop // _ROWS_AT_ONCE + 1)}
     try:
         refuse_special(path)
@@ -354,7 +354,7 @@ def read_sources(results: Results, facts: Facts, start: int | None = None, stop:
 
 
 def describe_parts(parts: list[bytes]) -> list[Part]:
-    """What a plan says of the parts of a table; nothing of a short one."""
+    """What a plan says about the parts of a table; nothing for a short one."""
     ends = itertools.accumulate(map(len, parts))
     return list(zip(ends, map(checksum, parts), strict=True)) if len(parts) > 1 else []
 
@@ -435,17 +435,17 @@ def _refuse_old_layout(path: Path) -> None:
     with open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_ROW))
         last = file.read().rstrip(b"\n").rpartition(b"\n")[2].split(b"\t")[0]
-    # Of more digits it is damage, which is refused elsewhere.
+    # An id with more digits is damage, which is refused elsewhere.
     if last.isdigit() and len(last) < 10 and len(last) != id_digits(int(last) + 1):
         raise InputError(
             f"{path}: an earlier version made this plan of {int(last) + 1} shards, whose files lie "
             "side by side; this version puts those of more than 1000 shards into folders by the "
-            "thousand. Choose another results folder, or go on with the version that made it"
+            "thousand. Choose another results folder, or use the version that made it"
         )
 
 
 def file_digest(path: Path) -> str:
-    """The :func:`checksum` of a text file on the disk; OSError where it cannot be read."""
+    """The :func:`checksum` of a text file on the disk; OSError if it cannot be read."""
     return checksum(path.read_bytes())
 
 

@@ -57,7 +57,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
 
     A user's function is tried on the first matrix, to learn what it returns, and ``log`` told so.
     The folder ``cache`` keeps the headers of inputs of many files, and what functions returned.
-    Raises InputError where the input, or its fit with the config, is bad.
+    Raises InputError if the input, or its fit with the config, is bad.
     """
     results = Results(Path(settings.results))
     _refuse_path(results.root)
@@ -85,10 +85,10 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
-    """Whether each shard is copied first; ``auto`` reads in place what costs nothing later."""
+    """Whether each shard is copied first; ``auto`` reads in place if that costs nothing later."""
     if settings.materialize is False and left.decoded:
         raise InputError(
-            f"materialize: false reads the input in place, but {left.sources[0].path} lies in "
+            f"materialize: false reads the input in place, but {left.sources[0].path} is stored in "
             "chunks, which have to be decoded first; use auto or true"
         )
     if settings.materialize != "auto":
@@ -106,7 +106,7 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
     if len(left.sources) > shards:
         return f"the input is {len(left.sources)} files, for {shards} shards"
     if left.decoded:
-        return f"{left.sources[0].path} lies in chunks, which are decoded once"
+        return f"{left.sources[0].path} is stored in chunks, which are decoded once"
     first = Path(left.sources[0].file)
     header = read_header_and_status(left.sources[0].path)[0]
     if header.fortran or not header.little_endian:
@@ -213,7 +213,7 @@ def check_folder(plan: Plan) -> None:
         refuse_links(plan.results)
         refuse_strangers(plan.results)
         existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
-    except OSError as error:  # such as a folder that is closed to us
+    except OSError as error:  # such as a folder that we may not read
         raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
     if not existing.is_dir():
         raise InputError(f"results: {root} cannot be created: {existing} is not a folder")
@@ -339,7 +339,7 @@ def _rows(
 def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     """Rows with the digests that say when a shard has to be copied, and computed, again.
 
-    Their memory is that of a task that decodes chunks, where there are any.
+    Their memory includes what a task needs to decode chunks, if there are any.
 
     They are the `plan.digest` of ``[version, start, stop, dtype, files]``, and of ``[common,
     matrices]``. A plan may have a hundred thousand rows, so what they share becomes text once.

@@ -11,7 +11,7 @@ _FUNCTION = re.compile(r"(.+\.py):([^\W\d]\w*)")
 
 
 def function_parts(product: str) -> tuple[str, str] | None:
-    """File and name of a product ``file.py:function``; None where it is no such product."""
+    """File and name of a product ``file.py:function``; None if it is no such product."""
     match = _FUNCTION.fullmatch(product)
     return (match[1], match[2]) if match else None
 
@@ -93,7 +93,7 @@ class Problem:
     left: Shape  # (m, k) of A
     product: str
     dtype: str
-    right: Shape | None = None  # (k, p) of B; None where B is made from A
+    right: Shape | None = None  # (k, p) of B; None if B is made from A
     shared_right: bool = False  # one B serves all matrices
     result: Shape | None = None
     result_dtype: str | None = None

@@ -129,11 +129,11 @@ def _one_stack(path: Path, key: str) -> Stack:
 
 
 def _decoded_bytes(path: Path, header: Header) -> int:
-    """Bytes that a task holds of chunks of an array, 0 where it has none."""
+    """Bytes that a task holds of the chunks of an array; 0 if it has none."""
     nbytes = math.prod(header.chunk) * header.dtype.itemsize
     if nbytes > _MOST_CHUNK_BYTES:
         raise InputError(
-            f"{path} lies in chunks {header.chunk} of {human_bytes(nbytes)}, of which each is "
+            f"{path} is stored in chunks {header.chunk} of {human_bytes(nbytes)}, each of which is "
             f"decoded as a whole; write it with chunks of {human_bytes(_MOST_CHUNK_BYTES)} or less"
         )
     shape: Any = header.shape[-2:]

@@ -62,7 +62,7 @@ def _cure(source: Source) -> str:
 
 
 _Part = tuple[Path, Header, int, int, int]
-"""A file, its header, and bytes of the stack: where the file begins, and what is read of it."""
+"""A file, its header, and bytes of the stack: where the file begins, and the part to read."""
 
 # Room that `StackReader.read_bytes` needs beside a slab: two pages for every long extent.
 SPARE_BYTES = 128 * PAGE
@@ -124,9 +124,9 @@ class StackReader:
         return reader.read(extents, buffer, packed, then)
 
     def _convert(self, view: np.ndarray, parts: list[_Part]) -> None:
-        """Bytes of matrices in another order, or in chunks, by way of blocks in memory.
+        """Bytes of matrices in another order, or in chunks, through blocks in memory.
 
-        One thread at a time, and blocks are kept: the next bytes may begin in the same one.
+        One thread at a time. Blocks are kept, as the next bytes may begin in the same one.
         """
         with self._converting:
             for path, header, origin, low, high in parts:
@@ -140,9 +140,9 @@ class StackReader:
     def _block(
         self, path: Path, header: Header, origin: int, at: int, end: int
     ) -> tuple[int, np.ndarray]:
-        """Bytes of the stack with byte ``at`` among them, and at which byte they begin.
+        """A block of the stack that holds byte ``at``, and the byte at which it begins.
 
-        Where they are decoded they are whole chunks, else no matrix that begins after ``end``.
+        Decoded blocks are whole chunks; others have no matrix that begins after ``end``.
         """
         for begin, block in self._blocks:
             if begin <= at < begin + block.nbytes:
@@ -154,9 +154,9 @@ class StackReader:
         if header.chunk:
             first, last = first // most * most, (1, *header.shape)[-3]
         shape = min(most, last - first), min(height, rows - top), columns
-        del self._blocks[: len(self._blocks) - bool(header.chunk)]  # of chunks two are kept
+        del self._blocks[: len(self._blocks) - bool(header.chunk)]  # two chunks are kept
         if header.chunk or self._space.size < math.prod(shape):
-            # Else its memory is kept: the allocator would hold one such block for every thread.
+            # Otherwise the allocator would keep the memory of one such block for every thread.
             self._space = np.empty(0, self._dtype)
             self._space = np.empty(math.prod(shape), self._dtype)
         out = self._space[: math.prod(shape)].reshape(shape)

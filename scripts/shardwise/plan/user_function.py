@@ -53,8 +53,8 @@ def load(spec: str, digest: str | None = None) -> Function:
     """Import the file of a function by its path, under a private name, and find the function.
 
     ``sys.path`` is left alone, and no ``.pyc`` file is read or written: what runs is what the
-    digest was taken of. Raises InputError where there is no such file or function, the file fails
-    on import, or the function does not take ``(xp, block)``; IntegrityError where the file does not
+    digest was taken of. Raises InputError if there is no such file or function, the file fails
+    on import, or the function does not take ``(xp, block)``; IntegrityError if the file does not
     have this digest any more.
     """
     source = read_source(spec, digest)
@@ -88,7 +88,7 @@ def call(
 
     The function's block cannot be written to under NumPy. Its result ``(n, p, q)`` is made
     C-contiguous, integers become int64, and it is copied where it shares memory with the block.
-    Afterwards the working directory is as before.
+    Afterwards the working directory is the same as before.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def _run(function: Function, xp: Any, block: Any, where: str) -> Any:
         block = block.view()
         block.flags.writeable = False
     try:
-        with np.errstate(all="ignore"), contextlib.chdir("."):  # it may go elsewhere
+        with np.errstate(all="ignore"), contextlib.chdir("."):  # it may change the folder
             return function.target(xp, block)
     except not_theirs:
         raise
@@ -134,8 +134,8 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     """Shape ``(p, q)`` and element type of what a function makes of a matrix ``(1, m, k)``.
 
     A process of its own calls it (`trial`), so that nothing that it does can touch this one. Raises
-    InputError where the function cannot be loaded, fails, ends its process, does not return in
-    time, or returns no stack of results; TryAgain where this machine has too little memory for it.
+    InputError if the function cannot be loaded, fails, ends its process, does not return in
+    time, or returns no stack of results; TryAgain if this machine has too little memory for it.
     """
     limit = _trial_seconds()
     ending = _tried(spec, matrix, limit)
@@ -195,7 +195,7 @@ def _parts(spec: str) -> tuple[str, str]:
 
 
 def read_source(spec: str, digest: str | None = None) -> bytes:
-    """The file of a function; IntegrityError where it does not have this digest any more."""
+    """The file of a function; IntegrityError if it no longer has this digest."""
     path, _ = _parts(spec)
     try:
         refuse_special(Path(path), "product: ")

@@ -1,8 +1,8 @@
 """Run code that may do anything in a child process, and end whatever it leaves behind.
 
 A user's function may end its process, leave threads and processes, change the working directory,
-or close what is not its own. In a child of a session of its own that harms nobody else. The result
-comes back through shared memory, which survives all of this. Standard library only.
+or close files that are not its own. In a child process with its own session that harms nobody else.
+The result comes back through shared memory, which survives all of this. Standard library only.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from typing import Any
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
 _RESULT_BYTES = 1 << 22
-_GRACE_SECONDS = 10.0  # for a child that is asked to end to clean up, before it is killed
-_REAP_SECONDS = 5.0  # for killed processes; one that hangs in the kernel is left to it
+_GRACE_SECONDS = 10.0  # for a child to clean up after SIGTERM, before it is killed
+_REAP_SECONDS = 5.0  # for killed processes; one that hangs in the kernel is left alone
 _POLL_SECONDS = 0.01
 
 
@@ -32,12 +32,12 @@ _POLL_SECONDS = 0.01
 class Ending:
     """How a child has ended."""
 
-    result: Any  # of the work; None where the process ended before that
-    status: int | None  # exit code, or minus a signal's number; None: killed for being late
+    result: Any  # of the work; None if the process ended before that
+    status: int | None  # exit code, or minus the signal's number; None: killed at the limit
 
 
 def words(status: int | None) -> str:
-    """What a process did that ended before its work was done, from its `Ending.status`."""
+    """How a process ended before its work was done, from its `Ending.status`."""
     if status is None:
         return "did not return"
     if status >= 0:
@@ -53,12 +53,12 @@ def run(
     work: Callable[[], Any], limit: float | None = None, forward: Collection[int] = (),
     session: bool = True,
 ) -> Ending:  # fmt: skip
-    """Run some work in a child process, and end that with all that it has started.
+    """Run some work in a child process, and end it with everything that it has started.
 
-    The work must raise nothing and return what JSON can write in some 4 MiB, within the limit in
-    seconds, if any. This process must have no other threads. What the child prints goes to stderr;
-    the signals to forward go to the child, too. It has a ``session`` of its own, or is stopped and
-    ended with the process group of this process.
+    The work must not raise, and must return something that JSON writes in 4 MiB at most, within the
+    limit in seconds, if any. This process must have no other threads. What the child prints goes to
+    stderr. Signals in ``forward`` go to the child, too. With ``session`` it has a session of its
+    own; otherwise it is stopped and ended with the process group of this process.
     """
     adopt()
     others = children()
@@ -66,7 +66,7 @@ def run(
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    # Until both processes are ready for them: a child that its parent does not know would go on.
+    # Blocked until both processes are ready: else a child could outlive a parent that ends now.
     held = {signal.SIGTERM, signal.SIGINT, *forward}
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
@@ -86,9 +86,9 @@ def run(
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         status = _wait(child, limit)
-    except BaseException:  # Ctrl-C, or SIGTERM: the child removes its temporary files
+    except BaseException:  # Ctrl-C or SIGTERM: let the child remove its temporary files
         _signal(child, signal.SIGTERM)
-        with contextlib.suppress(ChildProcessError):  # it had ended just before
+        with contextlib.suppress(ChildProcessError):  # it has just ended by itself
             _wait(child, _GRACE_SECONDS)
         raise
     finally:
@@ -127,7 +127,7 @@ def _work(
 
 
 def _wait(child: int, limit: float | None) -> int | None:
-    """Wait for a child; its exit code, or minus its signal; None where it is late."""
+    """Wait for a child; its exit code, or minus its signal; None at the limit."""
     if limit is None:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     end = time.monotonic() + limit
@@ -141,7 +141,7 @@ def _wait(child: int, limit: float | None) -> int | None:
 
 
 def adopt() -> None:
-    """Become the parent of all descendants whose own parent ends, on Linux: `sweep` ends them."""
+    """On Linux, become the parent of all descendants whose own parent ends; `sweep` ends them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -157,7 +157,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def sweep(spare: Collection[int] = ()) -> None:
-    """Kill all children but some, and those that become ours when they end."""
+    """Kill all children except some, and the descendants that become ours when these end."""
     end = time.monotonic() + _REAP_SECONDS
     while doomed := children().difference(spare):
         for pid in doomed:
@@ -173,7 +173,7 @@ def children() -> set[int]:
     """The child processes of this one."""
     found, parent = set(), str(os.getpid())
     with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises where there is none
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises if there is none
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 # The program's name, in parentheses, may hold anything.

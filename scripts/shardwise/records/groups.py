@@ -1,4 +1,4 @@
-"""Many shards looked at by threads, some at a time: a network disk answers many at once."""
+"""Look at many shards in threads, as a network disk answers many requests at once."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -7,9 +7,9 @@ from itertools import islice
 from typing import TypeVar
 
 _THREADS = 8
-_MOST_AT_ONCE = 1000  # to hand over one tiny shard takes as long as to read it
-_FIRST = 32  # so many tell whether the disk makes one wait
-_WAITS = 2.0  # times as long as it computes: then threads pay, although they take turns
+_MOST_AT_ONCE = 1000  # handing over one tiny shard takes as long as reading it
+_FIRST = 32  # this many show whether the disk keeps us waiting
+_WAITS = 2.0  # waiting this many times as long as computing: from there on threads pay off
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -19,10 +19,10 @@ def look_at(
     look: Callable[[list[_T]], list[_R]], items: Iterable[_T],
     threads: int | None = None, at_once: int = _MOST_AT_ONCE,
 ) -> Iterator[tuple[_T, _R]]:  # fmt: skip
-    """Each item with what ``look`` has found for it, in order; ``look`` takes ``at_once`` items.
+    """Each item with what ``look`` found for it, in order; ``look`` takes ``at_once`` items.
 
-    However many items there are, only some groups of them are under way. Without a number of
-    threads there are none while the disk answers at once, as small files of a local one do.
+    However many items there are, only a few groups are in memory at a time. If ``threads`` is None,
+    none are started as long as the disk answers at once, as a local one does for small files.
     """
     rest, waits = iter(items), threads is not None
     first = min(_FIRST, at_once)
@@ -37,7 +37,7 @@ def look_at(
         while groups := [group for _ in ahead if (group := list(islice(rest, at_once)))]:
             try:
                 found = pool.map(look, groups)
-            except RuntimeError:  # as Python ends it starts no thread; a run says its last words
+            except RuntimeError:  # Python is ending and starts no thread: the final message
                 found = map(look, groups)
             for group, answers in zip(groups, found, strict=True):
                 yield from zip(group, answers, strict=True)

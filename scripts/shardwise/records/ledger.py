@@ -32,7 +32,7 @@ COLUMNS = (
 def write(plan: Plan) -> None:
     """Check every receipt against the plan and commit ``ledger.tsv``.
 
-    No shard is being written any more: what killed writers left beside the products goes first.
+    No shard may still be written: what killed writers left beside the products is removed first.
 
     Raises
     ------

@@ -12,12 +12,12 @@ from shardwise.files.paths import Results
 
 
 def take_lock(path: Path, busy: str) -> BinaryIO:
-    """Be the only holder of a lock until its file is closed; `TryAgain` says what is `busy` else.
+    """Be the only holder of a lock until its file is closed; else raise TryAgain, saying `busy`.
 
-    A disk without locks gives none. Two reduces there leave the same bits.
+    A disk without locks keeps nobody out. Two reduces there leave the same bits.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = open(path, "a+b")  # noqa: SIM115 - it stays open, and with it the lock
+    file = open(path, "a+b")  # noqa: SIM115 - the open file holds the lock
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -29,16 +29,16 @@ def take_lock(path: Path, busy: str) -> BinaryIO:
 
 
 def exclusive_lock(results: Results) -> BinaryIO:
-    """Be the only reduce on a results folder; `TryAgain` where another one works on it."""
+    """Be the only reduce on a results folder; TryAgain if another one works on it."""
     return take_lock(results.reducing, f"another reduce works on {results.root}; let it finish")
 
 
 @contextmanager
 def hold_job_lock(results: Results, array: bool = False) -> Iterator[None]:
-    """Hold the lock of a job on these results; a task of an ``array`` can be joined by a run."""
+    """Hold the lock of a job on these results; a run may join tasks of an ``array``."""
     path = results.living_array if array else results.living
     with contextlib.ExitStack() as stack:
-        # A disk that is full, read-only or without locks must not stop a job; its stage will say.
+        # A disk that is full, read-only or without locks must not stop a job; its stage reports it.
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(path, "a+b"))
@@ -51,6 +51,6 @@ def is_job_locked(path: Path) -> bool:
     try:
         with open(path, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:  # or no job has ever worked here, or this disk knows no locks
+    except OSError as error:  # or no job was ever here, or the disk has no locks
         return isinstance(error, BlockingIOError)
     return False

@@ -22,7 +22,7 @@ _TAIL_BYTES = 65536
 
 
 def read(log: Path | None) -> str:
-    """A whole log; empty where there is none."""
+    """A whole log; empty if there is none."""
     try:
         return log.read_text(errors="replace") if log else ""
     except OSError:
@@ -30,7 +30,7 @@ def read(log: Path | None) -> str:
 
 
 def read_tail(log: Path) -> str:
-    """The end of a log, as far as it matters for how a stage ended; empty where there is none."""
+    """The end of a log, enough to tell how a stage ended; empty if there is none."""
     try:
         return (small.read(log, _TAIL_BYTES, end=True) or b"").decode(errors="replace")
     except IntegrityError:
@@ -38,29 +38,29 @@ def read_tail(log: Path) -> str:
 
 
 def parse_lines(text: str) -> list[tuple[str, str]]:
-    """Level and message of the lines of a log that are ours."""
+    """Level and message of the lines in a log that Shardwise wrote."""
     return [(m[1], m[2]) for line in text.splitlines() if (m := _LINE.match(line))]
 
 
 def find_errors(text: str) -> list[str]:
-    """The errors in a log, the last one last."""
+    """The errors in a log, in order."""
     return [message for level, message in parse_lines(text) if level == "ERROR"]
 
 
 def find_exit_code(text: str) -> int | None:
-    """The exit code that the stage of a log has ended with, where it failed and lived to say so."""
+    """The exit code of a stage, from its log, if it failed and lived to log it."""
     codes = [m[1] for _, message in parse_lines(text) if (m := _EXIT_CODE.fullmatch(message))]
     return int(codes[-1]) if codes else None
 
 
 def find_failed_shards(text: str) -> list[tuple[str, str, str]]:
-    """Shards that the one job for all has named at its end as failed for good: id, reason, log."""
+    """Id, reason and log of the shards that the one job for all reports as failed for good."""
     named = [_OF_A_SHARD.fullmatch(message) for message in find_errors(text)]
     return [(match[1], match[2], match[3]) for match in named if match]
 
 
 def find_last_words(text: str) -> str | None:
-    """Why a stage has ended: its last error, or a last line that is not of our logging."""
+    """Why a stage has ended: its last error, or a last line that Shardwise did not log."""
     if errors := find_errors(text):
         return errors[-1]
     last = text.splitlines()[-1:]
@@ -68,21 +68,21 @@ def find_last_words(text: str) -> str | None:
 
 
 def ended_well(text: str, shard: str) -> bool:
-    """Whether the last words in a shard's log are that its receipt was written."""
+    """Whether a shard's log ends with the line that its receipt was written."""
     last = parse_lines(text)[-1:]
     return bool(last) and last[0][1].endswith(f"{shard}.json written")
 
 
 def settle(results: Results, shard: str) -> list[str]:
-    """Remove what a shard has left beside its product and receipt, where it just went well.
+    """Remove the log and journal of a shard that just succeeded at once.
 
-    A journal of several attempts stays, and so does a log that says more than the receipt: a
-    warning, or words that are not ours. Nothing is removed where one of them stays.
+    Both stay if the journal has several attempts, or if the log says more than the receipt: a
+    warning, or a line that Shardwise did not log.
 
     Returns
     -------
     list of str
-        The messages of the log that is gone, without those of `log_start`.
+        The messages of the removed log, without those of `log_start`.
     """
     log, starts = results.log("multiply", shard), results.starts(shard)
     try:
@@ -94,15 +94,15 @@ def settle(results: Results, shard: str) -> list[str]:
     if not quiet or journal.count("\n") > 1:
         return []
     for path in (log, starts):
-        with suppress(OSError):  # a full disk, or nothing is there
+        with suppress(OSError):  # a full disk, or no such file
             path.unlink()
     return [message for _, message in lines if not message.startswith(("on ", "by hand: "))]
 
 
 def add_error(path: Path, reason: str, level: str = "ERROR") -> None:
-    """Add a line to the log of a stage that could not say itself why it failed.
+    """Add a line to the log of a stage that could not log itself why it failed.
 
-    Not where that stands there already; and a full disk costs the line, nothing else.
+    Nothing is added if the log has that reason already; if the disk is full, only the line is lost.
     """
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ _STATUS = re.compile(r"status is: '?([A-Z_]+)")
 
 
 def explain(log: Path | None, scheduler_says: str | None) -> str:
-    """Why a job failed: its own last error, and what the scheduler says where it ended the job."""
+    """Why a job failed: its own last error, and what the scheduler says if it ended the job."""
     status = _STATUS.search(scheduler_says or "")
     parts = [f"the scheduler says {status[1]}"] if status and status[1] != "FAILED" else []
     if words := find_last_words(read(log)):
@@ -134,7 +134,7 @@ def explain(log: Path | None, scheduler_says: str | None) -> str:
 log = logging.getLogger("shardwise")
 
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
-"""Of a line in every log of ours."""
+"""The format of a line in every log of Shardwise."""
 
 
 def log_start(argv: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ class ProductScan:
     """How far the products of a plan are.
 
     ``missing`` are ids in the plan's order. ``newest`` is the shard whose receipt was written last,
-    of those that are whole, or None where none is. ``checksum`` is that of the list of all whole
+    of those that are whole, or None if none is. ``checksum`` is that of the list of all whole
     shards, each with the checksum of its product, as `ledger.lists_products` compares it.
     """
 
@@ -96,7 +96,7 @@ def _written_of(folder: str, rows: list[Shard]) -> list[tuple[int, str] | None]:
 def _written(folder: str, row: Shard) -> tuple[int, str] | None:
     """When the receipt of a whole product was written (ns), and the product's checksum.
 
-    None where the product or its receipt is not whole.
+    None if the product or its receipt is not whole.
     """
     path = f"{folder}/{place(row.shard)}"
     try:

@@ -142,7 +142,7 @@ class MeanAndMax(TypedDict):
 
 
 class Telemetry(TypedDict):
-    """What the samples of a shard's device come to; None where the device does not say."""
+    """What the samples of a shard's device come to; None if the device does not say."""
 
     samples: Whole
     seconds: Amount
@@ -241,8 +241,8 @@ class SumReceipt(Receipt, frozen=True):
     quarantined: list[dict[str, str | float]] = []
 
 
-# Made as this is imported, which one thread does. msgspec (0.22) keeps what it learns of a class
-# from its first use on, before that is whole: a thread that decodes the class meanwhile crashes.
+# Made during the import, which runs in one thread. msgspec (0.22) stores what it learns about a
+# class before that is complete: a thread that decodes the class in the meantime crashes.
 _DECODERS: dict[type[Receipt], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (ProductReceipt, CopyReceipt, StackReceipt, SumReceipt)
@@ -311,7 +311,7 @@ def _withdraw(path: Path, text: bytes) -> None:
 
 
 def passes(check: Callable[..., object], *words: Any) -> bool:
-    """Whether a check raises no IntegrityError."""
+    """Whether a check passes without IntegrityError."""
     try:
         check(*words)
     except IntegrityError:

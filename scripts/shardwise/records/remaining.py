@@ -1,6 +1,6 @@
-"""What a results folder holds of a plan: the one place that is asked before any job.
+"""What a results folder has for a plan, and what remains to be done: asked before any job.
 
-Snakemake's time stamps and records do not tell whose results lie there: those of another config,
+Snakemake's time stamps and records do not tell whose results are there: those of another config,
 put there by hand, look as finished as the run's own. So the content of plan, receipts, ledger and
 summary is compared with the plan of the present config.
 """
@@ -122,7 +122,7 @@ def _unfit_shards(plan: Plan, shards: Sequence[str]) -> Iterator[Path]:
 
 
 def _check_copy(plan: Plan, shard: str) -> None:
-    """Refuse a copy of a shard's matrices that is not whole, or of others."""
+    """Refuse a copy of a shard that is not whole, or that holds other matrices."""
     receipts.check_file(plan.results.shard(shard), judge.check_copy(plan, shard).file)
 
 
@@ -212,7 +212,7 @@ def _files_per_shard(top: Path) -> Iterator[tuple[str, list[Path]]]:
 
 
 def _check_written(kind: type[_WithFile], receipt: Path, file: Path) -> None:
-    """Refuse a file, or its receipt, that is not as a run of ours wrote it."""
+    """Refuse a file or receipt that differs from what a run wrote."""
     receipts.check_file(file, receipts.read(receipt, kind).file)
 
 

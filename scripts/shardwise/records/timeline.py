@@ -1,9 +1,9 @@
 """Where the time of a shard went: the spans in which its stages were at work, from any thread.
 
-Stages overlap, so each moment is given to the first of these at work then: compute, which is what
-a shard is for; upload, download, as the device waits for its own link; write, read, as it waits for
-a disk; checking what was read, a part of reading it. What is left is waiting: for memory, compilers
-or another shard on the same device. Standard library only.
+Stages overlap, so each moment counts for the first of these that is at work then: compute, which is
+what a shard is for; upload, download, as the device waits for its own link; write, read, as it
+waits for a disk; check, which counts as reading. The rest is waiting: for memory, compilers or
+another shard on the same device. Standard library only.
 """
 
 import threading
@@ -21,10 +21,10 @@ PHASES = ("waiting", *STAGES)
 """What holds a shard up, in the order in which its bar is drawn."""
 
 CHECK = "check"
-"""Work of the host on what was read: it holds a shard up as reading does, but moves no bytes."""
+"""The host's work on what was read; it holds a shard up as reading does, but moves no bytes."""
 
 MOST_SPANS = 8192
-"""Of a stage, at once: a shard with more forgets when its shortest gaps were, half of them."""
+"""The most spans of a stage; a shard with more forgets the shorter half of its gaps."""
 
 _FIRST = COMPUTE, UPLOAD, DOWNLOAD, WRITE, READ, CHECK
 _DIGITS = 6
@@ -38,7 +38,7 @@ _STAGES = {
     "download": DOWNLOAD,
     "write": WRITE,
 }
-"""What a timeline calls the stages of a stopwatch; whatever waits is at work nowhere."""
+"""The timeline's stage for each entry of a stopwatch; waiting belongs to none."""
 
 Span = tuple[float, float]
 
@@ -46,8 +46,8 @@ Span = tuple[float, float]
 class Stopwatch:
     """When the stages of one shard were at work, from any thread, and what they did.
 
-    It was begun at ``unix`` in Unix time, at ``began`` by `time.perf_counter`, as all spans are; so
-    a clock that is set meanwhile makes no second longer. ``seconds`` says how long each was busy or
+    It began at ``unix`` in Unix time, and at ``began`` by `time.perf_counter`, which times all
+    spans, so that setting the clock changes none. ``seconds`` says how long each was busy or
     waited, added up over its threads; ``matrices`` how many were multiplied and checked so far.
     """
 
@@ -60,7 +60,7 @@ class Stopwatch:
         self._lock = threading.Lock()
 
     def note(self, what: str, span: Span, work: int = 0) -> None:
-        """Note when something went on, and how much was done: bytes, or operations."""
+        """Note when something was at work, and how much it did: bytes, or operations."""
         began, ended = span
         with self._lock:
             self.seconds[what] += ended - began
@@ -77,14 +77,14 @@ class Stopwatch:
             self.note(what, (began, time.perf_counter()), nbytes)
 
     def end(self) -> float:
-        """Seconds of Unix time now, if no clock was set meanwhile."""
+        """Seconds of Unix time now, as if the clock had not been set since the start."""
         return self.unix + time.perf_counter() - self.began
 
     def to_json(self, finished: float) -> dict[str, Any]:
-        """What the receipt says of it, from the beginning to a moment that `end` has named.
+        """What the receipt says, from the beginning to a moment that `end` has returned.
 
-        ``held`` are seconds by phase, each moment once; ``busy`` seconds in which each stage was at
-        work; ``work`` what it did. After the last stage the file is committed: that is a write.
+        ``held`` has seconds by phase, each moment once; ``busy`` the seconds in which each stage
+        was at work; ``work`` what it did. The commit after the last stage counts as a write.
         """
         low, high = self.began, self.began + finished - self.unix
         with self._lock:
@@ -103,9 +103,9 @@ class Stopwatch:
 
 
 class Spans:
-    """The spans of one stage, which may overlap and come late.
+    """The spans of one stage, which may overlap and be added late.
 
-    ``closed`` are the seconds of the gaps between them that were forgotten.
+    ``closed`` has the seconds of the gaps that were forgotten.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Spans:
         self.closed = 0.0
 
     def add(self, span: Span) -> None:
-        """Add a span; past the most that are kept, the shorter half of the gaps is closed."""
+        """Add a span; if there are too many, the shorter half of the gaps is closed."""
         self._spans.append(span)
         if len(self._spans) > MOST_SPANS:
             spans = self._spans = union(self._spans)
@@ -123,12 +123,12 @@ class Spans:
                 self.closed += length(self._spans) - length(spans)
 
     def within(self, low: float, high: float) -> list[Span]:
-        """Those between two moments, or the parts of them, joined."""
+        """The spans, or the parts of them, between two moments, joined."""
         return [(max(a, low), min(b, high)) for a, b in union(self._spans) if a < high and b > low]
 
 
 def _held(spans: Mapping[str, list[Span]], seconds: float) -> dict[str, float]:
-    """Seconds that each stage adds to those before it in the order of who holds a moment."""
+    """Seconds that each stage holds, in the order in which stages claim a moment."""
     held: dict[str, float] = dict.fromkeys((*STAGES, CHECK), 0.0)
     covered: list[Span] = []
     before = 0.0
@@ -138,12 +138,12 @@ def _held(spans: Mapping[str, list[Span]], seconds: float) -> dict[str, float]:
         held[READ if stage == CHECK else stage] += total - before
         before = total
     rounded = {stage: round(max(0.0, held[stage]), _DIGITS) for stage in STAGES}
-    # Of what is rounded, so that they add up.
+    # From the rounded figures, so that all add up.
     return {"waiting": round(max(0.0, seconds - sum(rounded.values())), _DIGITS), **rounded}
 
 
 def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
-    """The same times as spans that do not touch, in order; no gap up to a length is left."""
+    """The same times as spans that do not touch, in order; gaps up to ``gap`` are closed."""
     joined: list[Span] = []
     for began, ended in sorted(spans):
         if joined and began <= joined[-1][1] + gap:

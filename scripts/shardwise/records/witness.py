@@ -133,7 +133,7 @@ def number_from_json(value: Number, dtype: str) -> np.ndarray:
 
 
 def read_reference(receipt: CopyReceipt, problem: Problem, factors: str) -> np.ndarray | None:
-    """The reference in the receipt of a copy; None where there is none, or of other weights.
+    """The reference in the receipt of a copy; None if there is none, or of other weights.
 
     ``factors`` is a digest of what is multiplied beside the matrices: a copy outlives a change of
     `product` or B, its number does not.
@@ -150,7 +150,7 @@ def read(receipt: ProductReceipt, problem: Problem) -> ShardWitness | str:
     Raises
     ------
     IntegrityError
-        Where what stands there is damaged.
+        If the witness is damaged.
     """
     if receipt.witness is None:
         return receipt.no_witness or "its receipt is of an older version"

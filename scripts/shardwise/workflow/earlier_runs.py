@@ -1,4 +1,4 @@
-"""What a new run owes to the jobs of an earlier one.
+"""How a new run respects the jobs of an earlier one.
 
 When Snakemake is killed, its jobs live on. A second job for the same shard would cost twice. So a
 run that finds living jobs on its results folder does not start: it says how to wait for them, or
@@ -30,18 +30,18 @@ def remember(results: Results, scheduler: str, name: str) -> None:
 
 
 def lock_results(results: Results, joins: str | None = None) -> None:
-    """Be the only run on these results until this process ends; TryAgain where that fails.
+    """Be the only run on these results until this process ends; TryAgain if that fails.
 
-    ``joins`` is the digest of the plan whose arrays this run joins; None where it joins none.
+    ``joins`` is the digest of the plan whose arrays this run joins; None if it joins none.
     """
     busy = f"another snakemake works on {results.root}; let it finish, then run again."
-    with suppress(OSError):  # a folder that cannot be written: the first job will say so
+    with suppress(OSError):  # a folder that cannot be written: the first job reports it
         _locked.append(take_lock(results.running, busy))
     refuse_beside_living(results, joins)
 
 
 def refuse_beside_living(results: Results, joins: str | None = None) -> None:
-    """TryAgain where jobs of an earlier run still wait or work; `joins` as in `lock_results`."""
+    """Raise TryAgain if jobs of an earlier run still wait or work; `joins` as in `lock_results`."""
     arrays = _rows(results.arrays)
     joined = {row[1] for row in arrays if joins and row[2:3] == [joins]}
     for title, scheduler in SCHEDULERS.items():
@@ -57,7 +57,7 @@ def refuse_beside_living(results: Results, joins: str | None = None) -> None:
 
 
 def _refuse_beside(results: Results, scheduler: Scheduler, names: list[str]) -> None:
-    """TryAgain where a scheduler knows living jobs of these names, or does not answer."""
+    """Raise TryAgain if a scheduler knows living jobs with these names, or does not answer."""
     try:
         living = scheduler.living(names)
     except TryAgain as error:

@@ -27,21 +27,21 @@ from shardwise.workflow import earlier_runs, recipe
 
 PLUGIN = "shardwise-grid-engine"
 
-_AWAY_SECONDS = 600  # so long a submission waits for a qmaster that does not answer
+_AWAY_SECONDS = 600  # how long a submission waits for a qmaster that does not answer
 _PAUSE_SECONDS = 5
 _MESSAGE_SECONDS = 60
-_TRACE_SECONDS = 10  # so long a job's mark or record may take to arrive after it left the queue
+_TRACE_SECONDS = 10  # how long a job's mark or record may take to arrive once it has left
 
 _JOBSCRIPT = """\
 #!/bin/bash
-# Who has submitted this and got no answer finds its number here, although it may end at once.
+# If the submission got no answer, its number is found here, even if the job ends at once.
 echo "$JOB_ID" >"$1/$JOB_NAME.number"
 (
 {script}
 )
 code=$?
-[ "$code" = 0 ] || code=1 # 99 and 100 would mean something to Grid Engine
-# The mark of the end, whole or not at all. Without it the job counts as killed.
+[ "$code" = 0 ] || code=1 # 99 and 100 have a meaning for Grid Engine
+# The mark of the end, written in one step. Without it the job counts as killed.
 echo "$code" >"$1/$JOB_ID.part" && mv "$1/$JOB_ID.part" "$1/$JOB_ID.exit" || exit 1
 exit "$code"
 """
@@ -50,7 +50,7 @@ exit "$code"
 def begin(results: Results, workflow: Any, needed: Iterable[Any]) -> None:
     """Under ``profiles/uge``, check what the jobs ask for, and have the executor submit them here.
 
-    Raises InputError where no job could be submitted from this working directory, or where Grid
+    Raises InputError if no job could be submitted from this working directory, or where Grid
     Engine does not know what the profile asks for.
     """
     jobs = [job for job in needed if not job.is_local]
@@ -62,10 +62,10 @@ def begin(results: Results, workflow: Any, needed: Iterable[Any]) -> None:
             f"the name of the working directory holds {' '.join(odd)}, which Snakemake cannot pass "
             f"on to Grid Engine: {os.getcwd()}. Rename the folder, or work in another one"
         )
-    # Else a wrong parallel environment for the reduce would show when all shards are done.
+    # Else a wrong parallel environment for the reduce would only show once all shards are done.
     for rule, job in {job.rule.name: job for job in jobs}.items():
         recipe.verify("uge", rule, job.resources)
-    os.environ.pop("SNAKEMAKE_PROFILE", None)  # of no use to a job, which may get all variables
+    os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
     submissions = Submissions(results, (CACHE / "uge" / os.urandom(3).hex()).absolute())
     atexit.register(submissions.cancel)
     workflow.scheduler.get_executor(jobs[0]).begin(submissions)
@@ -86,14 +86,14 @@ class Submission:
     gone: float | None = None
 
     def own_log(self) -> str:
-        """What the job has written into its log; empty where that is of an earlier attempt."""
+        """What the job has written into its log; empty if the log is of an earlier attempt."""
         with contextlib.suppress(OSError):
             if self.log.stat().st_mtime >= self.since:
                 return self.log.read_text(errors="replace")
         return ""
 
     def explain_early_end(self) -> None:
-        """Where the job ended before its own log began, log the last line that it printed."""
+        """If the job ended before its own log began, log the last line that it printed."""
         if not self.own_log():
             printed = self.output.read_text(errors="replace") if self.output.exists() else ""
             last = ["nothing", *filter(str.strip, printed.splitlines())][-1]
@@ -110,7 +110,7 @@ class Submissions:
         self._results, self._folder = results, folder
         self._unended: set[str] = set()
         self._asked = 0.0
-        self._silent: dict[str, float] = {}  # since when nothing is heard of a host
+        self._silent: dict[str, float] = {}  # since when a host has not responded
         self._accounting = True
         self._last_said: dict[str, float] = {}
 
@@ -121,8 +121,8 @@ class Submissions:
     def submit(self, job: Any, script: str) -> tuple[str, Submission]:
         """Submit a job's script; the number it got, and what `look` needs to know of it.
 
-        Raises InputError where Grid Engine does not take it; the job's log has its words too;
-        TryAgain where it has not answered for ten minutes; a queue that is full has no such limit.
+        Raises InputError if Grid Engine does not take it; the job's log has its words too;
+        TryAgain if it has not answered for ten minutes; a queue that is full has no such limit.
         """
         if not self._folder.exists():
             earlier_runs.remember(self._results, "uge", self._folder.name)
@@ -131,7 +131,7 @@ class Submissions:
         name = grid_engine.job_name(self._folder.name, asked, job.attempt)
         begun = self._folder / f"{name}.submitting"
         begun.touch()
-        # A relative name: a colon in it would have a meaning of its own.
+        # A relative path, as a colon in it would have a meaning of its own.
         output = Path(os.path.relpath(self._folder / f"{name}.out"))
         submission = Submission(name, Path(job.log[0]), output, begun.stat().st_mtime)
         self._unended.add(name)
@@ -140,13 +140,13 @@ class Submissions:
             words = grid_engine.qsub_words(asked, name, str(output), exported)
             return self._insist(name, [*words, script, str(self._folder)]), submission
         except ShardwiseError as error:
-            logs.add_error(submission.log, f"Grid Engine did not take the job: {error}")
+            logs.add_error(submission.log, f"Grid Engine did not accept the job: {error}")
             if isinstance(error, InputError):  # else it may still arrive
                 self._unended.discard(name)
             raise
 
     def _insist(self, name: str, words: list[str]) -> str:
-        """Submit; where qmaster does not answer, wait for it, and never submit twice.
+        """Submit; if qmaster does not answer, wait for it, and never submit twice.
 
         A submission may have arrived although its answer did not, so the job is looked for first.
         A full queue is waited for as long as it takes: qmaster is there, and jobs end.
@@ -160,30 +160,30 @@ class Submissions:
             except QueueFull as error:
                 end = time.monotonic() + _AWAY_SECONDS
                 message = (
-                    f"the cluster takes no more jobs now ({error}); waiting until some have "
-                    "ended. --jobs sets how many of a run are in the queue"
+                    f"the cluster accepts no more jobs now ({error}); waiting until some have "
+                    "ended. --jobs limits the jobs of a run in the queue"
                 )
             except TryAgain as error:
                 unheard = True
                 if time.monotonic() > end:
                     raise
-                message = f"Grid Engine does not take jobs now ({error}); trying again"
+                message = f"Grid Engine does not accept jobs now ({error}); trying again"
             self._say("submission", message)
             time.sleep(_PAUSE_SECONDS)
 
     def _number_of(self, name: str) -> str | None:
-        """The number of a job that is in the queue, or that has been there and ran."""
+        """The number of a job that is in the queue, or that was there and ran."""
         queued = (job.number for job in grid_engine.query().jobs if job.name == name)
         return next(queued, None) or self._mark(f"{name}.number")
 
     def _mark(self, name: str) -> str | None:
-        """The number in a file that a job has left; None where there is none, or no whole one."""
+        """The number in a file that a job has left; None if there is none, or only a part."""
         with contextlib.suppress(FileNotFoundError):
             return (self._folder / name).read_text().strip() or None
         return None
 
     def look(self, jobs: Sequence[Any]) -> Iterator[tuple[Any, str]]:
-        """What Snakemake is to think of each job: ``running``, ``success`` or ``failed``.
+        """What to tell Snakemake about each job: ``running``, ``success`` or ``failed``.
 
         What cannot be found out now, as when the disk is full, counts as ``running``.
         """
@@ -201,14 +201,14 @@ class Submissions:
             yield job, state
 
     def _queue(self) -> Queue | None:
-        """What is in the queue now; None where Grid Engine does not answer, as a message says."""
+        """The queue now; None, with a message, if Grid Engine does not answer."""
         try:
             queue = grid_engine.query()
-            # A network disk shows here what jobs have written once the folder changes.
+            # Changing the folder makes a network disk show here what jobs have written.
             (self._folder / "looked").touch()
             (self._folder / "looked").unlink()
         except (TryAgain, OSError) as error:
-            self._silent = {}  # after a restart of qmaster all hosts are, for half a minute
+            self._silent = {}  # all hosts are silent for half a minute after qmaster restarts
             self._say("queue", f"Grid Engine does not answer ({error}); its jobs count as running")
             return None
         self._asked = time.monotonic()
@@ -221,7 +221,7 @@ class Submissions:
             reason = self._why_failed(number, submission, queue.job(number)) if queue else ""
             if not reason:
                 return "running"
-            # What the job itself called an error is worth more than how it was ended.
+            # An error that the job itself reported tells more than how it was ended.
             own = logs.find_errors(submission.own_log())
             told = any(not error.startswith("ended by SIGTERM") for error in own)
             level = "WARNING" if told else "ERROR"
@@ -232,7 +232,7 @@ class Submissions:
         return "success" if code == "0" else "failed"
 
     def _why_failed(self, number: str, submission: Submission, job: Job | None) -> str:
-        """Why a job without a mark of its end has failed, which leaves the queue; empty else."""
+        """Why a job without a mark of its end has failed, and delete it; empty if it has not."""
         if job is None:
             return self._how_it_left(number, submission)
         submission.gone = None
@@ -240,27 +240,27 @@ class Submissions:
         try:
             if reason:
                 grid_engine.delete([number])
-        except TryAgain as error:  # it may still be there: the next look deletes it
+        except TryAgain as error:  # it may still be in the queue: the next look deletes it
             self._say("deletion", f"job {number} cannot be deleted now ({error}); trying again")
             return ""
         return reason
 
     def _trouble(self, job: Job) -> str:
-        """Why a job in the queue will not end well; empty where it may."""
+        """Why a job in the queue cannot end well; empty if it can."""
         if "E" in job.state:
             reason = grid_engine.error_reason(job.number)
             return f"it cannot start, state {job.state}: {reason}"
         silent = [since for host, since in self._silent.items() if host in job.hosts]
         lost = bool(silent) and self._asked - min(silent) >= UNHEARD_SECONDS
-        return f"lost: its host {', '.join(job.hosts)} is not heard of" if lost else ""
+        return f"lost: its host {', '.join(job.hosts)} does not respond" if lost else ""
 
     def _how_it_left(self, number: str, submission: Submission) -> str:
-        """Why a job is not in the queue any more; empty while its mark may still arrive."""
+        """Why a job has left the queue; empty while its mark may still arrive."""
         submission.gone = submission.gone or time.monotonic()
         waited = time.monotonic() - submission.gone >= _TRACE_SECONDS
         try:
             record = grid_engine.record(number, submission.name) if self._accounting else None
-        except TryAgain:  # one that was too slow once is not asked again
+        except TryAgain:  # an accounting that was too slow once is not asked again
             self._accounting, record = False, None
         if record is not None and (waited or not record.well):
             return grid_engine.describe(record)
@@ -271,14 +271,14 @@ class Submissions:
         return "deleted while it waited in the queue"
 
     def _say(self, subject: str, text: str) -> None:
-        """A line on stderr, where the user sees it; at most once per minute on each subject."""
+        """Write a line to stderr for the user; at most once per minute on each subject."""
         now = time.monotonic()
         if now - self._last_said.get(subject, -_MESSAGE_SECONDS) >= _MESSAGE_SECONDS:
             self._last_said[subject] = now
             sys.stderr.write(f"shardwise: {text}\n")
 
     def cancel(self) -> None:
-        """Have a process of its own delete all jobs of the run, where some were not seen to end."""
+        """Delete all jobs of the run from a separate process, if some were not seen to end."""
         if self._unended:
             self._unended.clear()
             follow.cancel_detached("uge", [self._folder.name])

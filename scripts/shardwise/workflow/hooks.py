@@ -1,4 +1,4 @@
-"""Every trick that is played on Snakemake, but those on single executors, in files of their own."""
+"""All tricks played on Snakemake, except those on single executors, which have their own files."""
 
 import logging
 import os
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 _PAGE_SECONDS = 120.0
-"""So long may it take to make the page on a failed run; 100,000 shards take less than a minute."""
+"""The most time for the page on a failed run; 100,000 shards take less than a minute."""
 
 _SHOWN = re.compile("shardwise: |Nothing to be done|Complete log|Terminating|Shutting down")
 _HOPELESS = (InputError.exit_code, IntegrityError.exit_code)
@@ -141,7 +141,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
 
 
 def _write_command(results: Results) -> None:
-    """Leave the command that continues this run, for who watches it."""
+    """Leave the command that continues this run, for those who watch it."""
     from shardwise.files.commit import commit  # here: jobs do not need it
 
     with suppress(OSError, ShardwiseError), commit(results.command) as file:
@@ -207,7 +207,7 @@ def _heed_interrupts(run: "Run") -> None:
 
 
 def after_failure(results: Results) -> None:
-    """Make the page on a run that has failed; where it cannot be made, a warning says why.
+    """Make the page on a run that has failed; if it cannot be made, a warning says why.
 
     In a process of its own, which Ctrl-C ends: nothing may keep the end of a run from its user.
     """

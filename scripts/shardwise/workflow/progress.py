@@ -1,4 +1,4 @@
-"""What a user sees of a run: how far each stage is, and at the end what failed and how to go on."""
+"""What a user sees of a run: the progress of each stage; at the end, failures and what to do."""
 
 import atexit
 import logging
@@ -122,7 +122,7 @@ class Listener(logging.Handler):
         return self._run.dispatch != "jobs" and _stage(rule) == "multiply"
 
     def _line(self, rule: str, at_once: bool = False) -> None:
-        """One line on the stage that just moved, at most one in ten seconds unless it is news."""
+        """A line on the stage that just advanced; at most one in ten seconds, unless it is news."""
         if self._follower and self._for_all(rule):
             self._follower.end()
             self._follower = None
@@ -157,7 +157,7 @@ class Listener(logging.Handler):
         return shards - planned + done, shards
 
     def last_words(self) -> None:
-        """At the end of the process: what is whole, or what failed, why, and how to go on.
+        """At the end of the process: what is whole, or what failed, why, and how to continue.
 
         What is whole is read from the files. Snakemake's events may be incomplete: a quiet mode
         leaves some out, and a signal ends the process before others.
@@ -204,7 +204,7 @@ class Listener(logging.Handler):
             say(f"The page on it: {run.results.report}")
 
     def _has_page(self) -> bool:
-        """Whether the page is of this run; one of an earlier run tells another story."""
+        """Whether the page is of this run and not of an earlier one."""
         try:
             return self._run.results.report.stat().st_mtime >= self._began
         except OSError:
@@ -212,7 +212,7 @@ class Listener(logging.Handler):
 
 
 class Follower:
-    """Shows how far the one job is that computes all shards, from the lines of its log."""
+    """Shows the progress of the one job for all shards, from the lines of its log."""
 
     def __init__(self, log: Path | None) -> None:
         self._log, self._read = log, 0
@@ -236,7 +236,7 @@ class Follower:
         self._look()  # the last count is that of the job itself, which has ended
 
     def _look(self) -> str:
-        """Show the notes in what is new in the log; returns the newest count, if there is one."""
+        """Show new notes from the log; return the newest count, if there is one."""
         count = ""
         for level, text in logs.parse_lines(self._news()):
             if _COUNT.fullmatch(text):
@@ -246,7 +246,7 @@ class Follower:
         return count
 
     def _news(self) -> str:
-        """The whole lines that the log has more than at the last look."""
+        """The complete lines added to the log since the last look."""
         try:
             with open(self._log or "", "rb") as file:
                 if os.fstat(file.fileno()).st_size < self._read:
@@ -266,7 +266,7 @@ def _stage(rule: str) -> str:
 
 
 def _order(rule: str) -> int:
-    """Where a rule comes in the run; rules of others come last."""
+    """The position of a rule in the run; rules of other workflows come last."""
     return _STAGES.index(_stage(rule)) if _stage(rule) in _STAGES else len(_STAGES)
 
 
@@ -276,7 +276,7 @@ def _log_of(record: Any) -> Path | None:
 
 
 def shard_failures(log: Path | None) -> list[Failure]:
-    """The shards that the one job for all has named in the end, as failed for good."""
+    """The shards that the one job for all reported at its end as failed for good."""
     named = logs.find_failed_shards(logs.read(log))
     return [Failure(f"multiply {shard}", reason, log) for shard, reason, log in named]
 

@@ -21,7 +21,7 @@ _SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 def write(results: Results, workflow: Any, job: Any) -> None:
     """Note what the profile says of a task of this job of Snakemake's, which submits the arrays.
 
-    Raises InputError where the scheduler, which looks at it, would not take such tasks.
+    Raises InputError if the scheduler, which looks at it, would not take such tasks.
     """
     scheduler = _scheduler(workflow)
     attempts = range(1, workflow.execution_settings.retries + 2)
@@ -97,7 +97,7 @@ def verify(
 ) -> None:
     """Have the scheduler look at what jobs of a rule ask for; one that is away is waited for later.
 
-    The words are for sbatch; those for qsub follow from the resources. Raises InputError where the
+    The words are for sbatch; those for qsub follow from the resources. Raises InputError if the
     scheduler would not take such jobs.
     """
     try:

@@ -1,6 +1,6 @@
-"""What the rules ask: file names, resources and digests of one run.
+"""What the rules ask for: file names, resources and digests of one run.
 
-The Snakefile is parsed again inside every job. There the plan on disk is read, by the standard
+The Snakefile is parsed again inside every job. There the plan on disk is read, with the standard
 library alone. Only the main process checks the config and the headers of the input.
 """
 
@@ -43,9 +43,9 @@ class Run:
     """One run of the workflow, as its rules see it, from Snakemake's config and workflow.
 
     ``dispatch``, ``workers``, ``array_tasks`` and ``array_limit`` are as the config has them.
-    ``standing`` is what is left to do; None in a job. ``name_of`` says what a rule is called here,
-    as a host may rename the rules of a module. ``began``, ``succeeded`` and ``interrupted``:
-    whether a job was to run, whether all did that were to, whether the user pressed Ctrl-C.
+    ``standing`` is what is left to do; None in a job. ``name_of`` gives the name of a rule here, as
+    another workflow may rename the rules of a module. ``began``, ``succeeded``, ``interrupted``:
+    whether a job was to run, whether all such jobs did, whether the user pressed Ctrl-C.
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
@@ -61,7 +61,7 @@ class Run:
         self.results = Results(Path(moved))
         who = dispatch_settings(config)
         self.dispatch, self.workers, self.array_tasks, self.array_limit = who.values()
-        if linting:  # it reads the rules, maybe where nothing but Snakemake is installed
+        if linting:  # it reads the rules, perhaps with nothing but Snakemake installed
             self.plan = plans.sample(self.results)
         else:
             self.plan = self._checked_plan() if main else plans.load(self.results.plan)
@@ -74,7 +74,7 @@ class Run:
             hooks.add_hooks(workflow, self)
 
     def _checked_plan(self) -> Plan:
-        """Check everything that can be checked before any job; exit with 2 where it is bad."""
+        """Check everything that can be checked before any job; exit with 2 if anything is wrong."""
         from shardwise.plan import config, config_file, planner  # here: jobs do not need them
 
         try:
@@ -90,7 +90,7 @@ class Run:
         return plan
 
     def _refuse_idle_ranks(self) -> None:
-        """Exit with 2 where more ranks are asked for than the work takes; in a dry run, too."""
+        """Exit with 2 if more ranks are asked for than the work can use; in a dry run, too."""
         try:
             for rule, ranks, named in self._asked_ranks():
                 if ranks > rank_limits.ALWAYS:
@@ -99,7 +99,7 @@ class Run:
             hooks.refuse(error)
 
     def _work_of(self, rule: str) -> rank_limits.Limit:
-        """The limit of what there is to do for the ranks of a rule."""
+        """The limit on the ranks of a rule that its work sets."""
         from shardwise.reduce import job as reduce_job  # here: few runs ask, and it takes a while
 
         if rule == "reduce":
@@ -108,16 +108,16 @@ class Run:
         return rank_limits.limit_by_work(shards, f"the plan has {count(shards, 'shard')}")
 
     def refuse_crowds(self) -> None:
-        """Refuse more ranks than can be of use on this machine, where they run here.
+        """Refuse more ranks than this machine can use, if they run here.
 
-        Snakemake knows where only after it has read the rules.
+        Snakemake knows where they run only after it has read the rules.
         """
         for rule, ranks, named in self._asked_ranks() if self._workflow.local_exec else ():
             launcher = self._words_for(rule).get("mpi")
             rank_limits.refuse_more(ranks, named, rank_limits.limit_by_machine(launcher))
 
     def _asked_ranks(self) -> list[tuple[str, int, str]]:
-        """The rules that start MPI ranks: how many, and where that is said."""
+        """The rules that start MPI ranks: how many, and which setting says so."""
         asked = [("reduce", self.reduce["ranks"], "reduce.ranks")]
         if self.dispatch == "mpi":
             tasks = self._words_for("mpi").get("tasks", "")
@@ -125,7 +125,7 @@ class Run:
         return asked
 
     def _granted(self, rule: str) -> rank_limits.Limit | None:
-        """The limit of the tasks that the profile names for the reduce, where it does."""
+        """The limit that the tasks in the profile set for the reduce, if it names them."""
         tasks = _number(self._words_for(rule).get("tasks", "")) if rule == "reduce" else 0
         return (
             rank_limits.limit_by_places(tasks, f"the profile asks for {count(tasks, 'task')}")
@@ -140,7 +140,7 @@ class Run:
 
     @functools.cached_property
     def forced(self) -> bool:
-        """Whether Snakemake is told to run the one job for all in any case; it says so once.
+        """Whether the user forces the one job for all shards; logs that once.
 
         Snakemake itself knows that only after it has read the rules.
         """
@@ -168,9 +168,9 @@ class Run:
             log.info("shardwise: " + missing.describe(self.plan, work.missing))
         if outdated := work.outdated:
             named = some(map(str, outdated), 5)
-            log.info(f"shardwise: to be made again, as not of this config: {named}")
-        # Snakemake itself makes what a shard lacks, and says why. What lies on the way to results
-        # that are there it would leave as it is, even if it is lost.
+            log.info(f"shardwise: to be made again, being of another config: {named}")
+        # Snakemake itself makes what a shard lacks, and says why. But it would not make again a
+        # lost file on the way to results that exist.
         tops = {self.results.products, self.results.shards}
         unfit = {str(path) for path in work.unfit if path.exists() or tops.isdisjoint(path.parents)}
         hooks.around_graph(self._workflow, unfit)
@@ -178,13 +178,13 @@ class Run:
 
     @property
     def planned(self) -> str:
-        """The plan of this run until a job commits it to the results folder."""
+        """Where the plan of this run is until a job commits it to the results folder."""
         folder = CACHE / f"planned-{plans.digest(str(self.results.root))}"
         return str(Results(folder).plan)
 
     @property
     def array_words(self) -> str:
-        """The options that say how many tasks an array has, and how many of them run at once."""
+        """The options for how many tasks an array has, and how many of them run at once."""
         words = f"--array-limit {self.array_limit}" if self.array_limit else ""
         return words if self.array_tasks == "auto" else f"--array-tasks {self.array_tasks} {words}"
 
@@ -195,7 +195,7 @@ class Run:
 
     @staticmethod
     def run_time_words(wildcards: Any, resources: Any) -> str:
-        """The option that says how long a job may run, where it cannot ask its scheduler."""
+        """The option for how long a job may run, if it cannot ask its scheduler."""
         words = grid_engine.site_words(dict(resources.items()))
         seconds = grid_engine.GridEngine().run_time(words)
         return f"--run-time {seconds}" if seconds else ""
@@ -222,10 +222,10 @@ class Run:
         return str(self.results.log(rule, self._wildcards))
 
     def all_receipts(self, wildcards: Any = None) -> list[str]:
-        """What makes the ledger again when it is newer: every receipt of the plan.
+        """The files that make the ledger again when they are newer: every receipt of the plan.
 
-        Under any dispatch but jobs it stands for them what the one job leaves that computes all;
-        where none has anything to do, the newest receipt.
+        Under any dispatch but jobs, the file that the one job for all leaves stands for them; if
+        there is nothing to compute, the newest receipt does.
         """
         if self.dispatch == "jobs":
             return self._each(self.results.receipt)
@@ -238,11 +238,11 @@ class Run:
         return [str(self.results.statistic(name)) for name in self.reduce["statistics"]]
 
     def in_the_end(self) -> list[str]:
-        """What a run is made for, and says at its end: the arrays, their receipt, the page."""
+        """What a run is for, and names at its end: the arrays, their receipt, the page."""
         return [*self.arrays(), str(self.results.summary), str(self.results.report)]
 
     def targets(self, wildcards: Any = None) -> list[str]:
-        """What a complete run has made; of many files, those that Snakemake is to look at."""
+        """The files of a complete run; of many, only those that Snakemake should look at."""
         whole = [*self.in_the_end(), str(self.results.metrics), str(self.results.crate)]
         if self.dispatch != "jobs":
             return whole
@@ -257,10 +257,10 @@ class Run:
     # wildcards only where it has to be: Snakemake takes ten times as long to call a function.
 
     def plan_for(self, rule: str) -> Any:
-        """The plan: when it is made again, that reruns a job only where its output is unfit.
+        """The plan as an input: a new plan reruns a job only if the output of the job does not fit.
 
-        Snakemake looks at nothing else, not even at what is forced, in the jobs behind one that
-        runs again. So the plan is ancient for those whose output fits, and for the others not.
+        In the jobs after one that runs again Snakemake looks at nothing else, not even at what is
+        forced. So the plan is ancient for jobs whose output fits, and not for the others.
         """
         results, plan = self.results, str(self.results.plan)
         if rule == "shard":
@@ -274,10 +274,10 @@ class Run:
         return plan if self.standing and output in self.standing.unfit else ancient(plan)
 
     def _for_each(self, name: Callable[[str], Path], files: Any) -> Any:
-        """The input of the job of each shard: of those whose output fits, no time stamp counts.
+        """The input of the job of each shard; if the output of a job fits, no time stamp counts.
 
         ``name`` gives the job's output by the shard; ``files`` are a name, names or patterns, or a
-        function of the wildcards. Plain names come back where that is the same for all shards:
+        function of the wildcards. Plain names come back if they are the same for all shards:
         Snakemake handles them ten times faster.
         """
         if self.rule_for_all:
@@ -297,7 +297,7 @@ class Run:
 
     @property
     def files_for_all(self) -> list[str]:
-        """What the one job waits for that computes all shards: the synthetic stack."""
+        """What the one job for all shards waits for: the synthetic stack."""
         return [str(self.results.synthetic)] if self.plan.facts.synthetic else []
 
     @property
@@ -373,7 +373,7 @@ class Run:
         return self._node_minutes
 
     def _array_minutes(self, wildcards: Any, attempt: int) -> int:
-        """Run time of a task of an array: one that pulls shards leaves before its time is up."""
+        """Run time of an array task, for its share of the shards; it ends before its time is up."""
         tasks = recipe.MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
         return attempt * max(self._task_minutes, min(self._shared_minutes(tasks), _DAY_MINUTES))
 
@@ -383,7 +383,7 @@ class Run:
         return attempt * max(self._task_minutes, self._shared_minutes(devices))
 
     def _shared_minutes(self, workers: int) -> int:
-        """Run time of all shards to compute, by so many workers."""
+        """Run time of all shards to compute, by a number of workers."""
         shards = list(self.plan.shards) if self.standing is None else self.to_compute
         rows = [self.plan.shards[shard] for shard in shards]
         nbytes = sum(missing.amounts(self.plan, shards)) + self._copied(rows)
@@ -392,7 +392,7 @@ class Run:
 
     @property
     def most_devices(self) -> int:
-        """How many devices a job may use that knows their number only; 0: all that it finds."""
+        """How many devices a job may use if it only knows their number; 0: all that it finds."""
         return grants.counted(self._node_words)
 
     @property
@@ -404,7 +404,7 @@ class Run:
         """What the profile's block for a rule asks for."""
         blocks = self._workflow.resource_settings.overwrite_resources
         asked = blocks.get(self.name_of(rule), {})
-        # Snakemake wraps them; `raw` is what stands in the profile.
+        # Snakemake wraps them; `raw` is the text in the profile.
         return {name: str(resource.raw) for name, resource in asked.items()}
 
     @property
@@ -417,7 +417,7 @@ class Run:
         )
 
     def _copied(self, rows: Iterable[Shard]) -> int:
-        """Bytes that tasks read and write to copy some shards; under jobs others do that."""
+        """Bytes that tasks read and write to copy some shards; under jobs, other jobs copy."""
         copies = self.dispatch != "jobs" and self.plan.settings.materialize
         return 2 * sum(row.bytes for row in rows) if copies else 0
 
@@ -430,7 +430,7 @@ def _filled(names: str | list[str], shard: str) -> str | list[str]:
 
 
 def _number(text: str) -> int:
-    """A number as a profile has it; 0 for an expression, which only Snakemake can read."""
+    """A number from a profile; 0 for an expression, which only Snakemake can evaluate."""
     return int(text) if text.isdecimal() else 0
 
 

@@ -23,7 +23,7 @@ def begin() -> None:
 
 
 def keeping(check: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-    """Wrap ``check_active_jobs`` of an executor: all jobs that it did not report go on."""
+    """Wrap ``check_active_jobs`` of an executor: all jobs that it did not report keep running."""
     silent = False
 
     async def check_active_jobs(self: Any, active_jobs: list[Any]) -> AsyncIterator[Any]:
@@ -35,7 +35,7 @@ def keeping(check: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIter
             yield job
         lost = [job for job in active_jobs if id(job) not in heard]
         if lost and not silent:
-            log.warning(f"shardwise: Slurm does not answer; {len(lost)} jobs are asked for again")
+            log.warning(f"shardwise: Slurm does not answer; asking again about {len(lost)} jobs")
         silent = bool(lost)
         for job in lost:
             yield job

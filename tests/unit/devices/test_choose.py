@@ -158,7 +158,7 @@ def test_a_granted_device_is_kept_from_strangers_only(monkeypatch, caplog, other
     full = [Device(A, "Fake", 0, 16 * GIB, 0)]
     taken, _ = take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, full)
     assert taken.device == full[0]
-    assert f"{A} is ours by CUDA_VISIBLE_DEVICES='0', but {said}" in caplog.text
+    assert f"{A} is granted by CUDA_VISIBLE_DEVICES='0', but {said}" in caplog.text
 
 
 def test_a_granted_device_needs_no_lease(tmp_path, caplog):
@@ -634,7 +634,7 @@ def test_a_worker_looks_at_its_own_device_first(prefer, without, order):
 
 def test_no_device_is_left_but_those_that_failed():
     """Who may take none at all does not wait for any."""
-    with pytest.raises(TryAgain, match=f"no device is left but those that failed: {A}, {B}"):
+    with pytest.raises(TryAgain, match=f"only devices that have failed are left: {A}, {B}"):
         take({}, choice=choose.Choice(0, (A, B, C)))
 
 

@@ -184,7 +184,7 @@ def test_a_journal_that_is_no_file(results, caplog):
     other.write_text("mine\n")
     results.quarantine.symlink_to(other)
     assert put(results, A).uuid == A
-    assert "could not be noted" in caplog.text
+    assert "could not be recorded" in caplog.text
     assert uuids(results) == []
     assert "no device is left alone" in caplog.text
     assert other.read_text() == "mine\n"
@@ -421,7 +421,7 @@ def test_a_pool_goes_on_with_the_other_device(tmp_path):
     assert [entry.uuid for entry in quarantine.entries(made.results)] == [uuid]
     made.results.receipt("00005").unlink()
     again = pooled(made)
-    assert f"left out, as in quarantine: {uuid}" in again
+    assert f"left out, being in quarantine: {uuid}" in again
     assert "waiting for a free device" not in again
 
 
@@ -448,7 +448,7 @@ def test_ranks_leave_it_out(tmp_path):
         "dispatch", "--plan", made.results.plan, "--dispatch", "mpi", "--ranks", 2, env=env
     )
     assert done.returncode == 0, done.stderr
-    assert f"2 ranks, 1 devices, 1 workers: left out, as in quarantine: {uuid}" in done.stderr
+    assert f"2 ranks, 1 devices, 1 workers: left out, being in quarantine: {uuid}" in done.stderr
     assert {receipt(made, n).device.uuid for n in range(3)} == {f"GPU-{fake_uuid(1)}"}
 
 

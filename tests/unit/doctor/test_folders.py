@@ -52,7 +52,7 @@ def test_results_that_can_be_no_folder(
         ("/data/x/y", "nfs4", "other nodes"),
         ("/data/a b/c", "lustre", "large files"),
         ("/over/x", "fuse.sshfs", "a file system in user space"),  # the later mount hides one
-        ("/dev/shm/x", "tmpfs", "it lies in memory"),
+        ("/dev/shm/x", "tmpfs", "it is in memory"),
     ],
 )
 def test_the_mount_of_a_folder(path: str, type: str, begin: str | None) -> None:

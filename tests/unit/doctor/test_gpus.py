@@ -107,7 +107,7 @@ def test_two_devices_that_compute() -> None:
         (12080, {"cupy-cuda12x": "14", "cupy-cuda13x": "14"}, FAULT, "several"),
         (11080, {"cupy-cuda12x": "14"}, FAULT, "needs a driver for CUDA 12"),
         (12080, {"cupy": "14"}, OK, "fits"),  # built from source, here
-        (None, {"cupy-cuda12x": "14"}, NOTE, "the nodes' driver decides"),
+        (None, {"cupy-cuda12x": "14"}, NOTE, "it has to fit the driver of the nodes"),
         (None, {}, NOTE, "not installed"),
     ],
 )

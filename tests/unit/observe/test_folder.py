@@ -134,7 +134,7 @@ def test_a_live_file_that_is_not_renewed_is_of_a_lost_task(tmp_path):
     assert state(observer.look(NOW + 28), "00002") == RUNNING
     lost = observer.look(NOW + 31).shards["00002"]
     assert (lost.state, lost.attempts) == (FAILED, 1)
-    assert "no word of it since" in lost.failure.reason
+    assert "no sign of life since" in lost.failure.reason
 
 
 OLD, ERROR = NOW - 200_000, "2026-11-18 10:00:00,000 ERROR no\n"

@@ -16,7 +16,7 @@ from tests import factories
 def test_cells_are_elements_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, shape: tuple[int, int]
 ) -> None:
-    """All of a small matrix, else rows and columns at even distances; extremes are of all."""
+    """All of a small matrix, else evenly spaced rows and columns; extremes are of all."""
     monkeypatch.setattr(matrix, "_SLAB_BYTES", 4096)
     array = factories.stack(shape, dtype, seed=3)
     found = matrix.read(factories.save(tmp_path / "sum.npy", array))
@@ -27,7 +27,7 @@ def test_cells_are_elements_of_the_file(
     assert (found.low, found.high, found.nonfinite) == (values.min(), values.max(), 0)
     said = plots.heat_map(found, "sum.npy").finding
     assert f"{found.low:.8g} and {found.high:.8g}" in said
-    assert ("at even distances" in said) == (max(shape) > 256)
+    assert ("evenly spaced" in said) == (max(shape) > 256)
 
 
 def test_what_is_not_finite_is_counted_and_marked(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match="truncated"):
         matrix.read(path)
-    with pytest.raises(InputError, match="no matrix"):
+    with pytest.raises(InputError, match="is not a matrix"):
         matrix.read(factories.save(tmp_path / "stack.npy", np.ones((2, 2, 2))))
 
 

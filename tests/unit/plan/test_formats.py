@@ -149,7 +149,7 @@ def test_chunks_are_not_read_in_place(tmp_path, kind):
     name = CHUNKED[kind](tmp_path, noise(SHAPE))
     words = {"input": name, "product": "A.T @ A", "shards": 2}
     assert factories.plan(tmp_path, **words, materialize="auto").settings.materialize
-    with pytest.raises(InputError, match="lies in chunks, which have to be decoded first; use"):
+    with pytest.raises(InputError, match="stored in chunks, which have to be decoded first; use"):
         factories.plan(tmp_path, **words, materialize=False)
 
 

@@ -129,7 +129,7 @@ def test_a_submission_that_fails(grid, monkeypatch, answer, error, words, unende
     grid.once("qsub", answer)
     with pytest.raises(error, match=re.escape(words)):
         grid.submit()
-    assert f"ERROR Grid Engine did not take the job: {words}" in grid.log()
+    assert f"ERROR Grid Engine did not accept the job: {words}" in grid.log()
     assert len(grid.asked("qsub")) == 1
     assert grid.submissions._unended == unended
 
@@ -155,7 +155,7 @@ def test_a_submission_waits_for_qmaster_and_is_never_repeated(grid, capsys, answ
         (grid.run / f"{NAME}.number").write_text("11\n")
     assert grid.submit() == "11"
     assert len(grid.asked("qsub")) == asked
-    assert "Grid Engine does not take jobs now" in capsys.readouterr().err
+    assert "Grid Engine does not accept jobs now" in capsys.readouterr().err
 
 
 @pytest.mark.fault("a full queue")
@@ -165,7 +165,7 @@ def test_a_submission_waits_for_room_in_the_queue(grid, monkeypatch, capsys):
     grid.once("qsub", "echo 'job rejected: only 1 jobs are allowed per user' >&2; exit 25")
     assert grid.submit() == "11"
     assert (len(grid.asked("qsub")), grid.asked("qstat")) == (2, [])
-    said = "the cluster takes no more jobs now (job rejected: only 1 jobs are allowed per user)"
+    said = "the cluster accepts no more jobs now (job rejected: only 1 jobs are allowed per user)"
     assert said in capsys.readouterr().err
 
 
@@ -228,7 +228,7 @@ def test_a_job_is_lost_when_its_host_stays_silent(grid, monkeypatch, between):
         assert grid.look() == "running"
     assert grid.asked("qdel") == []
     assert grid.look() == "failed"
-    assert "ERROR the scheduler says: lost: its host n1 is not heard of" in grid.log()
+    assert "ERROR the scheduler says: lost: its host n1 does not respond" in grid.log()
     assert grid.asked("qdel") == ["qdel 11"]
 
 

@@ -58,7 +58,7 @@ def test_jobs_are_kept_until_somebody_answers(caplog) -> None:
             jobs = left(executor, jobs)
             assert jobs == [["2"], ["3"]]
         (told,) = caplog.messages
-        assert told == "shardwise: Slurm does not answer; 2 jobs are asked for again"
+        assert told == "shardwise: Slurm does not answer; asking again about 2 jobs"
         executor.answer = {"2": "FAILED"}
         jobs = left(executor, jobs)
         executor.answer = {"3": "COMPLETED"}

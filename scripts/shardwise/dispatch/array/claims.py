@@ -1,13 +1,13 @@
-"""Which task of an array computes which shards, where it has more shards than tasks.
+"""Which task of an array computes which shards, if there are more shards than tasks.
 
 The shards are cut into blocks, and a task that is free claims the next block. Blocks shrink, so
-that tasks of unequal speed end together: each round deals half of what is left, in as many equal
-blocks as there are tasks (factoring: S. F. Hummel, E. Schonberg and L. E. Flynn, Commun. ACM 35(8),
-1992).
+that tasks of unequal speed end together: each round hands out half of what is left, in as many
+equal blocks as there are tasks (factoring: S. F. Hummel, E. Schonberg and L. E. Flynn, Commun. ACM
+35(8), 1992).
 
-A claim is a file that names its task. It gets its name by a hard link, which fails where the name
-exists: so nobody needs a lock, and network disks do it alike. A claim is never taken back. Shards
-that a task leaves behind are marked as given up, and the dispatch submits them again.
+A claim is a file that names its task. It gets its name by a hard link, which fails if the name
+exists, on network disks as well; so nobody needs a lock. A claim is never taken back. Shards that
+a task gives back are marked, and the dispatch submits them again.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ class Claim:
 
 
 def cut_blocks(count: int, tasks: int) -> Iterator[range]:
-    """Cut ``count`` places into blocks for so many tasks, the largest first.
+    """Cut ``count`` places into blocks for a number of tasks, the largest first.
 
-    Raises ValueError where there is no task.
+    Raises ValueError if there is no task.
     """
     if tasks < 1:
         raise ValueError(f"{tasks} tasks cannot share {count} shards")
@@ -57,18 +57,18 @@ class Claims:
             for places in cut_blocks(len(array.numbers), array.tasks)
         ]
         self._known: set[int] = set()
-        self._left: list[int] | None = None  # blocks that nobody had claimed, the next one last
+        self._left: list[int] | None = None  # unclaimed blocks, the next one last
 
     def claim(self, index: int) -> Claim | None:
-        """Claim the next block for a task; None where all are claimed.
+        """Claim the next block for a task; None if all are claimed.
 
-        Raises OSError where the disk takes no file.
+        Raises OSError if the disk accepts no file.
         """
         own = self._own(index)
         with writing(own):
             if self._left is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                if not _is_linked(own):  # else a full disk would empty what it has claimed before
+                if not _is_linked(own):  # else a full disk would empty its earlier claims
                     own.write_text(f"{index}\n")
                 self._left = sorted(self.left(), reverse=True)
             while self._left:
@@ -82,14 +82,14 @@ class Claims:
         return set(range(len(self._blocks))) - self._claimed()
 
     def of(self, index: int) -> list[Claim]:
-        """What a task has claimed, in its order."""
+        """The claims of a task, in the order in which it made them."""
         if not _is_linked(self._own(index)):
             return []
         self._known.clear()
         return [claim for claim in self.news() if claim.index == index]
 
     def news(self) -> list[Claim]:
-        """The claims that were made since this was asked last, in the order of their blocks."""
+        """The claims that were made since the last call, in the order of their blocks."""
         found = []
         for block in sorted(self._claimed() - self._known):
             with contextlib.suppress(OSError, ValueError, IndexError):  # the next look reads it
@@ -110,15 +110,15 @@ class Claims:
 
 
 def _is_linked(own: Path) -> bool:
-    """Whether the file of a task has the name of any claim."""
+    """Whether a task has claimed anything: its file then has a second name."""
     return own.exists() and own.stat().st_nlink > 1
 
 
 def _link(own: Path, claim: Path) -> bool:
-    """Whether the file of a task has got the name of a claim."""
+    """Give the file of a task the name of a claim; whether that succeeded."""
     try:
         os.link(own, claim)
     except FileExistsError:
-        # A network disk may have linked it, lost its answer, and been asked again.
+        # A network disk may have made the link, lost its answer, and been asked again.
         return os.path.samefile(own, claim)
     return True

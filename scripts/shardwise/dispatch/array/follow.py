@@ -1,10 +1,10 @@
 """Array jobs: one submission for all missing shards, followed to the end by one process.
 
-Tasks claim shards (`claims`) and compute one after the other (`puller`). A receipt says that a
-shard is whole, a mark how it was left; of a task that left neither, the scheduler's state decides.
+Tasks claim shards (`claims`) and compute one after another (`puller`). A receipt says that a shard
+is whole, a mark how it was left; if a task left neither, the state of its job decides.
 
 Arrays are noted in ``results/arrays.tsv`` before they are submitted. If this process dies, its
-tasks work on, and the next run joins them. If it is interrupted, it cancels them.
+tasks keep running, and the next run joins them. If it is interrupted, it cancels them.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ LOOK_SECONDS = 2.0
 """The least pause between two looks at the queue."""
 
 _LONG_LOOK_SECONDS = 15.0
-"""The longest, unless a look takes long: a run's pauses grow to a fiftieth of its time so far."""
+"""The longest, unless a look takes long: pauses grow to a fiftieth of the run's time so far."""
 
 _SLOW_LOOK_SECONDS = 60.0  # the longest of all, after a look or a submission that took long itself
 _FULL_SECONDS = 10.0  # the pause before the next submission to a full queue
@@ -54,30 +54,30 @@ _MARK_SECONDS = 10.0
 """The same where the scheduler says that the task failed: then no receipt will come."""
 
 MOST_RETURNS = 10
-"""How often in a row a shard may be given up at no cost, while no shard of the run ends.
+"""How often in a row a shard may be handed back at no cost, while no shard of the run ends.
 
-Tasks may be ended again and again before one is finished, as where a cluster preempts too often.
+Tasks may be ended again and again before they finish one, for example if a cluster preempts often.
 """
 
-_CANCEL_SECONDS = 600.0  # how long a cancellation insists, where the scheduler does not answer
+_CANCEL_SECONDS = 600.0  # how long a cancellation is tried, if the scheduler does not answer
 
 _CANCELLED = "cancelled"
-"""The file in the folder of a dispatch that says: its tasks are being cancelled, do not join."""
+"""A file in the folder of a dispatch: its tasks are being cancelled, so do not join them."""
 
 
 def run(
     plan: Plan, file: Path | None, limit: int | None = None, retries: int | None = None,
     most_tasks: int | None = None,
 ) -> None:  # fmt: skip
-    """Compute all missing shards in tasks of arrays; return when all are whole.
+    """Compute all missing shards in array tasks; return when all are whole.
 
     Parameters
     ----------
     file
-        What a task asks the scheduler for (`recipe`); None: what snakemake wrote last for this.
+        What a task asks the scheduler for (`recipe`); None: what snakemake last wrote.
     limit
-        Tasks that run at once; None: as many as the scheduler lets. With a limit, an array is
-        submitted once the one before has ended.
+        Tasks that run at once; None: as many as the scheduler lets run. With a limit, an array is
+        submitted once the previous one has ended.
     retries
         Tries after the first of one shard; None: what the recipe says.
     most_tasks
@@ -86,12 +86,12 @@ def run(
     Raises
     ------
     InputError
-        Where this machine has no scheduler.
+        If this machine has no scheduler.
     TryAgain
-        Where another process computes these shards, tasks of another plan live, or snakemake, which
-        started this, has ended.
+        If another process computes these shards, tasks of another plan live, or the snakemake that
+        started this process has ended.
     ShardwiseError
-        Where shards failed, after all others are whole; see :meth:`Tally.finish`.
+        If shards failed, after all others are whole; see :meth:`Tally.finish`.
     """
     request = recipe.load(file or recipe.path(plan.results))
     with holding(plan.results):
@@ -101,10 +101,10 @@ def run(
         try:
             dispatch.follow()
         except BaseException as error:
-            # Interrupted or told to end. (After an error the tasks live on, to be joined.)
+            # Interrupted or told to end. (After an error the tasks keep running, to be joined.)
             if not isinstance(error, Exception):
                 for number in (signal.SIGINT, signal.SIGTERM):
-                    signal.signal(number, signal.SIG_IGN)  # no second one cuts this short
+                    signal.signal(number, signal.SIG_IGN)  # a second one must not cut this short
                 dispatch.cancel()
             raise
         tally.finish()
@@ -112,17 +112,17 @@ def run(
 
 @dataclass(eq=False)
 class Worker:
-    """A task of an array, and the shards that it has claimed and not ended, in its order."""
+    """A task of an array, and its claimed shards that have not ended, in the order of claiming."""
 
     index: int
     shards: deque[str] = field(default_factory=deque)
-    gone_since: float | None = None  # since when it is out of the queue
-    silent_since: float | None = None  # since when nothing is heard of its node
+    gone_since: float | None = None  # since when it has not been in the queue
+    silent_since: float | None = None  # since when its node has not responded
 
 
 @dataclass(eq=False)
 class Submitted:
-    """An array that the scheduler has taken."""
+    """An array that the scheduler has accepted."""
 
     array: Array
     number: str
@@ -130,18 +130,18 @@ class Submitted:
     unclaimed: dict[str, None]  # shards that no task has
     in_queue: int  # tasks that wait or work
     workers: dict[int, Worker] = field(default_factory=dict)
-    gone_since: float | None = None  # since when no task is in the queue
-    # Whether a task has finished a shard, or left in order: then others may do so too.
+    gone_since: float | None = None  # since when no task has been in the queue
+    # Whether a task has finished a shard or ended in an orderly way: then others can as well.
     useful: bool = False
     trouble: str = ""  # why a task could not start
-    hopeless: bool = False  # whether a new submission would meet the same
+    hopeless: bool = False  # whether a new submission would fail the same way
 
     def worker(self, index: int) -> Worker:
-        """The task of an index."""
+        """The task with an index."""
         return self.workers.setdefault(index, Worker(index))
 
     def shards(self) -> Iterator[str]:
-        """Those that have not ended."""
+        """The shards that have not ended."""
         return chain(self.unclaimed, *(worker.shards for worker in self.workers.values()))
 
 
@@ -161,18 +161,18 @@ class ArrayDispatch:
         self._guardian = guardian(plan.results.running)
         self._joined = False
         self._jobs: dict[str, Submitted] = {}  # by the name of the array
-        self._attempts: dict[str, int] = {}  # of each shard, the one that comes next, if not 1
-        self._returns: Counter[str] = Counter()  # of each shard, since one has ended
-        # The next array, from its note to the scheduler's answer; it may have arrived without one.
+        self._attempts: dict[str, int] = {}  # the next attempt of each shard, if not 1
+        self._returns: Counter[str] = Counter()  # of each shard, since a shard ended
+        # The next array, from its note to the scheduler's answer; it may have arrived unanswered.
         self._next: Array | None = None
-        self._most = self._size = 0  # the most tasks of an array, and what the next one may have
+        self._most = self._size = 0  # the most tasks of any array, and of the next
         self._full_until = 0.0
         self._count = 0
 
     def follow(self) -> None:
-        """Submit and look, until every shard is whole or has failed for good.
+        """Submit and look until every shard is whole or has failed for good.
 
-        Raises TryAgain where tasks of another plan live, or snakemake has ended.
+        Raises TryAgain if tasks of another plan live, or snakemake has ended.
         """
         start = time.monotonic()
         while not self._tally.ended:
@@ -184,10 +184,10 @@ class ArrayDispatch:
             except TryAgain as error:
                 for job in self._jobs.values():
                     for worker in job.workers.values():
-                        worker.silent_since = None  # a restarted master has heard of no node yet
+                        worker.silent_since = None  # after a restart no node has reported yet
                 self._tally.note(
-                    f"{self._scheduler.title} does not answer ({error}); its tasks work on, and "
-                    "this goes on when it does"
+                    f"{self._scheduler.title} does not answer ({error}); its tasks keep running, "
+                    "and this continues when it answers"
                 )
                 self._take_whole(self._tally.running)
             self._tally.report()
@@ -198,25 +198,25 @@ class ArrayDispatch:
                 self._pause(max(LOOK_SECONDS, late, slow))
 
     def _pause(self, seconds: float) -> None:
-        """Wait; end where snakemake has, which had started this."""
+        """Wait; end if the snakemake that started this process has ended."""
         if self._guardian is None:
             time.sleep(seconds)
         elif select.select([self._guardian], [], [], seconds)[0]:
             living = [job.number for job in self._jobs.values()]
             raise _Refused(
-                "snakemake, which started this, has ended; the tasks work on, and the next run "
+                "the snakemake that started this has ended; the tasks work on, and the next run "
                 f"joins them ({self._scheduler.commands(self._runs, living)[0]})"
             )
 
     def _look(self) -> None:
-        """Ask once, settle what has ended, submit what is to be tried."""
+        """Ask the scheduler once, settle what has ended, submit what is to be tried."""
         if not self._joined and not self._join():
             return
         listed = self._scheduler.tasks(self._runs)
         self._confirm(listed)
         queued = [(self._jobs[tasks.name], tasks) for tasks in listed if tasks.name in self._jobs]
         for job, tasks in queued:
-            if tasks.number != job.number:  # submitted anew, as it had not arrived by then
+            if tasks.number != job.number:  # submitted twice: the first was late to arrive
                 self._scheduler.cancel_tasks(tasks.number, tasks.indices)
         queued = [(job, tasks) for job, tasks in queued if tasks.number == job.number]
         for job in self._jobs.values():
@@ -230,9 +230,9 @@ class ArrayDispatch:
     # Joining.
 
     def _join(self) -> bool:
-        """Take over the tasks of earlier dispatches that live; False where some are still leaving.
+        """Take over living tasks of earlier dispatches; False while some are being cancelled.
 
-        Raises TryAgain where some are of another plan.
+        Raises TryAgain if some are of another plan.
         """
         scheduler = self._request.scheduler
         noted = [a for a in journal.noted(self._plan.results) if a.scheduler == scheduler]
@@ -247,7 +247,7 @@ class ArrayDispatch:
                 self._scheduler.cancel(run_name)
             return False
         self._runs += sorted({array.run for array in arrays})
-        for array in reversed(arrays):  # the last one has the last try of a shard
+        for array in reversed(arrays):  # the last array has the last try of a shard
             self._take_over(array, [tasks for tasks in listed if tasks.name == array.name])
         if any(array.digest == self._plan_digest for array in noted):
             # What they have finished since the tally was made.
@@ -279,18 +279,18 @@ class ArrayDispatch:
         alive = {index for tasks in living for index in tasks.indices}
         job = self._add(array, living[0].number, len(alive))
         self._take_claims(job)
-        # What tasks had that are gone is submitted again, if it is not whole.
+        # Shards of tasks that are gone are submitted again, unless they are whole.
         job.workers = {index: job.workers[index] for index in job.workers.keys() & alive}
         self._attempts |= dict.fromkeys(job.shards(), array.attempt)
         see, _ = self._scheduler.commands([array.run], [job.number])
         log.info("%d tasks of an earlier run still wait or work (%s): joined", len(alive), see)
 
     def _unplaced(self) -> set[str]:
-        """The shards that wait, and that no array has."""
+        """The waiting shards that no array has."""
         return set(self._tally.waiting).difference(*(job.shards() for job in self._jobs.values()))
 
     def _add(self, array: Array, number: str, in_queue: int) -> Submitted:
-        """Wait for those shards of an array that no other one has."""
+        """Wait for those shards of an array that no other array has."""
         wanted = self._unplaced()
         ids = [self._ids[number] for number in array.numbers]
         unclaimed = {shard: None for shard in ids if shard in wanted}
@@ -309,19 +309,19 @@ class ArrayDispatch:
     # Following.
 
     def _confirm(self, listed: list[Tasks]) -> None:
-        """Find out whether a submission arrived that got no answer."""
+        """Find out whether an unanswered submission has arrived."""
         if self._next is None:
             return
         name = self._next.name
         number = next((tasks.number for tasks in listed if tasks.name == name), "")
-        # A task leaves the number of its array, as all of them may have ended by now.
+        # Each task writes down the number of its array, as all tasks may have ended by now.
         with contextlib.suppress(OSError):
             number = number or (self._folder / f"{name}.number").read_text().strip()
         if number:
             self._place(self._next, number)
 
     def _settle(self, queued: list[tuple[Submitted, Tasks]]) -> None:
-        """Bring the tally up to what the queue, the receipts and the marks say."""
+        """Bring the tally up to date with the queue, the receipts and the marks."""
         living = {(job.array.name, i) for job, tasks in queued for i in tasks.indices
                   if not tasks.ending}  # fmt: skip
         working = [(j, w) for j in self._jobs.values() for w in j.workers.values() if w.shards]
@@ -340,7 +340,7 @@ class ArrayDispatch:
     def _refresh(self) -> None:
         """Have a network disk show what other nodes have finished.
 
-        It may remember for a minute that a file was not there; opening the folder makes it ask.
+        It may remember for a minute that a file did not exist; opening the folder makes it ask.
         """
         marks = [self._plan.results.array_folder(run_name) for run_name in self._runs]
         for folder in (*folders(self._plan.results.products), *marks):
@@ -348,7 +348,7 @@ class ArrayDispatch:
                 os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
     def _take_state(self, job: Submitted, tasks: Tasks) -> None:
-        """Tasks that are in the queue wait or work, or are cancelled as they never will end."""
+        """Take in the state of tasks in the queue; cancel those that would never end."""
         if tasks.held:
             self._tally.note(f"tasks of job {tasks.number} are held until you release them")
         lost = []
@@ -360,7 +360,7 @@ class ArrayDispatch:
                 lost.append(worker)
         if not lost:
             return
-        reason = tasks.trouble or f"lost: {tasks.where} is not heard of"
+        reason = tasks.trouble or f"lost: {tasks.where} does not respond"
         self._scheduler.cancel_tasks(tasks.number, [worker.index for worker in lost])
         job.trouble, job.hopeless = f"the scheduler says: {reason}", tasks.hopeless
         for worker in lost:
@@ -376,7 +376,7 @@ class ArrayDispatch:
             self._tally.back(shard)  # requeued by the scheduler or its staff
 
     def _is_lost(self, worker: Worker, tasks: Tasks) -> bool:
-        """Whether a task counts as lost though it is in the queue."""
+        """Whether a task counts as lost although it is in the queue."""
         if not tasks.silent:
             worker.silent_since = None
             return False
@@ -384,7 +384,7 @@ class ArrayDispatch:
         return time.monotonic() - worker.silent_since >= UNHEARD_SECONDS
 
     def _ended(self, job: Submitted, shard: str) -> bool:
-        """Whether a task tells how a shard ended, by its receipt or its mark."""
+        """Settle a shard that has a receipt or a mark; whether it has one."""
         if missing.is_whole(self._plan, shard):
             job.useful = True
             self._done(shard)
@@ -395,12 +395,12 @@ class ArrayDispatch:
         if code:
             self._failed(shard, code, explain(self._plan.results.log("multiply", shard), None))
         else:
-            job.useful = True  # who gives up a shard in order is no task that cannot begin
+            job.useful = True  # a task that hands back a shard was able to start
             self._give_back(shard)
         return True
 
     def _judge(self, gone: list[tuple[Submitted, Worker]]) -> None:
-        """Tasks that have left the queue without a word: the scheduler's, or a time, decides."""
+        """Settle tasks that left the queue without a mark, by their fates or after a time."""
         now, left = time.monotonic(), {}
         for job, worker in gone:
             worker.gone_since = worker.gone_since or now
@@ -414,7 +414,7 @@ class ArrayDispatch:
                 self._lose(job, worker, f"the scheduler says: {words}")
 
     def _lose(self, job: Submitted, worker: Worker, reason: str, final: bool = False) -> None:
-        """A task is gone in the middle of a shard: what it had claimed beside that waits again."""
+        """Settle a task that died in a shard: the shard has failed, its other claims wait again."""
         computed = task.last_begun(self._plan.results, worker.shards)
         worker.shards.remove(computed)
         self._failed(computed, 2 if final else None, reason)
@@ -424,7 +424,7 @@ class ArrayDispatch:
                 self._give_back(shard)
 
     def _take_whole(self, shards: Iterable[str]) -> None:
-        """Count those that have become whole."""
+        """Count the shards that have become whole."""
         for shard in list(shards):
             if missing.is_whole(self._plan, shard):
                 self._done(shard)
@@ -434,14 +434,14 @@ class ArrayDispatch:
         self._tally.done(shard)
 
     def _give_back(self, shard: str) -> None:
-        """A shard waits again through no failure of its own; without end that is one, too."""
+        """A shard waits again, through no fault of its own; too often in a row is a failed try."""
         self._returns[shard] += 1
         if self._returns[shard] < MOST_RETURNS:
             self._tally.back(shard)
             return
         del self._returns[shard]
-        words = f"given up {MOST_RETURNS} times in a row while no shard of the run ended"
-        self._count_try(shard, None, f"{words}: its tasks are ended too early")
+        words = f"handed back {MOST_RETURNS} times in a row while no shard of the run ended"
+        self._count_try(shard, None, f"{words}: its tasks were ended too early")
 
     def _failed(self, shard: str, code: int | None, reason: str) -> None:
         self._returns.clear()
@@ -452,9 +452,9 @@ class ArrayDispatch:
             self._attempts[shard] = self._attempts.get(shard, 1) + 1
 
     def _settle_unclaimed(self, job: Submitted, queued: list[tuple[Submitted, Tasks]]) -> None:
-        """Settle what no task of an array is going to claim, and spare tasks without work a start.
+        """Settle shards that no task will claim, and cancel waiting tasks that have no work left.
 
-        An array whose tasks have all left without a finished shard costs each of them a try.
+        If all tasks of an array ended without finishing a shard, each shard loses a try.
         """
         if not job.unclaimed:
             waiting = [tasks.indices for own, tasks in queued if own is job and not tasks.where]
@@ -469,7 +469,7 @@ class ArrayDispatch:
             self._drop_unclaimed(job)
 
     def _drop_unclaimed(self, job: Submitted) -> None:
-        """All tasks of an array have left, and nobody has these shards."""
+        """Settle shards that no task claimed before all tasks of their array ended."""
         code, words = 2 if job.hopeless else None, job.trouble
         if not words:
             folder = self._plan.results.array_folder(job.array.run)
@@ -477,7 +477,7 @@ class ArrayDispatch:
             code = find_exit_code(read_tail(path)) if path else None
             words = f"no task of its array could compute: {explain(path, None)}"
             words += f" (log: {path})" if path else ""
-        # One that was told to end before it had claimed a shard could have computed, as others did.
+        # A task that was told to end before it claimed a shard could have computed, as others did.
         told_to_end = code == 128 + signal.SIGTERM and any(j.useful for j in self._jobs.values())
         for shard in list(job.unclaimed):
             if self._ended(job, shard):  # its claim could not be read
@@ -495,11 +495,11 @@ class ArrayDispatch:
         return self._plan.results.array_folder(self._run)
 
     def _submit(self) -> None:
-        """Submit what is to be tried, as the scheduler and the limit allow."""
+        """Submit what is to be tried, as far as the scheduler and the limit allow."""
         if not self._most:
             self._size = self._most = self._scheduler.most_tasks()
         began = time.monotonic()
-        # Where a submission takes long, as to a full queue, others wait until after the next look.
+        # If a submission takes long, as to a full queue, others wait until after the next look.
         while self._full_until <= time.monotonic() <= began + LOOK_SECONDS:
             if self._limit and any(job.in_queue for job in self._jobs.values()):
                 return
@@ -520,7 +520,7 @@ class ArrayDispatch:
                 self._place(array, number)
 
     def _prepare(self) -> Array | None:
-        """Note the next array, and write its script; None where nothing is to be submitted."""
+        """Note the next array, and write its script; None if there is nothing to submit."""
         attempts = {shard: self._attempts.get(shard, 1) for shard in self._unplaced()}
         if not attempts:
             return None
@@ -528,7 +528,7 @@ class ArrayDispatch:
         wanted = sorted(self._numbers[shard] for shard in attempts if attempts[shard] == attempt)
         most = min(len(wanted), self._most_tasks, self._most)
         tasks = min(most, self._size)
-        # An array that has fewer tasks, as the queue is full, leaves work to the next one.
+        # An array with fewer tasks, because the queue is full, leaves work to the next one.
         numbers = tuple(wanted[: -(-len(wanted) * tasks // most)])
         self._count += 1
         name, request = f"{prefix(self._run)}{self._count}", self._request
@@ -546,36 +546,36 @@ class ArrayDispatch:
         return array
 
     def _refused(self, error: InputError) -> None:
-        """The scheduler refuses what the recipe says; where it has taken arrays, that is no end."""
+        """The scheduler refuses a submission; if it accepted arrays before, the run continues."""
         if not self._jobs:
             raise error
         array, self._next = self._next, None
         for number in array.numbers:
-            words = f"{self._scheduler.title} did not take it: {error}"
+            words = f"{self._scheduler.title} did not accept it: {error}"
             self._failed(self._ids[number], 2, words)
 
     def _place(self, array: Array, number: str) -> None:
-        """An array is the scheduler's now."""
+        """Record that the scheduler has accepted the next array."""
         self._add(array, number, array.tasks)
         self._next = None
         log.info("%d shards submitted to %d tasks: %s job %s, try %d", len(array.numbers),
                  array.tasks, self._scheduler.title, number, array.attempt)  # fmt: skip
 
     def _wait_for_room(self, reason: str) -> None:
-        """The queue is full: try half of it, and with one task left, later."""
+        """The queue is full: try half the tasks, or, if that is one already, try later."""
         if self._next.tasks > 1:
             self._size = max(1, self._next.tasks // 2)
             self._next = None
             return
         self._full_until = time.monotonic() + _FULL_SECONDS
         self._tally.note(
-            f"{self._scheduler.title} takes no more tasks now ({reason}); waiting until some ended"
+            f"{self._scheduler.title} accepts no more tasks now ({reason}); waiting until some end"
         )
 
     # Leaving.
 
     def cancel(self) -> None:
-        """Cancel all tasks, those of dispatches that were to be joined as well."""
+        """Cancel all tasks, including those of dispatches that were to be joined."""
         runs = self._runs
         if not self._joined:
             noted = journal.noted(self._plan.results)
@@ -590,14 +590,14 @@ class ArrayDispatch:
 
 
 class _Refused(TryAgain):
-    """Whatever the scheduler answers, this run cannot go on."""
+    """Whatever the scheduler answers, this run cannot continue."""
 
 
 def guardian(lock: Path) -> int | None:
-    """A descriptor that can be read from when the process ends that started this and holds a lock.
+    """A descriptor that becomes readable when the snakemake whose job this is ends.
 
-    That is the snakemake whose job this is. None where none of our ancestors holds the file open:
-    this was started by hand. Nor where Python or the kernel cannot tell.
+    It is the ancestor of this process that holds the lock open. None if there is none (this
+    process was started by hand), or if Python or the kernel cannot tell.
     """
     pid = os.getppid()
     while pid > 1:
@@ -614,7 +614,7 @@ def guardian(lock: Path) -> int | None:
 
 
 def cancel_detached(scheduler: str, runs: Iterable[str]) -> None:
-    """Have a process of its own cancel all tasks: snakemake gives this one little time."""
+    """Cancel all tasks from a separate process, as snakemake gives this one little time."""
     subprocess.Popen(
         [sys.executable, "-m", __name__, scheduler, *runs],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
@@ -626,7 +626,7 @@ def cancel_detached(scheduler: str, runs: Iterable[str]) -> None:
 def cancel(scheduler: Scheduler, runs: Iterable[str]) -> None:
     """Cancel all tasks of some dispatches, until the queue has none of them; at most ten minutes.
 
-    A submission that was cut off may still arrive: so none has to be seen twice.
+    A submission that was cut off may still arrive, so the queue must be seen empty twice.
     """
     end, empty = time.monotonic() + _CANCEL_SECONDS, 0
     while empty < 2 and time.monotonic() < end:

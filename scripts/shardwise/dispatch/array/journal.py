@@ -24,7 +24,7 @@ def note(results: Results, array: Array) -> None:
 def append(path: Path, line: str, head: str = "") -> None:
     """Add a line to a table of notes; it is on the disk at return.
 
-    A last line that was cut off, as a full disk does, is ended first: else it would hide the new.
+    A last line that a full disk cut off is ended first; otherwise it would swallow the new one.
     """
     with writing(path), open_own(path, "a+b") as file:
         length = file.seek(0, os.SEEK_END)
@@ -38,9 +38,9 @@ def append(path: Path, line: str, head: str = "") -> None:
 
 
 def noted(results: Results) -> list[Array]:
-    """All arrays that were noted, in order; a line that was cut off speaks of none.
+    """All arrays that were noted, in order; a line that was cut off is skipped.
 
-    Raises IntegrityError where a whole line says what no dispatch has noted: tasks of it may live.
+    Raises IntegrityError if a whole line is damaged, as tasks of its array may live.
     """
     try:
         lines = results.arrays.read_bytes().split(b"\n")
@@ -65,9 +65,9 @@ def _array(
     scheduler: str, run: str, digest: str, name: str, attempt: str, text: str, tasks: str
 ) -> Array:
     if not all(JOB_NAME.fullmatch(word) for word in (scheduler, run, name)):
-        raise ValueError("what names the array is no name")
+        raise ValueError("the name of the array is not valid")
     if not (attempt.isdigit() and tasks.isdigit()):
-        raise ValueError("the attempt or the tasks are no number")
+        raise ValueError("the attempt or the tasks are not a number")
     shards = tuple(islice(numbers(text), MAX_SHARDS + 1))
     if len(shards) > MAX_SHARDS:
         raise ValueError(f"more than {MAX_SHARDS} shards")

@@ -1,8 +1,8 @@
 """A task of an array: it claims shards, and computes one after the other in a child process.
 
-It claims by `claims`, with its device taken. What the child does not finish gets a mark: an exit
-code where the shard has failed, 0 where the task leaves in order. Where the child dies, another
-one goes on behind the shard that it computed.
+It claims shards (`claims`) once it has its device. A shard that the child does not finish gets a
+mark: an exit code if the shard has failed, 0 if the task ends in an orderly way. If the child
+dies, a new one continues after the shard that it was computing.
 """
 
 import logging
@@ -31,29 +31,29 @@ from shardwise.records.logs import add_error
 
 log = logging.getLogger(__name__)
 
-_DEATHS = 2  # so many children may die in a row with no shard finished between
+_DEATHS = 2  # children in a row that may die without a finished shard in between
 
 _TERMINATED = 128 + signal.SIGTERM
-_TERM_SECONDS = 1.0  # within which a SIGTERM that has reached the child reaches this process, too
+_TERM_SECONDS = 1.0  # a SIGTERM that reached the child reaches this process within this time
 
 
 def run(plan: Plan, name: str, limits: Limits) -> None:
-    """Be this task of an array: compute the shards that it claims, to the last or to its time.
+    """Be this task of an array: compute shards until none is left or its run time is up.
 
     Parameters
     ----------
     name
-        Of the array, in the journal.
+        The array's, in the journal.
     limits
-        Of the process that computes.
+        Those of the process that computes.
 
     Raises
     ------
     InputError
-        Outside of such a task, or where no such array was noted.
+        Outside of such a task, or if the journal has no such array.
     ShardwiseError
-        Where a shard failed, after all others; or where this task cannot compute, as where the
-        plan is not that of its array.
+        If a shard failed, after all others; or if this task cannot compute, for example because
+        the plan is not that of its array.
     """
     array = next((a for a in journal.noted(plan.results) if a.name == name), None)
     if array is None:
@@ -69,7 +69,7 @@ def run(plan: Plan, name: str, limits: Limits) -> None:
         if not share.run_time.suffices(1):
             raise TryAgain("the run time of this task is too short to begin a shard")
         failures = _compute_share(share, limits)
-    except BaseException:  # told to end: what is left, also of a former life, waits for others
+    except BaseException:  # told to end: what is left, also from before a requeue, is for others
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)  # a second one must not cut this short
         share.leave()
@@ -80,10 +80,10 @@ def run(plan: Plan, name: str, limits: Limits) -> None:
 
 
 def _compute_share(share: "Share", limits: Limits) -> dict[int, str]:
-    """Have child processes compute, one after the other; reasons of failures, by exit code."""
+    """Compute in child processes, one after another; the reasons of failures, by exit code."""
     failures: dict[int, str] = {}
-    # A function may end its whole process group. All else is suspended with its task: Grid Engine
-    # stops the group.
+    # A user's function may end its whole process group, so it gets one of its own. Without one the
+    # child stays in ours, which Grid Engine stops to suspend a task.
     ways = {"forward": [signal.SIGUSR1], "session": share.plan.function is not None}
     deaths = 0
     while share.resume():
@@ -102,11 +102,11 @@ def _compute_share(share: "Share", limits: Limits) -> dict[int, str]:
 
 
 def _compute(share: "Share", limits: Limits) -> list[tuple[int, str]]:
-    """In the child: why shards failed, by exit code."""
-    from shardwise.dispatch import worker  # late: it loads what computes
+    """In the child: compute, and return why shards failed, by exit code."""
+    from shardwise.dispatch import worker  # here: it loads the libraries that compute
     from shardwise.files import commit
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent's matter
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal: the parent handles it
     try:
         worker.compute(share.plan, share, worker.Logs(str(share.plan.results.plan)), limits)
     except errors.Terminated:
@@ -114,7 +114,7 @@ def _compute(share: "Share", limits: Limits) -> list[tuple[int, str]]:
         os._exit(_TERMINATED)
     except Exception as error:
         share.failures |= [errors.explain(error)]
-    commit.abandon()  # what was begun ahead
+    commit.abandon()  # shards that were begun ahead
     share.give_back()
     return list(share.failures.items())
 
@@ -131,13 +131,13 @@ class Share:
         self._waiting: deque[str] = deque()
         self._begun: list[str] = []
         self._since = 0.0
-        self._busy = mmap.mmap(-1, 1)  # whether the child has had a shard: its parent reads it, too
-        self.whole = 0  # shards of those that it had claimed at the last look
+        self._busy = mmap.mmap(-1, 1)  # whether the child was given a shard; shared with the parent
+        self.whole = 0  # how many of the claimed shards are whole, as `resume` saw last
         self.assigned: SimpleQueue[str | None] = SimpleQueue()
         self.failures: dict[int, str] = {}  # a reason for each exit code
 
     def resume(self) -> bool:
-        """Take up what this task has claimed and not ended; whether any shard is left for it."""
+        """Take up claimed shards that have not ended; whether any shard is left to compute."""
         claimed = [self._ids[n] for claim in self._claims.of(self._index) for n in claim.numbers]
         left = [shard for shard in claimed if not missing.is_whole(self.plan, shard)]
         self.whole = len(claimed) - len(left)
@@ -146,17 +146,17 @@ class Share:
         return bool(self._waiting or self._claims.left())
 
     def give_back(self) -> None:
-        """Leave what is not finished to other tasks."""
+        """Leave unfinished shards to other tasks."""
         left = [*self._begun, *self._waiting]
         if not self.run_time.suffices(1):
-            log.info("the run time is nearly up: %d shards go back", len(left))
+            log.info("the run time is nearly up: %d shards are handed back", len(left))
         for shard in left:
             self._marks.leave(shard, 0)
 
     def leave(self) -> None:
-        """Give back what is not finished, as the task is ended.
+        """Give back unfinished shards because the task is being ended.
 
-        Where that is for its run time, the shard that it computes has failed: it needs more.
+        If its run time is up, the shard that it was computing has failed: it needs more time.
         """
         late = self._busy[0] and self.run_time.over
         self.resume()
@@ -167,7 +167,7 @@ class Share:
     # In the child.
 
     def send(self, kind: str, shard: str | None = None, **facts: Any) -> None:
-        """Take in an event of the process that computes, and assign what follows."""
+        """Record an event of the process that computes, and assign the next shard."""
         with self._lock:
             if kind in ("done", "failed"):
                 self._end(shard, facts.get("code"), facts.get("reason", ""))
@@ -186,7 +186,7 @@ class Share:
         self._since = now
 
     def _assign(self) -> None:
-        """Assign a shard; where there is none for an idle process, say so."""
+        """Assign a shard; if there is none and the process is idle, tell it so."""
         shard = None
         if self.run_time.suffices(len(self._begun) + 1):
             while not self._waiting and self._claim():
@@ -203,10 +203,10 @@ class Share:
         self.assigned.put(shard)
 
     def _claim(self) -> bool:
-        """Claim a block, of which another array may have computed some; whether there was one."""
+        """Claim a block, part of which another array may have computed; whether there was one."""
         try:
             claim = self._claims.claim(self._index)
-        except OSError as error:  # told here: it may come up in any thread
+        except OSError as error:  # kept here, as it may come up in any thread
             self.failures |= [errors.explain(error)]
             return False
         shards = [self._ids[number] for number in claim.numbers] if claim else []
@@ -216,9 +216,9 @@ class Share:
     # In the parent again, once the child has died.
 
     def bury(self, status: int | None) -> dict[int, str]:
-        """Mark the shard that a child has died of; how it did, by its exit code.
+        """Mark the shard that a dead child was computing; why the child died, by exit code.
 
-        Raises ShardwiseError where it had none.
+        Raises ShardwiseError if it had no shard.
         """
         if status == _TERMINATED:
             time.sleep(_TERM_SECONDS)
@@ -234,7 +234,7 @@ class Share:
         return {code: words}
 
     def _fail(self, code: int, words: str) -> None:
-        """Mark the shard that the child was at when it ended."""
+        """Mark the shard that the child was computing when it ended."""
         shard = task.last_begun(self.plan.results, self._waiting)
         self._waiting.remove(shard)
         log.warning("shard %s: %s", shard, words)

@@ -1,7 +1,7 @@
 """What a task of an array asks the scheduler for: from Snakemake's profile to the job that submits.
 
-Under ``dispatch: array`` Snakemake submits nothing itself: one job beside it does. What the profile
-says of the tasks, only the main process knows. So it writes that down just before the first job.
+Under ``dispatch: array`` one job submits the tasks, not Snakemake itself. But only the main process
+knows what the profile says of the tasks, so it writes that down just before the first job.
 """
 
 import json
@@ -23,10 +23,10 @@ RULE = "multiply"
 class TaskRequest:
     """What tasks ask for."""
 
-    scheduler: str  # ``slurm`` or ``uge``; empty where this machine has neither
+    scheduler: str  # ``slurm`` or ``uge``; empty if this machine has neither
     words: list[list[str]]  # for sbatch or qsub, at the first and each further try
-    memory: list[int | None]  # MiB of the host's, likewise
-    setup: str  # the site's set-up line, which each task runs first; empty where there is none
+    memory: list[int | None]  # MiB of host memory, likewise
+    setup: str  # the site's set-up line, which each task runs first; empty if there is none
 
     @property
     def retries(self) -> int:
@@ -40,14 +40,14 @@ class TaskRequest:
 
 
 def path(results: Results) -> Path:
-    """The file by which the main process tells the job that submits."""
+    """The file in which the main process leaves this for the job that submits."""
     return CACHE / f"{plan.digest(str(results.root))}.recipe.json"
 
 
 def load(file: Path) -> TaskRequest:
     """Read a recipe.
 
-    Raises InputError where there is none, or this machine has no scheduler.
+    Raises InputError if there is none, or this machine has no scheduler.
     """
     try:
         recipe = TaskRequest(**json.loads(file.read_text()))

@@ -19,7 +19,7 @@ _FIRST = {"SLURM_ARRAY_TASK_ID": 0, "SGE_TASK_ID": 1}
 
 
 def number(environ: Mapping[str, str] = os.environ) -> int:
-    """The number in the plan, from 0 on, of the shard that this task stands for.
+    """The number in the plan, counted from 0, of the shard that this task stands for.
 
     Raises InputError outside of an array job.
     """
@@ -28,9 +28,9 @@ def number(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def shard(plan: Plan, number: int) -> str:
-    """The shard of a number; the plan may hold no other rows but the first and the last.
+    """The shard with a number; the plan may hold only its first and last rows.
 
-    Raises InputError where the plan has no such shard.
+    Raises InputError if the plan has no such shard.
     """
     ids = list(plan.shards)
     last = int(ids[-1])
@@ -44,7 +44,7 @@ def shard(plan: Plan, number: int) -> str:
 
 
 def own_and_first_index(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """The index of this task, as its scheduler counts, and that of the first one.
+    """The index of this task, as its scheduler counts, and that of the first task.
 
     Raises InputError outside of an array job.
     """
@@ -64,21 +64,21 @@ def own_and_first_index(environ: Mapping[str, str] = os.environ) -> tuple[int, i
 class Marks:
     """How tasks of an array left shards that are not whole: a file with an exit code for each.
 
-    0 says that the shard was given up through no failure of its own.
+    0 says that the shard was handed back through no fault of its own.
     """
 
     def __init__(self, results: Results, array: Array) -> None:
         self._prefix = f"{results.array_folder(array.run) / array.name}."
 
     def code(self, shard: str) -> int | None:
-        """What the mark of a shard says; None where there is none."""
+        """What the mark of a shard says; None if there is none."""
         try:
             return int(Path(self._prefix + shard).read_text())
         except (OSError, ValueError):
             return None
 
     def leave(self, shard: str, code: int) -> None:
-        """Mark a shard, whole or not at all; a full disk costs the mark, nothing else."""
+        """Mark a shard in one step; if the disk is full, only the mark is lost."""
         mark = Path(self._prefix + shard)
         with contextlib.suppress(OSError):
             part = mark.with_name(f"{mark.name}.part")
@@ -87,7 +87,7 @@ class Marks:
 
 
 def last_begun(results: Results, shards: Iterable[str]) -> str:
-    """The shard that a process was at, of those that it has claimed and not ended, in its order.
+    """The shard that a task was computing, out of its claimed shards that have not ended, in order.
 
     It may still have been writing the first when it began the next.
     """
@@ -134,19 +134,19 @@ def script(
     Parameters
     ----------
     own_index
-        The scheduler's: see `Scheduler`.
+        The scheduler's; see `Scheduler`.
     setup
         The site's set-up line, or empty.
     memory
         MiB of host memory, or None.
     run_time
-        Seconds that a task may run; None where it asks its scheduler itself.
+        Seconds that a task may run; None if it asks its scheduler itself.
     """
     command = [sys.executable, str(SCRIPTS / "dispatch.py"), f"--plan={plan.results.plan}"]
     command += ["--dispatch=array", f"--array-task={array.name}"]
     command += [f"--mem-mb={memory}"] if memory else []
     words = shlex.join(command)
-    if run_time:  # it counts from the script's start, and the set-up line may take long
+    if run_time:  # it includes the set-up line, which may take long
         words += f' --run-time="$((SECONDS < {run_time:.0f} ? {run_time:.0f} - SECONDS : 1))"'
     return _TASK.format(
         own_index=own_index,

@@ -14,13 +14,13 @@ from shardwise.errors import InputError, TryAgain
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")
 
 JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
-"""What the name of a job may be: it becomes a word of a command."""
+"""What the name of a job may look like: it becomes a word of a command."""
 
 UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
-"""How long a host has to be unheard of before its jobs are lost.
+"""How long a host has to be silent before its jobs count as lost.
 
-After a restart of qmaster all hosts are, for half a minute. (Grid Engine itself calls a host that
-only after five minutes of silence, or what a site has set as max_unheard.)
+After a restart of qmaster all hosts are silent for half a minute. (Grid Engine itself calls a host
+unheard only after five minutes, or after what the site has set as max_unheard.)
 """
 
 
@@ -29,8 +29,8 @@ class Array:
     """An array, as it was noted.
 
     ``run`` names its dispatch, ``name`` the array alone, and ``digest`` is the plan's. ``numbers``
-    are those of its shards in the plan, from 0 on and ascending. Its ``tasks``, as many or fewer,
-    claim them (`array.claims`).
+    are those of its shards in the plan, counted from 0 and ascending. Its ``tasks``, as many or
+    fewer, claim them (`array.claims`).
     """
 
     scheduler: str
@@ -50,19 +50,19 @@ class Tasks:
     name: str
     indices: tuple[int, ...]
     where: str = ""  # the nodes on which they run; empty while they wait
-    trouble: str = ""  # why they cannot start, or never will; empty where nothing is wrong
-    hopeless: bool = False  # whether a new submission would meet the same trouble
-    held: bool = False  # whether they wait until their user releases them
-    silent: bool = False  # whether nothing is heard of their node
-    ending: bool = False  # whether the scheduler is cleaning up behind them
+    trouble: str = ""  # why they cannot or never will start; empty if nothing is wrong
+    hopeless: bool = False  # whether a new submission would have the same trouble
+    held: bool = False  # whether they wait for their user to release them
+    silent: bool = False  # whether their node does not respond
+    ending: bool = False  # whether the scheduler is cleaning up after them
 
 
 @dataclass(frozen=True)
 class Fate:
     """How a task ended, in the scheduler's words.
 
-    ``certain`` says that the scheduler ended it; else what the task itself left may still arrive:
-    its receipt, where it ended ``well``.
+    ``certain`` says that the scheduler ended it; otherwise what the task left may still arrive: its
+    receipt, if it ended ``well``.
     """
 
     words: str
@@ -73,7 +73,7 @@ class Fate:
 class Scheduler(Protocol):
     """What dispatches ask of a scheduler. A new one is a class with these methods, in `registry`.
 
-    Every method that asks the scheduler raises `TryAgain` where it does not answer, which is never
+    Every method that asks the scheduler raises `TryAgain` if it does not answer, which is never
     a reason to give a task up. A dispatch is named by its ``run``, an array by its ``number``.
     ``title`` is for messages; the command ``client`` is there where this machine can reach it.
     ``own_index`` are the shell's words by which a task sets its ``index``, and the ``job`` that is
@@ -91,31 +91,31 @@ class Scheduler(Protocol):
         """Submit an array and return its number; the scheduler may take it and not answer.
 
         A task asks for these words, of the recipe; ``throttle`` tasks run at once, or as many as
-        the scheduler lets. Raises QueueFull where it takes no more now; InputError: it refuses.
+        the scheduler lets. Raises QueueFull if it takes no more now; InputError: it refuses.
         """
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
-        """The tasks of these dispatches that wait or work; those that wait together, together."""
+        """The tasks of these dispatches that wait or work, grouped by state."""
 
     def fates(
         self, runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
     ) -> dict[tuple[str, int], Fate]:
-        """How tasks ended that have left the queue, by array and index, as far as it is known.
+        """How tasks that have left the queue ended, by array and index, as far as that is known.
 
         ``gone`` has, by the name of each array, its number and the indices of the tasks.
         """
 
     def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
-        """Cancel tasks of an array, by index; those that are gone already are as good."""
+        """Cancel tasks of an array, by index; it does not matter if some are already gone."""
 
     def cancel(self, run: str) -> bool:
-        """Cancel all tasks of a dispatch; returns whether there were any."""
+        """Cancel all tasks of a dispatch; return whether there were any."""
 
     def living(self, names: Iterable[str]) -> list[str]:
-        """The numbers of the jobs of these names that still wait or work."""
+        """The numbers of the jobs with these names that still wait or work."""
 
     def run_time(self, words: Sequence[str]) -> float | None:
-        """Seconds that a task with these words may run, where a task cannot ask for that itself."""
+        """Seconds that a task with these options may run, if a task cannot ask for that itself."""
 
     def end_of_task(self, run_time: float | None) -> float | None:
         """When this task, which begins now, is ended, in seconds since 1970; None: not known.
@@ -134,7 +134,7 @@ def ask(
     """What a command of a scheduler prints.
 
     ``refusal`` makes the error to raise of what a failed command has printed, and of its exit code.
-    Raises TryAgain where it does not answer in so many seconds; InputError, with the advice, where
+    Raises TryAgain if it does not answer in ``seconds``; InputError, with the advice, where
     there is no such command.
     """
     try:
@@ -153,7 +153,7 @@ def ask(
 
 
 def prefix(run: str) -> str:
-    """How the names of all jobs of a run begin."""
+    """The beginning of the names of all jobs of a run."""
     return f"sw-{run}-"
 
 
@@ -169,7 +169,7 @@ def ranges(numbers: Iterable[int]) -> str:
 def numbers(text: str) -> Iterator[int]:
     """The numbers in a text such as ``0-9,12,15-20:5``; a limit of Slurm's (``%4``) is left out.
 
-    Raises ValueError where it is no such text.
+    Raises ValueError if it is no such text.
     """
     for part in text.partition("%")[0].strip("[]").split(","):
         match = _RANGE.fullmatch(part)

@@ -1,7 +1,7 @@
 """What the project knows of Grid Engine: words for qsub, and what qstat and qacct answer.
 
 Univa and Altair Grid Engine, Son of Grid Engine and Open Grid Scheduler share all of it. Those
-functions that ask it raise `TryAgain` where it does not answer, which is never a reason to give a
+functions that ask it raise `TryAgain` if it does not answer, which is never a reason to give a
 job up. Only the standard library: the profile's scripts import this once for every job.
 """
 
@@ -37,7 +37,7 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _FULL = 25
-"""The exit code of qsub where the cluster has as many jobs as it allows, of one user or of all."""
+"""The exit code of qsub if the cluster has as many jobs as it allows, of one user or of all."""
 
 _UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|is not on PATH|invalid option')
 """What is wrong with the words for qsub themselves, whatever hosts there are."""
@@ -113,7 +113,7 @@ def job_name(run: str, properties: Mapping[str, Any], attempt: int) -> str:
 def site_words(resources: Mapping[str, Any]) -> list[str]:
     """The words for qsub that the profile holds, in its resources ``uge_*``, filled in.
 
-    Raises InputError where a placeholder is unknown, or the job has no value for it.
+    Raises InputError if a placeholder is unknown, or the job has no value for it.
     """
     texts = {name: str(text) for name, text in resources.items() if name.startswith(_WORDS)}
     sources = {"ranks": ("tasks", 1), "seconds": ("runtime", 60), "mib": ("mem_mb", 1)}
@@ -193,9 +193,9 @@ def parse_queue(xml: str) -> Queue:
     try:
         root = ElementTree.fromstring(xml)
     except ElementTree.ParseError as error:
-        raise TryAgain(f"qstat printed no whole XML ({error})") from None
+        raise TryAgain(f"qstat printed incomplete XML ({error})") from None
     if root.tag != "job_info":
-        raise TryAgain(f"qstat printed XML of <{root.tag}>, which tells of no job")
+        raise TryAgain(f"qstat printed XML of <{root.tag}>, which describes no job")
     unheard, jobs = set(), {}
     for place in root.iter("Queue-List"):
         host = (place.findtext("name") or "").rpartition("@")[2]
@@ -263,8 +263,8 @@ def describe(record: AccountingRecord) -> str:
 def call(words: Sequence[str], seconds: float = QUERY_SECONDS) -> str:
     """Run a command of Grid Engine and return what it printed.
 
-    Raises TryAgain where it does not answer in time, or says that it reaches no qmaster; QueueFull
-    where qsub says that the cluster takes no more jobs for now; InputError where it fails
+    Raises TryAgain if it does not answer in time, or says that it reaches no qmaster; QueueFull
+    if qsub says that the cluster accepts no more jobs for now; InputError if it fails
     otherwise; with its own words.
     """
     advice = "load Grid Engine first, often by: source $SGE_ROOT/default/common/settings.sh"
@@ -279,11 +279,11 @@ def _refusal(command: str, text: str, code: int) -> Exception:
 
 
 def verify(resources: Mapping[str, Any]) -> None:
-    """Have qsub look at the words of a job that asks for these resources, and submit nothing.
+    """Have qsub check the options of a job that asks for these resources, and submit nothing.
 
     What it says of hosts does not count: it knows none that is away, and no load such as mem_free.
-    Raises InputError where it knows no such resource, queue, project or parallel environment;
-    TryAgain where Grid Engine does not answer.
+    Raises InputError if it knows no such resource, queue, project or parallel environment;
+    TryAgain if Grid Engine does not answer.
     """
     words = site_words(resources)
     try:
@@ -294,7 +294,7 @@ def verify(resources: Mapping[str, Any]) -> None:
 
 
 def _guilty(resources: Mapping[str, Any], answer: str) -> str:
-    """The lines of the profile that hold what an error names."""
+    """The lines of the profile with the words that an error names."""
     named = re.findall(r'"([^"]+)"', answer)
     lines = [
         f'{name}: "{text}"'
@@ -305,7 +305,7 @@ def _guilty(resources: Mapping[str, Any], answer: str) -> str:
 
 
 def query(everyone: bool = False) -> Queue:
-    """All jobs of this user, or of everyone, in one question."""
+    """All jobs of this user, or of everyone, in one query."""
     user = "*" if everyone else pwd.getpwuid(os.getuid()).pw_name
     try:
         return parse_queue(call(["qstat", "-f", "-ne", "-u", user, "-xml"]))
@@ -334,7 +334,7 @@ def error_reason(number: str) -> str:
 
 
 def delete(numbers: Iterable[str]) -> None:
-    """Delete jobs; one that is gone already is as good."""
+    """Delete jobs; it does not matter if one is already gone."""
     if words := list(numbers):
         with contextlib.suppress(InputError):  # the caller looks whether they are gone
             call(["qdel", *words])

@@ -1,7 +1,7 @@
-"""What the project asks of Slurm itself: living jobs, and arrays. All else is its plugin's matter.
+"""What the project asks of Slurm itself: living jobs, and arrays. Its plugin does everything else.
 
-Those functions that ask Slurm raise `TryAgain` where it does not answer, which is never a reason
-to give a task up, and `InputError` where it refuses.
+Those functions that ask Slurm raise `TryAgain` if it does not answer, which is never a reason
+to give a task up, and `InputError` if it refuses.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from shardwise.errors import InputError, QueueFull, TryAgain
 
 _QUERY_SECONDS = 30
 _SUBMIT_SECONDS = 180
-"""sbatch itself tries for two minutes where the cluster has as many jobs as it allows."""
+"""sbatch itself tries for two minutes if the cluster has as many jobs as it allows."""
 
 _MAX_ARRAY_SIZE = 1001  # what Slurm itself takes where no MaxArraySize is set; indices end below it
 
@@ -50,7 +50,7 @@ _HOPELESS = frozenset(
     {"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
      "InvalidQOS", "JobHeldAdmin", "PartitionTimeLimit", "QOSNotAllowed"}
 )  # fmt: skip
-"""Reasons for which a task will not start until somebody changes something.
+"""Reasons for which a task will not start until someone changes something.
 
 PartitionNodeLimit is none: Slurm says it also while nodes are down.
 """
@@ -70,9 +70,9 @@ def _squeue(form: str, names: Iterable[str], *words: str) -> list[str]:
 def call(words: Sequence[str], seconds: float) -> str:
     """Run a command of Slurm and return what it printed.
 
-    Raises TryAgain where it does not answer in so many seconds, or says that it reaches no
+    Raises TryAgain if it does not answer in so many seconds, or says that it reaches no
     controller; QueueFull where it says that the cluster takes no more jobs for now; InputError
-    where it fails otherwise; with its own words.
+    if it fails otherwise; with its own words.
     """
     # What the user has set for squeue and scancel would leave tasks out.
     env = {key: os.environ[key] for key in os.environ if not key.startswith(_FILTERS)}
@@ -88,9 +88,9 @@ def _refusal(text: str, _code: int) -> Exception:
 
 
 def verify(words: Sequence[str]) -> None:
-    """Have sbatch look at what a task asks for, and submit nothing.
+    """Have sbatch check what a task asks for, and submit nothing.
 
-    Raises InputError where the words are wrong, or this cluster has no such node; TryAgain where
+    Raises InputError if the words are wrong, or this cluster has no such node; TryAgain if
     Slurm does not answer.
     """
     try:
@@ -101,7 +101,7 @@ def verify(words: Sequence[str]) -> None:
 
 
 def parse_tasks(lines: Iterable[str]) -> list[Tasks]:
-    """Read what squeue printed; where it is nothing that was asked for: `TryAgain`."""
+    """Read what squeue printed; `TryAgain` if that is not what was asked for."""
     listed = []
     for number, indices, name, state, reason, nodes in map(_row, lines):
         if state not in _WAITING:
@@ -123,11 +123,11 @@ def _row(line: str) -> tuple[str, tuple[int, ...], str, str, str, str]:
         number, spec, name, state, reason, nodes = line.split("|", 5)
         return number, tuple(numbers(spec)), name, state, reason, nodes
     except ValueError:
-        raise TryAgain(f"squeue printed {line!r}, which tells of no task") from None
+        raise TryAgain(f"squeue printed {line!r}, which describes no task") from None
 
 
 def parse_fates(lines: Iterable[str]) -> dict[tuple[str, int], Fate]:
-    """Read what squeue printed of all tasks, ended ones too; errors are those of `parse_tasks`."""
+    """Read what squeue printed of all tasks, even ended ones; errors are as in `parse_tasks`."""
     fates = {}
     for _, indices, name, state, reason, nodes in map(_row, lines):
         words = state + (f" on {nodes}" if nodes else "")
@@ -144,7 +144,7 @@ def _scancel(what: list[str]) -> None:
 
 
 def _own_id() -> str:
-    """The number of this job; of a task of an array that which no other task has."""
+    """The number of this job; for an array task, the number that no other task has."""
     own = os.environ["SLURM_JOB_ID"]
     array, index = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
     return f"{array}_{index}" if array and index else own

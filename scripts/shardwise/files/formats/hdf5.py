@@ -14,7 +14,7 @@ from shardwise.files.npy import Header, checked_descr
 
 
 def header(path: Path, inside: str) -> Header:
-    """Shape, type and place of a dataset; InputError where it cannot be read."""
+    """Shape, type and place of a dataset; InputError if it cannot be read."""
     with _opened(path) as file:
         dataset = _dataset(file, path, inside)
         where = Path(f"{path}:{inside}")
@@ -109,7 +109,7 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
 
 
 def _offset(file: Any, dataset: Any, path: Path) -> int | None:
-    """Byte at which the elements lie in the file, one after the other; None where they do not."""
+    """Byte at which the elements lie in the file, one after the other; None if they do not."""
     import h5py
 
     offset = dataset.id.get_offset()

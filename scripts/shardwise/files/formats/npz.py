@@ -14,7 +14,7 @@ _LOCAL_BYTES = 30  # of a member's own header, before its name and its extra fie
 
 
 def header(path: Path, inside: str) -> Header:
-    """Shape, type and place of an array; InputError where it cannot be read."""
+    """Shape, type and place of an array; InputError if it cannot be read."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = {i.filename.removesuffix(".npy"): i for i in archive.infolist()}
@@ -27,7 +27,7 @@ def header(path: Path, inside: str) -> Header:
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
         raise InputError(
             f"{where}: is compressed as one stream, in which no matrix can be found without "
-            "all before it; save it with numpy.savez or numpy.save"
+            "reading all before it; save it with numpy.savez or numpy.save"
         )
     if member.header_offset < 0:
         raise InputError(f"{where}: damaged directory of the archive; copy or write the file again")

@@ -16,8 +16,8 @@ from shardwise.files.small import refuse_special
 Span = tuple[int, int]
 
 
-# Each has `header`, which says where an array's elements lie, or in which chunks, and raises
-# InputError where it cannot be read for whatever reason; and `read` where arrays lie in chunks.
+# Each has `header`, which says where the elements of an array are, or in which chunks, and raises
+# InputError if it cannot be read for whatever reason; and `read`, if its arrays may have chunks.
 _FORMATS: dict[tuple[str, ...], ModuleType] = {
     names.HDF5: hdf5,
     names.NPZ: npz,
@@ -31,9 +31,9 @@ def _format_of(file: str) -> ModuleType | None:
 
 
 def locate(text: str) -> str | None:
-    """The name of an array that is no ``.npy`` file; None where the text names anything else.
+    """The name of an array that is no ``.npy`` file; None if the text names anything else.
 
-    Raises InputError where its file does not exist, or a store of Zarr holds no such array.
+    Raises InputError if its file does not exist, or a store of Zarr holds no such array.
     """
     file, inside = names.split(text)
     if file.lower().endswith(names.ZARR):
@@ -46,7 +46,7 @@ def locate(text: str) -> str | None:
 
 
 def read_header_and_status(name: str) -> tuple[Header, os.stat_result]:
-    """The header of an array of any format, with its file's status; OSError where it is gone."""
+    """The header of an array of any format, with its file's status; OSError if it is gone."""
     file, inside = names.split(name)
     kind = _format_of(file)
     if kind is None:

@@ -19,7 +19,7 @@ _DTYPES = {
 
 
 def header(path: Path, inside: str) -> Header:
-    """Shape, type and place of a tensor; InputError where it cannot be read."""
+    """Shape, type and place of a tensor; InputError if it cannot be read."""
     size, where = path.stat().st_size, f"{path}:{inside}"
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -26,7 +26,7 @@ _AT_ONCE = 4  # chunks that are decoded at once
 
 
 def header(path: Path, inside: str) -> Header:
-    """Shape, type and chunks of an array; InputError where it cannot be read."""
+    """Shape, type and chunks of an array; InputError if it cannot be read."""
     _refuse_codecs(path)
     if not next(_files(path), None):
         raise InputError(f"{path.parent}: holds no chunk; nothing has been written to it")
@@ -56,7 +56,7 @@ def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, in
 def metadata_of(store: Path, inside: str) -> Path:
     """The file of metadata of an array in a store.
 
-    Raises InputError where there is no store, or no such array in it.
+    Raises InputError if there is no store, or no such array in it.
     """
     if mode_of(store) is None:
         raise InputError(f"input: {absent(store)}")

@@ -9,7 +9,7 @@ from shardwise.errors import InputError
 from shardwise.files.npy import read_header
 
 MOST_CELLS = 256
-"""Rows, and columns, of the picture at most."""
+"""The most rows, and columns, of the picture."""
 
 
 _SLAB_BYTES = 8 * 1024**2
@@ -20,21 +20,21 @@ class Matrix:
     """A matrix as a picture, and in a few numbers of all its elements."""
 
     shape: tuple[int, int]
-    # Elements, float64 ``(rows, columns)``, or their moduli where they are complex.
+    # Elements, float64 ``(rows, columns)``, or their moduli if they are complex.
     cells: np.ndarray
-    low: float  # the least of the finite elements, or moduli; infinite where none is finite
+    low: float  # the least of the finite elements, or moduli; infinite if none is finite
     high: float  # the greatest
     nonfinite: int  # how many elements are NaN or infinite
 
 
 def read(path: Path) -> Matrix:
-    """Read a matrix; its picture has rows and columns at even distances, all of a small one.
+    """Read a matrix; its picture has evenly spaced rows and columns, all of a small matrix.
 
-    Raises InputError where it is missing, damaged, or no matrix in the order of rows.
+    Raises InputError if it is missing, damaged, or no matrix in the order of rows.
     """
     header = read_header(path)
     if len(header.shape) != 2 or 0 in header.shape or header.fortran:
-        raise InputError(f"{path} is no matrix in C order, but of shape {header.shape}")
+        raise InputError(f"{path} is not a matrix in C order, but of shape {header.shape}")
     rows, columns = header.shape
     down, across = (np.arange(min(n, MOST_CELLS)) * n // min(n, MOST_CELLS) for n in header.shape)
     cells = np.empty((len(down), len(across)))

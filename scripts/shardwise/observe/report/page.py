@@ -1,4 +1,4 @@
-"""The page: what was observed, put into its template."""
+"""The page: an observation, put into its template."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,7 +27,7 @@ _MOST_COPIES = 1000
 
 
 def write(seen: Observation, output: Path | None = None) -> Path:
-    """Commit the page, to ``report.html`` in the results folder where no place is named."""
+    """Commit the page, by default to ``report.html`` in the results folder."""
     page = render(seen)
     path = output or seen.results.report
     with commit(path) as file:
@@ -36,7 +36,7 @@ def write(seen: Observation, output: Path | None = None) -> Path:
 
 
 def render(seen: Observation, advice: Sequence[Advice] | None = None) -> str:
-    """The page as text; of the results, only the sum is read."""
+    """The page as text; of the results, it reads only the sum."""
     run, verdict = run_table.of(seen), verdicts.verdict(seen)
     advice = advise(run) if advice is None else advice
     environment = jinja2.Environment(
@@ -72,15 +72,15 @@ def _copies(seen: Observation) -> list[Span]:
 
 
 def _total(seen: Observation) -> tuple[Matrix | None, str]:
-    """The sum with its name, or why it is not shown: it fits no plan, or not these products."""
+    """The sum with its name, or why it is not shown, such as that it is of other products."""
     if not seen.summary_fits:
         if not seen.results.summary.exists():
             return None, "Nothing is summed yet."
-        return None, "A sum lies here, but nothing says that it is of this plan and these products."
+        return None, "There is a sum, but nothing says that it is of this plan and these products."
     found = seen.summary.files if seen.summary else {}
     named = next((name for name in ("sum", "mean") if name in found), None)
     if named is None:
-        return None, "Neither sum nor mean is among the statistics, so there is no picture of it."
+        return None, "Neither sum nor mean is among the statistics, so there is no picture."
     try:
         return matrix.read(seen.results.statistic(named)), f"{named}.npy"
     except InputError as error:
@@ -88,7 +88,7 @@ def _total(seen: Observation) -> tuple[Matrix | None, str]:
 
 
 def marked(text: object) -> Markup:
-    """A sentence whose pieces between backticks are code."""
+    """A sentence as HTML, with the parts between backticks as code."""
     return Markup("").join(
         Markup("<code>{}</code>" if i % 2 else "{}").format(piece)
         for i, piece in enumerate(one_line(str(text)).split("`"))

@@ -1,7 +1,7 @@
 """The plots of the page, drawn by matplotlib as SVG.
 
 Colours become variables of the page's style, so that one drawing serves light, dark and paper. No
-plot needs a script: what belongs to a bar is the title of its link, which browsers show on hover.
+plot needs a script: the text of a bar is the title of its link, which browsers show on hover.
 """
 
 import io
@@ -31,23 +31,23 @@ PHASE_NAMES = ("waiting", "reading the input", "copying to the device", "computi
 """What the page calls the phases, in their order."""
 
 MOST_BARS = 600
-"""Shards that are drawn one by one; of more, only when a device had any."""
+"""The most shards that are drawn one by one; of more, only when a device had any."""
 
 MOST_DEVICES = 50
-"""Rows that are drawn: those with most idle time. The table has all."""
+"""The most rows that are drawn: those with the most idle time. The table has all."""
 
 WIDE, NARROW = 780, 350
-"""Widths in CSS pixels: of the timeline, and of what fits a phone."""
+"""Widths in CSS pixels: of the timeline, and of a plot that fits a phone."""
 
 _MOST_LANES, _LEAST_GAP = 8, 1 / 200  # a shorter pause, as a share of the run, is not drawn
 _ROW, _LABEL = 38, 16  # pixels of a device's row, and of the label in it
 _CLIPPED = 0.005  # the share of cells that may lie beyond an end of the colour scale
-_BENT = 30.0  # times the typical cell, from which the end of the scale bends it
+_BENT = 30.0  # times the typical cell: if the scale ends beyond, it is asinh
 
 _PHASES = tuple(f"p{i}" for i in range(len(PHASES)))
 _NAMES = ("ink", "dim", "line", "idle", "bg", "unknown", *_PHASES)
 _COLOURS = {name: f"#0{i:x}fed{i:x}" for i, name in enumerate(_NAMES)}
-"""Stand-ins that no drawing has otherwise, by the names of the style's variables."""
+"""Placeholder colours, by the names of the style's variables."""
 
 _STYLE = {
     "svg.fonttype": "none", "image.composite_image": False, "font.size": 12, "hatch.linewidth": 1,
@@ -60,12 +60,12 @@ _STYLE = {
 
 
 _TIMELINE = {
-    True: "A row is a device, a bar a shard. Its colours are what held the shard up, added up in a "
-    "fixed order, not in the order of time. Point at a bar to see its shard. Dotted lines are "
+    True: "Each row is a device, each bar a shard. Colours show what held the shard up, added up "
+    "in a fixed order, not in order of time. Point at a bar to see its shard. Dotted lines are "
     "breaks between runs, which are left out.",
-    False: "A row is a device; of many, those with most idle time are drawn. There are too many "
-    "shards to draw each, so a bar is the time in which the device had any at work. Dotted lines "
-    "are breaks between runs, which are left out.",
+    False: "Each row is a device; of many, those with the most idle time are drawn. There are too "
+    "many shards to draw each, so a bar is a time in which the device had any. Dotted lines are "
+    "breaks between runs, which are left out.",
 }
 """How to read the timeline, by whether each shard is a bar."""
 
@@ -74,8 +74,7 @@ _TIMELINE = {
 class Plot:
     """A picture with what it shows in words.
 
-    ``key`` is its id in the page; ``legend`` has the class of the colour, the name and the share of
-    each bar.
+    ``key`` is its id in the page; ``legend`` has the class of each colour, its name and its share.
     """
 
     key: str
@@ -90,7 +89,7 @@ def _draw(
     width: int, height: int, name: str, paint: Callable[[Figure], Any], left: int = 52,
     titles: Sequence[str] = (), bottom: int = 44,
 ) -> Markup:  # fmt: skip
-    """A figure as SVG of so many CSS pixels, its colours variables, its links with titles."""
+    """A figure as SVG, sized in CSS pixels, with variables as colours and titles for links."""
     with mpl.rc_context({**_STYLE, "svg.hashsalt": f"{name}{width}"}):
         figure = Figure((width / 72, height / 72))
         figure.subplots_adjust(left / width, bottom / height, 1 - 14 / width, 1 - 10 / height)
@@ -121,7 +120,7 @@ def _draw(
 
 
 def worked(run: RunTable, moments: Any) -> np.ndarray:
-    """Seconds of the run that had gone by at some moments; breaks between runs take none."""
+    """Seconds of the run that had passed at some moments, without breaks between runs."""
     knots = np.array(run.stretches, dtype=float).reshape(-1)
     spans = np.diff(knots, prepend=knots[0])
     spans[::2] = 0
@@ -129,7 +128,7 @@ def worked(run: RunTable, moments: Any) -> np.ndarray:
 
 
 def timeline(run: RunTable) -> Plot | None:
-    """When each device had a shard at work; None where no shard is known to have been."""
+    """When each device was at work; None if no shard is known to have been computed."""
     if run.shards.empty:
         return None
     shown = run.devices.assign(key=run.devices.index)
@@ -138,8 +137,8 @@ def timeline(run: RunTable) -> Plot | None:
     each = len(run.shards) <= MOST_BARS and shown.lanes.max() <= _MOST_LANES
     finding = (
         f"{count(len(run.devices), 'device')} worked on {count(len(run.shards), 'shard')} for "
-        f"{seconds(run.seconds)}; each had a shard {_busy(run, run.devices.busy.mean())} of that "
-        "time."
+        f"{seconds(run.seconds)}; each was at work {_busy(run, run.devices.busy.mean())} of that "
+        "time, on average."
     )
     if len(run.done):
         longest = run.done.loc[run.done.seconds.idxmax()]
@@ -150,12 +149,12 @@ def timeline(run: RunTable) -> Plot | None:
 
 
 def _busy(run: RunTable, spent: float) -> str:
-    """What part of the run some seconds are."""
+    """A number of seconds as a share of the run."""
     return share(spent / max(run.seconds, 1e-9))
 
 
 def _legend(run: RunTable) -> list[tuple[str, str, str]]:
-    """What the colours of the timeline stand for, and the share of all devices' time of each."""
+    """What the colours of the timeline mean, and the share of each in all devices' time."""
     idle = run.seconds * len(run.devices) - float(run.devices.busy.sum())
     idle_share = idle / max(run.seconds * len(run.devices), 1e-9)
     held = {phase: float(run.shards[f"held_{phase}"].sum()) for phase in PHASES}
@@ -210,7 +209,7 @@ def _cut(text: str, most: int) -> str:
 def _bars(
     axes: Axes, run: RunTable, own: pd.DataFrame, place: Span, unit: int, titles: list[str]
 ) -> None:
-    """A bar for each shard, its phases from left to right; adds what to tell of each."""
+    """A bar for each shard, its phases from left to right; adds the title of each."""
     top, high = place[0], place[1] / (own.lane.max() + 1)
     begins, ends = worked(run, own.begin) / unit, worked(run, own.end) / unit
     for bar, begin, end in zip(own.itertuples(), begins, ends, strict=True):
@@ -231,7 +230,7 @@ def _bars(
 
 
 def _title(bar: Any, held: Sequence[float]) -> str:
-    """What is told of a bar that is pointed at."""
+    """The text that appears when someone points at a bar."""
     so_far = "" if bar.state == DONE else " so far"
     parts = [f"{name} {seconds(spent)}" for name, spent in zip(PHASE_NAMES, held, strict=True)
              if spent > 0]  # fmt: skip
@@ -259,7 +258,7 @@ def heat_map(matrix: Matrix, name: str) -> Plot:
     if matrix.nonfinite:
         finding += f" {count(matrix.nonfinite, 'element')} NaN or infinite, in magenta."
     if cells.shape != matrix.shape:
-        finding += f" {cells.shape[0]} × {cells.shape[1]} elements, at even distances, are shown."
+        finding += f" {cells.shape[0]} × {cells.shape[1]} evenly spaced elements are shown."
     largest = float(np.abs(finite).max(initial=0.0))
     if largest > 1e100 or 0 < largest < 1e-100:  # beyond what a colour scale can compute with
         factor = 10.0 ** np.floor(np.log10(largest))
@@ -282,8 +281,8 @@ def heat_map(matrix: Matrix, name: str) -> Plot:
             axis.set_major_locator(MaxNLocator(4, integer=True))
 
     caption = (
-        "A cell is an element (of complex numbers the absolute value); of a larger matrix rows and "
-        f"columns are left out. Colours end where {100 * _CLIPPED:g} % of the cells lie beyond."
+        "A cell is an element (for complex numbers its absolute value); a large matrix is shown in "
+        f"part. At most {100 * _CLIPPED:g} % of the cells lie beyond each end of the colour scale."
     )
     title = f"{name}, {rows:,} × {columns:,}"
     picture = _draw(NARROW, height, f"Heat map of {name}", paint, bottom=22)
@@ -291,10 +290,10 @@ def heat_map(matrix: Matrix, name: str) -> Plot:
 
 
 def colour_scale(found: np.ndarray) -> tuple[Normalize, str]:
-    """A scale on which the bulk of the finite cells differ in colour, whatever the outliers are.
+    """A scale on which most finite cells differ in colour, whatever the outliers are.
 
-    Symmetric about zero where both signs are there; linear near zero and logarithmic beyond, where
-    its end is far above the typical cell.
+    It is symmetric about zero if there are both signs, and linear near zero but logarithmic beyond
+    if its end is far above the typical cell.
     """
     found = found if found.size else np.zeros(1)
     low, high = (float(end) for end in np.quantile(found, (_CLIPPED, 1 - _CLIPPED)))

@@ -16,7 +16,7 @@ from shardwise.records.timeline import PHASES, Span, length, union
 from shardwise.units import DASH, count, decimal, figure, human_bytes, plain, seconds, share
 
 MOST_ROWS = 1000
-"""Rows of a table."""
+"""The most rows of a table."""
 
 Cell = str | Markup
 Pair = tuple[str, Cell]
@@ -27,7 +27,7 @@ Rows = list[Sequence[Cell]]
 class Table:
     """Cells in rows, of which the first names the row; the template escapes and draws them.
 
-    ``texts`` numbers the columns that hold words, beside the first; ``note`` says what is left out.
+    ``texts`` numbers the columns that hold words, except the first; ``note`` says what is left out.
     """
 
     heads: Sequence[str]
@@ -39,7 +39,7 @@ class Table:
 def _table(
     heads: Sequence[str], rows: Rows, texts: Sequence[int] = (), every: int = 0
 ) -> Table | None:
-    """A table of the first rows, of so many, if not all are given; None where there are none."""
+    """A table of the first rows; None if there are none. ``every``: how many there are in all."""
     more = max(every, len(rows)) - MOST_ROWS
     note = f"… and {more:,} more; ledger.tsv and logs/ have all." if more > 0 else ""
     return Table(heads, rows[:MOST_ROWS], frozenset(texts), note) if rows else None
@@ -49,7 +49,7 @@ def _table(
 
 
 def facts(seen: Observation, run: RunTable) -> list[Pair]:
-    """What the run was to do, and how."""
+    """What the run computes, and how."""
     pairs = list(_planned(seen.plan)) if seen.plan else []
     if seen.shards:
         words = ", ".join(f"{n:,} {state}" for state, n in seen.counts.items() if n)
@@ -126,7 +126,7 @@ def files(seen: Observation) -> tuple[Table | None, str]:
 
 
 def link(path: str | None) -> Cell:
-    """A path below the results folder as a relative link: never an address of another kind."""
+    """A path below the results folder as a relative link, never as any other address."""
     if not path:
         return ""
     address = "./" + quote(path.encode("utf-8", "surrogateescape"), safe="/")
@@ -167,7 +167,7 @@ def shards(run: RunTable) -> Table | None:
 
 
 def failed(seen: Observation) -> list[tuple[str, Table]]:
-    """All that went wrong, each table with its title."""
+    """Everything that went wrong, as tables with titles."""
     remarks = [*seen.problems, *(f"in quarantine: {entry}" for entry in seen.quarantined)]
     numbered: Rows = [[f"{n}", plain(text)] for n, text in enumerate(remarks, 1)]
     found = _table(["", "what was found in the results folder"], numbered, [1])
@@ -194,7 +194,7 @@ def failures(seen: Observation) -> Table | None:
 
 
 def devices(seen: Observation, run: RunTable) -> Table | None:
-    """Who computed what, and how it fared."""
+    """What each device computed, and how it did."""
     barred, slow = {own.uuid for own in seen.quarantined}, run.slow
     rows: Rows = []
     for device in run.devices.itertuples():
@@ -213,7 +213,7 @@ def devices(seen: Observation, run: RunTable) -> Table | None:
 
 
 def _throttled(own: Sequence[Sighting]) -> Iterator[str]:
-    """For how long devices ran slower than they can, by reason."""
+    """How long a device was slowed down, by reason."""
     total: Counter[str] = Counter()
     for reasons in _values(own, "throttled_seconds"):
         total.update(reasons)
@@ -231,13 +231,13 @@ def _telemetry(own: Sequence[Sighting]) -> Iterator[str]:
 
 
 def _values(own: Sequence[Sighting], key: str) -> list[Any]:
-    """What the telemetry of some shards has under a key, where it has that."""
+    """The values under a key in the telemetry of some shards, without the missing ones."""
     values = (each.telemetry[key] for each in own if each.telemetry)  # type: ignore[literal-required]
     return [value for value in values if value is not None]
 
 
 def _mean(own: Sequence[Sighting], key: str) -> float | None:
-    """A mean over shards, each weighed by its seconds."""
+    """A mean over shards, weighted by their seconds."""
     pairs = [(each.telemetry[key]["mean"], each.telemetry["seconds"]) for each in own  # type: ignore[literal-required]
              if each.telemetry and each.telemetry[key]]  # type: ignore[literal-required] # fmt: skip
     weight = sum(lasted for _, lasted in pairs)

@@ -348,7 +348,7 @@ def test_a_refused_second_try_is_the_end_of_its_shards_only(pretended: Pretended
     pretended.refused = ["-try", "2"]
     with pytest.raises(IntegrityError, match="of 8 shards 2 failed; 6 are whole"):
         dispatch(pretended)
-    assert "Pretended did not take it: no host has so much memory" in pretended.log("00001")
+    assert "Pretended did not accept it: no host has so much memory" in pretended.log("00001")
 
 
 def test_a_refused_first_try_is_the_end(pretended: Pretended) -> None:
@@ -449,7 +449,7 @@ def test_what_is_given_up_without_end_comes_to_an_end(pretended, monkeypatch):
     with pytest.raises(TryAgain, match="of 8 shards 6 failed; 2 are whole"):
         dispatch(pretended, tasks=1, retries=1)
     assert len(pretended.sizes) == 2 * follow.MOST_RETURNS
-    assert "given up 10 times in a row while no shard of the run ended" in pretended.log("00007")
+    assert "handed back 10 times in a row while no shard of the run ended" in pretended.log("00007")
 
 
 def test_a_slow_submission_does_not_stop_the_looks(pretended, clock, monkeypatch):
