@@ -119,6 +119,7 @@ def _run(function: Function, xp: Any, block: Any, where: str) -> Any:
     if xp is np:
         block = block.view()
         block.flags.writeable = False
+    process = os.getpid()
     try:
         with np.errstate(all="ignore"), contextlib.chdir("."):  # it may change the folder
             return function.target(xp, block)
@@ -128,6 +129,9 @@ def _run(function: Function, xp: Any, block: Any, where: str) -> Any:
         raise InputError(
             _failure(f"{function.spec} failed on {where}", error, function.file)
         ) from error
+    finally:
+        if os.getpid() != process:  # a fork that comes back from the call goes on with nothing
+            os._exit(0)
 
 
 def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:

@@ -213,6 +213,16 @@ class LostError(RuntimeError):
     """An error of a made-up device."""
 
 
+def test_a_fork_that_returns_goes_on_with_nothing(write, tmp_path):
+    """A function that forks and returns twice has one result."""
+    spec = write(body("import os; os.fork(); return block"))
+    called(spec, np.ones((1, 2, 2)))
+    with open(tmp_path / "returned", "a") as file:
+        file.write(f"{os.getpid()}\n")
+    assert os.wait()[1] == 0
+    assert (tmp_path / "returned").read_text() == f"{os.getpid()}\n"
+
+
 def test_errors_of_the_device_pass_through(write, monkeypatch):
     """A lost device is not the function's fault; elsewhere the same error is."""
     monkeypatch.setattr(np, "test_lost", LostError, raising=False)

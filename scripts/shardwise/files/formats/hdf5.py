@@ -12,6 +12,8 @@ from shardwise.errors import InputError, IntegrityError, ShardwiseError
 from shardwise.files.formats import names
 from shardwise.files.npy import Header, checked_descr
 
+_MOST_LINKS = 64
+
 
 def header(path: Path, inside: str) -> Header:
     """Shape, type and place of a dataset; InputError if it cannot be read."""
@@ -59,14 +61,32 @@ def _opened(path: Path, fault: type[ShardwiseError] = InputError) -> Iterator[An
 
 
 def _dataset(file: Any, path: Path, inside: str) -> Any:
-    """The dataset of a name; links within the file are followed, those to others refused."""
+    """The dataset of a name; links within the file are followed, those to others refused.
+
+    h5py would open a file that a link leads to, which may be a pipe, before it could be refused.
+    """
     import h5py
 
-    node = file.get(inside or "/")
+    node, parts, links = file, inside.split("/")[::-1], 0
+    while parts:
+        part = parts.pop()
+        if part in ("", "."):
+            continue
+        link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
+        if isinstance(link, h5py.ExternalLink):
+            raise _leads_out(f"{path}:{inside}", f"an external link to {link.filename!r:.99}")
+        if isinstance(link, h5py.SoftLink):
+            links += 1
+            if links > _MOST_LINKS:
+                raise InputError(f"{path}:{inside}: its links lead in a circle")
+            node = file if link.path.startswith("/") else node
+            parts += link.path.split("/")[::-1]
+        elif link is None:
+            raise names.choose_one(path, inside, _datasets(file))
+        else:
+            node = node[part]
     if not isinstance(node, h5py.Dataset):
         raise names.choose_one(path, inside, _datasets(file))
-    if node.file.filename != file.filename:
-        raise _leads_out(f"{path}:{inside}", f"an external link to {node.file.filename!r:.99}")
     return node
 
 
