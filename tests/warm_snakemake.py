@@ -30,10 +30,13 @@ class WarmSnakemake:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
+        # Nothing else of theirs: the end of a test's cluster ends all that carry its variables.
+        own = {name: text for name, text in os.environ.items() if name not in _AT_START}
+        own |= {name: env[name] for name in _AT_START if name in env}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
-                env=env,
+                env=own,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
