@@ -86,7 +86,7 @@ class Peers:
         while not request.Test():
             if time.monotonic() - began > self._limit:
                 self._end(f"the other ranks have not begun within {self._limit:.0f} s")
-            time.sleep(_SHORT_SECONDS)
+            _pause(began)
 
     def _listen(self) -> None:
         self._buffer = np.empty(1, np.uint8)
@@ -159,8 +159,7 @@ class Peers:
         began = time.monotonic()
         while not request.Test():
             self.beat()
-            waited = time.monotonic() - began
-            time.sleep(min(max(waited / 8, _SHORTEST_SECONDS), _SHORT_SECONDS))
+            _pause(began)
 
     def result(self, future: Future, what: str) -> Any:
         """The result of work that a thread of this rank does; past the limit all ranks end."""
@@ -253,6 +252,12 @@ class Peers:
         for array in arrays:
             self._wait(self._comm.Irecv(raw_bytes(array), source, _DATA))
         return arrays
+
+
+def _pause(began: float) -> None:
+    """Between two looks at a request: for the longer, the longer it has been waited for."""
+    waited = time.monotonic() - began
+    time.sleep(min(max(waited / 8, _SHORTEST_SECONDS), _SHORT_SECONDS))
 
 
 def _encoded(error: ShardwiseError) -> np.ndarray:
