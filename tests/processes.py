@@ -27,11 +27,13 @@ def living(pids: Iterable[int]) -> set[int]:
     return {pid for pid in pids if _stat(pid)[:1] not in ([], ["Z"])}
 
 
-def until(true: Callable[[], object], limit_s: float = 180) -> None:
-    """Wait until something holds."""
+def until(
+    true: Callable[[], object], limit_s: float = 180, report: Callable[[], str] = str
+) -> None:
+    """Wait until something holds; `report` says more where it never does."""
     end = time.monotonic() + limit_s
     while not true():
-        assert time.monotonic() < end, "never happened"
+        assert time.monotonic() < end, f"never happened\n{report()}"
         time.sleep(0.05)
 
 

@@ -217,7 +217,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def wait_idle(self) -> None:
-        """Wait until no job waits, runs or is being ended."""
+        """Wait until no job waits, runs or is being ended, and nothing of a node is held."""
 
     @abc.abstractmethod
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:
@@ -238,8 +238,8 @@ class Cluster(abc.ABC):
         """Let jobs fail in the ways of this scheduler, and return what users are told of each."""
 
     @abc.abstractmethod
-    def _report(self) -> str:
-        """Return what the queue and the daemons' logs say, for a message."""
+    def report(self) -> str:
+        """Return what the queue, the nodes and the daemons' logs say, for a message."""
 
     def _run(
         self, command: Sequence[str | Path], cwd: Path, check: bool, stdin: str | None = None
@@ -289,9 +289,9 @@ class Cluster(abc.ABC):
         while not condition():
             ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
             if ended:
-                raise ClusterError(f"ended by itself: {', '.join(ended)}\n{self._report()}")
+                raise ClusterError(f"ended by itself: {', '.join(ended)}\n{self.report()}")
             if time.monotonic() > deadline:
-                raise ClusterError(f"not reached within {timeout_s} s\n{self._report()}")
+                raise ClusterError(f"not reached within {timeout_s} s\n{self.report()}")
             time.sleep(POLL_S)
 
 

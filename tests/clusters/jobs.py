@@ -29,7 +29,8 @@ class SpreadJobs:
 
     def all_at_work(self, count: int = 4) -> None:
         """Wait until so many devices compute."""
-        processes.until(lambda: len(self.spread.devices_at_work()) == count)
+        report = self.cluster.report
+        processes.until(lambda: len(self.spread.devices_at_work()) == count, report=report)
 
 
 # Each rank leaves a file, named by its rank, that holds its process number.

@@ -163,7 +163,9 @@ class Night:
         """Wait until something is true of the cluster."""
         end = time.monotonic() + timeout_s
         while not true():
-            assert time.monotonic() < end, f"never happened: {what}; started: {self.starts()}"
+            assert time.monotonic() < end, (
+                f"never happened: {what}; started: {self.starts()}\n{self.cluster.report()}"
+            )
             time.sleep(0.3)
 
     def folder_of(self, count: int) -> np.ndarray:

@@ -112,7 +112,7 @@ def test_every_device_that_was_granted_computes(jobs: SpreadJobs, placement: str
     jobs.spread.take_away("hold")
     jobs.succeeds(job)
     nodes = Counter(device.split()[0] for device in jobs.spread.uses())
-    assert tuple(sorted(nodes.values())) == way.counts
+    assert tuple(sorted(nodes.values())) == way.counts, jobs.cluster.report()
     assert set(jobs.spread.starts().values()) == {1}
 
 

@@ -86,7 +86,6 @@ def test_a_task_that_can_never_run_leaves_its_work_to_others(array_night: ArrayN
     night = array_night
     night.gated(9)
     run = night.start(*MULTIPLY)
-    # At least three: a device may stay taken after the test that kills the controller.
     night.wait_for("some wait", lambda: night.at_gate() and len(night.waiting()) >= 3)
     night.cluster.call("scontrol", "hold", max(night.waiting()))
     night.wait_for("it is given up", lambda: "PENDING (JobHeldAdmin)" in night.log())
@@ -100,9 +99,7 @@ def test_a_task_that_can_never_run_leaves_its_work_to_others(array_night: ArrayN
 def test_a_requeued_job_goes_on(idle: Slurm, dispatch: str, tmp_path: Path) -> None:
     """Started again by Slurm, it computes what is missing; each shard commits once."""
     jobs = SpreadJobs(idle, dispatch, tmp_path)
-    # Not all devices of a node: one may stay taken after the test that kills the controller.
-    options = ("--gres=gpu:2",) if dispatch == "pool" else idle.one_job[dispatch]
-    job = jobs.submit(*options, "--requeue")
+    job = jobs.submit(*idle.one_job[dispatch], "--requeue")
     processes.until(lambda: len(jobs.spread.receipts()) >= 3)
     jobs.spread.put("hold")
     before = jobs.spread.receipts()

@@ -337,7 +337,7 @@ class GridEngine(Cluster):
         command = [*enter, packages.programs(self.prefix) / program]
         self._launch(name, command, self.env() | {"SGE_ND": "1"}, self.layout.output(name))
 
-    def _report(self) -> str:
+    def report(self) -> str:
         master = self._daemons.get(f"sge_qmaster.{self._master}")
         asked = master is not None and master.poll() is None
         said = [self.call("qstat", "-f", "-u", "*", check=False)] if asked else []

@@ -184,7 +184,27 @@ class Slurm(Cluster):
         return rows
 
     def wait_idle(self) -> None:
+        """Wait until no job is left and all CPUs and devices are free.
+
+        A new controller takes a node into service as soon as a job there ends. It may start the
+        next one before the node has told it of its devices, and Slurm 22.05 then never frees a
+        device. To be configured anew makes it count again what living jobs hold.
+        """
         self._await(lambda: not self.call("squeue", "-h"))
+        self._await(self._devices_known)
+        if self._held():
+            self.call("scontrol", "reconfigure")
+            self._await(lambda: not self._held())
+
+    def _devices_known(self) -> bool:
+        """Whether every node has told the controller of its devices, which then have indices."""
+        shown = self.call("scontrol", "-d", "-o", "show", "nodes")
+        return shown.count("(IDX:") == sum(node.gpus > 0 for node in config.NODES)
+
+    def _held(self) -> bool:
+        """Whether a CPU or a device of any node is held."""
+        shown = self.call("scontrol", "-d", "-o", "show", "nodes")
+        return bool(re.search(r" CPUAlloc=[1-9]| GresUsed=(\w+:)+[1-9]", shown))
 
     def cancel_all(self) -> None:
         self.call("scancel", f"--user={user_name()}")
@@ -292,10 +312,11 @@ class Slurm(Cluster):
         command = [self._programs.daemon(program), *arguments]
         self._launch(name, command, env, self.layout.output(name))
 
-    def _report(self) -> str:
+    def report(self) -> str:
         controller = self._daemons.get("slurmctld")
-        asked = ("sinfo", "squeue") if controller and controller.poll() is None else ()
-        parts = [self.call(name, check=False) for name in asked]
+        answers = controller is not None and controller.poll() is None
+        asked = (["sinfo"], ["squeue"], ["scontrol", "-d", "-o", "show", "nodes"])
+        parts = [self.call(*words, check=False) for words in asked if answers]
         return "\n".join((*parts, tails([self.layout.output(name) for name in DAEMONS])))
 
     def own_processes(self) -> set[int]:
