@@ -138,3 +138,41 @@ def test_a_task_leaves_before_its_time_is_up(array_night: ArrayNight) -> None:
     assert "follows" not in night.log(), "nobody is blamed"
     logs = night.workspace.file("logs/array").glob("*/*.log")
     assert any("the run time is nearly up" in log.read_text() for log in logs)
+
+
+CUTS = 20
+
+OVERLONG = """
+import random, time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+def square(xp, block):
+    shard = int(block[0, 0, 0])
+    met = HERE / f"met.{shard}"
+    if (HERE / "go").exists() and shard % 3 == 2 and not met.exists():
+        met.touch()
+        time.sleep(1000)
+    time.sleep(random.Random(shard).uniform(0, 8))
+    return block @ block
+"""
+"""Every third shard takes longer than any run time when it is first met."""
+
+
+@pytest.mark.nightly  # run times are counted in minutes
+@pytest.mark.fault("a limit of run time")
+def test_a_shard_that_is_cut_off_is_all_that_is_lost(array_night: ArrayNight) -> None:
+    """Twenty tasks reach their minute in a shard, begun at a random moment: only that is repeated.
+
+    A task cannot foresee it, as all shards before took seconds.
+    """
+    night = array_night
+    (night.workspace.root / "overlong.py").write_text(OVERLONG)
+    stack = night.of(3 * CUTS, product="overlong.py:square", array_tasks=CUTS)
+    (night.workspace.root / "go").touch()
+    done = night.run(*MULTIPLY, "--set-resources", "multiply:runtime=1", timeout=880)
+    assert done.code == 0, done.output + night.log()
+    cut = {f"{i:05}": 2 if i % 3 == 2 else 1 for i in range(3 * CUTS)}
+    assert night.starts() == Counter(cut)
+    assert np.array_equal(night.products(), stack @ stack)
