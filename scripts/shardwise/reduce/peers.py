@@ -255,7 +255,7 @@ class Peers:
 
 
 def _pause(began: float) -> None:
-    """Between two looks at a request: for the longer, the longer it has been waited for."""
+    """Sleep between two looks at a request: the longer it takes, the longer."""
     waited = time.monotonic() - began
     time.sleep(min(max(waited / 8, _SHORTEST_SECONDS), _SHORT_SECONDS))
 
