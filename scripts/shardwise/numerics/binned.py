@@ -30,7 +30,6 @@ _THREADS = 256
 _PARALLEL = 2**18  # numbers that keep a large GPU busy
 _MOST_BLOCKS = 2**11  # where each block ends with a few atomic operations
 _LONG = 2**10  # numbers of a row that keep the loops of a CPU busy
-_MOST_PACKED = 2**15  # packed sums added at once: the total of one word fits 32 bits
 
 
 def plane_shape(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
@@ -178,7 +177,7 @@ class BinnedSum:
         each, planes = max(1, sum(packing.words)), len(self._flat)
         sums, rest = divmod(len(starts), each)
         fits = width == self._numbers and packing.fits(planes, (each,)) and not rest
-        if flat.dtype != np.uint16 or not fits or not 0 < sums <= _MOST_PACKED:
+        if flat.dtype != np.uint16 or not fits or not sums:
             raise ValueError(
                 f"{len(starts)} rows of {width} {flat.dtype} for {packing} of {planes} planes"
             )

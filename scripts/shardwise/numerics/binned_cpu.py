@@ -86,7 +86,7 @@ def merge_packed(
     """Add the planes of sums with one packing.
 
     Their rows of ``width`` words begin at ``starts``, int64 ``(sums, rows)``, of a buffer of
-    uint16. There are at most 2¹⁵ sums: totals of one word are held in 32 bits.
+    uint16.
     """
     words = flat.view()
     words.flags.writeable = False
@@ -425,18 +425,24 @@ def _merge_reals(planes: np.ndarray, heads: np.ndarray, sums: np.ndarray) -> Non
 
 @compiled.part
 def _add_words(
-    words: np.ndarray, starts: np.ndarray, signed: bool, tile: _Tile, totals: np.ndarray
+    words: np.ndarray, starts: np.ndarray, rows: _Zeros, tile: _Tile, target: np.ndarray, at: int
 ) -> None:
-    """Sum one word of each element of a tile over several sums, whose rows begin at ``starts``."""
-    totals[:] = 0
-    for start in starts:
-        at = uint64(start + tile[0])
-        if signed:
-            for i in range(uint64(tile[1])):
-                totals[i] = np.int32(totals[i] + np.int32(np.int16(words[at + i])))
-        else:
-            for i in range(uint64(tile[1])):
-                totals[i] = np.int32(totals[i] + np.int32(words[at + i]))
+    """Add one plane of several sums, of as many words as ``rows`` is long, from ``at`` on."""
+    last = len(rows) - 1
+    for number in range(len(starts)):
+        low = uint64(starts[number, 0] + tile[0])
+        second = uint64(starts[number, min(1, last)] + tile[0])
+        third = uint64(starts[number, min(2, last)] + tile[0])
+        high = uint64(starts[number, last] + tile[0])
+        for i in range(uint64(tile[1])):
+            total = np.int64(np.int16(words[high + i])) << (16 * last)
+            if len(rows) > 1:
+                total += np.int64(words[low + i])
+            if len(rows) > 2:
+                total += np.int64(words[second + i]) << 16
+            if len(rows) > 3:
+                total += np.int64(words[third + i]) << 32
+            target[uint64(at) + i] += total
 
 
 def _merge_packed(
@@ -445,11 +451,10 @@ def _merge_packed(
 ) -> None:  # fmt: skip
     """Add packed sums; each plane has the rows from the end of the one before to its own.
 
-    A tile takes all sums at once, so that the state is loaded and stored once for them; where plane
-    0 has words, tops differ within a sum, and each is added by itself.
+    A tile takes all sums at once, so that the state stays in a core's nearest cache; where plane 0
+    has words, tops differ within a sum, and each is added by itself.
     """
-    others, totals = np.full(_TILE, first, np.int16), np.empty(_TILE, np.int32)
-    planes = np.empty((len(ends), _TILE), np.int64)
+    others, planes = np.full(_TILE, first, np.int16), np.empty((len(ends), _TILE), np.int64)
     together = 1 if ends[0] else len(starts)
     for low in range(0, width, _TILE):
         tile = low, min(_TILE, width - low)
@@ -458,15 +463,20 @@ def _merge_packed(
                 for i in range(uint64(tile[1])):
                     others[i] = words[uint64(starts[number, 0] + low) + i]
             apart = _merge_heads(others, tile, heads)
-            planes[:] = 0
+            if apart:
+                planes[:] = 0
             for level in range(len(sums)):
                 target, at = (planes[1 + level], 0) if apart else (sums[level], low)
-                for row in range(ends[level], ends[level + 1]):
-                    rows = starts[number : number + together, row]
-                    _add_words(words, rows, row + 1 == ends[level + 1], tile, totals)
-                    shift = 16 * (row - ends[level])
-                    for i in range(uint64(tile[1])):
-                        target[uint64(at) + i] += np.int64(totals[i]) << shift
+                own = starts[number : number + together, ends[level] : ends[level + 1]]
+                count = ends[level + 1] - ends[level]
+                if count == 1:
+                    _add_words(words, own, _ONE, tile, target, at)
+                elif count == 2:
+                    _add_words(words, own, (0, 0), tile, target, at)
+                elif count == 3:
+                    _add_words(words, own, (0, 0, 0), tile, target, at)
+                elif count == 4:
+                    _add_words(words, own, (0, 0, 0, 0), tile, target, at)
             if apart:
                 for i in range(tile[1]):
                     _merge_apart(others[i], planes, i, low + i, heads, sums)
