@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -29,6 +30,8 @@ class ResultFiles:
             name: np.dtype(statistic_dtype(name, problem.product_dtype)) for name in names
         }
         self._open: dict[str, BinaryIO] = {}
+        self._pool = ThreadPoolExecutor(1, "flush")
+        self._flushing: Future[None] | None = None
 
     def prepare(self) -> list[Checkpoint]:
         """Make the files, or take those that an earlier reduce has left, with its checkpoints."""
@@ -53,7 +56,13 @@ class ResultFiles:
         return (array.shape, array.dtype) == (self._shape, self._dtypes[name])
 
     def write(self, results: dict[str, np.ndarray], low: int) -> None:
-        """Write one stripe of each result, from element ``low`` on."""
+        """Write one stripe of each result, from element ``low`` on; flush those before behind it.
+
+        Else the whole result would be waited for in the end.
+        """
+        if self._open and (self._flushing is None or self._flushing.done()):
+            self._settle()
+            self._flushing = self._pool.submit(self._flush)
         for name, dtype in self._dtypes.items():
             if name not in self._open:
                 self._open[name] = open(self._partial.file(name), "r+b", buffering=0)  # noqa: SIM115
@@ -64,17 +73,29 @@ class ResultFiles:
                     done = os.pwrite(self._open[name].fileno(), raw, at)
                     raw, at = raw[done:], at + done
 
-    def sync(self) -> None:
-        """See to it that what this rank has written outlives a crash."""
+    def _settle(self) -> None:
+        """Wait for the flush behind the work; its failure counts, as the system tells it once."""
+        if self._flushing is not None:
+            self._flushing.result()
+
+    def _flush(self) -> None:
         for name, file in self._open.items():
             with writing(self._partial.file(name)):
                 os.fsync(file.fileno())
 
+    def sync(self) -> None:
+        """See to it that what this rank has written outlives a crash."""
+        self._settle()
+        self._flush()
+
     def close(self) -> None:
         """The same, and close the files, so that ranks on other nodes see what was written."""
-        self.sync()
-        while self._open:
-            self._open.popitem()[1].close()
+        try:
+            self.sync()
+        finally:
+            self._pool.shutdown()
+            while self._open:
+                self._open.popitem()[1].close()
 
     def checksums(self, peers: Peers) -> dict[str, str]:
         """The checksum of each file, read by all ranks together."""
