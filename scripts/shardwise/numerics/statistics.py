@@ -69,7 +69,7 @@ def accumulators(
     """
     wanted = set(names)
     makers: dict[Callable[[], Accumulator], set[str]] = {
-        lambda: _Total(width, dtype): {"sum", "mean"},
+        lambda: _Total(width, dtype, "mean" in wanted): {"sum", "mean"},
         lambda: _Spread(width, dtype, origin): {"std"},
         lambda: _Least(width, dtype): {"min", "argmin"},
         lambda: _Greatest(width, dtype): {"max", "argmax"},
@@ -80,10 +80,10 @@ def accumulators(
 
 
 class _Total:
-    """``sum`` and ``mean``, by binned sums; the mean is the rounded sum, divided by N."""
+    """``sum``, and ``mean`` if asked for, by binned sums: the rounded sum, divided by N."""
 
-    def __init__(self, width: int, dtype: str) -> None:
-        self._dtype = dtype
+    def __init__(self, width: int, dtype: str, mean: bool) -> None:
+        self._dtype, self._mean = dtype, mean
         self._sum = BinnedSum(np, (width,), dtype)
 
     def add(self, rows: Rows, first: int) -> None:
@@ -104,6 +104,8 @@ class _Total:
 
     def results(self, matrices: int) -> dict[str, np.ndarray]:
         total = rounded(self._sum.planes(), self._dtype)
+        if not self._mean:
+            return {"sum": total}
         # Both parts alone: the quotient of complex numbers has NaN where one part is infinite.
         mean = _reals(total) / matrices
         return {"sum": total, "mean": mean.view(total.dtype) if total.dtype.kind == "c" else mean}

@@ -281,9 +281,10 @@ class _Job:
 
     def _refuse_nonfinite(self, results: dict[str, np.ndarray], low: int) -> None:
         for name, array in results.items():
-            wild = np.flatnonzero(~np.isfinite(array))
-            if wild.size:
-                element, value = low + int(wild[0]), array[wild[0]]
+            finite = np.isfinite(array)
+            if not finite.all():
+                wild = int(finite.argmin())
+                element, value = low + wild, array[wild]
                 where = list(divmod(element, self._plan.problem.product_shape[1]))
                 told = self._peers.during(
                     lambda element=element: self._origin(element), "products to be searched"
