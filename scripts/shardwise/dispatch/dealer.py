@@ -36,8 +36,8 @@ class _Workload:
 class Dealer:
     """Deals shards to workers, which may join and leave at any time.
 
-    A worker may ask for its next shard while it computes: that is granted once its speed is known,
-    and only while so much waits that the others do not run short.
+    A worker may ask for its next shard while it computes: that is granted to one that is alone, and
+    to others once their speed is known, while so much waits that nobody runs short.
 
     Parameters
     ----------
@@ -138,10 +138,10 @@ class Dealer:
 
     def _may_ask_ahead(self, load: _Workload, shard: str, now: float) -> bool:
         """Whether this worker would have ended one more before half of what waits is done."""
-        if load.speed is None:
-            return False
         if len(self._workers) == 1:
             return True  # nobody else could run short
+        if load.speed is None:
+            return False
         speeds = self._speeds + (len(self._workers) - self._known) * load.speed
         # Half, as costs may be wrong: a shard that is promised too early waits for its worker.
         return self._end(load, shard, now) <= now + self._cost / speeds / 2
