@@ -109,8 +109,8 @@ class StripeSum:
         self.runs = joined([*self.runs, *map(tuple, runs.tolist())])
 
     def results(self) -> dict[str, np.ndarray]:
-        """The statistics of the stripe, by name, one number an element."""
+        """The statistics of the stripe, by name, one number an element; nothing is added later."""
         found: dict[str, np.ndarray] = {}
-        for state in self._states:
-            found |= state.results(self._matrices)
+        while self._states:  # each goes before the next one's numbers come: they take much memory
+            found |= self._states.pop(0).results(self._matrices)
         return found
