@@ -321,16 +321,16 @@ def test_a_task_whose_process_dies_again_and_again_leaves_the_rest(tmp_path: Pat
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGUSR1])
 def test_a_task_that_is_told_to_end_gives_its_shards_back(tmp_path, number):
     """At once, or after SIGUSR1 with the shard under way; no process and no file is left."""
-    hang = "(HERE / 'at').touch()\nuntil((HERE / 'go').exists) if first == 2 else None"
+    # Until its own process has heard of SIGUSR1: else it could begin more shards before that.
+    told = "not signal.getsignal(signal.SIGUSR1).__self__.suffices(1)"
+    hang = f"until(lambda: {told}) if first == 2 else None"
     made = planned(tmp_path, hang)
     job = subprocess.Popen(command(made), env=TASK, stderr=subprocess.PIPE, text=True)
     processes.until(lambda: made.results.receipt("00000").exists())
     family = processes.descendants([job.pid])
     job.send_signal(number)
-    if number == signal.SIGUSR1:
-        (tmp_path / "go").touch()
-    _, told = job.communicate(timeout=60)
-    assert job.returncode == (0 if number == signal.SIGUSR1 else 143), told
+    _, said = job.communicate(timeout=60)
+    assert job.returncode == (0 if number == signal.SIGUSR1 else 143), said
     assert not processes.living(family)
     assert not factories.leftovers(tmp_path)
     marks = task.Marks(made.results, array_of(SHARDS, 1))
