@@ -156,6 +156,7 @@ class TreeSum(Tree):
         self.overflow = xp.zeros(1, np.int32)
 
     def reset(self) -> None:
+        """Forget all nodes, and that one did not fit."""
         super().reset()
         self.overflow.fill(0)
 
@@ -195,12 +196,10 @@ class TreeSum(Tree):
             Where a sum of integers does not fit int64.
         """
         refuse_overflow(self.overflow)
-        total = None
-        for level, node in reversed(self.whole()):
-            if total is not None:
-                self._join(level, node, total, total)
-            else:
-                total = node.copy()
+        *nodes, (_, last) = self.whole()
+        total = last.copy()
+        for level, node in reversed(nodes):
+            self._join(level, node, total, total)
         refuse_overflow(self.overflow)
         result: np.ndarray = total if self._xp is np else self._xp.asnumpy(total)
         reals = _reals(result)

@@ -70,12 +70,12 @@ def _wide(typing: Any, number: Any) -> Any:
 
 
 @compiled.part
-def _pair(words: np.ndarray, row: int, e: int) -> float:
+def _pair(words: np.ndarray, row: int, e: int) -> Any:
     return _wide(words[row, e]) + _wide(words[row + 1, e])
 
 
 @compiled.part
-def _four(words: np.ndarray, row: int, e: int) -> float:
+def _four(words: np.ndarray, row: int, e: int) -> Any:
     return _pair(words, row, e) + _pair(words, row + 2, e)
 
 
