@@ -152,4 +152,4 @@ class Results:
 
 
 # What can be computed over all products, element by element (see statistics.py).
-STATISTICS = ("sum", "mean", "std", "min", "max", "prod", "argmin", "argmax", "all", "any")
+STATISTICS = ("sum", "mean", "std", "min", "max")

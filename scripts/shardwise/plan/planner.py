@@ -36,7 +36,7 @@ from shardwise.plan.plan import (
     Written,
     refuse_strangers,
 )
-from shardwise.plan.problem import MAX_TERMS, Problem, Shape, check_statistics, function_parts
+from shardwise.plan.problem import Problem, Shape, check_statistics, function_parts
 from shardwise.plan.sources import check_product, right_of, stack_of
 from shardwise.plan.stack import StackReader, check_unchanged
 from shardwise.units import human_bytes
@@ -77,7 +77,6 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         *(_returned(settings, function, left, cache, log) if function else (None, None)),
     )  # fmt: skip
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
-    _refuse_number(problem, settings)
     rows = _rows(settings, problem, left, right_sources, function)
     copied = _is_copied(settings, left, len(rows), log)
     facts = _facts(settings, copied, problem, rows, left, right_sources, function)
@@ -294,17 +293,6 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
                 f"{source.path} lies where the run writes its own files; choose another folder "
                 "for the results"
             )
-
-
-def _refuse_number(problem: Problem, settings: Settings) -> None:
-    """Refuse more products than a sum takes; the squares of `std` are sums of twice as many."""
-    counted = settings.keep == "products" or memory.exact_sum(problem, settings.reproducible)
-    most = MAX_TERMS // 2 if "std" in settings.reduce["statistics"] else MAX_TERMS
-    if counted and problem.matrices > most:
-        raise InputError(
-            f"input: {problem.matrices} matrices, but {', '.join(settings.reduce['statistics'])} "
-            f"allows {most} at most; split the input"
-        )
 
 
 def _rows(
