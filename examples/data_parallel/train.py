@@ -15,7 +15,7 @@ from shardwise.errors import InputError, IntegrityError
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.multiply.backend import array_module
-from shardwise.reduce import launch
+from shardwise.processes import launch
 from shardwise.reduce.collectives import average, broadcast, shard_indices, total
 
 CLASSES = 10

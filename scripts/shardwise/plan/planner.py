@@ -19,10 +19,9 @@ from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.formats.registry import read_header_and_status
 from shardwise.files.lookup import mode_of, refuse_undecodable
-from shardwise.files.partial import refuse_foreign
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
-from shardwise.plan import cut, memory, synthetic, user_function
+from shardwise.plan import cut, synthetic, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.plan import (
@@ -218,7 +217,6 @@ def check_folder(plan: Plan) -> None:
         raise InputError(f"results: {root} cannot be created: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK) or os.statvfs(existing).f_flag & os.ST_RDONLY:
         raise InputError(f"results: {existing} cannot be written; choose another folder")
-    refuse_foreign(plan.results.partial)
     free, needed = shutil.disk_usage(existing).free, sum(astuple(plan.facts.bytes))
     if needed > free:  # only then is it worth looking at what is there already
         names = (plan.results.shard, plan.results.product)

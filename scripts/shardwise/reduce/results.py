@@ -63,7 +63,7 @@ class ResultFiles:
             digest = 0
             for begin in range(0, raw.nbytes, piece):
                 digest ^= piece_digest(raw[begin : begin + piece], (at + begin) // piece)
-            row ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)
+            np.bitwise_xor(row, np.frombuffer(digest.to_bytes(16, "big"), np.uint8), out=row)
             with writing(self._results.statistic(name)):
                 _write_fully(self._open[name].fileno(), raw, DATA_OFFSET + at)
 

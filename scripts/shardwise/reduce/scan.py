@@ -66,9 +66,7 @@ class Scan:
             self.nbytes += numbers.nbytes
             self._spare.append(buffer)
 
-    def _read(
-        self, batch: list[Rows], stripe: int
-    ) -> tuple[list[Rows], np.ndarray, np.ndarray]:
+    def _read(self, batch: list[Rows], stripe: int) -> tuple[list[Rows], np.ndarray, np.ndarray]:
         low, high = self._layout.bounds(stripe)
         row_bytes = (high - low) * self._dtype.itemsize
         count = sum(rows.last - rows.first for rows in batch)
@@ -93,7 +91,9 @@ class Scan:
             piece = memoryview(part)[begin : begin + step * each]
             offset = DATA_OFFSET + (row * layout.numbers + low) * layout.item
             if not _read_fully(file, piece, offset):
-                raise IntegrityError(f"{self._path_of(rows.shard)} became shorter while it was read")
+                raise IntegrityError(
+                    f"{self._path_of(rows.shard)} became shorter while it was read"
+                )
             digest ^= piece_digest(piece, layout.piece(row, stripe))
         self.digests[rows.shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)
 

@@ -12,7 +12,7 @@ import pytest
 from shardwise.devices import grants
 from shardwise.errors import InputError
 from shardwise.records import ledger
-from shardwise.reduce import launch
+from shardwise.processes import launch
 
 from tests import factories, processes
 from tests.clusters.jobs import WAITING
