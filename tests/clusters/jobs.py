@@ -46,7 +46,7 @@ time.sleep(100)
 
 
 def waiting_ranks(
-    cluster: Cluster, folder: Path, *options: str, launcher: str = "auto"
+    cluster: Cluster, folder: Path, *options: str, launcher: str = "mpiexec"
 ) -> tuple[int, list[int]]:
     """A job whose three ranks only wait: its number, and the processes once all live."""
     program = folder / "waiting.py"
