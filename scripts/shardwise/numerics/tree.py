@@ -92,6 +92,16 @@ class Tree:
         """The nodes in the order of their products; their memory is the tree's own."""
         return sorted(self._nodes.items(), key=lambda item: item[0][1] << item[0][0])
 
+    def take(self) -> list[Any]:
+        """The same arrays, which leave the tree; :meth:`give` puts their memory back."""
+        taken = [array for _, array in self.nodes()]
+        self._nodes.clear()
+        return taken
+
+    def give(self, arrays: list[Any]) -> None:
+        """Let the tree use the memory of arrays that it gave away, or of others like them."""
+        self._spare += arrays
+
     def whole(self) -> list[tuple[int, Any]]:
         """The levels and nodes that hold the products from the first on, in their order.
 

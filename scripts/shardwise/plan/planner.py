@@ -297,21 +297,8 @@ def _rows(
     settings: Settings, problem: Problem, left: Stack, right_sources: tuple[Source, ...],
     function: str | None,
 ) -> list[Shard]:  # fmt: skip
-    total = problem.matrices * problem.matrix_bytes
-    shards = cut.shard_count(problem.matrices, total, settings.shards, settings.shard_bytes)
-    if cut.MAX_SHARDS < shards <= problem.matrices:
-        raise InputError(
-            f"shards: {shards} is more than the {cut.MAX_SHARDS} that a plan may have; use "
-            "fewer, or auto"
-        )
-    try:
-        cuda = settings.backend != "numpy"
-        rows = cut.table(problem, shards, settings.keep, cuda, settings.precision)
-    except ValueError as error:
-        raise InputError(
-            f"shards: {short(shards)} is more than the {problem.matrices} matrices of the input; "
-            f"use {problem.matrices} or fewer"
-        ) from error
+    cuda = settings.backend != "numpy"
+    rows = cut.table(problem, _runs(settings, problem), settings.keep, cuda, settings.precision)
     common = [
         ALGORITHM["multiply"],
         asdict(replace(problem, matrices=0)),  # how many there are changes no product
@@ -320,6 +307,25 @@ def _rows(
         function,
     ]
     return _with_digests(rows, left, plans.digest(common))
+
+
+def _runs(settings: Settings, problem: Problem) -> list[range]:
+    """The matrices of each shard."""
+    matrices, shards = problem.matrices, settings.shards
+    if shards == "auto":
+        return cut.cut_aligned(matrices, problem.matrix_bytes, settings.shard_bytes)
+    if cut.MAX_SHARDS < int(shards) <= matrices:
+        raise InputError(
+            f"shards: {shards} is more than the {cut.MAX_SHARDS} that a plan may have; use "
+            "fewer, or auto"
+        )
+    try:
+        return cut.cut(matrices, int(shards))
+    except ValueError as error:
+        raise InputError(
+            f"shards: {short(shards)} is more than the {matrices} matrices of the input; "
+            f"use {matrices} or fewer"
+        ) from error
 
 
 def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
