@@ -21,17 +21,29 @@ Part = tuple[tuple[int, ...], np.ndarray]  # a key of whole numbers, and an arra
 class Statistic(Protocol):
     """What all of them do, for the `width` elements of a stripe."""
 
+    def reset(self) -> None:
+        """Begin anew, in the same memory."""
+
     def add(self, block: np.ndarray, first: int) -> None:
         """Add consecutive products ``(n, width)``, the first of which has the place ``first``."""
 
     def parts(self) -> list[Part]:
         """What has come so far; the arrays are its own memory."""
 
+    def check(self) -> None:
+        """Refuse a node of integers that did not fit int64: whoever takes the nodes cannot tell.
+
+        Raises
+        ------
+        InputError
+            With what to do.
+        """
+
     def take(self, key: tuple[int, ...], array: np.ndarray) -> None:
         """Add a part of another one's."""
 
     def results(self, matrices: int) -> dict[str, np.ndarray]:
-        """The statistics by name, arrays ``(width,)``, of all ``matrices`` products.
+        """The statistics by name, arrays ``(width,)``, of all ``matrices`` products, until `reset`.
 
         Raises
         ------
@@ -60,8 +72,10 @@ class _Total(TreeSum):
         self._mean = mean
 
     def parts(self) -> list[Part]:
-        refuse_overflow(self.overflow)  # whoever takes the nodes does not know
         return list(self.nodes())
+
+    def check(self) -> None:
+        refuse_overflow(self.overflow)
 
     def take(self, key: tuple[int, ...], array: np.ndarray) -> None:
         level, index = key
@@ -102,6 +116,9 @@ class _Spread(Tree):
     def parts(self) -> list[Part]:
         return list(self.nodes())
 
+    def check(self) -> None:
+        """Nothing of this can fail."""
+
     def take(self, key: tuple[int, ...], array: np.ndarray) -> None:
         level, index = key
         self.put(level, index, array)
@@ -129,6 +146,9 @@ class _Extreme:
     def __init__(self, name: str, width: int, dtype: str) -> None:
         self._name, self._better = name, np.minimum if name == "min" else np.maximum
         self._dtype = "int64" if "int" in dtype else "float64"
+        self.reset()
+
+    def reset(self) -> None:
         self._found = np.zeros(0, self._dtype)
 
     def add(self, block: np.ndarray, first: int) -> None:
@@ -139,6 +159,9 @@ class _Extreme:
 
     def parts(self) -> list[Part]:
         return [((), self._found)] if self._found.size else []
+
+    def check(self) -> None:
+        """Nothing of this can fail."""
 
     def take(self, key: tuple[int, ...], array: np.ndarray) -> None:
         self._found = self._better(self._found, array) if self._found.size else array

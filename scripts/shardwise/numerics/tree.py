@@ -62,7 +62,10 @@ class Tree:
         self._nodes.clear()
 
     def add(self, block: Any, first: int) -> None:
-        """Add consecutive products ``(n, …)``, C-contiguous, the first at place ``first``."""
+        """Add consecutive products ``(n, …)``, the first at place ``first``.
+
+        Each is contiguous; on NumPy rows ``(n, width)`` may lie apart.
+        """
         for level, index in cover(first, first + len(block)):
             low, high = (place - first for place in node_span(level, index))
             node = self._room()
@@ -147,7 +150,7 @@ class TreeSum(Tree):
         self.overflow.fill(0)
 
     def _fold(self, rows: Any, level: int, out: Any) -> None:
-        flat, wide = _reals(rows).reshape(1 << level, -1), _reals(out).reshape(1, -1)
+        flat, wide = _reals(rows).reshape(1 << level, -1), _reals(out).reshape(-1)
         if self._xp is np:
             from shardwise.numerics import tree_cpu  # here: tasks on a GPU do without numba
 
@@ -170,11 +173,13 @@ class TreeSum(Tree):
 
     def _launch(self, level: int, rows: Any, out: Any) -> None:
         kernel = _module(self._xp).get_function(f"fold<{_NUMBERS[rows.dtype.name]}, {level}>")
-        sizes = np.int64(out.size), np.int64(out.shape[1])
+        sizes = np.int64(out.size), np.int64(rows.shape[1])
         kernel((-(-out.size // _THREADS),), (_THREADS,), (rows, *sizes, out, self.overflow))
 
     def value(self) -> np.ndarray:
         """The sum of all products from the first on, in host memory; NaN comes without a sign.
+
+        It takes the memory of a node: nothing is added, and no node is looked at, before `reset`.
 
         Raises
         ------
@@ -182,8 +187,7 @@ class TreeSum(Tree):
             Where a sum of integers does not fit int64.
         """
         refuse_overflow(self.overflow)
-        *nodes, (_, last) = self.whole()
-        total = last.copy()
+        *nodes, (_, total) = self.whole()
         for level, node in reversed(nodes):
             self._join(level, node, total, total)
         refuse_overflow(self.overflow)

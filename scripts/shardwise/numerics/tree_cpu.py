@@ -23,24 +23,26 @@ def fold(rows: np.ndarray, out: np.ndarray, overflow: np.ndarray) -> None:
     Parameters
     ----------
     rows
-        ``(2**k, width)`` of float16, float32, float64 or int64, C-contiguous.
+        ``(2**k, width)`` of float16, float32, float64 or int64; each is contiguous.
     out
-        ``(1, width)`` of float64 or int64.
+        ``(width,)`` of float64 or int64.
     overflow
         int32 ``(1,)``, set to 1 where a sum of integers does not fit.
     """
-    words = rows.view(np.uint16 if rows.dtype == np.float16 else rows.dtype)
+    n, width = rows.shape
+    stride = rows.strides[0] // rows.itemsize if n > 1 else width
+    span = np.lib.stride_tricks.as_strided(rows, ((n - 1) * stride + width,), (rows.itemsize,))
+    words = span.view(np.uint16 if rows.dtype == np.float16 else rows.dtype)
     words.flags.writeable = False
-    if _loop(words.dtype.name)(words, out) < 0:
+    if _loop(words.dtype.name)(words, n, stride, out) < 0:
         overflow[0] = 1
 
 
 @cache
 def _loop(name: str) -> Any:
-    words = types.Array(getattr(types, name), 2, "C", readonly=True)
-    if name == "int64":
-        return compiled.loop(_fold_integers, words, types.Array(types.int64, 2, "C"))
-    return compiled.loop(_fold_reals, words, types.Array(types.float64, 2, "C"))
+    words = types.Array(getattr(types, name), 1, "C", readonly=True)
+    loop, wide = (_fold_integers, types.int64) if name == "int64" else (_fold_reals, types.float64)
+    return compiled.loop(loop, words, types.int64, types.int64, types.Array(wide, 1, "C"))
 
 
 @compiled.instructions
@@ -70,65 +72,65 @@ def _wide(typing: Any, number: Any) -> Any:
 
 
 @compiled.part
-def _pair(words: np.ndarray, row: int, e: int) -> Any:
-    return _wide(words[row, e]) + _wide(words[row + 1, e])
+def _pair(words: np.ndarray, at: int, stride: int) -> Any:
+    return _wide(words[at]) + _wide(words[at + stride])
 
 
 @compiled.part
-def _four(words: np.ndarray, row: int, e: int) -> Any:
-    return _pair(words, row, e) + _pair(words, row + 2, e)
+def _four(words: np.ndarray, at: int, stride: int) -> Any:
+    return _pair(words, at, stride) + _pair(words, at + uint64(2) * stride, stride)
 
 
-def _fold_reals(words: np.ndarray, out: np.ndarray) -> int:
-    rows, width = words.shape
-    step = min(rows, 8)
+def _fold_reals(words: np.ndarray, rows: int, stride: int, out: np.ndarray) -> int:
+    width, step, apart = len(out), min(rows, 8), uint64(stride)
     waiting = np.empty((_LEVELS, _TILE))
+    now = np.empty(_TILE)
     for low in range(0, width, _TILE):
         tile = uint64(min(_TILE, width - low))
         for group in range(rows // step):
-            row, now = uint64(group * step), waiting[_LEVELS - 1]
+            first = uint64(group * step) * apart + uint64(low)
             for i in range(tile):
-                e = uint64(low) + i
+                at = first + i
                 if step == 8:
-                    now[i] = _four(words, row, e) + _four(words, row + uint64(4), e)
+                    left = _four(words, at, apart)
+                    now[i] = left + _four(words, at + uint64(4) * apart, apart)
                 elif step == 4:
-                    now[i] = _four(words, row, e)
+                    now[i] = _four(words, at, apart)
                 elif step == 2:
-                    now[i] = _pair(words, row, e)
+                    now[i] = _pair(words, at, apart)
                 else:
-                    now[i] = _wide(words[row, e])
-            level, left = 0, group
-            while left & 1:
+                    now[i] = _wide(words[at])
+            level, halves = 0, group
+            while halves & 1:
                 for i in range(tile):
                     now[i] = waiting[level, i] + now[i]
-                level, left = level + 1, left >> 1
+                level, halves = level + 1, halves >> 1
             for i in range(tile):
                 waiting[level, i] = now[i]
         for i in range(tile):
-            out[0, uint64(low) + i] = waiting[level, i]
+            out[uint64(low) + i] = waiting[level, i]
     return 0
 
 
-def _fold_integers(words: np.ndarray, out: np.ndarray) -> int:
+def _fold_integers(words: np.ndarray, rows: int, stride: int, out: np.ndarray) -> int:
     """The same for int64; below 0 where a sum does not fit."""
-    rows, width = words.shape
-    misfit = 0
+    width, misfit = len(out), 0
     waiting = np.empty((_LEVELS, _TILE), np.int64)
+    now = np.empty(_TILE, np.int64)
     for low in range(0, width, _TILE):
         tile = uint64(min(_TILE, width - low))
         for row in range(rows):
-            now = waiting[_LEVELS - 1]
             for i in range(tile):
-                now[i] = words[row, uint64(low) + i]
-            level, left = 0, row
-            while left & 1:
+                now[i] = words[uint64(row) * uint64(stride) + uint64(low) + i]
+            level, halves = 0, row
+            while halves & 1:
                 for i in range(tile):
                     total = waiting[level, i] + now[i]
                     misfit |= (waiting[level, i] ^ total) & (now[i] ^ total)
                     now[i] = total
-                level, left = level + 1, left >> 1
+                level, halves = level + 1, halves >> 1
             for i in range(tile):
                 waiting[level, i] = now[i]
         for i in range(tile):
-            out[0, uint64(low) + i] = waiting[level, i]
+            out[uint64(low) + i] = waiting[level, i]
     return misfit

@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from shardwise.records.locks import exclusive_lock
 from shardwise.records.receipts import ProductReceipt
 from shardwise.records.witness import ShardWitness
 from shardwise.reduce import origin
-from shardwise.reduce.layout import Layout, Rows, Span, spread
+from shardwise.reduce.layout import Layout, Span, spread
 from shardwise.reduce.results import ResultFiles
 from shardwise.reduce.scan import Scan
 from shardwise.reduce.together import agree, merge, xor
@@ -113,6 +112,7 @@ class Reducer:
         self._files = ResultFiles(plan.results, plan.problem, names)
         self._scan = Scan(self._layout, self._path, element_type(plan))
         self._form = reference.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
+        self._width, self._statistics = 0, list[Statistic]()
         self._looks: dict[int, dict[str, Any]] = {}  # of each stripe that this rank has finished
 
     def _path(self, shard: int) -> Path:
@@ -129,21 +129,10 @@ class Reducer:
             decoder = msgspec.msgpack.Decoder(list[ProductReceipt])
             every = [receipt for raw in told for receipt in decoder.decode(raw)]
             # Where a rank found a bad one, all are looked at here, so that one error names them.
-            found = ledger.read(plan, every if len(every) == len(plan.shards) else None)
-            self._refuse_other_arrays(found)
-            return found
+            return ledger.read(plan, every if len(every) == len(plan.shards) else None)
 
         found: list[ProductReceipt] = agree(comm, lambda: checked() if comm.rank == 0 else [])
         return found
-
-    def _refuse_other_arrays(self, found: list[ProductReceipt]) -> None:
-        """Refuse what is whole by its receipt, but not what the plan makes."""
-        shape, dtype = self._plan.problem.product_shape, element_type(self._plan)
-        for shard, receipt in enumerate(found):
-            planned, told = (self._layout.rows[shard], *shape), receipt.file
-            if (told.shape, told.dtype) != (planned, dtype):
-                what = f"{told.name} holds {told.shape} of {told.dtype}"
-                raise self._damaged([shard], f"{what}, which the plan does not make it")
 
     # Reading.
 
@@ -180,37 +169,43 @@ class Reducer:
         progress = _Progress(comm, span[1] - span[0])
         found = agree(comm, lambda: self._add(stripe, span, progress))
         for one in found:
-            merge(comm, agree(comm, one.parts), one.take)
+            merge(comm, one.parts, one.take)
+            agree(comm, one.check)
         agree(comm, lambda: self._finish(stripe, found) if comm.rank == 0 else None)
 
     def _add(self, stripe: int, span: Span, progress: "_Progress") -> list[Statistic]:
         """The statistics of some rows of a stripe."""
         low, high = self._layout.bounds(stripe)
-        found = statistics.choose(self._names, high - low, element_type(self._plan))
+        found = self._statistics_of(high - low)
         batches = self._layout.batches(span, stripe, memory.REDUCE_BATCH_BYTES)
         with np.errstate(all="ignore"):  # what overflows is found and named at the end
-            for rows, numbers in self._scan.read(batches, stripe):
+            for (shard, first, last), numbers in self._scan.read(batches, stripe):
                 if self._plan.settings.keep == "products":
-                    first = self._shards[rows[0].shard].start + rows[0].first
                     for one in found:
-                        one.add(numbers, first)
+                        one.add(numbers, self._shards[shard].start + first)
                 else:
-                    for node, row in zip(self._nodes_of(rows), numbers, strict=True):
+                    nodes = _nodes(self._plan, self._shards[shard])[first:last]
+                    for node, row in zip(nodes, numbers, strict=True):
                         found[0].take(node, row)
                 progress.add(len(numbers), self._scan.nbytes)
         return found
 
-    def _nodes_of(self, rows: list[Rows]) -> Iterator[tree.Node]:
-        for shard, first, last in rows:
-            yield from _nodes(self._plan, self._shards[shard])[first:last]
+    def _statistics_of(self, width: int) -> list[Statistic]:
+        """The statistics of a stripe, in the memory of the one before."""
+        if width != self._width:
+            self._width = width
+            self._statistics = statistics.choose(self._names, width, element_type(self._plan))
+        for one in self._statistics:
+            one.reset()
+        return self._statistics
 
     def _finish(self, stripe: int, found: list[Statistic]) -> None:
         """Write the results of a stripe that is whole."""
         low, _ = self._layout.bounds(stripe)
         results: dict[str, np.ndarray] = {}
         with np.errstate(all="ignore"):
-            while found:  # each goes before the next one's numbers come: they take much memory
-                results |= found.pop(0).results(self._plan.problem.matrices)
+            for one in found:
+                results |= one.results(self._plan.problem.matrices)
         if self._plan.settings.nonfinite == "error":
             self._refuse_nonfinite(results, low)
         self._files.write(results, low)

@@ -74,26 +74,18 @@ class Layout:
         begin, end = self.starts[shard], self.starts[shard + 1]
         return min(end, begin + -(-(row - begin) // self.unit_rows) * self.unit_rows)
 
-    def batches(self, span: Span, stripe: int, most_bytes: int) -> Iterator[list[Rows]]:
-        """Some rows in order, so many bytes of a stripe at a time, or one unit."""
+    def batches(self, span: Span, stripe: int, most_bytes: int) -> Iterator[Rows]:
+        """Some rows, counted over all, by files: so many bytes of a stripe each, or one unit."""
         low, high = self.bounds(stripe)
         unit = max(1, (high - low) * self.item) * self.unit_rows
-        most = max(1, most_bytes // unit) * self.unit_rows
-        batch: list[Rows] = []
-        left = most
+        step = max(1, most_bytes // unit) * self.unit_rows
         at, last = span
-        shard = bisect_right(self.starts, at) - 1
         while at < last:
-            while self.starts[shard + 1] <= at:
-                shard += 1
-            begin, end = self.starts[shard], min(last, self.starts[shard + 1])
-            stop = min(end, at + left)
-            batch.append(Rows(shard, at - begin, stop - begin))
-            left -= -(-(stop - at) // self.unit_rows) * self.unit_rows
+            shard = bisect_right(self.starts, at) - 1
+            begin = self.starts[shard]
+            stop = min(last, self.starts[shard + 1], at + step)
+            yield Rows(shard, at - begin, stop - begin)
             at = stop
-            if left <= 0 or at == last:
-                yield batch
-                batch, left = [], most
 
     def piece(self, row: int, stripe: int) -> int:
         """Number of the checksum's piece that begins in a row of a file, at a stripe."""

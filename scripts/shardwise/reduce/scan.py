@@ -1,8 +1,12 @@
-"""Reading for the reduce: rows of many files, one batch ahead of who adds them, each byte once.
+"""Reading for the reduce: rows of many files, some ahead of who adds them, each byte once.
 
-The checksum is formed in the pass that reads.
+Files are mapped: what the page cache holds is added where it lies, as a copy would take longer than
+the sum. The checksum is formed when the pages come.
 """
 
+import ctypes
+import errno
+import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -11,15 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwise.errors import IntegrityError
+from shardwise.errors import IntegrityError, TryAgain
 from shardwise.files.checksum import piece_digest
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.reduce.layout import Layout, Rows
 
-_AHEAD = 2  # batches that are read while one is added
+_AHEAD = 3  # batches that are read while one is added
+_POPULATE_READ = 22  # of Linux 5.14 on; Python has no name for it
+_GONE, _UNKNOWN = (errno.EFAULT, errno.ENOMEM), (errno.EINVAL, errno.ENOSYS)
 
-Batch = tuple[list[Rows], np.ndarray]
-"""Rows of shards, and their numbers ``(rows, width)``."""
+Batch = tuple[Rows, np.ndarray]
+"""Rows of a shard, and their numbers ``(rows, width)``."""
 
 
 class Scan:
@@ -44,75 +50,65 @@ class Scan:
         self._layout, self._path_of, self._dtype = layout, path_of, np.dtype(dtype)
         self.digests, self.nbytes = np.zeros((len(layout.rows), 16), np.uint8), 0
         self._pool = ThreadPoolExecutor(1, "scan")
-        self._spare: list[np.ndarray] = []
-        self._file: tuple[int, int] = (-1, -1)  # the shard whose file is open, and its descriptor
+        self._madvise = ctypes.CDLL(None, use_errno=True).madvise  # Python's own keeps its lock
+        self._madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
     def close(self) -> None:
-        """End the thread, and close its file."""
+        """End the thread."""
         self._pool.shutdown(cancel_futures=True)
-        self._open(-1)
 
-    def read(self, batches: Iterable[list[Rows]], stripe: int) -> Iterator[Batch]:
-        """The batches in order; the numbers of each hold until the next is asked for."""
-        ahead: deque[Future[tuple[list[Rows], np.ndarray, np.ndarray]]] = deque()
+    def read(self, batches: Iterable[Rows], stripe: int) -> Iterator[Batch]:
+        """The batches in order."""
+        ahead: deque[Future[Batch]] = deque()
         coming = iter(batches)
         while True:
             while len(ahead) < _AHEAD and (batch := next(coming, None)):
-                ahead.append(self._pool.submit(self._read, batch, stripe))
+                ahead.append(self._pool.submit(self._read, batch, self._map(batch, stripe), stripe))
             if not ahead:
                 return
-            rows, buffer, numbers = ahead.popleft().result()
+            rows, numbers = ahead.popleft().result()
             yield rows, numbers
             self.nbytes += numbers.nbytes
-            self._spare.append(buffer)
 
-    def _read(self, batch: list[Rows], stripe: int) -> tuple[list[Rows], np.ndarray, np.ndarray]:
-        low, high = self._layout.bounds(stripe)
-        row_bytes = (high - low) * self._dtype.itemsize
-        count = sum(rows.last - rows.first for rows in batch)
-        buffer = self._spare.pop() if self._spare else np.empty(0, np.uint8)
-        if buffer.nbytes < count * row_bytes:
-            buffer = np.empty(count * row_bytes, np.uint8)
-        at = 0
-        for rows in batch:
-            part = buffer[at : at + (rows.last - rows.first) * row_bytes]
-            self._fill(rows, low, stripe, part)
-            at += part.nbytes
-        return batch, buffer, buffer[:at].view(self._dtype).reshape(count, high - low)
+    def _map(self, rows: Rows, stripe: int) -> np.ndarray:
+        """The numbers of some rows where they lie in a file, which the system begins to read."""
+        layout, item, path = self._layout, self._dtype.itemsize, self._path_of(rows.shard)
+        low, high = layout.bounds(stripe)
+        begin = DATA_OFFSET + (rows.first * layout.numbers + low) * item
+        end = DATA_OFFSET + ((rows.last - 1) * layout.numbers + high) * item
+        start = begin - begin % mmap.PAGESIZE
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < end:
+                raise _shorter(path)
+            if layout.stripes == 1:
+                os.posix_fadvise(file.fileno(), begin, end - begin, os.POSIX_FADV_WILLNEED)
+            mapped = mmap.mmap(file.fileno(), end - start, prot=mmap.PROT_READ, offset=start)
+        shape, strides = (rows.last - rows.first, high - low), (layout.numbers * item, item)
+        return np.ndarray(shape, self._dtype, mapped, begin - start, strides)
 
-    def _fill(self, rows: Rows, low: int, stripe: int, part: np.ndarray) -> None:
-        """Read rows of one file piece by piece, each hashed while it is in a near cache."""
+    def _read(self, rows: Rows, numbers: np.ndarray, stripe: int) -> Batch:
+        """Wait for the pages, piece by piece, and hash each."""
         layout, digest = self._layout, 0
-        file = self._open(rows.shard)
         step = 1 if layout.stripes > 1 else layout.unit_rows
-        each = part.nbytes // (rows.last - rows.first)
-        for row in range(rows.first, rows.last, step):
-            begin = (row - rows.first) * each
-            piece = memoryview(part)[begin : begin + step * each]
-            offset = DATA_OFFSET + (row * layout.numbers + low) * layout.item
-            if not _read_fully(file, piece, offset):
-                raise IntegrityError(
-                    f"{self._path_of(rows.shard)} became shorter while it was read"
-                )
-            digest ^= piece_digest(piece, layout.piece(row, stripe))
+        for row in range(0, len(numbers), step):
+            piece = numbers[row : row + step].reshape(-1).view(np.uint8)  # whole rows lie together
+            self._populate(rows.shard, piece)
+            digest ^= piece_digest(piece, layout.piece(rows.first + row, stripe))
         self.digests[rows.shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)
+        return rows, numbers
 
-    def _open(self, shard: int) -> int:
-        opened, file = self._file
-        if opened != shard:
-            if opened >= 0:
-                os.close(file)
-            self._file = -1, -1
-            if shard >= 0:
-                self._file = shard, os.open(self._path_of(shard), os.O_RDONLY)
-        return self._file[1]
+    def _populate(self, shard: int, piece: np.ndarray) -> None:
+        """Bring the pages of a piece: where a file has become shorter, an error, not a signal."""
+        begin = piece.ctypes.data - piece.ctypes.data % mmap.PAGESIZE
+        nbytes = piece.ctypes.data + piece.nbytes - begin
+        if self._madvise(begin, nbytes, _POPULATE_READ) == 0:
+            return
+        path, number = self._path_of(shard), ctypes.get_errno()
+        if number in _GONE:
+            raise _shorter(path)
+        if number not in _UNKNOWN:
+            raise TryAgain(f"{path} cannot be read: {os.strerror(number)}; try again")
 
 
-def _read_fully(file: int, view: memoryview, offset: int) -> bool:
-    """Fill a view from byte ``offset`` of a file on; False where that ends before."""
-    while view:
-        got = os.preadv(file, [view], offset)
-        if not got:
-            return False
-        view, offset = view[got:], offset + got
-    return True
+def _shorter(path: Path) -> IntegrityError:
+    return IntegrityError(f"{path} became shorter while it was read")

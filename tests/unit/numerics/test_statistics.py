@@ -132,7 +132,7 @@ def test_a_sum_of_integers_that_does_not_fit_is_refused_on_any_rank():
         total.add(np.array(numbers).reshape(-1, 1), 0)
         if len(numbers) > 2:  # -2⁶³ itself fits
             with pytest.raises(InputError, match="does not fit int64"):
-                total.parts()
+                total.check()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -35,12 +35,11 @@ def test_every_row_is_read_by_one_rank(made, ranks, most):
         low, high = made.bounds(stripe)
         seen = []
         for rank in range(ranks):
-            for batch in made.batches(made.share(rank, ranks), stripe, most):
-                count = sum(rows.last - rows.first for rows in batch)
-                nbytes = count * (high - low) * made.item
-                assert nbytes <= most or count <= made.unit_rows
-                assert all(rows.first % made.unit_rows == 0 for rows in batch)
-                seen += [(b.shard, row) for b in batch for row in range(b.first, b.last)]
+            for shard, first, last in made.batches(made.share(rank, ranks), stripe, most):
+                nbytes = (last - first) * (high - low) * made.item
+                assert nbytes <= most or last - first <= made.unit_rows
+                assert first % made.unit_rows == 0
+                seen += [(shard, row) for row in range(first, last)]
         assert seen == [(i, row) for i, rows in enumerate(made.rows) for row in range(rows)]
 
 
