@@ -32,12 +32,12 @@ def stack(condition: float, dtype: str, terms: int = TERMS, seed: int = 0) -> np
 
 
 def ours(numbers: np.ndarray) -> float:
-    """The binned sum, rounded once."""
-    from shardwise.numerics.binned import BinnedSum, rounded
+    """The sum by the tree."""
+    from shardwise.numerics.tree import TreeSum
 
-    total = BinnedSum(np, (1,), numbers.dtype.name)
-    total.add(numbers)
-    return float(rounded(total.planes(), numbers.dtype.name)[0])
+    total = TreeSum(np, (1,), numbers.dtype.name)
+    total.add(numbers, 0)
+    return float(total.value()[0])
 
 
 def plain_loop(numbers: np.ndarray) -> float:
