@@ -1,7 +1,6 @@
 """Documents that a test holds to the code."""
 
 import re
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from shardwise.numerics.binned import plane_shape
 from shardwise.plan import config, memory
 from shardwise.plan.plan import SETTINGS_THAT_MATTER
 from shardwise.plan.problem import Problem
-from shardwise.reduce import collectives
 
 from tests import factories
 from tests.unit.observe.test_audit import finished
@@ -147,14 +145,6 @@ def test_the_page_of_sums_knows_shapes_and_bytes(dtype: str) -> None:
     one = Problem(1, (1, 1), "A @ A", dtype)
     assert int(cells[-1]) == memory.partial_bytes(one, 2**15 - 1)
     assert int(cells[-1]) < memory.partial_bytes(one, 2**16)
-
-
-def test_the_example_of_collectives_runs(capsys: pytest.CaptureFixture) -> None:
-    """It finds the mean of 0 to 999 in both ways."""
-    example = (collectives.__doc__ or "").split("FILE``::\n")[1]
-    exec(textwrap.dedent(example), {})
-    printed = [float(word) for word in capsys.readouterr().out.split()]
-    np.testing.assert_allclose(printed, [499.5, 499.5], rtol=1e-14)
 
 
 @pytest.mark.parametrize(
