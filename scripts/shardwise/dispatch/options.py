@@ -8,7 +8,7 @@ from shardwise.dispatch.tally import DEFAULT_RETRIES
 from shardwise.errors import InputError
 from shardwise.plan import plan as plans
 from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
-from shardwise.reduce import launch
+from shardwise.processes import launch
 
 WAYS = ("pool", "array", "mpi")
 

@@ -7,7 +7,6 @@ N. J. Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput. 1
 """
 
 import math
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,35 +14,12 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError
+from shardwise.plan.nodes import Node, cover, node_span
 from shardwise.plan.problem import sum_dtype
 
 _THREADS = 256
 _LEVELS = 5  # that a GPU adds in registers: 32 products are read once
 _NUMBERS = {"float16": "Half", "float32": "float", "float64": "double", "int64": "long long"}
-
-Node = tuple[int, int]  # level and index
-
-
-def node_span(level: int, index: int) -> tuple[int, int]:
-    """The first product of a node, and the one behind its last."""
-    return index << level, (index + 1) << level
-
-
-def cover(start: int, stop: int) -> Iterator[Node]:
-    """The fewest nodes that hold the products from ``start`` to ``stop``, in their order."""
-    while start < stop:
-        level = (stop - start).bit_length() - 1
-        if start:
-            level = min(level, (start & -start).bit_length() - 1)
-        yield level, start >> level
-        start += 1 << level
-
-
-def count_nodes(start: int, stop: int) -> int:
-    """How many nodes :func:`cover` gives."""
-    top = (start ^ stop).bit_length() - 1
-    middle = stop >> top << top
-    return (middle - start).bit_count() + (stop - middle).bit_count()
 
 
 class Tree:
@@ -115,6 +91,16 @@ class Tree:
     def nodes(self) -> list[tuple[Node, Any]]:
         """The nodes in the order of their products; their memory is the tree's own."""
         return sorted(self._nodes.items(), key=lambda item: item[0][1] << item[0][0])
+
+    def take(self) -> list[Any]:
+        """The same arrays, which leave the tree; :meth:`give` puts their memory back."""
+        taken = [array for _, array in self.nodes()]
+        self._nodes.clear()
+        return taken
+
+    def give(self, arrays: list[Any]) -> None:
+        """Let the tree use the memory of arrays that it gave away, or of others like them."""
+        self._spare += arrays
 
     def whole(self) -> list[tuple[int, Any]]:
         """The levels and nodes that hold the products from the first on, in their order.
@@ -220,11 +206,6 @@ def refuse_overflow(flag: Any) -> None:
         raise InputError(
             "the sum of the integer products does not fit int64; save the input as float64"
         )
-
-
-def most_nodes(matrices: int) -> int:
-    """How many nodes a tree that takes consecutive products of a shard holds at once, at most."""
-    return 2 * max(1, matrices).bit_length()
 
 
 def error_bound(terms: int) -> float:

@@ -86,24 +86,22 @@ class SumComparison:
     host: str
 
 
-def compare_sum(
-    problem: Problem, witnesses: list[ShardWitness], form: np.ndarray, plain: bool
-) -> SumComparison:
-    """Compare ``form``, the ``lᵀ S r`` of the sum, with all shards; ``plain`` as `sum_bound`."""
+def compare_sum(problem: Problem, witnesses: list[ShardWitness], form: np.ndarray) -> SumComparison:
+    """Compare ``form``, the ``lᵀ S r`` of the sum, with all shards."""
     gaps = [(gap(w.contribution, w.reference), w.tolerance) for w in witnesses]
     wrong = [i for i, (apart, tolerance) in enumerate(gaps) if not apart <= tolerance]
     (size,) = summed([np.array([w.mass + w.tolerance]) for w in witnesses])
     off = gap(form, summed([w.contribution for w in witnesses]))
     hosts = Counter("some" if " of " in w.host else w.host for w in witnesses)
     host = ", ".join(f"{kind} of {n}" for kind, n in sorted(hosts.items()))
-    bound = sum_bound(problem, float(size), plain)
+    bound = sum_bound(problem, float(size))
     off = math.nan if not math.isfinite(bound) else off / bound if off else 0.0
     return SumComparison(len(witnesses), off, wrong, host)
 
 
-def matches(problem: Problem, witness: ShardWitness, form: np.ndarray, plain: bool) -> bool:
+def matches(problem: Problem, witness: ShardWitness, form: np.ndarray) -> bool:
     """Whether the number of a shard's file is that of its receipt."""
-    bound = sum_bound(problem, witness.mass + witness.tolerance, plain)
+    bound = sum_bound(problem, witness.mass + witness.tolerance)
     return gap(form, witness.contribution) <= bound
 
 
