@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from shardwise import cli
 from shardwise.files.paths import STATISTICS
-from shardwise.processes import launch
+from shardwise.mpi import launch
 
 
 def main(options: Namespace) -> None:

@@ -36,7 +36,7 @@ class SpreadJobs:
 # Each rank leaves a file, named by its rank, that holds its process number.
 WAITING = """
 import os, sys, time
-from shardwise.processes import launch
+from shardwise.mpi import launch
 launch.relaunch(3, sys.argv[2])
 from mpi4py import MPI
 open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w").write(str(os.getpid()))

@@ -1,7 +1,6 @@
 """Documents that a test holds to the code."""
 
 import re
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import yaml
 from shardwise.files.checksum import PieceChecksum
 from shardwise.plan import config
 from shardwise.plan.plan import SETTINGS_THAT_MATTER
-from shardwise.reduce import collectives
 
 from tests import factories
 from tests.unit.observe.test_audit import finished
@@ -126,14 +124,6 @@ def test_the_page_of_sums_reads_a_sum(tmp_path: Path, monkeypatch: pytest.Monkey
     exec(code("sums.md"), found)
     exact = np.einsum("nij,njk->ik", *[stack.astype("f8")] * 2)
     np.testing.assert_allclose(found["total"], exact, rtol=1e-4)
-
-
-def test_the_example_of_collectives_runs(capsys: pytest.CaptureFixture) -> None:
-    """It finds the mean of 0 to 999 in both ways."""
-    example = (collectives.__doc__ or "").split("FILE``::\n")[1]
-    exec(textwrap.dedent(example), {})
-    printed = [float(word) for word in capsys.readouterr().out.split()]
-    np.testing.assert_allclose(printed, [499.5, 499.5], rtol=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ from shardwise.dispatch.run_time import RunTime, of_this_job
 from shardwise.dispatch.seats import Seat, View, seated, shown
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import ShardwiseError, TryAgain, of_code
+from shardwise.mpi import launch
+from shardwise.mpi.together import abort
 from shardwise.plan.plan import Plan
-from shardwise.processes import launch
 from shardwise.records.missing import describe, list_missing
-from shardwise.reduce.together import abort
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from shardwise.doctor import findings as base
 from shardwise.doctor.findings import Deadline, Finding, Reply, fault, ok
 from shardwise.errors import ShardwiseError
-from shardwise.processes import launch
+from shardwise.mpi import launch
 
 RANKS = 2
 _NAME_YOURS = "name your site's launcher with --launcher, and in the line 'mpi' of the profile"

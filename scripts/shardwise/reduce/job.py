@@ -22,21 +22,19 @@ from shardwise.devices import quarantine, telemetry
 from shardwise.errors import InputError, IntegrityError, some
 from shardwise.files import pieces, small
 from shardwise.files.paths import STATISTICS
+from shardwise.mpi.together import agree, merge, xor
 from shardwise.numerics import reference, statistics, tree
 from shardwise.numerics.statistics import Statistic
-from shardwise.plan import memory
+from shardwise.plan import memory, nonfinite
 from shardwise.plan import plan as plans
 from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import ledger, receipts, witness
 from shardwise.records.locks import exclusive_lock
 from shardwise.records.receipts import ProductReceipt
-from shardwise.records.witness import ShardWitness
-from shardwise.reduce import origin
 from shardwise.reduce.layout import Layout, Span, spread
 from shardwise.reduce.results import ResultFiles
 from shardwise.reduce.scan import Scan
-from shardwise.reduce.together import agree, merge, xor
 from shardwise.units import human_bytes
 
 log = logging.getLogger(__name__)
@@ -219,7 +217,7 @@ class Reducer:
             if not finite.all():
                 wild = int(finite.argmin())
                 where = list(divmod(low + wild, self._plan.problem.product_shape[1]))
-                met, told = origin.find(self._plan, low + wild)
+                met, told = nonfinite.find_product(self._plan, low + wild)
                 what = f"is {array[wild]}" if met else f"overflows {array.dtype}"
                 raise InputError(f"the {name} {what} at element {where}{told}")
 
@@ -252,35 +250,25 @@ class Reducer:
 
     def _prove(self) -> dict[str, Any]:
         """Compare the sum with what the receipts say of it; what the summary tells of that."""
-        problem = self._plan.problem
-        accounts = [witness.read(receipt, problem) for receipt in self._receipts]
-        why = next((own for own in accounts if isinstance(own, str)), None)
-        if "sum" not in self._names and "mean" not in self._names:
-            why = "there is no sum among the statistics"
-        found = self._form.value()
-        if why is None and not np.isfinite(found).all():
-            why = "the sum is not finite"
-        if why is not None:
-            return {"no_end_to_end": why}
-        known = [own for own in accounts if not isinstance(own, str)]
-        own = witness.compare_sum(problem, known, found)
-        if math.isnan(own.off):
-            return {"no_end_to_end": "its numbers are too large for float64"}
+        form = None if {"sum", "mean"}.isdisjoint(self._names) else self._form.value()
+        own = witness.compare_sum(self._plan.problem, self._receipts, form)
+        if own.why:
+            return {"no_end_to_end": own.why}
         if own.wrong:
             what = "its products, by its receipt, do not come to what its factors do"
             raise self._damaged(own.wrong, what)
         if not own.off <= 1:
-            self._blame(known)
-        return {"end_to_end": {"shards": own.shards, "off": own.off, "host": own.host}}
+            self._blame()
+        return {"end_to_end": {"shards": len(self._shards), "off": own.off, "host": own.host}}
 
-    def _blame(self, accounts: list[ShardWitness]) -> None:
+    def _blame(self) -> None:
         """Read all files again, and name those that do not come to what their receipts say."""
         problem = self._plan.problem
         log.error("reduce: the sum does not come to what the receipts say; reading all again")
         wrong = [
             shard
-            for shard, account in enumerate(accounts)
-            if not witness.matches(problem, account, self._form_of(shard))
+            for shard, receipt in enumerate(self._receipts)
+            if not witness.matches(problem, receipt, self._form_of(shard))
         ]
         if wrong:
             raise self._damaged(wrong, "its file does not come to what its receipt says")

@@ -238,8 +238,9 @@ def test_a_bit_flipped_in_a_ranks_state_is_no_shards_fault(tmp_path, kind, monke
     made, results = computed(tmp_path, kind), statistics._Total.results
 
     def flipped(self, matrices):
-        self._sum.reset()
-        return results(self, matrices)
+        found = results(self, matrices)
+        found["sum"][...] = 0
+        return found
 
     monkeypatch.setattr(statistics._Total, "results", flipped)
     with pytest.raises(IntegrityError, match="a rank went wrong"):
@@ -307,7 +308,7 @@ def test_what_cannot_be_proven_says_why(tmp_path, over, names, why):
     if "older" in why:
         factories.rewritten(made.results.receipt("00001"), without="witness")
     found = reduced(made, names)
-    assert found["end_to_end"] is None
+    assert "end_to_end" not in found
     assert why in found["no_end_to_end"]
 
 

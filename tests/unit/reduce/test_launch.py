@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from shardwise.devices import grants
 from shardwise.errors import InputError
-from shardwise.processes import launch
+from shardwise.mpi import launch
 from shardwise.records import ledger
 
 from tests import factories, processes
