@@ -99,10 +99,9 @@ class Stream:
         """Write the sum where there is one, and wait until all is written and noted."""
         for future in self._drained:
             self._watch.timed("waited_for_batches", future.result)
-        if nodes := total(self._lane):
-            self._lane.follow(mark)
-            for node in nodes:
-                self._drain.write(raw_bytes(node))
-            self._watch.note("multiply", mark.wait())
+        self._lane.follow(mark)
+        for node in total(self._lane):
+            self._drain.write(raw_bytes(node))
+        self._watch.note("multiply", mark.wait())
         self._watch.timed("waited_for_writes", self._drain.finish)
         self._reading.release()
