@@ -72,6 +72,14 @@ def xor(comm: Any, array: np.ndarray) -> np.ndarray:
     return found
 
 
+def mpi_version() -> str:
+    """The library of MPI, in a line."""
+    from mpi4py import MPI
+
+    line = MPI.Get_library_version().split("\n")[0].split(",")[0].rstrip("\0")
+    return " ".join(line.split())
+
+
 def abort(comm: Any, code: int) -> None:
     """End all ranks, once what this one has written has had time to pass through the launcher.
 

@@ -39,7 +39,7 @@ class Statistic(Protocol):
             With what to do.
         """
 
-    def take(self, key: tuple[int, ...], array: np.ndarray) -> None:
+    def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
         """Add a part of another one's."""
 
     def results(self, matrices: int) -> dict[str, np.ndarray]:
@@ -77,7 +77,7 @@ class _Total(TreeSum):
     def check(self) -> None:
         refuse_overflow(self.overflow)
 
-    def take(self, key: tuple[int, ...], array: np.ndarray) -> None:
+    def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
         level, index = key
         self.put(level, index, array)
 
@@ -111,7 +111,7 @@ class _Spread(Tree):
             out[:, low : low + step] = means[0], squares[0]
 
     def _join(self, level: int, left: Any, right: Any, out: Any) -> None:
-        out[...] = _joined(1 << level, *left, 1 << level, *right)
+        out[...] = _joined(1 << level, left[0], left[1], 1 << level, right[0], right[1])
 
     def parts(self) -> list[Part]:
         return list(self.nodes())
@@ -119,7 +119,7 @@ class _Spread(Tree):
     def check(self) -> None:
         """Nothing of this can fail."""
 
-    def take(self, key: tuple[int, ...], array: np.ndarray) -> None:
+    def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
         level, index = key
         self.put(level, index, array)
 
@@ -127,7 +127,7 @@ class _Spread(Tree):
         *nodes, (level, (means, squares)) = self.whole()
         count = 1 << level
         for above, node in reversed(nodes):
-            means, squares = _joined(1 << above, *node, count, means, squares)
+            means, squares = _joined(1 << above, node[0], node[1], count, means, squares)
             count += 1 << above
         return {"std": np.sqrt(squares.reshape(-1, self._pair).sum(axis=1) / matrices)}
 
@@ -155,7 +155,7 @@ class _Extreme:
         step = max(1, _BLOCK // len(block))
         tiles = range(0, block.shape[1], step)
         parts = [self._better.reduce(block[:, low : low + step], axis=0) for low in tiles]
-        self.take((), np.concatenate(parts).astype(self._dtype))
+        self.receive((), np.concatenate(parts).astype(self._dtype))
 
     def parts(self) -> list[Part]:
         return [((), self._found)] if self._found.size else []
@@ -163,7 +163,7 @@ class _Extreme:
     def check(self) -> None:
         """Nothing of this can fail."""
 
-    def take(self, key: tuple[int, ...], array: np.ndarray) -> None:
+    def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
         self._found = self._better(self._found, array) if self._found.size else array
 
     def results(self, matrices: int) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from shardwise.devices import quarantine, telemetry
 from shardwise.errors import InputError, IntegrityError, some
 from shardwise.files import pieces, small
 from shardwise.files.paths import STATISTICS
-from shardwise.mpi.together import agree, merge, xor
+from shardwise.mpi.together import agree, merge, mpi_version, xor
 from shardwise.numerics import reference, statistics, tree
 from shardwise.numerics.statistics import Statistic
 from shardwise.plan import memory, nonfinite
@@ -35,7 +35,6 @@ from shardwise.records.receipts import ProductReceipt
 from shardwise.reduce.layout import Layout, Span, spread
 from shardwise.reduce.results import ResultFiles
 from shardwise.reduce.scan import Scan
-from shardwise.units import human_bytes
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +166,7 @@ class Reducer:
         progress = _Progress(comm, span[1] - span[0])
         found = agree(comm, lambda: self._add(stripe, span, progress))
         for one in found:
-            merge(comm, one.parts, one.take)
+            merge(comm, one.parts, one.receive)
             agree(comm, one.check)
         agree(comm, lambda: self._finish(stripe, found) if comm.rank == 0 else None)
 
@@ -184,8 +183,8 @@ class Reducer:
                 else:
                     nodes = _nodes(self._plan, self._shards[shard])[first:last]
                     for node, row in zip(nodes, numbers, strict=True):
-                        found[0].take(node, row)
-                progress.add(len(numbers), self._scan.nbytes)
+                        found[0].receive(node, row)
+                progress.add(len(numbers))
         return found
 
     def _statistics_of(self, width: int) -> list[Statistic]:
@@ -312,7 +311,7 @@ class Reducer:
             "files": files,
             **telemetry.energy(self._receipts),
             "quarantined": [asdict(entry) for entry in quarantine.entries(results)],
-            **receipts.describe_origin("reduce", started, {"mpi": _mpi_version()}),
+            **receipts.describe_origin("reduce", started, {"mpi": mpi_version()}),
         }
         receipts.write(results.summary, summary)
 
@@ -332,22 +331,11 @@ class _Progress:
         self._speaks, self._rows, self._done = comm.rank == 0, rows, 0
         self._began = self._told = time.monotonic()
 
-    def add(self, rows: int, nbytes: int) -> None:
-        """Count some rows; ``nbytes`` is what was read in all."""
+    def add(self, rows: int) -> None:
+        """Count some rows."""
         self._done += rows
         now = time.monotonic()
         if self._speaks and now - self._told > _PROGRESS_SECONDS:
-            self._told, seconds = now, now - self._began
-            log.info(
-                "reduce: rank 0 has read %.0f %% of its part, %s/s; about %.0f s to go",
-                100 * self._done / self._rows,
-                human_bytes(int(nbytes / seconds)),
-                seconds * (self._rows - self._done) / self._done,
-            )
-
-
-def _mpi_version() -> str:
-    from mpi4py import MPI
-
-    line = MPI.Get_library_version().split("\n")[0].split(",")[0].rstrip("\0")
-    return " ".join(line.split())
+            self._told, part = now, self._done / self._rows
+            left = (now - self._began) * (1 - part) / part
+            log.info("reduce: rank 0 has read %.0f %%; about %.0f s to go", 100 * part, left)

@@ -42,13 +42,11 @@ class Scan:
     ----------
     digests
         What the pieces that were read come to, of each shard: uint8 ``(shards, 16)``.
-    nbytes
-        How many bytes were read.
     """
 
     def __init__(self, layout: Layout, path_of: Callable[[int], Path], dtype: str) -> None:
         self._layout, self._path_of, self._dtype = layout, path_of, np.dtype(dtype)
-        self.digests, self.nbytes = np.zeros((len(layout.rows), 16), np.uint8), 0
+        self.digests = np.zeros((len(layout.rows), 16), np.uint8)
         self._pool = ThreadPoolExecutor(1, "scan")
         self._madvise = ctypes.CDLL(None, use_errno=True).madvise  # Python's own keeps its lock
         self._madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -66,9 +64,7 @@ class Scan:
                 ahead.append(self._pool.submit(self._read, batch, self._map(batch, stripe), stripe))
             if not ahead:
                 return
-            rows, numbers = ahead.popleft().result()
-            yield rows, numbers
-            self.nbytes += numbers.nbytes
+            yield ahead.popleft().result()
 
     def _map(self, rows: Rows, stripe: int) -> np.ndarray:
         """The numbers of some rows where they lie in a file, which the system begins to read."""

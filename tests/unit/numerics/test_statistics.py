@@ -78,7 +78,7 @@ def test_no_cut_and_no_rank_changes_a_bit(dtype, data):
         for other in others:
             for mine, theirs in zip(first, other, strict=True):
                 for key, array in theirs.parts():
-                    mine.take(key, array.copy())
+                    mine.receive(key, array.copy())
         found, expected = gathered(first, n), of(made)
     assert found.keys() == set(names)
     for name in names:
