@@ -2,7 +2,9 @@
 
 import json
 from itertools import pairwise
+from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from shardwise.multiply import backend, job, lanes
 from shardwise.numerics import end_to_end, freivalds, reference, statistics
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan.problem import Problem
-from shardwise.records import ledger, witness
+from shardwise.records import ledger, receipts, witness
 from shardwise.reduce import job as jobs
 
 from tests import factories
@@ -160,7 +162,8 @@ def test_device_and_cpu_agree_at_any_scale(dtype, product, d, exponent, seed):
     assert not end_to_end.differ(problem, tally.references[0], single.values[0], tally.masses[0], 1)
     total = reference.SumForm((d, d), problem.sum_dtype)
     total.add(result.astype(problem.sum_dtype).sum(axis=0).reshape(-1), 0)
-    verdict = witness.compare_sum(problem, [account], total.value())
+    receipt = SimpleNamespace(witness=msgspec.convert(account.to_json(), receipts.Witness))
+    verdict = witness.compare_sum(problem, [receipt], total.value())
     assert verdict.off <= 1
     assert verdict.wrong == []
 
