@@ -16,7 +16,7 @@ def slab_bytes(item: int) -> int:
 
 
 def natural_row(shape: tuple[int, ...], item: int) -> int:
-    """Bytes of one array of a stack, or plane of a sum; of one or two axes, of the whole array."""
+    """Bytes of one array of a stack, or node of a sum; of one or two axes, of the whole array."""
     return math.prod(shape[1:] if len(shape) > 2 else shape) * item
 
 
