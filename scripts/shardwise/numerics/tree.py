@@ -19,7 +19,7 @@ from shardwise.plan.problem import sum_dtype
 
 _THREADS = 256
 _LEVELS = 5  # that a GPU adds in registers: 32 products are read once
-_NUMBERS = {"float16": "Half", "float32": "float", "float64": "double", "int64": "long long"}
+_NUMBERS = {"float16": "Half", "float32": "float", "float64": "double"}
 
 
 class Tree:
@@ -150,11 +150,16 @@ class TreeSum(Tree):
         self.overflow.fill(0)
 
     def _fold(self, rows: Any, level: int, out: Any) -> None:
+        if self.dtype == "int64":
+            while len(rows) > 1:
+                rows = self._checked(rows[::2], rows[1::2])
+            out[...] = rows[0]
+            return
         flat, wide = _reals(rows).reshape(1 << level, -1), _reals(out).reshape(-1)
         if self._xp is np:
             from shardwise.numerics import tree_cpu  # here: tasks on a GPU do without numba
 
-            tree_cpu.fold(flat, wide, self.overflow)
+            tree_cpu.fold(flat, wide)
             return
         while level > _LEVELS:
             level -= _LEVELS
@@ -164,17 +169,21 @@ class TreeSum(Tree):
         self._launch(level, flat, wide)
 
     def _join(self, level: int, left: Any, right: Any, out: Any) -> None:
-        if self.dtype != "int64":
+        if self.dtype == "int64":
+            out[...] = self._checked(left, right)
+        else:
             self._xp.add(left, right, out=out)
-            return
+
+    def _checked(self, left: Any, right: Any) -> Any:
+        """The sum of integers; it is noted where one does not fit."""
         total = left + right
         self.overflow |= self._xp.max(((left ^ total) & (right ^ total)) < 0).astype(np.int32)
-        out[...] = total
+        return total
 
     def _launch(self, level: int, rows: Any, out: Any) -> None:
         kernel = _module(self._xp).get_function(f"fold<{_NUMBERS[rows.dtype.name]}, {level}>")
         sizes = np.int64(out.size), np.int64(rows.shape[1])
-        kernel((-(-out.size // _THREADS),), (_THREADS,), (rows, *sizes, out, self.overflow))
+        kernel((-(-out.size // _THREADS),), (_THREADS,), (rows, *sizes, out))
 
     def value(self) -> np.ndarray:
         """The sum of all products from the first on, in host memory; NaN comes without a sign.

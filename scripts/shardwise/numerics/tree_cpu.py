@@ -17,32 +17,29 @@ _TILE = 512  # elements; with a float64 a level for each they stay in a core's f
 _LEVELS = 64
 
 
-def fold(rows: np.ndarray, out: np.ndarray, overflow: np.ndarray) -> None:
+def fold(rows: np.ndarray, out: np.ndarray) -> None:
     """Add ``2**k`` rows as the tree of `tree` does.
 
     Parameters
     ----------
     rows
-        ``(2**k, width)`` of float16, float32, float64 or int64; each is contiguous.
+        ``(2**k, width)`` of float16, float32 or float64; each is contiguous.
     out
-        ``(width,)`` of float64 or int64.
-    overflow
-        int32 ``(1,)``, set to 1 where a sum of integers does not fit.
+        ``(width,)`` of float64.
     """
     n, width = rows.shape
     stride = rows.strides[0] // rows.itemsize if n > 1 else width
     span = np.lib.stride_tricks.as_strided(rows, ((n - 1) * stride + width,), (rows.itemsize,))
     words = span.view(np.uint16 if rows.dtype == np.float16 else rows.dtype)
     words.flags.writeable = False
-    if _loop(words.dtype.name)(words, n, stride, out) < 0:
-        overflow[0] = 1
+    _loop(words.dtype.name)(words, n, stride, out)
 
 
 @cache
 def _loop(name: str) -> Any:
     words = types.Array(getattr(types, name), 1, "C", readonly=True)
-    loop, wide = (_fold_integers, types.int64) if name == "int64" else (_fold_reals, types.float64)
-    return compiled.loop(loop, words, types.int64, types.int64, types.Array(wide, 1, "C"))
+    out = types.Array(types.float64, 1, "C")
+    return compiled.loop(_fold, words, types.int64, types.int64, out)
 
 
 @compiled.instructions
@@ -81,7 +78,7 @@ def _four(words: np.ndarray, at: int, stride: int) -> Any:
     return _pair(words, at, stride) + _pair(words, at + uint64(2) * stride, stride)
 
 
-def _fold_reals(words: np.ndarray, rows: int, stride: int, out: np.ndarray) -> int:
+def _fold(words: np.ndarray, rows: int, stride: int, out: np.ndarray) -> None:
     width, step, apart = len(out), min(rows, 8), uint64(stride)
     waiting = np.empty((_LEVELS, _TILE))
     now = np.empty(_TILE)
@@ -109,28 +106,3 @@ def _fold_reals(words: np.ndarray, rows: int, stride: int, out: np.ndarray) -> i
                 waiting[level, i] = now[i]
         for i in range(tile):
             out[uint64(low) + i] = waiting[level, i]
-    return 0
-
-
-def _fold_integers(words: np.ndarray, rows: int, stride: int, out: np.ndarray) -> int:
-    """The same for int64; below 0 where a sum does not fit."""
-    width, misfit = len(out), 0
-    waiting = np.empty((_LEVELS, _TILE), np.int64)
-    now = np.empty(_TILE, np.int64)
-    for low in range(0, width, _TILE):
-        tile = uint64(min(_TILE, width - low))
-        for row in range(rows):
-            for i in range(tile):
-                now[i] = words[uint64(row) * uint64(stride) + uint64(low) + i]
-            level, halves = 0, row
-            while halves & 1:
-                for i in range(tile):
-                    total = waiting[level, i] + now[i]
-                    misfit |= (waiting[level, i] ^ total) & (now[i] ^ total)
-                    now[i] = total
-                level, halves = level + 1, halves >> 1
-            for i in range(tile):
-                waiting[level, i] = now[i]
-        for i in range(tile):
-            out[uint64(low) + i] = waiting[level, i]
-    return misfit
