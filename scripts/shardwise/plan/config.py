@@ -58,6 +58,7 @@ class Settings:
     precision: str
     verify: bool
     nonfinite: str
+    missing_chunks: str
     reduce: dict[str, Any]
 
 

@@ -486,6 +486,7 @@ class _Job:
             "keep": plan.settings.keep,
             "proven": plan.settings.verify and plan.problem.result is None,
             **{key: self._end[key] for key in ("end_to_end", "no_end_to_end") if key in self._end},
+            "notes": plan.facts.notes,
             "plan": plan.facts.digest,
             "ledger": self._ledger,
             "config": plan.facts.config_digest,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
+from shardwise.files import signatures
 from shardwise.files.formats import names
 from shardwise.files.npy import Header, checked_descr
 
@@ -27,12 +28,14 @@ def header(path: Path, inside: str) -> Header:
         if dataset.id.get_storage_size() == 0:
             raise InputError(f"{where}: nothing has been written to it; write the numbers")
         _refuse_filters(dataset, where)
-        offset = _offset(file, dataset, path)
+        offset, place = _offset(file, dataset, path), _address(dataset)
         if offset is not None:
-            return Header(dataset.shape, descr, fortran=False, offset=offset)
+            return Header(dataset.shape, descr, fortran=False, offset=offset, place=place)
         single = (*(1,) * (len(dataset.shape) - 1), *dataset.shape[-1:])
-        chunk = dataset.chunks or single
-        return Header(dataset.shape, descr, fortran=False, offset=0, chunk=chunk)
+        return Header(
+            dataset.shape, descr, fortran=False, offset=0, place=place,
+            chunk=dataset.chunks or single, **_unwritten(dataset, where),
+        )  # fmt: skip
 
 
 def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
@@ -49,15 +52,13 @@ def _opened(path: Path, fault: type[ShardwiseError] = InputError) -> Iterator[An
     try:
         import h5py
     except ImportError as error:
-        raise InputError(
-            f"{path}: HDF5 needs the package h5py, which is not installed: "
-            "pip install 'shardwise[hdf5]', on every node"
-        ) from error
+        raise names.needs(path, "HDF5", "h5py", "hdf5") from error
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
     except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
-        raise fault(f"{path} cannot be read as HDF5: {error!s:.200}") from error
+        other = signatures.kind_of_file(path)
+        raise fault(f"{path} {other or f'cannot be read as HDF5: {error!s:.200}'}") from error
 
 
 def _dataset(file: Any, path: Path, inside: str) -> Any:
@@ -126,6 +127,28 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
                 "which is not installed: install it on every node and set HDF5_PLUGIN_PATH, or "
                 "write the file anew with gzip (h5repack -f GZIP=4)"
             )
+
+
+def _address(dataset: Any) -> int:
+    """Where the dataset lies in its file, which is the same whatever name led to it."""
+    import h5py
+
+    return int(h5py.h5o.get_info(dataset.id).addr)
+
+
+def _unwritten(dataset: Any, where: Path) -> dict[str, Any]:
+    """How many chunks there should be, how many are missing, and what the library reads there."""
+    import h5py
+
+    if not dataset.chunks:
+        return {}
+    chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+    missing = chunks - dataset.id.get_num_chunks()
+    plist = dataset.id.get_create_plist()
+    no_value = plist.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
+    if missing and (no_value or plist.get_fill_time() == h5py.h5d.FILL_TIME_NEVER):
+        raise names.no_value(where, missing, chunks)
+    return {"chunks": chunks, "missing": missing, "fill": str(dataset.fillvalue)}
 
 
 def _offset(file: Any, dataset: Any, path: Path) -> int | None:
