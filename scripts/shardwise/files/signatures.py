@@ -25,6 +25,9 @@ def kind_of(head: bytes) -> str | None:
 
 
 def kind_of_file(path: Path) -> str | None:
-    """As :func:`kind_of`, for a file that is there and no pipe."""
-    with open(path, "rb") as file:
-        return kind_of(file.read(HEAD_BYTES))
+    """As :func:`kind_of`, for a file that is no pipe; None if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return kind_of(file.read(HEAD_BYTES))
+    except OSError:
+        return None

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import h5py
@@ -401,6 +402,11 @@ def _objects(file, _):
     file.create_dataset("x", (3, 2, 2), dtype=h5py.special_dtype(vlen=np.int32))
 
 
+def _odd_chunk(file, _):
+    data = file.create_dataset("x", (2, 4, 4), "f8", chunks=(1, 4, 4), fletcher32=True)
+    data.id.write_direct_chunk((0, 0, 0), bytes(8))
+
+
 def _huge_chunk(file, _):
     shape = 2, 20000, 20000
     data = file.create_dataset("x", shape, "f4", chunks=(1, 20000, 20000), compression=1)
@@ -434,6 +440,16 @@ def _metadata(path, raw):
     name = zarr_array(3)(path, noise(SHAPE))
     (path / "stack.zarr" / "zarr.json").write_bytes(raw)
     return name
+
+
+def _chunks_of(side):
+    def make(path):
+        name = zarr_array(2)(path, noise(SHAPE))
+        file = path / "stack.zarr/.zarray"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "chunks": [4, 8, side]}))
+        return name
+
+    return make
 
 
 def _bfloat(path):
@@ -472,11 +488,14 @@ REFUSALS = {
     "two dimensions": (lambda p: hdf5(p / "a.h5", noise((4, 4))), "three dimensions"),
     "filter not installed": (_unknown_filter, "compressed by filter 31999 .*not installed"),
     "a chunk that fills memory": (_h5(_huge_chunk), "chunks .* of 1.5 GiB.* with chunks of 1.0"),
+    "a chunk of another length": (_h5(_odd_chunk), r"chunk at \(0, 0, 0\) has 8 bytes, not 132"),
     "no store": (lambda p: f"{p}/none.zarr", "does not exist"),
     "no array": (lambda p: zarr_array(3)(p, noise(SHAPE)) + ":x", "holds no array 'x'; name one"),
     "out of the store": (lambda p: zarr_array(3)(p, noise(SHAPE)) + ":../x", "holds no array"),
     "a codec that unpickles": (_codec, "the codec pickle is not one of"),
     "no JSON": (lambda p: _metadata(p, b"{"), "damaged metadata"),
+    "chunks of no length": (_chunks_of(0), "damaged metadata of Zarr: chunks"),
+    "chunks of any length": (_chunks_of(10**400), "with chunks of 1.0 GiB"),
     "no metadata": (lambda p: _metadata(p, b"{}"), "as Zarr"),
     "two versions": (_two_versions, r"stack.zarr/.zarray and .*stack.zarr/zarr.json describe one"),
     "chunks in a circle": (_circle_of_folders, "is a link to a folder of the same array"),
@@ -507,13 +526,39 @@ def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, kind, package,
         factories.plan(tmp_path, input=name, product="A.T @ A")
 
 
-def test_a_damaged_chunk_is_an_integrity_error(tmp_path):
-    """The identity may fit, as after a copy back; the codec does not."""
-    name = CHUNKED["zarr 3"](tmp_path, noise(SHAPE))
-    chunk = tmp_path / "stack.zarr/c/0/0/0"
+def _short_chunk(folder):
+    name = CHUNKED["zarr 3"](folder, noise(SHAPE))
+    chunk = folder / "stack.zarr/c/0/0/0"
     chunk.write_bytes(chunk.read_bytes()[:9])
+    return name
+
+
+def _deflated(nbytes):
+    """A maker of a file of which one chunk decodes to so many bytes instead of 1280."""
+
+    def make(folder):
+        name = CHUNKED["hdf5, gzip"](folder, noise(SHAPE))
+        with h5py.File(names.file_of(name), "r+") as file:
+            file["run/frames"].id.write_direct_chunk((4, 0, 0), zlib.compress(bytes(nbytes)))
+        return name
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [(_short_chunk, "a chunk is damaged, in matrices"),
+     (_deflated(8), r"\(4, 0, 0\) does not decode to 1280 bytes"),
+     (_deflated(1 << 26), r"\(4, 0, 0\) does not decode to 1280 bytes")],
+)  # fmt: skip
+def test_a_damaged_chunk_is_an_integrity_error(tmp_path, make, told):
+    """The identity may fit, as after a copy back; the codec does not, or not the length.
+
+    HDF5's library would read what lies in memory behind a chunk that is too short.
+    """
+    name = make(tmp_path)
     made = factories.plan(tmp_path, input=name, shards=1, product="A.T @ A", materialize=True)
-    with pytest.raises(IntegrityError, match="a chunk is damaged, in matrices"):
+    with pytest.raises(IntegrityError, match=told):
         copies(made)
 
 

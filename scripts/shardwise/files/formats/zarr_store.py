@@ -33,6 +33,8 @@ def header(path: Path, inside: str) -> Header:
     array = _opened(path)
     descr = checked_descr(array.dtype.str, path.parent)
     shape, chunk = (tuple(map(int, n)) for n in (array.shape, array.shards or array.chunks))
+    if 0 in chunk:
+        raise InputError(f"{path}: damaged metadata of Zarr: chunks {chunk}; write the array again")
     grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
     chunks, (written, other) = math.prod(grid), _look_for_chunks(path, array, grid)
     missing, key = chunks - written, array.metadata.encode_chunk_key((0,) * len(grid))
