@@ -56,7 +56,8 @@ def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
     path = Path(file_of(settings.input))
     mode = mode_of(path)
     if mode is None and has_magic(settings.input):
-        return _stack_of_files(matches(settings.input), f"glob {settings.input}", cache)
+        files = [Path(registry.locate(str(path)) or path) for path in matches(settings.input)]
+        return _stack_of_files(files, f"glob {settings.input}", cache)
     if mode is None:
         raise InputError(f"input: {absent(path)}")
     if stat.S_ISDIR(mode):

@@ -319,6 +319,15 @@ NAMES = {
 }  # fmt: skip
 
 
+def test_a_glob_of_stores(tmp_path):
+    """Each is one matrix."""
+    arrays = [noise((6, 6), seed=i) for i in range(3)]
+    for i, array in enumerate(arrays):
+        zarr_array(3, f"{i}.zarr", chunks=(4, 4))(tmp_path, array)
+    made = factories.plan(tmp_path, input=f"{tmp_path}/*.zarr", product="A.T @ A", shards=2)
+    assert copies(made).tobytes() == np.stack(arrays).tobytes()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_names_as_people_type_them(tmp_path, monkeypatch, name):
     """Stores whose names have no suffix, with slashes; the suffixes that fields give to HDF5."""
