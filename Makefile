@@ -14,8 +14,8 @@
 # make histories  results folders through random histories, each "done" compared with a fresh run; HISTORIES=20 plays fewer
 # make gallery  the pictures of docs/gallery.md anew, from runs of the examples in a browser out of Debian's packages
 # make lint   formatting and style of Python and Snakemake files, types of the lower rooms
-# make bench  the dry run and the accuracy of sums: tables of docs/performance.md and docs/sums.md
-# make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
+# make bench  the dry run: table of docs/performance.md
+# make bench-reduce  the reduce beside a plain loop over the same files; ARGS="--gib 1 --only d=8" goes to it
 # make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--scheduler slurm" goes to the second
 # make bench-gpu  those that need a GPU: kernels, proofs, shard jobs, start-up, several GPUs; ARGS="--minutes 3 --json all.json" goes to each
 # make install  set up .venv and nothing else
@@ -107,7 +107,6 @@ lint: .venv/.test-$(CUDA)
 
 bench: .venv/.test-$(CUDA)
 	$(BIN)/python benchmarks/dry_run.py
-	$(BIN)/python benchmarks/accuracy.py
 
 bench-reduce: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/reduce.py $(ARGS)

@@ -1,9 +1,10 @@
-"""The reduce of finished shards to their sum, beside other ways to add the same files.
+"""The reduce beside a plain loop over the same files: seconds and memory of both, in turn.
 
-Files hold normal numbers, with receipts as ``multiply`` leaves them. In each round all peers take
-turns on the same files, cold or in the page cache, each in an MPI world of its own, and the rate of
-reading alone is taken as well. Seconds are medians over the rounds, of the time inside the ranks;
-ratios are of bytes per second, and medians of the ratios within a round.
+The files are those of a real run on NumPy. A row is one MPI world, in which both take turns: one
+round that is not counted, then ``--rounds`` that are, each beginning with the other one. The clock
+runs from a barrier to the end on rank 0. Cold means that the kernel was told to drop the files from
+the page cache. The plain loop maps the files, adds them in double precision as they are, unchecked,
+and ends with one ``Reduce`` of buffers and ``np.save``.
 """
 
 import argparse
@@ -15,404 +16,228 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import harness
 import numpy as np
 import transfers
-from reduce_peers import PEERS, arrays_in, files_of, plain_file
 
 GIB = 1024**3
-OURS, PLAIN, LOWER, RAW = "shardwise", "plain loop", "lower-case reduce", "raw"
-PREROUNDED = "prerounded sum"
+DTYPES = ("float16", "float32", "float64", "complex64")
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
-WORLD = Path(__file__).with_name("reduce_peers.py")
-WORLD_SECONDS = 300.0  # that a world may take with its start
-SHARDS = 8  # files of products; of sums, as many as hold the bytes
+WORLD_SECONDS = 900.0  # that one may take
+SHARDS = 8  # of products; of sums as many as hold the bytes, if these are not too many
+MOST_SUMS = 1024
 TERMS = 2  # matrices of each sum
-WARM_DIM, WARM_MATRICES = 1024, 4  # of the small reduce before the clock starts
-# More would take minutes: the rest is not read.
-MOST_ARRAYS = {PLAIN: 2**22, PREROUNDED: 2**14, LOWER: 2**16}
-MOST_BYTES = {PREROUNDED: GIB // 4, LOWER: GIB}
-TOLERANCE = 1e-6  # of the norm of the sum
-DTYPES = ["float16", "float32", "float64", "complex64"]
-CHUNK_BYTES = 32 * harness.MIB
+LOOP_DIM = 64  # below it one call adds all arrays of a file faster than a loop
+TOLERANCE = 1e-10  # of the norm of the sum
+HEADINGS = ["dtype", "d", "keep", "files", "ranks", "GB", "shardwise s", "plain loop s",
+            "times the plain loop", "peak MiB of a rank"]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Stack:
-    """The files of some rows: what each holds."""
+class Row(NamedTuple):
+    """One row: a run, whether its files are cached, and how many ranks add them."""
 
     dtype: str
     dim: int
     keep: str
-    gib: float
-
-    @property
-    def array_bytes(self) -> int:
-        """Bytes of one product, or of one sum."""
-        if self.keep == "products":
-            return self.dim**2 * np.dtype(self.dtype).itemsize
-        return self.dim**2 * sum_bytes(self.dtype)
-
-    @property
-    def arrays(self) -> int:
-        """Products, or sums, of all files."""
-        fewest = SHARDS if self.keep == "products" else TERMS
-        return max(fewest, int(self.gib * GIB) // self.array_bytes)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements of all files."""
-        return self.arrays * self.array_bytes
-
-    def plan(self, folder: Path) -> Any:
-        """A plan of such files in a folder, with all of them made."""
-        from shardwise.plan import plan as plans
-
-        sums = self.keep == "sum"
-        recipe = {
-            "matrices": self.arrays * (TERMS if sums else 1),
-            "dim": self.dim, "dtype": self.dtype, "seed": 0,
-        }  # fmt: skip
-        path = harness.write_plan(
-            folder, None, synthetic=recipe, keep=self.keep, backend="numpy",
-            shards=self.arrays if sums else SHARDS,
-        )  # fmt: skip
-        made = plans.load(path)
-        fabricate(made)
-        return made
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One row: some files, where they lie, and how many ranks add them."""
-
-    stack: Stack
-    where: str
+    place: str
     ranks: int
-
-    @property
-    def label(self) -> str:
-        """What the table calls it."""
-        stack = self.stack
-        return f"{stack.dtype} d={stack.dim} {stack.keep} {self.where}"
 
     @property
     def name(self) -> str:
         """What ``--only`` looks at."""
-        return f"{self.label} ranks={self.ranks}"
-
-    def most(self, peer: str) -> int | None:
-        """Arrays that a peer adds, of all files together; None for all of them."""
-        most = MOST_ARRAYS.get(peer, self.stack.arrays)
-        if peer in MOST_BYTES:
-            most = min(most, max(1, MOST_BYTES[peer] // self.stack.array_bytes))
-        return most if most < self.stack.arrays else None
+        return f"{self.dtype} d={self.dim} {self.keep} {self.place} ranks={self.ranks}"
 
 
-def cells(options: argparse.Namespace) -> list[Cell]:
-    """All rows; those on the same files follow each other."""
-    small, middle, large = (8, None, 520) if options.tiny else (8, 256, 4096)
-    gib = 2**-8 if options.tiny else options.gib
-    kinds = [(d, "products") for d in (small, middle, large)]
-    kinds += [(d, "sum") for d in (middle, large)]
-    stacks = [Stack(options.dtype, dim, keep, gib) for dim, keep in kinds if dim]
-    places, ranks = ("cached", "cold"), (1, 2) if options.tiny else (1, 2, 4)
-    return [Cell(*of) for of in itertools.product(stacks, places, ranks)]
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    """All rows that are asked for; those on the same files follow each other."""
+    dims = (8, 72) if options.tiny else (8, 256, 4096)
+    columns = DTYPES, dims, ("products", "sum"), ("cached", "cold"), options.ranks
+    every = itertools.starmap(Row, itertools.product(*columns))
+    return (row for row in every if re.search(options.only, row.name))
 
 
-def fabricate(plan: Any) -> None:
-    """Write the product files of a plan, their receipts and the ledger, as if it had been run.
+def make(dtype: str, dim: int, keep: str, folder: Path, gib: float) -> Any:
+    """Compute all shards of a stack of normal numbers, so that the results have ``gib``."""
+    from shardwise.multiply.job import run_shard
+    from shardwise.plan import plan as plans
+    from shardwise.records import ledger
 
-    Products are normal numbers, not computed from anything; sums are of matrices of normal numbers.
-    """
-    from shardwise.files import commit, npy
-    from shardwise.numerics import binned, packed
-    from shardwise.records import ledger, receipts
-
-    problem, sums = plan.problem, plan.settings.keep == "sum"
-    dtype, packing = np.dtype("uint16" if sums else problem.product_dtype), None
-    for number, (shard_id, shard) in enumerate(plan.shards.items()):
-        started, count = time.time(), shard.stop - shard.start
-        path, shape = plan.results.product(shard_id), (count, *problem.product_shape)
-        if sums:
-            rows, packing = random_sum(problem, count, number)
-            blocks, shape = iter([rows]), rows.shape
-            plain_file(plan, path).parent.mkdir(exist_ok=True)
-            planes = packed.unpack(rows, packing)
-            np.save(plain_file(plan, path), binned.rounded(planes, problem.product_dtype))
-        else:
-            blocks = harness.pieces(dtype.name, int(np.prod(shape)), number)
-        with commit.commit(path) as file, npy.StackWriter(file, shape, dtype) as writer:
-            for block in blocks:
-                writer.append(block)
-            checksum = writer.checksum()
-        pieces = writer.row_bytes, writer.piece_bytes
-        facts = receipts.describe_file(path, shape, dtype.name, checksum, *pieces, packing)
-        receipt = {
-            "shard": shard_id, "start": shard.start, "stop": shard.stop,
-            "fingerprint": shard.fingerprint, "keep": plan.settings.keep, "backend": "numpy",
-            "device": {"name": "CPU"}, "attempt": 1, "file": facts, "proof": None,
-            **receipts.describe_origin("multiply", started, {}),
-        }  # fmt: skip
-        receipts.write(plan.results.receipt(shard_id), receipt)
+    sums = keep == "sum"
+    wide = np.result_type(dtype, "float64") if sums else np.dtype(dtype)
+    count = max(4, int(gib * GIB) // (dim**2 * wide.itemsize))
+    shards = min(count, MOST_SUMS if sums else SHARDS)
+    shape = (shards * TERMS if sums else count, dim, dim)
+    folder.mkdir()
+    stack = np.lib.format.open_memmap(folder / "stack.npy", "w+", dtype, shape)
+    rest = stack.reshape(-1)
+    for piece in harness.pieces(dtype, stack.size):
+        rest[: len(piece)], rest = piece, rest[len(piece) :]
+    stack.flush()
+    own = {"keep": keep, "shards": shards, "backend": "numpy"}
+    plan = plans.load(harness.write_plan(folder / "results", folder / "stack.npy", **own))
+    for shard in plan.shards:
+        run_shard(plan, shard)
     ledger.write(plan)
+    return plan
 
 
-@cache
-def sum_bytes(dtype: str) -> int:
-    """Bytes of an element of a sum of matrices of normal numbers, of which this is one."""
-    from shardwise.plan.problem import Problem
-
-    rows, _ = random_sum(Problem(TERMS, (256, 256), "A @ A", dtype), TERMS, 0)
-    return int(rows.nbytes) // 256**2
+# What the ranks do.
 
 
-def random_sum(problem: Any, terms: int, seed: int) -> tuple[np.ndarray, Any]:
-    """The packed planes of a sum of matrices of normal numbers."""
-    from shardwise.multiply import sinks
-    from shardwise.multiply.lanes import HostLane
+def shardwise(comm: Any, plan: Any) -> np.ndarray | None:
+    """The reduce as a run has it, with its checks and its receipts; its sum on rank 0, mapped."""
+    from shardwise.reduce import job
 
-    shape = (terms, *problem.product_shape)
-    added = sinks.PlanesOfSum(np, problem, terms)
-    added.allocate()
-    added.take(harness.normal(np, shape, problem.product_dtype, seed))
-    return added.result()(HostLane()), added.packing
+    job.run(comm, plan.results.plan, ["sum"])
+    return np.load(plan.results.statistic("sum"), mmap_mode="r") if comm.rank == 0 else None
 
 
-def expected(plan: Any, most: int | None) -> np.ndarray:
-    """The sum of what a peer adds, in float64, by NumPy."""
+def plain_loop(comm: Any, plan: Any) -> np.ndarray | None:
+    """Each rank adds its part of the files; the sum on rank 0."""
     total = np.zeros(plan.problem.product_shape, plan.problem.sum_dtype)
-    for path, count in files_of(plan, most):
-        found = arrays_in(plan, path)
-        step = max(1, CHUNK_BYTES // found[0].nbytes)
-        for first in range(0, count, step):
-            total += found[first : min(first + step, count)].sum(axis=0, dtype=total.dtype)
-    return total
+    for arrays in part_of(comm, plan):
+        if len(total) < LOOP_DIM:
+            total += arrays.sum(axis=0, dtype=total.dtype)
+            continue
+        for array in arrays:
+            total += array
+    whole = np.empty_like(total) if comm.rank == 0 else None
+    comm.Reduce(total, whole)
+    if whole is not None:
+        np.save(plan.results.root.with_name("plain.npy"), whole)
+    return whole
 
 
-@dataclass
-class Bench:
-    """The files of the present rows, and what goes around a reduce.
-
-    Attributes
-    ----------
-    broken
-        Why a peer has no result, by its name; of the present cell.
-    """
-
-    folder: Path
-    memory: np.ndarray
-    broken: dict[str, str] = field(default_factory=dict)
-    _stack: Stack | None = None
-    _plans: list[Any] = field(default_factory=list)
-    _sums: dict[int | None, np.ndarray] = field(default_factory=dict)
-
-    def prepare(self, stack: Stack) -> None:
-        """Make the files of a row, and of the small reduce; those of other rows go."""
-        if stack == self._stack:
-            return
-        self._stack, self._sums = None, {}
-        for folder in self.folder.iterdir():
-            shutil.rmtree(folder)
-        small = min(stack.dim, WARM_DIM)
-        warm = Stack(stack.dtype, small, stack.keep, WARM_MATRICES * 4 * small**2 / GIB)
-        self._plans = [stack.plan(self.folder / "files"), warm.plan(self.folder / "warm")]
-        self._stack = stack
-
-    @property
-    def files(self) -> list[Path]:
-        """The product files of the present rows."""
-        plan = self._plans[0]
-        return [plan.results.product(shard) for shard in plan.shards]
-
-    def settle(self, cell: Cell) -> None:
-        """Take all files out of the page cache, or read them into it."""
-        plain = [plain_file(self._plans[0], path) for path in self.files]
-        for path in self.files + (plain if cell.stack.keep == "sum" else []):
-            if cell.where == "cold":
-                transfers.evict(path)
-            elif transfers.cached_fraction(path) != 1:
-                transfers.warm(path, self.memory)
-        os.sync()
-
-    def measure(self, name: str, cell: Cell) -> dict[str, Any] | None:
-        """One turn of one peer; None where it failed, which is noted."""
-        if name in self.broken:
-            return None
-        try:
-            if name == RAW:
-                return {"seconds": self._read(cell)}
-            self.settle(cell)
-            return self._reduce(name, cell)
-        except Exception as error:
-            self.broken[name] = harness.reason(error)
-            return None
-
-    def _read(self, cell: Cell) -> float:
-        """Seconds to read all files, by the best of some numbers of threads."""
-        cold, found = cell.where == "cold", []
-        for threads in (
-            (4 * cell.ranks, transfers.THREADS) if cold else (cell.ranks, 4 * cell.ranks)
-        ):
-            self.settle(cell)
-            found.append(transfers.read_files(self.files, self.memory, cold, threads))
-        return min(found)
-
-    def _reduce(self, name: str, cell: Cell) -> dict[str, Any]:
-        """One reduce in a world of its own; with the bytes that it added."""
-        output, most = self.folder / "files" / "found.npy", cell.most(name)
-        plan, warm = self._plans
-        words = [name, plan.results.plan, warm.results.plan, output]
-        few = [] if most is None else ["--most", most]
-        answer = run_world(cell.ranks, [*words, *few])
-        self._check(name, np.load(output), most)
-        added = sum(count for _, count in files_of(plan, most))
-        return {**answer, "bytes": added * cell.stack.array_bytes}
-
-    def _check(self, name: str, found: np.ndarray, most: int | None) -> None:
-        plan = self._plans[0]
-        if most not in self._sums:
-            self._sums[most] = expected(plan, most)
-        truth = self._sums[most]
-        # The lower-case reduce adds a few products in their own precision.
-        allowed = max(TOLERANCE, 8 * float(np.finfo(plan.problem.product_dtype).eps))
-        error = np.linalg.norm(found - truth) / np.linalg.norm(truth)
-        if not error < allowed:
-            raise ValueError(f"wrong result, by {error:.1e} of its norm")
+def part_of(comm: Any, plan: Any) -> Iterator[np.ndarray]:
+    """The arrays of a rank: a part of each file of products, or each so many-th file of sums."""
+    products = plan.settings.keep == "products"
+    part, parts = (comm.rank, comm.size) if products else (0, 1)
+    for path in paths_of(plan) if products else paths_of(plan)[comm.rank :: comm.size]:
+        arrays = np.load(path, mmap_mode="r")
+        yield arrays[len(arrays) * part // parts : len(arrays) * (part + 1) // parts]
 
 
-def run_world(ranks: int, words: list[Any]) -> dict[str, Any]:
-    """What rank 0 of a new MPI world says.
+def paths_of(plan: Any) -> list[Path]:
+    """The files that are added."""
+    return [plan.results.product(shard) for shard in plan.shards]
+
+
+def check(found: np.ndarray, expected: np.ndarray) -> None:
+    """Refuse figures of a wrong sum.
 
     Raises
     ------
-    RuntimeError
-        Where the world fails, or takes too long.
+    ValueError
+        Where two sums differ by more than their rounding.
     """
-    line = [MPIEXEC, "-n", ranks, sys.executable, "-m", "mpi4py", WORLD, *words]
-    process = subprocess.Popen(
-        [str(word) for word in line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        out, complaint = process.communicate(timeout=WORLD_SECONDS)
-    except BaseException as error:
-        process.terminate()  # mpiexec ends its ranks
-        process.wait()
-        if isinstance(error, subprocess.TimeoutExpired):
-            raise RuntimeError(f"no answer within {WORLD_SECONDS:.0f} s") from error
-        raise
-    if process.returncode:
-        lines = [line for line in complaint.splitlines() if line.strip()]
-        raise RuntimeError(lines[-1] if lines else f"exit code {process.returncode}")
-    return json.loads(out.splitlines()[-1])
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    if not error < TOLERANCE:
+        raise ValueError(f"the sums differ by {error:.1e} of their norm")
 
 
-def rounds(bench: Bench, cell: Cell, most: int, budget: harness.Budget) -> list[dict[str, Any]]:
-    """Answers by peer, a dictionary a round; after the first only while time is left."""
-    done: list[dict[str, Any]] = []
-    names = [*PEERS, RAW]
-    while len(done) < most and (not done or budget.left):
-        answers = {n: bench.measure(n, cell) for n in harness.in_turn(names, len(done))}
-        done.append({name: answer for name, answer in answers.items() if answer})
-    return done
+def drop(path: Path) -> None:
+    """Take a file out of the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)  # pages that are not on the disk yet would stay
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
 
 
-HEADINGS = ["job", "ranks", "GB", "rounds", "s", "GB/s", "to the plain loop",
-            "to the prerounded sum", "to the lower-case reduce", "to raw reads",
-            "read of the files", "peak MiB", "beside the result MiB"]  # fmt: skip
+def turn(comm: Any, add: Callable, plan: Any, cold: bool) -> tuple[list[float], Any]:
+    """Seconds of one reduce, the MiB of the rank that takes most memory, and the sum."""
+    for path in paths_of(plan) if cold and comm.rank == 0 else []:
+        drop(path)
+    Path("/proc/self/clear_refs").write_text("5\n")  # the peak begins anew
+    comm.Barrier()
+    begin = time.perf_counter()
+    total = add(comm, plan)
+    seconds = time.perf_counter() - begin
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return [seconds, max(comm.allgather(int(peak[1]) / 1024))], total
 
 
-def add_row(table: harness.Table, bench: Bench, cell: Cell, done: list[dict[str, Any]]) -> None:
-    """One row of the table, with its remarks."""
-    nbytes, names = cell.stack.nbytes, [*PEERS, RAW]
-    rates = {
-        name: [a.get("bytes", nbytes) / a["seconds"] if (a := r.get(name)) else None for r in done]
-        for name in names
-    }
+def rank(plan_file: Path, cold: bool, rounds: int) -> None:
+    """Measure in this world; rank 0 prints seconds and MiB by peer and round."""
+    from mpi4py import MPI
+    from shardwise.plan import plan as plans
 
-    def against(name: str) -> float | None:
-        pairs = zip(rates[OURS], rates[name], strict=True)
-        return harness.median(harness.ratio(own, other) for own, other in pairs)
-
-    ours = [answers[OURS] for answers in done if OURS in answers]
-    seconds = harness.median(answer["seconds"] for answer in ours)
-    key = "read_bytes" if cell.where == "cold" else "rchar"
-    read = harness.median(answer[key] / nbytes for answer in ours)
-    peak = max((answer["peak"] for answer in ours), default=None)
-    number = 16 if "complex" in cell.stack.dtype else 8
-    part = number * cell.stack.dim**2 // cell.ranks
-    columns = [
-        seconds, harness.ratio(nbytes / harness.GB, seconds),
-        *(against(name) for name in (PLAIN, PREROUNDED, LOWER, RAW)), read,
-        peak and peak / harness.MIB, peak and (peak - part) / harness.MIB,
-    ]  # fmt: skip
-    figures = {**vars(cell.stack), "where": cell.where, "ranks": cell.ranks, "bytes": nbytes,
-               "answers": done, "rates": rates, "broken": dict(bench.broken)}  # fmt: skip
-    table.row([cell.label, cell.ranks, nbytes / harness.GB, len(done), *columns], figures)
-    for remark in remarks(bench, cell, done):
-        table.note(remark)
+    comm, plan = MPI.COMM_WORLD, plans.load(plan_file)
+    figures: dict[str, list[list[float]]] = {"shardwise": [], "plain_loop": []}
+    for number in range(rounds + 1):
+        sums = {}
+        for name in harness.in_turn(figures, number):
+            found, sums[name] = turn(comm, globals()[name], plan, cold)
+            figures[name] += [found] if number else []
+        if comm.rank == 0:
+            check(sums["shardwise"], sums["plain_loop"])
+    if comm.rank == 0:
+        harness.say(json.dumps(figures))
 
 
-def remarks(bench: Bench, cell: Cell, done: list[dict[str, Any]]) -> Iterator[str]:
-    """What a row cannot say."""
-    for name, why in bench.broken.items():
-        yield f"{cell.name}: {name}: {why}"
-    for name in PEERS:
-        if (most := cell.most(name)) is not None:
-            share = most * cell.stack.array_bytes / harness.GB
-            yield f"d={cell.stack.dim} {cell.stack.keep}: {name}: on {share:.2f} GB of the files"
+# What the benchmark does.
 
 
-def arguments() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = harness.parser(__doc__)
-    harness.add_folder(parser)
-    parser.set_defaults(minutes=60.0)
-    parser.add_argument("--rounds", type=int, default=3, help="at most, while time is left")
-    parser.add_argument("--gib", type=float, default=4.0, help="GiB of the files of a row")
-    parser.add_argument("--dtype", default="float32", choices=DTYPES)
-    parser.add_argument("--only", default="", help="regular expression for rows: LABEL ranks=N")
-    return parser
+def measure(row: Row, plan: Any, rounds: int) -> dict[str, np.ndarray]:
+    """Figures ``(rounds, 2)`` of both, from a world of its own."""
+    line = [MPIEXEC, "-n", row.ranks, sys.executable, "-m", "mpi4py", __file__, "--plan"]
+    line += [plan.results.plan, "--rounds", rounds, *(["--cold"] if row.place == "cold" else [])]
+    line = [str(word) for word in line]
+    done = subprocess.run(line, stdout=subprocess.PIPE, timeout=WORLD_SECONDS, check=True)
+    return {name: np.array(found) for name, found in json.loads(done.stdout).items()}
+
+
+def cells(row: Row, plan: Any, figures: dict[str, np.ndarray]) -> list[object]:
+    """A row of the table: medians, of ratios those within a round; the peak is the largest."""
+    (ours, peak), (plain, _) = (found.T for found in figures.values())
+    nbytes = sum(path.stat().st_size for path in paths_of(plan))
+    medians = (float(np.median(of)) for of in (ours, plain, plain / ours))
+    return [*row, nbytes / harness.GB, *medians, float(peak.max())]
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
     """Measure row by row."""
     budget = harness.Budget(options.minutes)
-    bench = Bench(folder, transfers.ring(np, options.tiny))
-    harness.say(
-        f"Reduce, {harness.machine()}, {transfers.file_system(folder)}; GB of files per second"
-    )
+    harness.say(f"Reduce, {harness.machine()}, {transfers.file_system(folder)}")
     table = harness.Table("reduce", HEADINGS, options.json)
-    longest = 0.0
-    for cell in (c for c in cells(options) if re.search(options.only, c.name)):
-        if budget.left <= longest:
-            table.note(f"{cell.name}: skipped, out of time")
-            continue
-        begin, bench.broken = time.monotonic(), {}
-        try:
-            bench.prepare(cell.stack)
-            done = rounds(bench, cell, 1 if options.tiny else options.rounds, budget)
-            add_row(table, bench, cell, done)
-            longest = max(longest, (time.monotonic() - begin) / len(done))
-        except Exception as error:  # the disk is full, say: the next row may be smaller
-            table.note(f"{cell.name}: {harness.reason(error)}")
-    table.note(
-        "read of the files: cold, what the disk gave; cached, what calls to read gave, which leave "
-        "mapped files out; with what is read again of the result"
-    )
-    table.note("peak: Python, its libraries and mapped pages of the files are part of it")
+    for files, group in itertools.groupby(rows(options), lambda row: row[:3]):
+        plan = make(*files, folder / "run", options.gib) if budget.left else None
+        for row in group:
+            if not budget.left:
+                table.note(f"{row.name}: skipped, out of time")
+                continue
+            try:
+                figures = measure(row, plan, options.rounds)
+            except subprocess.SubprocessError as error:
+                table.note(f"{row.name}: {harness.reason(error)}")
+                continue
+            found = {name: of.tolist() for name, of in figures.items()}
+            table.row(cells(row, plan, figures), {"seconds_and_mib": found})
+        shutil.rmtree(folder / "run", ignore_errors=True)
+    table.note("peak: Python and its libraries are part of it, the compiler where it was needed")
     table.end()
 
 
 def main() -> None:
-    """Measure in a folder that is removed afterwards."""
-    options = arguments().parse_args()
+    """Measure in a folder that is removed afterwards, or be one of the ranks."""
+    parser = harness.parser(__doc__)
+    harness.add_folder(parser)
+    parser.set_defaults(minutes=120.0)
+    parser.add_argument("--gib", type=float, default=2.0, help="GiB of the files of a row")
+    parser.add_argument("--only", default="", help="regular expression: 'd=8 sum cold ranks=2'")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="ranks of the rows")
+    parser.add_argument("--plan", type=Path, help=argparse.SUPPRESS)  # of a rank
+    parser.add_argument("--cold", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.plan:
+        rank(options.plan, options.cold, options.rounds)
+        return
+    if options.tiny:
+        options.gib, options.rounds, options.ranks = 2**-12, 1, [1, 2]
     with harness.working_folder(options) as folder:
         run(options, folder)
 

@@ -147,7 +147,7 @@ class Bench:
             found["PCIe"] = (transfers.pcie(self.xp, True, False), True)
         made = plans.load(plan)
         sums = [
-            plan_memory.result_bytes(made.problem, shard.stop - shard.start, "sum")
+            plan_memory.result_bytes(made.problem, shard.run, "sum")
             for shard in made.shards.values()
         ]
         written = self.folder / "written"

@@ -12,8 +12,6 @@ import pytest
 from shardwise.errors import InputError
 from shardwise.files import small
 from shardwise.multiply import copy, job, synthetic
-from shardwise.numerics import binned
-from shardwise.numerics.packed import unpack
 from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
 from shardwise.plan.config import Settings
@@ -147,24 +145,17 @@ def rewritten(path: Path, without: str = "", **values: Any) -> None:
 
 
 def products(made: Plan) -> np.ndarray:
-    """What the product files of a plan hold, one after the other; of sums the planes."""
-    files = [np.load(made.results.product(shard_id)) for shard_id in made.shards]
-    if made.settings.keep == "products":
-        return np.concatenate(files)
-    packings = [receipt(made, shard_id).file.planes for shard_id in made.shards]
-    pairs = zip(files, packings, strict=True)
-    return np.stack([unpack(file, packing) if packing else file for file, packing in pairs])
+    """What the product files of a plan hold, one after the other; of sums the nodes."""
+    return np.concatenate([np.load(made.results.product(shard_id)) for shard_id in made.shards])
 
 
 def partials(made: Plan) -> np.ndarray:
-    """The partial sums of a plan under ``reproducible: true``, one a shard, rounded."""
-    return np.stack(
-        [binned.rounded(planes, made.problem.product_dtype) for planes in products(made)]
-    )
+    """The partial sums of a plan, one a shard."""
+    return np.stack([np.load(made.results.product(shard)).sum(axis=0) for shard in made.shards])
 
 
 def results(made: Plan) -> np.ndarray:
-    """The products of a plan, or the partial sums of its shards, rounded."""
+    """The products of a plan, or the partial sums of its shards."""
     return partials(made) if made.settings.keep == "sum" else products(made)
 
 

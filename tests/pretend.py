@@ -23,10 +23,9 @@ from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import padded_header, read_header
 from shardwise.files.paths import Results
 from shardwise.numerics import reference
-from shardwise.numerics.binned import plane_shape
 from shardwise.observe.observation import DeviceOfNode
-from shardwise.plan import memory
 from shardwise.plan import plan as plans
+from shardwise.plan.nodes import count_nodes, cover
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import ledger, receipts
 from shardwise.units import clock
@@ -339,6 +338,8 @@ def _receipt(
         "bytes": len(header) + math.prod(shape) * np.dtype(dtype).itemsize,
         "checksum": f"{row.start:032x}", "row_bytes": pieces[0], "piece_bytes": pieces[1],
     }  # fmt: skip
+    if plan.settings.keep == "sum":
+        facts["nodes"] = list(cover(row.start, row.stop))
     proof = {"method": "freivalds", "vectors": 4, "seed": row.start}
     told = {"contribution": -31.05, "reference": -31.05, "mass": 464.9, "tolerance": 0.0002,
             "host": "all", "seed": reference.SEED}  # fmt: skip
@@ -356,14 +357,10 @@ def _receipt(
 
 def _form(plan: Plan, row: Shard) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of the file of a shard."""
-    problem, settings = plan.problem, plan.settings
-    shape = problem.product_shape
-    if settings.keep == "products":
-        return (row.stop - row.start, *shape), problem.product_dtype
-    if memory.exact_sum(problem, settings.reproducible):
-        words = memory.most_words(problem, row.stop - row.start)
-        return (words, *plane_shape(shape, problem.product_dtype)[1:]), "uint16"
-    return shape, problem.sum_dtype
+    problem, count, dtype = plan.problem, row.stop - row.start, plan.problem.product_dtype
+    if plan.settings.keep == "sum":
+        count, dtype = count_nodes(row.start, row.stop), problem.sum_dtype
+    return (count, *problem.product_shape), dtype
 
 
 def _provenance(

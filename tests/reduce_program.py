@@ -52,7 +52,6 @@ def way(random: np.random.Generator, n: int, ranks: int) -> dict:
         "piece": int(random.choice([16, 64, 256, 2**20])),
         "batch": int(random.choice([1, 100, 1000, 2**23])),
         "slab": int(random.choice([48, 4096, 2**25])),
-        "save": float(random.choice([0.0, 1e9])),
         "seed": int(random.integers(2**31)),
     }
 
@@ -82,10 +81,8 @@ def once(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, byte
     """Reduce a plan with some ranks; the bytes of each result, on rank 0."""
     sub = comm.Split(comm.rank >= chosen["ranks"])
     names = names_for(dtype, chosen["keep"])
-    # Products of numbers of all scales overflow, and int64 has no room for them.
-    names.remove("prod") if "prod" in names and dtype == "int16" else None
     if comm.rank < chosen["ranks"]:
-        jobs.run(sub, plan, names, save_every=chosen["save"])
+        jobs.run(sub, plan, names)
     sub.Free()
     meet(comm)
     results = paths.Results.of_plan(plan)

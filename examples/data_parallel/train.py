@@ -1,22 +1,22 @@
 """Train a softmax regression on handwritten digits, data-parallel over MPI ranks.
 
 It starts its ranks itself: python examples/data_parallel/train.py --ranks 4
+Under a launcher of your own: srun -n 4 python -m mpi4py examples/data_parallel/train.py
 """
 
-from argparse import Namespace
+import logging
+import os
+import shutil
+import sys
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
-from shardwise import cli
-from shardwise.errors import InputError, IntegrityError
-from shardwise.files.commit import commit
-from shardwise.files.npy import StackWriter
-from shardwise.multiply.backend import array_module
-from shardwise.reduce import launch
-from shardwise.reduce.collectives import average, broadcast, shard_indices, total
+from collectives import average, broadcast, odd_ranks, shard_indices
+
+log = logging.getLogger(__name__)
 
 CLASSES = 10
 HELD_OUT = 6
@@ -28,7 +28,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     try:
         from sklearn.datasets import load_digits  # noqa: PLC0415 - an extra, which may be missing
     except ImportError as error:
-        raise InputError(f"{error}; make data-parallel installs it") from error
+        raise SystemExit(f"{error}; make data-parallel installs it") from error
     found = load_digits()
     return found.data / 16, found.target
 
@@ -94,74 +94,75 @@ def train(comm: Any, xp: Any, options: Namespace) -> tuple[list[Any], list[tuple
                 parameters[i] -= options.rate * gradient
             loss += float(batch_loss) * count
         right = (unseen @ parameters[0] + parameters[1]).argmax(axis=1) == unseen_labels
-        accuracy = int(total(comm, right.sum())) / int(held.sum())
-        curve.append((loss / len(seen), accuracy))
+        (accuracy,) = average(comm, [right.sum(dtype="float64")], count=len(right))
+        curve.append((loss / len(seen), float(accuracy)))
         if comm.rank == 0:
-            cli.log.info("epoch %d: loss %.6f, %.1f %% right", epoch, curve[-1][0], 100 * accuracy)
+            log.info("epoch %d: loss %.6f, %.1f %% right", epoch, curve[-1][0], 100 * curve[-1][1])
     return parameters, curve
 
 
-def check_same(comm: Any, array: np.ndarray) -> None:
-    """Compare an array of all ranks, bit by bit.
-
-    Raises
-    ------
-    IntegrityError
-        On every rank, where one has others.
-    """
-    own = np.frombuffer(xxhash.xxh3_128_digest(array), np.uint8)
-    ranks = np.empty((comm.size, own.size), np.uint8)
-    comm.Allgather(own, ranks)
-    if (ranks != ranks[0]).any():
-        raise IntegrityError("the ranks hold different parameters after training")
-
-
 def write(folder: Path, parameters: np.ndarray, curve: list[tuple[float, float]]) -> None:
-    """Commit ``parameters.npy`` and ``loss.tsv``."""
-    with commit(folder / "parameters.npy") as file:
-        StackWriter(file, parameters.shape, parameters.dtype).append(parameters)
+    """Write ``parameters.npy`` and ``loss.tsv``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "parameters.npy", parameters)
     lines = [f"{epoch}\t{loss!r}\t{right!r}\n" for epoch, (loss, right) in enumerate(curve)]
-    with commit(folder / "loss.tsv") as file:
-        file.write("".join(["epoch\tloss\taccuracy\n", *lines]).encode())
+    (folder / "loss.tsv").write_text("".join(["epoch\tloss\taccuracy\n", *lines]))
 
 
-def device(comm: Any, a_node: int, backend: str) -> Any:
-    """The array module; the ranks of a node (so split by MPI) share its GPUs out."""
-    xp = array_module(backend)
-    if xp is not np:
-        local = comm.Split_type(a_node)
-        xp.cuda.Device(local.rank % xp.cuda.runtime.getDeviceCount()).use()
-    return xp
+def device(comm: Any, backend: str) -> Any:
+    """The array module; the ranks of a node share its GPUs out."""
+    if backend == "numpy":
+        return np
+    import cupy  # noqa: PLC0415 - only some machines have it
+    from mpi4py import MPI  # noqa: PLC0415 - as in main
+
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    cupy.cuda.Device(local.rank % cupy.cuda.runtime.getDeviceCount()).use()
+    return cupy
+
+
+def start(ranks: int) -> None:
+    """Begin this command again as so many ranks, in place of this process."""
+    near = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    mpiexec = shutil.which("mpiexec", path=near)
+    if mpiexec is None:
+        raise SystemExit(
+            "train: no mpiexec on PATH; leave --ranks out, and start the ranks by a launcher of "
+            f"your own: srun -n {ranks} python -m mpi4py {sys.argv[0]}"
+        )
+    # mpi4py's runner ends all ranks where one ends with an error.
+    rank = [sys.executable, "-m", "mpi4py", *sys.argv, "--ranks", "0"]
+    os.execv(mpiexec, [mpiexec, "-n", str(ranks), *rank])
 
 
 def main(options: Namespace) -> None:
     """Train, compare the ranks, and write the results."""
     from mpi4py import MPI  # noqa: PLC0415 - only here: whoever imports it is a rank
 
-    comm = launch.get_world(
-        options.ranks, "train", "name a launcher that fits the MPI of mpi4py with --launcher"
-    )
-    xp = device(comm, MPI.COMM_TYPE_SHARED, options.backend)
+    comm = MPI.COMM_WORLD
+    xp = device(comm, options.backend)
     parameters, curve = train(comm, xp, options)
     weights, bias = parameters if xp is np else map(xp.asnumpy, parameters)
     both = np.vstack([weights, bias])
-    check_same(comm, both)
+    if odd := odd_ranks(comm, both):
+        raise RuntimeError(f"after training, ranks {odd} hold other parameters than rank 0")
     if comm.rank == 0:
         write(options.results, both, curve)
-        cli.log.info("%s: loss.tsv and parameters.npy", options.results)
+        log.info("%s: loss.tsv and parameters.npy", options.results)
 
 
 if __name__ == "__main__":
-    arguments = cli.parser(__doc__)
-    cli.add_ranks(arguments)
-    arguments.add_argument(
-        "--backend", choices=["auto", "cupy", "numpy"], default="auto", help="arrays"
-    )
-    arguments.add_argument("--epochs", type=cli.positive, default=20, help="times through all")
-    arguments.add_argument("--batch", type=cli.positive, default=100, help="digits a step")
-    arguments.add_argument("--rate", type=float, default=0.5, help="learning rate")
-    arguments.add_argument("--seed", type=int, default=0, help="of parameters and order")
-    arguments.add_argument(
-        "--results", type=Path, default=Path("results/data_parallel"), help="output folder"
-    )
-    cli.run(main, arguments, mpi=launch.start_ranks)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    arguments = ArgumentParser(description=__doc__, formatter_class=ArgumentDefaultsHelpFormatter)
+    add = arguments.add_argument
+    add("--ranks", type=int, default=0, help="MPI ranks to start; 0: this process is one")
+    add("--backend", choices=["numpy", "cupy"], default="numpy", help="arrays")
+    add("--epochs", type=int, default=20, help="times through all digits")
+    add("--batch", type=int, default=100, help="digits a step")
+    add("--rate", type=float, default=0.5, help="learning rate")
+    add("--seed", type=int, default=0, help="of parameters and order")
+    add("--results", type=Path, default=Path("results/data_parallel"), help="output folder")
+    chosen = arguments.parse_args()
+    if chosen.ranks:
+        start(chosen.ranks)
+    main(chosen)

@@ -13,10 +13,10 @@ from typing import Any
 from shardwise.errors import FAULT, ShardwiseError, say, terminate, verdict
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
+from shardwise.mpi import launch
+from shardwise.mpi.together import abort
 from shardwise.records import locks
 from shardwise.records.logs import FORMAT, log_start
-from shardwise.reduce import launch
-from shardwise.reduce.comm import abort
 from shardwise.units import MIB
 
 log = logging.getLogger("shardwise")
@@ -103,8 +103,8 @@ def add_ranks(
 def add_launcher(arguments: argparse._ActionsContainer) -> None:
     """Add ``--launcher``."""
     words = "what starts the MPI ranks, with its options, such as 'mpiexec -hosts node1,node2'; "
-    words += "auto: srun in a Slurm job, else the mpiexec of the MPI that mpi4py loads"
-    arguments.add_argument("--launcher", default="auto", help=words)
+    words += "mpiexec is that of the MPI that mpi4py loads"
+    arguments.add_argument("--launcher", default="mpiexec", help=words)
 
 
 def positive(text: str) -> int:

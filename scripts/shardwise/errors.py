@@ -35,12 +35,12 @@ class BadMatrix(InputError):  # noqa: N818 - named after what was found
     """A matrix is not finite, or its product cannot be kept: what was found, and the cure.
 
     ``key`` is what is to blame: ``input``, ``right``, or the ``product`` of finite factors;
-    ``first`` and ``count`` are the matrices, by their index in the whole stack.
+    ``matrix`` is its index in the whole stack.
     """
 
-    def __init__(self, what: str, cure: str, key: str, first: int, count: int = 1) -> None:
+    def __init__(self, what: str, cure: str, key: str, matrix: int) -> None:
         super().__init__(f"{what}; {cure}")
-        self.what, self.cure, self.key, self.first, self.count = what, cure, key, first, count
+        self.what, self.cure, self.key, self.matrix = what, cure, key, matrix
 
 
 class IntegrityError(ShardwiseError):

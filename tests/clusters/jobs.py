@@ -36,7 +36,7 @@ class SpreadJobs:
 # Each rank leaves a file, named by its rank, that holds its process number.
 WAITING = """
 import os, sys, time
-from shardwise.reduce import launch
+from shardwise.mpi import launch
 launch.relaunch(3, sys.argv[2])
 from mpi4py import MPI
 open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w").write(str(os.getpid()))
@@ -46,7 +46,7 @@ time.sleep(100)
 
 
 def waiting_ranks(
-    cluster: Cluster, folder: Path, *options: str, launcher: str = "auto"
+    cluster: Cluster, folder: Path, *options: str, launcher: str = "mpiexec"
 ) -> tuple[int, list[int]]:
     """A job whose three ranks only wait: its number, and the processes once all live."""
     program = folder / "waiting.py"

@@ -3,13 +3,11 @@
 import json
 import re
 import shlex
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise.files import pieces
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger
 
@@ -148,28 +146,6 @@ def test_a_launcher_of_another_mpi_is_refused(idle: Slurm, made: Plan, by_srun: 
     assert not made.results.summary.exists()
 
 
-@pytest.mark.nightly  # with two nodes; tests/unit/reduce does the same on one
-@pytest.mark.fault("a reduce killed half-way")
-def test_a_reduce_that_is_killed_half_way_is_continued(idle, tmp_path, monkeypatch):
-    """A rank on the second node is killed; the next job goes on from what all have saved."""
-    monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", 256)
-    left = factories.stack((40, 12, 12))
-    made = factories.computed(factories.plan(tmp_path, left, shards=7, materialize=False))
-    ledger.write(made)
-    program = [sys.executable, "-m", "mpi4py", "-m", "tests.killed_program"]
-    launcher = ["srun", "--mpi=pmi2", "--kill-on-bad-exit"]
-    path = f"PYTHONPATH={shlex.quote(f'{factories.SCRIPTS}:{factories.ROOT}')}"
-    for victim, state in ((2, "FAILED"), (-1, "COMPLETED")):
-        words = [made.results.plan, 256, 300, victim, 7, "sum"]
-        line = shlex.join([*launcher, *program, *map(str, words)])
-        job = idle.submit(f"{path} {line}", "-p", "gpu", "-N2", "-n3")
-        (done,) = idle.wait_for(job)
-        assert done.state == state, idle.printed(job)
-        assert bool(list(made.results.partial.glob("*.part"))) == (victim >= 0)
-        assert made.results.statistic("sum").exists() == (victim < 0)
-    assert np.array_equal(np.load(made.results.statistic("sum")), (left @ left).sum(axis=0))
-
-
 @pytest.mark.parametrize("mpi", ["srun --mpi=pmi2", nightly("mpiexec")])
 def test_the_profile_spreads_the_ranks(night: Night, mpi: str) -> None:
     """Every kind of job is submitted; with either launcher the ranks lie evenly on the nodes.
@@ -193,8 +169,9 @@ def test_the_profile_spreads_the_ranks(night: Night, mpi: str) -> None:
 
 
 def test_the_doctor_inside_a_job_starts_its_ranks_by_srun(idle: Slurm, tmp_path: Path) -> None:
-    """As the reduce would there: one world, on the node of the job."""
-    words = factories.command("doctor", "--time-limit", 60, "--results", tmp_path)
+    """With the launcher of the profile: one world, on the node of the job."""
+    launcher = ["--launcher", "srun --mpi=pmi2 --overlap --mem=0"]
+    words = factories.command("doctor", "--time-limit", 60, "--results", tmp_path, *launcher)
     job = idle.submit(shlex.join(words), "-p", "gpu", "-n2", "--gres=gpu:a100:1")
     idle.wait_for(job)
     printed = idle.printed(job)

@@ -125,9 +125,8 @@ def tried(root: Path, stage: Stage, way: str, every: int) -> dict[str, object]:
         code = struck(folder, stage, fault)
         expected = (0, 128 + signal.SIGTERM) if way == "term" else (-signal.SIGKILL,)
         found = [] if code in expected else [f"it ended with {code}"]
-        if way == "term":  # whoever is asked to end cleans up; partial/ is the next reduce's matter
-            left = [path for path in folder.rglob("*.tmp") if path.parent.name != "partial"]
-            found += [f"{path.name} is left at once" for path in left]
+        if way == "term":  # whoever is asked to end cleans up
+            found += [f"{path.name} is left at once" for path in folder.rglob("*.tmp")]
         found += visible_faults(folder, before, after)
         if forked(folder, lambda: stage.run(folder)) != 0:
             found.append("the next run failed")

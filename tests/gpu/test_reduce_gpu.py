@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from shardwise.errors import InputError
-from shardwise.reduce import launch
+from shardwise.mpi import launch
 
 from tests.factories import ROOT, SCRIPTS
 from tests.gpu.conftest import needs_gpu

@@ -185,7 +185,9 @@ CASES: dict[str, list[Case]] = {
         Case("`A @ B` without `right`", {"product": "A @ B"}),
         Case("`right` without `A @ B`", {"right": "b.npy"}),
         Case("`dispatch` is unknown", {"dispatch": "slurm"}),
-        Case("`reduce.statistics` is unknown", {"reduce": {"statistics": ["median"]}}),
+        Case("`reduce.statistics` is unknown", {"reduce": {"statistics": ["medium"]}}),
+        Case("it is a line of NumPy", {"reduce": {"statistics": ["median"]}}),
+        Case("`reproducible`, of an earlier version", {"reproducible": False}),
         Case("`reduce.statistics` names one twice", {"reduce": {"statistics": ["sum", "sum"]}}),
         Case("`std` under `keep: sum`", {"keep": "sum", "reduce": {"statistics": ["std"]}}),
         Case(
@@ -272,7 +274,6 @@ CASES: dict[str, list[Case]] = {
         own("it returns nothing", "def f(xp, block):\n    block @ block\n"),
         own("it loses a dimension", "def f(xp, block):\n    return block[0]\n"),
         own("it writes to its block", "def f(xp, block):\n    block += 1\n    return block\n"),
-        Case("`reproducible: false`", {"product": "mine.py:f", "reproducible": False}),
     ],
     "The results folder: `results: results/default`": [
         Case("a name with braces", {"results": "run{1}"}),

@@ -26,7 +26,6 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-import xxhash
 from shardwise.dispatch.array import journal
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
@@ -39,7 +38,6 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts
-from shardwise.reduce import checkpoint
 from shardwise.workflow import earlier_runs
 
 from tests import factories, pretend
@@ -423,52 +421,6 @@ class Cache(Reader):
         assert found.sources == self.whole.sources
 
 
-class Record(Reader):
-    """A record of an unfinished reduce; one that is damaged is removed, never used.
-
-    Every second case has the checksum of what it holds.
-    """
-
-    refuses = ()
-
-    def prepare(self) -> None:
-        (self.folder / "partial").mkdir()
-        self.partial = checkpoint.CheckpointFolder(self.folder / "partial", "d1")
-        self.file = self.folder / "partial" / "a.part"
-        values = [np.arange(4), np.ones((2, 3), "f4"), np.zeros((0, 2), bool)]
-        self.partial.save("a", checkpoint.Checkpoint([(0, 4), (6, 7)], 3), values)
-        self.seeds = [self.file.read_bytes()]
-        self.partial.save("a", checkpoint.Checkpoint(finished=[0, 2]), values[:1])
-        self.seeds.append(self.file.read_bytes())
-        self.partial.save("b", checkpoint.Checkpoint([(1, 2)], 9), [])
-        self.other = self.folder / "partial" / "b.part"
-        self.whole = self.other.read_bytes()
-        self.writes = (self.folder / "partial",)
-
-    def place(self, raw: bytes) -> None:
-        head, mark, body = raw.partition(b"}\n")
-        _, _, elements = body.partition(b"\n")
-        if len(raw) % 2:
-            with suppress(ValueError, RecursionError, TypeError):
-                digest = xxhash.xxh3_128_hexdigest(elements)
-                facts = {**json.loads(head + mark), "checksum": digest}
-                raw = json.dumps(facts).encode() + b"\n" + body
-        self.other.write_bytes(self.whole)  # a good one beside it
-        super().place(raw)
-
-    def read(self) -> Any:
-        found = self.partial.records()
-        return [(record, record.arrays()) for record in found]
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert any(record.path.name == "b.part" for record, _ in found) or len(found) == 1
-        for record, values in found:
-            assert all(0 <= low < high for low, high in record.runs)
-            assert all(type(stripe) is int and stripe >= 0 for stripe in record.finished)
-            assert type(record.stripe) is int
-            assert sum(value.nbytes for value in values) <= len(raw)
-
-
 class Config(Reader):
     """A config file in YAML, with a second one over it."""
 
@@ -746,7 +698,7 @@ class Zarr2(Zarr):
 READERS = {
     kind.__name__.lower(): kind
     for kind in (
-        Header, Receipt, Table, Forged, Ledger, Sheet, Cache, Record, Config,
+        Header, Receipt, Table, Forged, Ledger, Sheet, Cache, Config,
         Arrays, Runs, Seen, Live, Summed, Logged, Hdf5, Safetensors, Zarr, Zarr2,
     )
 }  # fmt: skip

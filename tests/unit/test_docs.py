@@ -1,18 +1,14 @@
 """Documents that a test holds to the code."""
 
 import re
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from shardwise.files.checksum import PieceChecksum
-from shardwise.numerics.binned import plane_shape
-from shardwise.plan import config, memory
+from shardwise.plan import config
 from shardwise.plan.plan import SETTINGS_THAT_MATTER
-from shardwise.plan.problem import Problem
-from shardwise.reduce import collectives
 
 from tests import factories
 from tests.unit.observe.test_audit import finished
@@ -128,33 +124,6 @@ def test_the_page_of_sums_reads_a_sum(tmp_path: Path, monkeypatch: pytest.Monkey
     exec(code("sums.md"), found)
     exact = np.einsum("nij,njk->ik", *[stack.astype("f8")] * 2)
     np.testing.assert_allclose(found["total"], exact, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "dtype", ["float16", "float32", "float64", "complex64", "complex128", "int64"]
-)
-def test_the_page_of_sums_knows_shapes_and_bytes(dtype: str) -> None:
-    """Its table of planes is true of each element type of products."""
-    (row,) = [
-        line
-        for line in page("sums.md").split("**The file**")[1].splitlines()
-        if re.match(rf"\|[^|]*\b{dtype}\b[^|]*\| `\(", line)
-    ]
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    shape = plane_shape((111, 222), dtype)
-    text = str(shape).replace("111", "m").replace("222", "p")
-    assert cells[1].startswith(f"`{text}`")
-    one = Problem(1, (1, 1), "A @ A", dtype)
-    assert int(cells[-1]) == memory.partial_bytes(one, 2**15 - 1)
-    assert int(cells[-1]) < memory.partial_bytes(one, 2**16)
-
-
-def test_the_example_of_collectives_runs(capsys: pytest.CaptureFixture) -> None:
-    """It finds the mean of 0 to 999 in both ways."""
-    example = (collectives.__doc__ or "").split("FILE``::\n")[1]
-    exec(textwrap.dedent(example), {})
-    printed = [float(word) for word in capsys.readouterr().out.split()]
-    np.testing.assert_allclose(printed, [499.5, 499.5], rtol=1e-14)
 
 
 @pytest.mark.parametrize(

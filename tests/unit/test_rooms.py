@@ -22,6 +22,7 @@ FLOORS = (
     ("numerics",),
     ("records",),
     ("devices",),
+    ("mpi",),
     ("multiply", "reduce"),
     ("dispatch",),
     ("observe",),
@@ -33,7 +34,7 @@ FLOORS = (
 
 TOP_FILES, ROOM_FILES, SCRIPT_LINES = 5, 16, 60
 IMPORTERS = {
-    "cupy": ("multiply/",), "mpi4py": ("reduce/", "dispatch/mpi.py"),
+    "cupy": ("multiply/",), "mpi4py": ("mpi/", "reduce/job.py", "dispatch/mpi.py"),
     "h5py": ("files/formats/",), "zarr": ("files/formats/",), "safetensors": ("files/formats/",),
 }  # fmt: skip
 """Who may import what only some machines have."""

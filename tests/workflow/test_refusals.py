@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,43 +69,6 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
         done = workspace.run(timeout=60)
         refused(done, words)
         assert not done.jobs
-
-
-def test_ranks_beyond_the_work_are_refused_in_a_dry_run(workspace: Workspace) -> None:
-    """Whatever would start them; the figures are of the sum."""
-    workspace.configure(**SMALL, reduce={"ranks": 1_000_000})
-    refused(
-        workspace.run("--dry-run", profile="slurm"),
-        "reduce.ranks: 1000000 ranks are more than can be of use (4 products to sum, in 2 pieces); "
-        "ask for 64 or fewer",
-    )
-    assert not workspace.file("").exists()
-
-
-def test_ranks_beyond_the_machine_are_refused_before_any_job(tmp_path: Path) -> None:
-    """Where they would run here; one core takes some ranks, but not each number."""
-    workspace = Workspace.create(tmp_path / "w", before=("taskset", "--cpu-list", "0"))
-    workspace.configure(**SMALL, reduce={"ranks": 17})
-    assert workspace.run("--dry-run").code == 0
-    done = workspace.run()
-    refused(
-        done, "reduce.ranks: 17 ranks are more than can be of use (this process may use 1 core)"
-    )
-    assert not workspace.file("plan.tsv").exists()
-
-
-def test_tasks_of_the_profile_beyond_the_shards_are_refused(workspace: Workspace) -> None:
-    """Under `dispatch: mpi`, where the profile says how many ranks compute."""
-    profile = workspace.root / "profiles" / "local" / "config.yaml"
-    before = profile.read_text()
-    profile.write_text(before.replace("    tasks: 0 #", "    tasks: 1000000 #"))
-    assert profile.read_text() != before
-    workspace.configure(**SMALL, dispatch="mpi")
-    refused(
-        workspace.run("--dry-run"),
-        "tasks of the rule mpi, in the profile: 1000000 ranks are more than can be of use (the "
-        "plan has 2 shards)",
-    )
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,8 @@ HARMS: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
     "copy swapped": [("shards/00001.npy", swapped)],
     "input flipped": [("input.npy", flipped)],
     "unfit ledger, no summary": [("ledger.tsv", flipped), ("summary.json", gone)],
-    "product, ledger, partial": [
-        ("products/00000.npy", flipped), ("ledger.tsv", flipped), ("partial", junk),
+    "product, ledger, logs": [
+        ("products/00000.npy", flipped), ("ledger.tsv", flipped),
         ("logs", junk),
     ],
     "many": [

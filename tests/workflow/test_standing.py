@@ -192,14 +192,14 @@ def test_a_quiet_run_says_that_the_folder_is_locked(workspace: Workspace) -> Non
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     """`results: .` where a file of our names lies: nothing is removed, overwritten or made."""
     workspace = Workspace.create(tmp_path / "w")
-    path = workspace.root / "partial" / "stack.npy"
+    path = workspace.root / "products" / "stack.npy"
     path.parent.mkdir()
     np.save(path, STACK)
     before = path.read_bytes()
-    workspace.configure(**X | {"results": ".", "input": "partial/stack.npy"})
+    workspace.configure(**X | {"results": ".", "input": "products/stack.npy"})
     done = workspace.run()
     assert done.code == 2, done.output
-    assert "partial" in done.output
+    assert "products" in done.output
     assert path.read_bytes() == before
     assert by_hand(workspace, "plan", "--configfile", "mine.yaml").returncode == 2
     assert not (workspace.root / "plan.tsv").exists()

@@ -71,7 +71,7 @@ if run.dispatch == "mpi":
             "../envs/shardwise.yaml"
         resources:
             # The launcher and the number of ranks; the profile may name others.
-            mpi="auto",
+            mpi="mpiexec",
             tasks=2,
             mem_mb=run.mib("mpi"),
             runtime=run.minutes("mpi"),

@@ -44,7 +44,7 @@ rule reduce:
         "../envs/shardwise.yaml"
     resources:
         # The launcher; the profile may name another. Slurm's plugin refuses MPI jobs of one task.
-        mpi="auto",
+        mpi="mpiexec",
         tasks=max(2, run.reduce["ranks"]),
         mem_mb=run.mib("reduce"),
         runtime=run.minutes("reduce"),

@@ -25,12 +25,10 @@ from shardwise.dispatch.run_time import RunTime, of_this_job
 from shardwise.dispatch.seats import Seat, View, seated, shown
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import ShardwiseError, TryAgain, of_code
-from shardwise.plan import plan as plans
+from shardwise.mpi import launch
+from shardwise.mpi.together import abort
 from shardwise.plan.plan import Plan
 from shardwise.records.missing import describe, list_missing
-from shardwise.reduce import launch, rank_limits
-from shardwise.reduce.comm import abort
-from shardwise.units import count
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +41,7 @@ _SHARE = 0.05
 
 
 def ranks(options: Namespace) -> Any:
-    """The MPI of a rank, for `cli.run`; in a process that is none yet, start the ranks instead.
-
-    Raises InputError if far more ranks are asked for than there are shards, or places to run.
-    """
-    if (options.ranks or 0) > rank_limits.ALWAYS and not launch.is_rank():
-        shards = len(plans.load(options.plan).shards)
-        work = rank_limits.limit_by_work(shards, f"the plan has {count(shards, 'shard')}")
-        rank_limits.refuse_more(
-            options.ranks, "--ranks", work, rank_limits.limit_by_machine(options.launcher)
-        )
+    """The MPI of a rank, for `cli.run`; in a process that is none yet, start the ranks instead."""
 
     def fitting() -> int:
         return 1 if options.workers == "node" else choose.workers("auto")

@@ -6,9 +6,9 @@ from typing import Any
 from shardwise.dispatch.events import Limits
 from shardwise.dispatch.tally import DEFAULT_RETRIES
 from shardwise.errors import InputError
+from shardwise.mpi import launch
 from shardwise.plan import plan as plans
 from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
-from shardwise.reduce import launch
 
 WAYS = ("pool", "array", "mpi")
 

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from shardwise.doctor import findings as base
 from shardwise.doctor.findings import Deadline, Finding, Reply, fault, ok
 from shardwise.errors import ShardwiseError
-from shardwise.reduce import launch
+from shardwise.mpi import launch
 
 RANKS = 2
 _NAME_YOURS = "name your site's launcher with --launcher, and in the line 'mpi' of the profile"
 
 
-def findings(deadline: Deadline, launcher: str = "auto") -> Iterator[Finding]:
+def findings(deadline: Deadline, launcher: str = "mpiexec") -> Iterator[Finding]:
     """The launcher, and a real hello of two ranks."""
     try:
         words = launch.build_command(RANKS, launcher)
@@ -41,7 +41,7 @@ def _hello(answer: Reply, launcher: str, deadline: Deadline) -> Finding:
         text = f"{RANKS} ranks did not end within {deadline.limit:.0f} s ({len(said)} said hello)"
         return fault("hello", text, _NAME_YOURS, code=75, ranks=said)
     if answer.code or not said:
-        return fault("hello", f"no rank could say hello: {answer.reason}", _cure(), ranks=said)
+        return fault("hello", f"no rank could say hello: {answer.reason}", _NAME_YOURS, ranks=said)
     mpi, hosts = said[0]["mpi"], sorted({rank["host"] for rank in said})
     if sorted(worlds) != [RANKS] * RANKS or any(rank["sum"] != RANKS for rank in said):
         text = (
@@ -53,15 +53,6 @@ def _hello(answer: Reply, launcher: str, deadline: Deadline) -> Finding:
         return fault("hello", text, cure, ranks=said)
     text = f"{RANKS} ranks in one world on {', '.join(hosts)}: {mpi}"
     return ok("hello", text, ranks=said)
-
-
-def _cure() -> str:
-    """Where mpi4py loads no MPI at all, that is the reason; else the launcher may be."""
-    try:
-        launch.find_vendor()
-    except ShardwiseError as error:
-        return str(error)
-    return _NAME_YOURS
 
 
 def say_hello(ranks: int, launcher: str) -> None:

@@ -240,7 +240,7 @@ def _read_fortran(
 
 
 class StackWriter(AbstractContextManager["StackWriter"]):
-    """Writes a ``.npy`` file of a shape known in advance, at most; hashes the elements on the way.
+    """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
 
     The elements begin at byte :data:`DATA_OFFSET`, so that they can be read and written around the
     page cache. The whole file is given its place on the disk at once: TryAgain if it has none.
@@ -268,22 +268,16 @@ class StackWriter(AbstractContextManager["StackWriter"]):
         self._lock = threading.Lock()
         whole = DATA_OFFSET + math.prod(shape) * item
         direct.allocate(file.fileno(), whole, Path(file.name).parent)
-        self.resize(shape)
+        self.shape, self.nbytes = shape, math.prod(shape) * item
+        self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
+        self._file.write(padded_header(shape, self._dtype))
+        self._file.flush()
 
     def __exit__(self, *error: object) -> None:
         """End the threads that write."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-    def resize(self, shape: tuple[int, ...]) -> None:
-        """Make the file shorter, before anything is written: of fewer arrays, as it turns out."""
-        self.shape, self.nbytes = shape, math.prod(shape) * self._dtype.itemsize
-        self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
-        self._file.truncate(DATA_OFFSET + self.nbytes)
-        self._file.seek(0)
-        self._file.write(padded_header(shape, self._dtype))
-        self._file.flush()
 
     def append(self, block: np.ndarray) -> None:
         """Append matrices, of any shape that continues the file."""

@@ -86,7 +86,6 @@ class Results:
     quarantine = _Name("quarantine.tsv")  # one row per device that failed
     shards = _Name("shards")  # the shards' matrices, where they are materialized
     products = _Name("products")  # their products, with the receipts
-    partial = _Name("partial")  # work of a reduce that has not finished
     stale = _Name("stale")  # what lay in the way of a run's files
     live = _Name("logs/live")  # what tasks at work say of themselves, one file each
     command = _Name("logs/command.txt")  # the command line that continues the last run
@@ -115,7 +114,7 @@ class Results:
         files = (self.plan, self.plan_facts, self.sources, self.synthetic, self.synthetic_receipt,
                  self.ledger, self.summary, self.report, self.metrics, self.crate, self.runs,
                  self.quarantine, self.arrays, *map(self.statistic, STATISTICS))  # fmt: skip
-        tops = (self.shards, self.products, self.running.parent, self.partial, self.stale)
+        tops = (self.shards, self.products, self.running.parent, self.stale)
         return [path.name for path in (*files, *tops)]
 
     def array_folder(self, run: str) -> Path:
@@ -152,4 +151,4 @@ class Results:
 
 
 # What can be computed over all products, element by element (see statistics.py).
-STATISTICS = ("sum", "mean", "std", "min", "max", "prod", "argmin", "argmax", "all", "any")
+STATISTICS = ("sum", "mean", "std", "min", "max")

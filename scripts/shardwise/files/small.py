@@ -134,7 +134,7 @@ def refuse_links(results: Results) -> None:
     """
     logs = results.running.parent
     tops = [results.shards, results.products]
-    paths = [results.partial, logs]
+    paths = [logs]
     with suppress(OSError):  # not there yet
         tops += logs.iterdir()
     paths += [entry for top in tops for entry in (top, *folders(top))]

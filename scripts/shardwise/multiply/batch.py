@@ -27,6 +27,8 @@ from shardwise.units import human_bytes
 class Batches:
     """The memory of batches of so many `matrices` each, for shards of up to `count` matrices.
 
+    That of the sum is for the shard ``run``; others may take some more, or less.
+
     Shards that follow each other share it: the first batches of one are under way while the last
     ones of the shard before are still being written.
 
@@ -44,35 +46,35 @@ class Batches:
         Where the device multiplies in a lower precision than was asked for (canary.py).
     """
 
-    def __init__(self, lane: Lane, plan: Plan, count: int) -> None:
+    def __init__(self, lane: Lane, plan: Plan, run: range) -> None:
         self._lane, self._plan, self._problem = lane, plan, plan.problem
         self._strict = plan.settings.nonfinite == "error"
-        self.count, self.under_way = count, deque[tuple[Mark, Future[None]]]()
+        self.count, self.under_way = len(run), deque[tuple[Mark, Future[None]]]()
         self.operation = operations.choose(lane, plan)
-        self.sink = sinks.choose(lane.xp, plan, count)
+        self.sink = sinks.choose(lane.xp, plan)
         self._right: Any = None
         self._number = 0  # of the batch that is filled next
-        self._allocate(count)
+        self._allocate(run)
 
-    def _allocate(self, count: int) -> None:
+    def _allocate(self, run: range) -> None:
         """Take the memory of the batches: as large as is planned, or smaller while it is short."""
         cuda = self._lane.xp is not np
-        for batches, matrices in memory.ladder(self._problem, count, cuda):
+        for batches, matrices in memory.ladder(self._problem, len(run), cuda):
             try:
-                self._take(batches, matrices)
+                self._take(batches, matrices, run)
             except self._lane.memory_errors:
                 self._lefts = self._rights = self._outs = []
                 self.sink.release()
                 self._lane.release()
             else:
                 return
-        needed = human_bytes(_least_bytes(self._plan, cuda))
+        needed = human_bytes(_least_bytes(self._plan, run, cuda))
         raise TryAgain(
             f"a batch of {matrices} needs {needed}, but {self._lane.free()}; ask for a larger "
             "device, or wait until this one is free"
         )
 
-    def _take(self, batches: int, matrices: int) -> None:
+    def _take(self, batches: int, matrices: int, run: range) -> None:
         problem, zeros = self._problem, self._lane.zeros
         self.matrices = matrices
         self._lefts = [zeros((matrices, *problem.left), problem.dtype) for _ in range(batches)]
@@ -80,11 +82,11 @@ class Batches:
         if problem.right and not problem.shared_right:
             self._rights = [zeros((matrices, *problem.right), problem.dtype) for _ in self._lefts]
         # Products that are still being written need a buffer of each batch under way.
-        outs = (1 if self.sink.at_once else batches) if self.operation.needs_output else 0
+        outs = 1 if self.sink.at_once else batches
         shape = (matrices, *problem.product_shape)
         self._outs = [zeros(shape, problem.product_dtype) for _ in range(outs)]
         with self._lane.work():
-            self.sink.allocate()
+            self.sink.allocate(run)
             self.operation.allocate(matrices)
         if not problem.shared_right:  # else `share` does
             self._try_arithmetic()
@@ -122,10 +124,10 @@ class Batches:
     def work(self, first: int, count: int) -> tuple[BatchReport, Any]:
         """Multiply the batch that was filled on the work track; its report, and bytes to write."""
         report = BatchReport(first, count)
-        out = self._outs[self._number % len(self._outs)] if self._outs else None
+        out = self._outs[self._number % len(self._outs)]
         products = self.operation.run(report, *self._factors(self._number), out)
         self._number += 1
-        return report, self.sink.take(products)
+        return report, self.sink.take(products, first)
 
 
 class ShardChecks:
@@ -168,7 +170,7 @@ class ShardChecks:
             if real and report.product is None and not np.isfinite(report.ratio[i]):
                 raise self.operation.overflow(report, i)
             raise WrongProduct(
-                f"{self.operation.name(report, i)} is wrong: Freivalds' check is off by "
+                f"the product of matrix {report.first + i} is wrong: Freivalds' check is off by "
                 f"{float(report.ratio[i]):.3g} times its tolerance; suspect the device and try "
                 "another"
             )
@@ -187,9 +189,7 @@ class ShardChecks:
                 if name == "product":
                     raise self.operation.overflow(report, i)
                 raise self.operation.refusal(name, report, i)
-            # The sum of a whole batch has one ratio, of which one bad matrix proves nothing.
-            each = report.ratio is not None and len(is_finite) == len(report.ratio)
-            finite = finite & (is_finite if each else is_finite.all())
+            finite = finite & is_finite
         return finite
 
     def witness(self) -> ShardWitness | str:
@@ -213,19 +213,20 @@ class ShardChecks:
 
 
 def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
-    """Refuse matrices of which not one fits `total` bytes; None if nobody knows how many.
+    """Refuse shards of which not one call fits `total` bytes; None if nobody knows how many.
 
     Raises
     ------
     InputError
         With what is needed, and what there is.
     """
-    problem, needed = plan.problem, _least_bytes(plan, cuda)
+    largest = max(plan.shards.values(), key=lambda shard: (shard.device_memory, shard.memory))
+    problem, needed = plan.problem, _least_bytes(plan, largest.run, cuda)
     if total is None or needed <= total:
         return
     parts = {"A": problem.matrix_bytes, "B": problem.right_bytes, "product": problem.product_bytes}
     words = ", ".join(f"{name} {human_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
-    sums = ", or set keep: products" if plan.settings.keep == "sum" else ""
+    sums = ", more shards, or keep: products" if plan.settings.keep == "sum" else ""
     other = ", or backend: numpy on a machine with more memory" if cuda else ""
     raise InputError(
         f"input: {problem.product} of {problem.left} {problem.dtype} needs {human_bytes(needed)} "
@@ -235,7 +236,6 @@ def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
     )
 
 
-def _least_bytes(plan: Plan, cuda: bool) -> int:
+def _least_bytes(plan: Plan, run: range, cuda: bool) -> int:
     settings = plan.settings
-    exact = memory.exact_sum(plan.problem, settings.reproducible)
-    return memory.least_bytes(plan.problem, settings.keep, cuda, exact, settings.precision)
+    return memory.least_bytes(plan.problem, run, settings.keep, cuda, settings.precision)

@@ -7,7 +7,6 @@ from shardwise.errors import WrongInput
 from shardwise.multiply.batch import ShardChecks
 from shardwise.multiply.blame import SUSPECT
 from shardwise.multiply.copy import how_to_repair
-from shardwise.multiply.operation import adds_in_gemm
 from shardwise.multiply.reading import Reading
 from shardwise.numerics import end_to_end
 from shardwise.plan.plan import Plan, Shard
@@ -36,8 +35,7 @@ def compare(plan: Plan, shard: Shard, reading: Reading, checks: ShardChecks) -> 
 
 def _with_copy(plan: Plan, shard: Shard, total: ShardWitness, copied: Any, rows: int) -> str:
     """Compare the number of all matrices; for how many matrices that is."""
-    in_turn = shard.stop - shard.start if adds_in_gemm(plan) else 0
-    if end_to_end.differ(plan.problem, total.reference, copied, total.mass, rows, in_turn):
+    if end_to_end.differ(plan.problem, total.reference, copied, total.mass, rows):
         raise WrongInput(
             f"shard {shard.shard}: the matrices that the device has multiplied are not those that "
             f"were copied; nothing was written. {SUSPECT}. If this comes again on another device, "

@@ -20,6 +20,7 @@ from shardwise.multiply.reading import Reading
 from shardwise.multiply.session import Session
 from shardwise.multiply.stream import Stream
 from shardwise.plan import memory as plan_memory
+from shardwise.plan.nodes import cover
 from shardwise.plan.plan import Plan
 from shardwise.records import receipts
 from shardwise.records.timeline import Stopwatch
@@ -153,7 +154,7 @@ class ShardJob:
         if self._plan.problem.shared_right:
             self._reading.share_right(batches)
         session, sink, left = self._session, batches.sink, 2
-        shape = sink.shape(self.shard.stop - self.shard.start)
+        shape = sink.shape(self.shard.run)
         slabs = session.slabs_to_write(self.shard)
         try:
             with (
@@ -185,9 +186,12 @@ class ShardJob:
             }
 
     def _file_facts(self, batches: Batches, writer: StackWriter, checksum: str) -> Any:
+        shard, nodes = self.shard, None
+        if self._plan.settings.keep == "sum":
+            nodes = tuple(cover(shard.start, shard.stop))
         return receipts.describe_file(
-            self._plan.results.product(self.shard.shard), writer.shape, batches.sink.dtype,
-            checksum, writer.row_bytes, writer.piece_bytes, batches.sink.packing,
+            self._plan.results.product(shard.shard), writer.shape, batches.sink.dtype,
+            checksum, writer.row_bytes, writer.piece_bytes, nodes,
         )  # fmt: skip
 
     def _write_receipt(self, attempt: int, facts: dict[str, Any], identity: os.stat_result) -> None:

@@ -33,8 +33,7 @@ class BatchReport:
     left: Any = None
     right: Any = None
     product: Any = None
-    # How far products are from those of their factors, in units of the tolerance. One number where
-    # the products were added up before.
+    # How far products are from those of their factors, in units of the tolerance.
     ratio: Any = None
     forms: Any = None  # what `reference.ShardForms` adds up; a row for each ratio
 
@@ -51,7 +50,6 @@ class Operation:
     proof: dict[str, Any] | None = None  # as the receipt has it
     bound = (0.0, 0.0)  # of the proof, as `freivalds.Checker` has it
     flop = 0  # floating-point operations per product; 0 where nobody counts them
-    needs_output = True  # whether it writes products to a buffer of the batch
 
     def __init__(self, lane: Lane, plan: Plan) -> None:
         self._lane, self._problem = lane, plan.problem
@@ -66,10 +64,6 @@ class Operation:
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
         """Compute the products of a batch, on the work track; where they are, ``(n, m, p)``."""
         raise NotImplementedError
-
-    def name(self, report: BatchReport, i: int) -> str:
-        """What a number of a report belongs to, in words."""
-        return f"the product of matrix {report.first + i}"
 
     def refusal(self, factor: str, report: BatchReport, i: int) -> BadMatrix:
         """The error for a matrix that is not finite, where it is a factor."""
@@ -113,8 +107,6 @@ class UserFunction(Operation):
 class Multiplication(Operation):
     """Each product by the kernel, and proven by itself."""
 
-    _together = False
-
     def __init__(self, lane: Lane, plan: Plan) -> None:
         super().__init__(lane, plan)
         self._seed = int.from_bytes(os.urandom(6))
@@ -129,7 +121,6 @@ class Multiplication(Operation):
         spec = CheckSpec(
             problem.product, problem.left, problem.right, problem.dtype,
             self.compute, self._seed, memory.proof_matrices(problem, matrices),
-            matrices if self._together else 0,
         )  # fmt: skip
         self._checker = freivalds.Checker(self._lane.xp, spec)
         self.bound = self._checker.bound
@@ -139,7 +130,7 @@ class Multiplication(Operation):
         if not self.proof or self._lane.xp is np or "int" in self._problem.dtype:
             return
         with self._lane.work():
-            canary.check(*self.trial(left, right, outs), self.compute, self._together)
+            canary.check(*self.trial(left, right, outs), self.compute)
 
     def trial(self, left: Any, right: Any, outs: list[Any]) -> tuple[Callable[[], Any], list[Any]]:
         """One call of the kernel on memory of the batches, and the factors that it takes."""
@@ -175,54 +166,17 @@ class Multiplication(Operation):
             report.right = self._checker.largest(other)
 
     def overflow(self, report: BatchReport, i: int) -> BadMatrix:
-        dtype, first, count = self._problem.dtype, report.first + i, 1
-        if self._together:
-            dtype = dtype if self.compute == "float64" else "float32"
-            first, count = report.first, report.count
-        what = f"{self.name(report, i)} overflows {dtype}, although its factors are finite"
+        matrix, dtype = report.first + i, self._problem.dtype
+        what = f"the product of matrix {matrix} overflows {dtype}, although its factors are finite"
         cure = "save the input as float64 (or scale it), or set nonfinite: allow"
-        return BadMatrix(what, cure, "product", first, count)
-
-
-class SumInGemm(Multiplication):
-    """The sum of the products of a batch, formed inside one matrix product and proven as one."""
-
-    _together = True
-    needs_output = False
-
-    def trial(self, left: Any, right: Any, outs: list[Any]) -> tuple[Callable[[], Any], list[Any]]:
-        factors = [x for x in (left, right) if x is not None]
-        return lambda: self._kernel.accumulate(left, right), factors
-
-    def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
-        block, other = left[: report.count], _part(right, report.count)
-        total = self._kernel.accumulate(block, other)
-        self._measure(report, block, other)
-        report.product = _largest(self._lane.xp, total)
-        if self.proof:
-            report.ratio = self._checker.check(block, other, total)
-            report.forms = self._checker.forms
-        return total
-
-    def name(self, report: BatchReport, i: int) -> str:
-        return f"the sum of the products {report.first} to {report.first + report.count - 1}"
-
-
-def adds_in_gemm(plan: Plan) -> bool:
-    """Whether the products of a batch are added up inside the matrix product."""
-    problem, settings = plan.problem, plan.settings
-    # tf32x3 adds products in double precision: one product of all would be cut into many chunks.
-    if settings.keep != "sum" or memory.split_shapes(problem, settings.precision):
-        return False
-    exact = memory.exact_sum(problem, settings.reproducible)
-    return not exact and memory.sums_in_gemm(problem)
+        return BadMatrix(what, cure, "product", matrix)
 
 
 def choose(lane: Lane, plan: Plan) -> Operation:
     """The operation that a plan asks for."""
     if plan.problem.result:
         return UserFunction(lane, plan)
-    return (SumInGemm if adds_in_gemm(plan) else Multiplication)(lane, plan)
+    return Multiplication(lane, plan)
 
 
 def _part(right: Any, count: int) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwise.files.checksum import PieceChecksum, raw_bytes
+from shardwise.files.checksum import PieceChecksum
 from shardwise.files.direct import PAGE, ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.multiply.lanes import Lane, Mark
@@ -204,11 +204,6 @@ class Drain:
         if self._slab is not None:
             self._slabs.put(self._slab)
             self._slab = None
-
-    def write_whole(self, array: Any) -> None:
-        """Write all of the file, whose shape is known only now."""
-        self._writer.resize(array.shape)
-        self.write(raw_bytes(array))
 
     def write(self, source: Any) -> None:
         """Write the next bytes of the file; they may be overwritten when this returns."""

@@ -12,7 +12,6 @@ from shardwise.files.direct import ExtentReader
 from shardwise.multiply.batch import Batches
 from shardwise.multiply.copy import Copy, how_to_repair, reference_of
 from shardwise.multiply.lanes import Lane
-from shardwise.multiply.operation import adds_in_gemm
 from shardwise.multiply.pipeline import Feed
 from shardwise.numerics import reference as references
 from shardwise.plan import memory
@@ -53,8 +52,7 @@ class Reading:
         self.reference: references.Reference | None = None
         with ExitStack() as stack:
             self._files = stack.enter_context(ExtentReader(opened=self.inputs.compare))
-            # Sums that are added up in the GEMM have no numbers of single matrices.
-            if (copy is None or copy.reference is None) and not adds_in_gemm(plan):
+            if copy is None or copy.reference is None:
                 every = references.sample_every(shard.stop - shard.start)
                 self.reference = reference_of(plan, shard, every)
             self._feeds: list[Feed] = []

@@ -109,10 +109,9 @@ class Session:
 
     def batches(self, shard: Shard) -> Batches:
         """The memory of batches, which shards that follow each other share."""
-        count = shard.stop - shard.start
-        if self._batches is None or self._batches.count < count:
+        if self._batches is None or self._batches.count < len(shard.run):
             self._batches = None  # first of all: there may be no room for both
-            self._batches = Batches(self.lane, self.plan, count)
+            self._batches = Batches(self.lane, self.plan, shard.run)
         return self._batches
 
     def forget_batches(self) -> None:
@@ -122,7 +121,7 @@ class Session:
     def slabs_within(self, shard: Shard) -> tuple[int, int]:
         """Slabs to read into, for each factor, and to write from, for a shard."""
         return plan_memory.slabs_within(
-            self.plan.problem, shard.stop - shard.start, self.plan.settings.keep, self.cuda,
+            self.plan.problem, shard.run, self.plan.settings.keep, self.cuda,
             self.memory or shard.memory,
         )  # fmt: skip
 

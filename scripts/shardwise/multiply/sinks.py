@@ -5,9 +5,8 @@ from typing import Any
 
 from shardwise.files.checksum import raw_bytes
 from shardwise.multiply.lanes import Lane
-from shardwise.numerics.binned import BinnedSum, plane_shape
-from shardwise.numerics.packed import Packing
-from shardwise.plan import memory
+from shardwise.numerics.tree import TreeSum, refuse_overflow
+from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
 
@@ -16,37 +15,35 @@ class Sink:
     """Takes the products of one batch after another; the base of the classes below."""
 
     dtype: str  # of the elements of the file
-    packing: Packing | None = None  # of the planes of a sum, once they are known
     at_once = True  # whether `take` is done with the products when it returns
 
     def __init__(self, xp: Any, problem: Problem) -> None:
         self._xp, self._problem = xp, problem
 
-    def shape(self, count: int) -> tuple[int, ...]:
-        """Shape of the file of a shard of ``count`` matrices; that of a sum may be shorter."""
+    def shape(self, run: range) -> tuple[int, ...]:
+        """Shape of the file of a shard."""
         raise NotImplementedError
 
-    def allocate(self) -> None:
-        """Take the memory of the sum."""
+    def allocate(self, run: range) -> None:
+        """Take the memory of the sum of a shard."""
 
     def begin(self) -> None:
         """Begin a new sum, from zero."""
 
     def release(self) -> None:
         """Give that memory back."""
-        self._total = self._rows = None
 
-    def take(self, products: Any) -> Any:
-        """Take the products ``(n, m, p)`` of a batch; the bytes to write, or None."""
+    def take(self, products: Any, first: int) -> Any:
+        """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None."""
         raise NotImplementedError
 
-    def result(self) -> Callable[[Lane], Any] | None:
-        """Finish the sum; return a function that, called with the lane, gives the array to write.
+    def result(self) -> Callable[[Lane], list[Any]]:
+        """Finish the sum; return a function that, called with the lane, gives the nodes to write.
 
-        The array is valid until the next `result`; the next sum may begin before. None if the
-        products themselves are written.
+        They are valid until the next `result`; the next sum may begin before. There are none if
+        the products themselves are written.
         """
-        return None
+        return lambda lane: []
 
 
 class Products(Sink):
@@ -58,77 +55,52 @@ class Products(Sink):
         super().__init__(xp, problem)
         self.dtype = problem.product_dtype
 
-    def shape(self, count: int) -> tuple[int, ...]:
-        return (count, *self._problem.product_shape)
+    def shape(self, run: range) -> tuple[int, ...]:
+        return (len(run), *self._problem.product_shape)
 
-    def take(self, products: Any) -> Any:
+    def take(self, products: Any, first: int) -> Any:
         return raw_bytes(products)
 
 
-class PlanesOfSum(Sink):
-    """``keep: sum``: the reproducible sum, as the packed planes of its bins."""
-
-    dtype = "uint16"
-
-    def __init__(self, xp: Any, problem: Problem, count: int) -> None:
-        super().__init__(xp, problem)
-        self._count = count
-
-    def shape(self, count: int) -> tuple[int, ...]:
-        problem = self._problem
-        most = memory.most_words(problem, count)
-        return (most, *plane_shape(problem.product_shape, problem.product_dtype)[1:])
-
-    def allocate(self) -> None:
-        problem = self._problem
-        self._total = BinnedSum(self._xp, problem.product_shape, problem.product_dtype)
-        self._rows = self._xp.empty(self.shape(self._count), self.dtype)
-
-    def begin(self) -> None:
-        self._total.reset()
-
-    def take(self, products: Any) -> None:
-        self._total.add(products)
-
-    def result(self) -> Callable[[Lane], Any]:
-        facts, rows = self._total.pack(self._rows.reshape(-1)), self._rows
-
-        def written(lane: Lane) -> Any:
-            self.packing = Packing.of(lane.fetch(facts))
-            return rows[: sum(self.packing.words)]
-
-        return written
-
-
-class PlainSum(Sink):
-    """``keep: sum`` under ``reproducible: false``: the sum in double precision."""
+class NodesOfSum(Sink):
+    """``keep: sum``: the nodes of the tree that the products of a shard come to."""
 
     def __init__(self, xp: Any, problem: Problem) -> None:
         super().__init__(xp, problem)
         self.dtype = problem.sum_dtype
+        self._written: list[Any] = []  # nodes that are apart from the tree while they are written
 
-    def shape(self, count: int) -> tuple[int, ...]:
-        return self._problem.product_shape
+    def shape(self, run: range) -> tuple[int, ...]:
+        return (count_nodes(run.start, run.stop), *self._problem.product_shape)
 
-    def allocate(self) -> None:
-        # What is written is apart from the sum, of which the next may begin before.
-        self._total, self._rows = (self._xp.empty(self.shape(0), self.dtype) for _ in range(2))
+    def allocate(self, run: range) -> None:
+        problem = self._problem
+        self._total: Any = TreeSum(self._xp, problem.product_shape, problem.product_dtype)
+        ends = run.start, run.stop
+        self._total.reserve(most_held(*ends) + count_nodes(*ends))
 
     def begin(self) -> None:
-        self._total.fill(0)
+        self._total.reset()
 
-    def take(self, products: Any) -> None:
-        for product in products:
-            self._total += product
+    def release(self) -> None:
+        self._total, self._written = None, []
 
-    def result(self) -> Callable[[Lane], Any]:
-        self._rows[...] = self._total
-        return lambda lane: self._rows
+    def take(self, products: Any, first: int) -> None:
+        self._total.add(products, first)
+
+    def result(self) -> Callable[[Lane], list[Any]]:
+        self._total.give(self._written)  # of the shard before, which is done
+        nodes = self._written = self._total.take()
+        overflow = self._total.overflow.copy()
+
+        def written(lane: Lane) -> list[Any]:
+            refuse_overflow(lane.fetch(overflow))
+            return nodes
+
+        return written
 
 
-def choose(xp: Any, plan: Plan, count: int) -> Sink:
-    """The sink that a plan asks for, of a shard of ``count`` matrices."""
-    if plan.settings.keep == "products":
-        return Products(xp, plan.problem)
-    exact = memory.exact_sum(plan.problem, plan.settings.reproducible)
-    return PlanesOfSum(xp, plan.problem, count) if exact else PlainSum(xp, plan.problem)
+def choose(xp: Any, plan: Plan) -> Sink:
+    """The sink that a plan asks for."""
+    kind = Products if plan.settings.keep == "products" else NodesOfSum
+    return kind(xp, plan.problem)

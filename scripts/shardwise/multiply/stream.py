@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.files.checksum import raw_bytes
 from shardwise.multiply.batch import Batches, ShardChecks
 from shardwise.multiply.lanes import Lane, Mark
 from shardwise.multiply.operation import BatchReport
@@ -98,9 +99,9 @@ class Stream:
         """Write the sum where there is one, and wait until all is written and noted."""
         for future in self._drained:
             self._watch.timed("waited_for_batches", future.result)
-        if total is not None:
-            self._lane.follow(mark)
-            self._drain.write_whole(total(self._lane))
-            self._watch.note("multiply", mark.wait())
+        self._lane.follow(mark)
+        for node in total(self._lane):
+            self._drain.write(raw_bytes(node))
+        self._watch.note("multiply", mark.wait())
         self._watch.timed("waited_for_writes", self._drain.finish)
         self._reading.release()

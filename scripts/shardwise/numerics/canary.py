@@ -22,9 +22,7 @@ _PIECE = 2**22
 for a large product at once would be more than the plan says."""
 
 
-def check(
-    multiply: Callable[[], Any], factors: list[Any], compute: str, lone: bool = False
-) -> None:
+def check(multiply: Callable[[], Any], factors: list[Any], compute: str) -> None:
     """Refuse to go on where products have another precision than ``compute``; waits for them.
 
     Parameters
@@ -35,8 +33,6 @@ def check(
         C-contiguous stacks, or one matrix for all, as the kernel takes them; they are overwritten.
     compute
         Name of the arithmetic: a dtype, ``tf32x3`` or ``tf32``.
-    lone
-        Whether the products are added up: then all matrices of a stack but the first are 0.
 
     Raises
     ------
@@ -49,7 +45,7 @@ def check(
     number = 1.0 + (2.0**-10 if compute == "tf32" else float(np.finfo(dtype).eps))
     for factor in factors:
         factor.fill(0)
-        _diagonal(factor[:1] if lone and factor.ndim == 3 else factor)[...] = number
+        _diagonal(factor)[...] = number
     products = multiply()
     length = min(size for stack in [*factors, products] for size in stack.shape[-2:])
     expected = products.dtype.type(number**2).item()

@@ -46,24 +46,21 @@ def product_bound(
     return relative * float(total[-1]) + rows * m * absolute + smallest(problem, rows)
 
 
-def reference_bound(problem: Problem, mass: float, rows: int, in_turn: int = 0) -> float:
-    """How far the CPU's references may be from the device's: both are sums in double precision.
-
-    The device has added up ``in_turn`` matrices at most one after the other, not in pairs.
-    """
+def reference_bound(problem: Problem, mass: float, rows: int) -> float:
+    """How far the CPU's references may be from the device's: both are sums in double precision."""
     (m, k), (_, p) = problem.factor_shapes
-    return 2.02 * gamma(m + 2 * k + p + _PAIRWISE + in_turn) * mass + smallest(problem, rows)
+    return 2.02 * gamma(m + 2 * k + p + _PAIRWISE) * mass + smallest(problem, rows)
 
 
-def sum_bound(problem: Problem, size: float, plain: bool) -> float:
+def sum_bound(problem: Problem, size: float) -> float:
     """How far ``lᵀ S r`` may be from all contributions.
 
-    ``size`` is a bound of ``|l|ᵀ |C| |r|`` over all products; ``plain`` says that products were
-    added in double precision, not in bins.
+    ``size`` is a bound of ``|l|ᵀ |C| |r|`` over all products. Each meets an addition a level of the
+    tree.
     """
     (m, p), n = problem.product_shape, problem.matrices
-    roundings = 2 * (m + p + _PAIRWISE) + 16 + (n if plain else 0)
-    return (1.01 * gamma(roundings) + n * 2.0**-64) * size + smallest(problem, n)
+    roundings = 2 * (m + p + _PAIRWISE) + 16 + n.bit_length()
+    return 1.01 * gamma(roundings) * size + smallest(problem, n)
 
 
 def gap(one: Any, other: Any) -> float:
@@ -75,13 +72,11 @@ def gap(one: Any, other: Any) -> float:
         return float(np.abs(one - other).sum())
 
 
-def differ(
-    problem: Problem, one: np.ndarray, other: np.ndarray, mass: float, rows: int, in_turn: int = 0
-) -> bool:
+def differ(problem: Problem, one: np.ndarray, other: np.ndarray, mass: float, rows: int) -> bool:
     """Whether two references of the same matrices are further apart than their rounding.
 
     Where one is not finite, nothing is known. Parameters as those of :func:`reference_bound`.
     """
     if not (np.isfinite(one).all() and np.isfinite(other).all()):
         return False
-    return gap(one, other) > reference_bound(problem, mass, rows, in_turn)
+    return gap(one, other) > reference_bound(problem, mass, rows)

@@ -40,7 +40,7 @@ class Checker:
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         self._xp, self._steps = xp, _STEPS[spec.product]
-        self._group, self._together = spec.group, spec.together
+        self._group = spec.group
         self.bound, self.forms = spec.bound, None
         real: Any = _Host if xp is np else _Device
         self._engine: Any = _Whole(xp, spec) if spec.integer else real(xp, spec)
@@ -65,9 +65,6 @@ class Checker:
         """
         stacks = {"left": left, "right": None if right is None else _as_stack(right)}
         steps = [(stacks[name], transposed) for name, transposed in self._steps]
-        if self._together:
-            ratio, self.forms = self._engine.check(steps, product)
-            return ratio
         groups = [
             self._engine.check(part, product[low : low + self._group])
             for low, part in _groups(steps, len(product), self._group)

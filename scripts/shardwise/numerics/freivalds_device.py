@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.numerics.freivalds_host import Steps, _together
+from shardwise.numerics.freivalds_host import Steps
 from shardwise.numerics.tolerances import VECTORS, CheckSpec
 
 
@@ -21,13 +21,10 @@ class _Device:
         self._xp, dtype, floor, group = xp, spec.dtype, spec.floor, spec.group
         self._relative, self._absolute = spec.scaled_bound
         self._close = spec.close
-        left, summed = spec.left_weights(), spec.stored if spec.together else None
+        left = spec.left_weights()
         kernels = _module(xp, dtype, floor)
-        names = ("rows_times", "columns_times", "largest", "take_row", "compare_row")
+        names = ("rows_times", "columns_times", "largest", "take_row", "compare", "compare_row")
         self._kernels = {name: kernels.get_function(name) for name in names}
-        other = kernels if summed in (None, dtype) else _module(xp, summed, floor)
-        self._kernels["compare"] = other.get_function("compare")
-        self._together = group if summed else 0
         # As many threads as run at once at the registers these kernels take.
         attributes = xp.cuda.Device().attributes
         self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
@@ -56,10 +53,7 @@ class _Device:
         n = len(product)
         ratio: Any = self._xp.zeros(n)
         spots: Any = self._xp.zeros(n, "uint64") if self._close else 0
-        if self._together:
-            (v,) = _together(steps, self._together, lambda part: [self._product(part)])
-        else:
-            v = self._product(steps)
+        v = self._product(steps)
         size, blocks = self._teams(product)
         self._launch(
             "compare",

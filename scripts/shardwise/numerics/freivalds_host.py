@@ -1,6 +1,6 @@
 """Freivalds' check on the host, with NumPy."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -19,15 +19,6 @@ def _groups(steps: Steps, count: int, group: int) -> Iterator[tuple[int, Steps]]
     """The steps of so many matrices at a time; one that serves all is in each."""
     for low in range(0, count, group):
         yield low, [(s if len(s) == 1 else s[low : low + group], turned) for s, turned in steps]
-
-
-def _together(steps: Steps, group: int, multiply: Callable[[Steps], Any]) -> Any:
-    """What the steps of all groups make, added up over the matrices."""
-    total: Any = None
-    for _, part in _groups(steps, max(len(stack) for stack, _ in steps), group):
-        sums = [x.sum(axis=0, keepdims=True) for x in multiply(part)]
-        total = sums if total is None else [x + y for x, y in zip(total, sums, strict=True)]
-    return total
 
 
 def _forms(xp: Any, left: Any, actual: Any, expected: Any, size: Any) -> Any:
@@ -52,14 +43,11 @@ class _Host:
         self._close = spec.close
         # What an element of the moduli counts for at least, see `tolerance`.
         self._least = _TINY * self._parts if spec.dtype == self._wide else 0.0
-        self._floor, self._together = spec.floor, spec.group if spec.together else 0
+        self._floor = spec.floor
 
     def check(self, steps: Steps, product: Any) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):
-            if self._together:
-                expected, size = _together(steps, self._together, self._product)
-            else:
-                expected, size = self._product(steps)
+            expected, size = self._product(steps)
             actual = self._times(product, False, self._signs, None)[0]
             bound = self._relative * size + self._absolute
             # Within an infinite bound nothing is proven.

@@ -76,7 +76,7 @@ extern "C" __global__ void split(const float* a, float* high, float* low, long l
 
 
 def kernel(xp: Any, problem: Problem, precision: str) -> Any:
-    """The kernel of a problem: an object with ``multiply``, ``accumulate`` and ``compute``.
+    """The kernel of a problem: an object with ``multiply`` and ``compute``.
 
     ``precision`` is ``ieee``, ``tf32x3`` or ``tf32``; NumPy has no tf32 and computes in float32,
     which is as exact and takes one product instead of three.
@@ -122,12 +122,6 @@ class MatmulKernel:
         for i in range(count):  # one by one: widened copies of all would double the memory
             b = right[i] if right.ndim == 3 else right
             out[i] = self._xp.matmul(left[i].astype(self.compute), b.astype(self.compute))
-
-    def accumulate(self, block: Any, other: Any) -> Any:
-        """The sum of the products of a batch as one product; see `CublasKernel.accumulate`."""
-        left, right = _side_by_side(np, *factors(self._problem.product, block, other))
-        wide = (x.astype(self.compute, copy=False) for x in (left, right))
-        return np.matmul(*wide)[np.newaxis]
 
 
 class CublasKernel:
@@ -236,18 +230,6 @@ class CublasKernel:
             part = slice(low, low + chunk)
             self._gemm(a[..., part], b[..., part, :], out, self._one, self._one)
 
-    def accumulate(self, block: Any, other: Any) -> Any:
-        """The sum of the products of a batch, formed inside the GEMM.
-
-        The matrices are laid side by side along the inner dimension: ``A₁ B₁ + … + Aₙ Bₙ = [A₁ …
-        Aₙ] [B₁; …; Bₙ]``. It is rounded as an inner product of length n k is, in the dtype of the
-        accumulation, and has the shape ``(1, m, p)``.
-        """
-        total = self._xp.empty((1, *self._problem.product_shape), self._one.dtype)
-        wide, tall = _side_by_side(self._xp, *factors(self._problem.product, block, other))
-        self._gemm(wide[None], tall[None], total)
-        return total
-
     def _gemm(self, left: Any, right: Any, out: Any, scale: Any = None, keep: Any = None) -> None:
         """One call of cuBLAS, which is column-major: it computes outᵀ = rightᵀ leftᵀ.
 
@@ -294,14 +276,3 @@ def _operand(stack: Any) -> tuple[Any, int, int]:
     transposed = stack.strides[-1] != item and stack.shape[-1] > 1
     stored = stack.swapaxes(-1, -2) if transposed else stack
     return stored, int(transposed), max(stored.strides[-2] // item, stored.shape[-1])
-
-
-def _side_by_side(xp: Any, left: Any, right: Any) -> tuple[Any, Any]:
-    """Two matrices whose product is the sum of the products of two stacks."""
-    n, m, k = left.shape
-    tall = xp.ascontiguousarray(xp.broadcast_to(right, (n, *right.shape[-2:])))
-    turned = left.swapaxes(-1, -2)
-    if turned.flags.c_contiguous:  # as stored they lie one below the other: no copy
-        return turned.reshape(n * k, m).T, tall.reshape(n * k, -1)
-    wide = xp.ascontiguousarray(left.transpose(1, 0, 2))
-    return wide.reshape(m, n * k), tall.reshape(n * k, -1)

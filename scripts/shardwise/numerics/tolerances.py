@@ -47,8 +47,7 @@ def product_tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float,
     stored
         Name of the dtype of factors and products.
     compute
-        Name of the dtype in which products were accumulated; or ``tf32``, ``tf32x3``, or
-        ``tensor`` for float32 sums of float16 products.
+        Name of the dtype in which products were accumulated; or ``tf32`` or ``tf32x3``.
     """
     product = _product_bound(k, stored, compute)
     in_product, in_store = _accumulator(compute), np.finfo(stored)
@@ -74,7 +73,7 @@ def _product_bound(k: int, stored: str, compute: str) -> float:
     if compute == "tf32x3":
         return _split_bound(k, _parts(stored))
     in_product, in_store = _accumulator(compute), np.finfo(stored)
-    tensor_cores = compute in ("tf32", "tensor") or stored == "float16"
+    tensor_cores = compute == "tf32" or stored == "float16"
     bound = _parts(stored) * k * (2.0**-22 if tensor_cores else float(in_product.eps) / 2)
     short = 2.0**-10 if compute == "tf32" else 0.0
     bound += (2 * short + short**2) * (1 + bound)
@@ -109,7 +108,7 @@ def _split_bound(k: int, parts: int) -> float:
 
 
 def _accumulator(compute: str) -> np.finfo[Any]:
-    return np.finfo("float32" if compute in ("tf32", "tf32x3", "tensor") else compute)
+    return np.finfo("float32" if compute in ("tf32", "tf32x3") else compute)
 
 
 def _parts(dtype: str) -> int:
@@ -135,10 +134,6 @@ class CheckSpec:
     group
         Matrices checked at once; a call with more checks them group by group. On a GPU each takes
         about 40 bytes (complex: 72) for every row or column of A and of the product.
-    together
-        Where the products of a call come added up, as one matrix in the dtype that they were
-        accumulated in: the most of them. Sums of the check that leave the range of float64 prove
-        nothing then. 0: each by itself.
     """
 
     product: str
@@ -148,7 +143,6 @@ class CheckSpec:
     compute: str
     seed: int
     group: int
-    together: int = 0
 
     @property
     def integer(self) -> bool:
@@ -166,22 +160,11 @@ class CheckSpec:
         return (self.right or self.left)[1] if self.product != "A @ A.T" else self.left[0]
 
     @property
-    def stored(self) -> str:
-        """Name of the dtype of what is compared: of products, or of their sum."""
-        return "float32" if self.together and self.dtype == "float16" else self.dtype
-
-    @property
-    def _arithmetic(self) -> str:
-        return "tensor" if self.together and self.dtype == "float16" else self.compute
-
-    @property
     def bound(self) -> tuple[float, float]:
         """Relative and absolute :func:`tolerance`; 0 for integers."""
         if self.integer:
             return 0.0, 0.0
-        # A sum of n products is rounded as one product whose inner length is n times as large.
-        inner = self.inner * max(1, self.together)
-        return product_tolerance(inner, self.columns, self.stored, self._arithmetic)
+        return product_tolerance(self.inner, self.columns, self.dtype, self.compute)
 
     @property
     def scaled_bound(self) -> tuple[float, float]:
@@ -192,14 +175,14 @@ class CheckSpec:
     @property
     def close(self) -> tuple[float, float] | None:
         """The tolerance of an element of the row that gets a closer look; None for no such look."""
-        if self.dtype not in CLOSER_LOOK or self.together:
+        if self.dtype not in CLOSER_LOOK:
             return None
-        return product_tolerance(self.inner, 1, self.stored, self.compute)
+        return product_tolerance(self.inner, 1, self.dtype, self.compute)
 
     @property
     def floor(self) -> float:
         """What moduli count for at least."""
-        return TF32_FLOOR if self._arithmetic.startswith("tf32") else 0.0
+        return TF32_FLOOR if self.compute.startswith("tf32") else 0.0
 
     @property
     def scale(self) -> float:
@@ -212,7 +195,7 @@ class CheckSpec:
         """
         if self.dtype not in ("float64", "complex128"):
             return 1.0
-        terms = 8 * self.inner * self.columns * max(1, self.together)
+        terms = 8 * self.inner * self.columns
         return 2.0 ** -math.ceil(math.log2(terms))
 
     def signs(self) -> np.ndarray:

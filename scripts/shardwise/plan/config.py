@@ -24,6 +24,10 @@ PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
 DEFAULT_RESULTS = "results/default"  # as the schema has it, for jobs, which do not read the schema
 # Keys that no plan depends on.
 NO_PLAN = ("reduce", "dispatch", "workers", "array_tasks", "array_limit")
+# Keys of earlier versions, and why they are refused.
+_GONE = {"reproducible": "this key is gone, as every sum is reproducible now; remove the line"}
+# Statistics that are no part of a reduce, but a call of NumPy.
+_BY_NUMPY = ("prod", "argmin", "argmax", "all", "any", "var", "median")
 _MOST_NUMBER = 10**40
 _MOST_NAMED = 20
 _TYPES = {
@@ -53,7 +57,6 @@ class Settings:
     workers: str
     array_tasks: int | str
     array_limit: int | None
-    reproducible: bool
     backend: str
     precision: str
     verify: bool
@@ -206,7 +209,13 @@ def _explain(error: Any) -> list[str]:
         "minItems": "a non-empty list",
         "uniqueItems": "a list without duplicates",
     }[error.validator]
-    return [f"{key}: {_shown(value)} is not allowed; it must be {allowed}{_quotes(value, allowed)}"]
+    hint = _quotes(value, allowed)
+    if key.startswith("reduce.statistics.") and value in _BY_NUMPY:
+        hint = (
+            "; with keep: products this one is a line of Python for the products of a shard: "
+            f'np.{value}(np.load("{DEFAULT_RESULTS}/products/00000.npy", mmap_mode="r"), axis=0)'
+        )
+    return [f"{key}: {_shown(value)} is not allowed; it must be {allowed}{hint}"]
 
 
 def _shown(value: Any) -> str:
@@ -228,6 +237,8 @@ def _quotes(value: Any, allowed: str) -> str:
 
 
 def _unknown_key(prefix: str, key: str, keys: list[str]) -> str:
+    if not prefix and key in _GONE:
+        return f"{key}: {_GONE[key]}"
     near = difflib.get_close_matches(key, keys, n=1)
     hint = f"did you mean {prefix}{near[0]}?" if near else "known keys: " + ", ".join(keys)
     return f"{prefix}{key:.80}: unknown key; {hint}"
@@ -236,7 +247,7 @@ def _unknown_key(prefix: str, key: str, keys: list[str]) -> str:
 def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with a config whose types and ranges are right."""
     product = full["product"]
-    yield from _product_problems(product, full["reproducible"])
+    yield from _product_problems(product)
     if product == "A @ B" and full["right"] is None:
         yield "right: the product A @ B needs it; name the .npy file of B"
     if product != "A @ B" and full["right"] is not None:
@@ -251,14 +262,10 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
         yield str(error)
 
 
-def _product_problems(product: str, reproducible: bool) -> Iterator[str]:
+def _product_problems(product: str) -> Iterator[str]:
     if function_parts(product):
-        if not reproducible:
-            yield (
-                "reproducible: false has no meaning for a function of your own: it lets sums "
-                "accumulate inside the GEMM, and there is none; use true"
-            )
-    elif ".py" in product:
+        return
+    if ".py" in product:
         yield f"product: {short(product)} names no function; write it as path/to/file.py:function"
     elif product not in PRODUCTS:
         near = difflib.get_close_matches(product, PRODUCTS, n=1)

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from shardwise.files.paths import id_digits
 from shardwise.plan import memory as plan_memory
+from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.plan import Shard
 from shardwise.plan.problem import Problem
 
@@ -17,26 +18,31 @@ _SLOW_FLOP_PER_S = 5e9
 _START_MINUTES = 10
 
 
-def shard_count(matrices: int, total_bytes: int, shards: int | str, shard_bytes: int) -> int:
-    """Number of shards that the config asks for.
+def cut(matrices: int, shards: int) -> list[range]:
+    """Cut ``range(matrices)`` into so many runs that follow each other.
 
-    Under ``auto``, as many as keep each at ``shard_bytes`` or less where a matrix allows it, at
-    most :data:`MAX_AUTO_SHARDS`, and never more than there are matrices.
-    """
-    if shards != "auto":
-        return int(shards)
-    wanted = -(-total_bytes // shard_bytes)
-    return max(1, min(wanted, MAX_AUTO_SHARDS, matrices))
-
-
-def cut(matrices: int, shards: int) -> list[tuple[int, int]]:
-    """Cut ``range(matrices)`` into contiguous ``(start, stop)`` runs.
-
-    Every matrix is in exactly one run, and sizes differ by at most one.
+    Every matrix is in exactly one run, and sizes differ by at most one. Raises ValueError unless
+    ``1 <= shards <= matrices``.
     """
     if not 1 <= shards <= matrices:
         raise ValueError(f"cannot cut {matrices} matrices into {shards} shards")
-    return list(pairwise(matrices * i // shards for i in range(shards + 1)))
+    return [range(*ends) for ends in pairwise(matrices * i // shards for i in range(shards + 1))]
+
+
+def cut_aligned(matrices: int, matrix_bytes: int, shard_bytes: int) -> list[range]:
+    """Cut ``range(matrices)`` where the sum of a run is one to three nodes of the tree.
+
+    The size is ``k * 2**j`` with ``4 <= k <= 7``, or 1 to 3: the largest that keeps a run at
+    ``shard_bytes`` or less, where a matrix allows it. It is doubled until there are
+    :data:`MAX_AUTO_SHARDS` runs or fewer. Only the last may be shorter, with more nodes. So a stack
+    that grows keeps its other runs.
+    """
+    most = max(1, shard_bytes // matrix_bytes)
+    zeros = max(0, most.bit_length() - 3)
+    size = most >> zeros << zeros
+    while matrices > MAX_AUTO_SHARDS * size:
+        size *= 2
+    return [range(first, min(first + size, matrices)) for first in range(0, matrices, size)]
 
 
 def shard_ids(shards: int) -> list[str]:
@@ -52,23 +58,22 @@ def minutes(total_bytes: int, flop: int = 0) -> int:
 
 
 def table(
-    problem: Problem, shards: int, keep: str, cuda: bool, precision: str = "ieee"
+    problem: Problem, runs: list[range], keep: str, cuda: bool, precision: str = "ieee"
 ) -> list[Shard]:
-    """The rows of the plan, digests left empty; ``cuda`` where a GPU may compute the shards.
-
-    Raises ValueError unless ``1 <= shards <= problem.matrices``.
-    """
-    runs = cut(problem.matrices, shards)
-    sizes = {
-        count: (
-            count * problem.matrix_bytes,
-            plan_memory.result_bytes(problem, count, keep),
-            plan_memory.task_memory(problem, count, keep, cuda),
-            plan_memory.device_memory(problem, count, keep, precision) if cuda else 0,
-        )
-        for count in {stop - start for start, stop in runs}  # one or two of them
-    }
-    return [
-        Shard(shard, start, stop, *sizes[stop - start])
-        for shard, (start, stop) in zip(shard_ids(shards), runs, strict=True)
-    ]
+    """The rows of the plan, digests left empty; ``cuda`` where a GPU may compute the shards."""
+    sizes: dict[
+        tuple[int, ...], tuple[int, int, int, int]
+    ] = {}  # of runs that take the same, a few
+    rows = []
+    for shard, run in zip(shard_ids(len(runs)), runs, strict=True):
+        ends = run.start, run.stop
+        key = (len(run), count_nodes(*ends), most_held(*ends)) if keep == "sum" else (len(run),)
+        if key not in sizes:
+            sizes[key] = (
+                len(run) * problem.matrix_bytes,
+                plan_memory.result_bytes(problem, run, keep),
+                plan_memory.task_memory(problem, run, keep, cuda),
+                plan_memory.device_memory(problem, run, keep, precision) if cuda else 0,
+            )
+        rows.append(Shard(shard, run.start, run.stop, *sizes[key]))
+    return rows

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterator
 
 from shardwise.files import pieces
-from shardwise.plan.problem import ITEM_BYTES, LEVELS, Problem, Shape
+from shardwise.plan.nodes import count_nodes, most_held
+from shardwise.plan.problem import ITEM_BYTES, Problem, Shape
 from shardwise.units import MIB
 
 # Row and piece of the checksum of what a task reads: a slab, as nobody shares its hashing. Each
@@ -35,8 +36,6 @@ HOST_LONE_BYTES = 1024 * MIB
 # Rows of a large matrix in another order that are brought into C order at once.
 CONVERTED_BYTES = 256 * MIB
 DECODERS = 4  # chunks that are decompressed at once
-# Numbers of a product below which several sums may lie side by side (binned.py).
-SEVERAL_SUMS = 2**18
 # From here on a rank-k update is faster than a whole product (measured: docs/performance.md).
 SYMMETRIC_ROWS = 2048
 # Host memory of the interpreter, NumPy and the two Snakemake processes around a job.
@@ -101,36 +100,23 @@ def _huge(problem: Problem) -> bool:
     return largest > HUGE_BYTES
 
 
-def exact_sum(problem: Problem, reproducible: bool) -> bool:
-    """Whether a sum that is kept is one of planes, which no order changes (see binned.py)."""
-    return reproducible or problem.product_dtype == "int64"
-
-
-def sums_in_gemm(problem: Problem) -> bool:
-    """Whether sums that need not be reproducible are formed inside the GEMM.
-
-    Large products are added in double precision instead: it was faster than adding to the product
-    of a GEMM (beta = 1), and loses less.
-    """
-    return call_matrices(problem) > 1
-
-
 def call_matrices(problem: Problem) -> int:
     """Matrices that one call multiplies on a GPU."""
     largest = _largest(problem)
     if largest >= LARGE_BYTES:
         return 1
-    count = min(BATCH_BYTES // largest, MOST_IN_CALL)
-    # Then every call begins at a multiple of 256 bytes, whatever the size of a matrix.
-    return count // 256 * 256 if count >= 256 else max(1, count)
+    return min(_power_of_two(BATCH_BYTES // largest), MOST_IN_CALL)
 
 
 def batch_matrices(problem: Problem, cuda: bool) -> int:
-    """Matrices in a batch: whole calls on a GPU, at least one."""
-    if not cuda:
-        return max(1, HOST_BATCH_BYTES // _largest(problem))
-    call = call_matrices(problem)
-    return call * max(1, BATCH_BYTES // (call * _largest(problem)))
+    """Matrices in a batch: whole calls on a GPU, at least one; a power of two, as nodes are."""
+    most = _power_of_two((BATCH_BYTES if cuda else HOST_BATCH_BYTES) // _largest(problem))
+    return max(most, call_matrices(problem)) if cuda else most
+
+
+def _power_of_two(most: int) -> int:
+    """The largest power of two up to a number, at least 1."""
+    return 1 << max(1, most).bit_length() - 1
 
 
 def _largest(problem: Problem) -> int:
@@ -178,15 +164,13 @@ def _proof_bytes(problem: Problem) -> int:
     return vectors + (3 * 8 * (m * k + k * p + m * p) if "int" in problem.dtype else 0)
 
 
-def work_bytes(problem: Problem, matrices: int, keep: str, exact: bool = True) -> int:
-    """Bytes beside the batches: what a call, the proof and the sum (:func:`exact_sum`) need."""
+def work_bytes(problem: Problem, matrices: int, run: range, keep: str) -> int:
+    """Bytes beside the batches: what a call, the proof and the sum of a shard need."""
     item = problem.item
     if problem.result:
         work = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)
     else:
         work = proof_matrices(problem, matrices) * _proof_bytes(problem)
-        if keep == "sum" and sums_in_gemm(problem):  # the factors once more, side by side
-            work += 2 * matrices * max(problem.matrix_bytes, problem.right_bytes)
         if padded(problem):
             work += (
                 call_matrices(problem)
@@ -194,7 +178,7 @@ def work_bytes(problem: Problem, matrices: int, keep: str, exact: bool = True) -
                 * sum(rows * columns for rows, columns in padded_shapes(problem).values())
             )
     shared = problem.right_bytes if problem.shared_right else 0
-    return work + shared + (sum_bytes(problem, exact) if keep == "sum" else 0)
+    return work + shared + (sum_bytes(problem, matrices, run) if keep == "sum" else 0)
 
 
 def widened_bytes(problem: Problem) -> int:
@@ -209,54 +193,39 @@ def widened_bytes(problem: Problem) -> int:
 
 
 def least_bytes(
-    problem: Problem, keep: str, cuda: bool, exact: bool, precision: str = "ieee"
+    problem: Problem, run: range, keep: str, cuda: bool, precision: str = "ieee"
 ) -> int:
-    """Bytes without which no product can be computed: one call, and nothing beside it.
+    """Bytes without which a shard cannot be computed: one call, and nothing beside it.
 
     What a function of the user takes is a guess, and does not count.
     """
     matrices = call_matrices(problem) if cuda else 1
-    work = 0 if problem.result else work_bytes(problem, matrices, keep, exact)
+    work = 0 if problem.result else work_bytes(problem, matrices, run, keep)
     split = _split_bytes(problem, precision)
     base = DEVICE_BYTES + split if cuda else PYTHON_BYTES + widened_bytes(problem)
     return base + batch_bytes(problem, matrices) + work
 
 
-def sum_bytes(problem: Problem, exact: bool = True) -> int:
-    """Bytes of the state of a sum, and of what is written of it (binned.py, packed.py)."""
-    m, p = problem.product_shape
-    if not exact:
-        return 2 * problem.sum_item * m * p
-    heads = (4 if "complex" in problem.product_dtype else 2) * m * p
-    state = plane_count(problem) * problem.sum_item * m * p
-    copies = 2 if m * p < SEVERAL_SUMS else 1
-    return heads + copies * state + partial_bytes(problem, problem.matrices)
+def node_bytes(problem: Problem) -> int:
+    """Bytes of a node of the tree of a sum."""
+    return problem.sum_item * math.prod(problem.product_shape)
 
 
-def partial_bytes(problem: Problem, count: int) -> int:
-    """Bytes of the partial sum of ``count`` products on disk, at most (see packed.py)."""
-    m, p = problem.product_shape
-    return most_words(problem, count) * problem.sum_item // 4 * m * p
+def sum_bytes(problem: Problem, matrices: int, run: range) -> int:
+    """Bytes of the tree of a shard, and of the nodes of the shard before, which are being written.
 
-
-def most_words(problem: Problem, count: int) -> int:
-    """Words of 16 bits, at most, that a number of the sum of ``count`` products has in a file.
-
-    A product adds 2³¹ to a level at most, or 2³² to the low half of an integer; the sign is a bit.
+    A batch is folded in steps of 32 (tree.py); to see that integers fit takes four nodes more.
     """
-    levels = LEVELS.get(problem.product_dtype)
-    long = -(-((count << 31).bit_length() + 1) // 16)
-    return 1 + levels * long if levels else long + -(-((count << 32).bit_length() + 1) // 16)
+    nodes = most_held(run.start, run.stop) + count_nodes(run.start, run.stop)
+    beside = matrices // 31 + (4 if problem.product_dtype == "int64" else 0)
+    return (nodes + beside) * node_bytes(problem)
 
 
-def plane_count(problem: Problem) -> int:
-    """Planes of a sum (see binned.py)."""
-    return 2 if problem.product_dtype == "int64" else 1 + LEVELS[problem.product_dtype]
-
-
-def result_bytes(problem: Problem, count: int, keep: str) -> int:
-    """Bytes of the file that a shard of ``count`` matrices becomes."""
-    return partial_bytes(problem, count) if keep == "sum" else count * problem.product_bytes
+def result_bytes(problem: Problem, run: range, keep: str) -> int:
+    """Bytes of the file that a shard becomes."""
+    if keep == "sum":
+        return count_nodes(run.start, run.stop) * node_bytes(problem)
+    return len(run) * problem.product_bytes
 
 
 def slabs(total_bytes: int, most: int) -> int:
@@ -265,25 +234,25 @@ def slabs(total_bytes: int, most: int) -> int:
 
 
 def slabs_within(
-    problem: Problem, count: int, keep: str, cuda: bool, memory: int
+    problem: Problem, run: range, keep: str, cuda: bool, memory: int
 ) -> tuple[int, int]:
     """Slabs to read into, for each factor, and to write from, within the memory of a task."""
-    out = result_bytes(problem, count, keep)
-    most = slabs(count * problem.matrix_bytes, READ_SLABS), _write_slabs(out)
+    out = result_bytes(problem, run, keep)
+    most = slabs(len(run) * problem.matrix_bytes, READ_SLABS), _write_slabs(out)
     factors = 1 if problem.shared_right or not problem.right else 2
-    spare = task_memory(problem, count, keep, cuda) - memory
+    spare = task_memory(problem, run, keep, cuda) - memory
     if spare <= 0:
         return most
-    left = max(0, slab_memory(problem, count, keep) - spare) // (pieces.SLAB_BYTES + MIB)
+    left = max(0, slab_memory(problem, run, keep) - spare) // (pieces.SLAB_BYTES + MIB)
     read = max(FEWEST_SLABS, left * 2 // 3 // factors)
     return min(most[0], read), min(most[1], max(FEWEST_SLABS, left // 3))
 
 
-def slab_memory(problem: Problem, count: int, keep: str) -> int:
+def slab_memory(problem: Problem, run: range, keep: str) -> int:
     """Host bytes of all slabs of a shard."""
-    left = count * problem.matrix_bytes
-    right = 0 if problem.shared_right else count * problem.right_bytes
-    out = result_bytes(problem, count, keep)
+    left = len(run) * problem.matrix_bytes
+    right = 0 if problem.shared_right else len(run) * problem.right_bytes
+    out = result_bytes(problem, run, keep)
     read = slabs(left, READ_SLABS) + slabs(right, READ_SLABS)
     return (read + _write_slabs(out)) * (pieces.SLAB_BYTES + MIB)
 
@@ -293,34 +262,34 @@ def _write_slabs(out: int) -> int:
     return max(FEWEST_SLABS, slabs(out, WRITE_SLABS))
 
 
-def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
-    """Host bytes that the task of a shard of ``count`` matrices needs at most.
+def task_memory(problem: Problem, run: range, keep: str, cuda: bool) -> int:
+    """Host bytes that the task of a shard, the matrices ``run`` of the stack, needs at most.
 
     The slabs; one matrix as it lies in a file in another order; and, because a job that may run
     on a GPU may find none, the larger of what CUDA takes and of the batches on NumPy.
     """
     shared = problem.right_bytes if problem.shared_right else 0
     shared += shared // problem.item  # as it was read, and which of its elements are finite
-    matrices = min(count, batch_matrices(problem, cuda=False))
+    matrices = min(len(run), batch_matrices(problem, cuda=False))
     host = _batches(problem, matrices, cuda=False) * batch_bytes(problem, matrices)
-    host += work_bytes(problem, matrices, keep) + widened_bytes(problem) + shared
+    host += work_bytes(problem, matrices, run, keep) + widened_bytes(problem) + shared
     lefts, rights = (
         converted_bytes(shape, problem.item) for shape in (problem.left, problem.right or (0, 0))
     )
     converted = 2 * (pieces.SLAB_BYTES + lefts + rights)
     work = max(host, CUDA_BYTES + shared) if cuda else host
-    return PYTHON_BYTES + slab_memory(problem, count, keep) + converted + work
+    return PYTHON_BYTES + slab_memory(problem, run, keep) + converted + work
 
 
-def device_memory(problem: Problem, count: int, keep: str, precision: str = "ieee") -> int:
-    """Device bytes that the task of a shard of ``count`` matrices needs at most."""
+def device_memory(problem: Problem, run: range, keep: str, precision: str = "ieee") -> int:
+    """Device bytes that the task of a shard needs at most."""
     matrices = batch_matrices(problem, cuda=True)
-    batches = min(BATCHES, -(-count // matrices))
+    batches = min(BATCHES, -(-len(run) // matrices))
     return (
         DEVICE_BYTES
         + _split_bytes(problem, precision)
         + batches * batch_bytes(problem, matrices)
-        + work_bytes(problem, matrices, keep)
+        + work_bytes(problem, matrices, run, keep)
     )
 
 

@@ -69,6 +69,11 @@ class Shard:
     matrices: str = ""
     fingerprint: str = ""
 
+    @property
+    def run(self) -> range:
+        """The places of its matrices in the stack."""
+        return range(self.start, self.stop)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -121,8 +126,7 @@ def between(sources: Sequence[Source], matrices: int, start: int, stop: int) -> 
 
 # Settings that a shard's products or their proof depend on; each is part of the fingerprint.
 # ``nonfinite`` is none: what it forbids makes the sum itself NaN or Inf, which the reduce refuses.
-SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
-                        "verify")  # fmt: skip
+SETTINGS_THAT_MATTER = ("product", "keep", "backend", "precision", "verify")
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,6 @@ class ShardSettings:
 
     product: str
     keep: str
-    reproducible: bool
     backend: str
     precision: str
     verify: bool
@@ -399,7 +402,7 @@ def _excerpt(raw: bytes, only: str | int) -> bytes:
 def sample(results: Results) -> Plan:
     """A plan of one shard of one synthetic matrix, for who reads the rules and runs none."""
     problem = Problem(1, (1, 1), "A @ A", "float32")
-    settings = ShardSettings("A @ A", "products", True, "auto", "ieee", True, True, "error")
+    settings = ShardSettings("A @ A", "products", "auto", "ieee", True, True, "error")
     recipe = Recipe(matrices=1, dim=1, dtype="float32", seed=0)
     facts = Facts(problem, settings, None, (), recipe, Written(4, 4, 4), "")
     source = Source(str(results.synthetic), 0, 1, "")

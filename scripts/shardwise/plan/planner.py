@@ -20,10 +20,9 @@ from shardwise.files.commit import commit
 from shardwise.files.formats.registry import read_header_and_status
 from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
-from shardwise.files.partial import refuse_foreign
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
-from shardwise.plan import cut, memory, synthetic, user_function
+from shardwise.plan import cut, synthetic, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.plan import (
@@ -37,7 +36,7 @@ from shardwise.plan.plan import (
     Written,
     refuse_strangers,
 )
-from shardwise.plan.problem import MAX_TERMS, Problem, Shape, check_statistics, function_parts
+from shardwise.plan.problem import Problem, Shape, check_statistics, function_parts
 from shardwise.plan.sources import check_product, right_of, stack_of
 from shardwise.plan.stack import StackReader, check_unchanged
 from shardwise.units import human_bytes
@@ -82,7 +81,6 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         *(_returned(settings, function, left, cache, log) if function else (None, None)),
     )  # fmt: skip
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
-    _refuse_number(problem, settings)
     rows = _rows(settings, problem, left, right_sources, function)
     copied = _is_copied(settings, left, len(rows), log)
     facts = _facts(settings, copied, problem, rows, left, right_sources, function)
@@ -225,7 +223,6 @@ def check_folder(plan: Plan) -> None:
         raise InputError(f"results: {root} cannot be created: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK) or os.statvfs(existing).f_flag & os.ST_RDONLY:
         raise InputError(f"results: {existing} cannot be written; choose another folder")
-    refuse_foreign(plan.results.partial)
     free, needed = shutil.disk_usage(existing).free, sum(astuple(plan.facts.bytes))
     if needed > free:  # only then is it worth looking at what is there already
         names = (plan.results.shard, plan.results.product)
@@ -302,36 +299,12 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
             )
 
 
-def _refuse_number(problem: Problem, settings: Settings) -> None:
-    """Refuse more products than a sum takes; the squares of `std` are sums of twice as many."""
-    counted = settings.keep == "products" or memory.exact_sum(problem, settings.reproducible)
-    most = MAX_TERMS // 2 if "std" in settings.reduce["statistics"] else MAX_TERMS
-    if counted and problem.matrices > most:
-        raise InputError(
-            f"input: {problem.matrices} matrices, but {', '.join(settings.reduce['statistics'])} "
-            f"allows {most} at most; split the input"
-        )
-
-
 def _rows(
     settings: Settings, problem: Problem, left: Stack, right_sources: tuple[Source, ...],
     function: str | None,
 ) -> list[Shard]:  # fmt: skip
-    total = problem.matrices * problem.matrix_bytes
-    shards = cut.shard_count(problem.matrices, total, settings.shards, settings.shard_bytes)
-    if cut.MAX_SHARDS < shards <= problem.matrices:
-        raise InputError(
-            f"shards: {shards} is more than the {cut.MAX_SHARDS} that a plan may have; use "
-            "fewer, or auto"
-        )
-    try:
-        cuda = settings.backend != "numpy"
-        rows = cut.table(problem, shards, settings.keep, cuda, settings.precision)
-    except ValueError as error:
-        raise InputError(
-            f"shards: {short(shards)} is more than the {problem.matrices} matrices of the input; "
-            f"use {problem.matrices} or fewer"
-        ) from error
+    cuda = settings.backend != "numpy"
+    rows = cut.table(problem, _runs(settings, problem), settings.keep, cuda, settings.precision)
     common = [
         ALGORITHM["multiply"],
         asdict(replace(problem, matrices=0)),  # how many there are changes no product
@@ -340,6 +313,25 @@ def _rows(
         function,
     ]
     return _with_digests(rows, left, plans.digest(common))
+
+
+def _runs(settings: Settings, problem: Problem) -> list[range]:
+    """The matrices of each shard."""
+    matrices, shards = problem.matrices, settings.shards
+    if shards == "auto":
+        return cut.cut_aligned(matrices, problem.matrix_bytes, settings.shard_bytes)
+    if cut.MAX_SHARDS < int(shards) <= matrices:
+        raise InputError(
+            f"shards: {shards} is more than the {cut.MAX_SHARDS} that a plan may have; use "
+            "fewer, or auto"
+        )
+    try:
+        return cut.cut(matrices, int(shards))
+    except ValueError as error:
+        raise InputError(
+            f"shards: {short(shards)} is more than the {matrices} matrices of the input; "
+            f"use {matrices} or fewer"
+        ) from error
 
 
 def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:

@@ -50,12 +50,10 @@ ITEM_BYTES = {
     **{"float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16},
     **{f"{sign}int{8 * size}": size for sign in ("", "u") for size in (1, 2, 4, 8)},
 }
-# Levels of a sum that no order changes, by the dtype of its terms (see binned.py).
-LEVELS = {"float64": 4, "complex128": 4, "float16": 3, "float32": 3, "complex64": 3}
 OF_SUMS = "sum", "mean"  # those of them that the sums of shards are enough for
 # Statistics that cannot be formed from the sums of shards.
 NEEDS_PRODUCTS = tuple(name for name in STATISTICS if name not in OF_SUMS)
-NEEDS_ORDER = ("min", "max", "argmin", "argmax")  # statistics that complex numbers do not have
+NEEDS_ORDER = ("min", "max")  # statistics that complex numbers do not have
 
 
 def product_dtype(dtype: str) -> str:
@@ -72,10 +70,6 @@ def sum_dtype(dtype: str) -> str:
 
 def statistic_dtype(statistic: str, dtype: str) -> str:
     """Element type of a statistic over products of a dtype, as its file has it."""
-    if statistic in ("all", "any"):
-        return "bool"
-    if statistic in ("argmin", "argmax"):
-        return "int64"
     if statistic == "std" or (statistic == "mean" and dtype == "int64"):
         return "float64"
     return sum_dtype(dtype)
@@ -179,6 +173,3 @@ class Problem:
             return 2 * m * k * max(m, k)
         (m, k), (_, p) = self.factor_shapes
         return 2 * m * k * p
-
-
-MAX_TERMS = 2**31  # the most arrays that one sum takes

@@ -15,8 +15,9 @@ from shardwise.errors import IntegrityError, short
 from shardwise.files import pieces as piecess
 from shardwise.files.paths import STATISTICS
 from shardwise.plan import memory
+from shardwise.plan.nodes import cover
 from shardwise.plan.plan import Plan, Shard
-from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
+from shardwise.plan.problem import statistic_dtype
 from shardwise.records import receipts, witness
 from shardwise.records.receipts import (
     ArrayFile,
@@ -50,13 +51,11 @@ def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
     path, row = plan.results.receipt(shard), plan.shards[shard]
     receipt = receipts.read(path, ProductReceipt)
     _expect_shard(receipt, row, receipt.fingerprint == row.fingerprint, path)
+    _expect_products(plan, row, receipt.file, path)
     try:
-        item = ITEM_BYTES[receipt.file.dtype]
-        pieces = piecess.checksum_pieces(piecess.natural_row(receipt.file.shape, item), item)
         witness.read(receipt, plan.problem)
     except (ArithmeticError, LookupError, ValueError) as error:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from None
-    _expect_file(receipt.file, receipt.file.shape, receipt.file.dtype, pieces, path)
     return receipt
 
 
@@ -98,6 +97,19 @@ def _expect_shard(
     if not same_plan:
         raise OtherPlan(f"{path}: belongs to another plan")
     _expect(receipt, {"shard": row.shard, "start": row.start, "stop": row.stop}, path)
+
+
+def _expect_products(plan: Plan, row: Shard, facts: ArrayFile, path: Path) -> None:
+    """Refuse what is no stack of products of a shard, or of the nodes of their sum."""
+    problem, count, nodes = plan.problem, row.stop - row.start, None
+    dtype, item = problem.product_dtype, problem.product_item
+    if plan.settings.keep == "sum":
+        nodes = tuple(cover(row.start, row.stop))
+        count, dtype, item = len(nodes), problem.sum_dtype, problem.sum_item
+    shape = (count, *problem.product_shape)
+    pieces = piecess.checksum_pieces(piecess.natural_row(shape, item), item)
+    _expect_file(facts, shape, dtype, pieces, path)
+    _expect(facts, {"nodes": nodes}, path)
 
 
 def _expect_file(

@@ -24,7 +24,7 @@ from shardwise.files.commit import commit, temporary_for
 from shardwise.files.npy import DATA_OFFSET, padded_header
 from shardwise.files.small import open_own
 from shardwise.host import job_number, loaded
-from shardwise.numerics.packed import Packing
+from shardwise.plan.nodes import Node
 from shardwise.plan.problem import Recipe
 
 SCHEMA = 1
@@ -50,8 +50,8 @@ class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
     """An array file beside a receipt; sizes in bytes.
 
     ``checksum``, ``row_bytes`` and ``piece_bytes`` are of the elements, as
-    :class:`~shardwise.files.checksum.PieceChecksum` defines them. ``planes`` is how the planes of a
-    sum lie in it.
+    :class:`~shardwise.files.checksum.PieceChecksum` defines them. ``nodes`` are the level and index
+    of each array of a partial sum, see `shardwise.plan.nodes`.
     """
 
     name: Line
@@ -61,7 +61,7 @@ class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
     checksum: Digest
     row_bytes: Whole
     piece_bytes: Whole
-    planes: Packing | None = None
+    nodes: tuple[tuple[Whole, Whole], ...] | None = None
 
 
 class Receipt(ReceiptPart, frozen=True):
@@ -394,12 +394,13 @@ def _sort(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def describe_file(
     path: Path, shape: tuple[int, ...], dtype: str,
-    checksum: str, row_bytes: int, piece_bytes: int, planes: Packing | None = None,
+    checksum: str, row_bytes: int, piece_bytes: int, nodes: Sequence[Node] | None = None,
 ) -> ArrayFile:  # fmt: skip
     """What a receipt says of the array file beside it."""
     return ArrayFile(
         name=path.name, shape=shape, dtype=dtype, bytes=path.stat().st_size,
-        checksum=checksum, row_bytes=row_bytes, piece_bytes=piece_bytes, planes=planes,
+        checksum=checksum, row_bytes=row_bytes, piece_bytes=piece_bytes,
+        nodes=None if nodes is None else tuple(nodes),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,39 +72,54 @@ class SumComparison:
 
     Attributes
     ----------
+    why
+        Why nothing can be said; empty where something is.
     off
-        How far the sum is from them, as a part of the tolerance; NaN where these numbers leave the
-        range of double precision.
+        How far the sum is from them, as a part of the tolerance.
     wrong
         Indices of shards whose contribution does not fit their reference.
     host
         Of how many of how many shards the CPU knew all matrices, or some.
     """
 
-    shards: int
-    off: float
-    wrong: list[int]
-    host: str
+    why: str = ""
+    off: float = 0.0
+    wrong: Sequence[int] = ()
+    host: str = ""
 
 
 def compare_sum(
-    problem: Problem, witnesses: list[ShardWitness], form: np.ndarray, plain: bool
+    problem: Problem, products: Sequence[ProductReceipt], form: np.ndarray | None
 ) -> SumComparison:
-    """Compare ``form``, the ``lᵀ S r`` of the sum, with all shards; ``plain`` as `sum_bound`."""
+    """Compare ``form``, the ``lᵀ S r`` of the sum, with all shards; None where there is no sum."""
+    if form is None:
+        return SumComparison("there is no sum among the statistics")
+    witnesses: list[ShardWitness] = []
+    for receipt in products:
+        account = read(receipt, problem)
+        if isinstance(account, str):
+            return SumComparison(account)
+        witnesses.append(account)
+    if not np.isfinite(form).all():
+        return SumComparison("the sum is not finite")
     gaps = [(gap(w.contribution, w.reference), w.tolerance) for w in witnesses]
     wrong = [i for i, (apart, tolerance) in enumerate(gaps) if not apart <= tolerance]
     (size,) = summed([np.array([w.mass + w.tolerance]) for w in witnesses])
     off = gap(form, summed([w.contribution for w in witnesses]))
     hosts = Counter("some" if " of " in w.host else w.host for w in witnesses)
     host = ", ".join(f"{kind} of {n}" for kind, n in sorted(hosts.items()))
-    bound = sum_bound(problem, float(size), plain)
-    off = math.nan if not math.isfinite(bound) else off / bound if off else 0.0
-    return SumComparison(len(witnesses), off, wrong, host)
+    bound = sum_bound(problem, float(size))
+    if not math.isfinite(bound) or math.isnan(off):
+        return SumComparison("its numbers are too large for float64")
+    return SumComparison("", off / bound if off else 0.0, wrong, host)
 
 
-def matches(problem: Problem, witness: ShardWitness, form: np.ndarray, plain: bool) -> bool:
+def matches(problem: Problem, receipt: ProductReceipt, form: np.ndarray) -> bool:
     """Whether the number of a shard's file is that of its receipt."""
-    bound = sum_bound(problem, witness.mass + witness.tolerance, plain)
+    witness = read(receipt, problem)
+    if isinstance(witness, str):
+        return True
+    bound = sum_bound(problem, witness.mass + witness.tolerance)
     return gap(form, witness.contribution) <= bound
 
 

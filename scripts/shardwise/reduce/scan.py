@@ -1,54 +1,35 @@
-"""Reading for the reduce: rows of many files, ahead of who adds them, each byte once.
+"""Reading for the reduce: rows of many files, some ahead of who adds them, each byte once.
 
-What the page cache holds is copied to a buffer that stays in the processor's caches, and no other
-thread takes part. All else is read ahead, into slabs of a fixed number. Files of a few rows are
-read together, as rows are added fastest many at a time. The checksum is formed on the way.
+Files are mapped: what the page cache holds is added where it lies, as a copy would take longer than
+the sum. The checksum is formed when the pages come.
 """
 
+import ctypes
+import errno
+import mmap
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from shardwise.files import direct
+from shardwise.errors import IntegrityError, TryAgain
 from shardwise.files.checksum import piece_digest
-from shardwise.files.direct import Extent, ExtentReader
 from shardwise.files.npy import DATA_OFFSET
-from shardwise.numerics.rows import Rows
-from shardwise.plan import memory
-from shardwise.reduce.layout import Batch, Layout
+from shardwise.reduce.layout import Layout, Rows
 
-AHEAD = 3
-"""Batches that are read ahead."""
+_AHEAD = 3  # batches that are read while one is added
+_POPULATE_READ = 22  # of Linux 5.14 on; Python has no name for it
+_GONE, _UNKNOWN = (errno.EFAULT, errno.ENOMEM), (errno.EINVAL, errno.ENOSYS)
 
-_MOST_TOGETHER = 256
-"""Files that are read together, as far as `memory.REDUCE_BATCH_BYTES` go."""
-
-_Piece = tuple[Extent, int]
-"""Where a piece of a file's checksum lies, and its number."""
+Batch = tuple[Rows, np.ndarray]
+"""Rows of a shard, and their numbers ``(rows, width)``."""
 
 
-@dataclass
-class Part:
-    """A batch that was read, or several of whole shards that follow each other.
-
-    ``rows`` are its rows in order; one item, unless they could not be read to equal distances.
-    ``digests`` are, batch by batch, the XOR of the digests of its pieces.
-    """
-
-    batches: list[Batch]
-    rows: list[Rows]
-    digests: list[int]
-    slab: np.ndarray | None = None
-
-
-class Scan(AbstractContextManager):
-    """Reads batches in order, some of them ahead.
+class Scan:
+    """Reads the batches of one stripe after the other.
 
     Parameters
     ----------
@@ -56,126 +37,74 @@ class Scan(AbstractContextManager):
         The file of a shard, by its place in the plan. Its header and size have been checked.
     dtype
         Of the numbers in all files.
+
+    Attributes
+    ----------
+    digests
+        What the pieces that were read come to, of each shard: uint8 ``(shards, 16)``.
     """
 
-    def __init__(
-        self, layout: Layout, batches: Iterable[Batch], path_of: Callable[[int], Path], dtype: str
-    ) -> None:
-        self._layout, self._batches = layout, iter(batches)
-        self._path_of, self._dtype = path_of, np.dtype(dtype)
-        self._reader = ExtentReader()
-        self._pool = ThreadPoolExecutor(AHEAD, "scan")
-        self._slabs: list[np.ndarray] = []
-        self._hot = np.empty(0, np.uint8)  # what was taken last, where it came from the page cache
-        self._ahead: deque[tuple[list[Batch], list[list[_Piece]], Future | None]] = deque()
-        self._next = next(self._batches, None)
-        for _ in range(AHEAD):
-            self._submit()
+    def __init__(self, layout: Layout, path_of: Callable[[int], Path], dtype: str) -> None:
+        self._layout, self._path_of, self._dtype = layout, path_of, np.dtype(dtype)
+        self.digests = np.zeros((len(layout.rows), 16), np.uint8)
+        self._pool = ThreadPoolExecutor(1, "scan")
+        self._madvise = ctypes.CDLL(None, use_errno=True).madvise  # Python's own keeps its lock
+        self._madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
-    def __exit__(self, *error: object) -> None:
-        """End the threads."""
+    def close(self) -> None:
+        """End the thread."""
         self._pool.shutdown(cancel_futures=True)
-        self._reader.__exit__(*error)
 
-    @property
-    def stripe(self) -> int | None:
-        """The stripe of the next batch; None where there is no more."""
-        return self._ahead[0][0][0].stripe if self._ahead else None
+    def read(self, batches: Iterable[Rows], stripe: int) -> Iterator[Batch]:
+        """The batches in order."""
+        ahead: deque[Future[Batch]] = deque()
+        coming = iter(batches)
+        while True:
+            while len(ahead) < _AHEAD and (batch := next(coming, None)):
+                ahead.append(self._pool.submit(self._read, batch, self._map(batch, stripe), stripe))
+            if not ahead:
+                return
+            yield ahead.popleft().result()
 
-    def take(self, result: Callable[[Future], Part]) -> Part:
-        """The next batch, to be given back before the one after; ``result`` waits for a future."""
-        batches, pieces, future = self._ahead.popleft()
-        return self._copy(batches, pieces) if future is None else result(future)
+    def _map(self, rows: Rows, stripe: int) -> np.ndarray:
+        """The numbers of some rows where they lie in a file, which the system begins to read."""
+        layout, item, path = self._layout, self._dtype.itemsize, self._path_of(rows.shard)
+        low, high = layout.bounds(stripe)
+        begin = DATA_OFFSET + (rows.first * layout.numbers + low) * item
+        end = DATA_OFFSET + ((rows.last - 1) * layout.numbers + high) * item
+        start = begin - begin % mmap.PAGESIZE
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < end:
+                raise _shorter(path)
+            if layout.stripes == 1:
+                os.posix_fadvise(file.fileno(), begin, end - begin, os.POSIX_FADV_WILLNEED)
+            mapped = mmap.mmap(file.fileno(), end - start, prot=mmap.PROT_READ, offset=start)
+        shape, strides = (rows.last - rows.first, high - low), (layout.numbers * item, item)
+        return np.ndarray(shape, self._dtype, mapped, begin - start, strides)
 
-    def give_back(self, part: Part) -> None:
-        """Let the memory of a part be used again, and read on."""
-        if part.slab is not None:
-            self._slabs.append(part.slab)
-        self._submit()
+    def _read(self, rows: Rows, numbers: np.ndarray, stripe: int) -> Batch:
+        """Wait for the pages, piece by piece, and hash each."""
+        layout, digest = self._layout, 0
+        step = 1 if layout.stripes > 1 else layout.unit_rows
+        for row in range(0, len(numbers), step):
+            piece = numbers[row : row + step].reshape(-1).view(np.uint8)  # whole rows lie together
+            self._populate(rows.shard, piece)
+            digest ^= piece_digest(piece, layout.piece(rows.first + row, stripe))
+        self.digests[rows.shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)
+        return rows, numbers
 
-    def _submit(self) -> None:
-        batches = self._take_next()
-        if not batches:
+    def _populate(self, shard: int, piece: np.ndarray) -> None:
+        """Bring the pages of a piece: where a file has become shorter, an error, not a signal."""
+        begin = piece.ctypes.data - piece.ctypes.data % mmap.PAGESIZE
+        nbytes = piece.ctypes.data + piece.nbytes - begin
+        if self._madvise(begin, nbytes, _POPULATE_READ) == 0:
             return
-        pieces, future = [list(self._pieces(batch)) for batch in batches], None
-        (first, _), (last, _) = pieces[0][0], pieces[0][-1]
-        if not self._reader.cached(first._replace(nbytes=last.offset + last.nbytes - first.offset)):
-            slab = self._slabs.pop() if self._slabs else None
-            future = self._pool.submit(self._read, batches, pieces, slab)
-        self._ahead.append((batches, pieces, future))
-
-    def _take_next(self) -> list[Batch]:
-        """The next batch, and those behind it while each is all of the next shard."""
-        batches: list[Batch] = []
-        layout, nbytes, whole = self._layout, 0, True
-        while self._next is not None and whole and len(batches) < _MOST_TOGETHER:
-            batch = self._next
-            whole = (batch.first, batch.last) == (0, layout.rows[batch.shard])
-            nbytes += (batch.last - batch.first) * (batch.high - batch.low) * layout.item
-            if batches:
-                follows = batch.stripe == batches[0].stripe and batch.shard == batches[-1].shard + 1
-                if not (whole and follows and nbytes <= memory.REDUCE_BATCH_BYTES):
-                    break
-            batches.append(batch)
-            self._next = next(self._batches, None)
-        return batches
-
-    def _pieces(self, batch: Batch) -> Iterator[_Piece]:
-        """The pieces of the checksum that a batch is, in order."""
-        layout, path = self._layout, str(self._path_of(batch.shard))
-        step = 1 if layout.stripes > 1 else layout.unit_rows  # rows of a piece
-        for row in range(batch.first, batch.last, step):
-            begin = DATA_OFFSET + (row * layout.numbers + batch.low) * layout.item
-            rows = min(step, batch.last - row)
-            nbytes = rows * (batch.high - batch.low) * layout.item
-            yield Extent(path, begin, nbytes), layout.piece(row, batch.low)
-
-    def _copy(self, batches: list[Batch], pieces: list[list[_Piece]]) -> Part:
-        """Batches from the page cache; their rows lie side by side in the one buffer."""
-        size = sum(extent.nbytes for own in pieces for extent, _ in own)
-        if self._hot.nbytes < size:
-            self._hot = direct.aligned_empty(size)
-        digests, at = [], 0
-        for own in pieces:
-            extents = [extent for extent, _ in own]
-            digests.append(_digest(own, self._reader.copy(extents, self._hot[at:])))
-            at += sum(extent.nbytes for extent in extents)
-        width = batches[0].high - batches[0].low
-        numbers = self._hot[:size].view(self._dtype)
-        return Part(batches, [Rows(numbers, 0, width, len(numbers) // width, width)], digests)
-
-    def _read(
-        self, batches: list[Batch], pieces: list[list[_Piece]], slab: np.ndarray | None
-    ) -> Part:
-        extents = [extent for own in pieces for extent, _ in own]
-        size = direct.buffer_bytes(extents)
-        if slab is None or slab.nbytes < size:
-            # Others of this size may begin at later bytes of a page.
-            slab = direct.aligned_empty(size + len(extents) * direct.PAGE)
-        views = self._reader.read(extents, slab)
-        ends = iter(views)
-        digests = [_digest(own, ends) for own in pieces]
-        item, width = self._layout.item, batches[0].high - batches[0].low
-        flat = slab[: slab.nbytes // item * item].view(self._dtype)
-        runs = [
-            ((view.ctypes.data - slab.ctypes.data) // item, view.nbytes // (width * item))
-            for view in views
-        ]
-        strides = {b - a for (a, _), (b, _) in pairwise(runs)} or {width}
-        if len(strides) == 1 and (len(runs) == 1 or all(n == 1 for _, n in runs)):
-            count = sum(n for _, n in runs)
-            rows = [Rows(flat, runs[0][0], strides.pop(), count, width)]
-        else:  # rows that begin at different bytes of a page do not lie at equal distances
-            rows = [Rows(flat, start, width, n, width) for start, n in runs]
-        return Part(batches, rows, digests, slab)
+        path, number = self._path_of(shard), ctypes.get_errno()
+        if number in _GONE:
+            raise _shorter(path)
+        if number not in _UNKNOWN:
+            raise TryAgain(f"{path} cannot be read: {os.strerror(number)}; try again")
 
 
-def _digest(pieces: Iterable[_Piece], views: Iterator[np.ndarray]) -> int:
-    """XOR of the digests of pieces, of which each view holds some, one behind the other."""
-    digest, at, view = 0, 0, next(views)
-    for extent, number in pieces:
-        if at == len(view):
-            view, at = next(views), 0
-        digest ^= piece_digest(view[at : at + extent.nbytes], number)
-        at += extent.nbytes
-    return digest
+def _shorter(path: Path) -> IntegrityError:
+    return IntegrityError(f"{path} became shorter while it was read")

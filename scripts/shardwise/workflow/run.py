@@ -17,15 +17,14 @@ from snakemake.io import ancient
 from shardwise.devices import grants
 from shardwise.dispatch.array import recipe
 from shardwise.dispatch.schedulers import grid_engine
-from shardwise.errors import InputError, ShardwiseError, some
+from shardwise.errors import ShardwiseError, some
 from shardwise.files.paths import CACHE, Results, place, wildcards
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import missing
-from shardwise.reduce import rank_limits
-from shardwise.units import MIB, count
+from shardwise.units import MIB
 from shardwise.workflow import hooks
 
 if TYPE_CHECKING:
@@ -69,7 +68,6 @@ class Run:
         self.standing: RemainingWork | None = None
         self.began = self.succeeded = self.interrupted = False
         if main:
-            self._refuse_idle_ranks()
             self.standing = self._compared()
             hooks.add_hooks(workflow, self)
 
@@ -88,50 +86,6 @@ class Run:
             hooks.refuse(error)
         log.info("shardwise: " + planner.describe(plan))
         return plan
-
-    def _refuse_idle_ranks(self) -> None:
-        """Exit with 2 if more ranks are asked for than the work can use; in a dry run, too."""
-        try:
-            for rule, ranks, named in self._asked_ranks():
-                if ranks > rank_limits.ALWAYS:
-                    rank_limits.refuse_more(ranks, named, self._work_of(rule), self._granted(rule))
-        except InputError as error:
-            hooks.refuse(error)
-
-    def _work_of(self, rule: str) -> rank_limits.Limit:
-        """The limit on the ranks of a rule that its work sets."""
-        from shardwise.reduce import job as reduce_job  # here: few runs ask, and it takes a while
-
-        if rule == "reduce":
-            return reduce_job.most_ranks(self.plan)
-        shards = len(self.plan.shards)
-        return rank_limits.limit_by_work(shards, f"the plan has {count(shards, 'shard')}")
-
-    def refuse_crowds(self) -> None:
-        """Refuse more ranks than this machine can use, if they run here.
-
-        Snakemake knows where they run only after it has read the rules.
-        """
-        for rule, ranks, named in self._asked_ranks() if self._workflow.local_exec else ():
-            launcher = self._words_for(rule).get("mpi")
-            rank_limits.refuse_more(ranks, named, rank_limits.limit_by_machine(launcher))
-
-    def _asked_ranks(self) -> list[tuple[str, int, str]]:
-        """The rules that start MPI ranks: how many, and which setting says so."""
-        asked = [("reduce", self.reduce["ranks"], "reduce.ranks")]
-        if self.dispatch == "mpi":
-            tasks = self._words_for("mpi").get("tasks", "")
-            asked.append(("mpi", _number(tasks), "tasks of the rule mpi, in the profile"))
-        return asked
-
-    def _granted(self, rule: str) -> rank_limits.Limit | None:
-        """The limit that the tasks in the profile set for the reduce, if it names them."""
-        tasks = _number(self._words_for(rule).get("tasks", "")) if rule == "reduce" else 0
-        return (
-            rank_limits.limit_by_places(tasks, f"the profile asks for {count(tasks, 'task')}")
-            if tasks
-            else None
-        )
 
     @property
     def rule_for_all(self) -> str | None:
@@ -427,11 +381,6 @@ def _filled(names: str | list[str], shard: str) -> str | list[str]:
     if isinstance(names, str):
         return names
     return [name.replace(wildcards(shard), place(shard)) for name in names]
-
-
-def _number(text: str) -> int:
-    """A number from a profile; 0 for an expression, which only Snakemake can evaluate."""
-    return int(text) if text.isdecimal() else 0
 
 
 def _growing(amount: int) -> Growing:

@@ -18,7 +18,7 @@ from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan, planner
 from shardwise.records import ledger
-from shardwise.reduce import checkpoint, results
+from shardwise.reduce import results
 from shardwise.workflow import hooks
 from snakemake.settings.types import DeploymentMethod
 
@@ -35,7 +35,7 @@ def small(folder: Path, **over):
 @pytest.mark.parametrize(
     "name",
     [
-        *("shards", "products", "partial", "logs", "logs/multiply"),
+        *("shards", "products", "logs", "logs/multiply"),
         *("runs.tsv", "arrays.tsv", "quarantine.tsv"),
     ],
 )
@@ -102,10 +102,10 @@ def test_temporary_files_are_private(tmp_path):
     made = small(tmp_path)
     with commit.commit(tmp_path / "file") as file:
         assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
-    parts = checkpoint.CheckpointFolder(made.results.partial, "d")
-    results.ResultFiles(parts, made.problem, ["sum", "std"]).prepare()
-    modes = {path.name: path.stat().st_mode & 0o777 for path in made.results.partial.iterdir()}
-    assert modes == {"sum.npy": 0o600, "std.npy": 0o600}
+    made.results.root.mkdir(exist_ok=True)
+    made_by_reduce = results.ResultFiles(made.results, made.problem, ["sum", "std"]).create()
+    modes = {name: path.stat().st_mode & 0o777 for name, path in made_by_reduce.items()}
+    assert modes == {"sum": 0o600, "std": 0o600}
 
 
 def test_a_temporary_name_that_is_taken_is_not_opened(tmp_path, monkeypatch):

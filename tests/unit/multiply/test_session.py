@@ -9,14 +9,13 @@ from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.multiply import job
 from shardwise.multiply.session import Session
-from shardwise.numerics import binned, gemm
+from shardwise.numerics import gemm
 from shardwise.plan import memory
 from shardwise.records import receipts
 
 from tests import factories
 from tests.factories import (
     FLOATS,
-    PRODUCTS,
     REFERENCES,
     computed,
     copied,
@@ -83,20 +82,18 @@ def test_layout_and_copying_change_no_bit(tmp_path, monkeypatch, dtype, keep, sl
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
 def test_a_kept_sum_is_the_sum_of_the_products(tmp_path, dtype):
-    """keep: sum writes the planes of one array a shard: its products added up exactly."""
+    """keep: sum writes the nodes that a shard leaves, which are its products added up."""
     left = stack((7, 3, 3), dtype)
     made = computed(factories.plan(tmp_path, left, keep="sum", shards=2, materialize=False))
     wide = {"i": "int64", "c": "complex128"}.get(np.dtype(dtype).kind, "float64")
     whole = (left.astype(wide) @ left.astype(wide)).astype(wide)
-    files = products(made)
-    assert files.dtype == np.int64
-    assert files.shape[1:] == binned.plane_shape((3, 3), made.problem.product_dtype)
-    for row, planes in zip(made.shards.values(), files, strict=True):
+    left_over = ((1, 0), (0, 2)), ((0, 3), (1, 2), (0, 6))
+    for row, nodes in zip(made.shards.values(), left_over, strict=True):
         facts = factories.receipt(made, row.shard)
         assert facts.keep == "sum"
-        words = sum(facts.file.planes.words)
-        assert facts.file.shape == (words, *planes.shape[1:])
-        assert facts.file.bytes == 4096 + 2 * words * planes[0].size <= 4096 + row.product_bytes
+        assert facts.file.nodes == nodes
+        assert facts.file.shape == (len(nodes), 3, 3)
+        assert facts.file.bytes == 4096 + row.product_bytes
         assert made.results.product(row.shard).stat().st_size == facts.file.bytes
     found = partials(made)
     assert found.dtype == wide
@@ -131,10 +128,7 @@ def test_the_receipt_says_what_was_done(tmp_path):
     assert receipt.file.checksum == file_checksum(product, 4096, *pieces)
 
 
-IN_GEMM = {"keep": "sum", "reproducible": False}
-
-
-@pytest.mark.parametrize("over", [{}, IN_GEMM])
+@pytest.mark.parametrize("over", [{}, {"keep": "sum"}])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_first_nonfinite_matrix_is_named(tmp_path, dtype, bad, over):
@@ -149,15 +143,14 @@ def test_the_first_nonfinite_matrix_is_named(tmp_path, dtype, bad, over):
 @pytest.mark.parametrize(
     ("dtype", "value", "over"),
     [("float16", 300, {}), ("float32", 1e25, {}), ("float64", 1e200, {}), ("complex64", 1e25, {}),
-     ("float32", 1e25, IN_GEMM), ("float64", 1e200, IN_GEMM)],
+     ("float32", 1e25, {"keep": "sum"})],
 )  # fmt: skip
 def test_overflow_is_named(tmp_path, dtype, value, over):
     """A product that overflows from finite factors names its matrix and the dtype."""
     left = stack((4, 3, 3), dtype)
     left[2] = value
     made = copied(factories.plan(tmp_path, left, shards=1, **over))
-    what = "the sum of the products 0 to 3" if over else "the product of matrix 2"
-    assert f"{what} overflows {dtype}" in refusal(made)
+    assert f"the product of matrix 2 overflows {dtype}" in refusal(made)
     allowed = factories.plan(tmp_path / "x", left, shards=1, nonfinite="allow", **over)
     assert not np.isfinite(products(computed(allowed))[0 if over else 2]).any()
 
@@ -215,8 +208,7 @@ def overlapped(made):
 
 
 @pytest.mark.parametrize("over", [
-    {"keep": "products"}, {"keep": "sum"}, {"keep": "sum", "reproducible": False},
-    {"keep": "sum", "product": "A @ B"},
+    {"keep": "products"}, {"keep": "sum"}, {"keep": "sum", "product": "A @ B"},
 ])  # fmt: skip
 def test_a_shard_that_begins_before_another_is_written_changes_no_bit(tmp_path, monkeypatch, over):
     """Memory of batches, and of sums, goes from one shard to the next."""
@@ -301,49 +293,11 @@ def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
     assert "the product of matrix 12 is wrong: Freivalds' check" in told
 
 
-@pytest.mark.parametrize("dtype", ["float16", "complex64"])
-@pytest.mark.parametrize("product", ["A.T @ A", "A @ B"])
-def test_a_wrong_sum_inside_the_gemm_is_refused(tmp_path, monkeypatch, product, dtype):
-    """Under reproducible: false the sum of a batch is proven as one product."""
-    accumulate = gemm.MatmulKernel.accumulate
-
-    def faulty(self, block, other):
-        total = accumulate(self, block, other)
-        total[0, 1, 2] += 1
-        return total
-
-    left = stack((6, 8, 8), dtype)
-    right = stack((6, 8, 8), dtype, 1) if product == "A @ B" else None
-    over = {"product": product, "shards": 2, "materialize": False, **IN_GEMM}
-    made = factories.plan(tmp_path, left, right, **over)
-    monkeypatch.setattr(gemm.MatmulKernel, "accumulate", faulty)
-    told = refusal(made, IntegrityError, "00001")
-    assert "the sum of the products 3 to 5 is wrong: Freivalds' check" in told
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("product", [*PRODUCTS, "one B"])
-def test_sums_inside_the_gemm_are_plain_sums(tmp_path, monkeypatch, product, dtype):
-    """One wide array a shard, exact where all is exact, over several batches; and proven."""
-    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 5 * 5 * np.dtype(dtype).itemsize)
-    left = stack((9, 5, 5) if product == "A @ A" else (9, 3, 5), dtype)
-    shape = {"A @ B": (9, 5, 4), "one B": (5, 4)}.get(product)
-    right = shape and stack(shape, dtype, 1)
-    product = "A @ B" if shape else product
-    over = {"product": product, "shards": 2, "materialize": False, **IN_GEMM}
-    made = computed(factories.plan(tmp_path, left, right, **over))
-    whole = REFERENCES[product](left.astype("c16"), None if right is None else right.astype("c16"))
-    found = products(made)
-    assert found.dtype == made.problem.sum_dtype
-    np.testing.assert_array_equal(found, [whole[:4].sum(axis=0), whole[4:].sum(axis=0)])
-    assert factories.receipt(made).proof.method == "freivalds"
-
-
 def test_complex_numbers_near_the_largest_are_finite(tmp_path):
     """Two finite parts whose sum is none make no infinite number."""
     left = np.full((2, 1, 1), 1.5e308 * (1 + 1j))
     right = np.full((2, 1, 1), 1e-200 + 0j)
-    over = {"product": "A @ B", "shards": 1, "materialize": False, **IN_GEMM}
+    over = {"product": "A @ B", "shards": 1, "materialize": False, "keep": "sum"}
     made = computed(factories.plan(tmp_path, left, right, **over))
     np.testing.assert_array_equal(products(made)[0], left[0] * 2e-200)
 

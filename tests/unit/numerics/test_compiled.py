@@ -7,19 +7,19 @@ import sys
 
 import numpy as np
 from numba import types
-from shardwise.numerics import binned_cpu, compiled
-from shardwise.numerics.binned import BinnedSum
+from shardwise.numerics import compiled, tree_cpu
+from shardwise.numerics.tree import TreeSum
 
 from tests.factories import SCRIPTS
 
 LOOP = """
-from shardwise.numerics import binned_cpu
-from shardwise.numerics.binned import BinnedSum
+from shardwise.numerics import tree_cpu
+from shardwise.numerics.tree import TreeSum
 
-total = BinnedSum(np, (3,), "int64")
-total.add(np.ones((20, 3), "int64"))
-assert total.planes().tolist() == [[0] * 3, [20] * 3]
-made = binned_cpu._integers()
+total = TreeSum(np, (3,), "int64")
+total.add(np.ones((20, 3), "int64"), 0)
+assert total.value().tolist() == [20] * 3
+made = tree_cpu._loop("int64")
 """
 """A program that uses one loop."""
 
@@ -52,30 +52,29 @@ def test_each_variant_has_a_folder_of_its_own(tmp_path, monkeypatch):
     """Another function, another signature or another processor: other code, in another place."""
     monkeypatch.setattr(compiled.numba.config, "CACHE_DIR", str(tmp_path))
     writable, readonly = (types.Array(types.int64, 1, "C", readonly=r) for r in (False, True))
-    one = compiled.folder(binned_cpu._add_integers, (writable,))
-    assert one == compiled.folder(binned_cpu._add_integers, (writable,))
+    one = compiled.folder(tree_cpu._fold_integers, (writable,))
+    assert one == compiled.folder(tree_cpu._fold_integers, (writable,))
     others = [
-        compiled.folder(binned_cpu._add_reals, (writable,)),
-        compiled.folder(binned_cpu._round_reals, (writable,)),
-        compiled.folder(binned_cpu._add_integers, (readonly,)),
+        compiled.folder(tree_cpu._fold_reals, (writable,)),
+        compiled.folder(tree_cpu._fold_integers, (readonly,)),
     ]
     monkeypatch.setattr(compiled.llvmlite.binding, "get_host_cpu_name", lambda: "another")
-    others.append(compiled.folder(binned_cpu._add_integers, (writable,)))
-    assert len({one, *others}) == 5
+    others.append(compiled.folder(tree_cpu._fold_integers, (writable,)))
+    assert len({one, *others}) == 4
     assert {path.parent for path in (one, *others)} == {tmp_path}
 
 
 def test_loops_run_where_nothing_can_be_kept(monkeypatch):
     """Without a folder to write in, a loop is compiled and used all the same."""
     monkeypatch.setattr(compiled, "folder", lambda function, signature: None)
-    binned_cpu._integers.cache_clear()
+    tree_cpu._loop.cache_clear()
     try:
-        total = BinnedSum(np, (1,), "int64")
-        total.add(np.array([[1], [2], [3]]))
-        assert total.planes().tolist() == [[0], [6]]
-        assert not binned_cpu._integers().stats.cache_path
+        total = TreeSum(np, (1,), "int64")
+        total.add(np.array([[1], [2], [3]]), 0)
+        assert total.value().tolist() == [6]
+        assert not tree_cpu._loop("int64").stats.cache_path
     finally:
-        binned_cpu._integers.cache_clear()
+        tree_cpu._loop.cache_clear()
 
 
 def test_loops_are_compiled_where_numba_is_told_not_to(tmp_path):

@@ -8,7 +8,7 @@ from shardwise.numerics import freivalds, gemm, reference, tolerances
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan.problem import Problem
 
-from tests.factories import noise, stack
+from tests.factories import noise
 
 
 def ratio(left, right, product, compute, seed=0):
@@ -79,24 +79,12 @@ def test_an_error_that_cancels_is_missed_no_more_often_than_promised():
     assert all(ratio(left, right, product, "float64", seed)[0] > 1.0 for seed in range(100))
 
 
-@pytest.mark.parametrize(("dtype", "compute"), [("float16", "tensor"), ("float32", "float32")])
+@pytest.mark.parametrize(("dtype", "compute"), [("float16", "float32"), ("float32", "float32")])
 def test_the_tolerance_of_a_long_sum_is_a_bound(dtype, compute):
     """It grows with the length and stays positive, also past the inverse of the unit roundoff."""
     bounds = [tolerances.product_tolerance(2**n, 4, dtype, compute)[0] for n in range(16, 30)]
     assert bounds[0] > 0
     assert bounds == sorted(set(bounds))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_a_wrong_sum_of_millions_of_products_is_found(dtype):
-    """A batch of tiny matrices added up in one product is proven against a tolerance above 0."""
-    left, count = stack((6, 4, 4), dtype, 3), 2**24
-    total = left.astype("float32") @ left.astype("float32")
-    check = freivalds.Checker(
-        np, CheckSpec("A @ A", (4, 4), None, dtype, "float32", 0, group=4, together=count)
-    )
-    assert check.check(left, None, total.sum(axis=0, keepdims=True))[0] <= 1.0
-    assert not check.check(left, None, np.full((1, 4, 4), 1e6, "float32"))[0] <= 1.0
 
 
 @given(

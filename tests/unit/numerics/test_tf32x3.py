@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import IntegrityError, WrongProduct
-from shardwise.multiply import operation
 from shardwise.numerics import canary, freivalds, gemm, tolerances
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory
@@ -201,26 +200,14 @@ def test_both_parts_of_a_call_are_counted():
     own = Problem(9, (4096, 4096), "A @ B", "float32", (4096, 1024))
     scratch = 2 * (own.matrix_bytes + own.right_bytes)
     for asked in (
-        lambda *precision: memory.device_memory(own, 9, "sum", *precision),
-        lambda *precision: memory.least_bytes(own, "sum", True, True, *precision),
+        lambda *precision: memory.device_memory(own, range(9), "sum", *precision),
+        lambda *precision: memory.least_bytes(own, range(9), "sum", True, *precision),
     ):
         assert asked("tf32x3") - asked() == scratch
         assert asked("tf32") == asked()
-    assert memory.least_bytes(own, "sum", False, True, "tf32x3") == memory.least_bytes(
-        own, "sum", False, True
+    assert memory.least_bytes(own, range(9), "sum", False, "tf32x3") == memory.least_bytes(
+        own, range(9), "sum", False
     )
-
-
-@pytest.mark.parametrize(("precision", "inside"), [("ieee", True), ("tf32x3", False)])
-def test_products_are_not_added_up_in_the_gemm(tmp_path, precision, inside):
-    """Under ``reproducible: false`` they are added in double precision, one by one."""
-    made = factories.plan(
-        tmp_path, factories.stack((4, 9, 9)), keep="sum", reproducible=False, precision=precision
-    )
-    assert operation.adds_in_gemm(made) is inside
-    row = next(iter(factories.plan(tmp_path / "gpu", factories.stack((4, 9, 9)), backend="auto",
-                                   precision=precision).shards.values()))  # fmt: skip
-    assert row.device_memory == memory.device_memory(made.problem, 4, "products", precision)
 
 
 def test_the_stand_in_refuses_what_tf32_would_round():

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.plan import cut, memory
+from shardwise.plan import cut, memory, nodes
 from shardwise.plan.problem import Problem
 
 # Distinct primes: a lost or swapped dimension changes every count.
@@ -15,23 +15,32 @@ def test_every_matrix_is_in_exactly_one_shard(matrices, data):
     """The shards hold 0 … N-1 once each, in order, and their sizes differ by at most one."""
     shards = data.draw(st.integers(1, matrices))
     runs = cut.cut(matrices, shards)
-    held = [i for start, stop in runs for i in range(start, stop)]
-    sizes = {stop - start for start, stop in runs}
+    held = [i for run in runs for i in run]
+    sizes = set(map(len, runs))
     assert held == list(range(matrices))
     assert len(runs) == shards
     assert max(sizes) - min(sizes) <= 1
     assert min(sizes) >= 1
 
 
-@given(st.integers(1, 5000), st.integers(1, 10**6), st.integers(1, 10**9))
-def test_auto_makes_the_fewest_shards_that_fit(matrices, matrix_bytes, shard_bytes):
-    """Under auto the count is the least with total/count within shard_bytes, up to the limits."""
-    total = matrices * matrix_bytes
-    shards = cut.shard_count(matrices, total, "auto", shard_bytes)
-    limit = min(matrices, cut.MAX_AUTO_SHARDS)
-    assert 1 <= shards <= limit
-    assert shards * shard_bytes >= total or shards == limit
-    assert shards == 1 or (shards - 1) * shard_bytes < total
+sizes = st.integers(1, 10**6)
+
+
+@given(st.integers(1, 10**5), sizes, sizes, st.integers(0, 3000))
+def test_auto_cuts_where_a_sum_is_few_nodes(matrices, matrix_bytes, shard_bytes, more):
+    """Every matrix once, in shards alike but for the last, which a stack that grows keeps."""
+    runs, grown = (
+        cut.cut_aligned(n, matrix_bytes, shard_bytes) for n in (matrices, matrices + more)
+    )
+    size, most, starts = len(runs[0]), shard_bytes // matrix_bytes, [run.start for run in runs]
+    assert starts == list(range(0, matrices, size))
+    assert [run.stop for run in runs] == [*starts[1:], matrices]
+    assert all(nodes.count_nodes(run.start, run.stop) <= 3 for run in runs[:-1])
+    if len(runs) > 1:
+        assert 5 * size > 4 * most
+        assert size <= max(1, most) or 2 * matrices > cut.MAX_AUTO_SHARDS * size
+    assert len(runs) <= cut.MAX_AUTO_SHARDS
+    assert {run.start for run in grown if run.start < matrices} <= set(starts)
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
@@ -39,10 +48,9 @@ def test_auto_makes_the_fewest_shards_that_fit(matrices, matrix_bytes, shard_byt
 def test_the_table_counts_every_byte(keep, cuda):
     """Rows add up to the whole input, and say what each shard takes and leaves."""
     own = Problem(N, (M, K), "A @ B", "float32", (K, P))
-    rows = cut.table(own, 4, keep, cuda)
+    rows = cut.table(own, cut.cut(N, 4), keep, cuda)
     assert sum(row.bytes for row in rows) == N * M * K * 4
     for row in rows:
-        count = row.stop - row.start
-        assert row.product_bytes == memory.result_bytes(own, count, keep)
-        assert row.memory == memory.task_memory(own, count, keep, cuda)
-        assert row.device_memory == (memory.device_memory(own, count, keep) if cuda else 0)
+        assert row.product_bytes == memory.result_bytes(own, row.run, keep)
+        assert row.memory == memory.task_memory(own, row.run, keep, cuda)
+        assert row.device_memory == (memory.device_memory(own, row.run, keep) if cuda else 0)

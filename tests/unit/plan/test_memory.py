@@ -1,14 +1,12 @@
 """Slabs, batches, calls and the memory model, against brute force and array by array."""
 
-import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.files import pieces
-from shardwise.numerics import binned
-from shardwise.plan import memory
+from shardwise.plan import memory, nodes
 from shardwise.plan.problem import ITEM_BYTES, Problem
 from shardwise.units import MIB
 
@@ -63,17 +61,16 @@ def test_a_call_depends_on_dtype_and_shapes_alone(own, matrices):
 
 @given(problems())
 def test_a_batch_is_whole_calls_of_at_most_its_bytes(own):
-    """As many calls as fit BATCH_BYTES; a call that is more than one matrix fits as well."""
+    """As many calls as fit BATCH_BYTES, both powers of two."""
     call, batch = memory.call_matrices(own), memory.batch_matrices(own, cuda=True)
     assert batch % call == 0
     biggest = memory._largest(own)
-    assert batch * biggest <= memory.BATCH_BYTES or batch == call
-    assert call * biggest <= memory.BATCH_BYTES or call == 1
-    assert (batch + call) * biggest > memory.BATCH_BYTES
+    assert batch * biggest <= memory.BATCH_BYTES or batch == call == 1
+    assert 2 * batch * biggest > memory.BATCH_BYTES
     if biggest >= memory.LARGE_BYTES:
         assert call == 1
     assert call <= memory.MOST_IN_CALL
-    assert call < 256 or call % 256 == 0
+    assert call.bit_count() == batch.bit_count() == 1
 
 
 @given(problems(), st.integers(1, 10**6), st.booleans())
@@ -95,24 +92,24 @@ def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
 # Slabs.
 
 
-@given(
-    problems(), st.integers(1, 10**6), st.sampled_from(KEEPS), st.booleans(),
-    st.floats(0, 1.2),
-)  # fmt: skip
-def test_slabs_stay_within_the_memory_given(own, count, keep, cuda, share):
+runs = st.builds(lambda at, n: range(at, at + n), st.integers(0, 10**9), st.integers(1, 10**6))
+
+
+@given(problems(), runs, st.sampled_from(KEEPS), st.booleans(), st.floats(0, 1.2))
+def test_slabs_stay_within_the_memory_given(own, run, keep, cuda, share):
     """Whatever a task is given, its slabs fit beside the rest, unless they are at their least.
 
     With the memory of the plan, or more, they are those that the plan counts.
     """
-    whole = memory.slab_memory(own, count, keep)
-    others = memory.task_memory(own, count, keep, cuda) - whole
+    whole = memory.slab_memory(own, run, keep)
+    others = memory.task_memory(own, run, keep, cuda) - whole
     given_ = int(others + share * whole)
-    read, write = memory.slabs_within(own, count, keep, cuda, given_)
-    streams = [count * own.matrix_bytes]  # each factor has slabs for as many bytes as it has
+    read, write = memory.slabs_within(own, run, keep, cuda, given_)
+    streams = [len(run) * own.matrix_bytes]  # each factor has slabs for as many bytes as it has
     if own.right and not own.shared_right:
-        streams.append(count * own.right_bytes)
+        streams.append(len(run) * own.right_bytes)
     held = sum(min(read, memory.slabs(nbytes, 10**9)) for nbytes in streams) + write
-    out = memory.slabs(memory.result_bytes(own, count, keep), memory.WRITE_SLABS)
+    out = memory.slabs(memory.result_bytes(own, run, keep), memory.WRITE_SLABS)
     assert 1 <= read <= memory.slabs(streams[0], memory.READ_SLABS)
     assert memory.FEWEST_SLABS <= write <= max(memory.FEWEST_SLABS, out)
     least = read <= memory.FEWEST_SLABS and write <= memory.FEWEST_SLABS
@@ -144,21 +141,11 @@ def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("product", FACTORS)
-def test_partial_sums_are_the_planes(product, dtype):
-    """The plan, which loads no NumPy, knows the most bytes that planes of some terms are packed in.
-
-    A level of n terms is at most n 2³¹, and the low half of integers n 2³².
-    """
-    own = problem(product, dtype)
-    planes, *numbers = binned.plane_shape(own.product_shape, own.product_dtype)
-    for count in (1, 13, 2**15, 2**16, 2**31):
-        most = [count * 2**31] * planes
-        most[0], most[-1] = (most[0], 2 * most[0]) if planes == 2 else (0x7FF, most[0])
-        words = sum(-(-(number.bit_length() + 1) // 16) for number in most)
-        assert memory.partial_bytes(own, count) == 2 * words * math.prod(numbers)
-    assert memory.result_bytes(own, 13, "sum") == memory.partial_bytes(own, 13)
-    assert memory.result_bytes(own, 13, "products") == 13 * own.product_bytes
+def test_a_file_holds_products_or_nodes(dtype):
+    """Of 5 to 12: (0, 5), (1, 3), (2, 2) and (0, 12)."""
+    own = problem("A.T @ A", dtype)
+    assert memory.result_bytes(own, range(5, 13), "products") == 8 * own.product_bytes
+    assert memory.result_bytes(own, range(5, 13), "sum") == 4 * K * K * own.sum_item
 
 
 # The memory model.
@@ -176,8 +163,7 @@ def held_by_work(own, batch, keep):
     left, right, shared, out = shapes_of(own)
     held = shared * own.item
     if keep == "sum":
-        held += binned.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
-        held += memory.partial_bytes(own, N)
+        held += (nodes.most_held(0, N) + nodes.count_nodes(0, N)) * own.sum_item * out
     if own.result:
         return held + batch * (left * own.item + out * own.product_item)
     if "int" in own.dtype:
@@ -205,15 +191,15 @@ def test_a_task_is_given_what_it_holds(monkeypatch, keep, unit):
         batch = min(N, memory.batch_matrices(own, cuda=False))
         left, right, _, out = shapes_of(own)
         one = left * own.item + right * own.item + out * own.product_item
-        whole = memory.partial_bytes(own, N) if keep == "sum" else N * out * own.product_item
+        whole = nodes.count_nodes(0, N) * own.sum_item if keep == "sum" else N * own.product_item
         slabs = [
             (N * left * own.item, memory.READ_SLABS),
             (N * right * own.item, memory.READ_SLABS),
-            (whole, memory.WRITE_SLABS),
+            (whole * out, memory.WRITE_SLABS),
         ]
         held = sum(min(most, -(-nbytes // unit)) for nbytes, most in slabs) * (unit + MIB)
         held += memory.BATCHES * batch * one + held_by_work(own, batch, keep)
-        variable = memory.task_memory(own, N, keep, cuda=False) - memory.PYTHON_BYTES
+        variable = memory.task_memory(own, range(N), keep, cuda=False) - memory.PYTHON_BYTES
         assert variable >= held, own
 
 
@@ -234,9 +220,8 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
         m, k, p = (side * scale for side in FACTORS[product])
         held += memory.proof_matrices(own, batch) * 4 * (m + k + p) * 8
         if keep == "sum":
-            held += binned.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
-            held += memory.partial_bytes(own, own.matrices)
-        asked = memory.device_memory(own, own.matrices, keep)
+            held += (nodes.most_held(0, 10**8) + nodes.count_nodes(0, 10**8)) * own.sum_item * out
+        asked = memory.device_memory(own, range(own.matrices), keep)
         assert asked - memory.DEVICE_BYTES >= held
 
 
@@ -247,8 +232,8 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
 def test_memory_is_bounded_by_slabs_not_by_the_stack(product, dtype, matrices, keep):
     """However many small matrices a shard holds, its task stays under 3 GiB, or 10 on a device."""
     own = problem(product, dtype, matrices=matrices)
-    assert memory.task_memory(own, matrices, keep, cuda=True) < 3072 * MIB
-    assert memory.device_memory(own, matrices, keep) < 10_240 * MIB
+    assert memory.task_memory(own, range(matrices), keep, cuda=True) < 3072 * MIB
+    assert memory.device_memory(own, range(matrices), keep) < 10_240 * MIB
     one = replace(own, matrices=1)
     assert memory.copy_memory(own) == memory.copy_memory(one)
 

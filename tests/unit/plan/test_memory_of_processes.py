@@ -47,7 +47,6 @@ MANY, LARGE = (64, 640, 640), (2, 2503, 2503)
 CASES = [
     (MANY, "float32", "C", {"keep": "products"}),
     (MANY, "float32", "C", {"keep": "sum"}),
-    (MANY, "float32", "C", {"keep": "sum", "reproducible": False}),
     (MANY, "float32", "C", {"keep": "products", "materialize": True}),
     (MANY, "float32", "F", {"keep": "sum", "verify": False}),
     (LARGE, "float32", "C", {"keep": "products"}),
@@ -159,7 +158,7 @@ def loops(tmp_path_factory):
     [
         nightly(1, "products", "float32", 2500, 24, ["sum"]),  # 50 MB, however many are added
         (1, "products", "float32", 8, 1_000_000, ["sum"]),
-        (1, "products", "float32", 2500, 4, ["sum", "std", "min", "argmax", "prod", "any"]),
+        (1, "products", "float32", 2500, 4, ["sum", "std", "min", "max"]),
         (1, "sum", "float32", 2500, 2, ["sum"]),
         # Two ranks that share the products of one stripe, and pass on all states there are.
         nightly(2, "products", "float32", 512, 150, ["sum"]),

@@ -14,7 +14,7 @@ from shardwise.files import pieces
 from shardwise.multiply import job
 from shardwise.plan import memory, planner, user_function
 from shardwise.plan import synthetic as plan_synthetic
-from shardwise.plan.problem import LEVELS, Problem, product_dtype, sum_dtype
+from shardwise.plan.problem import Problem, product_dtype, sum_dtype
 from shardwise.records import ledger
 
 from tests import factories, processes
@@ -250,8 +250,8 @@ def test_the_plan_counts_what_the_function_returns(tmp_path, write, keep, dtype)
     assert own.product_shape == (1, columns)
     assert own.matrix_bytes == 15 * left.itemsize
     size = columns * np.dtype(stored).itemsize
-    words = 6 if wide == "int64" else 1 + 3 * LEVELS[stored]  # of 16 bits, for 8 of a sum
-    whole = 2 * words * columns * np.dtype(wide).itemsize // 4 if keep == "sum" else 7 * size
+    nodes = 2 + 3  # 0 to 1, and 2; 3, 4 to 5, and 6
+    whole = nodes * columns * np.dtype(wide).itemsize if keep == "sum" else 7 * size
     assert made.facts.bytes.products == whole
 
 
@@ -402,7 +402,7 @@ def test_products_are_what_the_function_returns(tmp_path, write, keep, materiali
 
 def test_blocks_are_batches_of_whole_matrices(tmp_path, write, monkeypatch):
     """A function sees the matrices in order, a batch at a time, and the message counts from 0."""
-    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 3 * 2 * 2 * 8)
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 2 * 2 * 8)
     monkeypatch.setattr(pieces, "SLAB_BYTES", 100)
     text = body(
         "if (block[:, 0, 0] == 8).any(): raise ValueError(len(block))\n    return 2 * block"
@@ -411,7 +411,7 @@ def test_blocks_are_batches_of_whole_matrices(tmp_path, write, monkeypatch):
     made = copied(factories.plan(tmp_path, left, product=write(text), shards=2))
     job.run_shard(made, "00000")
     told = refusal(job.run_shard, made, "00001")
-    assert "failed on matrices 8 to 9: ValueError: 2" in told
+    assert "failed on matrices 7 to 8: ValueError: 2" in told
     assert not made.results.receipt("00001").exists()
     assert not leftovers(tmp_path)
 

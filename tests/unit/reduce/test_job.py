@@ -1,29 +1,24 @@
 """The ledger and the reduce: the right sum from any number of ranks, or none at all."""
 
 import json
-import math
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces
 from shardwise.files.checksum import file_checksum
-from shardwise.files.commit import commit
-from shardwise.files.npy import StackWriter
-from shardwise.plan import memory, plan, problem
-from shardwise.records import ledger, receipts
+from shardwise.numerics.tree import TreeSum
+from shardwise.plan import memory, plan
+from shardwise.records import ledger
 from shardwise.reduce import job
 
 from tests import factories
 from tests.factories import (
-    PRODUCTS,
-    REFERENCES,
     ROOT,
     SCRIPTS,
     leftovers,
@@ -88,19 +83,13 @@ def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path):
     assert json.loads(done.stdout) == {"tried": 12, "differ": []}
 
 
-def exact_sum(terms):
-    """The sum of float64 arrays, rounded once."""
-    parts = terms.reshape(len(terms), -1).view("f8")
-    return np.array([math.fsum(column) for column in parts.T])
-
-
 @pytest.mark.parametrize(
     ("keep", "dtype", "most"),
     [("sum", "float16", 5), ("sum", "float64", 1), ("sum", "complex64", 1),
      ("products", "float32", 1), ("products", "complex64", 5), ("products", "int16", 1)],
 )  # fmt: skip
 def test_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypatch, keep, dtype, most):
-    """Shards, batches, slabs, stripes and ranks: the sum is rounded once."""
+    """Shards, batches, slabs, stripes and ranks: the tree over the products as they are written."""
     left, seen = noise((11, 3, 4), dtype), set()
     ways = (1, 1, 10**6, 2**20), (3, 1, 70, 16), (11, 1, 1, 2**20), (2, most, 40, 2**20)
     for shards, ranks, size, piece in ways:
@@ -112,73 +101,23 @@ def test_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypatch, 
         found = summed(made, ranks)
         assert found.dtype == made.problem.sum_dtype
         seen.add(found.tobytes())
-    wide = "f4" if dtype == "float16" else dtype
-    whole = (left.swapaxes(1, 2).astype(wide) @ left.astype(wide)).astype(dtype)
-    if dtype == "int16":
-        assert seen == {whole.sum(axis=0, dtype="int64").tobytes()}
-    else:
-        assert seen == {exact_sum(whole.astype(found.dtype)).tobytes()}
-
-
-def test_the_shards_of_a_kept_sum_may_be_of_any_scale(tmp_path):
-    """One shard's sum far above another's: small terms count where they can, to the last bit."""
-    left = np.ones((9, 1, 1))
-    left[:, 0, 0] = [2.0**400, 1, 3, 2.0**-30, -(2.0**-40), 5, 2.0**-500, 7, 11]
-    right = np.ones((9, 1, 1))
-    right[:, 0, 0] = [1, 1, -1, 1, 1, 2.0**395, 1, 1, 1]
-    over = {"product": "A @ B", "keep": "sum", "shards": 5, "materialize": False}
-    made = computed(factories.plan(tmp_path, left, right, **over))
-    terms = (left @ right).ravel()
-    assert summed_alone(made)[0, 0] == math.fsum(terms)
-
-
-@pytest.mark.parametrize("reproducible", [True, False])
-def test_integers_beyond_int64_that_cancel_over_shards_are_exact(tmp_path, reproducible):
-    """Partial totals may pass the range of int64, if only the sum of all does not."""
-    left = np.full((8, 1, 2), [2**31, 1], "int64")
-    right = np.full((8, 2, 1), [[2**31 - 1], [7]], "int64")
-    right[4:] = [[-(2**31) + 1], [5]]  # four shards up to 4 · 2⁶² and more, and four back
-    over = {"product": "A @ B", "keep": "sum", "shards": 4, "reproducible": reproducible}
-    made = computed(factories.plan(tmp_path, left, right, materialize=False, **over))
-    for shard in factories.products(made)[[0, 3]].tolist():
-        [[[high]], [[low]]] = shard
-        assert abs(high * 2**32 + low) > 2**62
-    assert int(summed(made, 2)[0, 0]) == 4 * 7 + 4 * 5
+    over = {"keep": "products", "shards": 1, "materialize": False, "product": "A.T @ A"}
+    products = factories.products(factories.computed(factories.plan(tmp_path / "p", left, **over)))
+    expected = TreeSum(np, products.shape[1:], products.dtype.name)
+    expected.add(products, 0)
+    assert seen == {expected.value().tobytes()}
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
-def test_integers_whose_sum_does_not_fit_are_refused(tmp_path, keep):
-    """The reduce, which knows the whole sum, says so; no shard does."""
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_integers_whose_sum_does_not_fit_are_refused(tmp_path, keep, ranks):
+    """Whichever rank forms the node that does not fit."""
     left = np.full((3, 1, 1), 2**31, "int64")
     made = computed(factories.plan(tmp_path, left, keep=keep, shards=3, materialize=False))
-    with pytest.raises(InputError, match="the sum of the integer products does not fit int64"):
-        summed_alone(made)
+    done = mpirun(ranks, made)
+    assert done.returncode == 2, done.stderr
+    assert "the sum of the integer products does not fit int64" in done.stderr
     assert nothing_summed(made)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "product"),
-    [*zip(("float16", "float32", "float64", "complex64"), PRODUCTS, strict=True)],
-)
-def test_the_error_of_sums_inside_the_gemm_is_bounded(tmp_path, monkeypatch, dtype, product):
-    """reproducible: false: γ(n k) of the moduli for a batch, and float64 sums of the batches."""
-    left = noise((23, 6, 6), dtype)
-    right = noise((23, 6, 6), dtype, 1) if product == "A @ B" else None
-    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 5 * left[0].nbytes)
-    over = {"keep": "sum", "reproducible": False, "shards": 3, "product": product}
-    made = computed(factories.plan(tmp_path, left, right, materialize=False, **over))
-    found = summed_alone(made)
-    assert found.dtype == made.problem.sum_dtype
-    reference = REFERENCES[product]
-    wide = [
-        None if x is None else x.astype("c32" if "c" in dtype else "f16") for x in (left, right)
-    ]
-    exact = reference(*wide).sum(axis=0)
-    moduli = reference(*(None if x is None else abs(x) for x in wide)).sum(axis=0)
-    unit = 2.0 ** (-53 if dtype == "float64" else -24)
-    inner = 5 * 6 * (4 if "c" in dtype else 1)  # matrices of a batch; products of two parts
-    gamma = inner * unit / (1 - inner * unit)
-    assert (abs(found - exact) <= (gamma + 23 * 2.0**-53) * moduli).all()
 
 
 def test_the_mean_is_the_sum_over_the_number_of_matrices(made):
@@ -247,22 +186,6 @@ def test_all_shards_are_named_whichever_rank_judges_them(made):
     assert nothing_summed(made)
 
 
-def test_a_file_that_the_plan_does_not_make_is_refused(made):
-    """Whole by its receipt, but of another shape: no rank reads beyond its end."""
-    path, receipt = made.results.product("00001"), made.results.receipt("00001")
-    other = np.load(path)[:, :2]
-    with commit(path) as file, StackWriter(file, other.shape, other.dtype) as writer:
-        writer.append(np.ascontiguousarray(other))
-        checksum = writer.checksum()
-    sizes = writer.row_bytes, writer.piece_bytes
-    facts = receipts.describe_file(path, other.shape, other.dtype.name, checksum, *sizes)
-    factories.rewritten(receipt, file=msgspec.to_builtins(facts))
-    ledger.write(made)
-    with pytest.raises(IntegrityError, match=r"shard 00001: .* which the plan does not make it"):
-        summed_alone(made)
-    assert nothing_summed(made)
-
-
 def test_a_damaged_ledger_is_refused(made):
     """It must say what the receipts say, and Snakemake makes it again only where it is gone."""
     path = made.results.ledger
@@ -305,7 +228,7 @@ def test_the_ledger_has_a_row_a_shard(made):
     assert {row[rows[0].index("backend")] for row in rows[1:]} == {"numpy"}
 
 
-@pytest.mark.parametrize("over", [{}, {"keep": "sum"}, {"keep": "sum", "reproducible": False}])
+@pytest.mark.parametrize("over", [{}, {"keep": "sum"}])
 def test_a_sum_that_overflows_is_refused(tmp_path, over):
     """Products that fit, but whose sum does not, end with 2 and leave no sum."""
     left = np.zeros((3, 2, 2))
@@ -317,7 +240,7 @@ def test_a_sum_that_overflows_is_refused(tmp_path, over):
     assert nothing_summed(made)
 
 
-@pytest.mark.parametrize("over", [{}, {"keep": "sum"}, {"keep": "sum", "reproducible": False}])
+@pytest.mark.parametrize("over", [{}, {"keep": "sum"}])
 def test_products_that_were_allowed_to_be_nan_are_traced(tmp_path, over):
     """File, row and column of the input are told, and what a correction computes again."""
     for i in range(6):
@@ -338,7 +261,7 @@ def test_products_that_were_allowed_to_be_nan_are_traced(tmp_path, over):
     assert nothing_summed(made)
 
 
-@pytest.mark.parametrize("over", [{}, {"keep": "sum"}, {"keep": "sum", "reproducible": False}])
+@pytest.mark.parametrize("over", [{}, {"keep": "sum"}])
 def test_allowed_nonfinite_numbers_reach_the_sum(tmp_path, over):
     """nonfinite: allow sums as IEEE 754 says: NaN, Inf, and NaN of both infinities."""
     left, right = np.zeros((3, 5, 1)), np.ones((3, 1, 1))
@@ -349,21 +272,9 @@ def test_allowed_nonfinite_numbers_reach_the_sum(tmp_path, over):
     np.testing.assert_array_equal(summed_alone(made)[:, 0], expected)
 
 
-@pytest.mark.parametrize("keep", ["products", "sum"])
-def test_more_products_than_bins_count_are_refused(tmp_path, monkeypatch, keep):
-    """The reduce counts the products of all shards."""
-    over = {"keep": keep, "shards": 2, "materialize": False}
-    made = computed(factories.plan(tmp_path, stack((5, 2, 2)), **over))
-    monkeypatch.setattr(problem, "MAX_TERMS", 5)
-    np.testing.assert_array_equal(summed_alone(made), (stack((5, 2, 2)) @ stack((5, 2, 2))).sum(0))
-    monkeypatch.setattr(problem, "MAX_TERMS", 4)
-    with pytest.raises(InputError, match="the sum is of more than 4 products"):
-        summed_alone(made)
-
-
 @pytest.mark.parametrize("how", ["flipped", "receipt of products", "other array"])
 def test_damaged_partial_sums_are_refused(tmp_path, how):
-    """Planes are checked as products are, and are never taken for them."""
+    """They are checked as products are, and are never taken for them."""
     over = {"keep": "sum", "shards": 2, "materialize": False}
     made = computed(factories.plan(tmp_path, stack((5, 2, 2)), **over))
     path, receipt = made.results.product("00001"), made.results.receipt("00001")

@@ -2,23 +2,21 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.files import pieces
-from shardwise.reduce import layout as layouts
-from shardwise.reduce.layout import Layout
+from shardwise.reduce.layout import Layout, spread
 
-ROWS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
+ROWS = st.lists(st.integers(1, 300), min_size=1, max_size=6)
 
 
-def layout(rows, numbers, item, piece, planes):
+def layout(rows, numbers, item, piece):
     """A layout whose pieces are small, by the rule that gives those of real files."""
     row = numbers * item
     if row <= piece:
         each = max(1, piece // row) * row
-        return Layout(rows, numbers, item, each, each, planes)
-    return Layout(rows, numbers, item, row, piece, planes)
+        return Layout(rows, numbers, item, each, each)
+    return Layout(rows, numbers, item, row, piece)
 
 
 LAYOUTS = st.builds(
@@ -27,73 +25,42 @@ LAYOUTS = st.builds(
     st.integers(1, 40),
     st.sampled_from([2, 4, 8, 16]),
     st.sampled_from([16, 32, 64, 128]),
-    st.booleans(),
 )
 
 
-@given(LAYOUTS, st.integers(1, 7), st.integers(1, 500), st.data())
-def test_every_number_is_read_by_one_rank(made, ranks, most, data):
-    """Whatever an earlier reduce has left, the ranks share the rest, each number once."""
-    done = {}
+@given(LAYOUTS, st.integers(1, 7), st.integers(1, 500))
+def test_every_row_is_read_by_one_rank(made, ranks, most):
+    """Ranks share the rows of a stripe in whole units, in bounded batches, each row once."""
     for stripe in range(made.stripes):
-        cuts = data.draw(st.lists(st.integers(0, made.units), max_size=4).map(sorted))
-        runs = zip(cuts[::2], cuts[1::2], strict=False)
-        done[stripe] = [(low, high) for low, high in runs if low < high]
-    seen, lengths = {}, {stripe: [] for stripe in done}
-    count = layouts.teams(made.stripes, ranks)
-    assert ranks % count == 0
-    members = ranks // count
+        low, high = made.bounds(stripe)
+        seen = []
+        for rank in range(ranks):
+            for shard, first, last in made.batches(made.share(rank, ranks), stripe, most):
+                nbytes = (last - first) * (high - low) * made.item
+                assert nbytes <= most or last - first <= made.unit_rows
+                assert first % made.unit_rows == 0
+                seen += [(shard, row) for row in range(first, last)]
+        assert seen == [(i, row) for i, rows in enumerate(made.rows) for row in range(rows)]
+
+
+@given(st.integers(1, 10**6), st.integers(1, 64))
+def test_shares_are_about_equal_and_cut_few_nodes(total, ranks):
+    """A border moves by a sixteenth of a share at most, to a multiple of a power of two."""
+    made = Layout([total], 1, 8, 8, 8)
     for rank in range(ranks):
-        own, place = divmod(rank, members)
-        for stripe in range(*layouts.share(made.stripes, own, count)):
-            left = layouts.remaining(made.units, done[stripe])
-            runs = layouts.portion(left, place, members)
-            lengths[stripe].append(sum(b - a for a, b in runs))
-            for batch in made.batches(stripe, runs, most):
-                assert (batch.low, batch.high) == made.bounds(stripe)
-                for row in range(batch.first, batch.last):
-                    key = (batch.shard, row, stripe)
-                    assert key not in seen
-                    seen[key] = made.units_of(batch)
-    assert all(max(each) - min(each) <= 1 for each in lengths.values())
-    everything = {
-        (shard, row, stripe)
-        for shard, rows in enumerate(made.rows)
-        for row in range(rows)
-        for stripe in range(made.stripes)
-    }
-    read_before = {
-        (batch.shard, row, stripe)
-        for stripe, runs in done.items()
-        for batch in made.batches(stripe, runs, 10**9)
-        for row in range(batch.first, batch.last)
-    }
-    assert set(seen) == everything - read_before
+        first, last = made.share(rank, ranks)
+        assert last - first <= total / ranks * (1 + 1 / 16) + 1
+        assert first % (1 << max(0, (total // (ranks * 16)).bit_length() - 1)) == 0
 
 
-@given(LAYOUTS, st.integers(1, 300))
-def test_batches_are_whole_units_and_bounded(made, most):
-    """A batch is a run of units of one shard, of so many bytes at most, or one unit."""
-    for stripe in range(made.stripes):
-        at = 0
-        for batch in made.batches(stripe, [(0, made.units)], most):
-            first, last = made.units_of(batch)
-            assert first == at
-            at = last
-            nbytes = (batch.last - batch.first) * (batch.high - batch.low) * made.item
-            assert nbytes <= most or last - first == 1
-            if made.planes:
-                assert (batch.first, batch.last) == (0, made.rows[batch.shard])
-        assert at == made.units
-
-
-@pytest.mark.parametrize(
-    ("stripes", "ranks", "count"),
-    [(1, 4, 1), (64, 2, 2), (64, 4, 4), (3, 2, 1), (4, 2, 2), (1000, 7, 7), (0, 3, 1)],
-)
-def test_long_results_are_shared_by_elements(stripes, ranks, count):
-    """Many stripes: each rank has its own. Few: all ranks share the rows of each."""
-    assert layouts.teams(stripes, ranks) == count
+@given(st.integers(0, 99), st.integers(1, 9))
+def test_stripes_are_spread_over_all_ranks(stripes, ranks):
+    """Each stripe belongs to one rank, and no rank has two more than another."""
+    shares = [spread(stripes, rank, ranks) for rank in range(ranks)]
+    assert [end for _, end in shares[:-1]] == [begin for begin, _ in shares[1:]]
+    sizes = [last - first for first, last in shares]
+    assert sum(sizes) == stripes
+    assert max(sizes) - min(sizes) <= 1
 
 
 def test_stripes_are_pieces_of_the_checksum():

@@ -12,7 +12,7 @@ from tests import factories, processes
 RANKS = """
 import os, sys, time
 from argparse import Namespace
-from shardwise.reduce import launch
+from shardwise.mpi import launch
 mpi = launch.start_ranks(Namespace(ranks=3, launcher=None))
 open(f"{sys.argv[1]}/{mpi.COMM_WORLD.rank}", "w").write(str(os.getpid()))
 while not os.path.exists(f"{sys.argv[1]}/go"):

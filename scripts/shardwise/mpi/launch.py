@@ -24,7 +24,6 @@ from typing import Any
 from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import contain
-from shardwise.reduce import rank_limits
 
 log = logging.getLogger(__name__)
 
@@ -101,53 +100,21 @@ def _sizes(environ: Mapping[str, str]) -> list[int]:
     return [int(environ[name]) for name in _SIZES if name in environ]
 
 
-def find_vendor() -> str:
-    """The name of the MPI that mpi4py loads, such as ``MPICH``; a process of its own looks."""
-    program = (
-        "import mpi4py; mpi4py.rc.initialize = False; "
-        "from mpi4py import MPI; print(MPI.get_vendor()[0])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise InputError(
-            f"mpi4py loads no MPI: {reason}; install the mpich wheel beside it, or set "
-            "MPI4PY_LIBMPI to the library of your site's MPI"
-        )
-    return done.stdout.strip()
-
-
 def build_command(
-    ranks: int,
-    launcher: str | None = None,
-    environ: Mapping[str, str] = os.environ,
-    mpi: Callable[[], str] = find_vendor,
+    ranks: int, launcher: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> list[str]:
     """The words that start so many ranks of the program that follows them.
 
-    ``launcher`` is one with its options, as in a shell. None or ``auto``: srun inside a Slurm job,
-    elsewhere the mpiexec of the MPI that mpi4py loads, which ``mpi`` names.
+    ``launcher`` is one with its options, as in a shell; None: the mpiexec of the MPI that mpi4py
+    loads.
     """
     try:
-        words = shlex.split(launcher or "auto")
+        words = shlex.split(launcher or "") or ["mpiexec"]
     except ValueError as error:
         raise InputError(f"launcher {launcher!r}: {error}; write it as in a shell") from None
-    if words == ["auto"]:
-        words = _scheduler_launcher(environ, mpi) or ["mpiexec"]
-    words = [_program(words[0], environ), *words[1:]] if words else [_program("mpiexec", environ)]
+    words = [_program(words[0], environ), *words[1:]]
     counted = any(_COUNT.fullmatch(word) for word in words[1:])
     return words if counted else [*words, "-n", str(ranks)]
-
-
-def _scheduler_launcher(environ: Mapping[str, str], mpi: Callable[[], str]) -> list[str]:
-    """The launcher of the scheduler whose job this is, if it has one."""
-    if "SLURM_JOB_ID" not in environ or not _find("srun", environ):
-        return []
-    plugin = "pmix" if mpi() == "Open MPI" else "pmi2"
-    # A step beside the one that may run this command, with all memory of the job, on any CPUs.
-    return ["srun", f"--mpi={plugin}", "--overlap", "--mem=0", "--overcommit"]
 
 
 def _find(name: str, environ: Mapping[str, str]) -> str | None:
@@ -212,7 +179,7 @@ def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _without_grant(environ: dict[str, str], mpi: Callable[[], str]) -> dict[str, str]:
+def _without_grant(environ: dict[str, str]) -> dict[str, str]:
     """The environment for mpiexec in a job of several nodes: without the first node's GPUs.
 
     MPICH's gives its own environment to all ranks, also on other nodes. Where it has none of a
@@ -221,7 +188,7 @@ def _without_grant(environ: dict[str, str], mpi: Callable[[], str]) -> dict[str,
     """
     several = environ.get("SLURM_JOB_NUM_NODES", environ.get("NHOSTS", "1")) != "1"
     first = {name: environ[name] for name in grants.variables(environ)}
-    if not several or not first or mpi() != "MPICH":
+    if not several or not first:
         return environ
     others = {name: value for name, value in environ.items() if name not in first}
     return {**others, _FIRST_NODE: json.dumps([socket.gethostname(), first])}
@@ -246,15 +213,14 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
         contain.end_with_parent()
         _own_grant(os.environ)
         return
-    if ranks == 1 and launcher in (None, "auto"):
+    if ranks == 1 and launcher in (None, "mpiexec"):
         return
-    rank_limits.refuse_more(ranks, "--ranks", rank_limits.limit_by_machine(launcher))
     words = build_command(ranks, launcher)
     log.info("starting %d ranks: %s", ranks, shlex.join(words))
     sys.stdout.flush()
     variables = build_environment(ranks)
     if Path(words[0]).name != "srun":
-        variables = _without_grant({**variables, **_slurm_nodes(ranks, os.environ)}, find_vendor)
+        variables = _without_grant({**variables, **_slurm_nodes(ranks, os.environ)})
     # mpi4py's runner ends all ranks where one ends with an error that nobody caught.
     rank = [sys.executable, "-m", "mpi4py", *sys.argv]
     os.execve(words[0], [*words, *rank], variables)

@@ -1,0 +1,230 @@
+"""Sums whose bits do not depend on how the stack was cut: the nodes of one fixed binary tree.
+
+Node ``(level, index)`` is the sum of the products ``index * 2**level`` to the next multiple, by
+their places in the whole stack: always the left half plus the right half. Shards, batches and ranks
+only decide who adds which node. docs/sums.md has the picture, and derives the error. After
+N. J. Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput. 14(4), 1993.
+"""
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import InputError
+from shardwise.plan.nodes import Node, cover, node_span
+from shardwise.plan.problem import sum_dtype
+
+_THREADS = 256
+_LEVELS = 5  # that a GPU adds in registers: 32 products are read once
+_NUMBERS = {"float16": "Half", "float32": "float", "float64": "double", "int64": "long long"}
+
+
+class Tree:
+    """Nodes by level and index; two halves of a node become that node as soon as both are there.
+
+    The base of :class:`TreeSum` and of the moments in `statistics`. A subclass says how rows become
+    a node, and how two nodes become one. On a GPU all work is queued on the current stream.
+
+    Parameters
+    ----------
+    xp
+        ``numpy`` or ``cupy``.
+    shape
+        Shape of what a node holds.
+    dtype
+        Its element type.
+    """
+
+    def __init__(self, xp: Any, shape: tuple[int, ...], dtype: str) -> None:
+        self._xp, self._shape, self.dtype = xp, tuple(shape), dtype
+        self._nodes: dict[Node, Any] = {}
+        self._spare: list[Any] = []  # memory of nodes that have become one with another
+
+    def _fold(self, rows: Any, level: int, out: Any) -> None:
+        """Write the node of ``2**level`` rows to ``out``."""
+        raise NotImplementedError
+
+    def _join(self, level: int, left: Any, right: Any, out: Any) -> None:
+        """Write the parent of two nodes of a level to ``out``, which may be one of them."""
+        raise NotImplementedError
+
+    def reserve(self, nodes: int) -> None:
+        """Take the memory of so many nodes now."""
+        while len(self._nodes) + len(self._spare) < nodes:
+            self._spare.append(self._xp.empty(self._shape, self.dtype))
+
+    def reset(self) -> None:
+        """Forget all nodes, and keep their memory."""
+        self._spare += self._nodes.values()
+        self._nodes.clear()
+
+    def add(self, block: Any, first: int) -> None:
+        """Add consecutive products ``(n, …)``, the first at place ``first``.
+
+        Each is contiguous; on NumPy rows ``(n, width)`` may lie apart.
+        """
+        for level, index in cover(first, first + len(block)):
+            low, high = (place - first for place in node_span(level, index))
+            node = self._room()
+            self._fold(block[low:high], level, node)
+            self._keep(level, index, node)
+
+    def put(self, level: int, index: int, node: Any) -> None:
+        """Add a node that was formed elsewhere; its memory stays the caller's."""
+        own = self._room()
+        own[...] = node
+        self._keep(level, index, own)
+
+    def _room(self) -> Any:
+        return self._spare.pop() if self._spare else self._xp.empty(self._shape, self.dtype)
+
+    def _keep(self, level: int, index: int, node: Any) -> None:
+        while (sibling := self._nodes.pop((level, index ^ 1), None)) is not None:
+            left, right = (sibling, node) if index % 2 else (node, sibling)
+            self._join(level, left, right, node)
+            self._spare.append(sibling)
+            level, index = level + 1, index // 2
+        if (level, index) in self._nodes:
+            raise ValueError(f"node {level, index} was added twice")
+        self._nodes[level, index] = node
+
+    def nodes(self) -> list[tuple[Node, Any]]:
+        """The nodes in the order of their products; their memory is the tree's own."""
+        return sorted(self._nodes.items(), key=lambda item: item[0][1] << item[0][0])
+
+    def take(self) -> list[Any]:
+        """The same arrays, which leave the tree; :meth:`give` puts their memory back."""
+        taken = [array for _, array in self.nodes()]
+        self._nodes.clear()
+        return taken
+
+    def give(self, arrays: list[Any]) -> None:
+        """Let the tree use the memory of arrays that it gave away, or of others like them."""
+        self._spare += arrays
+
+    def whole(self) -> list[tuple[int, Any]]:
+        """The levels and nodes that hold the products from the first on, in their order.
+
+        Raises
+        ------
+        ValueError
+            Where products are missing between them.
+        """
+        at = 0
+        for node, _ in self.nodes():
+            first, behind = node_span(*node)
+            if first != at:
+                raise ValueError(f"the products {at} to {first - 1} are missing")
+            at = behind
+        return [(level, array) for (level, _), array in self.nodes()]
+
+
+class TreeSum(Tree):
+    """The sum of products, in float64, complex128 or int64.
+
+    Parameters
+    ----------
+    xp
+        ``numpy`` or ``cupy``.
+    shape
+        Shape of a product, ``(m, p)``.
+    dtype
+        Its element type: ``float16/32/64``, ``complex64/128`` or ``int64``.
+
+    Attributes
+    ----------
+    overflow
+        An array ``(1,)`` of ``xp``, other than 0 once a node of integers did not fit int64.
+    """
+
+    def __init__(self, xp: Any, shape: tuple[int, ...], dtype: str) -> None:
+        super().__init__(xp, shape, sum_dtype(dtype))
+        self.overflow = xp.zeros(1, np.int32)
+
+    def reset(self) -> None:
+        """Forget all nodes, and that one did not fit."""
+        super().reset()
+        self.overflow.fill(0)
+
+    def _fold(self, rows: Any, level: int, out: Any) -> None:
+        flat, wide = _reals(rows).reshape(1 << level, -1), _reals(out).reshape(-1)
+        if self._xp is np:
+            from shardwise.numerics import tree_cpu  # here: tasks on a GPU do without numba
+
+            tree_cpu.fold(flat, wide, self.overflow)
+            return
+        while level > _LEVELS:
+            level -= _LEVELS
+            narrower = self._xp.empty((1 << level, flat.shape[1]), wide.dtype)
+            self._launch(_LEVELS, flat, narrower)
+            flat = narrower
+        self._launch(level, flat, wide)
+
+    def _join(self, level: int, left: Any, right: Any, out: Any) -> None:
+        if self.dtype != "int64":
+            self._xp.add(left, right, out=out)
+            return
+        total = left + right
+        self.overflow |= self._xp.max(((left ^ total) & (right ^ total)) < 0).astype(np.int32)
+        out[...] = total
+
+    def _launch(self, level: int, rows: Any, out: Any) -> None:
+        kernel = _module(self._xp).get_function(f"fold<{_NUMBERS[rows.dtype.name]}, {level}>")
+        sizes = np.int64(out.size), np.int64(rows.shape[1])
+        kernel((-(-out.size // _THREADS),), (_THREADS,), (rows, *sizes, out, self.overflow))
+
+    def value(self) -> np.ndarray:
+        """The sum of all products from the first on, in host memory; NaN comes without a sign.
+
+        It takes the memory of a node: nothing is added, and no node is looked at, before `reset`.
+
+        Raises
+        ------
+        InputError
+            Where a sum of integers does not fit int64.
+        """
+        refuse_overflow(self.overflow)
+        *nodes, (_, total) = self.whole()
+        for level, node in reversed(nodes):
+            self._join(level, node, total, total)
+        refuse_overflow(self.overflow)
+        result: np.ndarray = total if self._xp is np else self._xp.asnumpy(total)
+        reals = _reals(result)
+        if reals.dtype.kind == "f":
+            reals[np.isnan(reals)] = np.nan
+        return result
+
+
+def refuse_overflow(flag: Any) -> None:
+    """Refuse sums of integers where :attr:`TreeSum.overflow` says that one does not fit.
+
+    Raises
+    ------
+    InputError
+        With what to do.
+    """
+    if int(flag[0]):
+        raise InputError(
+            "the sum of the integer products does not fit int64; save the input as float64"
+        )
+
+
+def error_bound(terms: int) -> float:
+    """The rounding of a sum of so many terms, relative to the sum of their moduli."""
+    depth = max(1, math.ceil(math.log2(max(1, terms))))
+    return depth * 2.0**-53 / (1 - depth * 2.0**-53)
+
+
+def _reals(array: Any) -> Any:
+    """Complex numbers as pairs of real ones, a view."""
+    return array.view(f"f{array.itemsize // 2}") if array.dtype.kind == "c" else array
+
+
+@cache
+def _module(xp: Any) -> Any:
+    source = Path(__file__).with_name("tree.cu").read_text("utf-8")
+    names = [f"fold<{t}, {k}>" for t in _NUMBERS.values() for k in range(_LEVELS + 1)]
+    return xp.RawModule(code=source, options=("-std=c++17",), name_expressions=names)

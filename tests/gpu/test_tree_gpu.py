@@ -1,0 +1,53 @@
+"""Sums by the tree: the same bits on the CPU and, where there is one, on a GPU."""
+
+import numpy as np
+import pytest
+from shardwise.errors import InputError
+from shardwise.numerics.tree import TreeSum
+
+from tests.gpu.conftest import to_host
+
+KINDS = ("float16", "float32", "float64", "complex64", "complex128", "int64")
+
+
+def any_bits(shape, dtype):
+    """Numbers of all exponents, NaN, infinities and subnormals among them; integers that fit."""
+    random = np.random.default_rng(5)
+    if dtype == "int64":
+        return random.integers(-(2**50), 2**50, shape)
+    count = np.dtype(dtype).itemsize * int(np.prod(shape))
+    return np.frombuffer(random.bytes(count), dtype).reshape(shape)
+
+
+def similar(shape, dtype):
+    """Numbers of similar size, whose sums round."""
+    random = np.random.default_rng(6)
+    return (1000 * random.standard_normal(shape)).astype(dtype)
+
+
+@pytest.mark.parametrize("make", [any_bits, similar])
+@pytest.mark.parametrize("shape", [(1, 33, 31), (19, 7, 37), (64, 1, 1), (5000, 3, 2)])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_sums_are_those_of_the_cpu(xp, dtype, shape, make):
+    """In batches that begin anywhere, backwards, and merged with nodes that were formed here."""
+    stack, cut = make(shape, dtype), shape[0] // 3
+    own, found, first = (TreeSum(a, shape[1:], dtype) for a in (np, xp, np))
+    with np.errstate(all="ignore"):
+        own.add(stack, 0)
+        first.add(stack[:cut], 0)
+        for low in reversed(range(cut, len(stack), 700)):
+            found.add(xp.asarray(stack[low : low + 700]), low)
+        for node, array in first.nodes():
+            found.put(*node, xp.asarray(array))
+        assert found.value().tobytes() == own.value().tobytes()
+
+
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_integers_that_do_not_fit_are_refused(xp, count):
+    """Within a batch, and between two."""
+    total = TreeSum(xp, (3,), "int64")
+    for low in range(0, 64, count):
+        total.add(xp.full((count, 3), 2**57, "int64"), low)
+    with pytest.raises(InputError, match="does not fit int64"):
+        total.value()
+    assert int(to_host(xp, total.overflow)[0])

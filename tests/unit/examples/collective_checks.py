@@ -1,0 +1,116 @@
+"""What several ranks check of the collectives together, for test_collectives.py.
+
+mpiexec -n 3 python -m mpi4py tests/unit/examples/collective_checks.py FOLDER
+
+Each rank runs each check on COMM_SELF, COMM_WORLD, a duplicate, and halves with their ranks in
+reverse order, and then names it in FOLDER/RANK. A check that fails ends all ranks.
+"""
+
+import sys
+from pathlib import Path
+
+import collectives
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+FLOATS = ("float16", "float32", "float64")
+SHAPES = ((), (3, 0), (2, 3, 4))
+
+
+def own(rank, shape, dtype):
+    """The array of a rank: every rank can make those of all."""
+    return np.asarray(100 * np.random.default_rng(rank).standard_normal(shape)).astype(dtype)
+
+
+def laid_out(array):
+    """The same array in several memory orders."""
+    strided = np.zeros((*array.shape, 2), array.dtype)[..., 1]
+    strided[...] = array
+    return [array.copy(), np.array(array, order="F"), strided]
+
+
+def refused(comm, told, call, *arguments):
+    """Assert that every rank is refused with nothing changed, and that the ranks go on together."""
+    with pytest.raises(ValueError, match=told):
+        call(comm, *arguments)
+    comm.Barrier()
+
+
+def check_averages(comm):
+    """Every dtype, shape and order by each rank's weight: added in float64, rounded once."""
+    for counts in ([1] * comm.size, [*range(0, 3 * comm.size - 3, 3), 4]):
+        mine, expected = [], []
+        for dtype in FLOATS:
+            for shape in SHAPES:
+                total = sum(own(rank, shape, dtype).astype("f8") for rank in range(comm.size))
+                mine += laid_out(own(comm.rank, shape, dtype))
+                expected += 3 * [np.asarray(total / sum(counts)).astype(dtype)]
+        found = collectives.average(comm, mine, counts[comm.rank])
+        for array, mean in zip(found, expected, strict=True):
+            assert (array.shape, array.dtype) == (mean.shape, mean.dtype)
+            np.testing.assert_allclose(array, mean, rtol=2 * np.finfo(array.dtype).eps, atol=1e-13)
+        assert not collectives.odd_ranks(comm, b"".join(array.tobytes() for array in found))
+    assert collectives.average(comm, [], 1) == []
+
+
+def check_special_floats(comm):
+    """What cancels is not lost in float16; NaN, infinities and overflow come without warnings."""
+    sign = (-1) ** comm.rank if comm.size % 2 == 0 or comm.rank < comm.size - 1 else 0
+    array = np.array([sign * 6e4, sign * 6e4 + 1, 6e4, np.nan, np.inf], "float16")
+    (found,) = collectives.average(comm, [array], int(comm.rank == 0))
+    if comm.size > 1:
+        assert found[0] == 0
+        assert found[2] == np.inf
+    assert np.isnan(found[3])
+    assert found[4] == np.inf
+
+
+def check_broadcasts(comm):
+    """Every rank has the arrays of rank 0, bit for bit in its own order."""
+    for dtype in ("bool", "int64", "complex64", *FLOATS):
+        for shape in SHAPES:
+            mine = laid_out(own(comm.rank, shape, dtype))
+            collectives.broadcast(comm, mine)
+            assert [array.tobytes() for array in mine] == 3 * [own(0, shape, dtype).tobytes()]
+
+
+def check_odd_ranks(comm):
+    """Every rank knows whose bytes are not those of rank 0."""
+    last = comm.size - 1
+    assert collectives.odd_ranks(comm, b"alike") == []
+    assert collectives.odd_ranks(comm, bytes([comm.rank == last])) == [last][: comm.size - 1]
+
+
+def check_refusals(comm):
+    """Where one rank differs, or nothing can be averaged, every rank is refused and none waits."""
+    zeros, average, broadcast = np.zeros(2), collectives.average, collectives.broadcast
+    refused(comm, "is of int32; pass arrays of floats", average, [zeros, np.zeros(3, "int32")], 1)
+    refused(comm, "the counts of all ranks are 0", average, [zeros], 0)
+    if comm.size == 1:
+        return
+    last = comm.size - 1
+    odd, told = comm.rank == last, f"rank {last} calls something else than rank 0"
+    for other in (np.zeros(3), np.zeros(2, "f4"), np.zeros(2, ">f8"), np.zeros((2, 1))):
+        refused(comm, told, average, [other if odd else zeros], 1)
+        refused(comm, told, broadcast, [other if odd else zeros])
+    refused(comm, told, broadcast, [zeros] if odd else [zeros, zeros])
+    refused(comm, told, *((broadcast, [zeros]) if odd else (average, [zeros], 1)))
+
+
+CHECKS = [name for name in globals() if name.startswith("check_")]
+
+
+def main(folder):
+    """Run the checks on every communicator."""
+    world = MPI.COMM_WORLD
+    comms = (MPI.COMM_SELF, world, world.Dup(), world.Split(world.rank % 2, -world.rank))
+    for name in CHECKS:
+        for comm in comms:
+            globals()[name](comm)
+        with open(Path(folder) / str(world.rank), "a") as file:
+            file.write(f"{name}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,154 @@
+"""Sums by a fixed tree: the same bits however it is cut and merged, and how exact they are."""
+
+import os
+import subprocess
+import sys
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise.errors import InputError
+from shardwise.numerics.tree import TreeSum, error_bound
+from shardwise.plan import nodes
+from shardwise.plan.problem import sum_dtype
+
+from tests import factories
+from tests.factories import FLOATS, SCRIPTS
+
+WIDTH = 5
+
+
+def stack(dtype, n, seed, wild=False):
+    """Numbers of many sizes; wild ones are any bits, so NaN, infinities and subnormals too."""
+    random = np.random.default_rng(seed)
+    if dtype == "int64":
+        return random.integers(-(2**56), 2**56, (n, WIDTH))
+    if wild:
+        return np.frombuffer(random.bytes(n * WIDTH * np.dtype(dtype).itemsize), dtype).reshape(
+            n, WIDTH
+        )
+    scales = 2.0 ** random.integers(-8, 8, (n, WIDTH))
+    return (factories.noise((n, WIDTH), dtype, seed) * scales).astype(dtype)
+
+
+def defined(rows):
+    """The sum by its definition: the largest node from the left, and then the rest."""
+    if len(rows) == 1:
+        return rows[0]
+    left = 1 << (len(rows) - 1).bit_length() - 1
+    return defined(rows[:left]) + defined(rows[left:])
+
+
+def expected(terms):
+    """The bytes of :func:`defined`, in the type of a sum; NaN without a sign."""
+    with np.errstate(all="ignore"):
+        total = defined(terms.astype(sum_dtype(terms.dtype.name)))
+    if total.dtype.kind == "i":
+        return total.tobytes()
+    reals = total.view("float64")
+    return np.where(np.isnan(reals), np.nan, reals).tobytes()
+
+
+def cuts(data, low, high):
+    """Runs that follow each other from low to high, in any order."""
+    inner = data.draw(st.sets(st.integers(low, high), max_size=6))
+    return data.draw(st.permutations(list(pairwise(sorted({low, high, *inner})))))
+
+
+seeds = st.integers(0, 2**32)
+dtypes = st.sampled_from([*FLOATS, "int64"])
+
+
+@given(dtypes, st.integers(1, 200), seeds, st.booleans(), st.data())
+def test_no_cut_batch_order_or_merge_changes_a_bit(dtype, n, seed, wild, data):
+    """Shards in any order, their batches in any order, and their nodes merged in any order."""
+    terms, whole = stack(dtype, n, seed, wild), TreeSum(np, (WIDTH,), dtype)
+    with np.errstate(all="ignore"):
+        for start, stop in cuts(data, 0, n):
+            shard = TreeSum(np, (WIDTH,), dtype)
+            for low, high in cuts(data, start, stop):
+                shard.add(terms[low:high], low)
+            left = shard.nodes()
+            assert [node for node, _ in left] == list(nodes.cover(start, stop))
+            assert len(left) == nodes.count_nodes(start, stop)
+            for node, array in data.draw(st.permutations(left)):
+                whole.put(*node, array)
+        assert whole.value().tobytes() == expected(terms)
+
+
+@given(st.sampled_from(FLOATS), st.integers(1, 200), seeds)
+def test_a_sum_is_as_exact_as_is_promised(dtype, n, seed):
+    """Within a rounding a level of the tree, of the sum of the moduli."""
+    terms, total = stack(dtype, n, seed), TreeSum(np, (WIDTH,), dtype)
+    total.add(terms, 0)
+    found = total.value().view("float64")
+    for column, value in zip(terms.view(terms.real.dtype).T.tolist(), found.tolist(), strict=True):
+        exact = list(map(Fraction, column))
+        assert abs(Fraction(value) - sum(exact)) <= Fraction(error_bound(n)) * sum(map(abs, exact))
+
+
+@given(st.integers(0, 300), st.integers(1, 300), st.integers(1, 40))
+def test_a_tree_holds_no_more_nodes_than_are_planned(start, count, batch):
+    """In turn, in any batches: those that wait, and the one being made."""
+    total, stop = TreeSum(np, (1,), "float64"), start + count
+    for low in range(start, stop, batch):
+        total.add(np.ones((min(batch, stop - low), 1)), low)
+    assert len(total.nodes()) + len(total._spare) <= nodes.most_held(start, stop)
+
+
+@pytest.mark.parametrize(
+    ("terms", "fits"),
+    [
+        ([2**62, 2**62 - 1], True),
+        ([2**62, 2**62], False),
+        ([-(2**63), 0, 0, 1], True),
+        ([-(2**62), -(2**62) - 1], False),
+        ([2**62, 2**62, -(2**62)], False),  # a node of the tree does not fit, though the sum does
+        ([2**62, -1, 2**62, 0, 1], False),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_integers_are_exact_or_refused(terms, fits, batch):
+    """Wherever a node does not fit: in a batch, between batches, or in what is left at the end."""
+    total = TreeSum(np, (1,), "int64")
+    for low in range(0, len(terms), batch):
+        total.add(np.array(terms[low : low + batch])[:, None], low)
+    if fits:
+        assert total.value().tolist() == [sum(terms)]
+        return
+    with pytest.raises(InputError, match="does not fit int64; save the input as float64"):
+        total.value()
+    total.reset()
+    total.add(np.ones((1, 1), "int64"), 0)
+    assert total.value().tolist() == [1]
+
+
+def test_products_that_are_missing_or_come_twice_are_refused():
+    """A sum is of each product once."""
+    total = TreeSum(np, (1,), "float64")
+    total.add(np.ones((2, 1)), 2)
+    with pytest.raises(ValueError, match="the products 0 to 1 are missing"):
+        total.value()
+    with pytest.raises(ValueError, match="was added twice"):
+        total.add(np.ones((2, 1)), 2)
+
+
+def test_what_was_taken_from_a_tree_outlives_the_next_sum():
+    """Nodes that are being written stay as they are until they are given back."""
+    total = TreeSum(np, (1,), "float64")
+    total.add(np.ones((3, 1)), 0)
+    taken = total.take()
+    total.add(np.full((3, 1), 7.0), 0)
+    assert [node.tolist() for node in taken] == [[2], [1]]
+    total.give(taken)
+    assert total.value().tolist() == [21]
+
+
+def test_a_device_does_without_numba():
+    """What runs on a GPU imports no compiler for the CPU."""
+    code = "import sys, shardwise.multiply.session; assert 'numba' not in sys.modules"
+    environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
