@@ -35,7 +35,7 @@ def parse_bytes(text: str | int) -> int:
 
 def human_bytes(size: int) -> str:
     """A size for people: at most four digits and a binary unit."""
-    value = float(size)
+    value = float(min(size, 10**40))  # a damaged file may say any number
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

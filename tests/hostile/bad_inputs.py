@@ -216,6 +216,7 @@ CASES: dict[str, list[Case]] = {
         array("two dimensions", stack((6, 3))),
         array("no matrices", stack((0, 3, 3))),
         array("no squares under `A @ A`", stack((6, 2, 3))),
+        Case("a .npz file", {"input": "bad.npz"}, lambda: np.savez("bad.npz", x=M)),
         array("Fortran order", np.asfortranarray(stack((6, 3, 3))), 0),
         array("big-endian", stack((6, 3, 3)).astype(">f4"), 0),
     ],

@@ -5,6 +5,7 @@ memory that the file's size does not justify, writes nothing, starts nothing, an
 """
 
 import io
+import itertools
 import json
 import math
 import os
@@ -35,6 +36,7 @@ from shardwise.observe import metrics, observation, verdict
 from shardwise.plan import config, config_file, sources
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
+from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts
 from shardwise.workflow import earlier_runs
 
@@ -579,11 +581,125 @@ class Logged(Several, Seen):
         assert one.failure is None or one.failure.reason.isprintable()
 
 
+class Foreign(Several):
+    """Arrays of another format: what its own library refuses, or reads otherwise, is never read."""
+
+    refuses = (InputError, IntegrityError, OSError)  # the last, as plans have it, with the file
+    memory = 2 * MOST_MEMORY  # of two libraries
+    array = factories.stack((3, 2, 2), "float64")
+    input: str
+
+    @abstractmethod
+    def library(self) -> np.ndarray:
+        """What the format's own library reads."""
+
+    def read(self) -> Any:
+        stack = sources.stack_of(factories.settings(input=self.input), self.folder / "none")
+        if stack.matrices * stack.shape[0] * stack.shape[1] > 10_000:
+            return stack, None  # such as a shape that was damaged, with values that fill it
+        return stack, StackReader(stack.sources, stack.shape, stack.dtype).read(0, stack.matrices)
+
+    def right(self, found: Any, raw: bytes) -> None:
+        stack, numbers = found
+        if numbers is not None:
+            expected = self.library()
+            assert (stack.matrices, *stack.shape) == expected.shape
+            assert stack.dtype == expected.dtype.name
+            assert numbers.tobytes() == expected.astype(stack.dtype).tobytes()
+
+
+class Hdf5(Foreign):
+    """Files with one dataset: contiguous, compact, in chunks, big-endian."""
+
+    def prepare(self) -> None:
+        import h5py
+
+        self.file, self.seeds = self.folder / "a.h5", []
+        self.input, self.paths, self.whole = f"{self.file}:x", (self.file,), [b""]
+        layouts = [
+            {}, {"chunks": (1, 2, 2)}, {"chunks": (2, 1, 2), "compression": 1, "shuffle": True},
+            {"chunks": (2, 2, 2), "fletcher32": True}, {"chunks": True, "maxshape": (None, 2, 2)},
+        ]  # fmt: skip
+        for version, options in itertools.product(("earliest", "latest"), layouts):
+            with h5py.File(self.file, "w", libver=version) as file:
+                file.create_dataset("x", data=self.array.astype(">f8"), **options)
+            self.seeds.append(self.file.read_bytes())
+
+    def case(self, random: Random) -> bytes:
+        return mutated(random.choice(self.seeds), random, self.seeds)
+
+    def library(self) -> np.ndarray:
+        import h5py
+
+        with h5py.File(self.file, "r") as file:
+            return np.asarray(file["x"][()])
+
+
+class Safetensors(Foreign):
+    """Files of two tensors."""
+
+    def prepare(self) -> None:
+        from safetensors.numpy import save
+
+        self.file = self.folder / "a.safetensors"
+        self.input, self.paths = f"{self.file}:x", (self.file,)
+        self.whole = [save({"x": self.array, "y": np.arange(5.0)})]
+        self.seeds = [*self.whole, self.whole[0].replace(b'"y"', b'"x"')]
+
+    def case(self, random: Random) -> bytes:
+        raw = mutated(random.choice(self.seeds), random, self.seeds)
+        length, end = int.from_bytes(raw[:8], "little"), raw.rfind(b"}") + 1
+        if random.randrange(2) and end > 8 and length != end - 8:
+            raw = (end - 8).to_bytes(8, "little") + raw[8:]
+        return raw
+
+    def library(self) -> np.ndarray:
+        from safetensors.numpy import load
+
+        return np.asarray(load(self.file.read_bytes())["x"])
+
+
+class Zarr(Foreign):
+    """Stores of version 2 and 3: the metadata and every chunk."""
+
+    version = 3
+
+    def prepare(self) -> None:
+        import zarr
+
+        store = self.folder / "a.zarr"
+        self.input = str(store)
+        made = zarr.create_array(
+            store, shape=self.array.shape, chunks=(1, 2, 2), dtype="f8", zarr_format=self.version,
+            **({"shards": (3, 2, 2)} if self.version == 3 else {}),
+        )  # fmt: skip
+        made[:] = self.array
+        self.paths = tuple(
+            sorted(p for p in store.rglob("*") if p.is_file() and p.name != ".zattrs")
+        )
+        self.file = store / ("zarr.json" if self.version == 3 else ".zarray")
+        self.join()
+
+    def names(self) -> list[str]:
+        return ["a.zarr"]
+
+    def library(self) -> np.ndarray:
+        import zarr
+
+        return np.asarray(zarr.open_array(self.input, mode="r", zarr_format=self.version)[:])
+
+
+class Zarr2(Zarr):
+    """Version 2."""
+
+    version = 2
+
+
 READERS = {
     kind.__name__.lower(): kind
     for kind in (
         Header, Receipt, Table, Forged, Ledger, Sheet, Cache, Config,
-        Arrays, Runs, Seen, Live, Summed, Logged,
+        Arrays, Runs, Seen, Live, Summed, Logged, Hdf5, Safetensors, Zarr, Zarr2,
     )
 }  # fmt: skip
 

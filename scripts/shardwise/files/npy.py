@@ -19,13 +19,14 @@ import numpy as np
 
 from shardwise.errors import InputError, short
 from shardwise.files import checksum as checksums
-from shardwise.files import direct, pieces
+from shardwise.files import direct, pieces, signatures
 from shardwise.files.checksum import PieceChecksum, _read_fully, raw_bytes
 from shardwise.files.small import refuse_special
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65536
 MAX_DIMENSIONS = 64
+_LONG = re.compile(r"([0-9])L(?=[,)])")  # Python 2 wrote long integers so, such as 6L
 LINE_BYTES = 64 * 1024  # up to so many bytes it is faster to read more than is wanted than to seek
 # Byte at which the elements of our own files begin: a page, for direct I/O.
 DATA_OFFSET = direct.PAGE
@@ -43,6 +44,10 @@ class Header:
     fortran: bool  # the first index varies fastest
     offset: int  # byte at which the elements begin
     chunk: tuple[int, ...] = ()  # shape of what is decoded at once; empty: nothing has to be
+    chunks: int = 0  # of the whole array
+    missing: int = 0  # of these, how many were never written
+    fill: str = ""  # what stands in their place
+    place: int = 0  # tells arrays in one file apart, by whatever names they are reached
 
     @property
     def dtype(self) -> np.dtype:
@@ -84,11 +89,6 @@ def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
     return _fitting_header(text, offset, path, status.st_size), status
 
 
-def read_embedded(file: BinaryIO, path: Path, size: int) -> Header:
-    """The header of a ``.npy`` file of ``size`` bytes that begins here, within a larger file."""
-    return _fitting_header(*_header_text(file, path), path, size)
-
-
 def _fitting_header(text: str, offset: int, path: Path, size: int) -> Header:
     header = _parse_header(text, offset, path)
     # Python integers: a header that lies cannot overflow.
@@ -104,9 +104,10 @@ def _fitting_header(text: str, offset: int, path: Path, size: int) -> Header:
 
 def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
     """The header's dictionary as text, and the byte at which the elements begin."""
-    start = file.read(8)
+    start = file.read(signatures.HEAD_BYTES)
     if start[:6] != MAGIC or len(start) < 8:
-        raise InputError(f"{path} is not a .npy file (write it with numpy.save)")
+        other = signatures.kind_of(start) if start[:6] != MAGIC else None
+        raise InputError(f"{path} {other or 'is not a .npy file (write it with numpy.save)'}")
     major, minor = start[6:8]
     if major not in (1, 2, 3) or minor:
         version = f"{major}.{minor}" if minor else major
@@ -120,7 +121,8 @@ def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
     if len(text) != length:
         raise InputError(f"{path} is truncated inside the .npy header; {_AGAIN}")
     try:
-        return text.decode("utf-8" if major == 3 else "latin-1"), 8 + len(raw) + length
+        words = text.decode("utf-8") if major == 3 else _LONG.sub(r"\1", text.decode("latin-1"))
+        return words, 8 + len(raw) + length
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
 

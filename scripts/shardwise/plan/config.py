@@ -61,6 +61,7 @@ class Settings:
     precision: str
     verify: bool
     nonfinite: str
+    missing_chunks: str
     reduce: dict[str, Any]
 
 

@@ -108,6 +108,13 @@ class Stack:
     shape: tuple[int, int]
     dtype: str
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
+    unwritten: str = ""  # how many chunks are missing, and what they count as
+    left_out: str = ""  # which files of a folder do not count
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever uses the results should know of the input."""
+        return [note for note in (self.unwritten, self.left_out) if note]
 
 
 def between(sources: Sequence[Source], matrices: int, start: int, stop: int) -> list[Source]:
@@ -169,6 +176,7 @@ class Facts:
     config_digest: str | None = None
     made: Made | None = None
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
+    notes: list[str] = field(default_factory=list)  # of the input, for people
     checksums: dict[str, str] = field(default_factory=dict)  # of the three files of the plan
     parts: list[Part] = field(default_factory=list)  # of plan.tsv, where it is long
     source_parts: list[Part] = field(default_factory=list)  # of sources.tsv, likewise

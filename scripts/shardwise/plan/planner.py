@@ -19,6 +19,7 @@ from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.formats.registry import read_header_and_status
 from shardwise.files.lookup import mode_of, refuse_undecodable
+from shardwise.files.npy import Header
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
 from shardwise.plan import cut, synthetic, user_function
@@ -47,7 +48,8 @@ _LOG = logging.getLogger(__name__)
 _LONGEST_BELOW, _LONGEST_RESULT = 256, 32
 # Where only these change, no shard is computed again.
 _NOT_DIGESTED = (
-    "digest", "config", "config_digest", "made", "decoded", "checksums", "parts", "source_parts"
+    "digest", "config", "config_digest", "made", "decoded", "notes", "checksums", "parts",
+    "source_parts",
 )  # fmt: skip
 
 
@@ -60,8 +62,11 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     """
     results = Results(Path(settings.results))
     _refuse_path(results.root)
-    headers = cache and cache / f"{plans.digest(settings.input)}.json"
-    left = stack_of(settings, results.synthetic, headers)
+    # A field that is new in headers makes a new file: what an old one lacks would count as 0.
+    known = plans.digest([settings.input, *(field.name for field in fields(Header))])
+    left = stack_of(settings, results.synthetic, cache and cache / f"{known}.json")
+    for note in left.notes:
+        log.warning(f"shardwise: input: {note}")
     right, shared = right_of(settings, left)
     check_product(settings.product, left, right)
     given = left.sources if settings.input is not None else ()
@@ -136,6 +141,7 @@ def _facts(
         ),
         digest="",
         decoded=left.decoded,
+        notes=left.notes,
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
     digest = plans.digest([digested, *map(small.checksum, plans.to_tsv(rows, Shard))])

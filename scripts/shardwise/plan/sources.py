@@ -6,15 +6,15 @@ import math
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from glob import has_magic
 from pathlib import Path
 from typing import Any
 
 from shardwise import ALGORITHM
-from shardwise.errors import InputError, short
+from shardwise.errors import InputError, short, some
 from shardwise.files.formats import registry
-from shardwise.files.formats.names import file_of, split
+from shardwise.files.formats.names import file_of
 from shardwise.files.lookup import absent, matches, mode_of, refuse_undecodable, shown
 from shardwise.files.npy import Header, read_header
 from shardwise.files.small import read_cache, refuse_special, write_cache
@@ -36,26 +36,35 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
     if settings.input is None:
         return _synthetic_stack(settings, synthetic)
     try:
-        return _stack_on_disk(settings, cache)
+        stack = _stack_on_disk(settings, cache)
     except OSError as error:  # such as a name that is too long, or a folder that is closed to us
         culprit = error.filename or settings.input
         where = "" if str(culprit) == settings.input else f" ({shown(culprit)})"
         raise InputError(f"input: {settings.input}: {error.strerror}{where}") from error
+    if stack.unwritten and settings.missing_chunks == "error":
+        raise InputError(
+            f"input: {stack.unwritten}, which missing_chunks: error refuses; write them, copy the "
+            "array again, or set missing_chunks: fill"
+        )
+    return stack
 
 
 def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
     assert settings.input is not None
-    path = Path(settings.input)
     if array := registry.locate(settings.input):
         return _one_stack(Path(array), "input")
+    path = Path(file_of(settings.input))
     mode = mode_of(path)
     if mode is None and has_magic(settings.input):
-        return _stack_of_files(matches(settings.input), f"glob {settings.input}", cache)
+        files = [Path(registry.locate(str(path)) or path) for path in matches(settings.input)]
+        return _stack_of_files(files, f"glob {settings.input}", cache)
     if mode is None:
         raise InputError(f"input: {absent(path)}")
     if stat.S_ISDIR(mode):
         files = sorted(p for p in path.iterdir() if p.suffix == ".npy")
-        return _stack_of_files(files, f"folder {path}", cache)
+        shown_files = [p for p in files if p.name[0] != "."]
+        stack = _stack_of_files(shown_files, f"folder {path}", cache)
+        return replace(stack, left_out=_left_out(path, [p for p in files if p.name[0] == "."]))
     refuse_special(path, "input: ")
     if path.suffix == ".tsv":
         files = [_in_row(path, line, name) for line, name in _sheet_cells(path)]
@@ -68,6 +77,8 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     if settings.right is None:
         return None, False
     path = Path(settings.right)
+    if registry.locate(settings.right):
+        raise InputError(f"right: {path} is no .npy file, which B has to be; use numpy.save")
     if mode_of(path) is None:
         raise InputError(f"right: {absent(path)}")
     try:
@@ -125,7 +136,30 @@ def _one_stack(path: Path, key: str) -> Stack:
     _refuse_empty(path, header.shape)
     n, m, k = header.shape
     source = Source(str(path), 0, n, identity_of(file_of(str(path)), status))
-    return Stack((source,), n, (m, k), header.native.name, _decoded_bytes(path, header))
+    decoded, unwritten = _decoded_bytes(path, header), _unwritten([path], [header])
+    return Stack((source,), n, (m, k), header.native.name, decoded, unwritten)
+
+
+def _unwritten(paths: list[Path], headers: list[Header]) -> str:
+    """How many chunks are missing in some arrays, and what they count as; empty if none are."""
+    lacking = [
+        (path, header) for path, header in zip(paths, headers, strict=True) if header.missing
+    ]
+    if not lacking:
+        return ""
+    missing, chunks = (sum(getattr(h, key) for _, h in lacking) for key in ("missing", "chunks"))
+    others = f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""
+    fills = " or ".join(dict.fromkeys(header.fill for _, header in lacking))
+    return (
+        f"{missing:,} of {chunks:,} chunks of {lacking[0][0]}{others} were never written; they "
+        f"count as {fills}"
+    )
+
+
+def _left_out(folder: Path, hidden: list[Path]) -> str:
+    """Which files of a folder do not count, as their names begin with a dot; empty if none do."""
+    names = some([shown(path.name) for path in hidden], 5)
+    return f"hidden files of {folder} are left out: {names}" if hidden else ""
 
 
 def _decoded_bytes(path: Path, header: Header) -> int:
@@ -165,14 +199,16 @@ def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack
         Source(str(path), i, 1, identity)
         for i, (path, identity) in enumerate(zip(paths, identities, strict=True))
     )
-    decoded = max(map(_decoded_bytes, paths, headers))
-    return Stack(sources, len(sources), first.shape, first.native.name, decoded)  # type: ignore[arg-type]
+    decoded, shape = max(map(_decoded_bytes, paths, headers)), first.shape
+    unwritten = _unwritten(paths, headers)
+    return Stack(sources, len(sources), shape, first.native.name, decoded, unwritten)  # type: ignore[arg-type]
 
 
-def _refuse_twice(path: Path, status: os.stat_result, inodes: dict[int, Path], origin: str) -> None:
-    """Refuse a file that was reached before, by its own name or by another, or by links."""
-    inside = split(str(path))[1].strip("/")
-    other = inodes.setdefault(hash((state_of(status), inside)), path)
+def _refuse_twice(
+    path: Path, status: os.stat_result, place: int, inodes: dict[int, Path], origin: str
+) -> None:
+    """Refuse an array that was reached before, by its own name or by another, or by links."""
+    other = inodes.setdefault(hash((state_of(status), place)), path)
     state = state_of(os.stat(file_of(str(other)))) if other is not path else ()
     if other is path or not status.st_ino or state != state_of(status):
         return
@@ -192,9 +228,9 @@ def _in_row(sheet: Path, line: int, name: str) -> Path:
     row, places = f"sheet {sheet}, line {line}: ", [Path(name), sheet.parent / name]
     try:
         for path in places if name else ():
-            if mode_of(Path(file_of(str(path)))) is not None:
-                if array := registry.locate(str(path)):
-                    return Path(array)
+            if array := registry.locate(str(path)):
+                return Path(array)
+            if mode_of(path) is not None:
                 refuse_special(path, row)
                 return path
     except OSError as error:
@@ -246,7 +282,7 @@ def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[H
             else:
                 header, status = registry.read_header_and_status(str(path))
                 identity = identity_of(file, status)
-            _refuse_twice(path, status, inodes, origin)
+            _refuse_twice(path, status, header.place, inodes, origin)
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}") from error
         headers.append(header)

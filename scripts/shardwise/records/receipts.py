@@ -236,6 +236,8 @@ class SumReceipt(Receipt, frozen=True):
     no_end_to_end: str | None = None
     ledger: str | None = None
     config: str | None = None
+    notes: list[str] = []
+    """What the plan says of the input, such as chunks that were never written."""
     energy_joules: Amount | None = None
     energy_shards: Whole = 0
     quarantined: list[dict[str, str | float]] = []

@@ -301,6 +301,7 @@ class Reducer:
             "keep": plan.settings.keep,
             "proven": plan.settings.verify and plan.problem.result is None,
             **proof,
+            "notes": plan.facts.notes,
             "plan": plan.facts.digest,
             "ledger": plans.file_digest(results.ledger),
             "config": plan.facts.config_digest,

@@ -31,8 +31,18 @@ def test_native_byte_order_has_other_spellings(tmp_path, descr):
     assert read_header(path).native == np.float32
 
 
+def test_long_integers_of_python_2(tmp_path):
+    """NumPy reads them in versions 1 and 2, and so do we."""
+    path = tmp_path / "a.npy"
+    for version in (1, 2, 3):
+        path.write_bytes(raw_file(fields(shape="(2L, 2L,)"), b"1234" * 4, version))
+        if version < 3:
+            assert read_header(path).shape == (2, 2)
+    assert "damaged .npy header" in refusal(read_header, path)
+
+
 BAD = {
-    "npz": (b"PK\x03\x04 and so on", "is not a .npy file"),
+    "npz": (b"PK\x03\x04 and so on", "is a zip archive, such as a .npz file"),
     "no length": (b"\x93NUMPY\x01\x00\x01", "length is not plausible"),
     "huge length": (raw_file(fields(), version=2, length=2**32 - 1), "length is not plausible"),
     "objects": (raw_file(fields("'|O'"), b"12345678" * 4), "never unpickled"),

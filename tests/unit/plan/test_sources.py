@@ -59,11 +59,13 @@ def everything(made):
 
 
 def test_a_folder_in_the_order_of_names(tmp_path):
-    """A folder's .npy files are taken by name; other files are left alone."""
+    """A folder's .npy files are taken by name; other files are left alone, hidden ones are told."""
     paths = files(tmp_path / "in")
     (tmp_path / "in" / "README").write_text("not an array")
     (tmp_path / "in" / ".m0.npy.host.1.ab.tmp").write_text("half a file")
+    (tmp_path / "in" / "._m0.npy").write_text("what a Mac keeps beside a file")
     made = found(tmp_path, input=str(tmp_path / "in"))
+    assert made.notes == [f"hidden files of {tmp_path / 'in'} are left out: ._m0.npy"]
     assert [s.path for s in made.sources] == [str(p) for p in paths]
     np.testing.assert_array_equal(everything(made), [np.load(p) for p in paths])
 

@@ -1,7 +1,10 @@
 """Datasets of HDF5 files, by h5py: contiguous ones are read as bytes, chunked ones decoded."""
 
 import math
+import operator
+import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,15 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
+from shardwise.files import signatures
 from shardwise.files.formats import names
 from shardwise.files.npy import Header, checked_descr
+from shardwise.units import MIB
 
 _MOST_LINKS = 64
+_DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3  # numbers of filters, as the format has them
+_CHECKSUM_BYTES = 4
+_AT_ONCE = 4  # chunks that are looked at together
 
 
 def header(path: Path, inside: str) -> Header:
@@ -27,19 +35,23 @@ def header(path: Path, inside: str) -> Header:
         if dataset.id.get_storage_size() == 0:
             raise InputError(f"{where}: nothing has been written to it; write the numbers")
         _refuse_filters(dataset, where)
-        offset = _offset(file, dataset, path)
+        offset, place = _offset(file, dataset, path), _address(dataset)
         if offset is not None:
-            return Header(dataset.shape, descr, fortran=False, offset=offset)
+            return Header(dataset.shape, descr, fortran=False, offset=offset, place=place)
         single = (*(1,) * (len(dataset.shape) - 1), *dataset.shape[-1:])
-        chunk = dataset.chunks or single
-        return Header(dataset.shape, descr, fortran=False, offset=0, chunk=chunk)
+        return Header(
+            dataset.shape, descr, fortran=False, offset=0, place=place,
+            chunk=dataset.chunks or single, **_unwritten(dataset, where),
+        )  # fmt: skip
 
 
 def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
     """Rows of some matrices; HDF5 decompresses each chunk that they lie in once."""
     with _opened(path, IntegrityError) as file:
         dataset = _dataset(file, path, inside)
-        block: np.ndarray = dataset[(slice(*matrices), slice(*rows))[-(dataset.ndim - 1) :]]
+        part = (slice(*matrices), slice(*rows), slice(0, dataset.shape[-1]))[-dataset.ndim :]
+        _refuse_odd_streams(dataset, path, part)
+        block: np.ndarray = dataset[part]
         return block.reshape(-1, *block.shape[-2:])
 
 
@@ -49,15 +61,13 @@ def _opened(path: Path, fault: type[ShardwiseError] = InputError) -> Iterator[An
     try:
         import h5py
     except ImportError as error:
-        raise InputError(
-            f"{path}: HDF5 needs the package h5py, which is not installed: "
-            "pip install 'shardwise[hdf5]', on every node"
-        ) from error
+        raise names.needs(path, "HDF5", "h5py", "hdf5") from error
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
-    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
-        raise fault(f"{path} cannot be read as HDF5: {error!s:.200}") from error
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError, zlib.error) as error:
+        other = None if h5py.is_hdf5(path) else signatures.kind_of_file(path)
+        raise fault(f"{path} {other or f'cannot be read as HDF5: {error!s:.200}'}") from error
 
 
 def _dataset(file: Any, path: Path, inside: str) -> Any:
@@ -126,6 +136,96 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
                 "which is not installed: install it on every node and set HDF5_PLUGIN_PATH, or "
                 "write the file anew with gzip (h5repack -f GZIP=4)"
             )
+
+
+def _address(dataset: Any) -> int:
+    """Where the dataset lies in its file, which is the same whatever name led to it."""
+    import h5py
+
+    return int(h5py.h5o.get_info(dataset.id).addr)
+
+
+def _unwritten(dataset: Any, where: Path) -> dict[str, Any]:
+    """How many chunks there should be, how many are missing, and what the library reads there."""
+    import h5py
+
+    if not dataset.chunks:
+        return {}
+    chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+    missing = max(0, chunks - dataset.id.get_num_chunks())
+    _refuse_odd_sizes(dataset, where)
+    plist = dataset.id.get_create_plist()
+    no_value = plist.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
+    if missing and (no_value or plist.get_fill_time() == h5py.h5d.FILL_TIME_NEVER):
+        raise names.no_value(where, missing, chunks)
+    return {"chunks": chunks, "missing": missing, "fill": str(dataset.fillvalue)}
+
+
+# The library takes a chunk of fewer bytes than it should have as it is, and reads whatever lies in
+# memory behind it; one that decodes to many more it decodes as a whole.
+
+
+def _chunk_filters(dataset: Any) -> tuple[list[int], int]:
+    """The numbers of the filters that chunks went through, in order, and the bytes of a chunk."""
+    plist = dataset.id.get_create_plist()
+    numbers = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
+    return numbers, math.prod(dataset.chunks) * dataset.id.get_type().get_size()
+
+
+def _refuse_odd_sizes(dataset: Any, where: Path) -> None:
+    """Refuse a chunk that is stored as it is, but not in as many bytes as a chunk has."""
+    filters, nbytes = _chunk_filters(dataset)
+
+    def look(chunk: Any) -> Any:
+        used = [f for i, f in enumerate(filters) if not chunk.filter_mask >> i & 1]
+        whole = nbytes + _CHECKSUM_BYTES * used.count(_FLETCHER32)
+        # A writer may leave chunks at the edge as they are, which no mask tells.
+        odd = {_SHUFFLE, _FLETCHER32}.issuperset(used) and chunk.size not in (nbytes, whole)
+        return (chunk.chunk_offset, chunk.size, whole) if odd else None  # what ends the search
+
+    if odd := dataset.id.chunk_iter(look):
+        raise InputError(
+            f"{where} is damaged: its chunk at {odd[0]} has {odd[1]} bytes, not {odd[2]}; copy or "
+            "write it again"
+        )
+
+
+def _refuse_odd_streams(dataset: Any, path: Path, part: tuple[slice, ...]) -> None:
+    """Refuse a compressed chunk of some part that does not decode to the bytes of a chunk."""
+    filters, nbytes = _chunk_filters(dataset) if dataset.chunks else ([], 0)
+    if _DEFLATE not in filters or set(filters[filters.index(_DEFLATE) + 1 :]) - {_FLETCHER32}:
+        return
+    at = filters.index(_DEFLATE)
+    whole = nbytes + _CHECKSUM_BYTES * filters[:at].count(_FLETCHER32)
+
+    def check(origin: tuple[int, ...]) -> None:
+        if dataset.id.get_chunk_info_by_coord(origin).byte_offset is None:
+            return  # it was never written
+        mask, raw = dataset.id.read_direct_chunk(origin)
+        ends = map(operator.add, origin, dataset.chunks)
+        edge = any(map(operator.gt, ends, dataset.shape)) and len(raw) == nbytes
+        if not (mask >> at & 1 or edge) and _inflated_bytes(raw, whole) != whole:
+            raise IntegrityError(
+                f"{path}: the chunk of {dataset.name} at {origin} does not decode to {whole} "
+                "bytes; copy or write it again"
+            )
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        origins = (
+            tuple(s.start // n * n for s, n in zip(own, dataset.chunks, strict=True))
+            for own in dataset.iter_chunks(part)
+        )
+        for _ in pool.map(check, origins):
+            pass
+
+
+def _inflated_bytes(raw: bytes, most: int) -> int:
+    """How many bytes a stream decodes to, counted up to somewhat more than ``most``."""
+    stream, nbytes = zlib.decompressobj(), 0
+    while raw and nbytes <= most:
+        nbytes += len(stream.decompress(raw, MIB))
+        raw = stream.unconsumed_tail
+    return nbytes
 
 
 def _offset(file: Any, dataset: Any, path: Path) -> int | None:

@@ -4,13 +4,13 @@ import re
 
 from shardwise.errors import InputError
 
-HDF5 = (".h5", ".hdf5", ".he5", ".nxs")
-NPZ = (".npz",)
+# The fields' own suffixes too, of netCDF-4, MATLAB 7.3, CXI and NWB: all are HDF5.
+HDF5 = (".h5", ".hdf5", ".he5", ".nxs", ".cxi", ".nc", ".mat", ".hdf", ".nwb")
 SAFETENSORS = (".safetensors",)
 ZARR = (".zarr",)
 ZARR_METADATA = (".zarray", "zarr.json")  # of version 2 and 3: this file stands for the array
-_SUFFIXES = "|".join(suffix[1:] for suffix in (*HDF5, *NPZ, *SAFETENSORS, *ZARR))
-_NAME = re.compile(rf"(.+?\.(?:{_SUFFIXES}))(?::(.*))?", re.IGNORECASE | re.DOTALL)
+_SUFFIXES = "|".join(suffix[1:] for suffix in (*HDF5, *SAFETENSORS, *ZARR))
+_NAME = re.compile(rf"(.+?\.(?:{_SUFFIXES}))/*(?::(.*))?", re.IGNORECASE | re.DOTALL)
 
 
 def split(name: str) -> tuple[str, str]:
@@ -29,3 +29,19 @@ def choose_one(file: object, inside: str, names: list[str]) -> InputError:
     which = f"holds no array {inside!r:.99}" if inside else "may hold several arrays"
     some = ", ".join(f"{file}:{name:.99}" for name in names[:5]) or "none: it holds no array"
     return InputError(f"{file}: {which}; name one of {some}{' …' if len(names) > 5 else ''}")
+
+
+def needs(where: object, kind: str, package: str, extra: str) -> InputError:
+    """That the library of a format is not installed, and how to install it."""
+    return InputError(
+        f"{where}: {kind} needs the package {package}, which is not installed: "
+        f"pip install 'shardwise[{extra}]', on every node"
+    )
+
+
+def no_value(where: object, missing: int, chunks: int) -> InputError:
+    """That chunks are missing, in whose place a format has no number."""
+    return InputError(
+        f"{where}: {missing:,} of {chunks:,} chunks were never written, and no fill value says "
+        "what stands there; write them, or copy the array again"
+    )

@@ -1,48 +1,72 @@
-"""The formats of input, chosen by name: a new one is one module and one entry of ``_FORMATS``."""
+"""The formats of input, chosen by name: a new one is one module and one row of :data:`FORMATS`."""
 
 import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
 from shardwise.errors import InputError
-from shardwise.files import npy
-from shardwise.files.formats import hdf5, names, npz, safetensors, zarr_store
-from shardwise.files.lookup import absent, mode_of
+from shardwise.files import npy, signatures
+from shardwise.files.formats import hdf5, names, safetensors, zarr_store
+from shardwise.files.lookup import mode_of
 from shardwise.files.npy import Header
 from shardwise.files.small import refuse_special
 
 Span = tuple[int, int]
 
 
-# Each has `header`, which says where the elements of an array are, or in which chunks, and raises
-# InputError if it cannot be read for whatever reason; and `read`, if its arrays may have chunks.
-_FORMATS: dict[tuple[str, ...], ModuleType] = {
-    names.HDF5: hdf5,
-    names.NPZ: npz,
-    names.SAFETENSORS: safetensors,
-    names.ZARR_METADATA: zarr_store,
-}
+@dataclass(frozen=True)
+class InputFormat:
+    """What is known of a format.
+
+    ``header`` says where the elements of an array lie, or in which chunks, and raises InputError if
+    it cannot be read for whatever reason; ``read`` reads rows of some matrices, if arrays of the
+    format may have chunks.
+    """
+
+    suffixes: tuple[str, ...]
+    header: Callable[[Path, str], Header]
+    read: Callable[[Path, str, Span, Span], np.ndarray] | None = None
 
 
-def _format_of(file: str) -> ModuleType | None:
-    return next((f for suffixes, f in _FORMATS.items() if file.lower().endswith(suffixes)), None)
+FORMATS = (
+    InputFormat(names.HDF5, hdf5.header, hdf5.read),
+    InputFormat(names.SAFETENSORS, safetensors.header),
+    InputFormat(names.ZARR_METADATA, zarr_store.header, zarr_store.read),
+)
+
+
+def _format_of(file: str) -> InputFormat | None:
+    return next((f for f in FORMATS if file.lower().endswith(f.suffixes)), None)
 
 
 def locate(text: str) -> str | None:
     """The name of an array that is no ``.npy`` file; None if the text names anything else.
 
-    Raises InputError if its file does not exist, or a store of Zarr holds no such array.
+    Raises InputError if its file has no such array, or is of another kind than its name says.
     """
-    file, inside = names.split(text)
-    if file.lower().endswith(names.ZARR):
-        return str(zarr_store.metadata_of(Path(file), inside))
-    if _format_of(file) is None:
+    if text.endswith(".npy"):
         return None
-    if mode_of(Path(file)) is None:
-        raise InputError(f"input: {absent(Path(file))}")
-    return text
+    file, inside = names.split(text)
+    mode = mode_of(Path(file))
+    if mode is None and ":" in text:  # a name without a suffix that is known
+        file, _, inside = text.rpartition(":")
+        mode = mode_of(Path(file))
+    if mode is None:
+        return None
+    if stat.S_ISDIR(mode):
+        wanted = inside or file.lower().endswith(names.ZARR) or zarr_store.is_node(Path(file))
+        return str(zarr_store.metadata_of(Path(file), inside)) if wanted else None
+    if _format_of(file):
+        return f"{file}:{inside}" if inside else file
+    if inside or file.lower().endswith(names.ZARR):
+        refuse_special(Path(file), "input: ")
+        what = signatures.kind_of_file(Path(file)) or "is of no format whose arrays have names"
+        raise InputError(f"input: {file} {what}")
+    return None
 
 
 def read_header_and_status(name: str) -> tuple[Header, os.stat_result]:
@@ -53,8 +77,7 @@ def read_header_and_status(name: str) -> tuple[Header, os.stat_result]:
         return npy.read_header_and_status(Path(name))
     refuse_special(Path(file))
     status = os.stat(file)  # before the first byte is read
-    header: Header = kind.header(Path(file), inside)
-    return header, status
+    return kind.header(Path(file), inside), status
 
 
 def read_matrices(name: str, matrices: Span, rows: Span) -> np.ndarray:
@@ -62,5 +85,5 @@ def read_matrices(name: str, matrices: Span, rows: Span) -> np.ndarray:
     file, inside = names.split(name)
     kind = _format_of(file)
     assert kind is not None  # a .npy file has no chunks
-    block: np.ndarray = kind.read(Path(file), inside, matrices, rows)
-    return block
+    assert kind.read is not None
+    return kind.read(Path(file), inside, matrices, rows)

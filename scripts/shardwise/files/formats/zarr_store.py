@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import math
+import operator
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +16,6 @@ import numpy as np
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import small
 from shardwise.files.formats import names
-from shardwise.files.lookup import absent, mode_of
 from shardwise.files.npy import Header, checked_descr
 
 # Codecs that only turn bytes into numbers. (numcodecs also has one that unpickles.)
@@ -28,12 +30,49 @@ _AT_ONCE = 4  # chunks that are decoded at once
 def header(path: Path, inside: str) -> Header:
     """Shape, type and chunks of an array; InputError if it cannot be read."""
     _refuse_codecs(path)
-    if not next(_files(path), None):
-        raise InputError(f"{path.parent}: holds no chunk; nothing has been written to it")
     array = _opened(path)
     descr = checked_descr(array.dtype.str, path.parent)
-    chunk = tuple(map(int, array.shards or array.chunks))
-    return Header(tuple(map(int, array.shape)), descr, fortran=False, offset=0, chunk=chunk)
+    shape, chunk = (tuple(map(int, n)) for n in (array.shape, array.shards or array.chunks))
+    if 0 in chunk:
+        raise InputError(f"{path}: damaged metadata of Zarr: chunks {chunk}; write the array again")
+    grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
+    chunks, (written, other) = math.prod(grid), _look_for_chunks(path, array, grid)
+    missing, key = chunks - written, array.metadata.encode_chunk_key((0,) * len(grid))
+    if missing and other:
+        raise InputError(
+            f"{path.parent}: {missing:,} of {chunks:,} chunks are missing, and {other} is none: "
+            f"{path.name} names them as {key}; copy the store again, correct how they are "
+            "named, or remove that file"
+        )
+    if missing == chunks > 0:
+        raise InputError(
+            f"{path.parent}: holds no chunk, such as {key}; write the numbers, or copy it again"
+        )
+    if missing and array.fill_value is None:
+        raise names.no_value(path.parent, missing, chunks)
+    return Header(
+        shape, descr, fortran=False, offset=0, chunk=chunk, chunks=chunks, missing=missing,
+        fill=str(array.fill_value),
+    )  # fmt: skip
+
+
+def _look_for_chunks(path: Path, array: Any, grid: list[int]) -> tuple[int, str]:
+    """How many chunks zarr finds by their names; and a file that looks like one, but is none.
+
+    zarr takes chunks that it does not find for fill values, though they may be there under another
+    name, as in a copy that broke off. A shard counts as one chunk: what it leaves out is left out
+    on purpose, as its index says.
+    """
+    written, other = 0, ""
+    for file, _ in _files(path):
+        key = os.path.relpath(file, path.parent)
+        numbers = tuple(map(int, re.findall("[0-9]+", key)))[-len(grid) :]
+        inside = len(numbers) == len(grid) and all(map(operator.lt, numbers, grid))
+        if inside and array.metadata.encode_chunk_key(numbers) == key:
+            written += 1
+        elif re.search("[0-9]", os.path.basename(file)):
+            other = key
+    return written, other
 
 
 def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
@@ -53,26 +92,35 @@ def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, in
     return block.reshape(-1, *block.shape[-2:])
 
 
-def metadata_of(store: Path, inside: str) -> Path:
-    """The file of metadata of an array in a store.
+def is_node(folder: Path) -> bool:
+    """Whether a folder is an array or a group of Zarr, whatever its name."""
+    return any((folder / name).is_file() for name in (*names.ZARR_METADATA, ".zgroup"))
 
-    Raises InputError if there is no store, or no such array in it.
-    """
-    if mode_of(store) is None:
-        raise InputError(f"input: {absent(store)}")
+
+def metadata_of(store: Path, inside: str) -> Path:
+    """The file of metadata of an array in a store; InputError if the store has no such array."""
     parts = [part for part in inside.split("/") if part not in ("", ".")]
     if ".." not in parts:
-        for name in names.ZARR_METADATA:
-            path = store.joinpath(*parts, name)
-            if path.is_file() and _metadata(path).get("node_type", "array") == "array":
-                return path
+        both = [store.joinpath(*parts, name) for name in names.ZARR_METADATA]
+        found = [path for path in both if path.is_file()]
+        if len(found) > 1:
+            raise InputError(
+                f"{found[0]} and {found[1]} describe one array, in version 2 and 3 of Zarr; remove "
+                "the one that is out of date"
+            )
+        if found and _is_array(found[0]):
+            return found[0]
     arrays = [
         path.parent.relative_to(store).as_posix()
         for name in names.ZARR_METADATA
         for path in sorted(store.rglob(name))
-        if _metadata(path).get("node_type", "array") == "array"
+        if _is_array(path)
     ]
     raise names.choose_one(store, inside, arrays)
+
+
+def _is_array(path: Path) -> bool:
+    return bool(_metadata(path).get("node_type", "array") == "array")
 
 
 def digest_of_chunks(path: str) -> str:
@@ -88,8 +136,13 @@ def digest_of_chunks(path: str) -> str:
 
 
 def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The files of an array, but for its metadata, with their status."""
-    for folder, _, files in os.walk(path.parent):
+    """The files of an array, but for its metadata, with their status; zarr follows links, too."""
+    reached = set()
+    for folder, _, files in os.walk(path.parent, onerror=_closed, followlinks=True):
+        own = os.stat(folder)
+        if own.st_ino and (own.st_dev, own.st_ino) in reached:
+            raise InputError(f"{folder}: is a link to a folder of the same array; remove it")
+        reached.add((own.st_dev, own.st_ino))
         for name in files:
             if name in (*names.ZARR_METADATA, ".zattrs"):
                 continue
@@ -98,6 +151,11 @@ def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{file}: is not a file; a chunk has to be one")
             yield file, status
+
+
+def _closed(error: OSError) -> None:
+    """Not to see the chunks of a folder that is closed to us would be to take them for missing."""
+    raise error
 
 
 def _metadata(path: Path) -> dict[str, Any]:
@@ -134,10 +192,7 @@ def _opened(path: Path) -> Any:
     try:
         import zarr
     except ImportError as error:
-        raise InputError(
-            f"{path.parent}: Zarr needs the package zarr, which is not installed: "
-            "pip install 'shardwise[zarr]', on every node"
-        ) from error
+        raise names.needs(path.parent, "Zarr", "zarr", "zarr") from error
     version = 3 if path.name == "zarr.json" else 2
     try:
         return zarr.open_array(str(path.parent), mode="r", zarr_format=version)

@@ -81,6 +81,8 @@ def _planned(plan: Plan) -> Iterator[Pair]:
     yield "matrices", f"{problem.matrices:,} of {size}"
     yield "product of each", plain(problem.product)
     yield "input", plain(plan.facts.config.get("input") or "a generated stack (synthetic)")
+    for note in plan.facts.notes:
+        yield "of the input", plain(note)
     kept = {"products": "every product", "sum": "the sum of each shard"}
     yield "kept", kept.get(settings.keep, plain(settings.keep))
     how = f"backend {settings.backend}, precision {settings.precision}"
