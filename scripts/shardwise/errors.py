@@ -4,6 +4,7 @@ import errno
 import logging
 import reprlib
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,6 +119,17 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def shown(text: str) -> str:
+    """A text of anybody's as a terminal may have it: its lines and tabs, and nothing else."""
+    return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
+
+
+def tell(text: str) -> None:
+    """Show the user a text, on stderr."""
+    sys.stderr.write(f"{shown(text)}\n")
+    sys.stderr.flush()
 
 
 def of_system(error: OSError) -> TryAgain:

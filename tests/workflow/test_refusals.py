@@ -83,6 +83,15 @@ def test_ranks_beyond_the_work_are_refused_in_a_dry_run(workspace: Workspace) ->
     assert not workspace.file("").exists()
 
 
+def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -> None:
+    """Under every profile that submits; on this machine they are just names."""
+    workspace.configure(**SMALL, results="a$b")
+    for profile in ("slurm", "uge"):
+        done = workspace.run("--dry-run", profile=profile)
+        refused(done, "results 'a$b' holds '$', and a scheduler's jobs get names through shells")
+    assert workspace.run("--dry-run").code == 0
+
+
 def test_ranks_beyond_the_machine_are_refused_before_any_job(tmp_path: Path) -> None:
     """Where they would run here; one core takes some ranks, but not each number."""
     workspace = Workspace.create(tmp_path / "w", before=("taskset", "--cpu-list", "0"))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from shardwise.errors import InputError
+from shardwise.errors import InputError, tell
 from shardwise.host import PROJECT
 
 _PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
@@ -87,7 +87,7 @@ def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
     if executor is None or executor[1] not in _JOBS:
         raise InputError(f"--job: {profile} names no scheduler that could run the job")
     submits, cancels = _JOBS[executor[1]]
-    script = shlex.join([sys.executable, "-m", "shardwise.command.controller", *line])
+    script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.controller", *line])
     done = subprocess.run(
         [*submits.split(), *words], input=f"#!/bin/bash\nexec {script}\n", text=True,
         stdout=subprocess.PIPE, check=False,
@@ -134,9 +134,8 @@ def _snakemake(
             "--configfile"
         )
     words = ["--profile", _profile(options.profile), "-s", str(PROJECT / "Snakefile"), *others]
-    line = [sys.executable, "-m", "snakemake", *words]
-    sys.stderr.write(f"{shlex.join(line)}\n")
-    sys.stderr.flush()
+    line = [sys.executable, "-P", "-m", "snakemake", *words]
+    tell(shlex.join(line))
     return line, options
 
 

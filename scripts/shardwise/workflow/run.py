@@ -26,7 +26,7 @@ from shardwise.plan.plan import Plan, Shard
 from shardwise.records import missing
 from shardwise.reduce import rank_limits
 from shardwise.units import MIB, count
-from shardwise.workflow import hooks
+from shardwise.workflow import hooks, names
 
 if TYPE_CHECKING:
     from shardwise.records.remaining import RemainingWork
@@ -49,10 +49,12 @@ class Run:
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
+        hooks.start_apart()
         self.config = dict(config)
         self._workflow, linting = workflow, not workflow.check_envvars  # only --lint checks none
         main = workflow.is_main_process and not linting
         if main:
+            hooks.show_plainly()
             hooks.show_less(workflow)
         folder = results_folder(config)
         if (moved := hooks.apply_prefix(workflow, folder)) != folder:
@@ -71,6 +73,7 @@ class Run:
         if main:
             self._refuse_idle_ranks()
             self.standing = self._compared()
+            hooks.before_graph(workflow, self._refuse_unfit_to_submit)
             hooks.add_hooks(workflow, self)
 
     def _checked_plan(self) -> Plan:
@@ -97,6 +100,13 @@ class Run:
                     rank_limits.refuse_more(ranks, named, self._work_of(rule), self._granted(rule))
         except InputError as error:
             hooks.refuse(error)
+
+    def _refuse_unfit_to_submit(self, submits: bool) -> None:
+        """Refuse names and variables that would mislead the scheduler that ``submits``."""
+        if submits:
+            names.refuse_odd(self._workflow, self.config, self.plan)
+        if submits or self.dispatch == "array":
+            names.refuse_other_clusters()
 
     def _work_of(self, rule: str) -> rank_limits.Limit:
         """The limit on the ranks of a rule that its work sets."""
