@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import reprlib
 import signal
 import sys
@@ -15,6 +16,9 @@ log = logging.getLogger("shardwise")
 
 FAULT = 1
 """The exit code of what no stage raises on purpose."""
+
+FINDERS = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
+"""Variables by which other packages and libraries are found than those that were installed."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says where a disk, or a user's share of it, has no room."""
@@ -138,6 +142,16 @@ def of_system(error: OSError) -> TryAgain:
     return TryAgain(f"{error}; {room}nothing was committed, try again")
 
 
+def of_import(error: ImportError) -> InputError:
+    """A package that does not load as the user is told of it, with what names others instead."""
+    first: BaseException = error
+    while first.__cause__ or first.__context__:
+        first = first.__cause__ or first.__context__  # type: ignore[assignment]
+    named = [f"{name}={os.environ[name]}" for name in FINDERS if os.environ.get(name)]
+    cure = f"unset what names another: {', '.join(named)}" if named else "install it anew"
+    return InputError(f"a package does not load: {' '.join(str(first).split())}; {cure}")
+
+
 @contextmanager
 def writing(path: Path | str) -> Iterator[None]:
     """Name the file in errors of the disk that name none, as those of a read or a write."""
@@ -178,6 +192,8 @@ def verdict(error: BaseException) -> tuple[int, str]:
             return code, words
     if isinstance(error, OSError):
         return TryAgain.exit_code, str(of_system(error))
+    if isinstance(error, ImportError) and not (error.name or "").startswith("shardwise"):
+        return InputError.exit_code, str(of_import(error))
     return FAULT, "this is a fault of shardwise, not yours; please report it"
 
 

@@ -1,6 +1,7 @@
 """A user's folder: write its config and profile, and start Snakemake in it."""
 
 import argparse
+import importlib
 import os
 import re
 import shlex
@@ -10,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from shardwise.errors import InputError, tell
+from shardwise.errors import FINDERS, InputError, tell
 from shardwise.host import PROJECT
+from shardwise.processes import environment
 
 _PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
 _LOG = Path("shardwise.log")
@@ -133,10 +135,21 @@ def _snakemake(
             f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name yours with "
             "--configfile"
         )
+    _refuse_unloadable()
     words = ["--profile", _profile(options.profile), "-s", str(PROJECT / "Snakefile"), *others]
     line = [sys.executable, "-P", "-m", "snakemake", *words]
     tell(shlex.join(line))
     return line, options
+
+
+def _refuse_unloadable() -> None:
+    """Raise an error where Snakemake would end with a traceback: its packages do not load.
+
+    Only where a variable may be why, as the import of pandas takes a second.
+    """
+    environment.refuse_other_packages()
+    if any(os.environ.get(name) for name in FINDERS):
+        importlib.import_module("pandas")
 
 
 def _profile(name: str | None) -> str:

@@ -24,6 +24,7 @@ from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgai
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
+from shardwise.processes import environment
 from shardwise.records import logs
 from shardwise.workflow import earlier_runs, grid_engine_executor, progress, recipe, slurm_executor
 
@@ -39,10 +40,11 @@ _SHOWN = re.compile("shardwise: |Nothing to be done|Complete log|Terminating|Shu
 _HOPELESS = (InputError.exit_code, IntegrityError.exit_code)
 
 
-def refuse(error: ShardwiseError) -> NoReturn:
+def refuse(error: ShardwiseError | ImportError) -> NoReturn:
     """End with the exit code of an error. Snakemake's logger says nothing under ``--quiet all``."""
-    errors.tell(str(error))
-    sys.exit(error.exit_code)
+    code, words = errors.verdict(error)
+    errors.tell(words)
+    sys.exit(code)
 
 
 def apply_prefix(workflow: Any, results: str) -> str:
@@ -150,6 +152,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
     run.began = True
     _heed_interrupts(run)
     host.announce()
+    environment.clear_stray()
     slurm_executor.begin()
     try:
         run.refuse_crowds()

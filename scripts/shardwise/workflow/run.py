@@ -23,6 +23,7 @@ from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
 from shardwise.plan.plan import Plan, Shard
+from shardwise.processes import environment
 from shardwise.records import missing
 from shardwise.reduce import rank_limits
 from shardwise.units import MIB, count
@@ -78,16 +79,17 @@ class Run:
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 if anything is wrong."""
-        from shardwise.plan import config, config_file, planner  # here: jobs do not need them
-
         try:
+            environment.refuse_other_packages()
+            from shardwise.plan import config, config_file, planner  # here: jobs do not need them
+
             # Snakemake has read these files too, and its loader takes more than data.
             used = (*self._workflow.configfiles, *self._workflow.overwrite_configfiles)
             config_file.read_files(list(dict.fromkeys(Path(file).absolute() for file in used)))
             settings = config.load(self.config)
             plan = planner.make(settings, CACHE, log)
             planner.check_folder(plan)
-        except ShardwiseError as error:
+        except (ShardwiseError, ImportError) as error:
             hooks.refuse(error)
         log.info("shardwise: " + planner.describe(plan))
         return plan
