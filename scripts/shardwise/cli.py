@@ -15,8 +15,7 @@ from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
 from shardwise.mpi import launch
 from shardwise.mpi.together import abort
-from shardwise.records import locks
-from shardwise.records.logs import FORMAT, log_start
+from shardwise.records import locks, logs
 from shardwise.units import MIB
 
 log = logging.getLogger("shardwise")
@@ -176,14 +175,14 @@ def run(
         For a stage of several ranks: returns mpi4py's ``MPI``, once this process is a rank. Rank 0
         then logs for all, and a rank that fails alone ends all.
     """
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=FORMAT, force=True)
+    logs.begin()
     options = arguments.parse_args(argv)
     signal.signal(signal.SIGTERM, terminate)
     world = None
     try:
         world = mpi(options) if mpi else None
         if _speaks(world) and not program:  # who typed it knows where
-            log_start(sys.argv)
+            logs.log_start(sys.argv)
         with _at_work(options):
             code = work(options) or 0
     except ShardwiseError as error:

@@ -2,8 +2,10 @@
 
 import errno
 import logging
+import os
 import reprlib
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,9 @@ log = logging.getLogger("shardwise")
 
 FAULT = 1
 """The exit code of what no stage raises on purpose."""
+
+FINDERS = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
+"""Variables by which other packages and libraries are found than those that were installed."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says where a disk, or a user's share of it, has no room."""
@@ -120,10 +125,31 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def shown(text: str) -> str:
+    """A text of anybody's as a terminal may have it: its lines and tabs, and nothing else."""
+    return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
+
+
+def tell(text: str) -> None:
+    """Show the user a text, on stderr."""
+    sys.stderr.write(f"{shown(text)}\n")
+    sys.stderr.flush()
+
+
 def of_system(error: OSError) -> TryAgain:
     """An error of the disk as the user is told of it."""
     room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
     return TryAgain(f"{error}; {room}nothing was committed, try again")
+
+
+def of_import(error: ImportError) -> InputError:
+    """A package that does not load as the user is told of it, with what names others instead."""
+    first: BaseException = error
+    while first.__cause__ or first.__context__:
+        first = first.__cause__ or first.__context__  # type: ignore[assignment]
+    named = [f"{name}={os.environ[name]}" for name in FINDERS if os.environ.get(name)]
+    cure = f"unset what names another: {', '.join(named)}" if named else "install it anew"
+    return InputError(f"a package does not load: {' '.join(str(first).split())}; {cure}")
 
 
 @contextmanager
@@ -166,6 +192,8 @@ def verdict(error: BaseException) -> tuple[int, str]:
             return code, words
     if isinstance(error, OSError):
         return TryAgain.exit_code, str(of_system(error))
+    if isinstance(error, ImportError) and not (error.name or "").startswith("shardwise"):
+        return InputError.exit_code, str(of_import(error))
     return FAULT, "this is a fault of shardwise, not yours; please report it"
 
 

@@ -46,9 +46,9 @@ def _wrapped(original: Callable, wrapper: Callable) -> Callable:
 
 
 def _refuse(text: str) -> NoReturn:
-    from shardwise.errors import InputError
+    from shardwise.errors import InputError, tell
 
-    sys.stderr.write(f"{text}\n")
+    tell(text)
     sys.exit(InputError.exit_code)
 
 

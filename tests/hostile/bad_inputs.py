@@ -238,6 +238,10 @@ CASES: dict[str, list[Case]] = {
             "a name that is not UTF-8", "in", folder(M),
             lambda: os.rename("in/0.npy", b"in/\xff.npy"),
         ),
+        listed(
+            "a name that steers a terminal", "in",
+            folder(M, stack((2, 3)), name="in/{}\x1b]0;x\x07\x1b[2J.npy"),
+        ),
         Case("the sheet is missing", {"input": "sheet.tsv"}),
         listed("the sheet is a named pipe", "sheet.tsv", lambda: os.mkfifo("sheet.tsv")),
         sheet("the sheet is empty", ""),

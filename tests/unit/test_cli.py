@@ -145,6 +145,19 @@ def test_no_thread_is_tried_again():
     assert errors.verdict(RuntimeError("another"))[0] == 1
 
 
+def test_a_package_that_does_not_load_names_what_may_be_why(monkeypatch):
+    """The first reason, and the variables by which another copy is found; our own is a fault."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/site/lib")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    error = ImportError("no numpy for pandas")
+    error.__cause__ = ImportError("libz.so.1:\nfile too short")
+    assert errors.verdict(error) == (
+        2, "a package does not load: libz.so.1: file too short; unset what names another: "
+        "LD_LIBRARY_PATH=/site/lib",
+    )  # fmt: skip
+    assert errors.verdict(ImportError("x", name="shardwise.plan"))[0] == 1
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["TERM", "INT"]
 )

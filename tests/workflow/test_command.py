@@ -27,9 +27,14 @@ def call(
 
 
 def test_a_run_from_a_wheel_has_the_bits_of_a_clone(bin_folder: Path, tmp_path: Path) -> None:
-    """`init`, `plan`, `run` and `verify` in an empty folder; snakemake is shown once."""
+    """`init`, `plan`, `run` and `verify` in a folder of a user's; snakemake is shown once.
+
+    Files there that are named like modules are data.
+    """
     folder = tmp_path / "mine"
     folder.mkdir()
+    for name in ("queue", "mpi4py", "runpy", "numpy"):
+        (folder / f"{name}.py").write_text("open('pwned', 'w')\n")
     call(bin_folder, folder, "init")
     config = folder / "config.yaml"
     text = config.read_text().replace("matrices: 48, dim: 256", "matrices: 12, dim: 16")
@@ -40,6 +45,7 @@ def test_a_run_from_a_wheel_has_the_bits_of_a_clone(bin_folder: Path, tmp_path: 
     assert " -m snakemake --profile profiles/local -s " in line
     assert done.stderr.count(" -s ") == 1
     assert "whole" in call(bin_folder, folder, "verify").stdout
+    assert not (folder / "pwned").exists()
     clone = Workspace.create(tmp_path / "clone")
     shutil.copy2(config, clone.root / "config.yaml")
     clone.run()

@@ -231,6 +231,9 @@ def test_a_file_of_the_users_is_never_removed(workspace: Workspace) -> None:
 def test_hostile_names_are_never_executed(workspace: Workspace) -> None:
     """Spaces, quotes and $() are just names; a cure that is printed works when pasted."""
     stack = whole_numbers(4)
+    # What a rank, or a user of squeue, has left in the shell is not for the jobs.
+    left = {"PMI_RANK": "1", "PMI_SIZE": "3", "SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "2"}
+    workspace.env = os.environ | left
     np.save(workspace.root / f"{HOSTILE}.npy", stack)
     workspace.configure(input=f"{HOSTILE}.npy", results=f"out {HOSTILE}", shards=2)
     results = workspace.root / f"out {HOSTILE}"

@@ -71,6 +71,15 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
         assert not done.jobs
 
 
+def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -> None:
+    """Under every profile that submits; on this machine they are just names."""
+    workspace.configure(**SMALL, results="a$b")
+    for profile in ("slurm", "uge"):
+        done = workspace.run("--dry-run", profile=profile)
+        refused(done, "results 'a$b' holds '$', and a scheduler's jobs get names through shells")
+    assert workspace.run("--dry-run").code == 0
+
+
 @pytest.mark.parametrize(
     ("home", "dispatch"),
     [

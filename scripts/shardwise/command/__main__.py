@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 
 from shardwise.command.folder import RUNS
-from shardwise.errors import InputError, say
+from shardwise.errors import FAULT, InputError, tell, verdict
 from shardwise.host import SCRIPTS
 
 _STAGES = {
@@ -24,14 +24,20 @@ _STAGES = {
 
 
 def main() -> None:
-    """Start what the first word names; exit with 2 where it names nothing."""
-    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    """Start what the first word names, and end with 2 where that cannot be."""
+    try:
+        _start(sys.argv[1] if len(sys.argv) > 1 else "--help")
+    except (InputError, ImportError) as error:
+        code, words = verdict(error)
+        if code == FAULT:
+            raise
+        tell(words)
+        sys.exit(code)
+
+
+def _start(name: str) -> None:
     if name in RUNS:
-        try:
-            sys.exit(RUNS[name][1](sys.argv[2:]))
-        except InputError as error:
-            say(error.exit_code, str(error))
-            sys.exit(error.exit_code)
+        sys.exit(RUNS[name][1](sys.argv[2:]))
     if name in _STAGES:
         with suppress(ImportError):  # doctor itself says what is missing
             from shardwise import cli  # here: `run` needs none of what stages share
@@ -46,8 +52,7 @@ def main() -> None:
 
         sys.stdout.write(f"shardwise {__version__}\n")
     else:
-        sys.stderr.write(f"shardwise: there is no command {name!r}\n\n{_help()}")
-        sys.exit(2)
+        raise InputError(f"shardwise: there is no command {name!r}\n\n{_help()}")
 
 
 def _help() -> str:

@@ -1,6 +1,7 @@
 """A user's folder: write its config and profile, and start Snakemake in it."""
 
 import argparse
+import importlib
 import os
 import re
 import shlex
@@ -10,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from shardwise.errors import InputError
+from shardwise.errors import FINDERS, InputError, tell
 from shardwise.host import PROJECT
+from shardwise.processes import environment
 
 _PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
 _LOG = Path("shardwise.log")
@@ -87,7 +89,7 @@ def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
     if executor is None or executor[1] not in _JOBS:
         raise InputError(f"--job: {profile} names no scheduler that could run the job")
     submits, cancels = _JOBS[executor[1]]
-    script = shlex.join([sys.executable, "-m", "shardwise.command.controller", *line])
+    script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.controller", *line])
     done = subprocess.run(
         [*submits.split(), *words], input=f"#!/bin/bash\nexec {script}\n", text=True,
         stdout=subprocess.PIPE, check=False,
@@ -133,11 +135,21 @@ def _snakemake(
             f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name yours with "
             "--configfile"
         )
+    _refuse_unloadable()
     words = ["--profile", _profile(options.profile), "-s", str(PROJECT / "Snakefile"), *others]
-    line = [sys.executable, "-m", "snakemake", *words]
-    sys.stderr.write(f"{shlex.join(line)}\n")
-    sys.stderr.flush()
+    line = [sys.executable, "-P", "-m", "snakemake", *words]
+    tell(shlex.join(line))
     return line, options
+
+
+def _refuse_unloadable() -> None:
+    """Raise an error where Snakemake would end with a traceback: its packages do not load.
+
+    Only where a variable may be why, as the import of pandas takes a second.
+    """
+    environment.refuse_other_packages()
+    if any(os.environ.get(name) for name in FINDERS):
+        importlib.import_module("pandas")
 
 
 def _profile(name: str | None) -> str:

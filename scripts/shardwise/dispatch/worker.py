@@ -10,7 +10,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -226,7 +225,7 @@ class Logs:
         self._plan_path, self._results = plan_path, Results.of_plan(Path(plan_path).absolute())
         self._shards: dict[int, str] = {}
         self._main = threading.get_ident()
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=logss.FORMAT, force=True)
+        logss.begin()
         self._own = logging.getLogger().handlers[0]
         self._own.addFilter(lambda record: self._shard(record) is None)
 

@@ -4,6 +4,7 @@ python -m shardwise.doctor SECTION OPTIONS, with the options as JSON.
 """
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.doctor import folders, gpus, mpi, python, schedulers
-from shardwise.doctor.findings import Deadline, Finding
+from shardwise.doctor.findings import LIBRARY, Deadline, Finding
 
 SECTIONS: dict[str, Callable[[dict[str, Any], Deadline], Iterator[Finding]]] = {
     "python": lambda options, deadline: python.findings(),
@@ -27,6 +28,8 @@ SECTIONS: dict[str, Callable[[dict[str, Any], Deadline], Iterator[Finding]]] = {
 
 def main(name: str, options: dict[str, Any]) -> None:
     """Write the findings of a section as they come."""
+    if os.environ.get("PYTHONPATH"):  # only the user's own part is to be judged
+        os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].removeprefix(f"{LIBRARY}").strip(":")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what it started is ended
     with closing(SECTIONS[name](options, Deadline(options["time_limit"]))) as found:
         for finding in found:

@@ -15,10 +15,11 @@ from typing import Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.host import SCRIPTS
+from shardwise.processes.environment import without_stray
 
 OK, NOTE, FAULT = "ok", "note", "fault"
 
-_LIBRARY = Path(__file__).parents[2]
+LIBRARY = Path(__file__).parents[2]
 
 _END_SECONDS = 0.5
 """How long programs may take to end when they are asked to."""
@@ -112,8 +113,8 @@ Ask = Callable[..., Reply]
 
 def environment() -> dict[str, str]:
     """The environment for a program that imports this library, wherever it was started."""
-    paths = [str(_LIBRARY), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    paths = [str(LIBRARY), os.environ.get("PYTHONPATH", "")]
+    return {**without_stray(), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def ask(words: Sequence[str], deadline: Deadline, env: Mapping[str, str] | None = None) -> Reply:

@@ -1,15 +1,20 @@
 """Python and the packages that the main job needs, beside their pins."""
 
+import importlib
 import importlib.metadata
 import platform
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from shardwise import host
+from shardwise.doctor import findings as base
 from shardwise.doctor.findings import Finding, fault, note, ok
+from shardwise.errors import InputError, of_import
 from shardwise.host import PROJECT
+from shardwise.processes import environment
 
 _PIN = re.compile(r"([\w.-]+)(?:\[[^]]*\])?==([\w.]+)$")
 
@@ -20,6 +25,7 @@ def findings() -> Iterator[Finding]:
     text = f"{version}, {sys.executable}"
     yield ok("python", text, version=version, executable=sys.executable)
     yield from packages(pins(), _installed)
+    yield from loading(environment.PACKAGES, importlib.import_module)
 
 
 def pins() -> dict[str, str]:
@@ -46,6 +52,17 @@ def packages(
     if fitting:
         text = f"{len(fitting)} of {len(pinned)} have the version that was tested"
         yield ok("packages", text, versions=found)
+
+
+def loading(names: Iterable[str], load: Callable[[str], Any]) -> Iterator[Finding]:
+    """What keeps the jobs from loading what they import, if anything does."""
+    try:
+        environment.refuse_other_packages()
+        for name in names:
+            load(name)
+    except (InputError, ImportError) as error:
+        refused = of_import(error) if isinstance(error, ImportError) else error
+        yield base.refused("loading", refused, host.install(anew=True))
 
 
 def _installed(name: str) -> str | None:

@@ -18,7 +18,7 @@ from rich.text import Text
 from shardwise.devices import quarantine
 from shardwise.doctor import findings as base
 from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply, fault, note, ok
-from shardwise.errors import InputError, ShardwiseError, one_line
+from shardwise.errors import InputError, ShardwiseError, one_line, shown, tell
 from shardwise.files.paths import Results
 from shardwise.plan import config
 from shardwise.plan.config_file import read_files
@@ -196,10 +196,10 @@ def clear_quarantine(files: list[Path] | None, results: str | None, uuid: str | 
         folder = Results(config.folder_of_run(files, results))
         cleared = quarantine.clear(folder, uuid)
     except InputError as error:
-        sys.stderr.write(f"{error}\n")
+        tell(str(error))
         return error.exit_code
     for entry in cleared:
-        sys.stdout.write(f"no longer in quarantine: {entry}\n")
+        sys.stdout.write(shown(f"no longer in quarantine: {entry}\n"))
     if not cleared:
-        sys.stdout.write(f"nothing is in quarantine for {folder.root}\n")
+        sys.stdout.write(shown(f"nothing is in quarantine for {folder.root}\n"))
     return 0

@@ -222,7 +222,10 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     if Path(words[0]).name != "srun":
         variables = _without_grant({**variables, **_slurm_nodes(ranks, os.environ)})
     # mpi4py's runner ends all ranks where one ends with an error that nobody caught.
-    rank = [sys.executable, "-m", "mpi4py", *sys.argv]
+    # It puts the folder of the script in the place of the first folder of modules, which without
+    # -P is the working folder, and with it one that is needed.
+    runner = "import sys; sys.path.insert(0, sys.prefix); from mpi4py.run import main; main()"
+    rank = [sys.executable, "-P", "-c", runner, *sys.argv]
     os.execve(words[0], [*words, *rank], variables)
 
 

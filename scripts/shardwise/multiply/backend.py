@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ from shardwise.devices import choose, grants
 from shardwise.errors import DeviceFailed, InputError, TryAgain
 
 log = logging.getLogger(__name__)
+
+_SWITCH = re.compile(r"NVIDIA_TF32_OVERRIDE|CUBLAS(LT)?_(?!LOG).*")
+"""Variables by which cuBLAS computes otherwise."""
 
 
 def load_backend(
@@ -60,9 +64,11 @@ def array_module(requested: str) -> Any:
     """NumPy or cupy, with no device taken: for who shares devices with others by its own rule."""
     if not _on_gpu(requested):
         return np
-    # Switches of the user's environment would turn float32 into tf32 behind our back, or tf32 off.
+    # Switches of the user's environment would turn float32 into tf32 behind our back, or tf32 off,
+    # emulate products with narrower numbers, or choose other kernels.
+    for name in filter(_SWITCH.fullmatch, list(os.environ)):
+        del os.environ[name]
     os.environ.update(CUPY_TF32="0", CUDA_DEVICE_ORDER="PCI_BUS_ID")
-    os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
     try:
         import cupy
     except ImportError as error:

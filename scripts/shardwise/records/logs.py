@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from shardwise.errors import IntegrityError
+from shardwise.errors import IntegrityError, shown
 from shardwise.files import small
 from shardwise.files.paths import Results
 
@@ -133,8 +133,20 @@ def explain(log: Path | None, scheduler_says: str | None) -> str:
 
 log = logging.getLogger("shardwise")
 
-FORMAT = "%(asctime)s %(levelname)s %(message)s"
-"""The format of a line in every log of Shardwise."""
+
+class Shown(logging.Formatter):
+    """Formats a record for a terminal, with its traceback: see `shown`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, or lines, of a record."""
+        return shown(super().format(record))
+
+
+def begin() -> None:
+    """Let this process log to stderr, in the format of every log of Shardwise."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Shown("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 def log_start(argv: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ on some clusters and is not there on others. What Snakemake sees of this is the 
 import atexit
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from shardwise.dispatch.array import follow
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS
 from shardwise.dispatch.schedulers.grid_engine import Job, Queue
-from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain
+from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain, tell
 from shardwise.files.paths import CACHE, Results
 from shardwise.records import logs
 from shardwise.workflow import earlier_runs, recipe
@@ -50,18 +49,11 @@ exit "$code"
 def begin(results: Results, workflow: Any, needed: Iterable[Any]) -> None:
     """Under ``profiles/uge``, check what the jobs ask for, and have the executor submit them here.
 
-    Raises InputError if no job could be submitted from this working directory, or where Grid
-    Engine does not know what the profile asks for.
+    Raises InputError where Grid Engine does not know what the profile asks for.
     """
     jobs = [job for job in needed if not job.is_local]
     if not jobs or workflow.executor_plugin.name != PLUGIN:
         return
-    if odd := sorted(set('"$`\\').intersection(os.getcwd())):
-        # Snakemake quotes names for a job's shell as Python does, which is not the same for these.
-        raise InputError(
-            f"the name of the working directory holds {' '.join(odd)}, which Snakemake cannot pass "
-            f"on to Grid Engine: {os.getcwd()}. Rename the folder, or work in another one"
-        )
     # Else a wrong parallel environment for the reduce would only show once all shards are done.
     for rule, job in {job.rule.name: job for job in jobs}.items():
         recipe.verify("uge", rule, job.resources)
@@ -275,7 +267,7 @@ class Submissions:
         now = time.monotonic()
         if now - self._last_said.get(subject, -_MESSAGE_SECONDS) >= _MESSAGE_SECONDS:
             self._last_said[subject] = now
-            sys.stderr.write(f"shardwise: {text}\n")
+            tell(f"shardwise: {text}")
 
     def cancel(self) -> None:
         """Delete all jobs of the run from a separate process, if some were not seen to end."""

@@ -17,12 +17,14 @@ from snakemake.jobs import Job
 from snakemake.path_modifier import PathModifier
 from snakemake.persistence import NO_PARAMS_CHANGE
 from snakemake.settings.types import DeploymentMethod
+from snakemake_interface_executor_plugins.executors.real import RealExecutor
 
-from shardwise import host
+from shardwise import errors, host
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
+from shardwise.processes import environment
 from shardwise.records import logs
 from shardwise.workflow import earlier_runs, grid_engine_executor, progress, recipe, slurm_executor
 
@@ -38,10 +40,11 @@ _SHOWN = re.compile("shardwise: |Nothing to be done|Complete log|Terminating|Shu
 _HOPELESS = (InputError.exit_code, IntegrityError.exit_code)
 
 
-def refuse(error: ShardwiseError) -> NoReturn:
+def refuse(error: ShardwiseError | ImportError) -> NoReturn:
     """End with the exit code of an error. Snakemake's logger says nothing under ``--quiet all``."""
-    sys.stderr.write(f"{error}\n")
-    sys.exit(error.exit_code)
+    code, words = errors.verdict(error)
+    errors.tell(words)
+    sys.exit(code)
 
 
 def apply_prefix(workflow: Any, results: str) -> str:
@@ -54,6 +57,39 @@ def apply_prefix(workflow: Any, results: str) -> str:
     moved = str(modifier.path_modifier.replace_prefix(results))
     modifier.path_modifier = PathModifier(None, None, workflow)
     return moved
+
+
+def start_apart() -> None:
+    """Snakemake believes that the folder in which a scheduler's job starts holds no modules.
+
+    We need files there to be data, whatever their names. So the job's Python, which another job's
+    Snakemake may start in turn, does not look there.
+    """
+    form = RealExecutor.format_job_exec
+
+    def formatted(executor: Any, job: Any) -> str:
+        return form(executor, job).replace(" -m snakemake ", " -P -m snakemake ", 1)
+
+    RealExecutor.format_job_exec = formatted
+
+
+def before_graph(workflow: Any, check: Callable[[bool], None]) -> None:
+    """Snakemake believes that who submits jobs matters to nobody before the first of them.
+
+    We need to refuse what no scheduler could be given, also in a dry run, whose executor is the dry
+    one. But it uses threads as the profile's own executor would: always, unless jobs run here.
+    """
+    prepare = workflow._prepare_dag
+
+    def prepared(*args: Any, **named: Any) -> None:
+        settings = workflow.execution_settings  # None where no job is asked for
+        try:
+            check(settings is not None and settings.use_threads)
+        except InputError as error:
+            refuse(error)
+        prepare(*args, **named)
+
+    workflow._prepare_dag = prepared
 
 
 def around_graph(workflow: Any, unfit: Collection[str]) -> None:
@@ -116,6 +152,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
     run.began = True
     _heed_interrupts(run)
     host.announce()
+    environment.clear_stray()
     slurm_executor.begin()
     try:
         small.mark(run.results)
@@ -225,6 +262,15 @@ def after_failure(results: Results) -> None:
         reason = "interrupted"
     if reason:
         log.warning(f"shardwise: no page on this run ({results.report}): {one_line(reason)}")
+
+
+def show_plainly() -> None:
+    """Snakemake believes that names and messages hold nothing but text.
+
+    We need none of them to steer the terminal. (It adds its colors later.)
+    """
+    for handler in log.handlers:
+        handler.format = lambda record, format=handler.format: errors.shown(format(record))
 
 
 def show_less(workflow: Any) -> None:

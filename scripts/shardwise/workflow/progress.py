@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.devices import quarantine
+from shardwise.errors import tell
 from shardwise.records import logs, missing
 from shardwise.workflow import earlier_runs
 
@@ -87,7 +88,7 @@ class Listener(logging.Handler):
         """One line on the jobs of this run, in the order in which they run."""
         rules = sorted(stats.keys() - {"all", "total"}, key=_order)
         end = " (dry run: nothing was started)" if self._workflow.dryrun else ""
-        say("shardwise: jobs: " + ", ".join(f"{rule} {stats[rule]}" for rule in rules) + end)
+        tell("shardwise: jobs: " + ", ".join(f"{rule} {stats[rule]}" for rule in rules) + end)
 
     def _on_job_info(self, record: Any) -> None:
         shard = dict(record.wildcards or {}).get("shard", "")
@@ -113,7 +114,7 @@ class Listener(logging.Handler):
         failures = (shard_failures(log) if self._for_all(rule) else []) or own
         self._failed[record.jobid] = failures
         for failure in failures if self._quiet else ():  # else Snakemake prints the whole log
-            say(f"shardwise: failed: {failure.name}: {failure.reason} (log: {failure.log})")
+            tell(f"shardwise: failed: {failure.name}: {failure.reason} (log: {failure.log})")
         if _stage(rule) in _STAGES:
             self._line(_stage(rule), at_once=True)
 
@@ -139,7 +140,7 @@ class Listener(logging.Handler):
         words += [f"{failed} failed so far"] if failed else []
         words += [f"{all_jobs - done} to go"] if done < all_jobs else []
         after = "; then " + ", ".join(then) if then else ""
-        say("shardwise: " + ", ".join(words) + after)
+        tell("shardwise: " + ", ".join(words) + after)
 
     def _failures(self) -> list[Failure]:
         failures = [failure for some in self._failed.values() for failure in some]
@@ -171,17 +172,18 @@ class Listener(logging.Handler):
         finished = work.finished and run.results.report.exists()
         if finished or (run.succeeded and not self._whole()):
             whole = ", ".join(run.in_the_end())
-            say(f"shardwise: done: {whole if finished else 'what was asked for'}")
+            tell(f"shardwise: done: {whole if finished else 'what was asked for'}")
             for line in quarantine.report(run.results):
-                say(line)
+                tell(line)
             return
         shards = len(run.plan.shards)
         done = shards - len(work.missing)
         if run.interrupted:
-            say(f"\nshardwise: interrupted: {done} of {shards} shards done")
+            tell(f"\nshardwise: interrupted: {done} of {shards} shards done")
         else:
             self._tell_failures(done, shards, run.results.summary not in work.unfit)
-        say(f"To run just what is missing, then the sum:\n  {rerun_command(sys.argv, os.getcwd())}")
+        again = rerun_command(sys.argv, os.getcwd())
+        tell(f"To run just what is missing, then the sum:\n  {again}")
 
     def _whole(self) -> bool:
         """Whether everything was asked for, not single files or rules."""
@@ -194,14 +196,14 @@ class Listener(logging.Handler):
         lack = f"{shards - done} missing"
         if done == shards:
             lack = "the sum is there; the page on it is missing" if summed else "the sum is missing"
-        say(f"\nshardwise: not finished: {done} of {shards} shards have their products; {lack}.")
+        tell(f"\nshardwise: not finished: {done} of {shards} shards have their products; {lack}.")
         for failure in self._failures():
-            say(f"  failed: {failure.name}: {failure.reason}")
-            say(f"          log: {failure.log or 'none'}")
+            tell(f"  failed: {failure.name}: {failure.reason}")
+            tell(f"          log: {failure.log or 'none'}")
         for line in quarantine.report(run.results):
-            say(line)
+            tell(line)
         if self._has_page():
-            say(f"The page on it: {run.results.report}")
+            tell(f"The page on it: {run.results.report}")
 
     def _has_page(self) -> bool:
         """Whether the page is of this run and not of an earlier one."""
@@ -231,7 +233,7 @@ class Follower:
         while not self._ended.wait(_FOLLOW_SECONDS):
             count = self._look() or count
             if count and time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
-                say(f"shardwise: multiply: {count}")
+                tell(f"shardwise: multiply: {count}")
                 count, last = "", time.monotonic()
         self._look()  # the last count is that of the job itself, which has ended
 
@@ -242,7 +244,7 @@ class Follower:
             if _COUNT.fullmatch(text):
                 count = text
             elif level == "WARNING" and not text.startswith("shard "):
-                say(f"shardwise: multiply: {text}")
+                tell(f"shardwise: multiply: {text}")
         return count
 
     def _news(self) -> str:
@@ -281,17 +283,11 @@ def shard_failures(log: Path | None) -> list[Failure]:
     return [Failure(f"multiply {shard}", reason, log) for shard, reason, log in named]
 
 
-def say(text: str) -> None:
-    """A line for the user, on stderr."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
-
-
 def rerun_command(argv: list[str], folder: str) -> str:
     """The command that continues a run: the same one, without what would force finished work."""
     program = argv[:1]
     if Path(argv[0]).name == "__main__.py":
-        program = [sys.executable, "-m", "snakemake"]
+        program = [sys.executable, "-P", "-m", "snakemake"]
     words, forced = [], False
     for word in argv[1:]:
         # The rules that -R names follow it, up to the next option.

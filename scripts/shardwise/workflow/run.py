@@ -23,9 +23,10 @@ from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
 from shardwise.plan.plan import Plan, Shard
+from shardwise.processes import environment
 from shardwise.records import missing
 from shardwise.units import MIB
-from shardwise.workflow import hooks
+from shardwise.workflow import hooks, names
 
 if TYPE_CHECKING:
     from shardwise.records.remaining import RemainingWork
@@ -48,10 +49,12 @@ class Run:
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
+        hooks.start_apart()
         self.config = dict(config)
         self._workflow, linting = workflow, not workflow.check_envvars  # only --lint checks none
         main = workflow.is_main_process and not linting
         if main:
+            hooks.show_plainly()
             hooks.show_less(workflow)
         folder = results_folder(config)
         if (moved := hooks.apply_prefix(workflow, folder)) != folder:
@@ -69,23 +72,32 @@ class Run:
         self.began = self.succeeded = self.interrupted = False
         if main:
             self.standing = self._compared()
+            hooks.before_graph(workflow, self._refuse_unfit_to_submit)
             hooks.add_hooks(workflow, self)
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 if anything is wrong."""
-        from shardwise.plan import config, config_file, planner  # here: jobs do not need them
-
         try:
+            environment.refuse_other_packages()
+            from shardwise.plan import config, config_file, planner  # here: jobs do not need them
+
             # Snakemake has read these files too, and its loader takes more than data.
             used = (*self._workflow.configfiles, *self._workflow.overwrite_configfiles)
             config_file.read_files(list(dict.fromkeys(Path(file).absolute() for file in used)))
             settings = config.load(self.config)
             plan = planner.make(settings, CACHE, log)
             planner.check_folder(plan)
-        except ShardwiseError as error:
+        except (ShardwiseError, ImportError) as error:
             hooks.refuse(error)
         log.info("shardwise: " + planner.describe(plan))
         return plan
+
+    def _refuse_unfit_to_submit(self, submits: bool) -> None:
+        """Refuse names and variables that would mislead the scheduler that ``submits``."""
+        if submits:
+            names.refuse_odd(self._workflow, self.config, self.plan)
+        if submits or self.dispatch == "array":
+            names.refuse_other_clusters()
 
     @property
     def rule_for_all(self) -> str | None:

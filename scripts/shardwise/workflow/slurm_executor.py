@@ -6,6 +6,7 @@ nothing was learnt are asked for again. (Seen with snakemake-executor-plugin-slu
 """
 
 import logging
+import math
 import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -18,8 +19,17 @@ _PLUGIN = "snakemake_executor_plugin_slurm"
 def begin() -> None:
     """Let the plugin, where this run uses it, keep the jobs of which it learns nothing."""
     if _PLUGIN in sys.modules:
-        executor = sys.modules[_PLUGIN].Executor
-        executor.check_active_jobs = keeping(executor.check_active_jobs)
+        plugin = sys.modules[_PLUGIN]
+        plugin.Executor.check_active_jobs = keeping(plugin.Executor.check_active_jobs)
+        plugin.get_min_job_age = long_if_untold(plugin.get_min_job_age)
+
+
+def long_if_untold(ask: Callable[[], int | None]) -> Callable[[], float]:
+    """How long squeue knows of ended jobs; where Slurm does not say, long enough.
+
+    Else the plugin would ask sacct, whatever the profile says: for ever, without accounting.
+    """
+    return lambda: math.inf if (age := ask()) is None else age
 
 
 def keeping(check: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:

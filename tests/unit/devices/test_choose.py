@@ -539,6 +539,15 @@ def load(monkeypatch, cupy):
     return backends.load_backend("auto", GIB, 0.1)
 
 
+def test_what_would_make_cublas_compute_otherwise_goes(monkeypatch):
+    """Emulation and workspace are switched by variables; what it logs is the user's."""
+    names = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_LOG_LEVEL")
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    load(monkeypatch, Cupy(A))
+    assert [name for name in names if name in os.environ] == ["CUBLASLT_LOG_LEVEL"]
+
+
 def test_the_receipt_names_the_device_that_was_taken(monkeypatch):
     """UUID and source, and the variable as it was before."""
     cupy = Cupy(A)

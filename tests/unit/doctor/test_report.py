@@ -153,6 +153,18 @@ def test_what_outlives_its_launcher_is_ended_too(site: Path, tmp_path: Path, lea
         processes.kill(left)
 
 
+def test_what_does_not_load_is_a_fault() -> None:
+    """The doctor imports what the jobs import, and says what the jobs would say."""
+
+    def load(name: str) -> None:
+        raise ImportError(f"{name}: built for another Python")
+
+    assert not list(python.loading(["a"], lambda name: None))
+    (found,) = python.loading(["a"], load)
+    assert (found.level, found.code) == (FAULT, 2)
+    assert found.text == "a package does not load: a: built for another Python"
+
+
 def test_what_packages_are_missing() -> None:
     """A missing one is a fault; another version than the tested one is worth a note."""
     there = {"a": "1.0", "b": "2.1"}

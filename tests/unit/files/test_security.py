@@ -1,6 +1,7 @@
 """Names are names, and nothing is written outside of the results folder."""
 
 import ast
+import logging
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+from shardwise import errors
 from shardwise.dispatch import crew
 from shardwise.dispatch.array import task
 from shardwise.dispatch.schedulers import common
@@ -17,7 +19,7 @@ from shardwise.files import commit
 from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan, planner
-from shardwise.records import ledger
+from shardwise.records import ledger, logs
 from shardwise.reduce import results
 from shardwise.workflow import hooks
 from snakemake.settings.types import DeploymentMethod
@@ -217,6 +219,20 @@ def test_a_file_beside_the_input_is_not_run(tmp_path):
     done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "pwned").exists()
+
+
+def test_no_text_steers_the_terminal():
+    """Messages and tracebacks are shown as text, and one function alone writes them."""
+    text = "in/\x1b]0;x\x07\x9b2J\r\u202ea\tb\nc é"
+    assert errors.shown(text) == r"in/\x1b]0;x\x07\x9b2J\r\u202ea" + "\tb\nc é"
+    record = logging.makeLogRecord({"msg": text})
+    assert logs.Shown("%(message)s").format(record) == errors.shown(text)
+    writers = {
+        path.name
+        for path in factories.SCRIPTS.rglob("*.py")
+        if "sys.stderr.write(" in path.read_text() and path.name != "errors.py"
+    }
+    assert writers <= {"doctor.py"}  # which says that a package is missing, perhaps ours
 
 
 def test_every_numpy_load_of_ours_says_that_it_unpickles_nothing():

@@ -332,17 +332,6 @@ def test_a_run_begins_only_under_its_own_profile(grid, monkeypatch):
     assert left == [submissions.cancel]
 
 
-@pytest.mark.parametrize("name", ['a"b', "a$HOME"])
-def test_a_run_does_not_begin_where_a_shell_would_change_its_folders_name(
-    grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Snakemake writes it into the jobs' scripts."""
-    (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / name)
-    with pytest.raises(InputError, match=r"working directory holds .*Rename the folder"):
-        begin(job("multiply"))
-
-
 @pytest.mark.parametrize(
     "answer",
     [

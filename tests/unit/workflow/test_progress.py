@@ -50,7 +50,7 @@ def test_a_reason_is_the_jobs_own_words_and_the_schedulers(tmp_path, log, schedu
         (["snakemake", "--forceall", "--cores", "2"], "snakemake --cores 2"),
         (["snakemake", "-R", "multiply", "shard", "-k"], "snakemake -k"),
         (["snakemake", "--configfile", "my file.yaml"], "snakemake --configfile 'my file.yaml'"),
-        (["/p/snakemake/__main__.py", "-s", "S", "-F"], f"{sys.executable} -m snakemake -s S"),
+        (["/p/snakemake/__main__.py", "-s", "S", "-F"], f"{sys.executable} -P -m snakemake -s S"),
     ],
 )
 def test_the_rerun_is_the_same_command_without_force(typed: list[str], again: str) -> None:

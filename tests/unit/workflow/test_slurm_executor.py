@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator
 
-from shardwise.workflow.slurm_executor import keeping
+from shardwise.workflow.slurm_executor import keeping, long_if_untold
 
 
 class Executor:
@@ -65,3 +66,8 @@ def test_jobs_are_kept_until_somebody_answers(caplog) -> None:
         assert left(executor, jobs) == []
     assert executor.ended == ["1", "2 failed", "3"]
     assert len(caplog.messages) == 1
+
+
+def test_squeue_is_asked_where_slurm_does_not_say_how_long_it_remembers() -> None:
+    """The plugin would ask sacct, which without accounting knows nothing, for ever."""
+    assert [long_if_untold(lambda age=age: age)() for age in (None, 300)] == [math.inf, 300]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, ask, numbers, ranges
 from shardwise.errors import InputError, QueueFull, TryAgain
+from shardwise.processes.environment import without_stray
 
 _QUERY_SECONDS = 30
 _SUBMIT_SECONDS = 180
@@ -34,8 +35,6 @@ _FULL = re.compile(
 _WRONG = re.compile(
     r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
 )
-
-_FILTERS = ("SQUEUE_", "SCANCEL_")
 
 _FORMAT = "%F|%K|%k|%T|%r|%N"
 """Array's number, indices, comment (the array's own name), state, reason, nodes."""
@@ -74,10 +73,8 @@ def call(words: Sequence[str], seconds: float) -> str:
     controller; QueueFull where it says that the cluster takes no more jobs for now; InputError
     if it fails otherwise; with its own words.
     """
-    # What the user has set for squeue and scancel would leave tasks out.
-    env = {key: os.environ[key] for key in os.environ if not key.startswith(_FILTERS)}
-    # Else squeue cuts the indices of an array off after 64 characters.
-    env["SLURM_BITSTR_LEN"] = "0"
+    # Without the last squeue cuts the indices of an array off after 64 characters.
+    env = without_stray() | {"SLURM_BITSTR_LEN": "0"}
     return ask(words, seconds, "load Slurm first", _refusal, env)
 
 

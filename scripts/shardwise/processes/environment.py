@@ -1,0 +1,53 @@
+"""What the shell around a run may hold that is not meant for it.
+
+Variables that filter or format what Slurm answers, or that a rank of an earlier MPI job has left,
+are taken away. Folders with another copy of our packages, and libraries that do not load, are the
+user's to take away: they are named.
+"""
+
+import os
+import re
+import sysconfig
+from collections.abc import Mapping, MutableMapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from shardwise.errors import InputError
+
+_STRAY = re.compile(
+    r"(SQUEUE|SCANCEL|SACCT)_.*|SLURM_TIME_FORMAT|SLURM_CLUSTERS|SLURM_STEP_NUM_TASKS"
+    r"|PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)"
+    r"|(OMPI|MV2)_COMM_WORLD_.*"
+)
+PACKAGES = ("numpy", "numba", "pandas", "mpi4py", "xxhash", "msgspec", "yaml", "matplotlib")
+"""Packages with compiled code, of which a copy for another Python does not load."""
+
+
+def without_stray(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """An environment without what would mislead Slurm's commands, or make a rank of a process."""
+    return {name: text for name, text in environ.items() if not _STRAY.fullmatch(name)}
+
+
+def clear_stray(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Take that away from this process, and from all that it starts."""
+    for name in environ.keys() - without_stray(environ).keys():
+        del environ[name]
+
+
+def refuse_other_packages(environ: Mapping[str, str] = os.environ) -> None:
+    """Raise InputError if ``PYTHONPATH`` puts another copy of a package before the installed."""
+    installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    for folder in filter(None, environ.get("PYTHONPATH", "").split(os.pathsep)):
+        if str(Path(folder).resolve()) in {str(Path(own).resolve()) for own in installed}:
+            continue
+        for name in PACKAGES:
+            if _has(name, [folder]) and _has(name, installed):
+                raise InputError(
+                    f"PYTHONPATH names {folder}, whose {name} would come before the one that is "
+                    "installed here; unset PYTHONPATH, or take that folder out of it"
+                )
+
+
+def _has(name: str, folders: list[str]) -> bool:
+    spec = PathFinder.find_spec(name, folders)
+    return spec is not None and spec.loader is not None
