@@ -28,6 +28,10 @@ FAULTS = [
     ),
     pytest.param(error_program.REFUSED, marks=pytest.mark.fault("rename that fails")),
     pytest.param(error_program.SHORT, marks=pytest.mark.fault("short write")),
+    pytest.param(
+        error_program.PLAIN,
+        marks=pytest.mark.fault("disk without permissions or flushes of folders"),
+    ),
 ]
 
 
