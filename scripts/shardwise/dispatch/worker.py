@@ -24,7 +24,7 @@ from shardwise.devices import choose
 from shardwise.dispatch.events import Event, Limits
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.files import commit
-from shardwise.files.paths import Results
+from shardwise.files.paths import Results, make_folder
 from shardwise.host import SCRIPTS
 from shardwise.multiply.job import ShardJob
 from shardwise.multiply.session import Session
@@ -264,7 +264,7 @@ class Logs:
     def _handler(self, path: Path, mode: str) -> logging.Handler:
         # Without room for a log the shard goes on: it will say so itself, where it needs room.
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             return logging.FileHandler(path, mode, encoding="utf-8")
         except OSError:
             return logging.NullHandler()

@@ -78,6 +78,7 @@ def publish(file: BinaryIO, temporary: Path, path: Path, receipt: Path | None = 
         os.fchmod(file.fileno(), 0o666 & ~_umask())
     os.fsync(file.fileno())
     if receipt is not None:
+        os.stat(temporary)  # else the folder was renamed, and this receipt is another run's
         receipt.unlink(missing_ok=True)
     _rename(temporary, path, os.fstat(file.fileno()))
     _fsync_folder(path.parent)
