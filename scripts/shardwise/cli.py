@@ -13,6 +13,7 @@ from typing import Any
 from shardwise.errors import FAULT, ShardwiseError, say, terminate, verdict
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
+from shardwise.host import begin_in_utf8
 from shardwise.records import locks
 from shardwise.records.logs import FORMAT, log_start
 from shardwise.reduce import launch
@@ -176,6 +177,7 @@ def run(
         For a stage of several ranks: returns mpi4py's ``MPI``, once this process is a rank. Rank 0
         then logs for all, and a rank that fails alone ends all.
     """
+    begin_in_utf8()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=FORMAT, force=True)
     options = arguments.parse_args(argv)
     signal.signal(signal.SIGTERM, terminate)

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from shardwise.command.folder import RUNS
 from shardwise.errors import InputError, say
-from shardwise.host import SCRIPTS
+from shardwise.host import SCRIPTS, begin_in_utf8
 
 _STAGES = {
     "watch": "a run while it goes",
@@ -25,6 +25,7 @@ _STAGES = {
 
 def main() -> None:
     """Start what the first word names; exit with 2 where it names nothing."""
+    begin_in_utf8()
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in RUNS:
         try:

@@ -19,6 +19,7 @@ from shardwise.dispatch.array import recipe
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.errors import InputError, ShardwiseError, some
 from shardwise.files.paths import CACHE, Results, place, wildcards
+from shardwise.host import begin_in_utf8
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
@@ -53,6 +54,7 @@ class Run:
         self._workflow, linting = workflow, not workflow.check_envvars  # only --lint checks none
         main = workflow.is_main_process and not linting
         if main:
+            begin_in_utf8()
             hooks.show_less(workflow)
         folder = results_folder(config)
         if (moved := hooks.apply_prefix(workflow, folder)) != folder:
