@@ -181,6 +181,8 @@ def run(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=FORMAT, force=True)
     options = arguments.parse_args(argv)
     signal.signal(signal.SIGTERM, terminate)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, terminate)
     world = None
     try:
         world = mpi(options) if mpi else None

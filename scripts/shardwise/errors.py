@@ -88,7 +88,7 @@ class QueueFull(TryAgain):
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived: clean up and end."""
+    """SIGTERM arrived, or the terminal was closed: clean up and end."""
 
 
 def of_code(code: int, text: str) -> ShardwiseError:
@@ -156,7 +156,7 @@ def verdict(error: BaseException) -> tuple[int, str]:
     # Python has no class of its own for the latter; it is lack of memory too.
     if isinstance(error, MemoryError) or str(error) == "can't start new thread":
         return 75, "out of host memory; ask for more (mem_mb), or try again"
-    by_signal = "ended by SIGTERM: cancelled, preempted, or out of time"
+    by_signal = "ended by SIGTERM or a closed terminal: cancelled, preempted, or out of time"
     for kind, code, words in (
         (Terminated, 128 + signal.SIGTERM, by_signal),
         (KeyboardInterrupt, 128 + signal.SIGINT, "interrupted"),
@@ -183,7 +183,7 @@ def say(code: int, words: str, fault: BaseException | None = None) -> None:
 
 
 def terminate(signum: int, frame: FrameType | None) -> None:
-    """What SIGTERM does: work in progress is cleaned up as after an error.
+    """What SIGTERM and SIGHUP do: work in progress is cleaned up as after an error.
 
     A second one must not cut this short: schedulers send it to a process and also to its parent,
     which passes it on.

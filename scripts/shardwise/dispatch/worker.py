@@ -41,7 +41,8 @@ def main(
     pipe: Connection, worker: int, plan_path: str, limits: Limits, choice: choose.Choice
 ) -> None:
     """Work until the parent says otherwise: by SIGTERM, or by its death."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal: the parent handles it
+    for number in (signal.SIGINT, signal.SIGHUP):  # from a terminal: the parent handles them
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, errors.terminate)
     try:
         _work(_ParentPipe(pipe, worker), plan_path, limits, choice)

@@ -96,6 +96,7 @@ def add_hooks(workflow: Any, run: "Run") -> None:
     We need ours in a module as well. So they are put around whatever that Snakefile sets, before or
     after.
     """
+    _heed_interrupts(run)
     acts = {
         "onstart": lambda: before_jobs(workflow, run),
         "onsuccess": lambda: setattr(run, "succeeded", True),
@@ -105,16 +106,24 @@ def add_hooks(workflow: Any, run: "Run") -> None:
         register = getattr(workflow, name)
 
         def both(func: Any, act: Any = act) -> Any:
-            return lambda log: (act(), func(log))
+            return lambda log: (act(), func(log), _end_interrupted(workflow, run))
 
         setattr(workflow, f"_{name}", both(getattr(workflow, f"_{name}")))
         setattr(workflow, name, lambda func, both=both, register=register: register(both(func)))
 
 
+def _end_interrupted(workflow: Any, run: "Run") -> None:
+    """Snakemake believes that 1 is the exit code of a run that a signal has ended.
+
+    We need the code by which a shell tells the signal, as from our scripts.
+    """
+    if run.interrupted or workflow.scheduler._user_kill:
+        sys.exit(128 + (signal.SIGINT if run.interrupted else signal.SIGTERM))
+
+
 def before_jobs(workflow: Any, run: "Run") -> None:
     """What a run checks and sets up just before its first job."""
     run.began = True
-    _heed_interrupts(run)
     host.announce()
     slurm_executor.begin()
     try:
@@ -192,17 +201,18 @@ def _try_once(results: Results) -> None:
 def _heed_interrupts(run: "Run") -> None:
     """Snakemake believes that a job which Ctrl-C has ended is an error like any other.
 
-    We need to tell the two apart. So a Ctrl-C is noted, and from then on no error is shown.
+    We need to tell the two apart, and a closed terminal to be a Ctrl-C. So either is noted, and
+    from then on no error is shown. A signal that is ignored stays so, as under nohup.
     """
-    former = signal.getsignal(signal.SIGINT)
-    if not callable(former):
-        return  # a background job of a shell ignores it
 
     def interrupted(signum: int, frame: FrameType | None) -> None:
         run.interrupted = True
-        former(signum, frame)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it may come from the shell as well
+        raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupted)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, interrupted)
     log.addFilter(lambda record: not (run.interrupted and record.levelno >= logging.ERROR))
 
 

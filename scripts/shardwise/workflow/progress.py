@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -282,9 +283,10 @@ def shard_failures(log: Path | None) -> list[Failure]:
 
 
 def say(text: str) -> None:
-    """A line for the user, on stderr."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """A line for the user, on stderr; its terminal may be closed."""
+    with suppress(OSError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 def rerun_command(argv: list[str], folder: str) -> str:
