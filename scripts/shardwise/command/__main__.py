@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 
 from shardwise.command.folder import RUNS
-from shardwise.errors import InputError, say
+from shardwise.errors import ShardwiseError, say
 from shardwise.host import SCRIPTS, begin_in_utf8
 
 _STAGES = {
@@ -30,7 +30,7 @@ def main() -> None:
     if name in RUNS:
         try:
             sys.exit(RUNS[name][1](sys.argv[2:]))
-        except InputError as error:
+        except ShardwiseError as error:
             say(error.exit_code, str(error))
             sys.exit(error.exit_code)
     if name in _STAGES:

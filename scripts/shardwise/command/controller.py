@@ -14,7 +14,8 @@ import sys
 import threading
 from typing import Any
 
-from shardwise.errors import TryAgain
+from shardwise.command.folder import take_log
+from shardwise.errors import TryAgain, say
 from shardwise.processes import contain
 
 _QUEUE_AGAIN = 99
@@ -89,4 +90,9 @@ class _Controller:
 
 
 if __name__ == "__main__":
-    sys.exit(_Controller(sys.argv[1:]).run())
+    try:
+        with take_log():
+            sys.exit(_Controller(sys.argv[1:]).run())
+    except TryAgain as error:
+        say(error.exit_code, str(error))
+        sys.exit(error.exit_code)
