@@ -2,7 +2,9 @@
 
 import errno
 import logging
+import os
 import reprlib
+import resource
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -123,7 +125,18 @@ def one_line(text: str) -> str:
 def of_system(error: OSError) -> TryAgain:
     """An error of the disk as the user is told of it."""
     room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
+    if room and error.filename and _out_of_inodes(error.filename):
+        room = "the disk has room, but no inode for another file: remove files; "
     return TryAgain(f"{error}; {room}nothing was committed, try again")
+
+
+def _out_of_inodes(path: str | bytes) -> bool:
+    """Whether a disk takes no more files, however small; some, such as btrfs, count none."""
+    try:
+        disk = os.statvfs(next(p for p in Path(os.fsdecode(path)).parents if p.exists()))
+    except OSError:
+        return False
+    return disk.f_files > 0 == disk.f_favail and disk.f_bavail > 0
 
 
 @contextmanager
@@ -149,13 +162,26 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
     )
 
 
+def _most_processes() -> str:
+    """The limit of this user's processes and threads."""
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    return "any number" if most == resource.RLIM_INFINITY else str(most)
+
+
 def verdict(error: BaseException) -> tuple[int, str]:
     """The exit code of an error, and what the user is told of it."""
     if isinstance(error, ShardwiseError):
         return error.exit_code, str(error)
-    # Python has no class of its own for the latter; it is lack of memory too.
-    if isinstance(error, MemoryError) or str(error) == "can't start new thread":
+    if isinstance(error, MemoryError):
         return 75, "out of host memory; ask for more (mem_mb), or try again"
+    # A refused fork is a BlockingIOError; Python has no class of its own for a refused thread.
+    if isinstance(error, BlockingIOError) or str(error) == "can't start new thread":
+        return 75, (
+            "no more threads or processes can be started here: this user may have "
+            f"{_most_processes()} (ulimit -u), and a container or job as many as its pids.max; "
+            "raise the limit, end other processes, or try again; if memory is short, ask for more "
+            "(mem_mb)"
+        )
     by_signal = "ended by SIGTERM or a closed terminal: cancelled, preempted, or out of time"
     for kind, code, words in (
         (Terminated, 128 + signal.SIGTERM, by_signal),

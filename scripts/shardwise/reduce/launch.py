@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from shardwise import host
 from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import contain
@@ -249,6 +250,8 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     if ranks == 1 and launcher in (None, "auto"):
         return
     rank_limits.refuse_more(ranks, "--ranks", rank_limits.limit_by_machine(launcher))
+    if launcher in (None, "auto") and not {"SLURM_JOB_ID", "JOB_ID"}.intersection(os.environ):
+        host.refuse_small_shared_memory(ranks, "--ranks")  # a scheduler's ranks may be elsewhere
     words = build_command(ranks, launcher)
     log.info("starting %d ranks: %s", ranks, shlex.join(words))
     sys.stdout.flush()

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,15 @@ from snakemake.persistence import NO_PARAMS_CHANGE
 from snakemake.settings.types import DeploymentMethod
 
 from shardwise import host
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain, one_line
+from shardwise.errors import (
+    InputError,
+    IntegrityError,
+    ShardwiseError,
+    TryAgain,
+    of_code,
+    one_line,
+    verdict,
+)
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
@@ -33,6 +42,9 @@ log = logging.getLogger("snakemake.logging")  # it prints messages as they are: 
 
 _PAGE_SECONDS = 120.0
 """The most time for the page on a failed run; 100,000 shards take less than a minute."""
+
+_THREADS = 32
+"""Threads and processes that the smallest run has at a time, with those of its one job."""
 
 _SHOWN = re.compile("shardwise: |Nothing to be done|Complete log|Terminating|Shutting down")
 _HOPELESS = (InputError.exit_code, IntegrityError.exit_code)
@@ -127,6 +139,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
     host.announce()
     slurm_executor.begin()
     try:
+        probe_threads()
         run.refuse_crowds()
         small.mark(run.results)
         joins = run.plan.facts.digest if run.dispatch == "array" else None
@@ -147,6 +160,23 @@ def before_jobs(workflow: Any, run: "Run") -> None:
                     run.results.receipt(shard).unlink(missing_ok=True)
     except (InputError, TryAgain) as error:
         refuse(error)
+    except OSError as error:
+        refuse(of_code(*verdict(error)))
+
+
+def probe_threads(start: Callable[[threading.Thread], None] = threading.Thread.start) -> None:
+    """Snakemake believes that it can start threads, and shows a traceback where it cannot.
+
+    We need words. So a run that could not have those of its first jobs is refused before any job.
+    """
+    done = threading.Event()
+    try:
+        for _ in range(_THREADS):
+            start(threading.Thread(target=done.wait, daemon=True))
+    except RuntimeError as error:
+        raise TryAgain(verdict(error)[1]) from None
+    finally:
+        done.set()
 
 
 def _write_command(results: Results) -> None:

@@ -19,7 +19,7 @@ from shardwise.dispatch.array import recipe
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.errors import InputError, ShardwiseError, some
 from shardwise.files.paths import CACHE, Results, place, wildcards
-from shardwise.host import begin_in_utf8
+from shardwise.host import begin_in_utf8, refuse_small_shared_memory
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
@@ -117,6 +117,8 @@ class Run:
         for rule, ranks, named in self._asked_ranks() if self._workflow.local_exec else ():
             launcher = self._words_for(rule).get("mpi")
             rank_limits.refuse_more(ranks, named, rank_limits.limit_by_machine(launcher))
+            if launcher in (None, "auto"):
+                refuse_small_shared_memory(ranks, named)
 
     def _asked_ranks(self) -> list[tuple[str, int, str]]:
         """The rules that start MPI ranks: how many, and which setting says so."""
