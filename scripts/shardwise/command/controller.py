@@ -53,8 +53,7 @@ class _Controller:
 
     def run(self) -> int:
         """The exit code of the job."""
-        again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
-        again |= os.environ.get("RESTARTED") == "1"
+        again = _restarted()
         if again:
             self._call("--unlock")
         while True:
@@ -89,10 +88,17 @@ class _Controller:
         return TryAgain.exit_code
 
 
+def _restarted() -> bool:
+    """Whether the scheduler has taken this job back into its queue before."""
+    again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+    return again or os.environ.get("RESTARTED") == "1"
+
+
 if __name__ == "__main__":
     try:
-        with take_log():
-            sys.exit(_Controller(sys.argv[1:]).run())
+        lock = take_log()
     except TryAgain as error:
-        say(error.exit_code, str(error))
-        sys.exit(error.exit_code)
+        if not _restarted():  # else it may be this job's own, left by a node that went down
+            say(error.exit_code, str(error))
+            sys.exit(error.exit_code)
+    sys.exit(_Controller(sys.argv[1:]).run())
