@@ -98,6 +98,22 @@ def test_a_home_that_cannot_be_written_is_not_needed(tmp_path, home, dispatch):
     assert np.isfinite(workspace.load("sum.npy")).all()
 
 
+NAMELESS = ("unshare", "--user", "--map-user=12345", "env", "-u", "USER", "-u", "LOGNAME", "HOME=/")
+ASCII = ("env", "LC_ALL=POSIX", "PYTHONCOERCECLOCALE=0", "PYTHONUTF8=0")
+
+
+@pytest.mark.parametrize("before", [NAMELESS, ASCII], ids=["user", "locale"])
+def test_neither_a_name_of_the_user_nor_a_locale_of_utf_8_is_needed(tmp_path, before):
+    """As in a container (``docker run -u 12345``), and where LC_ALL names another encoding."""
+    if subprocess.run([*before, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine makes no user without a name")
+    workspace = Workspace.create(tmp_path / "w", before=before)
+    factories.save(workspace.root / "größe.npy", factories.stack((4, 4, 4)))
+    workspace.configure(input="größe.npy", shards=2, backend="numpy", dispatch="pool")
+    assert "Traceback" not in workspace.succeed().output
+    assert np.isfinite(workspace.load("sum.npy")).all()
+
+
 def test_the_plugin_leaves_the_choice_of_our_package_to_the_snakefile() -> None:
     """Where Snakemake starts, nothing of ours is imported but the plugin itself."""
     program = (

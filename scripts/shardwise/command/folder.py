@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from shardwise.errors import FINDERS, InputError, tell
 from shardwise.host import PROJECT
 from shardwise.processes import environment
+from shardwise.records.locks import take_lock
 
 _PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
 _LOG = Path("shardwise.log")
@@ -53,11 +54,12 @@ def submit(words: list[str]) -> int:
         "its options of sbatch or qsub: --job='--time=7-0 --mem=8G'",
     )  # fmt: skip
     line, options = _snakemake(parser, words)
+    take_log().close()
     if code := subprocess.run([*line, "-n"], check=False).returncode:
         return code
     if options.job is not None:
         return _submit_job(line, _profile(options.profile), shlex.split(options.job))
-    with _LOG.open("ab") as log:
+    with take_log() as log:  # Snakemake inherits the lock, and holds it to its end
         started = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -66,6 +68,15 @@ def submit(words: list[str]) -> int:
         f"Look at it: shardwise watch. Stop it with its jobs: kill -INT {started.pid}\n"
     )
     return 0
+
+
+def take_log() -> BinaryIO:
+    """The log of submitted runs, locked: a folder has one at a time. TryAgain if one works."""
+    return take_lock(
+        _LOG,
+        f"a run that was submitted in this folder still works; its messages: {_LOG}. Let it "
+        "finish, or end it; then submit again",
+    )
 
 
 _JOBS = {
@@ -88,6 +99,11 @@ def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
     executor = re.search(r"^executor:\s*(\S+)", text, re.MULTILINE)
     if executor is None or executor[1] not in _JOBS:
         raise InputError(f"--job: {profile} names no scheduler that could run the job")
+    if "%" in str(Path.cwd()):
+        raise InputError(
+            f"--job: {Path.cwd()} has a % in its name, where Slurm fills in numbers of jobs; "
+            "rename the folder, or work in another"
+        )
     submits, cancels = _JOBS[executor[1]]
     script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.controller", *line])
     done = subprocess.run(
@@ -97,7 +113,7 @@ def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
     if done.returncode == 0:
         job = re.split(r"\W", done.stdout.strip())[0]
         sys.stdout.write(
-            f"job {job} runs it, and submits the others; its messages: {_LOG}\n"
+            f"job {job} will run it, and submit the others; its messages: {_LOG}\n"
             f"Look at it: shardwise watch. Stop it with its jobs: {cancels} {job}\n"
         )
     return done.returncode

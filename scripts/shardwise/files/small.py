@@ -152,6 +152,17 @@ def mark(results: Results) -> None:
             file.write(_MARK.encode())
 
 
+def refuse_moved(results: Results, began: os.stat_result) -> None:
+    """Refuse to go on where the folder in which a task began has no longer this name."""
+    with suppress(FileNotFoundError):
+        if os.path.samestat(began, os.stat(results.root)):
+            return
+    raise InputError(
+        f"{results.root} was renamed or removed while this task worked. Nothing more is written "
+        "under that name; run again where the results are now"
+    )
+
+
 def open_own(path: Path, mode: str) -> IO[bytes]:
     """Open a file of the results folder that is appended to; refuse a link."""
     try:

@@ -11,6 +11,7 @@ import numpy as np
 from shardwise import host
 from shardwise.devices.gauge import Gauge
 from shardwise.devices.telemetry import Recorder
+from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.multiply import blame, copy, cross_check, live
@@ -84,6 +85,7 @@ class ShardJob:
             self.begin()
         with ExitStack() as begun:
             begun.enter_context(self._reading)  # whatever fails, no slab stays out
+            small.refuse_moved(self._plan.results, session.folder)
             attempt = receipts.note_start(self._plan.results.starts(shard.shard))
             with self._at_work(attempt, session.gauge) as beside:
                 with session.blame(shard.shard), begun.pop_all():

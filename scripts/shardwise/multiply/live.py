@@ -20,6 +20,7 @@ from typing import Any
 from shardwise.devices.gauge import Sample
 from shardwise.devices.telemetry import Recorder
 from shardwise.files.commit import temporary_for
+from shardwise.files.paths import make_folder
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class AtWork(AbstractContextManager):
         now = {"at": time.time(), "done": int(self._done()), "gauge": gauge}
         text = json.dumps({"schema": SCHEMA, **self._facts, **now})
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             with open(self._temporary, "w", opener=_opener) as file:
                 file.write(text)
             os.replace(self._temporary, self._path)
