@@ -72,6 +72,14 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
         assert not done.jobs
 
 
+def test_a_value_after_config_that_snakemake_reads_otherwise(workspace: Workspace) -> None:
+    """The cure is one that helps."""
+    done = workspace.run("--dry-run", "--config", "reduce={ranks: 3}")
+    refused(done, "'3' is not allowed; it must be a whole number; Snakemake reads what follows")
+    workspace.configure(reduce={"ranks": 3})
+    assert workspace.run("--dry-run").code == 0
+
+
 def test_ranks_beyond_the_work_are_refused_in_a_dry_run(workspace: Workspace) -> None:
     """Whatever would start them; the figures are of the sum."""
     workspace.configure(**SMALL, reduce={"ranks": 1_000_000})
