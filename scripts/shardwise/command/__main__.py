@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 
 from shardwise.command.folder import RUNS
-from shardwise.errors import InputError, say
+from shardwise.errors import InputError, say, verdict
 from shardwise.host import SCRIPTS
 
 _STAGES = {
@@ -29,9 +29,10 @@ def main() -> None:
     if name in RUNS:
         try:
             sys.exit(RUNS[name][1](sys.argv[2:]))
-        except InputError as error:
-            say(error.exit_code, str(error))
-            sys.exit(error.exit_code)
+        except (InputError, OSError) as error:
+            code, words = verdict(error)
+            say(code, words)
+            sys.exit(code)
     if name in _STAGES:
         with suppress(ImportError):  # doctor itself says what is missing
             from shardwise import cli  # here: `run` needs none of what stages share
