@@ -116,7 +116,6 @@ def before_jobs(workflow: Any, run: "Run") -> None:
     run.began = True
     _heed_interrupts(run)
     host.announce()
-    slurm_executor.begin()
     try:
         run.refuse_crowds()
         small.mark(run.results)
@@ -127,6 +126,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         needed = list(workflow.dag.needrun_jobs())
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()
+        slurm_executor.begin(workflow, needed)
         grid_engine_executor.begin(run.results, workflow, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})
         for_all = run.rule_for_all and run.name_of(run.rule_for_all)
