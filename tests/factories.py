@@ -12,7 +12,7 @@ import pytest
 from shardwise.errors import InputError
 from shardwise.files import small
 from shardwise.multiply import copy, job, synthetic
-from shardwise.numerics import binned
+from shardwise.numerics import binned, gemm
 from shardwise.numerics.packed import unpack
 from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
@@ -154,6 +154,13 @@ def products(made: Plan) -> np.ndarray:
     packings = [receipt(made, shard_id).file.planes for shard_id in made.shards]
     pairs = zip(files, packings, strict=True)
     return np.stack([unpack(file, packing) if packing else file for file, packing in pairs])
+
+
+def multiplied(made: Plan, left: np.ndarray, right: np.ndarray | None = None) -> np.ndarray:
+    """The products of a plan by its own call of BLAS; others round otherwise on some CPUs."""
+    out = np.empty((len(left), *made.problem.product_shape), made.problem.product_dtype)
+    gemm.kernel(np, made.problem, "ieee").multiply(left, right, out, len(left))
+    return out
 
 
 def partials(made: Plan) -> np.ndarray:
