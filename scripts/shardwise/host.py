@@ -37,8 +37,10 @@ _SECONDS = 10
 
 
 def command(name: str) -> str:
-    """What a user types for a command of ours: a target of the clone's Makefile, or `shardwise`."""
-    return f"make {name}" if _CLONED else f"shardwise {name}"
+    """What a user types here for a command of ours: `shardwise`, or make where our Makefile is."""
+    here, ours = Path("Makefile"), PROJECT / "Makefile"
+    make = here.exists() and ours.exists() and here.samefile(ours)
+    return f"make {name}" if make else f"shardwise {name}"
 
 
 def install(cuda: int | None = None, anew: bool = False) -> str:

@@ -71,6 +71,14 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
         assert not done.jobs
 
 
+def test_a_value_after_config_that_snakemake_reads_otherwise(workspace: Workspace) -> None:
+    """The cure is one that helps."""
+    done = workspace.run("--dry-run", "--config", "reduce={ranks: 3}")
+    refused(done, "'3' is not allowed; it must be a whole number; Snakemake reads what follows")
+    workspace.configure(reduce={"ranks": 3})
+    assert workspace.run("--dry-run").code == 0
+
+
 def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -> None:
     """Under every profile that submits; on this machine they are just names."""
     workspace.configure(**SMALL, results="a$b")

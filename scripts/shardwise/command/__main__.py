@@ -28,7 +28,7 @@ def main() -> None:
     begin_in_utf8()
     try:
         _start(sys.argv[1] if len(sys.argv) > 1 else "--help")
-    except (ShardwiseError, ImportError) as error:
+    except (ShardwiseError, ImportError, OSError) as error:
         code, words = verdict(error)
         if code == FAULT:
             raise

@@ -174,7 +174,6 @@ def before_jobs(workflow: Any, run: "Run") -> None:
     run.began = True
     host.announce()
     environment.clear_stray()
-    slurm_executor.begin()
     try:
         probe_threads()
         run.refuse_small_memory()
@@ -186,6 +185,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         needed = list(workflow.dag.needrun_jobs())
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()
+        slurm_executor.begin(workflow, needed)
         grid_engine_executor.begin(run.results, workflow, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})
         for_all = run.rule_for_all and run.name_of(run.rule_for_all)

@@ -86,7 +86,7 @@ class Run:
             # Snakemake has read these files too, and its loader takes more than data.
             used = (*self._workflow.configfiles, *self._workflow.overwrite_configfiles)
             config_file.read_files(list(dict.fromkeys(Path(file).absolute() for file in used)))
-            settings = config.load(self.config)
+            settings = config.load(self.config, self._workflow.config_settings.config)
             plan = planner.make(settings, CACHE, log)
             planner.check_folder(plan)
         except (ShardwiseError, ImportError) as error:
