@@ -40,5 +40,5 @@ def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd, executor:
     (here / "mine.yaml").write_text("results: my results\n")
     assert folder.submit(["--job=--time=5", "--configfile", "mine.yaml"]) == 0
     said = capfd.readouterr().out
-    assert "job 7 runs it" in said
+    assert "job 7 will run it" in said
     assert "Look at it: shardwise watch 'my results'. Stop it" in said
