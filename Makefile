@@ -118,6 +118,7 @@ bench-dispatch: .venv/.test-$(CUDA)
 
 bench-gpu: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/kernels.py $(ARGS)
+	$(BIN)/python benchmarks/tree.py $(ARGS)
 	$(BIN)/python benchmarks/proof.py $(ARGS)
 	$(BIN)/python benchmarks/shard_jobs.py $(ARGS)
 	$(BIN)/python benchmarks/startup.py $(ARGS)
