@@ -5,7 +5,7 @@
 
 
 rule report:
-    """Show what ran, where the time went, and what to change; for a browser and for Prometheus."""
+    """Show what ran and where the time went; for a browser and for Prometheus."""
     input:
         plan=run.results.plan,
         ledger=run.results.ledger,
