@@ -154,13 +154,11 @@ def _copy(
         low, nbytes, buffer = first + offset, min(size, shard.bytes - offset), buffers.get()
         room = buffer[direct.PAGE :]
         try:
-            views = watch.timed(
-                "read", lambda: stack.read_bytes(files, room, low, low + nbytes), nbytes
-            )
+            views = watch.timed("read", lambda: stack.read_bytes(files, room, low, low + nbytes))
             whole = direct.gathered(buffer, views, offset)
-            watch.timed("write", lambda: writer.write_at(offset, [whole]), nbytes)
+            watch.timed("write", lambda: writer.write_at(offset, [whole]))
             if reference is not None:
-                watch.timed("witness", lambda: reference.update(offset, [whole]))
+                watch.timed("read", lambda: reference.update(offset, [whole]))
         finally:
             buffers.put(buffer)
 

@@ -9,8 +9,6 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from shardwise import host
-from shardwise.devices.gauge import Gauge
-from shardwise.devices.telemetry import Recorder
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
@@ -87,7 +85,7 @@ class ShardJob:
             begun.enter_context(self._reading)  # whatever fails, no slab stays out
             small.refuse_moved(self._plan.results, session.folder)
             attempt = receipts.note_start(self._plan.results.starts(shard.shard))
-            with self._at_work(attempt, session.gauge) as beside:
+            with self._at_work(attempt):
                 with session.blame(shard.shard), begun.pop_all():
                     batches = session.batches(shard)
                     reference = self._reading.reference
@@ -95,11 +93,10 @@ class ShardJob:
                     checks = ShardChecks(self._plan, batches.operation, shard.start, every)
                     with self._result_file(attempt) as file:
                         writer = yield from self._stream(batches, checks, file, on_read)
-                        beside.release()
                         proof = self._prove(checks)
                         checksum, identity = writer.checksum(), os.fstat(file.fileno())
                 facts = {"file": self._file_facts(batches, writer, checksum), **proof}
-                self._write_receipt(attempt, facts | {"telemetry": beside.telemetry()}, identity)
+                self._write_receipt(attempt, facts, identity)
 
     def begin(self) -> Self:
         """Open the input and begin to read; a copy of the shard that is missing is made first.
@@ -209,15 +206,14 @@ class ShardJob:
             "device": session.device,
             "attempt": attempt,
             **facts,
-            "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
-            "timeline": watch.to_json(finished),
+            "held": watch.held(finished),
             **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
         }
         path, product = plan.results.receipt(shard.shard), plan.results.product(shard.shard)
         receipts.write_for(path, receipt, product, identity)
 
-    def _at_work(self, attempt: int, gauge: Gauge | None = None) -> live.AtWork:
-        """Say from now on how far the shard is, and what its device does where that is asked."""
+    def _at_work(self, attempt: int) -> live.AtWork:
+        """Say from now on how far the shard is."""
         results, shard, watch = self._plan.results, self.shard, self.watch
         device = self._session.device
         facts = {
@@ -230,6 +226,5 @@ class ShardJob:
             "device": {key: device.get(key) for key in ("name", "uuid")},
             "matrices": shard.stop - shard.start,
         }
-        recorder = Recorder(gauge, watch.began) if gauge else None
         path = results.live / f"{shard.shard}.json"
-        return live.AtWork(path, facts, lambda: watch.matrices, recorder)
+        return live.AtWork(path, facts, lambda: watch.matrices)

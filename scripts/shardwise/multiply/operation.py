@@ -49,7 +49,6 @@ class Operation:
     compute: str  # the arithmetic that products are accumulated in
     proof: dict[str, Any] | None = None  # as the receipt has it
     bound = (0.0, 0.0)  # of the proof, as `freivalds.Checker` has it
-    flop = 0  # floating-point operations per product; 0 where nobody counts them
 
     def __init__(self, lane: Lane, plan: Plan) -> None:
         self._lane, self._problem = lane, plan.problem
@@ -114,7 +113,7 @@ class Multiplication(Operation):
             vectors = tolerances.VECTORS
             self.proof = {"method": "freivalds", "vectors": vectors, "seed": self._seed}
         self._kernel = kernel(lane.xp, plan.problem, plan.settings.precision)
-        self.compute, self.flop = self._kernel.compute, plan.problem.flop
+        self.compute = self._kernel.compute
 
     def allocate(self, matrices: int) -> None:
         problem = self._problem

@@ -5,7 +5,6 @@ beforehand, and so is the memory: a stage that is ahead waits for a slab.
 """
 
 import threading
-import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -30,7 +29,7 @@ class _Piece(NamedTuple):
     low: int
     high: int
     views: "Future[list[np.ndarray]]"  # where they are in the slab
-    marks: "Future[list[tuple[Mark, int]]]"  # all copies of them, and the bytes of each
+    marks: "Future[list[Mark]]"  # all copies of them
 
 
 class Feed:
@@ -69,7 +68,7 @@ class Feed:
         self._claimed: SimpleQueue[_Piece] = SimpleQueue()
         self._piece: _Piece | None = None
         self._views: list[np.ndarray] = []
-        self._marks: list[tuple[Mark, int]] = []
+        self._marks: list[Mark] = []
 
     def start(self) -> None:
         """Begin to read as soon as there is room for slabs; after this, `close` is needed."""
@@ -95,10 +94,10 @@ class Feed:
         at = 0
         while at < target.nbytes:
             if not self._views:
-                self._views, self._marks = self._watch.timed("waited_for_reads", self._next), []
+                self._views, self._marks = self._next(), []
             taken, self._views = _split(self._views, target.nbytes - at)
             size = sum(view.nbytes for view in taken)
-            self._marks.append((self._lane.upload(taken, target[at : at + size]), size))
+            self._marks.append(self._lane.upload(taken, target[at : at + size]))
             at += size
             if not self._views:
                 self._piece.marks.set_result(self._marks)
@@ -136,9 +135,9 @@ class Feed:
                     if self._witness is not None:
                         offset = piece.low - self._begin
                         take = partial(self._witness.update, offset, views)
-                        self._watch.timed("witness", take)
-                    for mark, nbytes in piece.marks.result():
-                        self._watch.note("upload", mark.wait(), nbytes)
+                        self._watch.timed("read", take)
+                    for mark in piece.marks.result():
+                        self._watch.note("upload", mark.wait())
                     piece = self._claim()
             except BaseException as error:
                 if piece is None or piece.views.done():  # else the caller of `_next` would wait
@@ -151,21 +150,15 @@ class Feed:
 
     def _read(self, slab: np.ndarray, low: int, high: int) -> list[np.ndarray]:
         """Read bytes of the stack into a slab, and hash them."""
-        at, hashed, began = low - self._begin, 0.0, time.perf_counter()
+        at = low - self._begin
 
         def hash_part(part: memoryview) -> None:
-            nonlocal at, hashed
-            start = time.perf_counter()
+            nonlocal at
             self._checksum.update(at, [part])
             at += len(part)
-            hashed += time.perf_counter() - start
 
-        views = self._stack.read_bytes(self._files, slab, low, high, hash_part)
-        ended = time.perf_counter()
-        # Noted as if everything had been hashed after the last read.
-        self._watch.note("read", (began, ended - hashed), high - low)
-        self._watch.note("checksum", (ended - hashed, ended))
-        return views
+        read = partial(self._stack.read_bytes, self._files, slab, low, high, hash_part)
+        return self._watch.timed("read", read)
 
 
 def read_slab_bytes(nbytes: int) -> int:
@@ -195,7 +188,7 @@ class Drain:
         self._pool = ThreadPoolExecutor(memory.WRITE_SLABS, "write")
         self._writes: deque[Future[None]] = deque()
         self._slab: np.ndarray | None = None
-        self._marks: list[tuple[Mark, int]] = []
+        self._marks: list[Mark] = []
         self._done = self._filled = 0
 
     def close(self) -> None:
@@ -214,7 +207,7 @@ class Drain:
             last = self._lane.download(
                 source[at : at + size], slab[self._filled : self._filled + size]
             )
-            self._marks.append((last, size))
+            self._marks.append(last)
             self._filled += size
             at += size
             if self._filled == slab.nbytes or self._done + self._filled == self._writer.nbytes:
@@ -229,7 +222,7 @@ class Drain:
 
     def _slab_to_fill(self) -> np.ndarray:
         if self._slab is None:
-            self._slab = self._watch.timed("waited_for_writes", self._slabs.get)
+            self._slab = self._slabs.get()
             while self._writes and self._writes[0].done():
                 self._writes.popleft().result()
         return self._slab
@@ -243,8 +236,8 @@ class Drain:
         self._done += self._filled
         self._slab, self._marks, self._filled = None, [], 0
 
-    def _write_part(self, part: np.ndarray, marks: list[tuple[Mark, int]], offset: int) -> None:
+    def _write_part(self, part: np.ndarray, marks: list[Mark], offset: int) -> None:
         self._lane.bind()
-        for mark, nbytes in marks:
-            self._watch.note("download", mark.wait(), nbytes)
-        self._watch.timed("write", lambda: self._writer.write_at(offset, [part]), part.nbytes)
+        for mark in marks:
+            self._watch.note("download", mark.wait())
+        self._watch.timed("write", lambda: self._writer.write_at(offset, [part]))

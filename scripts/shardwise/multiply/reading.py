@@ -95,10 +95,10 @@ class Reading:
     def share_right(self, batches: Batches) -> None:
         """Read the one B that serves all matrices, and bring it to the device."""
         reader, watch = self._right_reader(), self._watch
-        right = watch.timed("read", lambda: reader.read(0, 1)[0], self._plan.problem.right_bytes)
+        right = watch.timed("read", lambda: reader.read(0, 1)[0])
         raw = raw_bytes(right.astype(right.dtype.newbyteorder("<"), copy=False))
-        watch.timed("checksum", lambda: self.right_checksum.append(raw))
-        watch.note("upload", batches.share(right), right.nbytes)
+        watch.timed("read", lambda: self.right_checksum.append(raw))
+        watch.note("upload", batches.share(right))
 
     def fill(self, targets: list[Any]) -> None:
         """Copy the next bytes of each factor into the bytes of a batch."""

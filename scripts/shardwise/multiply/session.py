@@ -11,7 +11,6 @@ from queue import SimpleQueue
 import numpy as np
 
 from shardwise.devices import choose, quarantine
-from shardwise.devices.gauge import Gauge
 from shardwise.errors import DeviceFailed, Quarantined
 from shardwise.files import pieces
 from shardwise.multiply import backend as backends
@@ -40,8 +39,6 @@ class Session:
     ----------
     device, versions
         What receipts say of the device, and of its driver and libraries.
-    gauge
-        Samples the device; None on a CPU.
     folder
         Which results folder this is, whatever its name becomes.
 
@@ -73,11 +70,6 @@ class Session:
         self._batches: Batches | None = None
         self._to_write: SimpleQueue[np.ndarray] | None = None
         self._rooms, self._places = [threading.Semaphore(0) for _ in ("left", "right")], 0
-        self.gauge: Gauge | None = None
-        if self.cuda:
-            self.gauge = Gauge(self.device["uuid"])
-            # It takes 70 ms: kernels are compiled, and the first slabs read, meanwhile.
-            threading.Thread(target=self.gauge.open, name="gauge", daemon=True).start()
 
     def warm(self, shard: Shard) -> None:
         """Make now what the first shard would wait for, as far as it can be had.

@@ -75,7 +75,7 @@ class Stream:
         if first + count == self._shard.stop:
             on_read()
         if before:  # perhaps of the shard before, whose failure is not this one's
-            self._watch.timed("waited_for_batches", lambda: wait([before[1]]))
+            wait([before[1]])
         while self._drained and self._drained[0].done():
             self._drained.popleft().result()
         # Overflow is found and named by the checks of a batch.
@@ -91,17 +91,17 @@ class Stream:
         self._lane.follow(mark)
         if products is not None:
             self._drain.write(products)
-        self._watch.note("multiply", mark.wait(), self._batches.operation.flop * report.count)
+        self._watch.note("compute", mark.wait())
         self._checks.examine(report.fetched(self._lane))
         self._watch.matrices += report.count
 
     def _finish(self, total: Any, mark: Mark) -> None:
         """Write the sum where there is one, and wait until all is written and noted."""
         for future in self._drained:
-            self._watch.timed("waited_for_batches", future.result)
+            future.result()
         self._lane.follow(mark)
         for node in total(self._lane):
             self._drain.write(raw_bytes(node))
-        self._watch.note("multiply", mark.wait())
-        self._watch.timed("waited_for_writes", self._drain.finish)
+        self._watch.note("compute", mark.wait())
+        self._drain.finish()
         self._reading.release()

@@ -110,53 +110,15 @@ class Witness(ReceiptPart, frozen=True):
     seed: int
 
 
-class Stages(TypedDict):
-    """An amount for each stage of a shard."""
+class Held(TypedDict):
+    """Seconds of a shard by what held it up, as `timeline.Stopwatch.held` explains them."""
 
+    waiting: Amount
     read: Amount
     upload: Amount
     compute: Amount
     download: Amount
     write: Amount
-
-
-class Phases(Stages):
-    """Seconds of a shard; each moment counts once."""
-
-    waiting: Amount
-
-
-class Timing(ReceiptPart, frozen=True):
-    """Where the time of a shard went, as `timeline.Stopwatch.to_json` explains it."""
-
-    held: Phases
-    busy: Stages
-    work: Stages
-
-
-class MeanAndMax(TypedDict):
-    """What the samples of a gauge come to."""
-
-    mean: Moment
-    max: Moment
-
-
-class Telemetry(TypedDict):
-    """What the samples of a shard's device come to; None if the device does not say."""
-
-    samples: Whole
-    seconds: Amount
-    utilisation: MeanAndMax | None
-    memory_bytes: MeanAndMax | None
-    power_watts: MeanAndMax | None
-    temperature_celsius: MeanAndMax | None
-    clock_sm_hertz: MeanAndMax | None
-    clock_memory_hertz: MeanAndMax | None
-    memory_total_bytes: Whole | None
-    throttled_seconds: dict[Annotated[str, Meta(pattern=r"\A[a-z_]{1,60}\Z")], Amount] | None
-    ecc_corrected: Amount | None
-    ecc_uncorrected: Amount | None
-    energy_joules: Annotated[float, Meta(ge=0, lt=1e15)] | None
 
 
 class ProductReceipt(Receipt, frozen=True):
@@ -172,14 +134,12 @@ class ProductReceipt(Receipt, frozen=True):
     attempt: Annotated[int, Meta(ge=1, le=2**31)]
     file: ArrayFile
     proof: ProofMethod | None
+    held: Held
     input_checksum: Digest | None = None
     right_checksum: Digest | None = None
     witness: Witness | None = None
     no_witness: str | None = None
     compute: str | None = None
-    stages: dict[str, Amount] | None = None
-    timeline: Timing | None = None
-    telemetry: Telemetry | None = None
 
 
 class CopyWitness(ReceiptPart, frozen=True):
@@ -238,8 +198,6 @@ class SumReceipt(Receipt, frozen=True):
     config: str | None = None
     notes: list[str] = []
     """What the plan says of the input, such as chunks that were never written."""
-    energy_joules: Amount | None = None
-    energy_shards: Whole = 0
     quarantined: list[dict[str, str | float]] = []
 
 

@@ -79,7 +79,6 @@ class BrokenError(Exception):
 
 
 RIGHTS = {"A @ B": (4, 11), "A.T @ A": None}
-STAGES = {"read", "checksum", "upload", "multiply", "download", "write"}
 
 
 @given(
@@ -109,7 +108,6 @@ def test_every_byte_comes_in_order(tmp_path_factory, data, slab, batch, lane, me
     np.testing.assert_array_equal(factories.products(made), REFERENCES[way](left, right))
     receipt = factories.receipt(made)
     receipts.check_file(made.results.product("00000"), receipt.file)
-    assert set(receipt.stages) >= STAGES
 
 
 def test_a_slow_witness_holds_up_neither_the_device_nor_other_slabs(tmp_path, monkeypatch):
