@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from shardwise import host
+from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.multiply import blame, copy, cross_check, live
@@ -82,6 +83,7 @@ class ShardJob:
             self.begin()
         with ExitStack() as begun:
             begun.enter_context(self._reading)  # whatever fails, no slab stays out
+            small.refuse_moved(self._plan.results, session.folder)
             attempt = receipts.note_start(self._plan.results.starts(shard.shard))
             with self._at_work(attempt):
                 with session.blame(shard.shard), begun.pop_all():
