@@ -16,10 +16,10 @@ LOOP = """
 from shardwise.numerics import tree_cpu
 from shardwise.numerics.tree import TreeSum
 
-total = TreeSum(np, (3,), "int64")
-total.add(np.ones((20, 3), "int64"), 0)
+total = TreeSum(np, (3,), "float64")
+total.add(np.ones((20, 3)), 0)
 assert total.value().tolist() == [20] * 3
-made = tree_cpu._loop("int64")
+made = tree_cpu._loop("float64")
 """
 """A program that uses one loop."""
 
@@ -51,12 +51,12 @@ def test_compiled_loops_are_kept_and_shared(tmp_path):
 def test_each_variant_has_a_folder_of_its_own(tmp_path, monkeypatch):
     """Another function, another signature or another processor: other code, in another place."""
     monkeypatch.setattr(compiled.numba.config, "CACHE_DIR", str(tmp_path))
-    writable, readonly = (types.Array(types.int64, 1, "C", readonly=r) for r in (False, True))
-    one = compiled.folder(tree_cpu._fold_integers, (writable,))
-    assert one == compiled.folder(tree_cpu._fold_integers, (writable,))
+    writable, readonly = (types.Array(types.float64, 1, "C", readonly=r) for r in (False, True))
+    one = compiled.folder(tree_cpu._fold, (writable,))
+    assert one == compiled.folder(tree_cpu._fold, (writable,))
     others = [
-        compiled.folder(tree_cpu._fold_reals, (writable,)),
-        compiled.folder(tree_cpu._fold_integers, (readonly,)),
+        compiled.folder(tree_cpu._pair.py_func, (writable,)),
+        compiled.folder(tree_cpu._fold, (readonly,)),
     ]
     monkeypatch.setattr(compiled.llvmlite.binding, "get_host_cpu_name", lambda: "another")
     others.append(compiled.folder(tree_cpu._fold_integers, (writable,)))
@@ -72,7 +72,7 @@ def test_loops_run_where_nothing_can_be_kept(monkeypatch):
         total = TreeSum(np, (1,), "int64")
         total.add(np.array([[1], [2], [3]]), 0)
         assert total.value().tolist() == [6]
-        assert not tree_cpu._loop("int64").stats.cache_path
+        assert not tree_cpu._loop("float64").stats.cache_path
     finally:
         tree_cpu._loop.cache_clear()
 
