@@ -59,7 +59,7 @@ def test_each_variant_has_a_folder_of_its_own(tmp_path, monkeypatch):
         compiled.folder(tree_cpu._fold, (readonly,)),
     ]
     monkeypatch.setattr(compiled.llvmlite.binding, "get_host_cpu_name", lambda: "another")
-    others.append(compiled.folder(tree_cpu._fold_integers, (writable,)))
+    others.append(compiled.folder(tree_cpu._fold, (writable,)))
     assert len({one, *others}) == 4
     assert {path.parent for path in (one, *others)} == {tmp_path}
 
@@ -69,8 +69,8 @@ def test_loops_run_where_nothing_can_be_kept(monkeypatch):
     monkeypatch.setattr(compiled, "folder", lambda function, signature: None)
     tree_cpu._loop.cache_clear()
     try:
-        total = TreeSum(np, (1,), "int64")
-        total.add(np.array([[1], [2], [3]]), 0)
+        total = TreeSum(np, (1,), "float64")
+        total.add(np.array([[1.0], [2.0], [3.0]]), 0)
         assert total.value().tolist() == [6]
         assert not tree_cpu._loop("float64").stats.cache_path
     finally:
