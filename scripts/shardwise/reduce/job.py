@@ -227,8 +227,7 @@ class Reducer:
         comm = self._comm
         found = xor(comm, self._scan.digests)
         digests = xor(comm, self._files.digests)
-        forms, looks = comm.gather(self._form.dump()), comm.gather(self._looks)
-        nodes = comm.gather(host.node())
+        forms, looks, nodes = map(comm.gather, (self._form.dump(), self._looks, host.node()))
         if comm.rank == 0:
             for form in forms[1:]:
                 self._form.merge(form)

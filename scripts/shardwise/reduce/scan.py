@@ -22,10 +22,8 @@ from shardwise.reduce.layout import Layout, Rows
 
 _AHEAD = 3  # batches that are read while one is added
 _POPULATE_READ = 22  # of Linux 5.14 on; Python has no name for it
-_UNKNOWN = errno.EINVAL, errno.ENOSYS
 
-Batch = tuple[Rows, np.ndarray]
-"""Rows of a shard, and their numbers ``(rows, width)``."""
+Batch = tuple[Rows, np.ndarray]  # rows of a shard, and their numbers (rows, width)
 
 
 class Scan:
@@ -98,7 +96,7 @@ class Scan:
         begin = piece.ctypes.data - piece.ctypes.data % mmap.PAGESIZE
         nbytes = piece.ctypes.data + piece.nbytes - begin
         failed = self._madvise(begin, nbytes, _POPULATE_READ)
-        if failed and ctypes.get_errno() not in _UNKNOWN:
+        if failed and ctypes.get_errno() not in (errno.EINVAL, errno.ENOSYS):
             raise _shorter(self._path_of(shard))
 
 
