@@ -145,7 +145,7 @@ def reduce_line(made: Plan, *words: str) -> str:
     return shlex.join(factories.command("reduce", "--plan", made.results.plan, *words))
 
 
-def test_auto_works_in_any_shell_of_a_job(idle: Slurm, made: Plan) -> None:
+def test_mpiexec_works_in_any_shell_of_a_job(idle: Slurm, made: Plan) -> None:
     """Under an srun that holds the only CPU and all memory, with more ranks than CPUs."""
     line = f"srun -n1 sh -c {shlex.quote(reduce_line(made, '--ranks', '3'))}"
     job = idle.submit(line, "-p", "cpu", "-n1")

@@ -224,6 +224,9 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     variables = build_environment(ranks)
     if Path(words[0]).name != "srun":
         variables = _without_grant({**variables, **_slurm_nodes(ranks, os.environ)})
+        if variables.get("SLURM_JOB_NUM_NODES") == "1":
+            # Else MPICH's mpiexec asks srun, which waits for the CPUs of the step that runs this.
+            variables.setdefault("HYDRA_LAUNCHER", "fork")
     # mpi4py's runner ends all ranks where one ends with an error that nobody caught.
     # It puts the folder of the script in the place of the first folder of modules, which without
     # -P is the working folder, and with it one that is needed.

@@ -129,7 +129,9 @@ class _Spread(Tree):
         for above, node in reversed(nodes):
             means, squares = _joined(1 << above, node[0], node[1], count, means, squares)
             count += 1 << above
-        return {"std": np.sqrt(squares.reshape(-1, self._pair).sum(axis=1) / matrices)}
+        spread = np.sqrt(squares.reshape(-1, self._pair).sum(axis=1) / matrices)
+        spread[np.isnan(spread)] = np.nan  # without a sign, as of all statistics
+        return {"std": spread}
 
 
 def _joined(
