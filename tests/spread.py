@@ -121,7 +121,7 @@ class Spread:
         found = {}
         for pid in self.living():
             told, line = processes.environment(pid), processes.words(pid)
-            is_rank = "PMI_RANK" in told and "mpi4py" in line
+            is_rank = "PMI_RANK" in told and any("mpi4py" in word for word in line)
             if str(self.plan.results.plan) in line and (is_rank or "pool" in line):
                 found[int(told.get("PMI_RANK", 0))] = pid
         return [found[rank] for rank in sorted(found)]

@@ -60,7 +60,7 @@ class Way:
 
     options: tuple[str, ...]
     counts: tuple[int, ...]
-    launcher: str = "auto"
+    launcher: str = "mpiexec"
     workers: str = "device"
 
 
@@ -71,6 +71,7 @@ class Cluster(abc.ABC):
     profile: str
     quick: tuple[str, ...]  # options to look at jobs more often than one should on a real site
     variables: Mapping[str, str] = {}  # for snakemake, to the same end
+    launcher = "mpiexec"  # of MPI ranks, as in its profile
     clients: tuple[str, ...]  # the scheduler's commands,
     submits: str  # the one of them that submits,
     looks: str  # and the one that tells of jobs

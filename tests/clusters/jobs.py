@@ -18,6 +18,8 @@ class SpreadJobs:
 
     def submit(self, *options: str, **words: str) -> int:
         """Submit a job, by default with four devices."""
+        if self._dispatch == "mpi":
+            words.setdefault("launcher", self.cluster.launcher)
         more = [part for name, value in words.items() for part in (f"--{name}", value)]
         line = self.spread.line("--dispatch", self._dispatch, *more)
         return self.cluster.submit(line, *(options or self.cluster.one_job[self._dispatch]))

@@ -54,7 +54,7 @@ class GridEngine(Cluster):
         "mpi": ("-pe", "mpi_rr", "4", "-l", "gpuslot=1"),
     }
     devices = {"pool": 4, "mpi": 2}
-    shards_of_a_bad_night = 7
+    shards_of_a_bad_night = 8
     placements = {
         "fill-up": Way(("-pe", "mpi", "3"), (1, 2)),
         "round-robin": Way(("-pe", "mpi_rr", "4"), (2, 2)),

@@ -60,7 +60,7 @@ _TWO_NODES = ("-p", "gpu", "-N2", "-n3", "--ntasks-per-node=2")
 class Slurm(Cluster):
     """One controller, and a slurmd for each of `config.NODES`."""
 
-    title, profile = "Slurm", "slurm"
+    title, profile, launcher = "Slurm", "slurm", PMI
     quick = ("--slurm-init-seconds-before-status-checks", "1")
     variables = impatient.environment()
     clients = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sacctmgr", "sinfo")
@@ -81,10 +81,10 @@ class Slurm(Cluster):
         "mpiexec": Way(_SIX, (2, 4), "mpiexec"),
         "a device bound to each": Way(("--gpus=4", "-n4"), (4,), f"{PMI} --gpu-bind=single:1"),
         "a rank a node": Way((*_ON_BOTH, "-n2", "--ntasks-per-node=1"), (2, 2), PMI, "node"),
-        "two ranks a node": Way((*_ON_BOTH, "-n4", "--ntasks-per-node=2"), (2, 2), workers="node"),
+        "two ranks a node": Way((*_ON_BOTH, "-n4", "--ntasks-per-node=2"), (2, 2), PMI, "node"),
     }
     reduces = {
-        "one node": Way(_ONE_NODE, (3,)),
+        "one node": Way(_ONE_NODE, (3,), PMI),
         "one node, mpiexec": Way(_ONE_NODE, (3,), "mpiexec"),
         "two nodes": Way(_TWO_NODES, (2, 1), PMI),
         "two nodes, mpiexec": Way(_TWO_NODES, (2, 1), "mpiexec"),

@@ -398,18 +398,6 @@ def test_whole_pages_go_around_the_page_cache(tmp_path, monkeypatch):
     assert buffered == [(end - end % 4096, end)]
 
 
-def test_a_file_may_turn_out_shorter(tmp_path, monkeypatch):
-    """Its header says so, though the system writes some bytes at a time."""
-    pwrite, array = os.pwrite, noise((2, 3, 5))
-    monkeypatch.setattr(npy.os, "pwrite", lambda d, data, at: pwrite(d, data[:20], at))
-    path = tmp_path / "a.npy"
-    with commit(path) as file, StackWriter(file, (7, 3, 5), array.dtype) as writer:
-        writer.resize(array.shape)
-        writer.write_at(0, [array.reshape(-1).view(np.uint8)])
-        assert writer.checksum() == expected(array.tobytes(), writer.row_bytes, writer.piece_bytes)
-    np.testing.assert_array_equal(np.load(path), array)
-
-
 def test_a_full_disk_is_told_with_the_bytes_it_lacks(tmp_path):
     """A file larger than there is room for fails before the first element, and leaves nothing."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
