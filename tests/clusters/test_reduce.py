@@ -1,7 +1,6 @@
 """The reduce in a scheduler's job: one world over what was granted, one exit code, no rank left."""
 
 import json
-import math
 import os
 import shlex
 import signal
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shardwise.numerics.tree import TreeSum
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger
 
@@ -53,14 +53,15 @@ def submit(cluster: Cluster, way: str, made: Plan) -> Callable[[], int]:
 
 @pytest.mark.parametrize(("site", "way"), WAYS, indirect=["site"])
 def test_the_ranks_are_where_they_were_granted(cluster, way, made, submit):
-    """As many as the job has tasks, on its nodes, in one world; and a sum that is rounded once."""
+    """As many as the job has tasks, on its nodes, in one world; and the sum of the tree."""
     job = submit()
     assert cluster.finish(job) == 0, cluster.printed(job)
     nodes = json.loads(made.results.summary.read_text())["nodes"]
     assert tuple(sorted(nodes.values(), reverse=True)) == cluster.reduces[way].counts
-    terms = factories.products(made).reshape(made.problem.matrices, -1).T
-    total = np.load(made.results.statistic("sum"))
-    assert total.ravel().tolist() == [math.fsum(numbers) for numbers in terms]
+    products = factories.products(made)
+    total = TreeSum(np, products.shape[1:], products.dtype.name)
+    total.add(products, 0)
+    assert np.load(made.results.statistic("sum")).tobytes() == total.value().tobytes()
 
 
 @pytest.mark.fault("a rank that raises")
