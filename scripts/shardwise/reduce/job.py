@@ -136,9 +136,9 @@ class Reducer:
     def read_all(self) -> None:
         """Read this rank's share, and write what it comes to, or pass it on."""
         comm, layout = self._comm, self._layout
-        created = agree(comm, lambda: self._files.create() if comm.rank == 0 else None)
-        files = comm.bcast(created)
         try:
+            created = agree(comm, lambda: self._files.create() if comm.rank == 0 else None)
+            files = comm.bcast(created)
             agree(comm, lambda: self._files.open(files))
             if layout.stripes >= comm.size:  # then each rank is alone with its stripes
                 agree(comm, self._read_own)
