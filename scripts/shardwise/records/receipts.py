@@ -106,57 +106,16 @@ class Witness(ReceiptPart, frozen=True):
     reference: Number
     mass: Size
     tolerance: Size
-    host: str
     seed: int
 
 
-class Stages(TypedDict):
-    """An amount for each stage of a shard."""
-
-    read: Amount
-    upload: Amount
-    compute: Amount
-    download: Amount
-    write: Amount
-
-
-class Phases(Stages):
-    """Seconds of a shard; each moment counts once."""
+class Held(TypedDict):
+    """Seconds of a shard by what held it up, as `timeline.Stopwatch.held` explains them."""
 
     waiting: Amount
-
-
-class Timing(ReceiptPart, frozen=True):
-    """Where the time of a shard went, as `timeline.Stopwatch.to_json` explains it."""
-
-    held: Phases
-    busy: Stages
-    work: Stages
-
-
-class MeanAndMax(TypedDict):
-    """What the samples of a gauge come to."""
-
-    mean: Moment
-    max: Moment
-
-
-class Telemetry(TypedDict):
-    """What the samples of a shard's device come to; None if the device does not say."""
-
-    samples: Whole
-    seconds: Amount
-    utilisation: MeanAndMax | None
-    memory_bytes: MeanAndMax | None
-    power_watts: MeanAndMax | None
-    temperature_celsius: MeanAndMax | None
-    clock_sm_hertz: MeanAndMax | None
-    clock_memory_hertz: MeanAndMax | None
-    memory_total_bytes: Whole | None
-    throttled_seconds: dict[Annotated[str, Meta(pattern=r"\A[a-z_]{1,60}\Z")], Amount] | None
-    ecc_corrected: Amount | None
-    ecc_uncorrected: Amount | None
-    energy_joules: Annotated[float, Meta(ge=0, lt=1e15)] | None
+    read: Amount
+    compute: Amount
+    write: Amount
 
 
 class ProductReceipt(Receipt, frozen=True):
@@ -172,22 +131,14 @@ class ProductReceipt(Receipt, frozen=True):
     attempt: Annotated[int, Meta(ge=1, le=2**31)]
     file: ArrayFile
     proof: ProofMethod | None
+    held: Held
     input_checksum: Digest | None = None
     right_checksum: Digest | None = None
     witness: Witness | None = None
     no_witness: str | None = None
     compute: str | None = None
-    stages: dict[str, Amount] | None = None
-    timeline: Timing | None = None
-    telemetry: Telemetry | None = None
-
-
-class CopyWitness(ReceiptPart, frozen=True):
-    """The CPU's own number of a shard's matrices; ``factors`` is a digest of what else it is of."""
-
-    reference: Number
-    seed: int
-    factors: str | None = None
+    bytes_by: Line | None = None
+    """How bytes went between files and the device."""
 
 
 class CopyReceipt(Receipt, frozen=True):
@@ -198,7 +149,6 @@ class CopyReceipt(Receipt, frozen=True):
     stop: Whole
     matrices: str
     file: ArrayFile
-    witness: CopyWitness | None = None
 
 
 class StackReceipt(Receipt, frozen=True):
@@ -213,7 +163,6 @@ class EndToEnd(ReceiptPart, frozen=True):
 
     shards: Whole
     off: Size
-    host: str
 
 
 class SumReceipt(Receipt, frozen=True):
