@@ -139,8 +139,12 @@ class Ring:
             self._try_arithmetic()
 
     def _try_arithmetic(self) -> None:
-        outs = [out.array for out in self._outs]
-        self.operation.try_arithmetic(self._slots[0].left, self._right_of(self._slots[0]), outs)
+        self.operation.try_arithmetic(*self.trial_memory())
+
+    def trial_memory(self) -> tuple[Any, Any, list[Any]]:
+        """A slot's A and B, and all memory of products, for `try_arithmetic`."""
+        slot = self._slots[0]
+        return slot.left, self._right_of(slot), [out.array for out in self._outs]
 
     def _right_of(self, slot: _Slot) -> Any:
         return self._right if slot.right is None else slot.right

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from shardwise import host
-from shardwise.devices import quarantine, telemetry
+from shardwise.devices import quarantine
 from shardwise.errors import InputError, IntegrityError, some
 from shardwise.files import pieces, small
 from shardwise.files.paths import STATISTICS
@@ -310,7 +310,6 @@ class Reducer:
             "nodes": nodes,
             "scalars": statistics.scalars(looks, plan.problem.matrices),
             "files": files,
-            **telemetry.energy(self._receipts),
             "quarantined": [asdict(entry) for entry in quarantine.entries(results)],
             **receipts.describe_origin("reduce", started, {"mpi": mpi_version()}),
         }
