@@ -177,7 +177,7 @@ def test_bits_do_not_depend_on_slots_and_batches(tmp_path, backend, product, kee
     for number, (part, batch, slots) in enumerate(
         [(2**24, 2**28, 8), (4096, 2**28, 2), (10_000, 2**18, 8), (2**24, 2**18, 1)]
     ):
-        monkeypatch.setattr(extents, "PART_BYTES", part)
+        monkeypatch.setattr(pieces, "PART_BYTES", part)
         monkeypatch.setattr(memory, "_slots", lambda *_, slots=slots: slots)
         monkeypatch.setattr(memory, "HOST_BATCH_BYTES", batch)
         # A call decides the bits, so it stays; several calls make a batch.

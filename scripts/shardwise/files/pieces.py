@@ -4,6 +4,7 @@ import math
 
 from shardwise.units import MIB
 
+PART_BYTES = 4 * MIB  # what a thread reads or writes at once: it stays in a cache
 # What is hashed at once, at most: it stays in a cache, and several readers can share a row. A rank
 # of the reduce holds sums of as many numbers, whatever their bytes.
 CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS = MIB, 2**18

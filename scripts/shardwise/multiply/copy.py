@@ -7,7 +7,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from shardwise.errors import IntegrityError
-from shardwise.files import extents
+from shardwise.files import pieces
 from shardwise.files.commit import commit
 from shardwise.files.extents import OpenFiles
 from shardwise.files.npy import StackWriter
@@ -66,7 +66,7 @@ def _copy(plan: Plan, shard: Shard, sweep: bool) -> ArrayFile:
     files, buffers = OpenFiles(stack.inputs.compare), SimpleQueue[np.ndarray]()
     threads = 2 if plan.facts.decoded else memory.READERS  # in order: each chunk is decoded once
     for _ in range(threads):
-        buffers.put(np.empty(min(extents.PART_BYTES, shard.bytes), np.uint8))
+        buffers.put(np.empty(min(pieces.PART_BYTES, shard.bytes), np.uint8))
 
     def copy_part(offset: int) -> None:
         buffer = buffers.get()
@@ -80,7 +80,7 @@ def _copy(plan: Plan, shard: Shard, sweep: bool) -> ArrayFile:
     with commit(path, sweep=sweep) as file, stack.inputs.unchanged():
         writer = StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES)
         with ThreadPoolExecutor(threads, "copy") as pool:
-            for _ in pool.map(copy_part, range(0, shard.bytes, extents.PART_BYTES)):
+            for _ in pool.map(copy_part, range(0, shard.bytes, pieces.PART_BYTES)):
                 pass
         checksum = writer.checksum()
     rows = writer.row_bytes, writer.piece_bytes

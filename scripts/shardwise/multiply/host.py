@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.files import extents
+from shardwise.files import pieces
 from shardwise.files.checksum import PieceChecksum
 from shardwise.files.extents import Opened, OpenFiles
 from shardwise.files.npy import StackWriter
@@ -107,6 +107,6 @@ def _parts(offset: int, nbytes: int) -> Iterator[tuple[int, int]]:
     """Cut bytes where the parts of the whole are cut, so that pieces of checksums stay whole."""
     at = 0
     while at < nbytes:
-        high = min(nbytes, at + extents.PART_BYTES - (offset + at) % extents.PART_BYTES)
+        high = min(nbytes, at + pieces.PART_BYTES - (offset + at) % pieces.PART_BYTES)
         yield at, high
         at = high

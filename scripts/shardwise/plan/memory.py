@@ -9,7 +9,7 @@ is short.
 import math
 from collections.abc import Iterator
 
-from shardwise.files import extents, pieces
+from shardwise.files import pieces
 from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape
 from shardwise.units import MIB
@@ -314,7 +314,7 @@ def decoded_bytes(chunk: tuple[int, ...], shape: Shape, item: int) -> int:
 def copy_memory(problem: Problem) -> int:
     """Host bytes that materializing a shard needs at most; matrices may be converted."""
     converted = STEP_BYTES + 2 * converted_bytes(problem.left, problem.item)
-    return PYTHON_BYTES + READERS * extents.PART_BYTES + converted
+    return PYTHON_BYTES + READERS * pieces.PART_BYTES + converted
 
 
 def plan_memory(shards: int) -> int:

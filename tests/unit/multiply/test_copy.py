@@ -13,7 +13,7 @@ from tests.factories import noise
 
 def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypatch):
     """All threads fail at once when the file ends early; none waits for another for ever."""
-    monkeypatch.setattr(extents, "PART_BYTES", 800)
+    monkeypatch.setattr(pieces, "PART_BYTES", 800)
     made = factories.plan(tmp_path, noise((50, 10, 10)), shards=1)
     read = extents.OpenFile.read
 

@@ -21,7 +21,7 @@ def small(monkeypatch):
     """Limits so low that a matrix of some kB is a large one, of many parts, by itself."""
     for name in ("HUGE_BYTES", "HOST_LONE_BYTES", "LARGE_BYTES", "BATCH_BYTES", "HOST_BATCH_BYTES"):
         monkeypatch.setattr(plan_memory, name, 32)
-    monkeypatch.setattr(extents, "PART_BYTES", 336)
+    monkeypatch.setattr(pieces, "PART_BYTES", 336)
 
 
 def factors(product, dtype, make=stack):

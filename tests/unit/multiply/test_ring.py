@@ -82,7 +82,7 @@ def test_every_byte_comes_in_order(tmp_path_factory, data, part, batch, slots, m
         save(folder / "in" / f"{i:02}.npy", np.asarray(matrix, order="CF"[i % 2]))
     right = RIGHTS[way] and stack((len(left), *RIGHTS[way]), "float32", 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extents, "PART_BYTES", part)
+        patch.setattr(pieces, "PART_BYTES", part)
         patch.setattr(plan_memory, "HOST_BATCH_BYTES", batch)
         patch.setattr(plan_memory, "_slots", lambda *_: slots)
         patch.setattr(session, "Host", machine)
@@ -141,7 +141,7 @@ def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, w
     The shard after it is right, and so is the next attempt.
     """
     matrix = 8 * 8 * 8
-    monkeypatch.setattr(extents, "PART_BYTES", 3 * matrix + 40)
+    monkeypatch.setattr(pieces, "PART_BYTES", 3 * matrix + 40)
     monkeypatch.setattr(plan_memory, "HOST_BATCH_BYTES", 2 * matrix)
     left, calls = noise((200, 8, 8)), []
     made = factories.plan(tmp_path, left, shards=2, materialize=False)

@@ -70,7 +70,7 @@ def test_layout_and_copying_change_no_bit(tmp_path, monkeypatch, dtype, keep, pa
 
     Parts are of many matrices, or end inside of one, or are smaller.
     """
-    monkeypatch.setattr(extents, "PART_BYTES", part)
+    monkeypatch.setattr(pieces, "PART_BYTES", part)
     left = stack((7, 6, 6), dtype) if dtype == "int16" else noise((7, 6, 6), dtype)
     seen = set()
     for name, path in layouts(tmp_path, left).items():

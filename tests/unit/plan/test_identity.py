@@ -77,7 +77,7 @@ HOW = {"in place": "has changed while", "replaced": "has changed while", "remove
 @pytest.mark.parametrize("stage", [copy.materialize, job.run_shard])
 def test_a_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage, order, how):
     """Whoever reads it, in whatever order it lies: it is named, and nothing is committed."""
-    monkeypatch.setattr(extents, "PART_BYTES", 800)
+    monkeypatch.setattr(pieces, "PART_BYTES", 800)
     in_place = stage is job.run_shard
     array = ORDERS[order](stack((50, 10, 10)))
     made = factories.plan(tmp_path, array, shards=1, materialize=not in_place)
@@ -95,7 +95,7 @@ def test_a_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage
 )  # fmt: skip
 def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage, shared, keep):
     """One for all, or one each."""
-    monkeypatch.setattr(extents, "PART_BYTES", 336)
+    monkeypatch.setattr(pieces, "PART_BYTES", 336)
     right = stack((9, 11) if shared else (6, 9, 11), seed=2)
     over = {"product": "A @ B", "shards": 1, "materialize": False, "keep": keep}
     made = factories.plan(tmp_path, stack((6, 17, 9)), right, **over)
@@ -106,7 +106,7 @@ def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage
 
 def test_a_link_that_leads_elsewhere_for_a_moment(tmp_path, monkeypatch):
     """The files that were opened count, not what their name leads to before and after."""
-    monkeypatch.setattr(extents, "PART_BYTES", 800)
+    monkeypatch.setattr(pieces, "PART_BYTES", 800)
     one, two = (save(tmp_path / f"{i}.npy", stack((50, 10, 10), seed=i)) for i in (1, 2))
     link = tmp_path / "input.npy"
     link.symlink_to(one)

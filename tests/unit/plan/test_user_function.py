@@ -403,7 +403,7 @@ def test_products_are_what_the_function_returns(tmp_path, write, keep, materiali
 def test_blocks_are_batches_of_whole_matrices(tmp_path, write, monkeypatch):
     """A function sees the matrices in order, a batch at a time, and the message counts from 0."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 2 * 2 * 8)
-    monkeypatch.setattr(extents, "PART_BYTES", 100)
+    monkeypatch.setattr(pieces, "PART_BYTES", 100)
     text = body(
         "if (block[:, 0, 0] == 8).any(): raise ValueError(len(block))\n    return 2 * block"
     )
