@@ -1,7 +1,6 @@
 """Write the page on a run, report.html: what was computed, if it is proven, where the time went.
 
-It also writes the same figures for Prometheus, metrics.prom, and where the results come from,
-ro-crate-metadata.json, unless --output names another place.
+It also writes the same figures for Prometheus, metrics.prom, unless --output names another place.
 It needs only the results folder, at any time: the first line of the page says whether the run is in
 progress, has failed, or is damaged. It reads no byte of the products.
 """
@@ -10,19 +9,18 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from shardwise import cli
-from shardwise.observe import metrics, provenance
+from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
 from shardwise.observe.report import page
 from shardwise.plan import config
 
 
 def main(options: Namespace) -> None:
-    """Make the page, the figures and the crate from one look at the folder."""
+    """Make the page and the figures from one look at the folder."""
     seen = Observer(config.existing_folder(options.configfile, options.results)).look()
     cli.log.info("report: %s", page.write(seen, options.output))
     if options.output is None:
         metrics.write(seen)
-        provenance.write(seen)
 
 
 def arguments() -> ArgumentParser:

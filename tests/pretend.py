@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from shardwise import ALGORITHM
-from shardwise.devices import quarantine, telemetry
+from shardwise.devices import quarantine
 from shardwise.files import pieces as piecess
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
@@ -47,8 +47,8 @@ _VERSIONS = {"shardwise": "0.1.0", "python": "3.11.7", "numpy": "2.4.6"}
 class Pretended:
     """A results folder as it is at a moment, the receipts of its shards, and devices' UUIDs.
 
-    ``roles`` has ids of shards by what they are: ``done`` (which ``slow``, ``old`` and ``unproven``
-    are as well), ``running``, ``failed`` (of which ``lost`` left no word), ``damaged`` (of which
+    ``roles`` has ids of shards by what they are: ``done`` (which ``slow`` and ``unproven`` are
+    as well), ``running``, ``failed`` (of which ``lost`` left no word), ``damaged`` (of which
     ``unknown`` have a receipt of another schema) and ``waiting``.
     """
 
@@ -66,7 +66,7 @@ class Pretended:
 
 def run(
     folder: Path, *, shards: int = 48, devices: int = 4, nodes: int = 2, slow: int = 0,
-    failed: int = 0, lost: int = 0, running: int = 0, waiting: int = 0, old: int = 0,
+    failed: int = 0, lost: int = 0, running: int = 0, waiting: int = 0,
     damaged: int = 0, unknown: int = 0, unproven: int = 0, quarantined: int = 0,
     slow_device: bool = False, summed: bool = True,
     matrices: int = 20_000, dim: int = 512, at: float = NOW, **config: Any,
@@ -79,9 +79,8 @@ def run(
         How many the plan has. Those that have no other part are done.
     devices
         GPUs on all nodes together; 0: each node computes on its CPU.
-    slow, old, unproven
-        Of those that are done: which took four times as long; whose receipt is of a version before
-        time lines and telemetry; which have no proof.
+    slow, unproven
+        Of those that are done: which took four times as long; which have no proof.
     failed, lost
         Whose last attempt left an error in its log; left no word.
     running, waiting
@@ -104,7 +103,7 @@ def run(
     } | config)  # fmt: skip
     plan = _backdated(plan, at - 86_400.0)
     counts = {"failed": failed + lost, "lost": lost, "damaged": damaged + unknown,
-              "unknown": unknown, "unproven": unproven, "slow": slow, "old": old}  # fmt: skip
+              "unknown": unknown, "unproven": unproven, "slow": slow}  # fmt: skip
     made = Pretended(plan, at, _roles(list(plan.shards), counts, running, waiting, random))
     for path in (plan.results.receipt(""), plan.results.starts(""), plan.results.live / "x"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +144,7 @@ def _roles(
     found["lost"] = found["failed"][: counts["lost"]]
     found["unknown"] = found["damaged"][: counts["unknown"]]
     found["done"] = [shard for shard in rest if shard not in set(bad)]
-    for role in ("unproven", "slow", "old"):
+    for role in ("unproven", "slow"):
         found[role] = random.sample(found["done"], counts[role])
     return {role: sorted(some) for role, some in found.items()}
 
@@ -189,27 +188,25 @@ class _Writer:
     def write(self) -> None:
         """Everything about every shard that was begun."""
         jobs = list(self._jobs())
-        end = max((began + sum(held.values()) for _, _, began, held, _ in jobs), default=0.0)
+        end = max((began + sum(held.values()) for *_, began, held in jobs), default=0.0)
         ended = self._made.at - (60.0 if not self._is["running"] else 1.0)
-        for row, machine, began, held, busy in jobs:
+        for row, machine, began, held in jobs:
             started = began - end + ended
             if row.shard in self._is["running"]:
                 self._run(row, machine, held)
             elif row.shard in self._is["failed"]:
                 self._fail(row, machine, started)
             else:
-                self._finish(row, machine, started, held, busy)
+                self._finish(row, machine, started, held)
 
-    def _jobs(
-        self,
-    ) -> Iterator[tuple[Shard, DeviceOfNode, float, dict[str, float], dict[str, float]]]:
-        """Who computes which shard from when on, and what `_spent` says of it."""
+    def _jobs(self) -> Iterator[tuple[Shard, DeviceOfNode, float, dict[str, float]]]:
+        """Who computes which shard from when on, and what `_held` says of it."""
         for row in self._plan.shards.values():
             if row.shard in self._is["waiting"]:
                 return
             machine = min(self._free, key=self._free.__getitem__)
-            held, busy = self._spent(row, machine)
-            yield row, machine, self._free[machine], held, busy
+            held = self._held(row, machine)
+            yield row, machine, self._free[machine], held
             self._free[machine] += sum(held.values()) + self._random.uniform(0.05, 0.4)
 
     def _work(self, row: Shard) -> dict[str, int]:
@@ -219,10 +216,8 @@ class _Writer:
         gpu = self._plan.settings.backend != "numpy"
         return work if gpu else work | {"upload": 0, "download": 0}
 
-    def _spent(
-        self, row: Shard, machine: DeviceOfNode
-    ) -> tuple[dict[str, float], dict[str, float]]:
-        """Seconds by what held the shard up, and by the stage that was at work.
+    def _held(self, row: Shard, machine: DeviceOfNode) -> dict[str, float]:
+        """Seconds by what held the shard up.
 
         It is the disk, mostly, as products are large. No stage is faster than :data:`RATES`.
         """
@@ -235,7 +230,7 @@ class _Writer:
             busy["compute"] *= 60
         shares = {"read": 1.0, "upload": 0.1, "compute": 1.0, "download": 0.1, "write": 0.6}
         held = {stage: round(shares[stage] * seconds, 4) for stage, seconds in busy.items()}
-        return {"waiting": round(self._random.uniform(0.02, 0.3), 4), **held}, busy
+        return {"waiting": round(self._random.uniform(0.02, 0.3), 4), **held}
 
     def _journal(self, shard: str, began: Sequence[float], machine: DeviceOfNode) -> None:
         lines = (f"{at:.3f}\t{machine.node}\t{1000 + n}\t\n" for n, at in enumerate(began))
@@ -244,20 +239,16 @@ class _Writer:
         path.write_text("".join(lines))
 
     def _finish(
-        self, row: Shard, machine: DeviceOfNode, started: float, held: dict[str, float],
-        busy: dict[str, float],
-    ) -> None:  # fmt: skip
+        self, row: Shard, machine: DeviceOfNode, started: float, held: dict[str, float]
+    ) -> None:
         # To a tenth of a millisecond, as the phases are: then these add up to the last digit.
         started = round(started, 4)
         finished = started + math.fsum(held.values())
         tries = 2 if self._random.random() < 0.03 else 1
         self._journal(row.shard, [started - 30.0 * n for n in range(tries)][::-1], machine)
-        receipt = _receipt(self._plan, row, machine, tries, (started, finished))
+        receipt = _receipt(self._plan, row, machine, tries, (started, finished)) | {"held": held}
         if row.shard in self._is["unproven"]:
             receipt["proof"] = None
-        if row.shard not in self._is["old"]:
-            receipt["timeline"] = {"held": held, "busy": busy, "work": self._work(row)}
-            receipt["telemetry"] = self._telemetry_of(machine, held)
         text = receipts._text(receipt)
         if row.shard in self._is["unknown"]:
             text = receipts._text(receipt | {"schema": 7})
@@ -270,27 +261,6 @@ class _Writer:
         _sparse(results.product(row.shard), receipt["file"], finished)
         written = [(finished, "INFO", f"{results.receipt(row.shard)} written")]
         _log(results, row.shard, started, written, machine)
-
-    def _telemetry_of(
-        self, machine: DeviceOfNode, held: Mapping[str, float]
-    ) -> dict[str, Any] | None:
-        if machine.uuid is None:
-            return None
-        whole = math.fsum(held.values())
-        at_work = round(held["compute"] / whole, 4)
-        throttled = {"power_cap": round(whole / 10, 3)} if machine is self._slow else {}
-        pairs = {
-            "utilisation": (at_work, min(1.0, 2 * at_work)), "memory_bytes": (9.1e9, 1.2e10),
-            "power_watts": (400.0, 560.0), "temperature_celsius": (51.0, 58.0),
-            "clock_sm_hertz": (1.7e9, 1.98e9), "clock_memory_hertz": (3.2e9, 3.2e9),
-        }  # fmt: skip
-        return {
-            "samples": max(1, int(whole)), "seconds": round(whole, 3),
-            **{name: {"mean": mean, "max": most} for name, (mean, most) in pairs.items()},
-            "memory_total_bytes": MEMORY, "ecc_corrected": 0, "ecc_uncorrected": 0,
-            "throttled_seconds": throttled,
-            "energy_joules": round(400.0 * whole, 3),
-        }  # fmt: skip
 
     def _fail(self, row: Shard, machine: DeviceOfNode, started: float) -> None:
         results, ended = self._plan.results, started + 1.5
@@ -308,19 +278,11 @@ class _Writer:
         started = at - max(1.0, done * sum(held.values()))
         self._journal(row.shard, [started], machine)
         _log(results, row.shard, started, [], machine)
-        count, gpu = row.stop - row.start, machine.uuid is not None
-        gauge = {
-            "utilisation": 0.61, "memory_bytes": 9_400_000_000, "memory_total_bytes": MEMORY,
-            "power_watts": 402.5, "temperature_celsius": 54, "clock_sm_hertz": 1_700_000_000,
-            "clock_memory_hertz": 3_200_000_000, "throttled": [], "ecc_uncorrected": 0,
-            "processes": 1, "memory_unlisted_bytes": 0,
-        }  # fmt: skip
         device = {key: _told(machine)[key] for key in ("name", "uuid") if key in _told(machine)}
         live = {
             "schema": 1, "shard": row.shard, "attempt": 1, "started": started, "at": at - 1.0,
             "node": machine.node, "process": 1000, "job": None, "device": device,
-            "matrices": count, "done": int(count * done),
-            "gauge": gauge if gpu else None,
+            "matrices": row.stop - row.start, "done": int((row.stop - row.start) * done),
         }  # fmt: skip
         _write(results.live / f"{row.shard}.json", json.dumps(live).encode(), at - 1.0)
 
@@ -350,7 +312,7 @@ def _receipt(
         "device": _told(machine), "attempt": attempt, "file": facts,
         "input_checksum": f"{row.stop:032x}", "witness": told,
         "proof": proof if plan.settings.verify else None,
-        "compute": "float32", "stages": {"read": 1.0, "write": 1.0},
+        "compute": "float32",
         **_provenance("multiply", machine.node, *moments, {"driver": "580.65"} if gpu else {}),
     }  # fmt: skip
 
@@ -429,7 +391,7 @@ def _sum(made: Pretended, random: Random) -> None:
         "made_by": receipts.count_makers(found), "ranks": 2, "nodes": {found[0].node: 2},
         "scalars": {"count": int(total.size), "sum": float(total.sum()),
                     "mean": float(total.mean())},
-        "files": {"sum": facts}, "quarantined": [], **telemetry.energy(found),
+        "files": {"sum": facts}, "quarantined": [],
         **_provenance("reduce", found[0].node, ended + 1.0, ended + 21.0,
                       {"mpi": "MPICH Version: 5.0.2"}),
     }  # fmt: skip

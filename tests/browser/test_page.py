@@ -24,8 +24,8 @@ WIDTHS = (380, 1600)
 RUNS: dict[str, dict[str, Any]] = {
     "whole": {"shards": 48, "slow": 2, "slow_device": True},
     "bad night": {"shards": 40, "failed": 3, "lost": 1, "running": 4, "waiting": 5, "damaged": 1,
-                  "unknown": 1, "old": 3, "quarantined": 1},
-    "on a CPU": {"shards": 8, "devices": 0, "nodes": 1, "old": 8},
+                  "unknown": 1, "quarantined": 1},
+    "on a CPU": {"shards": 8, "devices": 0, "nodes": 1},
 }  # fmt: skip
 
 

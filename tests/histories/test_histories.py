@@ -79,7 +79,7 @@ LOST = (
     "products/00001.npy", "products/00001.json", "products/00000.*", "products", "shards/00000.npy",
     "shards", "ledger.tsv", "sum.npy", "summary.json", "{sum.npy,summary.json}", "plan.tsv",
     "plan.json", "plan.*", "sources.tsv", "input.npy", "logs", "report.html", "metrics.prom",
-    "ro-crate-metadata.json", "{ledger.tsv,summary.json}", "logs/multiply/done",
+    "{ledger.tsv,summary.json}", "logs/multiply/done",
 )  # fmt: skip
 """What may be removed from a results folder, as patterns of bash."""
 

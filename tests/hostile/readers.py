@@ -499,7 +499,7 @@ class Runs(Reader):
 
 
 class Seen(Reader):
-    """A receipt with a time line and telemetry, as who shows a run looks at it.
+    """The receipt of a shard, as who shows a run looks at it.
 
     Every second case has the digest of what it holds.
     """

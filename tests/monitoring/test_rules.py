@@ -34,31 +34,17 @@ NO_SHARD = series("shardwise_device_running_shards", "0x60", GPU)
 AT_WORK = series("shardwise_device_running_shards", "1x60", GPU)
 FREE = series("shardwise_device_quarantined", "0x60", GPU)
 MEDIAN = series("shardwise_median_shard_duration_seconds", "100x60")
-HELD = series("shardwise_device_memory_unlisted_bytes", "9000000000x60", GPU)
 
 SLOW = series("shardwise_oldest_running_shard_seconds", "301x60", f'{RUN}, shard="7"')
-RESTS = series("shardwise_device_utilisation_ratio", "0.01x60", GPU)
-ERROR = series("shardwise_ecc_uncorrected_errors", "1x60", GPU)
-
-
-def finished(at: int) -> dict[str, str]:
-    """The last shard was done at a moment."""
-    return series("shardwise_last_finished_timestamp_seconds", f"{at}x60")
 
 
 FIRES = {
     "ShardwiseDeviceIdle": [
         [*RUN_GOES_ON, NO_SHARD, FREE],
-        [*RUN_GOES_ON, AT_WORK, FREE, RESTS],
         # The others are all between two shards for a moment.
         [NOW, WAITING, state("running", "1x25 0x2 1x40"), NO_SHARD, FREE],
     ],
     "ShardwiseShardSlow": [[NOW, MEDIAN, SLOW]],
-    "ShardwiseMemoryHeld": [[NOW, HELD]],
-    "ShardwiseEccError": [
-        [ERROR, finished(0)],
-        [series("shardwise_device_ecc_uncorrected_errors", "3x25 4x35", GPU)],
-    ],
     "ShardwiseShardsFailed": [[state("failed", "2x60")], [state("damaged", "1x60")]],
     "ShardwiseStageFailed": [[series("shardwise_stage_failed", "1x60", f'{RUN}, stage="reduce"')]],
 }
@@ -66,12 +52,12 @@ FIRES = {
 SILENT = {
     "ShardwiseDeviceIdle": [
         [NOW, GOES_ON, NOBODY_WAITS, NO_SHARD, FREE],
-        [*RUN_GOES_ON, AT_WORK, FREE, series("shardwise_device_utilisation_ratio", "0.3x60", GPU)],
+        [*RUN_GOES_ON, AT_WORK, FREE],
         [*RUN_GOES_ON, NO_SHARD, series("shardwise_device_quarantined", "1x60", GPU)],
         [*RUN_GOES_ON, series("shardwise_device_running_shards", "1x25 0x5 1x30", GPU), FREE],
         # A run that was stopped, and the file of one that was stopped.
         [NOW, WAITING, HAS_ENDED, NO_SHARD, FREE],
-        [LONG_AGO, WAITING, GOES_ON, NO_SHARD, FREE, RESTS],
+        [LONG_AGO, WAITING, GOES_ON, NO_SHARD, FREE],
     ],
     "ShardwiseShardSlow": [
         [NOW, MEDIAN,
@@ -80,19 +66,6 @@ SILENT = {
          series("shardwise_oldest_running_shard_seconds", "50x60", f'{RUN}, shard="7"')],
         [NOW, series("shardwise_oldest_running_shard_seconds", "9000x60", f'{RUN}, shard="7"')],
         [LONG_AGO, MEDIAN, SLOW],
-    ],
-    "ShardwiseMemoryHeld": [
-        # All of it is the task's own, which computes.
-        [NOW, series("shardwise_device_memory_bytes", "9000000000x60", GPU),
-         series("shardwise_device_memory_unlisted_bytes", "0x60", GPU)],
-        [NOW, series("shardwise_device_memory_unlisted_bytes", "500000000x60", GPU)],
-        [LONG_AGO, HELD],
-    ],
-    "ShardwiseEccError": [
-        [series("shardwise_ecc_uncorrected_errors", "0x60", GPU), finished(0)],
-        [ERROR, finished(-90_000)],
-        [series("shardwise_device_ecc_uncorrected_errors", "3x60", GPU)],
-        [series("shardwise_device_ecc_uncorrected_errors", "3x25 0x35", GPU)],
     ],
     "ShardwiseShardsFailed": [[state("failed", "0x60"), state("damaged", "0x60"), WAITING]],
     "ShardwiseStageFailed": [[WAITING]],

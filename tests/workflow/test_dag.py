@@ -91,7 +91,7 @@ def test_what_is_removed_by_hand_is_made_again(workspace: Workspace) -> None:
 
     Who asks for no more gets no page.
     """
-    for name in ("report.html", "ro-crate-metadata.json"):
+    for name in ("report.html", "metrics.prom"):
         workspace.file(name).unlink()
         assert workspace.dry_run() == {"report"}
     workspace.file("products/00002.npy").unlink()

@@ -1,11 +1,11 @@
-# The page on the run, its figures for a cluster's monitoring, and where the results come from.
+# The page on the run, and its figures for a cluster's monitoring.
 #
 # REQUIRED INPUTS: plan.tsv, ledger.tsv, summary.json; it reads the receipts and logs as well
-# OUTPUTS: report.html, metrics.prom, ro-crate-metadata.json
+# OUTPUTS: report.html, metrics.prom
 
 
 rule report:
-    """Show what ran, where the time went, and what to change; for a browser and for Prometheus."""
+    """Show what ran and where the time went; for a browser and for Prometheus."""
     input:
         plan=run.results.plan,
         ledger=run.results.ledger,
@@ -23,7 +23,6 @@ rule report:
             category="The run",
             labels={"what": "figures for Prometheus"},
         ),
-        crate=run.results.crate,
     log:
         run.results.log("report"),
     localrule: True

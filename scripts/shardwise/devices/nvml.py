@@ -155,10 +155,7 @@ def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
 
 
 def _errors(nvml: Any, handle: Any) -> int:
-    return _ecc(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-
-
-def _ecc(nvml: Any, handle: Any, kind: int) -> int:
+    kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     return int(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC))
 
 

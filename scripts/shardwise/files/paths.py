@@ -80,7 +80,6 @@ class Results:
     summary = _Name("summary.json")  # the receipt of the reduce
     report = _Name("report.html")  # the page on the run
     metrics = _Name("metrics.prom")  # figures of the run, for Prometheus
-    crate = _Name("ro-crate-metadata.json")  # where the results come from, for other programs
     runs = _Name("runs.tsv")  # names under which earlier runs submitted jobs
     arrays = _Name("arrays.tsv")  # one row per array job: scheduler, name, digest of the plan
     quarantine = _Name("quarantine.tsv")  # one row per device that failed
@@ -112,7 +111,7 @@ class Results:
     def names(self) -> list[str]:
         """Every name that a run writes at the top of the folder, but for the marker."""
         files = (self.plan, self.plan_facts, self.sources, self.synthetic, self.synthetic_receipt,
-                 self.ledger, self.summary, self.report, self.metrics, self.crate, self.runs,
+                 self.ledger, self.summary, self.report, self.metrics, self.runs,
                  self.quarantine, self.arrays, *map(self.statistic, STATISTICS))  # fmt: skip
         tops = (self.shards, self.products, self.running.parent, self.stale)
         return [path.name for path in (*files, *tops)]

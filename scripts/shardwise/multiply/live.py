@@ -18,7 +18,8 @@ from shardwise.files.commit import temporary_for
 
 SCHEMA = 1
 
-_FIRST, _RENEWED = 1.0, 2.0  # seconds until the file is written, and then again
+_FIRST, _RENEWED = 1.0, 2.0  # seconds until the file is first written, and then renewed
+_PATIENCE = 5.0  # seconds for the last write, should the disk hang
 
 
 class AtWork(AbstractContextManager):
@@ -27,9 +28,10 @@ class AtWork(AbstractContextManager):
     The live file `path` says `facts`, and how many matrices are `done`.
     """
 
-    def __init__(self, path: Path, facts: Mapping[str, Any], done: Callable[[], int]) -> None:
+    def __init__(self, path: Path, facts: Mapping[str, Any], done: Callable[[], float]) -> None:
         self._path, self._facts, self._done = path, facts, done
-        self._ended, self._temporary = threading.Event(), temporary_for(path)
+        self._ended = threading.Event()
+        self._temporary: Path | None = None
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
 
     def __enter__(self) -> "AtWork":
@@ -40,25 +42,28 @@ class AtWork(AbstractContextManager):
     def __exit__(self, *error: object) -> None:
         """End the thread, and remove the file."""
         self._ended.set()
-        self._thread.join()
-        for path in (self._path, self._temporary) if self._written else ():
-            with suppress(OSError):
-                path.unlink()
-
-    _written = False
+        self._thread.join(_PATIENCE)
+        if self._temporary is not None:
+            for path in (self._path, self._temporary):
+                with suppress(OSError):
+                    path.unlink()
 
     def _run(self) -> None:
         pause = _FIRST
         while not self._ended.wait(pause):
-            self._written, pause = True, _RENEWED
-            text = json.dumps(
-                {"schema": SCHEMA, **self._facts, "at": time.time(), "done": self._done()}
-            )
-            with suppress(OSError):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                with open(self._temporary, "w", opener=_opener) as file:
-                    file.write(text)
-                os.replace(self._temporary, self._path)
+            pause = _RENEWED
+            self._write()
+
+    def _write(self) -> None:
+        if self._temporary is None:
+            self._temporary = temporary_for(self._path)
+        now = {"at": time.time(), "done": int(self._done())}
+        text = json.dumps({"schema": SCHEMA, **self._facts, **now})
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._temporary, "w", opener=_opener) as file:
+                file.write(text)
+            os.replace(self._temporary, self._path)
 
 
 def _opener(name: str, flags: int) -> int:

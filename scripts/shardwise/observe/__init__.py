@@ -1,4 +1,4 @@
 """What a results folder shows, from its files alone; it can never change a run.
 
-A results folder comes in; a watch, a page, metrics and advice go out.
+A results folder comes in; a watch, a page and metrics go out.
 """

@@ -24,17 +24,6 @@ BUCKETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000)
 
 VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
 
-_GAUGES = {
-    "utilisation": ("_ratio", "Share of the last moments in which a kernel ran."),
-    "memory_bytes": ("", "Memory of the device in use, by anyone."),
-    "memory_total_bytes": ("", "Memory that the device has."),
-    "memory_unlisted_bytes": ("", "Memory in use by no process that is listed."),
-    "power_watts": ("", "Power that the device draws."),
-    "temperature_celsius": ("", "Temperature of the device."),
-    "ecc_uncorrected": ("_errors", "Memory errors not corrected since the driver was loaded."),
-}
-"""What a running task reports about its device: the end of the metric's name, and its help."""
-
 _WHO = ("device", "node")
 METRICS = {
     "run_verdict": ("1 under the verdict on the run, else 0.", ("verdict",)),
@@ -45,17 +34,10 @@ METRICS = {
     "done_bytes": ("Bytes of the input of shards that are done.", ()),
     "median_shard_duration_seconds": ("Median of the shards that are done.", ()),
     "oldest_running_shard_seconds": ("How long the oldest task has worked.", ("shard",)),
-    "last_finished_timestamp_seconds": ("When the last shard was done.", ()),
     "shard_held_seconds": ("Seconds by what held shards up.", ("phase", *_WHO)),
-    "stage_busy_seconds": ("Seconds in which a stage was at work.", ("stage", *_WHO)),
-    "stage_bytes": ("Bytes that went through a stage.", ("stage", *_WHO)),
     "device_running_shards": ("Tasks at work on a device.", _WHO),
     "device_done_shards": ("Shards that are done.", _WHO),
     "device_quarantined": ("Whether no task may take a device: 1, else 0.", _WHO),
-    **{f"device_{key}{end}": (words, _WHO) for key, (end, words) in _GAUGES.items()},
-    "energy_joules": ("Energy that shards took.", _WHO),
-    "ecc_uncorrected_errors": ("Memory errors during shards that were not corrected.", _WHO),
-    "throttled_seconds": ("Seconds in which clocks were held back.", ("reason", *_WHO)),
 }
 """Every metric but the histogram, with its help and its labels beside ``results``."""
 
@@ -140,7 +122,6 @@ def _run(seen: Observation) -> Iterator[Sample]:
     seconds = [one.seconds for one in seen.done if one.seconds is not None]
     running = [(one.started, one.shard) for one in seen.shards.values()
                if one.state == RUNNING and one.started is not None]  # fmt: skip
-    ended = [one.finished for one in seen.done if one.finished is not None]
     for word in VERDICTS:
         yield "run_verdict", (word,), word == kind
     yield "run_proven", (), kind == "proven"
@@ -151,7 +132,6 @@ def _run(seen: Observation) -> Iterator[Sample]:
         yield "shards", (state,), count
     yield "done_bytes", (), sum(one.bytes for one in seen.done)
     yield "median_shard_duration_seconds", (), statistics.median(seconds) if seconds else None
-    yield "last_finished_timestamp_seconds", (), max(ended, default=None)
     for began, shard in sorted(running)[:1]:
         yield "oldest_running_shard_seconds", (shard,), max(0.0, seen.at - began)
 
@@ -162,7 +142,7 @@ def _who(device: DeviceOfNode | None) -> tuple[str, str]:
 
 
 def _devices(seen: Observation) -> Iterator[Sample]:
-    """Who the devices are, whether they work or are barred, and what each does now."""
+    """Who the devices are, and whether they work or are barred."""
     devices = {_who(one.device): one.device for one in seen.shards.values() if one.device}
     barred = {entry.uuid: entry.host for entry in seen.quarantined}
     for who, device in devices.items():
@@ -170,31 +150,15 @@ def _devices(seen: Observation) -> Iterator[Sample]:
         yield "device_quarantined", who, device.uuid in barred
     for uuid in barred.keys() - {device.uuid for device in devices.values()}:
         yield "device_quarantined", (uuid, barred[uuid]), 1
-    at_work = [one for one in seen.shards.values() if one.state == RUNNING and one.device]
-    for one in at_work:
-        yield "device_running_shards", _who(one.device), 1
-    # Of two tasks on one device, the first.
-    gauges = {_who(one.device): one.gauge for one in reversed(at_work) if one.gauge is not None}
-    for who, gauge in gauges.items():
-        for key, (end, _) in _GAUGES.items():
-            yield f"device_{key}{end}", who, gauge.get(key)
+    for one in seen.shards.values():
+        if one.state == RUNNING and one.device:
+            yield "device_running_shards", _who(one.device), 1
 
 
 def _shards(seen: Observation) -> Iterator[Sample]:
     """What each finished shard adds to its device."""
     for one in seen.done:
-        who, timing, telemetry = _who(one.device), one.timeline, one.telemetry
+        who = _who(one.device)
         yield "device_done_shards", who, 1
-        if timing is not None:
-            for phase, seconds in timing.held.items():
-                yield "shard_held_seconds", (phase, *who), seconds
-            for stage, seconds in timing.busy.items():
-                yield "stage_busy_seconds", (stage, *who), seconds
-            for stage, amount in timing.work.items():
-                if stage != "compute":  # that is operations
-                    yield "stage_bytes", (stage, *who), amount  # type: ignore[misc]
-        if telemetry is not None:
-            yield "energy_joules", who, telemetry.get("energy_joules")
-            yield "ecc_uncorrected_errors", who, telemetry.get("ecc_uncorrected")
-            for reason, seconds in (telemetry["throttled_seconds"] or {}).items():
-                yield "throttled_seconds", (reason, *who), seconds
+        for phase, seconds in (one.held or {}).items():
+            yield "shard_held_seconds", (phase, *who), seconds

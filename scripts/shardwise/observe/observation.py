@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from shardwise.devices import quarantine
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
-from shardwise.records.receipts import SumReceipt, Telemetry, Timing
+from shardwise.records.receipts import Held, SumReceipt
 
 DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
 """States of a shard: a whole product of this plan; a task at work on it; the last task that began
@@ -64,16 +63,12 @@ class Sighting:
     started: float | None = None  # seconds of Unix time, of the receipt or of the task at work
     finished: float | None = None
     device: DeviceOfNode | None = None
-    proven: bool | None = None  # this, and what follows up to telemetry, is from the receipt
-    timeline: Timing | None = None
-    telemetry: Telemetry | None = None
+    proven: bool | None = None  # this and the next are from the receipt
+    held: Held | None = None
     # Share of its matrices that are multiplied, 0 to 1, where a task at work says so.
     progress: float | None = None
-    # What its device does now, as `shardwise.devices.gauge.Sample` has it.
-    gauge: Mapping[str, Any] | None = None
     # Why its last attempt failed; None if that is running or has succeeded.
     failure: FailureReason | None = None
-    process: int | None = None
 
     @property
     def seconds(self) -> float | None:

@@ -1,6 +1,6 @@
 """A run as tables: a row per shard and a row per device, with the seconds that each phase took.
 
-The page and the advice read these tables. Receipts may be damaged or made up: a shard without
+The page reads these tables. Receipts may be damaged or made up: a shard without
 usable times is left out, a number that cannot be is missing, and nothing is divided by zero.
 """
 
@@ -16,7 +16,7 @@ from shardwise.records.timeline import PHASES, Span, length, union
 from shardwise.units import number, plain
 
 FEWEST_SHARDS, FEWEST_SECONDS = 3, 30.0
-"""In a smaller or shorter run nothing is called slow or advised: it would be chance."""
+"""In a smaller or shorter run nothing is called slow: it would be chance."""
 
 SLOWER = 1.3
 """How many times as long as others of its kind a slow device takes, at least; equal ones differ by
@@ -28,7 +28,7 @@ _BREAK_SHARE, _BREAK_SECONDS = 0.25, 120.0
 _LATEST = 1e11  # seconds of Unix time; anything later was made up
 _HELD = [f"held_{phase}" for phase in PHASES]
 _COLUMNS = ["shard", "state", "key", "kind", "node", "uuid", "label", "begin", "end", "matrices",
-            "attempts", "process", *_HELD, "moved"]  # fmt: skip
+            "attempts", *_HELD]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,8 @@ class RunTable:
     """What a run's receipts say of its time."""
 
     seen: Observation
-    # A row per shard that is done or at work, ordered by device and begin. ``held_PHASE`` and
-    # ``moved``, bytes from and to the disk, are NaN where the receipt does not say. Shards that
-    # overlap on a device have different lanes.
+    # A row per shard that is done or at work, ordered by device and begin. ``held_PHASE`` is NaN
+    # while it is at work. Shards that overlap on a device have different lanes.
     shards: pd.DataFrame
     # The spans in which any shard was at work, without the breaks between runs.
     stretches: Sequence[Span]
@@ -57,16 +56,6 @@ class RunTable:
     def done(self) -> pd.DataFrame:
         """The shards that are done."""
         return self.shards[self.shards.state == DONE]
-
-    @cached_property
-    def timed(self) -> pd.DataFrame:
-        """The shards that are done and say where their time went."""
-        return self.done.dropna(subset=_HELD)
-
-    @property
-    def enough(self) -> bool:
-        """Whether enough was measured to call anything slow."""
-        return len(self.timed) >= FEWEST_SHARDS and self.seconds >= FEWEST_SECONDS
 
     @cached_property
     def devices(self) -> pd.DataFrame:
@@ -88,7 +77,8 @@ class RunTable:
     @property
     def slow(self) -> set[str]:
         """The devices, by their keys, that are slower than the others of their kind."""
-        return set(self.devices.index[self.devices.slower >= SLOWER]) if self.enough else set()
+        enough = len(self.done) >= FEWEST_SHARDS and self.seconds >= FEWEST_SECONDS
+        return set(self.devices.index[self.devices.slower >= SLOWER]) if enough else set()
 
 
 def of(seen: Observation) -> RunTable:
@@ -109,15 +99,11 @@ def _row(own: Sighting, at: float) -> tuple[Any, ...] | None:
     end = number(own.finished, _LATEST) if own.state == DONE else at
     if own.state not in (DONE, RUNNING) or begin is None or end is None:
         return None
-    device, timing = own.device, own.timeline
-    amounts: list[float | None] = [None] * (len(PHASES) + 1)
-    if timing:
-        moved = timing.work["read"] + timing.work["write"]
-        amounts = [*(timing.held[phase] for phase in PHASES), moved]
+    device, held = own.device, dict[str, float](own.held or {})
     who = (device.key, device.name, device.node, device.uuid) if device else ("", "", "", None)
     label = plain(device.label if device else "unknown device")
     return (own.shard, own.state, *who, label, begin, max(begin, end), own.matrices, own.attempts,
-            own.process, *amounts)  # fmt: skip
+            *map(held.get, PHASES))  # fmt: skip
 
 
 def joined(shards: pd.DataFrame) -> list[Span]:

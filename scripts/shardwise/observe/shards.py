@@ -7,7 +7,7 @@ log outlive a plan; entries older than the present plan belong to an earlier one
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from shardwise import units
-from shardwise.devices.gauge import Sample
 from shardwise.errors import IntegrityError, one_line
 from shardwise.files import small
 from shardwise.files.paths import folders, place
@@ -61,7 +60,6 @@ class _LiveFile(msgspec.Struct):
     started: Moment | None = None
     matrices: Whole = 0
     done: Whole | None = None
-    gauge: Sample | None = None
 
 
 class _Product(NamedTuple):
@@ -183,7 +181,7 @@ class Sightings:
         return Sighting(
             row.shard, DONE, row.stop - row.start, row.bytes, attempts, receipt.started,
             receipt.finished, DeviceOfNode(device.name, device.uuid, receipt.node),
-            receipt.proof is not None, receipt.timeline, receipt.telemetry, process=receipt.process,
+            receipt.proof is not None, receipt.held,
         )  # fmt: skip
 
     # What is not done.
@@ -307,7 +305,7 @@ def _running(waiting: Sighting, began: float | None, task: _LiveFile | None) -> 
     return replace(
         waiting, state=RUNNING, started=began if task.started is None else task.started,
         device=device and DeviceOfNode(device.name, device.uuid, task.node),
-        progress=progress, gauge=asdict(task.gauge) if task.gauge else None,
+        progress=progress,
     )  # fmt: skip
 
 
@@ -316,9 +314,6 @@ def _live_file(path: Path) -> _LiveFile | None:
         task = msgspec.json.decode(small.read(path) or b"", type=_LiveFile)
     except (IntegrityError, ValueError, RecursionError):
         return None
-    figures = asdict(task.gauge).values() if task.gauge else ()
-    if any(isinstance(figure, int | float) and abs(figure) >= 2**63 for figure in figures):
-        return None  # no device reports that, and no metric can hold it
     return task if task.schema == live.SCHEMA else None
 
 

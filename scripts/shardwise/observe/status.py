@@ -21,7 +21,7 @@ from shardwise.observe.observation import (
 )
 from shardwise.observe.verdict import verdict
 
-SCHEMA = 4
+SCHEMA = 5
 """Of what :meth:`Look.json` gives."""
 
 _LATELY = 60.0, 600.0
@@ -41,7 +41,7 @@ class Look:
     # Bytes of input per second over the last minutes; None if nothing was done in them.
     rate: float | None
     left: float | None  # seconds until no shard is running or waiting; None if unknown
-    # Devices at work, each with its shard; ``gauge`` is as in `Sighting.gauge`.
+    # Devices at work, each with its shard.
     devices: list[dict[str, Any]]
 
     @property
@@ -132,7 +132,6 @@ def _devices(seen: Observation) -> list[dict[str, Any]]:
     return [
         {"name": one.device and one.device.name, "uuid": one.device and one.device.uuid,
          "node": one.device and one.device.node, "shard": one.shard, "progress": one.progress,
-         "seconds": None if one.started is None else max(0.0, seen.at - one.started),
-         "gauge": dict(one.gauge) if one.gauge else None}
+         "seconds": None if one.started is None else max(0.0, seen.at - one.started)}
         for one in busy
     ]  # fmt: skip

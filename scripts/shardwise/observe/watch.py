@@ -41,8 +41,8 @@ _LEAVE = Text("\nCtrl-C ends the watch, not the run", "dim")
 _BAR = ((DONE, "█", "#", "green"), (RUNNING, "▓", ">", "cyan"), (FAILED, "x", "x", "red"),
         (DAMAGED, "!", "!", "red"), (WAITING, "░", ".", "dim"))  # fmt: skip
 _STYLES = {"proven": "green", "unproven": "yellow", "failed": "red", "damaged": "red"}
-_HEADS = "Devices", "shard", "use", "memory", "power", "temp", "limits", "name"
-_NARROW, _WIDE, _MOST_BAR = 60, 110, 100
+_HEADS = "Devices", "shard", "name"
+_NARROW, _MOST_BAR = 60, 100
 _FEWEST_ROWS = 3
 
 
@@ -135,7 +135,7 @@ def _progress(look: Look, width: int, plain: bool) -> Iterable[RenderableType]:
 def _table(rows: Sequence[Sequence[Text]], width: int) -> Table:
     """The devices, with the most useful columns first."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    most = 2 if width < _NARROW else 6 if width < _WIDE else len(_HEADS)
+    most = 2 if width < _NARROW else len(_HEADS)
     shown = [number for number in range(most) if any(row[number].plain for row in rows)]
     for number in shown:
         table.add_column(_HEADS[number], no_wrap=True)
@@ -145,27 +145,13 @@ def _table(rows: Sequence[Sequence[Text]], width: int) -> Table:
 
 
 def _columns(row: Mapping[str, Any]) -> list[Text]:
-    """Device, shard, utilisation, memory, power, temperature, what limits it, model."""
-    gauge, done, since = row["gauge"] or {}, row["progress"], row["seconds"]
-    used, whole = gauge.get("memory_bytes"), gauge.get("memory_total_bytes")
-    limits = [*(gauge.get("throttled") or []), *["ECC errors"] * bool(gauge.get("ecc_uncorrected"))]
-    cells = [
-        f"  {row['node']} {(row['uuid'] or row['name'])[:12]}" if row["name"] else "?",
-        row["shard"],
-        _figure(gauge.get("utilisation"), 100, " %"),
-        _figure(used, 2**-30, _figure(whole, 2**-30, " GiB", "/") or " GiB"),
-        _figure(gauge.get("power_watts"), 1, " W"),
-        _figure(gauge.get("temperature_celsius"), 1, " °C"),
-        ", ".join(map(str, limits))[:60],
-        row["name"][:40] if row["uuid"] else "",
-    ]
-    cells[1] += "" if done is None else f" {math.floor(100 * done):3} %"
-    cells[1] += "" if since is None else f" {seconds(since)}"
-    return [_text(cell, "yellow" if limits else "") for cell in cells]
-
-
-def _figure(value: float | None, scale: float, unit: str, before: str = "") -> str:
-    return "" if value is None else f"{before}{value * scale:.0f}{unit}"
+    """Device, shard, model."""
+    done, since = row["progress"], row["seconds"]
+    shard = row["shard"]
+    shard += "" if done is None else f" {math.floor(100 * done):3} %"
+    shard += "" if since is None else f" {seconds(since)}"
+    device = f"  {row['node']} {(row['uuid'] or row['name'])[:12]}" if row["name"] else "?"
+    return [_text(device), _text(shard), _text(row["name"][:40] if row["uuid"] else "")]
 
 
 # The views.

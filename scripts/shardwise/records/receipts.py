@@ -187,8 +187,6 @@ class SumReceipt(Receipt, frozen=True):
     config: str | None = None
     notes: list[str] = []
     """What the plan says of the input, such as chunks that were never written."""
-    energy_joules: Amount | None = None
-    energy_shards: Whole = 0
     quarantined: list[dict[str, str | float]] = []
 
 

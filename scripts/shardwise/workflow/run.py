@@ -209,7 +209,7 @@ class Run:
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """The files of a complete run; of many, only those that Snakemake should look at."""
-        whole = [*self.in_the_end(), str(self.results.metrics), str(self.results.crate)]
+        whole = [*self.in_the_end(), str(self.results.metrics)]
         if self.dispatch != "jobs":
             return whole
         products, receipts = self._each(self.results.product), self._each(self.results.receipt)

@@ -4,13 +4,12 @@ import os
 import time
 
 import pytest
-from shardwise.devices.gauge import Sample
 from shardwise.files.paths import Results
 from shardwise.multiply import job, live
 from shardwise.observe import folder, observation
 from shardwise.records import receipts
 
-from tests import factories
+from tests import factories, processes
 from tests.factories import stack
 
 FACTS = {
@@ -22,17 +21,18 @@ FACTS = {
 @pytest.fixture
 def quick(monkeypatch):
     """A second that takes a hundredth of one."""
-    monkeypatch.setattr(live, "_EVERY", 0.01)
+    monkeypatch.setattr(live, "_FIRST", 0.01)
+    monkeypatch.setattr(live, "_RENEWED", 0.02)
 
 
-def at_work(results: Results, **over) -> live.AtWork:
+def at_work(results: Results) -> live.AtWork:
     """A shard of this folder at work."""
-    return live.AtWork(results.live / "00007.json", FACTS, lambda: 3.7, **over)
+    return live.AtWork(results.live / "00007.json", FACTS, lambda: 3.7)
 
 
 def test_a_short_shard_touches_no_file(tmp_path, monkeypatch):
     """Not in its first second: tiny shards cost nothing."""
-    monkeypatch.setattr(live, "_EVERY", 1000.0)  # on a busy machine, too
+    monkeypatch.setattr(live, "_FIRST", 1000.0)  # on a busy machine, too
     with at_work(Results(tmp_path)):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -55,35 +55,6 @@ def test_a_file_that_could_not_be_written_once_is_written_later(tmp_path, quick,
             time.sleep(0.005)
     assert failed
     assert list(results.live.iterdir()) == []
-
-
-class Recorded:
-    """A recorder without a driver."""
-
-    def __init__(self, sample=lambda: Sample(utilisation=0.5, throttled=("power_cap",))):
-        self._sample, self.taken = sample, 0
-
-    def sample(self):
-        """Count it."""
-        self.taken += 1
-        return self._sample()
-
-    def summarize(self):
-        """Enough to be known again."""
-        return {"samples": self.taken}
-
-
-def test_a_driver_that_hangs_does_not_hold_the_shard_up_for_ever(tmp_path, monkeypatch):
-    """It goes on without telemetry."""
-    monkeypatch.setattr(live, "_PATIENCE", 0.05)
-    gate = live.threading.Event()
-    own = Recorded(lambda: gate.wait(30))
-    with at_work(Results(tmp_path), recorder=own) as beside:
-        beside.release()
-        assert beside.telemetry() is None
-    gate.set()
-    beside._thread.join()
-    assert list(tmp_path.iterdir()) == []
 
 
 # Shards.
@@ -116,35 +87,19 @@ def test_a_shard_and_its_copy_are_at_work(tmp_path, monkeypatch):
 
 
 def test_who_watches_sees_a_shard_at_work(tmp_path, quick):
-    """From the folder alone: on which device it runs, how far it is, and what the device does.
-
-    The gauge goes once the shard is through with the device, and the file once it is done.
-    """
+    """From the folder alone: on which device it runs, and how far it is."""
     made = factories.plan(tmp_path, stack((240, 4, 4)), shards=2, materialize=False)
-    results, recorder, done = made.results, Recorded(), [0.0]
+    results, done = made.results, [0.0]
 
-    def seen(*progress):
-        for _ in range(6000):
-            now = folder.Observer(results.root).look().shards["00001"]
-            if (now.state, now.progress, now.gauge is not None) == progress:
-                return now
-            time.sleep(0.005)
-        raise AssertionError("it never came")
+    def seen() -> tuple[str, float | None, str | None]:
+        now = folder.Observer(results.root).look().shards["00001"]
+        return now.state, now.progress, now.device and now.device.node
 
     facts = {**FACTS, "shard": "00001", "started": time.time()}
-    with live.AtWork(results.live / "00001.json", facts, lambda: done[0], recorder) as beside:
-        running = seen(observation.RUNNING, 0.0, True)
-        assert running.device.node == "n1"
-        assert running.gauge["utilisation"] == 0.5
-        assert running.gauge["throttled"] == ("power_cap",)
+    with live.AtWork(results.live / "00001.json", facts, lambda: done[0]):
+        processes.until(lambda: seen() == (observation.RUNNING, 0.0, "n1"))
         done[0] = 60.9
-        seen(observation.RUNNING, 0.5, True)
-        beside.release()
-        told = beside.telemetry()
-        count = recorder.taken
-        seen(observation.RUNNING, 0.5, False)
-    assert told == {"samples": count}
-    assert recorder.taken == count  # nobody samples for a shard that has left its device
+        processes.until(lambda: seen() == (observation.RUNNING, 0.5, "n1"))
     assert list(results.live.iterdir()) == []
 
 

@@ -35,7 +35,7 @@ def finished(folder: Path, left=None, names=("sum",), right=None, **over):
 def model(tmp_path_factory):
     """A whole results folder, not to be changed."""
     folder = tmp_path_factory.mktemp("model")
-    return finished(folder, factories.stack((12, 16, 16)), ("sum", "std", "all"), shards=4)
+    return finished(folder, factories.stack((12, 16, 16)), ("sum", "std", "max"), shards=4)
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def test_what_is_whole_is_called_whole(made):
     """One line says how many shards, how many bytes, and which results; nothing is written."""
     before = state(made.root)
     found = audit.look(made.root)
-    nbytes = 2 * 12 * 16 * 16 * 4 + 16 * 16 * (8 + 8 + 1)
+    nbytes = 2 * 12 * 16 * 16 * 4 + 16 * 16 * 3 * 8
     assert (found.verdict, found.code, found.nbytes) == ("whole", 0, nbytes)
-    text = "whole: 4 shards, 28.2 KiB, sum.npy, std.npy, all.npy proven"
+    text = "whole: 4 shards, 30.0 KiB, sum.npy, std.npy, max.npy proven"
     assert found.line() == f"{made.root}: {text}"
     assert not found.findings
     assert state(made.root) == before

@@ -70,7 +70,7 @@ def test_shards_are_in_the_state_that_they_were_put_into(tmp_path, devices):
     """Done, running, failed, waiting and damaged shards are told apart, in the plan's order."""
     made = pretend.run(
         tmp_path, shards=40, devices=devices, failed=3, lost=2, running=3, waiting=5, damaged=2,
-        unknown=1, old=4, unproven=1, slow=2,
+        unknown=1, unproven=1, slow=2,
     )  # fmt: skip
     seen = look(made)
     assert list(seen.shards) == list(made.plan.shards)
@@ -81,8 +81,8 @@ def test_shards_are_in_the_state_that_they_were_put_into(tmp_path, devices):
 
 
 def test_a_shard_that_is_done_is_as_its_receipt_says(tmp_path):
-    """Times, device, proof, time line and telemetry of a shard are those of its receipt."""
-    made = pretend.run(tmp_path, shards=6, old=1)
+    """Times, device and proof of a shard are those of its receipt."""
+    made = pretend.run(tmp_path, shards=6)
     seen = look(made)
     for name, receipt in made.receipts.items():
         one = seen.shards[name]
@@ -90,13 +90,8 @@ def test_a_shard_that_is_done_is_as_its_receipt_says(tmp_path):
         assert one.seconds == pytest.approx(receipt["finished"] - receipt["started"])
         assert (one.device.uuid, one.device.node) == (receipt["device"]["uuid"], receipt["node"])
         assert one.proven
-        if name in made.roles["old"]:
-            assert one.timeline is one.telemetry is None
-            continue
-        assert one.timeline.held == receipt["timeline"]["held"]
-        assert sum(one.timeline.held[phase] for phase in PHASES) == pytest.approx(one.seconds)
-        assert one.telemetry["energy_joules"] == receipt["telemetry"]["energy_joules"]
-        assert one.telemetry["power_watts"] == receipt["telemetry"]["power_watts"]
+        assert one.held == receipt["held"]
+        assert sum(one.held[phase] for phase in PHASES) == pytest.approx(one.seconds)
 
 
 def test_a_run_of_this_version_is_seen(tmp_path):
@@ -118,12 +113,11 @@ def test_a_run_of_this_version_is_seen(tmp_path):
 
 
 def test_a_live_file_says_how_far_a_task_is(tmp_path):
-    """A task at work is running, with its progress, its device and what that does now."""
+    """A task at work is running, with its progress and its device."""
     made = pretend.run(tmp_path, shards=3, running=1, devices=1)
     one = look(made).shards["00002"]
     said = json.loads((made.plan.results.live / "00002.json").read_bytes())
     assert one.progress == pytest.approx(said["done"] / said["matrices"])
-    assert one.gauge["power_watts"] == said["gauge"]["power_watts"]
     assert (one.device.uuid, one.started) == (said["device"]["uuid"], said["started"])
 
 
@@ -159,8 +153,7 @@ def live(made: pretend.Pretended, text: str) -> None:
         *((partial(live, text=json.dumps({"schema": 1, "shard": "00000", key: value})),
            WAITING, None) for key, value in (
             ("done", -3), ("matrices", 10**400), ("started", "x"), ("device", []),
-            ("device", {"name": 3}), ("gauge", {"power_watts": "x"}),
-            ("gauge", {"throttled": [3]}), ("node", "\n"),
+            ("device", {"name": 3}), ("node", "\n"),
         )),
     ],
 )  # fmt: skip

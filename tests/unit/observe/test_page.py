@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import units
 from shardwise.observe import run_table
-from shardwise.observe.advice import Advice
 from shardwise.observe.folder import Observer
 from shardwise.observe.observation import DeviceOfNode, FailureReason
 from shardwise.observe.report import page, plots, tables
@@ -51,14 +50,14 @@ def look(made: pretend.Pretended) -> object:
     return Observer(made.root).look(made.at)
 
 
-def written(made: pretend.Pretended, **more: object) -> str:
+def written(made: pretend.Pretended) -> str:
     """The page on a pretended run, as text."""
-    return page.render(look(made), **more)
+    return page.render(look(made))
 
 
-def rendered(made: pretend.Pretended, **more: object) -> Page:
+def rendered(made: pretend.Pretended) -> Page:
     """The page on a pretended run."""
-    return Page(written(made, **more))
+    return Page(written(made))
 
 
 def titles(text: str) -> dict[str, str]:
@@ -72,7 +71,7 @@ def test_bars_tell_the_numbers_of_the_receipts(tmp_path: Path) -> None:
     bars = titles(written(made))
     assert set(bars) == set(made.receipts)
     for shard, receipt in made.receipts.items():
-        held = receipt["timeline"]["held"]
+        held = receipt["held"]
         told = [f"{name} {units.seconds(held[phase])}" for phase, name in
                 zip(PHASES, plots.PHASE_NAMES, strict=True)]  # fmt: skip
         took = units.seconds(receipt["finished"] - receipt["started"])
@@ -80,9 +79,9 @@ def test_bars_tell_the_numbers_of_the_receipts(tmp_path: Path) -> None:
 
 
 def test_the_number_is_answered_for_first(tmp_path: Path) -> None:
-    """The verdict is the first line; then results, how to read them, and what to change."""
+    """The verdict is the first line; then results, and how to read them."""
     made = pretend.run(tmp_path, shards=24, devices=3, slow_device=True)
-    found = rendered(made, advice=[Advice("Buy `disks`. They help.", "it halves the time")])
+    found = rendered(made)
     said = found.section("run")
     assert f'np.load("{made.plan.results.statistic("sum")}")' in said
     assert str(made.plan.results.ledger) in said
@@ -92,16 +91,13 @@ def test_the_number_is_answered_for_first(tmp_path: Path) -> None:
     assert "Nothing failed." in found.section("failures")
     assert "queue and start 23 h" in found.section("run")
     assert re.search(r"GPU-0*2.*slow", found.section("time"))
-    assert "Buy disks. They help. it halves the time" in found.section("advice")
     assert re.search(r"the longest, \d+, [\d.]+ s\.", found.section("time"))
 
 
-def test_a_short_run_is_called_neither_slow_nor_advised(tmp_path: Path) -> None:
-    """Of seconds, nothing is chance: no slow device, no advice, and no word of that."""
+def test_in_a_short_run_no_device_is_called_slow(tmp_path: Path) -> None:
+    """In seconds it would be chance."""
     made = pretend.run(tmp_path, shards=8, devices=2, matrices=100, slow=2, slow_device=True)
-    found = rendered(made)
-    assert "slow" not in found.section("time").replace("slowed", "")
-    assert found.section("advice") == ""
+    assert "slow" not in rendered(made).section("time")
 
 
 def test_total_time_is_where_it_went(tmp_path: Path) -> None:
@@ -169,14 +165,6 @@ def test_any_folder_gives_a_page(tmp_path: Path, waiting: int, harm: Any) -> Non
     assert "<image" not in text
 
 
-def test_receipts_of_an_older_version_have_no_times(tmp_path: Path) -> None:
-    """Their shards are drawn, and nothing is said of what held them up."""
-    text = written(pretend.run(tmp_path, shards=4, old=4))
-    assert "The sum is right" in Page(text).section("top")
-    assert all("\n" not in told for told in titles(text).values())
-    assert "nothing says on what" in Page(text).section("time")
-
-
 def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
     """Names that are markup stay text, and no address leads out of the file or the folder."""
     wild = "<script>alert(1)</script>\"'&\x1b[31m\u202e</title>$\\frac$ 计算"
@@ -184,15 +172,13 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
     seen = look(made)
     shards = dict(seen.shards)
     for shard, sighting in shards.items():
-        shards[shard] = replace(sighting, device=DeviceOfNode(wild, f"GPU-{wild}", wild),
-                                telemetry=None)  # fmt: skip
+        shards[shard] = replace(sighting, device=DeviceOfNode(wild, f"GPU-{wild}", wild))
         if sighting.failure:
             shards[shard] = replace(shards[shard], failure=FailureReason(wild, "javascript:alert(1)", None))  # fmt: skip # noqa: E501
-    advice = [Advice(wild, wild)]
     seen = replace(
         seen, shards=shards, problems=(wild,), failures={wild: FailureReason(wild, wild, None)}
     )
-    text = page.render(seen, advice=advice)
+    text = page.render(seen)
     found = Page(text)
     assert "<script" not in text
     assert "`" not in page.marked("`keep: sum` and `<b>`")

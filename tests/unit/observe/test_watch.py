@@ -42,19 +42,12 @@ def observation(*states: str, **over: object) -> Observation:
     return Observation(Results(Path("results/big")), AT, None, shards, None, **over)
 
 
-GAUGE = {"utilisation": 0.97, "memory_bytes": 101 * GIB, "memory_total_bytes": 140 * GIB,
-         "power_watts": 650.0, "temperature_celsius": 61.0, "throttled": ["power_cap"],
-         "ecc_uncorrected": 0}  # fmt: skip
-
-
 def busy(**over: object) -> Look:
     """Ten shards done, two running, one failed, one damaged, eight waiting."""
     states = ["done"] * 10 + ["running"] * 2 + ["failed", "damaged"] + ["waiting"] * 8
     seen = observation(*states, **over)
-    shards = dict(seen.shards)
-    shards["00010"] = replace(shards["00010"], gauge=GAUGE)
     verdict = observations.Verdict("failed", "Not finished: 10 of 22 shards are done, 1 failed.")
-    return replace(status.look(replace(seen, shards=shards)), verdict=verdict)
+    return replace(status.look(seen), verdict=verdict)
 
 
 def text(look: Look, width: int, height: int | None = None, encoding: str = "utf-8") -> str:
@@ -142,9 +135,9 @@ def test_a_picture_of_80_columns() -> None:
     assert lines[4] == "█ 10 done   ▓ 2 running   x 1 failed   ! 1 damaged   ░ 8 waiting"
     assert lines[5] == "1.97 GB/s   110.0 GiB of 220.0 GiB"
     assert re.fullmatch(r"about 49.1 s left, done about \d\d:\d\d", lines[6])
-    assert re.fullmatch(r"Devices +shard +use +memory +power +temp", lines[8])
-    assert re.search(r"^  node01 GPU-00000000  00010  50 % 5 s +97 %  101/140 GiB", lines[9])
-    assert re.search(r"node01 .*00011  50 % 5 s$", lines[10])
+    assert re.fullmatch(r"Devices +shard +name", lines[8])
+    assert re.search(r"^  node01 GPU-00000000  00010  50 % 5 s  NVIDIA H200$", lines[9])
+    assert re.search(r"node01 .*00011  50 % 5 s  NVIDIA H200$", lines[10])
     assert lines[12:] == [
         "Failed, the last first",
         "  00012  out of memory",
@@ -181,8 +174,7 @@ def test_nothing_from_a_file_steers_the_terminal() -> None:
     seen = observation("done", "running", "failed", problems=(HOSTILE,))
     shards = {
         "00000": replace(seen.shards["00000"], device=device),
-        "00001": replace(seen.shards["00001"], device=device,
-                         gauge={"throttled": [HOSTILE], "memory_bytes": 5}),
+        "00001": replace(seen.shards["00001"], device=device),
         "00002": replace(seen.shards["00002"], failure=FailureReason(HOSTILE, HOSTILE, AT)),
     }  # fmt: skip
     entry = Entry(AT, HOSTILE, HOSTILE, HOSTILE, HOSTILE, AT)
@@ -229,11 +221,11 @@ def test_json_has_everything_on_one_line(capsys: pytest.CaptureFixture[str]) -> 
         view.show(busy(quarantined=barred(1)))
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
-    assert found["schema"] == 4
+    assert found["schema"] == 5
     assert found["shards"] == {"all": 22, "done": 10, "running": 2, "failed": 1, "waiting": 8,
                                "damaged": 1}  # fmt: skip
     assert found["seconds_left"] == pytest.approx(90 * 60 / 110)
-    assert found["devices"][0]["gauge"]["power_watts"] == 650.0
+    assert found["devices"][0]["uuid"] == GPUS[0].uuid
     assert found["quarantined"][0]["why"] == "multiplied wrongly"
     assert found["failures"][0]["of"] == "00012"
 

@@ -1,4 +1,4 @@
-"""Timelines: each moment is given once, to who holds the shard up; stages are busy as they say."""
+"""Where time went: each moment is given once, to who holds the shard up."""
 
 import threading
 import time
@@ -8,62 +8,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.files import pieces
-from shardwise.files.npy import DATA_OFFSET
 from shardwise.multiply import job
 from shardwise.multiply import session as sessions
 from shardwise.plan import memory
 from shardwise.records import receipts, timeline
-from shardwise.records.timeline import CHECK, STAGES, Spans, Stopwatch
+from shardwise.records.timeline import STAGES, Spans, Stopwatch
 
 from tests import factories
 
-NAMES = {"compute": "multiply", "check": "checksum"}
-"""What the stages call these two."""
-
-ORDER = ("compute", "upload", "download", "write", "read", "check")
+ORDER = ("compute", "upload", "download", "write", "read")
 MOMENTS = 60  # whole seconds, so that a sweep can look at each
 
-spans = st.tuples(
-    st.sampled_from(ORDER), st.integers(-5, MOMENTS + 5), st.integers(0, 20), st.integers(0, 9)
-)
+spans = st.tuples(st.sampled_from(ORDER), st.integers(-5, MOMENTS + 5), st.integers(0, 20))
 
 
-def swept(noted: list[tuple[str, int, int, int]], seconds: int) -> tuple[dict, dict]:
-    """What `to_json` says of whole seconds, by a look at each of them."""
-    at_work = [{s for s, a, n, _ in noted if a <= t < a + n} for t in range(seconds)]
+def swept(noted: list[tuple[str, int, int]], seconds: int) -> dict[str, int]:
+    """What `held` says of whole seconds, by a look at each of them."""
+    at_work = [{s for s, a, n in noted if a <= t < a + n} for t in range(seconds)]
     # Whatever lies past the last stage is a write.
-    reached = [(a, a + n) for _, a, n, _ in noted if a < seconds and a + n > 0]
+    reached = [(a, a + n) for _, a, n in noted if a < seconds and a + n > 0]
     last = min(seconds, max((end for _, end in reached), default=0))
     for t in range(last, seconds):
         at_work[t].add("write")
     held = dict.fromkeys(("waiting", *STAGES), 0)
     for stages in at_work:
-        first = next((stage for stage in ORDER if stage in stages), "waiting")
-        held["read" if first == CHECK else first] += 1
-    busy = {stage: sum(stage in stages for stages in at_work) for stage in STAGES}
-    return held, busy
-
-
-def made(noted: list[tuple[str, int, int, int]], seconds: int) -> dict:
-    """What a timeline of so many seconds says of spans of whole seconds from its beginning."""
-    own = Stopwatch()
-    for stage, began, length, work in noted:
-        span = own.began + began, own.began + began + length
-        own.note(NAMES.get(stage, stage), span, work)
-    return own.to_json(own.unix + seconds)
+        held[next((stage for stage in ORDER if stage in stages), "waiting")] += 1
+    return held
 
 
 @given(st.lists(spans, max_size=30), st.integers(1, MOMENTS))
 def test_each_moment_is_given_to_the_first_stage_at_work(noted, seconds):
     """Whatever overlaps, comes late or lies outside: as a look at every second finds it."""
     noted = [span for span in noted if span[2] and span[1] < seconds]
-    held, busy = swept(noted, seconds)
-    told = made(noted, seconds)
-    assert tuple(told["held"]) == timeline.PHASES
-    assert told["held"] == pytest.approx(held, abs=1e-4)
-    assert told["busy"] == pytest.approx(busy, abs=1e-4)
-    assert sum(told["held"].values()) == pytest.approx(seconds, abs=1e-5)
-    assert told["work"] == {s: sum(w for stage, *_, w in noted if stage == s) for s in STAGES}
+    own = Stopwatch()
+    for stage, began, length in noted:
+        own.note(stage, (own.began + began, own.began + began + length))
+    told = own.held(own.unix + seconds)
+    assert tuple(told) == timeline.PHASES
+    assert told == pytest.approx(swept(noted, seconds), abs=1e-4)
+    assert sum(told.values()) == pytest.approx(seconds, abs=1e-5)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 50)), min_size=1, max_size=300))
@@ -81,31 +64,20 @@ def test_few_spans_stand_for_many(pairs):
         assert any(low <= began and began + length <= high for low, high in kept)
 
 
-def test_no_forgotten_gap_counts_as_work(monkeypatch):
-    """A stage that rests most of the time was busy for as long as it was."""
-    monkeypatch.setattr(timeline, "MOST_SPANS", 10)
-    own = Stopwatch()
-    for i in range(100):
-        own.note("read", (own.began + 3 * i, own.began + 3 * i + 1))
-    assert own.to_json(own.unix + 300)["busy"]["read"] == pytest.approx(100, abs=1e-3)
-
-
 def test_threads_may_note_at_once():
-    """No span and no byte is lost."""
+    """No span is lost."""
     own = Stopwatch()
 
     def note(first: int) -> None:
         for i in range(first, 4000, 4):
-            own.note("read", (own.began + i, own.began + i + 0.5), 3)
+            own.note("read", (own.began + i, own.began + i + 0.5))
 
     threads = [threading.Thread(target=note, args=(first,)) for first in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    told = own.to_json(own.unix + 4000)
-    assert told["work"]["read"] == 12000
-    assert told["busy"]["read"] == pytest.approx(2000, abs=1e-3)
+    assert own.held(own.unix + 4000)["read"] == pytest.approx(2000, abs=1e-3)
 
 
 def test_a_clock_that_is_set_makes_no_second_longer(monkeypatch):
@@ -135,7 +107,7 @@ def receipt_of(plan) -> receipts.ProductReceipt:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_phases_of_a_receipt_add_up(tmp_path, monkeypatch, kind):
-    """To the seconds from its beginning to its end; bytes are those of the files."""
+    """To the seconds from its beginning to its end."""
     monkeypatch.setattr(pieces, "SLAB_BYTES", 3 * 1000)
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 5 * 512)
     right = {"pairs": (40, 8, 8), "a shared B": (8, 8)}.get(kind)
@@ -143,19 +115,9 @@ def test_the_phases_of_a_receipt_add_up(tmp_path, monkeypatch, kind):
     left = factories.stack((40, 8, 8), "float64")
     plan = factories.plan(tmp_path, left, right, shards=1, **KINDS[kind])
     made = receipt_of(plan)
-    told, size = made.timeline, 40 * 512
-    assert sum(told.held.values()) == pytest.approx(made.finished - made.started, abs=1e-4)
-    # A bar is drawn where a stage was at work.
-    assert all(told.held[stage] <= told.busy[stage] + 1e-5 for stage in STAGES[1:])
-    assert told.work["compute"] == 40 * 2 * 8**3
-    others = {"pairs": size, "a shared B": 512}.get(kind, 0)
-    assert told.work["upload"] == size + others
-    copies = size if kind == "copied by the task" else 0
-    assert told.work["read"] == size + others + copies
-    out = made.file.bytes - DATA_OFFSET
-    assert out <= plan.shards["00000"].product_bytes
-    assert told.work["download"] == out
-    assert told.work["write"] == out + copies
+    assert sum(made.held.values()) == pytest.approx(made.finished - made.started, abs=1e-4)
+    assert made.held["compute"] > 0
+    assert made.held["read"] + made.held["upload"] > 0
 
 
 def test_the_time_of_a_shard_that_waits_for_another_is_waiting(tmp_path):
@@ -166,5 +128,5 @@ def test_the_time_of_a_shard_that_waits_for_another_is_waiting(tmp_path):
     time.sleep(0.3)
     first.run()
     second.run()
-    held = factories.receipt(plan, "00001").timeline.held
+    held = factories.receipt(plan, "00001").held
     assert held["waiting"] >= 0.1

@@ -1,6 +1,5 @@
 """The page: an observation, put into its template."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from shardwise.errors import InputError, IntegrityError, one_line
 from shardwise.files.commit import commit
 from shardwise.observe import run_table
 from shardwise.observe import verdict as verdicts
-from shardwise.observe.advice import Advice, advise
 from shardwise.observe.folder import read_command
 from shardwise.observe.observation import Observation
 from shardwise.observe.report import matrix, plots, tables
@@ -35,10 +33,9 @@ def write(seen: Observation, output: Path | None = None) -> Path:
     return path
 
 
-def render(seen: Observation, advice: Sequence[Advice] | None = None) -> str:
+def render(seen: Observation) -> str:
     """The page as text; of the results, it reads only the sum."""
     run, verdict = run_table.of(seen), verdicts.verdict(seen)
-    advice = advise(run) if advice is None else advice
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -55,7 +52,6 @@ def render(seen: Observation, advice: Sequence[Advice] | None = None) -> str:
         ended=verdict.kind in ("proven", "unproven"),
         spent=tables.spent(seen, run, _copies(seen)),
         seconds=seconds,
-        advice=[(marked(one.words), marked(one.evidence)) for one in advice],
         style=Markup((_HERE / "page.css").read_text("utf-8")),
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ _CLIPPED = 0.005  # the share of cells that may lie beyond an end of the colour 
 _BENT = 30.0  # times the typical cell: if the scale ends beyond, it is asinh
 
 _PHASES = tuple(f"p{i}" for i in range(len(PHASES)))
-_NAMES = ("ink", "dim", "line", "idle", "bg", "unknown", *_PHASES)
+_NAMES = ("ink", "dim", "line", "idle", "bg", *_PHASES)
 _COLOURS = {name: f"#0{i:x}fed{i:x}" for i, name in enumerate(_NAMES)}
 """Placeholder colours, by the names of the style's variables."""
 
@@ -164,8 +164,6 @@ def _legend(run: RunTable) -> list[tuple[str, str, str]]:
         for i, phase in enumerate(PHASES)
         if held[phase] > 0
     ]
-    if run.shards.held_read.isna().any():
-        legend.append(("unknown", "at work, but nothing says on what", ""))
     if idle > 0:
         legend.append(("idle", "nothing, or an attempt that failed", share(idle_share)))
     return legend
@@ -216,8 +214,6 @@ def _bars(
         row = top + bar.lane * high, high - 1
         held = [getattr(bar, f"held_{phase}") for phase in PHASES]
         parts = dict(zip(_PHASES, held, strict=True)) if sum(held) > 0 else {}
-        if not parts and bar.state == DONE:
-            parts = {"unknown": 1.0}
         widths = np.array(list(parts.values())) * (end - begin) / max(sum(parts.values()), 1e-300)
         edges = begin + np.cumsum(widths) - widths
         axes.broken_barh(list(zip(edges, widths, strict=True)), row, linewidth=0, clip_on=False,

@@ -4,16 +4,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup
 
-from shardwise.observe.observation import DAMAGED, FAILED, Observation, Sighting
+from shardwise.observe.observation import DAMAGED, FAILED, Observation
 from shardwise.observe.run_table import RunTable, joined
 from shardwise.plan.plan import Plan
 from shardwise.records.timeline import PHASES, Span, length, union
-from shardwise.units import DASH, count, decimal, figure, human_bytes, plain, seconds, share
+from shardwise.units import DASH, count, figure, human_bytes, plain, seconds, share
 
 MOST_ROWS = 1000
 """The most rows of a table."""
@@ -66,9 +65,6 @@ def facts(seen: Observation, run: RunTable) -> list[Pair]:
     if seen.summary is not None:
         words = ", ".join(map(plain, seen.summary.files))
         pairs.append(("reduce", f"{words}; ranks: {seen.summary.ranks}"))
-    if joules := _values(seen.done, "energy_joules"):
-        part = "" if len(joules) == len(seen.done) else f", of {count(len(joules), 'shard')}"
-        pairs.append(("energy", f"{decimal(sum(joules) / 3600, 'Wh')}{part}"))
     pairs.append(("results folder", plain(seen.results.root)))
     return pairs
 
@@ -196,51 +192,13 @@ def failures(seen: Observation) -> Table | None:
 
 
 def devices(seen: Observation, run: RunTable) -> Table | None:
-    """What each device computed, and how it did."""
-    barred, slow = {own.uuid for own in seen.quarantined}, run.slow
+    """What each device computed, and how fast."""
+    barred = {own.uuid for own in seen.quarantined}
     rows: Rows = []
     for device in run.devices.itertuples():
-        own = [seen.shards[shard] for shard in run.shards.shard[run.shards.key == device.Index]]
-        remarks = ["slow"] * (device.Index in slow) + ["in quarantine"] * (device.uuid in barred)
-        remarks += _throttled(own)
-        ecc = sum(_values(own, "ecc_uncorrected"))
-        remarks += [f"{count(int(ecc), 'uncorrected memory error')}"] if ecc else []
+        remarks = ["slow"] * (device.Index in run.slow)
+        remarks += ["in quarantine"] * (device.uuid in barred)
         pace = f"{1 / device.pace:,.3g}" if device.pace > 0 else DASH
-        rows.append([device.label, f"{device.shards:,}",
-                     share(min(1.0, device.busy / max(run.seconds, 1e-9))), pace,
-                     *_telemetry(own), ", ".join(remarks)])  # fmt: skip
-    heads = ["device", "shards", "at work", "matrices/s", "utilisation", "power", "hottest",
-             "remarks"]  # fmt: skip
-    return _table(heads, rows, [7])
-
-
-def _throttled(own: Sequence[Sighting]) -> Iterator[str]:
-    """How long a device was slowed down, by reason."""
-    total: Counter[str] = Counter()
-    for reasons in _values(own, "throttled_seconds"):
-        total.update(reasons)
-    for name, lost in total.items():
-        if lost:
-            yield f"slowed down by {plain(name.replace('_', ' '))} for {seconds(lost)}"
-
-
-def _telemetry(own: Sequence[Sighting]) -> Iterator[str]:
-    """Mean utilisation and power, and the highest temperature."""
-    power, hottest = _mean(own, "power_watts"), _values(own, "temperature_celsius")
-    yield share(_mean(own, "utilisation"))
-    yield DASH if power is None else f"{power:.0f} W"
-    yield f"{max(pair['max'] for pair in hottest):.0f} °C" if hottest else DASH
-
-
-def _values(own: Sequence[Sighting], key: str) -> list[Any]:
-    """The values under a key in the telemetry of some shards, without the missing ones."""
-    values = (each.telemetry[key] for each in own if each.telemetry)  # type: ignore[literal-required]
-    return [value for value in values if value is not None]
-
-
-def _mean(own: Sequence[Sighting], key: str) -> float | None:
-    """A mean over shards, weighted by their seconds."""
-    pairs = [(each.telemetry[key]["mean"], each.telemetry["seconds"]) for each in own  # type: ignore[literal-required]
-             if each.telemetry and each.telemetry[key]]  # type: ignore[literal-required] # fmt: skip
-    weight = sum(lasted for _, lasted in pairs)
-    return sum(value * lasted for value, lasted in pairs) / weight if weight > 0 else None
+        busy = share(min(1.0, device.busy / max(run.seconds, 1e-9)))
+        rows.append([device.label, f"{device.shards:,}", busy, pace, ", ".join(remarks)])
+    return _table(["device", "shards", "at work", "matrices/s", "remarks"], rows, [4])
