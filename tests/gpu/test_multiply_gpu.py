@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError, TryAgain
-from shardwise.files import extents
+from shardwise.files import pieces
 from shardwise.multiply import job
 from shardwise.multiply.backend import load_backend
 from shardwise.multiply.session import Session

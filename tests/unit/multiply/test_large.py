@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from shardwise.errors import InputError, TryAgain
-from shardwise.files import extents
+from shardwise.files import pieces
 from shardwise.multiply import job, session
 from shardwise.multiply.host import Host
 from shardwise.plan import memory as plan_memory

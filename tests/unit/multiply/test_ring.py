@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.files import commit as commits
-from shardwise.files import extents
+from shardwise.files import pieces
 from shardwise.files.checksum import PieceChecksum
 from shardwise.files.npy import DATA_OFFSET, StackWriter
 from shardwise.multiply import checks, job, operation, ring, session

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError, TryAgain
-from shardwise.files import extents
+from shardwise.files import pieces
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.multiply import job

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 from shardwise.errors import InputError, TryAgain
-from shardwise.files import extents
+from shardwise.files import pieces
 from shardwise.multiply import job
 from shardwise.plan import memory, planner, user_function
 from shardwise.plan import synthetic as plan_synthetic
