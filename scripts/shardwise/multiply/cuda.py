@@ -29,17 +29,18 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Cuda:
-    """What a ring needs of a GPU; `host.Host` says of each what it does."""
+    """What a ring needs of a GPU; `host.Host` says of each what it does.
+
+    ``products`` says whether products are written, or sums alone.
+    """
 
     ahead = 2
 
-    def __init__(self, xp: Any) -> None:
+    def __init__(self, xp: Any, products: bool = False) -> None:
         self.xp, self._device = xp, xp.cuda.Device()
-        self._work, self._beside, self._down = (
-            xp.cuda.Stream(non_blocking=True) for _ in range(3)
-        )
+        self._work, self._beside, self._down = (xp.cuda.Stream(non_blocking=True) for _ in range(3))
         self.memory_errors: tuple[type[BaseException], ...] = (xp.cuda.memory.OutOfMemoryError,)
-        self._kvikio, self._converting = _kvikio(), ThreadPoolExecutor(1, "convert")
+        self._kvikio, self._converting = _kvikio(products), ThreadPoolExecutor(1, "convert")
         compat = self._kvikio.defaults.is_compat_mode_preferred()
         self.bytes_by = f"KvikIO, {'page cache or disk' if compat else 'GPUDirect Storage'}"
         self._direct: bool | None = None
@@ -174,8 +175,12 @@ class Transfer:
         return OSError(number, os.strerror(number), self._path)
 
 
-def _kvikio() -> Any:
-    """KvikIO, with as many threads and bytes at once as suit a GPU, unless the user says others."""
+def _kvikio(products: bool) -> Any:
+    """KvikIO, with as many threads and bytes at once as suit a GPU, unless the user says others.
+
+    Products are written around the page cache. The few nodes of a sum are not: while its threads
+    wait for a disk, nobody reads.
+    """
     try:
         import kvikio
         import kvikio.defaults
@@ -187,7 +192,7 @@ def _kvikio() -> Any:
     cores = len(os.sched_getaffinity(0))
     settings = {
         "num_threads": max(4, min(memory.IO_THREADS, cores - 2)),
-        "task_size": memory.IO_BYTES, "bounce_buffer_size": memory.IO_BYTES, _DIRECT_WRITE: True,
+        "task_size": memory.IO_BYTES, "bounce_buffer_size": memory.IO_BYTES, _DIRECT_WRITE: products,
     }  # fmt: skip
     kvikio.defaults.set({name: value for name, value in settings.items() if _unset(name)})
     return kvikio

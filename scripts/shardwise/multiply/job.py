@@ -13,7 +13,7 @@ from shardwise.errors import IntegrityError
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
-from shardwise.multiply import blame, copy, live
+from shardwise.multiply import blame, copy
 from shardwise.multiply.checks import ShardChecks
 from shardwise.multiply.factor import Factor
 from shardwise.multiply.ring import Ring
@@ -23,7 +23,7 @@ from shardwise.plan.identity import InputFiles
 from shardwise.plan.nodes import cover
 from shardwise.plan.plan import Plan, Source
 from shardwise.plan.stack import StackReader
-from shardwise.records import receipts
+from shardwise.records import live, receipts
 from shardwise.records.timeline import Stopwatch
 
 log = logging.getLogger(__name__)

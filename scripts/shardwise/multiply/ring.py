@@ -252,9 +252,7 @@ class Ring:
         slot.out = self._outs[0]
         self._outs.rotate(-1)
         slot.report = BatchReport(slot.first, slot.count)
-        products = self.operation.run(
-            slot.report, slot.left, self._right_of(slot), slot.out.array
-        )
+        products = self.operation.run(slot.report, slot.left, self._right_of(slot), slot.out.array)
         slot.written = self.sink.take(products, slot.first)
 
     def _look_at(self, slot: _Slot) -> None:

@@ -58,10 +58,14 @@ class Session:
             raise blame.device_failure(plan, error, choose.taken_uuid()) from error
         self.cuda = self.xp is not np
         with self.blame():
-            self.machine: Machine = Cuda(self.xp) if self.cuda else Host()
+            self.machine: Machine = self._machine()
             self.versions = choose.versions(self.xp) if self.cuda else {}
             checks.refuse_too_large(plan, self.cuda, self.machine.total())
         self._ring: Ring | None = None
+
+    def _machine(self) -> Machine:
+        products = self.plan.settings.keep == "products"
+        return Cuda(self.xp, products) if self.cuda else Host()
 
     def ring(self, shard: Shard) -> Ring:
         """The ring that a shard goes through; a larger shard than any before gets a new one."""

@@ -23,7 +23,7 @@ HOST_BATCH_BYTES = 16 * MIB  # the same on NumPy, which multiplies one matrix a 
 SLOTS, RING_BYTES = 8, 1024 * MIB
 OUTS = 4  # batches of products on a device, of which some are written while one is made
 READERS = 4  # threads that read and write on NumPy, and that copy a shard
-# Threads by which KvikIO reads and writes, and bytes that each moves at once, through pinned memory.
+# Threads by which KvikIO reads and writes, and bytes that each moves at once by pinned memory.
 IO_THREADS, IO_BYTES = 16, 8 * MIB
 STEP_BYTES = 32 * MIB  # of matrices that are converted on their way, or searched
 # From here on a matrix fills a device by itself, and is multiplied by a call of its own.

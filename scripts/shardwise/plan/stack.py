@@ -109,7 +109,7 @@ class StackReader:
         ]
 
     def read_into(self, files: OpenFiles, view: np.ndarray, low: int) -> None:
-        """Fill a buffer with bytes of the stack from byte ``low`` on, as :meth:`extents` has them."""
+        """Fill a buffer with bytes of the stack from ``low`` on, little-endian in C order."""
         extents = self.extents(low, low + view.nbytes)
         if extents is None:
             self._convert(view, self._parts(low, low + view.nbytes))

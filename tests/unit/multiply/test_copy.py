@@ -4,7 +4,7 @@ import os
 
 import pytest
 from shardwise.errors import IntegrityError
-from shardwise.files import commit, extents
+from shardwise.files import commit, extents, pieces
 from shardwise.multiply import copy
 
 from tests import factories

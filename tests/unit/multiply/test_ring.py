@@ -133,7 +133,8 @@ ONCE = ("the start", "the end", "rename")  # what is done once
 
 
 @pytest.mark.parametrize(
-    ("where", "call"), [(where, n) for where in FAILURES for n in ((1,) if where in ONCE else (1, 3))]
+    ("where", "call"),
+    [(where, n) for where in FAILURES for n in ((1,) if where in ONCE else (1, 3))],
 )
 def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, where, call):
     """It ends with that very error; no file is left.

@@ -88,7 +88,8 @@ def test_the_number_of_a_sum_is_that_of_the_definition(dtype, m, p, data):
         if low < high:
             ranks[i % 2].add(total.reshape(-1)[low:high], low)
     ranks[0].merge(ranks[1].dump())
-    left, right = (end_to_end.weights(side, n, dtype == "int64") for side, n in (("l", m), ("r", p)))
+    whole = dtype == "int64"
+    left, right = end_to_end.weights("l", m, whole), end_to_end.weights("r", p, whole)
     expected = np.atleast_1d(left @ total @ right).view(ranks[0].value().dtype)
     np.testing.assert_allclose(ranks[0].value(), expected, rtol=1e-12, atol=1e-12)
 

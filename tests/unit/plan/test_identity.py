@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 from shardwise.errors import IntegrityError
-from shardwise.files import extents
+from shardwise.files import extents, pieces
 from shardwise.multiply import copy, job
 from shardwise.plan import identity, sources
 from shardwise.plan import plan as plan_plan

@@ -19,7 +19,7 @@ from shardwise.plan.sources import right_of, stack_of
 from shardwise.plan.stack import StackReader
 
 from tests import factories
-from tests.factories import noise, save, settings, stack
+from tests.factories import save, settings, stack
 
 
 def found(tmp_path, cache=None, **over):
