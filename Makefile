@@ -35,6 +35,7 @@ ifneq ($(filter-out help clean $(LOOKERS),$(MAKECMDGOALS)),)
 ifeq ($(origin CUDA),undefined)
 CUDA := $(shell PYTHONPATH=scripts $(PYTHON) -c "import sys; sys.version_info < (3, 11) and sys.exit(2); \
   from shardwise.devices.choose import cuda_extra as c; print(c())")
+cuda_reason := , as a driver or a scheduler's client is here
 ifneq ($(.SHELLSTATUS),0)
 $(error $(python_needed))
 endif
@@ -117,6 +118,7 @@ bench-dispatch: .venv/.test-$(CUDA)
 
 bench-gpu: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/kernels.py $(ARGS)
+	$(BIN)/python benchmarks/tree.py $(ARGS)
 	$(BIN)/python benchmarks/proof.py $(ARGS)
 	$(BIN)/python benchmarks/shard_jobs.py $(ARGS)
 	$(BIN)/python benchmarks/startup.py $(ARGS)
@@ -138,6 +140,7 @@ examples/%/input.npy: examples/%/make_input.py | .venv/.examples-$(CUDA)
 
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo '$(python_needed)' >&2; exit 2; }
+	@$(if $(findstring cuda,$(1)),echo "cupy and CUDA $(CUDA) are installed$(cuda_reason): 3 GB; CUDA=none leaves them out" >&2)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".$(if $(1),[$(1)])"
 	@touch $@

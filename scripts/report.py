@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from shardwise import cli
+from shardwise.files import small
 from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
 from shardwise.observe.report import page
@@ -17,7 +18,9 @@ from shardwise.plan import config
 
 def main(options: Namespace) -> None:
     """Make the page and the figures from one look at the folder."""
-    seen = Observer(config.existing_folder(options.configfile, options.results)).look()
+    observer = Observer(config.existing_folder(options.configfile, options.results))
+    small.refuse_unmarked(observer.results)
+    seen = observer.look()
     cli.log.info("report: %s", page.write(seen, options.output))
     if options.output is None:
         metrics.write(seen)
@@ -27,8 +30,8 @@ def arguments() -> ArgumentParser:
     """The command line."""
     made = cli.parser(__doc__)
     made.epilog = (
-        "Exit codes: 0 the page is written, whatever it says; 2 no results folder, a config that "
-        "cannot be read, or a place where you may not write; 75 the disk is full or fails."
+        "Exit codes: 0 the page is written, whatever it says; 2 no folder of a run, a config "
+        "that cannot be read, or a place where you may not write; 75 the disk is full or fails."
     )
     cli.add_results(made)
     made.add_argument(

@@ -12,6 +12,7 @@ import pytest
 from shardwise.errors import InputError
 from shardwise.files import small
 from shardwise.multiply import copy, job, synthetic
+from shardwise.numerics import gemm
 from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
 from shardwise.plan.config import Settings
@@ -147,6 +148,13 @@ def rewritten(path: Path, without: str = "", **values: Any) -> None:
 def products(made: Plan) -> np.ndarray:
     """What the product files of a plan hold, one after the other; of sums the nodes."""
     return np.concatenate([np.load(made.results.product(shard_id)) for shard_id in made.shards])
+
+
+def multiplied(made: Plan, left: np.ndarray, right: np.ndarray | None = None) -> np.ndarray:
+    """The products of a plan by its own call of BLAS; others round otherwise on some CPUs."""
+    out = np.empty((len(left), *made.problem.product_shape), made.problem.product_dtype)
+    gemm.kernel(np, made.problem, "ieee").multiply(left, right, out, len(left))
+    return out
 
 
 def partials(made: Plan) -> np.ndarray:

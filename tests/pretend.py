@@ -398,9 +398,9 @@ def _sum(made: Pretended, random: Random) -> None:
 
 
 def _total(shape: tuple[int, ...], random: Random) -> np.ndarray:
-    """A sum with some structure, and an outlier."""
+    """A sum with some structure, an outlier, and numbers that take many letters."""
     rows, columns = np.ogrid[: shape[0], : shape[1]]
     noise = np.random.default_rng(random.randrange(2**32)).standard_normal(shape)
-    total = 40 * np.sin(rows / 9) * np.cos(columns / 13) + noise
-    total[0, 0] = 5e4
+    total = 4e6 * np.sin(rows / 9) * np.cos(columns / 13) + 1e5 * noise
+    total[0, 0] = 5e9
     return total

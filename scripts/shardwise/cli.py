@@ -13,6 +13,7 @@ from typing import Any
 from shardwise.errors import FAULT, ShardwiseError, say, terminate, verdict
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
+from shardwise.host import begin_in_utf8
 from shardwise.mpi import launch
 from shardwise.mpi.together import abort
 from shardwise.records import locks, logs
@@ -175,9 +176,12 @@ def run(
         For a stage of several ranks: returns mpi4py's ``MPI``, once this process is a rank. Rank 0
         then logs for all, and a rank that fails alone ends all.
     """
+    begin_in_utf8()
     logs.begin()
     options = arguments.parse_args(argv)
     signal.signal(signal.SIGTERM, terminate)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, terminate)
     world = None
     try:
         world = mpi(options) if mpi else None

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import reprlib
+import resource
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -93,7 +94,7 @@ class QueueFull(TryAgain):
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived: clean up and end."""
+    """SIGTERM arrived, or the terminal was closed: clean up and end."""
 
 
 def of_code(code: int, text: str) -> ShardwiseError:
@@ -139,6 +140,8 @@ def tell(text: str) -> None:
 def of_system(error: OSError) -> TryAgain:
     """An error of the disk as the user is told of it."""
     room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
+    if room and error.filename and _out_of_inodes(error.filename):
+        room = "the disk has room, but no inode for another file: remove files; "
     return TryAgain(f"{error}; {room}nothing was committed, try again")
 
 
@@ -150,6 +153,15 @@ def of_import(error: ImportError) -> InputError:
     named = [f"{name}={os.environ[name]}" for name in FINDERS if os.environ.get(name)]
     cure = f"unset what names another: {', '.join(named)}" if named else "install it anew"
     return InputError(f"a package does not load: {' '.join(str(first).split())}; {cure}")
+
+
+def _out_of_inodes(path: str | bytes) -> bool:
+    """Whether a disk takes no more files, however small; some, such as btrfs, count none."""
+    try:
+        disk = os.statvfs(next(p for p in Path(os.fsdecode(path)).parents if p.exists()))
+    except OSError:
+        return False
+    return disk.f_files > 0 == disk.f_favail and disk.f_bavail > 0
 
 
 @contextmanager
@@ -175,15 +187,27 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
     )
 
 
+def _most_processes() -> str:
+    """The limit of this user's processes and threads."""
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    return "any number" if most == resource.RLIM_INFINITY else str(most)
+
+
 def verdict(error: BaseException) -> tuple[int, str]:
     """The exit code of an error, and what the user is told of it."""
     if isinstance(error, ShardwiseError):
         return error.exit_code, str(error)
-    # Python has no class of its own for the latter; it is lack of memory too.
-    if isinstance(error, MemoryError) or str(error) == "can't start new thread":
-        return 75, "out of host memory; ask for more (mem_mb), or try again"
-    by_signal = "ended by SIGTERM: cancelled, preempted, or out of time"
+    # A refused fork is a BlockingIOError; Python has no class of its own for a refused thread.
+    if isinstance(error, BlockingIOError) or str(error) == "can't start new thread":
+        return 75, (
+            "no more threads or processes can be started here: this user may have "
+            f"{_most_processes()} (ulimit -u), and a container or job as many as its pids.max; "
+            "raise the limit, end other processes, or try again; if memory is short, ask for more "
+            "(mem_mb)"
+        )
+    by_signal = "ended by SIGTERM or a closed terminal: cancelled, preempted, or out of time"
     for kind, code, words in (
+        (MemoryError, 75, "out of host memory; ask for more (mem_mb), or try again"),
         (Terminated, 128 + signal.SIGTERM, by_signal),
         (KeyboardInterrupt, 128 + signal.SIGINT, "interrupted"),
         (PermissionError, 2, str(error)),
@@ -211,7 +235,7 @@ def say(code: int, words: str, fault: BaseException | None = None) -> None:
 
 
 def terminate(signum: int, frame: FrameType | None) -> None:
-    """What SIGTERM does: work in progress is cleaned up as after an error.
+    """What SIGTERM and SIGHUP do: work in progress is cleaned up as after an error.
 
     A second one must not cut this short: schedulers send it to a process and also to its parent,
     which passes it on.

@@ -14,6 +14,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from shardwise import __version__
+from shardwise.errors import InputError
 
 VARIABLE = "SHARDWISE_CODE"
 
@@ -28,13 +29,18 @@ SCRIPTS = PROJECT / "scripts"
 
 _CLONED = PROJECT != _INSTALLED
 
+_SHARED_MIB = 6
+"""What a rank of MPICH 5 takes of it: 5.2, found by ranks that exchange 8 MiB."""
+
 _CODE = ("Snakefile", "workflow", "scripts")
 _SECONDS = 10
 
 
 def command(name: str) -> str:
-    """What a user types for a command of ours: a target of the clone's Makefile, or `shardwise`."""
-    return f"make {name}" if _CLONED else f"shardwise {name}"
+    """What a user types here for a command of ours: `shardwise`, or make where our Makefile is."""
+    here, ours = Path("Makefile"), PROJECT / "Makefile"
+    make = here.exists() and ours.exists() and here.samefile(ours)
+    return f"make {name}" if make else f"shardwise {name}"
 
 
 def install(cuda: int | None = None, anew: bool = False) -> str:
@@ -47,6 +53,34 @@ def install(cuda: int | None = None, anew: bool = False) -> str:
         )
     package = f'"shardwise[cuda{cuda}]"' if cuda else "shardwise"
     return f"pip install {'--force-reinstall ' if anew else ''}{package}"
+
+
+def begin_in_utf8(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Begin this process again in UTF-8, as configs are, where the locale has another encoding.
+
+    Else a name out of a config could not be shown, or would be that of another file.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and environ.get("PYTHONUTF8") != "1":
+        environ["PYTHONUTF8"] = "1"  # for all that it starts, too
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def refuse_small_shared_memory(ranks: int, named: str, folder: str = "/dev/shm") -> None:
+    """Refuse more MPI ranks than the shared memory of this machine holds: they would die of SIGBUS.
+
+    ``named`` is the setting that asks for them.
+    """
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return
+    free = disk.f_bavail * disk.f_frsize >> 20
+    if ranks > max(1, free // _SHARED_MIB):
+        raise InputError(
+            f"{named}: {ranks} ranks need {ranks * _SHARED_MIB} MiB of shared memory, but {folder} "
+            f"has {free} MiB free; ask for {max(1, free // _SHARED_MIB)} or fewer, or enlarge it: "
+            "docker run --shm-size=1g"
+        )
 
 
 def announce(environ: MutableMapping[str, str] = os.environ, root: Path = PROJECT) -> None:

@@ -1,8 +1,8 @@
 """Turns tracebacks with which Snakemake ends before it reads our rules into a message and exit 2.
 
-Snakemake believes that a config file can be read, and that the home folder can be written. If it is
-wrong, users need to know which file, which line, and what to do. So its functions that read and
-write these are wrapped, see `install`. Everything else stays as it is.
+Snakemake believes that a config file can be read, that the home folder can be written, and that the
+user has a name. If it is wrong, users need to know which file, which line, and what to do. So its
+functions that read and write these are wrapped, see `install`. Everything else stays as it is.
 
 Snakemake imports every installed package with such a name as it starts, before it looks at its
 command line. No other code of a project runs so early: the Snakefile comes after the config, and
@@ -14,8 +14,9 @@ import functools
 import importlib
 import logging
 import os
+import pwd
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,6 +36,15 @@ def install() -> None:
             *outer, own = name.split(".")
             owner = functools.reduce(getattr, outer, importlib.import_module(module))
             setattr(owner, own, _wrapped(getattr(owner, own), wrapper))
+
+
+def provide_user(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Name a user without an entry, as of ``docker run -u 12345``, by number; the home is ``/``."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        environ.setdefault("LOGNAME", str(os.getuid()))
+        environ.setdefault("HOME", "/")
 
 
 def _wrapped(original: Callable, wrapper: Callable) -> Callable:
@@ -108,4 +118,5 @@ class LogHandler(LogHandlerBase):
         """Write nothing."""
 
 
+provide_user()
 install()

@@ -91,11 +91,17 @@
   const cut = [...document.querySelectorAll(".scroll")].filter(
     box => seen(box) && box.scrollWidth > box.clientWidth + 1
   );
+  // Of a drawing, no letter lies beyond its edge, where it would not be seen.
+  const clipped = [...document.querySelectorAll("svg text")].filter(text => {
+    const [own, all] = [text, text.closest("svg")].map(each => each.getBoundingClientRect());
+    return seen(text) && (own.left < all.left - 1 || own.right > all.right + 1);
+  });
   const count = selector => document.querySelectorAll(selector).length;
   return {
     texts, small, faint, dim, figures,
     wide: document.documentElement.scrollWidth - innerWidth,
     beyond: beyond.slice(0, 5).map(name),
+    clipped: clipped.map(text => text.textContent),
     cut: cut.map(box => box.textContent.trim().slice(0, 40)),
     nameless: [...document.querySelectorAll("svg")].filter(
       each => each.getAttribute("role") !== "img" || (each.getAttribute("aria-label") || "").length < 8

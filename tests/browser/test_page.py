@@ -70,7 +70,7 @@ def checked(
     """What is seen of a page, after what holds at any width, in either scheme, and on paper."""
     found = browser.look(path, width, scheme, paper)
     assert found["wide"] <= 0, f"it is {found['wide']} px wider than the window"
-    for kind in ("beyond", "small", "faint", "dim", "nameless"):
+    for kind in ("beyond", "clipped", "small", "faint", "dim", "nameless"):
         assert found[kind] == [], kind
     assert found["texts"] > 10
     assert found["verdict"].strip()
@@ -84,6 +84,7 @@ def test_it_can_be_read_on_a_phone_and_on_a_wall(browser, made, name, scheme):
     path = page_of(made(name))
     for width in WIDTHS:
         found = checked(browser, path, width, scheme)
+        assert not [text for text in found["cut"] if text.startswith("file")], "sizes are seen"
     assert found["cut"] == []  # on a wall every table that is open shows all its columns
     assert (sum(found["ground"][:3]) < 1) == (scheme == "dark")
 

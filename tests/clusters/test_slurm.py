@@ -47,6 +47,27 @@ def test_an_unknown_job_proves_itself_by_its_files(night: Night) -> None:
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 
+def test_what_slurm_refuses_is_told_in_its_words(night: Night) -> None:
+    """Before the first job where Slurm can tell; else of the job that is refused, once."""
+    stack = night.folder_of(2)
+    night.workspace.configure(input="stack", shards=2, materialize=False)
+    done = night.run("--default-resources", "slurm_partition=nowhere")
+    assert done.code == 2, done.output
+    assert "would not take the jobs of rule multiply: " in done.output
+    assert "invalid partition" in done.output.lower()
+    assert not night.jobs()
+
+    words = "Batch job submission failed: Invalid account or account/partition combination"
+    (night.shim() / "sbatch.next").write_text(f"1 sbatch: error: {words}\n")
+    done = night.run()
+    assert done.code == 1
+    assert f"Slurm did not accept the job: {words}; change the block multiply" in done.output
+    assert words in night.workspace.file("report.html").read_text()
+    assert sum(night.starts().values()) == 1, "it is not tried again"
+    assert night.run().code == 0
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
 @pytest.mark.fault("a job that is requeued")
 def test_a_requeued_task_commits_once(array_night: ArrayNight) -> None:
     """Slurm's staff requeues a task in its work: its shard is computed again, and no other."""

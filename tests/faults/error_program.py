@@ -25,6 +25,7 @@ READ_ONLY = "results folder that turns read-only in mid-run"
 LOST = "rename that reports failure but happened"
 REFUSED = "rename that fails"
 SHORT = "short write"
+PLAIN = "disk without permissions or flushes of folders"
 TOLD = {FULL: "No space left on device", QUOTA: "quota exceeded", READ_ONLY: "Read-only file"}
 
 _NEW = ("open", "mkdir", "fallocate", "ftruncate", *inject.WRITES)
@@ -39,6 +40,8 @@ def faults(kinds: list[str], every: int) -> Iterator[tuple[str, int, inject.Faul
             yield FULL, at, inject.failing_from(at, errno.ENOSPC, _NEW)
         if kind == "fsync":
             yield QUOTA, at, inject.failing(at, errno.EDQUOT)
+        if kind in ("fsync", "fchmod"):
+            yield PLAIN, at, inject.plain(at)
         if kind in ("fsync", "open", *inject.WRITES):
             yield BROKEN, at, inject.failing(at, errno.EIO)
         if kind in inject.WRITES:
@@ -55,7 +58,7 @@ def judged(fault: str, code: int, words: str, folder: Path, after: dict[str, byt
     found = []
     if code == 0:
         found += [] if state(folder) == after else ["it ended with 0, but is not done"]
-    elif code != 75 or fault in (LOST, SHORT):
+    elif code != 75 or fault in (LOST, SHORT, PLAIN):
         found.append(f"it ended with {code}: {words}")
     elif "try again" not in words or TOLD.get(fault, "") not in words or str(folder) not in words:
         found.append(f"it says: {words}")

@@ -8,6 +8,7 @@ and before ``fallocate``. It counts those on files under one folder, from all th
 import builtins
 import contextlib
 import ctypes
+import errno
 import io
 import os
 import secrets
@@ -245,6 +246,19 @@ def failing_from(at: int, error: int, kinds: tuple[str, ...]) -> Fault:
     def fault(number: int, call: Call) -> Any:
         if number >= at and call.kind in kinds:
             raise _error(error, call)
+        return call.do()
+
+    return fault
+
+
+def plain(at: int) -> Fault:
+    """A disk that knows neither permissions nor the flush of a folder says so at a call."""
+
+    def fault(number: int, call: Call) -> Any:
+        if number == at and call.kind == "fchmod":
+            raise _error(errno.EPERM, call)
+        if number == at and os.path.isdir(call.path):
+            raise _error(errno.EINVAL, call)
         return call.do()
 
     return fault

@@ -109,9 +109,9 @@ def test_a_receipt_never_vouches_for_the_other_attempts_file(tmp_path, monkeypat
     if not whole:
         job.run_shard(made, "00000")
     ledger.write(made)
-    product = factories.products(made)
+    product, expected = factories.products(made), factories.multiplied(made, stack)
     factors = {1, products["b"]} if whole else {1}
-    assert any(np.array_equal(product, factor * (stack @ stack)) for factor in factors)
+    assert any(np.array_equal(product, factor * expected) for factor in factors)
 
 
 @pytest.fixture
@@ -158,3 +158,36 @@ def test_a_receipt_of_a_file_that_is_gone_is_taken_back(replaced):
         receipts.write_for(*replaced)
     assert not replaced[0].exists()
     assert factories.leftovers(replaced[0].parent) == []
+
+
+RENAMING = """
+import os
+def f(xp, block):
+    if os.path.exists({other!r}):
+        os.rename({results!r}, {results!r} + "-old")
+        os.rename({other!r}, {results!r})
+    return block
+"""
+
+
+@pytest.mark.fault("a results folder that is renamed under a task")
+@pytest.mark.parametrize("command", ["multiply --shard 00000", "dispatch --retries 2"])
+def test_a_task_whose_folder_was_renamed_changes_nothing_in_the_new_one(tmp_path, command):
+    """There another config is computed: its files stay, and nothing but lines of logs is added."""
+    results, other = str(tmp_path / "results"), tmp_path / "other"
+    function = tmp_path / "f.py"
+    function.write_text(RENAMING.format(results=results, other=str(other / "results")))
+    stack = noise((4, 3, 3), "float32")
+    made = factories.plan(tmp_path, stack, shards=2, product=f"{function}:f", materialize=False)
+    factories.computed(factories.plan(other, stack, shards=2))
+    before = contents(other / "results")
+    script, *words = command.split()
+    done = factories.run(script, "--plan", made.results.plan, *words)
+    assert done.returncode in (2, 75), done.stderr
+    assert contents(tmp_path / "results") == before
+
+
+def contents(folder):
+    """What each file of a results folder holds, but for its logs."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.parts]
+    return {path.relative_to(folder): path.read_bytes() for path in files}

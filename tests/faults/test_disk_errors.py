@@ -3,6 +3,7 @@
 import errno
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ FAULTS = [
     ),
     pytest.param(error_program.REFUSED, marks=pytest.mark.fault("rename that fails")),
     pytest.param(error_program.SHORT, marks=pytest.mark.fault("short write")),
+    pytest.param(
+        error_program.PLAIN,
+        marks=pytest.mark.fault("disk without permissions or flushes of folders"),
+    ),
 ]
 
 
@@ -59,11 +64,19 @@ def test_each_stage_meets_a_disk_that_turns_read_only_at_each_call(program, trie
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A disk of 600 KiB; unmounted in the end."""
+def small_disk(tmp_path, request):
+    """A disk of 600 KiB, or as its parameter has it; unmounted in the end."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
+    words = [
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        getattr(request, "param", "size=600k"),
+        "tmpfs",
+        str(folder),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         assert os.environ.get("CI") != "true", f"CI must be able to mount: {done.stderr}"
@@ -104,6 +117,18 @@ def test_a_real_disk_is_full(small_disk, leave):
     assert factories.run(*words).returncode == 0
     expected = factories.stack((4, 100, 100))
     assert (factories.products(made) == expected @ expected).all()
+
+
+@pytest.mark.fault("disk full")
+@pytest.mark.parametrize("small_disk", ["nr_inodes=12"], indirect=True)
+def test_a_disk_without_inodes_is_named(small_disk):
+    """75, and not that there is no room, which `df` would belie."""
+    made = on_disk(small_disk)
+    for number in range(12):
+        with suppress(OSError):
+            (small_disk / str(number)).touch()
+    done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000")
+    assert (done.returncode, "no inode" in done.stderr) == (75, True), done.stderr
 
 
 @pytest.mark.fault("results folder that turns read-only in mid-run")

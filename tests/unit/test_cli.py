@@ -9,7 +9,8 @@ import time
 
 import numpy as np
 import pytest
-from shardwise import errors
+from shardwise import errors, host
+from shardwise.errors import InputError
 from shardwise.plan import plan as plans
 
 from tests import factories
@@ -139,9 +140,11 @@ def test_no_memory_is_tried_again(tmp_path):
     assert leftovers(tmp_path) == []
 
 
-def test_no_thread_is_tried_again():
-    """Threads need memory too, and Python's error for one that cannot start says little."""
-    assert errors.verdict(RuntimeError("can't start new thread"))[0] == 75
+def test_a_limit_of_processes_is_named():
+    """It is no lack of memory; Python's own words for a thread or a fork say little."""
+    for error in (RuntimeError("can't start new thread"), BlockingIOError(11, "Try again")):
+        code, words = errors.verdict(error)
+        assert (code, "ulimit -u" in words, "pids.max" in words) == (75, True, True)
     assert errors.verdict(RuntimeError("another"))[0] == 1
 
 
@@ -156,6 +159,14 @@ def test_a_package_that_does_not_load_names_what_may_be_why(monkeypatch):
         "LD_LIBRARY_PATH=/site/lib",
     )  # fmt: skip
     assert errors.verdict(ImportError("x", name="shardwise.plan"))[0] == 1
+
+
+def test_ranks_that_the_shared_memory_cannot_hold_are_refused(tmp_path):
+    """With what it has, in a container perhaps 64 MiB. One rank needs none."""
+    with pytest.raises(InputError, match=r"reduce.ranks: 10+ ranks need .* has \d+ MiB free"):
+        host.refuse_small_shared_memory(10**9, "reduce.ranks", str(tmp_path))
+    for ranks, folder in ((1, "/proc"), (10**9, str(tmp_path / "none"))):
+        host.refuse_small_shared_memory(ranks, "reduce.ranks", folder)
 
 
 @pytest.mark.parametrize(

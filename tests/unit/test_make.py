@@ -70,6 +70,17 @@ def test_cuda_is_asked_for_once(clone: Path, goal: str) -> None:
     assert sum("cuda_extra" in words for words in lines(clone / "asked")) == 1
 
 
+def test_the_size_of_cuda_is_told_before_it_comes(clone: Path) -> None:
+    """With the reason on a login node, whose only sign of a GPU is a scheduler's client."""
+    noting(clone / "sbatch", clone / "asked")
+    here = f"{clone}:{os.environ['PATH']}"
+    for words, reason in (((), "as a driver or a scheduler's client is here: 3 GB"),
+                          (("CUDA=12",), "CUDA 12 are installed: 3 GB")):  # fmt: skip
+        done = make(clone, "install", *words, PATH=here)
+        assert f"{reason}; CUDA=none leaves them out" in done.stderr.splitlines()[0]
+    assert "3 GB" not in make(clone, "install", "CUDA=none").stderr
+
+
 @pytest.mark.parametrize("goal", LOOKERS)
 def test_who_looks_at_a_run_installs_nothing(clone: Path, goal: str) -> None:
     """Without a .venv it says how to make one; with one it runs, however old that is."""

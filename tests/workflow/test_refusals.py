@@ -71,6 +71,14 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
         assert not done.jobs
 
 
+def test_a_value_after_config_that_snakemake_reads_otherwise(workspace: Workspace) -> None:
+    """The cure is one that helps."""
+    done = workspace.run("--dry-run", "--config", "reduce={ranks: 3}")
+    refused(done, "'3' is not allowed; it must be a whole number; Snakemake reads what follows")
+    workspace.configure(reduce={"ranks": 3})
+    assert workspace.run("--dry-run").code == 0
+
+
 def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -> None:
     """Under every profile that submits; on this machine they are just names."""
     workspace.configure(**SMALL, results="a$b")
@@ -95,6 +103,22 @@ def test_a_home_that_cannot_be_written_is_not_needed(tmp_path, home, dispatch):
     workspace.configure(**SMALL, dispatch=dispatch)
     done = workspace.succeed()
     assert "Traceback" not in done.output
+    assert np.isfinite(workspace.load("sum.npy")).all()
+
+
+NAMELESS = ("unshare", "--user", "--map-user=12345", "env", "-u", "USER", "-u", "LOGNAME", "HOME=/")
+ASCII = ("env", "LC_ALL=POSIX", "PYTHONCOERCECLOCALE=0", "PYTHONUTF8=0")
+
+
+@pytest.mark.parametrize("before", [NAMELESS, ASCII], ids=["user", "locale"])
+def test_neither_a_name_of_the_user_nor_a_locale_of_utf_8_is_needed(tmp_path, before):
+    """As in a container (``docker run -u 12345``), and where LC_ALL names another encoding."""
+    if subprocess.run([*before, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine makes no user without a name")
+    workspace = Workspace.create(tmp_path / "w", before=before)
+    factories.save(workspace.root / "größe.npy", factories.stack((4, 4, 4)))
+    workspace.configure(input="größe.npy", shards=2, backend="numpy", dispatch="pool")
+    assert "Traceback" not in workspace.succeed().output
     assert np.isfinite(workspace.load("sum.npy")).all()
 
 

@@ -216,17 +216,20 @@ def test_the_working_folder_may_be_the_results_folder(tmp_path: Path) -> None:
     assert workspace.dry_run() == set()
 
 
-def test_an_interrupt_is_one_line(tmp_path: Path) -> None:
-    """Ctrl-C says how far it is and how to go on, and shows no traceback."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_interrupt_is_one_line(tmp_path: Path, number: int) -> None:
+    """Ctrl-C and a closed terminal end a run by 130, say how to go on, and leave no lock."""
     workspace = Workspace.create(tmp_path / "w")
     recipe = {"matrices": 8, "dim": 512}
     workspace.configure(synthetic=recipe, shards=8, backend="numpy", results="out/x")
     process = workspace.start()
     until(lambda: len(list(out(workspace, "products").glob("*.json"))) > 1, 60)
-    os.killpg(process.pid, signal.SIGINT)
-    process.wait(60)
+    os.killpg(process.pid, number)
+    assert process.wait(60) == 130
     said = (workspace.root / "run.log").read_text()
     assert "shardwise: interrupted: " in said
     assert "of 8 shards done" in said
     assert "Traceback" not in said
     assert "To run just what is missing" in said
+    assert not list((workspace.root / ".snakemake").glob("locks/*"))
+    until(lambda: not factories.leftovers(workspace.root / "out"), 60)

@@ -5,8 +5,8 @@ import sys
 from contextlib import suppress
 
 from shardwise.command.folder import RUNS
-from shardwise.errors import FAULT, InputError, tell, verdict
-from shardwise.host import SCRIPTS
+from shardwise.errors import FAULT, InputError, ShardwiseError, tell, verdict
+from shardwise.host import SCRIPTS, begin_in_utf8
 
 _STAGES = {
     "watch": "a run while it goes",
@@ -25,9 +25,10 @@ _STAGES = {
 
 def main() -> None:
     """Start what the first word names, and end with 2 where that cannot be."""
+    begin_in_utf8()
     try:
         _start(sys.argv[1] if len(sys.argv) > 1 else "--help")
-    except (InputError, ImportError) as error:
+    except (ShardwiseError, ImportError, OSError) as error:
         code, words = verdict(error)
         if code == FAULT:
             raise

@@ -14,7 +14,8 @@ import sys
 import threading
 from typing import Any
 
-from shardwise.errors import TryAgain
+from shardwise.command.folder import take_log
+from shardwise.errors import TryAgain, say
 from shardwise.processes import contain
 
 _QUEUE_AGAIN = 99
@@ -52,8 +53,7 @@ class _Controller:
 
     def run(self) -> int:
         """The exit code of the job."""
-        again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
-        again |= os.environ.get("RESTARTED") == "1"
+        again = _restarted()
         if again:
             self._call("--unlock")
         while True:
@@ -88,5 +88,17 @@ class _Controller:
         return TryAgain.exit_code
 
 
+def _restarted() -> bool:
+    """Whether the scheduler has taken this job back into its queue before."""
+    again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+    return again or os.environ.get("RESTARTED") == "1"
+
+
 if __name__ == "__main__":
+    try:
+        lock = take_log()
+    except TryAgain as error:
+        if not _restarted():  # else it may be this job's own, left by a node that went down
+            say(error.exit_code, str(error))
+            sys.exit(error.exit_code)
     sys.exit(_Controller(sys.argv[1:]).run())

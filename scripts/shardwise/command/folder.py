@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from shardwise.errors import FINDERS, InputError, tell
 from shardwise.host import PROJECT
 from shardwise.processes import environment
+from shardwise.records.locks import take_lock
 
 _PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
 _LOG = Path("shardwise.log")
@@ -26,7 +27,13 @@ def init(words: list[str]) -> int:
     files = ("config.yaml", f"profiles/{parser.parse_args(words).profile}/config.yaml")
     for file in (Path(name) for name in files):
         text = (PROJECT / file).read_text(encoding="utf-8")
-        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise InputError(
+                f"{file} cannot be written: a file is where its folder should be. Move that file "
+                "away, or run init in another folder"
+            ) from None
         try:
             with file.open("x", encoding="utf-8") as new:
                 new.write(text.replace("snakemake --profile", "shardwise run --profile"))
@@ -53,19 +60,29 @@ def submit(words: list[str]) -> int:
         "its options of sbatch or qsub: --job='--time=7-0 --mem=8G'",
     )  # fmt: skip
     line, options = _snakemake(parser, words)
+    take_log().close()
     if code := subprocess.run([*line, "-n"], check=False).returncode:
         return code
     if options.job is not None:
         return _submit_job(line, _profile(options.profile), shlex.split(options.job))
-    with _LOG.open("ab") as log:
+    with take_log() as log:  # Snakemake inherits the lock, and holds it to its end
         started = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     sys.stdout.write(
         f"process {started.pid} of this machine runs it; its messages: {_LOG}\n"
-        f"Look at it: shardwise watch. Stop it with its jobs: kill -INT {started.pid}\n"
+        f"Look at it: {_watch(line)}. Stop it with its jobs: kill -INT {started.pid}\n"
     )
     return 0
+
+
+def take_log() -> BinaryIO:
+    """The log of submitted runs, locked: a folder has one at a time. TryAgain if one works."""
+    return take_lock(
+        _LOG,
+        f"a run that was submitted in this folder still works; its messages: {_LOG}. Let it "
+        "finish, or end it; then submit again",
+    )
 
 
 _JOBS = {
@@ -84,11 +101,20 @@ _JOBS = {
 
 def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
     """Submit a job that starts Snakemake and looks after it, see `controller`."""
-    text = Path(profile, "config.yaml").read_text(encoding="utf-8")
-    executor = re.search(r"^executor:\s*(\S+)", text, re.MULTILINE)
-    if executor is None or executor[1] not in _JOBS:
-        raise InputError(f"--job: {profile} names no scheduler that could run the job")
-    submits, cancels = _JOBS[executor[1]]
+    import yaml  # here: the doctor also starts where a package is missing
+
+    settings = yaml.safe_load(Path(profile, "config.yaml").read_bytes()) or {}
+    if settings.get("executor") not in _JOBS:
+        raise InputError(
+            f"--job: {profile} names no scheduler that could run the job; executor must be one of "
+            f"{', '.join(_JOBS)}"
+        )
+    if "%" in str(Path.cwd()):
+        raise InputError(
+            f"--job: {Path.cwd()} has a % in its name, where Slurm fills in numbers of jobs; "
+            "rename the folder, or work in another"
+        )
+    submits, cancels = _JOBS[settings["executor"]]
     script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.controller", *line])
     done = subprocess.run(
         [*submits.split(), *words], input=f"#!/bin/bash\nexec {script}\n", text=True,
@@ -97,10 +123,23 @@ def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
     if done.returncode == 0:
         job = re.split(r"\W", done.stdout.strip())[0]
         sys.stdout.write(
-            f"job {job} runs it, and submits the others; its messages: {_LOG}\n"
-            f"Look at it: shardwise watch. Stop it with its jobs: {cancels} {job}\n"
+            f"job {job} will run it, and submit the others; its messages: {_LOG}\n"
+            f"Look at it: {_watch(line)}. Stop it with its jobs: {cancels} {job}\n"
         )
     return done.returncode
+
+
+def _watch(line: list[str]) -> str:
+    """The command that looks at the run which a command line of Snakemake starts."""
+    from shardwise.plan import config  # here: as above
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--configfile", "--configfiles", nargs="+", type=Path, default=[])
+    parser.add_argument("--config", "-C", nargs="*", default=[])
+    named, _ = parser.parse_known_args(line)
+    words = dict(word.partition("=")[::2] for word in named.config)
+    files = config.config_files(None) + named.configfile
+    return f"shardwise watch {shlex.quote(str(config.folder_of_run(files, words.get('results'))))}"
 
 
 RUNS: dict[str, tuple[str, Callable[[list[str]], int]]] = {

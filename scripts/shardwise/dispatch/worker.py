@@ -23,7 +23,7 @@ from shardwise.devices import choose
 from shardwise.dispatch.events import Event, Limits
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.files import commit
-from shardwise.files.paths import Results
+from shardwise.files.paths import Results, make_folder
 from shardwise.host import SCRIPTS
 from shardwise.multiply.job import ShardJob, warm
 from shardwise.multiply.session import Session
@@ -40,7 +40,8 @@ def main(
     pipe: Connection, worker: int, plan_path: str, limits: Limits, choice: choose.Choice
 ) -> None:
     """Work until the parent says otherwise: by SIGTERM, or by its death."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal: the parent handles it
+    for number in (signal.SIGINT, signal.SIGHUP):  # from a terminal: the parent handles them
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, errors.terminate)
     try:
         _work(_ParentPipe(pipe, worker), plan_path, limits, choice)
@@ -273,7 +274,7 @@ class Logs:
     def _handler(self, path: Path, mode: str) -> logging.Handler:
         # Without room for a log the shard goes on: it will say so itself, where it needs room.
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             return logging.FileHandler(path, mode, encoding="utf-8")
         except OSError:
             return logging.NullHandler()

@@ -1,5 +1,6 @@
 """Atomic commits: a file appears whole under its name, or not at all."""
 
+import errno
 import os
 import re
 import secrets
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shardwise.errors import writing
+
+_UNABLE = (errno.EINVAL, errno.EBADF, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What a disk says that knows no flush of a folder or no permissions: CIFS, exFAT, some FUSE."""
 
 _UMASK = threading.Lock()
 _UNDER_WAY: set[Path] = set()  # temporary files of this process
@@ -70,9 +74,11 @@ def publish(file: BinaryIO, temporary: Path, path: Path, receipt: Path | None = 
 
     ``receipt`` vouches for the former file of that name, and is removed.
     """
-    os.fchmod(file.fileno(), 0o666 & ~_umask())
+    with _if_able():
+        os.fchmod(file.fileno(), 0o666 & ~_umask())
     os.fsync(file.fileno())
     if receipt is not None:
+        os.stat(temporary)  # else the folder was renamed, and this receipt is another run's
         receipt.unlink(missing_ok=True)
     _rename(temporary, path, os.fstat(file.fileno()))
     _fsync_folder(path.parent)
@@ -97,10 +103,21 @@ def _rename(temporary: Path, path: Path, written: os.stat_result) -> None:
             raise
 
 
+@contextmanager
+def _if_able() -> Iterator[None]:
+    """Go on where the disk does not know what is asked of it; any other error counts."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNABLE:
+            raise
+
+
 def _fsync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        with _if_able():
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -54,6 +54,16 @@ def folders(top: Path) -> Iterator[Path]:
     yield from (top / name for name in inner)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder of logs, such as ``logs/multiply/012``, in results whose ``logs`` is there.
+
+    A task whose results folder was renamed must not begin another one under the old name.
+    """
+    if _THOUSAND.fullmatch(folder.name):
+        folder.parent.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
+
+
 class _Name:
     """A file or folder of the results, under a fixed name."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files.paths import Results, folders
+from shardwise.files.paths import Results, folders, for_bash
 
 MOST_BYTES = 1 << 20  # no file of ours that is read whole has more
 _DIGEST = b',\n "digest": "'
@@ -150,6 +150,27 @@ def mark(results: Results) -> None:
     if not results.marker.exists():
         with commit(results.marker) as file:
             file.write(_MARK.encode())
+
+
+def refuse_moved(results: Results, began: os.stat_result) -> None:
+    """Refuse to go on where the folder in which a task began has no longer this name."""
+    with suppress(FileNotFoundError):
+        if os.path.samestat(began, os.stat(results.root)):
+            return
+    raise InputError(
+        f"{results.root} was renamed or removed while this task worked. Nothing more is written "
+        "under that name; run again where the results are now"
+    )
+
+
+def refuse_unmarked(results: Results) -> None:
+    """Refuse to write into a folder that no run has made."""
+    if not results.marker.is_file():
+        raise InputError(
+            f"{results.root}: no run made this folder, so nothing is written into it. Name the "
+            "results folder of a run; if a run did make this one, say so: "
+            f"touch {for_bash(results.marker)}"
+        )
 
 
 def open_own(path: Path, mode: str) -> IO[bytes]:

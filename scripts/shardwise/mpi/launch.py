@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from shardwise import host
 from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import contain
@@ -215,6 +216,8 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
         return
     if ranks == 1 and launcher in (None, "mpiexec"):
         return
+    if launcher in (None, "mpiexec") and not {"SLURM_JOB_ID", "JOB_ID"}.intersection(os.environ):
+        host.refuse_small_shared_memory(ranks, "--ranks")  # a scheduler's ranks may be elsewhere
     words = build_command(ranks, launcher)
     log.info("starting %d ranks: %s", ranks, shlex.join(words))
     sys.stdout.flush()

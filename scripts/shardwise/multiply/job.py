@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwise import host
 from shardwise.errors import IntegrityError
+from shardwise.files import small
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
@@ -149,6 +150,7 @@ class ShardJob:
         """
         session, shard = self._session, self.shard
         with ExitStack() as opened:
+            small.refuse_moved(self._plan.results, session.folder)
             self._attempt = receipts.note_start(self._plan.results.starts(shard.shard))
             opened.enter_context(self._at_work(self._attempt))
             opened.enter_context(session.blame(shard.shard))

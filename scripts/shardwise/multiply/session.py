@@ -1,6 +1,7 @@
 """A device of this process, and the ring that shards which follow each other share on it."""
 
 import logging
+import os
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -35,6 +36,8 @@ class Session:
     ----------
     device, versions
         What receipts say of the device, and of its driver and libraries.
+    folder
+        Which results folder this is, whatever its name becomes.
 
     Raises
     ------
@@ -46,7 +49,7 @@ class Session:
         self, plan: Plan, needed: int, memory: int | None = None, wait: float | None = None,
         choice: choose.Choice | None = None,
     ) -> None:  # fmt: skip
-        self.plan, self._memory = plan, memory
+        self.plan, self._memory, self.folder = plan, memory, os.stat(plan.results.root)
         # First of all: a task that waits for a device must not hold memory meanwhile.
         barred = partial(quarantine.barred, plan.results)
         backend = plan.settings.backend

@@ -19,7 +19,7 @@ from shardwise.plan.plan import Plan
 from shardwise.records import judge, ledger, receipts
 from shardwise.records.groups import look_at
 from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, SumReceipt
-from shardwise.units import human_bytes
+from shardwise.units import count, human_bytes
 
 _MOST_LISTED = 20
 _MOST_AT_ONCE = 100  # shards that a thread takes
@@ -83,7 +83,8 @@ class Audit:
             words = self._unfinished()
         else:
             named, how = ", ".join(self.summed), "proven" if self.proven else "not proven"
-            words = f"whole: {self.shards} shards, {human_bytes(self.nbytes)}, {named} {how}"
+            shards = count(self.shards, "shard")
+            words = f"whole: {shards}, {human_bytes(self.nbytes)}, {named} {how}"
         return one_line(f"{self.root}: {words}")
 
     def _damaged(self) -> Iterator[str]:

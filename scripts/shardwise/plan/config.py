@@ -6,7 +6,7 @@ folder, and the doctor also runs where a package is missing.
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
@@ -129,15 +129,17 @@ def config_files(files: list[Path] | None) -> list[Path]:
 # Keys and values.
 
 
-def load(config: Mapping[str, Any]) -> Settings:
+def load(config: Mapping[str, Any], words: Collection[str] = ()) -> Settings:
     """Check a merged configuration and fill in the defaults.
+
+    ``words`` are the keys that Snakemake has read from its command line, after ``--config``.
 
     Raises InputError with a line for each key that is unknown, of the wrong type, or out of range.
     """
     _refuse_huge(config)
     schema = _schema()
     full: dict[str, Any] = {}
-    problems = [line for e in _validator().iter_errors(dict(config)) for line in _explain(e)]
+    problems = [line for e in _validator().iter_errors(dict(config)) for line in _explain(e, words)]
     if not problems:
         full = _with_defaults(config, schema)
         problems = [*_contradictions(full)]
@@ -187,7 +189,7 @@ def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict
     return full
 
 
-def _explain(error: Any) -> list[str]:
+def _explain(error: Any, words: Collection[str]) -> list[str]:
     """The lines that say what stands at one key, and what is allowed there."""
     key = ".".join(str(part) for part in error.absolute_path)
     rule, value = error.schema, error.instance
@@ -214,6 +216,12 @@ def _explain(error: Any) -> list[str]:
         hint = (
             "; with keep: products this one is a line of Python for the products of a shard: "
             f'np.{value}(np.load("{DEFAULT_RESULTS}/products/00000.npy", mmap_mode="r"), axis=0)'
+        )
+    # Snakemake makes texts of all that stands in braces, a number of 1_2, and a text of false.
+    if key.partition(".")[0] in words and (hint or value in ("true", "false", "null")):
+        hint = (
+            "; Snakemake reads what follows --config in its own way, whatever the quotes: write "
+            "the key into a file, and name that after --configfile"
         )
     return [f"{key}: {_shown(value)} is not allowed; it must be {allowed}{hint}"]
 

@@ -39,7 +39,7 @@ from shardwise.plan.plan import (
 from shardwise.plan.problem import Problem, Shape, check_statistics, function_parts
 from shardwise.plan.sources import check_product, right_of, stack_of
 from shardwise.plan.stack import StackReader, check_unchanged
-from shardwise.units import human_bytes
+from shardwise.units import count, human_bytes
 
 _LOG = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ def describe(plan: Plan) -> str:
         product += f" to {problem.result} of {problem.result_dtype} (which nothing can prove)"
     return (
         f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {product}, in "
-        f"{len(rows)} shards of {human_bytes(max(r.bytes for r in rows))} or less; "
+        f"{count(len(rows), 'shard')} of {human_bytes(max(r.bytes for r in rows))} or less; "
         f"{human_bytes(max(r.memory for r in rows))} of memory per task; writes {written}"
     )
 

@@ -7,10 +7,11 @@ user's to take away: they are named.
 
 import os
 import re
+import subprocess
+import sys
 import sysconfig
 from collections.abc import Mapping, MutableMapping
 from importlib.machinery import PathFinder
-from pathlib import Path
 
 from shardwise.errors import InputError
 
@@ -35,16 +36,22 @@ def clear_stray(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def refuse_other_packages(environ: Mapping[str, str] = os.environ) -> None:
-    """Raise InputError if ``PYTHONPATH`` puts another copy of a package before the installed."""
+    """Raise InputError if ``PYTHONPATH`` has a copy of a package that does not load here.
+
+    One that loads may be meant: modules of clusters bring packages that way.
+    """
     installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     for folder in filter(None, environ.get("PYTHONPATH", "").split(os.pathsep)):
-        if str(Path(folder).resolve()) in {str(Path(own).resolve()) for own in installed}:
-            continue
         for name in PACKAGES:
-            if _has(name, [folder]) and _has(name, installed):
+            if not (_has(name, [folder]) and _has(name, installed)):
+                continue
+            line = [sys.executable, "-P", "-c", f"import {name}"]
+            done = subprocess.run(line, capture_output=True, text=True, env=environ, check=False)
+            if done.returncode:
+                reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
                 raise InputError(
-                    f"PYTHONPATH names {folder}, whose {name} would come before the one that is "
-                    "installed here; unset PYTHONPATH, or take that folder out of it"
+                    f"PYTHONPATH names {folder}, whose {name} does not load here: {reason}; unset "
+                    "PYTHONPATH, or take that folder out of it"
                 )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.files.commit import temporary_for
+from shardwise.files.paths import make_folder
 
 SCHEMA = 1
 
@@ -60,7 +61,7 @@ class AtWork(AbstractContextManager["AtWork"]):
         now = {"at": time.time(), "done": int(self._done())}
         text = json.dumps({"schema": SCHEMA, **self._facts, **now})
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             with open(self._temporary, "w", opener=_opener) as file:
                 file.write(text)
             os.replace(self._temporary, self._path)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shardwise.errors import IntegrityError, shown
 from shardwise.files import small
-from shardwise.files.paths import Results
+from shardwise.files.paths import Results, make_folder
 
 _LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+ ([A-Z]+) (.*)")
 _OF_A_SHARD = re.compile(r"shard (\d+): (.*) \(log: (.*)\)")
@@ -105,7 +105,7 @@ def add_error(path: Path, reason: str, level: str = "ERROR") -> None:
     Nothing is added if the log has that reason already; if the disk is full, only the line is lost.
     """
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with open(path, "a+b") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             tail = file.read()

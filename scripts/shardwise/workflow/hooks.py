@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,15 @@ from snakemake.settings.types import DeploymentMethod
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 
 from shardwise import errors, host
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain, one_line
+from shardwise.errors import (
+    InputError,
+    IntegrityError,
+    ShardwiseError,
+    TryAgain,
+    of_code,
+    one_line,
+    verdict,
+)
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
@@ -35,6 +44,9 @@ log = logging.getLogger("snakemake.logging")  # it prints messages as they are: 
 
 _PAGE_SECONDS = 120.0
 """The most time for the page on a failed run; 100,000 shards take less than a minute."""
+
+_THREADS = 32
+"""Threads and processes that the smallest run has at a time, with those of its one job."""
 
 _SHOWN = re.compile("shardwise: |Nothing to be done|Complete log|Terminating|Shutting down")
 _HOPELESS = (InputError.exit_code, IntegrityError.exit_code)
@@ -132,6 +144,7 @@ def add_hooks(workflow: Any, run: "Run") -> None:
     We need ours in a module as well. So they are put around whatever that Snakefile sets, before or
     after.
     """
+    _heed_interrupts(run)
     acts = {
         "onstart": lambda: before_jobs(workflow, run),
         "onsuccess": lambda: setattr(run, "succeeded", True),
@@ -141,20 +154,29 @@ def add_hooks(workflow: Any, run: "Run") -> None:
         register = getattr(workflow, name)
 
         def both(func: Any, act: Any = act) -> Any:
-            return lambda log: (act(), func(log))
+            return lambda log: (act(), func(log), _end_interrupted(workflow, run))
 
         setattr(workflow, f"_{name}", both(getattr(workflow, f"_{name}")))
         setattr(workflow, name, lambda func, both=both, register=register: register(both(func)))
 
 
+def _end_interrupted(workflow: Any, run: "Run") -> None:
+    """Snakemake believes that 1 is the exit code of a run that a signal has ended.
+
+    We need the code by which a shell tells the signal, as from our scripts.
+    """
+    if run.interrupted or workflow.scheduler._user_kill:
+        sys.exit(128 + (signal.SIGINT if run.interrupted else signal.SIGTERM))
+
+
 def before_jobs(workflow: Any, run: "Run") -> None:
     """What a run checks and sets up just before its first job."""
     run.began = True
-    _heed_interrupts(run)
     host.announce()
     environment.clear_stray()
-    slurm_executor.begin()
     try:
+        probe_threads()
+        run.refuse_small_memory()
         small.mark(run.results)
         joins = run.plan.facts.digest if run.dispatch == "array" else None
         earlier_runs.lock_results(run.results, joins)
@@ -163,6 +185,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         needed = list(workflow.dag.needrun_jobs())
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()
+        slurm_executor.begin(workflow, needed)
         grid_engine_executor.begin(run.results, workflow, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})
         for_all = run.rule_for_all and run.name_of(run.rule_for_all)
@@ -174,6 +197,23 @@ def before_jobs(workflow: Any, run: "Run") -> None:
                     run.results.receipt(shard).unlink(missing_ok=True)
     except (InputError, TryAgain) as error:
         refuse(error)
+    except OSError as error:
+        refuse(of_code(*verdict(error)))
+
+
+def probe_threads(start: Callable[[threading.Thread], None] = threading.Thread.start) -> None:
+    """Snakemake believes that it can start threads, and shows a traceback where it cannot.
+
+    We need words. So a run that could not have those of its first jobs is refused before any job.
+    """
+    done = threading.Event()
+    try:
+        for _ in range(_THREADS):
+            start(threading.Thread(target=done.wait, daemon=True))
+    except RuntimeError as error:
+        raise TryAgain(verdict(error)[1]) from None
+    finally:
+        done.set()
 
 
 def _write_command(results: Results) -> None:
@@ -228,17 +268,18 @@ def _try_once(results: Results) -> None:
 def _heed_interrupts(run: "Run") -> None:
     """Snakemake believes that a job which Ctrl-C has ended is an error like any other.
 
-    We need to tell the two apart. So a Ctrl-C is noted, and from then on no error is shown.
+    We need to tell the two apart, and a closed terminal to be a Ctrl-C. So either is noted, and
+    from then on no error is shown. A signal that is ignored stays so, as under nohup.
     """
-    former = signal.getsignal(signal.SIGINT)
-    if not callable(former):
-        return  # a background job of a shell ignores it
 
     def interrupted(signum: int, frame: FrameType | None) -> None:
         run.interrupted = True
-        former(signum, frame)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it may come from the shell as well
+        raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupted)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, interrupted)
     log.addFilter(lambda record: not (run.interrupted and record.levelno >= logging.ERROR))
 
 

@@ -59,19 +59,19 @@ def _at_attempt(job: Any, attempt: int) -> Any:
 
 def _words(scheduler: str, job: Any, workflow: Any) -> list[str]:
     if scheduler == "slurm":
-        return _slurm_words(job, workflow)
+        if any(job.resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
+            raise InputError("dispatch: array works within one cluster of Slurm; see slurm_cluster")
+        return slurm_words(job, workflow)
     return grid_engine.site_words(job.resources) if scheduler == "uge" else []
 
 
-def _slurm_words(job: Any, workflow: Any) -> list[str]:
+def slurm_words(job: Any, workflow: Any) -> list[str]:
     """What the Slurm plugin would say to sbatch, by its own functions."""
     from snakemake_executor_plugin_slurm import partitions, submit_string, utils, validation
     from snakemake_interface_common.exceptions import WorkflowError
 
     by_plugin = workflow.executor_plugin.name == "slurm"
     settings = workflow.executor_settings if by_plugin else None
-    if any(job.resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
-        raise InputError("dispatch: array works within one cluster of Slurm; see slurm_cluster")
     partition = job.resources.get("slurm_partition")
     if not partition and settings is not None and settings.partition_config:
         table = partitions.read_partition_file(settings.partition_config)
@@ -86,7 +86,7 @@ def _slurm_words(job: Any, workflow: Any) -> list[str]:
         text = submit_string.get_submit_command(job, parts, settings=settings)
         words = shlex.split(text + utils.set_gres_string(job))
     except WorkflowError as error:
-        raise InputError(f"the resources of rule {RULE} in the profile: {error}") from None
+        raise InputError(f"the resources of rule {job.name} in the profile: {error}") from None
     words = ["--export=ALL", *words[words.index("--comment") + 2 :]]
     # Where the profile is silent, a task of a lost node is tried again by who submits.
     return words if {"--requeue", "--no-requeue"} & {*words} else [*words, "--no-requeue"]
@@ -108,6 +108,10 @@ def verify(
                 grid_engine.verify(resources)
     except InputError as error:
         raise InputError(
-            f"the scheduler would not take the jobs of rule {rule}: {error}; change the block "
-            f"{rule} in config.yaml of the profile"
+            f"the scheduler would not take the jobs of rule {rule}: {error}; {cure(rule)}"
         ) from None
+
+
+def cure(rule: str) -> str:
+    """What a user can change about the jobs of a rule that the scheduler does not take."""
+    return f"change the block {rule}, or default-resources, in config.yaml of the profile"

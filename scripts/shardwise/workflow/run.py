@@ -19,6 +19,7 @@ from shardwise.dispatch.array import recipe
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.errors import ShardwiseError, some
 from shardwise.files.paths import CACHE, Results, place, wildcards
+from shardwise.host import begin_in_utf8, refuse_small_shared_memory
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
@@ -54,6 +55,7 @@ class Run:
         self._workflow, linting = workflow, not workflow.check_envvars  # only --lint checks none
         main = workflow.is_main_process and not linting
         if main:
+            begin_in_utf8()
             hooks.show_plainly()
             hooks.show_less(workflow)
         folder = results_folder(config)
@@ -84,7 +86,7 @@ class Run:
             # Snakemake has read these files too, and its loader takes more than data.
             used = (*self._workflow.configfiles, *self._workflow.overwrite_configfiles)
             config_file.read_files(list(dict.fromkeys(Path(file).absolute() for file in used)))
-            settings = config.load(self.config)
+            settings = config.load(self.config, self._workflow.config_settings.config)
             plan = planner.make(settings, CACHE, log)
             planner.check_folder(plan)
         except (ShardwiseError, ImportError) as error:
@@ -98,6 +100,14 @@ class Run:
             names.refuse_odd(self._workflow, self.config, self.plan)
         if submits or self.dispatch == "array":
             names.refuse_other_clusters()
+
+    def refuse_small_memory(self) -> None:
+        """Refuse ranks that the shared memory of this machine cannot hold, if they run here.
+
+        Snakemake knows where they run only after it has read the rules.
+        """
+        if self._workflow.local_exec and self._words_for("reduce").get("mpi") == "mpiexec":
+            refuse_small_shared_memory(self.reduce["ranks"], "reduce.ranks")
 
     @property
     def rule_for_all(self) -> str | None:

@@ -1,27 +1,32 @@
-"""Snakemake's Slurm plugin believes that a job of which squeue says nothing needs no further look.
+"""Two beliefs of Snakemake's Slurm plugin (seen with 2.8), and a check before the first job.
 
-Where Slurm does not answer, as while its controller is started again, it drops every job that it
-asked for, and the run waits for ever. We need each job to be seen to its end. So jobs of which
-nothing was learnt are asked for again. (Seen with snakemake-executor-plugin-slurm 2.8.)
+It believes that a job of which squeue says nothing needs no further look. Where Slurm does not
+answer, as while its controller is started again, it drops every job that it asked for, and the run
+waits for ever. We need each job to be seen to its end. So jobs of which nothing was learnt are
+asked for again.
+
+It believes that what sbatch said when it refused a job belongs into a long message, which nobody
+sees under ``quiet``. We need the reason where all reasons are. So it goes into the job's log.
 """
 
 import logging
 import math
+import re
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+from shardwise.dispatch.schedulers import slurm
+from shardwise.errors import InputError, one_line
+from shardwise.records import logs
+from shardwise.workflow import recipe
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 _PLUGIN = "snakemake_executor_plugin_slurm"
-
-
-def begin() -> None:
-    """Let the plugin, where this run uses it, keep the jobs of which it learns nothing."""
-    if _PLUGIN in sys.modules:
-        plugin = sys.modules[_PLUGIN]
-        plugin.Executor.check_active_jobs = keeping(plugin.Executor.check_active_jobs)
-        plugin.get_min_job_age = long_if_untold(plugin.get_min_job_age)
+_SAID = re.compile(r"The error message was '?(.*?)'?\.?\n? *(sbatch call:|$)", re.DOTALL)
 
 
 def long_if_untold(ask: Callable[[], int | None]) -> Callable[[], float]:
@@ -30,6 +35,50 @@ def long_if_untold(ask: Callable[[], int | None]) -> Callable[[], float]:
     Else the plugin would ask sacct, whatever the profile says: for ever, without accounting.
     """
     return lambda: math.inf if (age := ask()) is None else age
+
+
+def begin(workflow: Any, needed: Iterable[Any]) -> None:
+    """Under an executor ``slurm``, check what the jobs ask for, and mend the plugin.
+
+    Raises InputError where Slurm would not take the jobs of a rule.
+    """
+    jobs = [job for job in needed if not job.is_local]
+    if not jobs or workflow.executor_plugin.name != "slurm":
+        return
+    # Else an account that no job may use would only show in the failure of each.
+    for rule, job in {job.rule.name: job for job in jobs}.items():
+        recipe.verify("slurm", rule, job.resources, recipe.slurm_words(job, workflow))
+    executor = type(workflow.scheduler.get_executor(jobs[0]))
+    executor.check_active_jobs = keeping(executor.check_active_jobs)
+    executor.report_job_error = logging_refusals(executor.report_job_error)
+    plugin = sys.modules[_PLUGIN]
+    plugin.get_min_job_age = long_if_untold(plugin.get_min_job_age)
+
+
+def logging_refusals(report: Callable[..., None]) -> Callable[..., None]:
+    """Wrap ``report_job_error`` of an executor: the words of an sbatch that refused are in the log.
+
+    If sbatch would refuse the job again, so is the exit code of bad input, and there is no retry.
+    """
+
+    def report_job_error(self: Any, info: Any, msg: str | None = None, **named: Any) -> None:
+        said = None if info.external_jobid else _SAID.search(msg or "")
+        rule = getattr(info.job, "rule", None)  # a group of jobs has none
+        if said and rule and info.job.log:
+            _log_refusal(Path(info.job.log[0]), rule.name, one_line(said[1].strip()))
+        report(self, info, msg, **named)
+
+    return report_job_error
+
+
+def _log_refusal(path: Path, rule: str, words: str) -> None:
+    error, cure = slurm.refusal(words), ""
+    with suppress(OSError):
+        path.unlink()  # that of an earlier try, as a job that starts does
+    if isinstance(error, InputError):
+        logs.add_error(path, f"exit code {error.exit_code}", "INFO")
+        cure = f"; {recipe.cure(rule)}"
+    logs.add_error(path, f"Slurm did not accept the job: {error}{cure}")
 
 
 def keeping(check: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from shardwise.command import controller, folder
-from shardwise.errors import InputError
+from shardwise.errors import InputError, TryAgain
 
 from tests import processes
 from tests.factories import SCRIPTS
@@ -45,7 +45,7 @@ def test_a_signal_ends_snakemake_in_its_way(tmp_path, line, number, code):
     """Cancelled: by Ctrl-C. Out of time: at once, and the job goes back. Nothing lives on."""
     env = {key: value for key, value in os.environ.items() if key[:6] != "SLURM_"}
     words = [sys.executable, "-m", "shardwise.command.controller", *line]
-    job = subprocess.Popen(words, env=env | {"PYTHONPATH": str(SCRIPTS)})
+    job = subprocess.Popen(words, env=env | {"PYTHONPATH": str(SCRIPTS)}, cwd=tmp_path)
     processes.until((tmp_path / "runs").exists)
     job.send_signal(number)
     assert job.wait(timeout=30) == code
@@ -66,3 +66,20 @@ def test_a_profile_without_a_scheduler_is_refused():
     """It says so, and submits nothing."""
     with pytest.raises(InputError, match="names no scheduler"):
         folder._submit_job([], folder._profile("local"), [])
+
+
+def test_a_folder_has_one_submitted_run_at_a_time(tmp_path, monkeypatch):
+    """A second one is refused while the first works: nothing would run it."""
+    monkeypatch.chdir(tmp_path)
+    folder.init([])
+    with folder.take_log(), pytest.raises(TryAgain, match="still works"):
+        folder.submit([])
+    folder.take_log().close()
+
+
+def test_a_folder_whose_name_slurm_would_change_is_refused(tmp_path, monkeypatch):
+    """No job is submitted: it could not write its messages."""
+    (tmp_path / "a %j").mkdir()
+    monkeypatch.chdir(tmp_path / "a %j")
+    with pytest.raises(InputError, match="has a % in its name"):
+        folder._submit_job([], folder._profile("slurm"), [])

@@ -166,7 +166,7 @@ def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, w
     assert not made.results.receipt("00000").exists()
     for shard in ("00001", "00000"):
         job.ShardJob(own, shard).run()
-    np.testing.assert_array_equal(factories.products(made), left @ left)
+    np.testing.assert_array_equal(factories.products(made), factories.multiplied(made, left))
 
 
 def test_threads_end_with_the_session(tmp_path):

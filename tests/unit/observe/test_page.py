@@ -244,17 +244,29 @@ def test_a_break_between_runs_is_left_out(tmp_path: Path) -> None:
 
 
 def test_the_page_is_written_by_the_command_line(tmp_path: Path) -> None:
-    """The script writes the page and ends with 0, whatever the folder holds; 2 if there is none."""
+    """The script writes the page and ends with 0, whatever the run left; 2 if there was none."""
     made = pretend.run(tmp_path, shards=3, failed=1)
     done = factories.run("report", made.root)
     assert done.returncode == 0, done.stderr
     first = made.plan.results.report.read_text()
+    assert "make verify" in first
+    assert factories.run("report", made.root, cwd=tmp_path).returncode == 0
+    elsewhere = made.plan.results.report.read_text()
+    assert "shardwise verify" in elsewhere
+    assert "make verify" not in elsewhere
     assert "1 failed" in Page(first).section("top")
     assert made.plan.results.metrics.is_file()
     assert not factories.leftovers(made.root)
     missing = factories.run("report", tmp_path / "nowhere")
     assert missing.returncode == 2
     assert "no such folder" in missing.stderr
+    own = tmp_path / "thesis"
+    own.mkdir()
+    (own / "report.html").write_text("mine")
+    refused = factories.run("report", own)
+    assert refused.returncode == 2
+    assert "no run made this folder" in refused.stderr
+    assert [path.read_text() for path in own.iterdir()] == ["mine"]
 
 
 @given(st.text(), st.text(), st.text())

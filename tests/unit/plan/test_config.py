@@ -4,6 +4,7 @@ import pytest
 import yaml
 from shardwise.files.paths import STATISTICS
 from shardwise.plan import config
+from snakemake.cli import parse_config
 
 from tests.factories import ROOT, refusal
 
@@ -95,6 +96,18 @@ def test_all_statistics_at_once_are_taken():
 def test_wrong_values_are_refused(values, hint):
     """The message names the key, what was found and what is allowed."""
     assert hint in refusal(config.load, values)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["reduce={ranks: 3}", "results=123_456", "results='7'", "verify=false", "array_limit=null"],
+)
+def test_of_the_command_line_no_quotes_are_advised(word):
+    """Snakemake reads it, and would read it the same: a file says what is meant."""
+    values = parse_config([word])
+    told = refusal(config.load, values, values)
+    assert "quotes: write the key into a file, and name that after --configfile" in told
+    assert "write it" not in told
 
 
 def test_several_problems_are_told_at_once():

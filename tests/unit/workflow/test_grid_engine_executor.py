@@ -105,7 +105,7 @@ class Grid:
 def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
     """A run in a fresh folder whose name has a space."""
     root = tmp_path / "a b"
-    root.mkdir()
+    (root / "results" / "logs").mkdir(parents=True)  # as a run has it, for its lock
     monkeypatch.chdir(root)
     made = Grid(root)
     monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.workflow import hooks, run
 
@@ -64,3 +65,10 @@ def test_bad_input_is_not_tried_again(tmp_path, monkeypatch, code, new, tries):
     os.utime(log, None if new else (1, 1))
     job = SimpleNamespace(log=[str(log)], rule=SimpleNamespace(restart_times=5))
     assert hooks.Job.restart_times.fget(job) == tries
+
+
+def test_a_run_that_gets_no_threads_is_refused():
+    """Before any job, in words that name the limit; Snakemake would end with a traceback."""
+    hooks.probe_threads()
+    with pytest.raises(TryAgain, match="ulimit -u"):
+        hooks.probe_threads(Mock(side_effect=[None, RuntimeError("can't start new thread")]))

@@ -1,11 +1,15 @@
-"""Jobs of which the Slurm plugin learns nothing are asked for again."""
+"""What the Slurm plugin leaves out: jobs of which it learns nothing, and why sbatch refused one."""
 
 import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
 
-from shardwise.workflow.slurm_executor import keeping, long_if_untold
+import pytest
+from shardwise.records import logs
+from shardwise.workflow.slurm_executor import keeping, logging_refusals, long_if_untold
 
 
 class Executor:
@@ -71,3 +75,35 @@ def test_jobs_are_kept_until_somebody_answers(caplog) -> None:
 def test_squeue_is_asked_where_slurm_does_not_say_how_long_it_remembers() -> None:
     """The plugin would ask sacct, which without accounting knows nothing, for ever."""
     assert [long_if_untold(lambda age=age: age)() for age in (None, 300)] == [math.inf, 300]
+
+
+FAILED = "SLURM sbatch failed. The error message was '{}'.\n    sbatch call:\n        sbatch x\n"
+RAISED = (
+    "Job submission failed with exception: SLURM job submission failed. The error message was {}"
+)
+ACCOUNT = "sbatch: error: Batch job submission failed: Invalid account"
+BUSY = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
+
+
+@pytest.mark.parametrize(
+    ("number", "message", "words", "code"),
+    [
+        (None, FAILED.format(ACCOUNT), "Batch job submission failed: Invalid account; change", 2),
+        (None, RAISED.format(f"{ACCOUNT}\n"), "Invalid account; change the block multiply", 2),
+        (None, FAILED.format(f"sbatch: error: \x1b[2J\n{ACCOUNT}"), "\\x1b[2J", 2),
+        (None, FAILED.format(BUSY), "Slurm temporarily unable to accept job", None),
+        (None, None, None, None),
+        ("7", FAILED.format(ACCOUNT), None, None),
+    ],
+)
+def test_why_sbatch_refused_a_job_is_in_its_log(tmp_path: Path, number, message, words, code):
+    """With the exit code of bad input where a retry is of no use; nothing for other failures."""
+    path, told = tmp_path / "00000.log", []
+    path.write_text("2026-01-01 00:00:00,000 ERROR an earlier run's\n")
+    job = SimpleNamespace(log=[str(path)], rule=SimpleNamespace(name="multiply"))
+    info = SimpleNamespace(external_jobid=number, job=job)
+    logging_refusals(lambda self, info, msg: told.append(msg))(None, info, message)
+    (error,) = logs.find_errors(path.read_text())
+    assert (words or "an earlier run's") in error
+    assert logs.find_exit_code(path.read_text()) == code
+    assert told == [message]

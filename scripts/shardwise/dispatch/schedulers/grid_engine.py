@@ -7,7 +7,6 @@ job up. Only the standard library: the profile's scripts import this once for ev
 
 import contextlib
 import os
-import pwd
 import re
 import shlex
 import sys
@@ -18,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardwise.devices.leases import user_name
 from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, ask, numbers, prefix, ranges
 from shardwise.errors import InputError, QueueFull, TryAgain
 
@@ -306,7 +306,7 @@ def _guilty(resources: Mapping[str, Any], answer: str) -> str:
 
 def query(everyone: bool = False) -> Queue:
     """All jobs of this user, or of everyone, in one query."""
-    user = "*" if everyone else pwd.getpwuid(os.getuid()).pw_name
+    user = "*" if everyone else user_name(os.getuid())
     try:
         return parse_queue(call(["qstat", "-f", "-ne", "-u", user, "-xml"]))
     except InputError as error:

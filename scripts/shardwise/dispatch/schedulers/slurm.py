@@ -75,10 +75,11 @@ def call(words: Sequence[str], seconds: float) -> str:
     """
     # Without the last squeue cuts the indices of an array off after 64 characters.
     env = without_stray() | {"SLURM_BITSTR_LEN": "0"}
-    return ask(words, seconds, "load Slurm first", _refusal, env)
+    return ask(words, seconds, "load Slurm first", refusal, env)
 
 
-def _refusal(text: str, _code: int) -> Exception:
+def refusal(text: str, _code: int = 1) -> Exception:
+    """What a command of Slurm means that has failed with such words; see `call`."""
     text = re.sub(r"\w+: error: ", "", text)
     kinds = {QueueFull: _FULL, TryAgain: _AWAY}
     return next((kind for kind in kinds if kinds[kind].search(text)), InputError)(text)

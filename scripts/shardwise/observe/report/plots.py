@@ -271,6 +271,9 @@ def heat_map(matrix: Matrix, name: str) -> Plot:
                               pad=52 / height, aspect=25)  # fmt: skip
         bar.set_ticks(np.unique([norm.inverse(at) for at in (0, 0.5, 1)]))
         bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v * factor:.3g}"))
+        ends = bar.ax.get_xticklabels()
+        ends[0].set_ha("left")  # centred, a long one would lie beyond the edge
+        ends[-1].set_ha("right")
         bar.outline.set_visible(False)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(4, integer=True))
