@@ -85,10 +85,11 @@ class OpenFiles:
         """The open file of a path; from any thread."""
         with self._lock:
             file = self._files.pop(path, None)
-            if file is None:
-                with writing(path):
-                    file = self._make(path)
-                    self._opened(path, os.fstat(file.fileno()))
+        if file is None:  # two threads may open it at once
+            with writing(path):
+                file = self._make(path)
+                self._opened(path, os.fstat(file.fileno()))
+        with self._lock:
             self._files[path] = file
             if len(self._files) > _MOST_OPEN:
                 self._files.popitem(last=False)

@@ -192,8 +192,10 @@ def _kvikio(products: bool) -> Any:
     cores = len(os.sched_getaffinity(0))
     settings = {
         "num_threads": max(4, min(memory.IO_THREADS, cores - 2)),
-        "task_size": memory.IO_BYTES, "bounce_buffer_size": memory.IO_BYTES, _DIRECT_WRITE: products,
-    }  # fmt: skip
+        "task_size": memory.IO_BYTES,
+        "bounce_buffer_size": memory.IO_BYTES,
+        _DIRECT_WRITE: products,
+    }
     kvikio.defaults.set({name: value for name, value in settings.items() if _unset(name)})
     return kvikio
 

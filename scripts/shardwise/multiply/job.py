@@ -17,7 +17,7 @@ from shardwise.files.npy import StackWriter
 from shardwise.multiply import blame, copy
 from shardwise.multiply.checks import ShardChecks
 from shardwise.multiply.factor import Factor
-from shardwise.multiply.ring import Ring
+from shardwise.multiply.ring import Ring, settle
 from shardwise.multiply.session import Session
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.identity import InputFiles
@@ -157,6 +157,8 @@ class ShardJob:
             ring = session.ring(shard)
             self._committing = opened.enter_context(ExitStack())
             file = self._committing.enter_context(self._result_file(self._attempt))
+            # Else a thread might write to a file that has the number of this one by then.
+            self._committing.callback(settle, self._writes)
             sink, shape = ring.sink, ring.sink.shape(shard.run)
             self.writer = StackWriter(file, shape, np.dtype(sink.dtype))
             self.digest = session.machine.hashing(self.writer.hashed)

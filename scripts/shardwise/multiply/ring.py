@@ -44,7 +44,7 @@ class _Out:
     writes: list[Any] = field(default_factory=list)
 
     def settle(self) -> None:
-        _settle(self.writes)
+        settle(self.writes)
 
 
 @dataclass(eq=False)
@@ -156,7 +156,7 @@ class Ring:
         """
         for slot in self._slots[:2]:
             self._begin_reads(slot, job, job.shard.start, min(self.matrices, len(job.shard.run)))
-            _settle(slot.reads)
+            settle(slot.reads)
             self._machine.hash(job.factors[0].digest, 0, raw_bytes(slot.left[: slot.count]))
             if not self._problem.result:  # a user's function may do anything
                 with self._machine.work(), np.errstate(all="ignore"):
@@ -239,6 +239,8 @@ class Ring:
                 raw = raw_bytes(stack[: slot.count])
                 found = machine.hash(factor.digest, offset, raw)
                 slot.fragments += [(factor.hashed, fragment) for fragment in found]
+            if self._problem.result:
+                machine.mark()()  # a user's function may write to its block
             with machine.work(), np.errstate(all="ignore"):  # the checks find and name overflow
                 self._work(slot)
             if slot.written is not None:
@@ -308,7 +310,7 @@ class Ring:
         """Free the slots of a shard that failed, once nothing is under way in them."""
         for slot in self._slots:
             if slot.job is job:
-                _settle(slot.reads)
+                settle(slot.reads)
         with suppress(Exception):  # a device that is lost says so to the next one
             self._machine.settle()
         self._queued.clear()
@@ -326,9 +328,8 @@ class _Failed:
         raise self._error
 
 
-def _settle(transfers: list[Any]) -> None:
+def settle(transfers: list[Any]) -> None:
     """Wait until nothing is under way, whatever became of it: its shard is told."""
-    for transfer in transfers:
+    while transfers:
         with suppress(Exception):
-            transfer.result()
-    transfers.clear()
+            transfers.pop().result()
