@@ -90,8 +90,9 @@ class Cuda:
             file = factor.files.get(path)
             if not at:
                 self._choose_direct(file, begin, nbytes)
-            future = file.pread(target[at : at + nbytes], nbytes, begin)
-            transfers.append(Transfer(self, future, file, path, begin + nbytes))
+            part = target[at : at + nbytes]
+            future = file.pread(part, nbytes, begin)
+            transfers.append(Transfer(future, file, part, path, begin + nbytes))
             at += nbytes
         return transfers
 
@@ -133,14 +134,17 @@ class Cuda:
         path = f"/proc/self/fd/{writer.file.fileno()}"
         file = self._kvikio.CuFile(path, "r+")
         future = file.pwrite(raw, raw.nbytes, DATA_OFFSET + offset)
-        return [Transfer(self, future, file, writer.file.name)]
+        return [Transfer(future, file, raw, writer.file.name)]
 
 
 class Transfer:
-    """Bytes under way between a file and the device, which both are kept until they are there."""
+    """Bytes under way between a file and the device; both are kept until they are there.
 
-    def __init__(self, cuda: Cuda, future: Any, file: Any, path: str, end: int = 0) -> None:
-        self._cuda, self._future, self._file, self._path, self._end = cuda, future, file, path, end
+    A file of which is read has to reach to byte ``end``.
+    """
+
+    def __init__(self, future: Any, file: Any, raw: Any, path: str, end: int = 0) -> None:
+        self._future, self._file, self._raw, self._path, self._end = future, file, raw, path, end
         self._lock = threading.Lock()
         self._error: Exception | None = None
 
@@ -160,7 +164,7 @@ class Transfer:
                     self._future.get()
                 except (RuntimeError, OSError) as error:
                     self._error = self._told(error)
-                self._future = None
+                self._future = self._raw = None
         if self._error is not None:
             raise self._error
 

@@ -136,6 +136,11 @@ class ShardJob:
         plan = self._plan
         return StackReader(plan.facts.right_sources, plan.problem.right, plan.dtype, self.inputs)
 
+    @property
+    def all_begun(self) -> bool:
+        """Whether all batches are read, or under way."""
+        return self._next == self.shard.stop
+
     def next_batch(self, matrices: int) -> tuple[int, int] | None:
         """The first matrix, and the number of them, of a batch that is not begun yet."""
         first, count = self._next, min(matrices, self.shard.stop - self._next)
@@ -193,7 +198,7 @@ class ShardJob:
     def finish(self) -> None:
         """Wait until all is written, and commit it with its receipt."""
         with self._open:
-            with self._committing, self.watch.timed("write"):
+            with self.watch.timed("write"), self._committing:
                 for write in self._writes:
                     write.result()
                 facts, checksum = self._prove(), self.writer.checksum()

@@ -154,8 +154,9 @@ class Ring:
 
         So kernels are compiled, and what libraries make at their first call is there.
         """
-        for slot in self._slots[:2]:
-            self._begin_reads(slot, job, job.shard.start, min(self.matrices, len(job.shard.run)))
+        for _ in range(2):
+            count = min(self.matrices, len(job.shard.run))
+            slot = self._begin_reads(job, job.shard.start, count)
             settle(slot.reads)
             self._machine.hash(job.factors[0].digest, 0, raw_bytes(slot.left[: slot.count]))
             if not self._problem.result:  # a user's function may do anything
@@ -163,7 +164,7 @@ class Ring:
                     self.sink.begin()
                     self._work(slot)
                     self.sink.begin()
-            self._machine.settle()
+            self._drop(job)
 
     def compute(self, job: "ShardJob", coming: Callable[[], "ShardJob | None"]) -> None:
         """Take all batches of a shard through the ring; its writes may be under way afterwards.
@@ -201,21 +202,20 @@ class Ring:
         coming: Callable[[], "ShardJob | None"],
     ) -> "ShardJob | None":  # fmt: skip
         """Begin to read into free slots; the shard behind this one, once that is known."""
-        while self._free:
-            reader, batch = job, job.next_batch(self.matrices)
-            if batch is None:
-                following = following or coming()
-                if following is None or len(following.shard.run) > self.count:
-                    break
-                reader, batch = following, following.next_batch(self.matrices)
-            if batch is None:
-                break
-            slot = self._free.popleft()
-            self._begin_reads(slot, reader, *batch)
-            self._reading.append(slot)
+        while self._free and (batch := job.next_batch(self.matrices)):
+            self._begin_reads(job, *batch)
+        if not job.all_begun:
+            return None
+        following = following or coming()
+        if following is not None and len(following.shard.run) <= self.count:
+            while self._free and (batch := following.next_batch(self.matrices)):
+                self._begin_reads(following, *batch)
         return following
 
-    def _begin_reads(self, slot: _Slot, job: "ShardJob", first: int, count: int) -> None:
+    def _begin_reads(self, job: "ShardJob", first: int, count: int) -> _Slot:
+        """Begin to read a batch into the slot that has been free for longest."""
+        slot = self._free.popleft()
+        self._reading.append(slot)
         slot.job, slot.first, slot.count, slot.reads = job, first, count, []
         try:
             for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
@@ -223,6 +223,7 @@ class Ring:
                 slot.reads += self._machine.fill(factor, offset, raw_bytes(stack[:count]))
         except Exception as error:  # of a shard that is perhaps not the one at work
             slot.reads.append(_Failed(error))
+        return slot
 
     def _queue(self, slot: _Slot) -> None:
         """Wait for the reads of a slot, and queue all that is done with them."""

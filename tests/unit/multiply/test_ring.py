@@ -1,20 +1,25 @@
 """The ring: bytes arrive in order, whatever the slots; what fails leaves nothing behind."""
 
+import errno
 import gc
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shardwise.errors import DeviceFailed, IntegrityError
 from shardwise.files import commit as commits
 from shardwise.files import pieces
 from shardwise.files.checksum import PieceChecksum
-from shardwise.files.npy import DATA_OFFSET, StackWriter
+from shardwise.files.npy import StackWriter
 from shardwise.multiply import checks, job, operation, ring, session
+from shardwise.multiply.cuda import Cuda, Transfer
 from shardwise.multiply.host import Host
 from shardwise.multiply.session import Session
 from shardwise.plan import memory as plan_memory
@@ -25,31 +30,54 @@ from tests import factories
 from tests.factories import REFERENCES, leftovers, noise, partials, save, stack
 
 
-class LateHost(Host):
-    """NumPy that is as late as a device may be.
+class CuFile:
+    """A file of KvikIO, whose threads read and write late; errors are words alone, as there."""
 
-    Reads and writes take their time, batches are queued before anything is done for the first of
-    them, and what lies in a slot is hashed when its turn comes.
+    pool, random = ThreadPoolExecutor(4), Random(0)
+
+    def __init__(self, path, flags):
+        self._number = os.open(path, {"r": os.O_RDONLY, "r+": os.O_RDWR}[flags])
+
+    def __del__(self):
+        """Close it, as KvikIO does."""
+        os.close(self._number)
+
+    def fileno(self):
+        return self._number
+
+    def pread(self, raw, nbytes, offset):
+        return self._later(os.preadv, [memoryview(raw)[:nbytes]], offset, nbytes)
+
+    def pwrite(self, raw, nbytes, offset):
+        return self._later(os.pwrite, memoryview(raw)[:nbytes], offset, nbytes)
+
+    def _later(self, call, raw, offset, nbytes):
+        def transfer():
+            time.sleep(0.002 * self.random.random())
+            if call(self.fileno(), raw, offset) != nbytes:
+                raise RuntimeError("EOF")
+
+        future = self.pool.submit(transfer)
+        return SimpleNamespace(get=future.result)
+
+
+class Device(Cuda):
+    """What reads and writes on a GPU, on NumPy: as late as a device may be.
+
+    Batches are queued before anything is done for the first of them, and what lies in a slot is
+    hashed when its turn comes.
     """
 
-    ahead = 2
+    settle, release, bind, mark = Host.settle, Host.release, Host.bind, Host.mark
+    zeros, work, fetch, total = Host.zeros, Host.work, Host.fetch, Host.total
+    hashing, bytes_by, memory_errors = Host.hashing, "fake", ()
 
     def __init__(self):
-        super().__init__()
-        self._random = Random(0)
+        self.xp, self._direct, self._converting = np, None, ThreadPoolExecutor(1)
+        self._kvikio = SimpleNamespace(CuFile=CuFile, defaults=SimpleNamespace(set=dict))
 
-    def _later(self, call, *arguments):
-        time.sleep(0.002 * self._random.random())
-        call(*arguments)
-
-    def fill(self, factor, offset, target):
-        """Read late, and hash nothing."""
-        return [self._pool.submit(self._later, factor.convert, offset, target)]
-
-    def write(self, writer, offset, raw):
-        """Write late, and hash nothing."""
-        at = DATA_OFFSET + offset
-        return [self._pool.submit(self._later, os.pwrite, writer.file.fileno(), raw, at)]
+    def _convert(self, factor, offset, target):
+        factor.convert(offset, target)
 
     def hash(self, digest, offset, raw, products=False):
         """All of it is for the host, once its batch is looked at."""
@@ -68,7 +96,7 @@ RIGHTS = {"A @ B": (4, 11), "A.T @ A": None}
     part=st.integers(1, 3000),
     batch=st.integers(1, 3000),
     slots=st.integers(1, 5),
-    machine=st.sampled_from([Host, LateHost]),
+    machine=st.sampled_from([Host, Device]),
     keep=st.sampled_from(["products", "sum"]),
 )
 def test_every_byte_comes_in_order(tmp_path_factory, data, part, batch, slots, machine, keep):
@@ -169,14 +197,35 @@ def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, w
     np.testing.assert_array_equal(factories.products(made), factories.multiplied(made, left))
 
 
+@pytest.mark.parametrize(
+    ("words", "cut", "kind"),
+    [("EOF", True, IntegrityError), ("CUDA error 700", False, DeviceFailed),
+     (os.strerror(errno.ENOSPC), False, OSError), ("something", False, OSError)],
+)  # fmt: skip
+def test_what_kvikio_says_becomes_an_error_of_ours(tmp_path, words, cut, kind):
+    """A file that ends early, a device that is lost, a disk that is full, or fails."""
+    path = tmp_path / "a"
+    path.write_bytes(bytes(10 if cut else 1000))
+
+    def get():
+        raise RuntimeError(words)
+
+    transfer = Transfer(SimpleNamespace(get=get), CuFile(path, "r"), None, str(path), 1000)
+    for _ in range(2):  # whoever asks, and again
+        with pytest.raises(kind) as caught:
+            transfer.result()
+    full = errno.ENOSPC if "space" in words else errno.EIO
+    assert getattr(caught.value, "errno", full) == full
+
+
 def test_threads_end_with_the_session(tmp_path):
     """A process that computes shard after shard by sessions of their own gathers no threads."""
     made = factories.plan(tmp_path, noise((40, 8, 8)), shards=2)
     before = set(threading.enumerate())
     for shard in made.shards:
         job.run_shard(made, shard)
-    gc.collect()
     deadline = time.monotonic() + 60
     while not set(threading.enumerate()) <= before and time.monotonic() < deadline:
+        gc.collect()
         time.sleep(0.01)
     assert set(threading.enumerate()) <= before
