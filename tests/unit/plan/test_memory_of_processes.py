@@ -112,7 +112,7 @@ def test_a_task_with_less_memory_takes_less(tmp_path):
     over = {"materialize": False, "shards": 1}
     made = factories.plan(tmp_path, input=str(path), **over)
     planned = made.shards["00000"].memory
-    less = (planned - 320 * MIB) // MIB
+    less = (planned - 32 * MIB) // MIB
     assert peak(multiply(made, "--mem-mb", less)) <= less * MIB - GENEROUS
     assert (np.load(made.results.product("00000"), mmap_mode="r")[::50] == 640).all()
 
