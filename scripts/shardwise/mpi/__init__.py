@@ -1,4 +1,4 @@
 """MPI ranks: how they are started, and what they do together.
 
-One sentence of docs/architecture.md says who uses it: the reduce, and `dispatch: mpi`.
+A launcher or a communicator comes in; ranks, shared errors and merged arrays go out.
 """

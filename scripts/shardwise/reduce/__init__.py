@@ -1,4 +1,4 @@
-"""One sum over all ranks; with `dispatch.mpi` the only importer of mpi4py.
+"""One sum over all ranks, which `mpi` starts and lets agree.
 
 Receipts and partial sums come in; ``sum.npy`` and its receipt go out.
 """
