@@ -22,7 +22,7 @@ from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import padded_header, read_header
 from shardwise.files.paths import Results
-from shardwise.numerics import reference
+from shardwise.numerics import end_to_end
 from shardwise.observe.observation import DeviceOfNode
 from shardwise.plan import plan as plans
 from shardwise.plan.nodes import count_nodes, cover
@@ -35,7 +35,7 @@ from tests import factories
 NOW = 1_795_000_000.0
 """The moment at which a folder shows what was asked for; pass it to `Observer.look`."""
 
-RATES = {"read": 3.9e9, "upload": 50e9, "compute": 45e12, "download": 50e9, "write": 3.1e9}
+RATES = {"read": 3.9e9, "compute": 45e12, "write": 3.1e9}
 """Of every node: bytes a second; floating-point operations a second under ``compute``."""
 
 GPU, MEMORY = "NVIDIA H200", 150_000_000_000
@@ -211,10 +211,7 @@ class _Writer:
 
     def _work(self, row: Shard) -> dict[str, int]:
         problem, count = self._plan.problem, row.stop - row.start
-        work = {"read": row.bytes, "upload": row.bytes, "compute": count * problem.flop,
-                "download": row.product_bytes, "write": row.product_bytes}  # fmt: skip
-        gpu = self._plan.settings.backend != "numpy"
-        return work if gpu else work | {"upload": 0, "download": 0}
+        return {"read": row.bytes, "compute": count * problem.flop, "write": row.product_bytes}
 
     def _held(self, row: Shard, machine: DeviceOfNode) -> dict[str, float]:
         """Seconds by what held the shard up.
@@ -228,7 +225,7 @@ class _Writer:
         }
         if machine is self._slow:
             busy["compute"] *= 60
-        shares = {"read": 1.0, "upload": 0.1, "compute": 1.0, "download": 0.1, "write": 0.6}
+        shares = {"read": 1.0, "compute": 1.0, "write": 0.6}
         held = {stage: round(shares[stage] * seconds, 4) for stage, seconds in busy.items()}
         return {"waiting": round(self._random.uniform(0.02, 0.3), 4), **held}
 
@@ -304,7 +301,7 @@ def _receipt(
         facts["nodes"] = list(cover(row.start, row.stop))
     proof = {"method": "freivalds", "vectors": 4, "seed": row.start}
     told = {"contribution": -31.05, "reference": -31.05, "mass": 464.9, "tolerance": 0.0002,
-            "host": "all", "seed": reference.SEED}  # fmt: skip
+            "seed": end_to_end.SEED}  # fmt: skip
     gpu = machine.uuid is not None
     return {
         "shard": row.shard, "start": row.start, "stop": row.stop, "fingerprint": row.fingerprint,
@@ -381,7 +378,7 @@ def _sum(made: Pretended, random: Random) -> None:
     facts = receipts.describe_file(path, total.shape, "float64", checksum, *pieces)
     proven = plan.settings.verify
     ended = max(receipt.finished for receipt in found)
-    end = {"end_to_end": {"shards": len(found), "off": 0.002, "host": f"all of {len(found)}"}}
+    end = {"end_to_end": {"shards": len(found), "off": 0.002}}
     summary = {
         "matrices": plan.problem.matrices, "shards": len(found),
         "product": plan.problem.product, "keep": plan.settings.keep, "proven": proven,

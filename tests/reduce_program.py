@@ -51,7 +51,6 @@ def way(random: np.random.Generator, n: int, ranks: int) -> dict:
         "ranks": int(random.integers(1, ranks + 1)),
         "piece": int(random.choice([16, 64, 256, 2**20])),
         "batch": int(random.choice([1, 100, 1000, 2**23])),
-        "slab": int(random.choice([48, 4096, 2**25])),
         "seed": int(random.integers(2**31)),
     }
 
@@ -107,7 +106,7 @@ def main() -> None:
         seen: dict[str, bytes] = {}
         for _ in range(6):
             chosen = way(random, len(stack), comm.size)
-            pieces.CHECKSUM_PIECE_BYTES, pieces.SLAB_BYTES = chosen["piece"], chosen["slab"]
+            pieces.CHECKSUM_PIECE_BYTES = chosen["piece"]
             memory.REDUCE_BATCH_BYTES = chosen["batch"]
             plan = folder / str(tried) / "results" / "plan.tsv"
             if comm.rank == 0:

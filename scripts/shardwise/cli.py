@@ -77,7 +77,7 @@ def add_task(arguments: argparse.ArgumentParser) -> None:
 
     add = arguments.add_argument
     words = "MiB of host memory for all processes of a machine together; with less than the plan "
-    words += "says, fewer pieces of files are in memory at once; default, and with 0: what the "
+    words += "says, batches on NumPy are smaller; default, and with 0: what the "
     words += "plan says"
     add("--mem-mb", dest="memory", type=mebibytes, metavar="N", help=words)
     words = "how long to wait for a GPU while none changes hands; then the task ends with "

@@ -18,7 +18,7 @@ from shardwise.errors import InputError
 
 VARIABLE = "SHARDWISE_CODE"
 
-_PACKAGES = ("numpy", "numba", "cupy", "mpi4py")
+_PACKAGES = ("numpy", "numba", "cupy", "kvikio", "mpi4py")
 
 _INSTALLED = Path(__file__).with_name("project")
 PROJECT = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2]

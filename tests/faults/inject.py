@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from shardwise import errors as failures
-from shardwise.files import direct
+from shardwise.files import extents
 
 _BY_PATH = ("unlink", "remove", "truncate", "utime", "mkdir", "rmdir", "chmod")
 _BY_DESCRIPTOR = ("fsync", "fdatasync", "ftruncate", "fchmod", "posix_fallocate")
@@ -157,9 +157,9 @@ class Calls:
                 return -1
 
         own = SimpleNamespace(CDLL=lambda *_, **__: SimpleNamespace(fallocate=fallocate))
-        for name in ("c_int64", "get_errno", "memmove"):
+        for name in ("c_int64", "get_errno"):
             setattr(own, name, getattr(ctypes, name))
-        direct.ctypes = own
+        extents.ctypes = own
 
 
 def _write_call(

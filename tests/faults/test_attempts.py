@@ -11,7 +11,7 @@ import pytest
 from shardwise.errors import TryAgain
 from shardwise.files import npy
 from shardwise.files.checksum import file_checksum
-from shardwise.multiply import batch, job
+from shardwise.multiply import job, ring
 from shardwise.records import ledger, missing, receipts
 from shardwise.records.receipts import ArrayFile
 
@@ -56,14 +56,13 @@ def interleaved(monkeypatch, made, order, products):
             ends[name] = str(error)
 
     monkeypatch.setattr(npy.os, "replace", in_turn)
-    worked = batch.Batches.work
+    worked = ring.Ring._work
 
-    def own(self, *words):
-        report, block = worked(self, *words)
-        block.view("float32")[:] *= products[threading.current_thread().name]
-        return report, block
+    def own(self, slot):
+        worked(self, slot)
+        slot.written.view("float32")[:] *= products[threading.current_thread().name]
 
-    monkeypatch.setattr(batch.Batches, "work", own)
+    monkeypatch.setattr(ring.Ring, "_work", own)
     real = receipts.write_for
 
     def last(*words):

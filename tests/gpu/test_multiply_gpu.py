@@ -8,16 +8,18 @@ import subprocess
 
 import numpy as np
 import pytest
-from shardwise.errors import InputError, TryAgain
+from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files import pieces
 from shardwise.multiply import job
 from shardwise.multiply.backend import load_backend
+from shardwise.multiply.session import Session
 from shardwise.numerics import gemm, tolerances
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
+from shardwise.records import receipts
 
 from tests import factories
-from tests.factories import wide
+from tests.factories import save, wide
 from tests.gpu.conftest import BOTH, needs_gpu
 
 
@@ -164,23 +166,81 @@ def shards_of(folder, left, shards, **over):
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
 @pytest.mark.parametrize("product", ["A @ A", "A.T @ A", "A @ B"])
-def test_bits_do_not_depend_on_slabs_and_batches(tmp_path, backend, product, keep, monkeypatch):
-    """Many small slabs, batches of one call, one batch at a time: the same file."""
+def test_bits_do_not_depend_on_slots_and_batches(tmp_path, backend, product, keep, monkeypatch):
+    """Many small parts, batches of one call, one slot: the same file, with the same checksums.
+
+    Batches end inside pieces of the checksum, and inside of files.
+    """
     left, right = factors(product, (2000, 9, 9), "float32")
     over = {"product": product, "keep": keep, "backend": backend, "right": right}
     written = set()
-    for number, (slab, batch, batches) in enumerate(
-        [(2**24, 2**28, 2), (4096, 2**28, 2), (10_000, 2**18, 2), (2**24, 2**18, 1)]
+    for number, (part, batch, slots) in enumerate(
+        [(2**24, 2**28, 8), (4096, 2**28, 2), (10_000, 2**18, 8), (2**24, 2**18, 1)]
     ):
-        monkeypatch.setattr(pieces, "SLAB_BYTES", slab)
-        monkeypatch.setattr(memory, "BATCHES", batches)
+        monkeypatch.setattr(pieces, "PART_BYTES", part)
+        monkeypatch.setattr(memory, "_slots", lambda *_, slots=slots: slots)
         monkeypatch.setattr(memory, "HOST_BATCH_BYTES", batch)
         # A call decides the bits, so it stays; several calls make a batch.
         monkeypatch.setattr(memory, "call_matrices", lambda _: 256)
         monkeypatch.setattr(memory, "BATCH_BYTES", batch)
-        _, found = shards_of(tmp_path / str(number), left, 1, **over)
-        written.add(found[0].tobytes())
+        made, (found,) = shards_of(tmp_path / str(number), left, 1, **over)
+        receipt = factories.receipt(made)
+        receipts.check_elements(made.results.product("00000"), receipt.file)
+        written.add((found.tobytes(), receipt.input_checksum, receipt.right_checksum))
     assert len(written) == 1
+
+
+LAYOUTS = {
+    "big-endian": lambda left: left.astype(left.dtype.newbyteorder(">")),
+    "Fortran": np.asfortranarray,
+    "C": np.ascontiguousarray,
+}
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("materialize", [True, False])
+def test_a_file_in_any_order_and_many_files_give_the_same(tmp_path, backend, dtype, materialize):
+    """Whatever lies on disk however, copied or in place: the same products and checksums."""
+    left, found = factories.stack((7, 30, 30), dtype), set()
+    paths = {name: save(tmp_path / f"{name}.npy", make(left)) for name, make in LAYOUTS.items()}
+    for i, matrix in enumerate(left):
+        save(tmp_path / "many" / f"{i}.npy", matrix)
+    for name, path in {**paths, "many": tmp_path / "many"}.items():
+        over = {"materialize": materialize, "input": str(path), "backend": backend}
+        made = factories.plan(tmp_path / f"of {name}", shards=2, **over)
+        for shard in made.shards:
+            job.run_shard(made, shard)
+            receipt = factories.receipt(made, shard)
+            receipts.check_elements(made.results.product(shard), receipt.file)
+        found.add((factories.products(made).tobytes(), receipt.input_checksum))
+    assert len(found) == 1
+
+
+@needs_gpu
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_file_that_ends_early_is_named(tmp_path, cut):
+    """A file that is cut off while it is read, or a copy with a changed bit: nothing is written."""
+    made = factories.plan(
+        tmp_path, factories.noise((64, 64, 64)), shards=1, backend="cupy", materialize=not cut
+    )
+    session = Session(made, 0)
+    begun = job.ShardJob(session, "00000").begin()
+    path = tmp_path / "input.npy" if cut else made.results.shard("00000")
+    if cut:
+        assert begun.factors[0].extents(0, 10)  # its header is read
+        os.truncate(path, 10_000)
+    else:
+        raw = bytearray(path.read_bytes())
+        raw[5000] ^= 1
+        path.write_bytes(raw)
+
+    def rest():
+        begun.compute()
+        begun.finish()
+
+    with pytest.raises(IntegrityError, match=r"changed while|became shorter|is damaged"):
+        rest()
+    assert not made.results.product("00000").exists()
 
 
 @needs_gpu

@@ -10,7 +10,7 @@ import pytest
 from shardwise.devices import quarantine
 from shardwise.errors import IntegrityError
 from shardwise.multiply import job, operation
-from shardwise.numerics import freivalds, gemm, reference, tolerances
+from shardwise.numerics import end_to_end, freivalds, gemm, tolerances
 from shardwise.numerics.tolerances import CheckSpec
 
 from tests import factories
@@ -241,7 +241,7 @@ def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim, paddin
     check.check(*there, on(xp, padded(result, padding), result.shape))
     found = to_host(xp, check.forms)
     one, other = (
-        reference.weights(side, n, False) for side, n in (("l", a.shape[1]), ("r", b.shape[2]))
+        end_to_end.weights(side, n, False) for side, n in (("l", a.shape[1]), ("r", b.shape[2]))
     )
     own = [
         x[:, None]
@@ -257,7 +257,7 @@ def test_forms_of_integers(xp):
     left = factories.stack((N, 7, 7), "int64", 3)
     check = freivalds.Checker(xp, CheckSpec("A @ A", (7, 7), None, "int64", "int64", SEED, 2))
     check.check(xp.asarray(left), None, xp.asarray(left @ left))
-    one, other = (reference.weights(side, 7, True) for side in "lr")
+    one, other = (end_to_end.weights(side, 7, True) for side in "lr")
     expected = (left @ left @ other) @ one
     np.testing.assert_array_equal(to_host(xp, check.forms), np.stack([expected, expected], axis=1))
 

@@ -11,11 +11,11 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Protocol
 
 from shardwise import errors
@@ -25,7 +25,7 @@ from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.files import commit
 from shardwise.files.paths import Results, make_folder
 from shardwise.host import SCRIPTS
-from shardwise.multiply.job import ShardJob
+from shardwise.multiply.job import ShardJob, warm
 from shardwise.multiply.session import Session
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
@@ -129,6 +129,7 @@ class _ShardLoop:
     def __init__(self, plan: Plan, logs: "Logs", feed: Feed, session: Session) -> None:
         self._plan, self._logs, self._feed, self._session = plan, logs, feed, session
         self._begun: SimpleQueue[tuple[str, Future[ShardJob]] | None] = SimpleQueue()
+        self._next: list[tuple[str, Future[ShardJob]] | None] = []  # it was looked at already
         self._ahead = ThreadPoolExecutor(1, "ahead")
         self._behind = ThreadPoolExecutor(1, "behind")
         self._last: Future[bool] | None = None  # the shard behind; whether the device is usable
@@ -137,13 +138,13 @@ class _ShardLoop:
     def work(self) -> None:
         """Take shards until the device fails, or there are no more."""
         threading.Thread(target=self._begin_all, daemon=True).start()
-        self._session.warm(max(self._plan.shards.values(), key=lambda shard: shard.bytes))
+        warm(self._session, max(self._plan.shards.values(), key=lambda shard: shard.bytes).shard)
         self._feed.send("ready", device=self._device)
         usable = True
         while usable:
             # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.
             signal.siginterrupt(signal.SIGTERM, True)
-            shard_and_job = self._begun.get()
+            shard_and_job = self._next.pop() if self._next else self._begun.get()
             usable = shard_and_job is not None and self._compute(*shard_and_job)
 
     def _begin_all(self) -> None:
@@ -160,12 +161,10 @@ class _ShardLoop:
         with self._logs.of(shard):
             try:
                 job = begun.result()
-                steps = job.steps(lambda: self._ahead.submit(self._release, job))
-                next(steps)
+                job.compute(self._coming_after(shard))
                 self._tidy()
                 if not self._settled():
                     return False
-                next(steps)
             except errors.Terminated as error:
                 errors.explain(error)
                 raise
@@ -174,19 +173,36 @@ class _ShardLoop:
                 # The one behind first: its end is told by a process that still counts.
                 return self._settled() and self._failed(shard, error)
         self._feed.send("queued", shard)
-        self._last = self._behind.submit(self._finish, shard, steps)
+        self._last = self._behind.submit(self._finish, shard, job)
         return True
+
+    def _coming_after(self, shard: str) -> "Callable[[], ShardJob | None]":
+        """Asks for the next shard when it is first called; gives it once that has begun."""
+        asked = False
+
+        def coming() -> ShardJob | None:
+            nonlocal asked
+            if not asked:
+                self._feed.send("read", shard)
+                asked = True
+            if not self._next:
+                with contextlib.suppress(Empty):
+                    self._next.append(self._begun.get_nowait())
+            begun = self._next[0][1] if self._next and self._next[0] else None
+            # One that could not be begun is told of when it is its turn.
+            return begun.result() if begun and begun.done() and not begun.exception() else None
+
+        return coming
 
     def _settled(self) -> bool:
         """Wait for the shard behind; whether the device can still be used."""
         return self._last is None or self._last.result()
 
-    def _finish(self, shard: str, steps: Iterator[None]) -> bool:
+    def _finish(self, shard: str, job: ShardJob) -> bool:
         """Write what was computed, and tell the parent; whether the device can still be used."""
         with self._logs.of(shard):
             try:
-                for _ in steps:
-                    pass
+                job.finish()
             except Exception as error:
                 return self._failed(shard, error)
             log.info("%s written", self._plan.results.receipt(shard))
@@ -208,12 +224,6 @@ class _ShardLoop:
         """End the processes that a user's function has left."""
         if self._plan.function:
             contain.sweep()
-
-    def _release(self, job: ShardJob) -> None:
-        """Ask for the next shard, which this thread begins to read as slabs come free."""
-        self._feed.send("read", job.shard.shard)
-        if self._plan.settings.materialize:  # to make its copy takes slabs of its own
-            job.release()
 
 
 class Logs:

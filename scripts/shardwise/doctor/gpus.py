@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from logging.handlers import MemoryHandler
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,6 +24,10 @@ from shardwise.errors import ShardwiseError
 from shardwise.units import clock, human_bytes
 
 _NAMES = re.compile(r"cupy(?:-cuda(\d+)x)?", re.IGNORECASE)
+
+_KVIKIO = re.compile(r"(?:lib)?kvikio(?:-cu\d+)?", re.IGNORECASE)
+_GDS = Path("/proc/driver/nvidia-fs/version")
+"""There where the driver of GPUDirect Storage is loaded."""
 
 UNLISTED_BYTES = 512 * 1024**2
 """Memory in use beside all that is listed: the driver keeps up to some hundred MiB for itself."""
@@ -89,7 +94,7 @@ def findings(deadline: Deadline, backend: str = "auto") -> Iterator[Finding]:
         logger.removeHandler(warned)
     text = f"{version}, runs CUDA up to {_dotted(cuda)}".removeprefix(", ")
     yield ok("driver", text, cuda=cuda, version=version)
-    yield from (cupy, *refused)
+    yield from (cupy, _kvikio(kvikio_version(), cuda), *refused)
     if refused:
         return
     for record in warned.buffer:
@@ -123,6 +128,21 @@ def _cupy(packages: dict[str, str], driver: int | None, backend: str) -> Finding
     else:
         level, text, cure = OK, f"{shown} fits the driver", ""
     return Finding("cupy", level, text, cure, {"packages": packages}, 2 * (level == FAULT))
+
+
+def kvikio_version() -> str | None:
+    """The version of KvikIO that is installed."""
+    found = ((d.metadata["Name"] or "", d.version) for d in importlib.metadata.distributions())
+    return next((version for name, version in found if _KVIKIO.fullmatch(name)), None)
+
+
+def _kvikio(version: str | None, driver: int) -> Finding:
+    """Whether bytes can come from files to devices, and which way they go here."""
+    if version is None:
+        cure = f"{host.install(driver // 1000)}, or set backend: numpy"
+        return fault("kvikio", "not installed, but tasks on a GPU read files by it", cure)
+    way = "by GPUDirect Storage" if _GDS.exists() else "through host memory (no GPUDirect Storage)"
+    return ok("kvikio", f"{version}; bytes go between files and devices {way}", version=version)
 
 
 def _devices(present: Sequence[Device], deadline: Deadline, computes: bool) -> Iterator[Finding]:

@@ -98,16 +98,28 @@ class PieceChecksum:
                 self._take_part(number, offset + at - low, high - low, part)
             at += len(part)
         if whole:
-            self._put(whole[0], len(whole), digest)
+            self.put(whole[0], len(whole), digest)
+
+    def whole_pieces(self, low: int, high: int) -> tuple[int, int]:
+        """The first piece that bytes ``low`` to ``high`` hold wholly, and the one behind the last.
+
+        The second is no larger than the first where there is none.
+        """
+        first, begin, _ = self._piece(low)
+        behind = len(self._seen) if high == self.total_bytes else self._piece(high)[0]
+        return first + (begin < low), behind
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """The first byte of a piece, and the one behind its last."""
+        row, index = divmod(number, self._in_row)
+        low = row * self.row_bytes + index * self.piece_bytes
+        return low, min(low + self.piece_bytes, (row + 1) * self.row_bytes, self.total_bytes)
 
     def _piece(self, byte: int) -> tuple[int, int, int]:
         """The number of the piece that holds a byte, and its first and last byte."""
         row, at = divmod(byte, self.row_bytes)
-        index = at // self.piece_bytes
-        start = byte - at
-        low = start + index * self.piece_bytes
-        high = min(low + self.piece_bytes, start + self.row_bytes, self.total_bytes)
-        return row * self._in_row + index, low, high
+        number = row * self._in_row + at // self.piece_bytes
+        return number, *self.bounds(number)
 
     def _take_part(self, number: int, at: int, length: int, part: memoryview) -> None:
         with self._lock:
@@ -120,9 +132,10 @@ class PieceChecksum:
             if whole:
                 self._begun.pop(number, None)
         if whole:
-            self._put(number, 1, piece.digest.intdigest())
+            self.put(number, 1, piece.digest.intdigest())
 
-    def _put(self, first: int, count: int, digest: int) -> None:
+    def put(self, first: int, count: int, digest: int) -> None:
+        """Take the XOR of the digests of consecutive pieces that were hashed elsewhere."""
         part = slice(first, first + count)
         with self._lock:
             self._twice |= 1 in self._seen[part]

@@ -5,10 +5,6 @@ import math
 import os
 import re
 import struct
-import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BufferedReader, FileIO
@@ -19,7 +15,7 @@ import numpy as np
 
 from shardwise.errors import InputError, short
 from shardwise.files import checksum as checksums
-from shardwise.files import direct, pieces, signatures
+from shardwise.files import extents, pieces, signatures
 from shardwise.files.checksum import PieceChecksum, _read_fully, raw_bytes
 from shardwise.files.small import refuse_special
 
@@ -29,7 +25,7 @@ MAX_DIMENSIONS = 64
 _LONG = re.compile(r"([0-9])L(?=[,)])")  # Python 2 wrote long integers so, such as 6L
 LINE_BYTES = 64 * 1024  # up to so many bytes it is faster to read more than is wanted than to seek
 # Byte at which the elements of our own files begin: a page, for direct I/O.
-DATA_OFFSET = direct.PAGE
+DATA_OFFSET = extents.PAGE
 _AGAIN = "write the file again with numpy.save"
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
@@ -181,7 +177,7 @@ def read_matrices(
     stop: int,
     out: np.ndarray,
     first_row: int = 0,
-    opened: direct.Opened = lambda path, status: None,
+    opened: extents.Opened = lambda path, status: None,
 ) -> None:
     """Read matrices ``start`` to ``stop`` of a file, in native byte order.
 
@@ -239,7 +235,7 @@ def _read_fortran(
             out[:, i : i + shape[1], j : j + shape[0]] = taken
 
 
-class StackWriter(AbstractContextManager["StackWriter"]):
+class StackWriter:
     """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
 
     The elements begin at byte :data:`DATA_OFFSET`, so that they can be read and written around the
@@ -248,65 +244,53 @@ class StackWriter(AbstractContextManager["StackWriter"]):
     Parameters
     ----------
     file
-        What :func:`commit` yields. The writer is to be closed before the commit ends.
+        What :func:`commit` yields.
     cut
         Bytes of a row and of a piece of the checksum; left out, those that follow from the shape
         (`pieces.natural_row`, `pieces.checksum_pieces`).
+
+    Attributes
+    ----------
+    hashed
+        The checksum of the elements that came so far. Who writes to `file` itself adds to it.
     """
 
     def __init__(
         self, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype,
         cut: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
-        self._file = file
+        self.file, self.shape, self.dtype = file, shape, np.dtype(dtype).name
         self._dtype = np.dtype(dtype).newbyteorder("<")
         item = self._dtype.itemsize
         if cut is None:
             cut = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
         self.row_bytes, self.piece_bytes = cut
-        self._writer: direct.ExtentWriter | None = None
-        self._lock = threading.Lock()
-        whole = DATA_OFFSET + math.prod(shape) * item
-        direct.allocate(file.fileno(), whole, Path(file.name).parent)
-        self.shape, self.nbytes = shape, math.prod(shape) * item
-        self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
-        self._file.write(padded_header(shape, self._dtype))
-        self._file.flush()
-
-    def __exit__(self, *error: object) -> None:
-        """End the threads that write."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        nbytes = math.prod(shape) * item
+        extents.allocate(file.fileno(), DATA_OFFSET + nbytes, Path(file.name).parent)
+        self.hashed = PieceChecksum(nbytes, self.row_bytes, self.piece_bytes)
+        file.write(padded_header(shape, self._dtype))
+        file.flush()
 
     def append(self, block: np.ndarray) -> None:
         """Append matrices, of any shape that continues the file."""
         raw = raw_bytes(np.ascontiguousarray(block, dtype=self._dtype))
-        self._checksum.append(raw)
-        self._file.write(raw)
+        self.hashed.append(raw)
+        self.file.write(raw)
 
-    def write_at(self, offset: int, views: Sequence[np.ndarray]) -> None:
+    def write_at(self, offset: int, raw: np.ndarray) -> None:
         """Write bytes from byte ``offset`` of the elements on; from any thread, in any order.
 
-        The views follow each other in the file: little-endian elements in C order. Fastest where
-        each begins at the same byte of a page in memory as in the file.
+        They are little-endian elements in C order.
         """
-        with self._lock:
-            if self._writer is None:
-                self._writer = direct.ExtentWriter(self._file.fileno())
-        futures: list[Future[None]] = []
-        at = DATA_OFFSET + offset
-        try:
-            for view in views:
-                futures += self._writer.start(at, view)
-                at += view.nbytes
-            self._checksum.update(offset, views)  # while the threads write
-        finally:
-            direct.settle(futures)
+        self.hashed.update(offset, [raw])
+        memory, at = memoryview(raw), DATA_OFFSET + offset
+        while memory:
+            done = os.pwrite(self.file.fileno(), memory, at)
+            at, memory = at + done, memory[done:]
 
     def checksum(self) -> str:
         """The checksum of the elements; refused where some are missing, or too many came."""
-        return self._checksum.hexdigest()
+        return self.hashed.hexdigest()
 
 
 def padded_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:

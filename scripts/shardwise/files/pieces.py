@@ -1,18 +1,14 @@
-"""How bytes are cut: slabs of a file, and the pieces that checksums are made of."""
+"""How bytes are cut: the pieces that checksums are made of."""
 
 import math
 
 from shardwise.units import MIB
 
-SLAB_BYTES = 32 * MIB  # a piece of a file, and one copy to or from a device
+PART_BYTES = 4 * MIB  # what a thread reads or writes at once: it stays in a cache
 # What is hashed at once, at most: it stays in a cache, and several readers can share a row. A rank
 # of the reduce holds sums of as many numbers, whatever their bytes.
 CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS = MIB, 2**18
-
-
-def slab_bytes(item: int) -> int:
-    """Bytes of a slab that ends behind an element of ``item`` bytes."""
-    return max(1, SLAB_BYTES // item) * item
+_ALIGNED = 16  # of which the bytes of every element are a divisor
 
 
 def natural_row(shape: tuple[int, ...], item: int) -> int:
@@ -24,11 +20,13 @@ def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
     """Bytes of a row and of a piece of the checksum of a file (see `checksum.PieceChecksum`).
 
     Arrays up to :data:`CHECKSUM_PIECE_BYTES` are grouped: as many as fit it are both row and piece.
-    A longer array is a row of its own. So no piece holds a part of one array and a part of another.
-    Numbers (of ``item`` bytes) narrower than float32 make shorter pieces.
+    A longer array is a row of its own, in pieces of about one size. So no piece holds a part of one
+    array and a part of another, and none is short (xxh3.py). Numbers (of ``item`` bytes) narrower
+    than float32 make shorter pieces.
     """
     row, most = max(1, row_bytes), min(CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS * item)
     if row > most:
-        return row, most
+        count = -(-row // most)
+        return row, -(-row // (count * _ALIGNED)) * _ALIGNED
     group = most // row * row
     return group, group

@@ -2,26 +2,29 @@
 
 import logging
 import os
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO, Self
 
 import numpy as np
 
 from shardwise import host
+from shardwise.errors import IntegrityError
 from shardwise.files import small
+from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
-from shardwise.multiply import blame, copy, cross_check, live
-from shardwise.multiply.batch import Batches, ShardChecks
-from shardwise.multiply.pipeline import Drain
-from shardwise.multiply.reading import Reading
+from shardwise.multiply import blame, copy
+from shardwise.multiply.checks import ShardChecks
+from shardwise.multiply.factor import Factor
+from shardwise.multiply.ring import Ring, settle
 from shardwise.multiply.session import Session
-from shardwise.multiply.stream import Stream
 from shardwise.plan import memory as plan_memory
+from shardwise.plan.identity import InputFiles
 from shardwise.plan.nodes import cover
-from shardwise.plan.plan import Plan
-from shardwise.records import receipts
+from shardwise.plan.plan import Plan, Source
+from shardwise.plan.stack import StackReader
+from shardwise.records import live, receipts
 from shardwise.records.timeline import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -34,166 +37,224 @@ def run_shard(
 
     Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
     """
-    shard = plan.shard(shard_id)
-    session = Session(plan, shard.device_memory, memory, wait)
-    session.warm(shard)
+    session = Session(plan, plan.shard(shard_id).device_memory, memory, wait)
+    warm(session, shard_id)
     ShardJob(session, shard_id).run()
 
 
+def warm(session: Session, shard_id: str) -> None:
+    """Make now what the first shard would wait for, as far as it can be had.
+
+    Memory, compiled kernels, the known product and pinned buffers; on a CPU nothing of that takes
+    long. What goes wrong is not raised: the first shard meets it again, and says whose fault it is.
+    """
+    if not session.cuda:
+        return
+    job = ShardJob(session, shard_id)
+    try:
+        ring = session.ring(job.shard)
+        if not session.plan.settings.materialize or copy.existing_copy(session.plan, job.shard):
+            ring.warm(job.open())
+    except Exception as error:
+        log.info("%s", error)
+
+
 class ShardJob:
-    """One shard on its way through the device of a session."""
+    """One shard on its way through the device of a session: `begin`, `compute`, `finish`.
+
+    Any thread may take each of these steps. While one shard is finished the next can be computed,
+    and a third begun.
+
+    Attributes
+    ----------
+    factors
+        A, and B where each matrix has its own.
+    done
+        Matrices that were multiplied and checked so far.
+    """
 
     def __init__(self, session: Session, shard_id: str) -> None:
         self._session, self._plan = session, session.plan
         self.shard = session.plan.shard(shard_id)
-        self._reading: Reading | None = None
+        self.factors: list[Factor] = []
+        self.done, self._next = 0, self.shard.start
+        self._copied: str | None = None  # the checksum of the copy
+        self._right: PieceChecksum | None = None
+        self._writes: list[Any] = []
 
-    def run(self, on_read: Callable[[], None] = lambda: None) -> None:
-        """Compute the shard, and commit its result with a receipt.
-
-        Parameters
-        ----------
-        on_read
-            Called once the last byte of the shard was read and is on its way to the device.
+    def run(self, coming: Callable[[], "ShardJob | None"] = lambda: None) -> None:
+        """Compute the shard, and commit its result with a receipt; parameters as `compute`.
 
         Raises
         ------
         InputError
             NaN or Inf under ``nonfinite: error``, overflow, or a config that does not fit.
         IntegrityError
-            An input that is not the planned one; on the CPU a product that fails its proof, or
-            `WrongInput` where other matrices were multiplied than were read.
+            An input that is not the planned one; on the CPU a product that fails its proof.
         TryAgain
             The device is busy or full: `DeviceFailed` where it is lost, `Quarantined` or
-            `Disproven` where it is put into quarantine, `Misled` for a GPU's `WrongInput`.
+            `Disproven` where it is put into quarantine.
         """
-        for _ in self.steps(on_read):
-            pass
-
-    def steps(self, on_read: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """The same in three steps, the last of which any thread may take.
-
-        After the first, all products are queued on the device; before the second, which takes their
-        sum, the shard before this one has to be done. After it the next shard can begin.
-        """
-        session, shard = self._session, self.shard
-        if self._reading is None:
-            with session.blame(shard.shard):
-                session.batches(shard)  # where there is no room for them, nothing need be read
-            self.begin()
-        with ExitStack() as begun:
-            begun.enter_context(self._reading)  # whatever fails, no slab stays out
-            small.refuse_moved(self._plan.results, session.folder)
-            attempt = receipts.note_start(self._plan.results.starts(shard.shard))
-            with self._at_work(attempt):
-                with session.blame(shard.shard), begun.pop_all():
-                    batches = session.batches(shard)
-                    reference = self._reading.reference
-                    every = reference.every if reference else None
-                    checks = ShardChecks(self._plan, batches.operation, shard.start, every)
-                    with self._result_file(attempt) as file:
-                        writer = yield from self._stream(batches, checks, file, on_read)
-                        proof = self._prove(checks)
-                        checksum, identity = writer.checksum(), os.fstat(file.fileno())
-                facts = {"file": self._file_facts(batches, writer, checksum), **proof}
-                self._write_receipt(attempt, facts, identity)
+        self.begin().compute(coming)
+        self.finish()
 
     def begin(self) -> Self:
-        """Open the input and begin to read; a copy of the shard that is missing is made first.
-
-        `run` does so if nobody has. Another thread may still run the previous job, but that must
-        have read its last byte and, if copies of shards are made, have released its slabs.
-        """
+        """Open the input; a copy of the shard that is missing is made first."""
         session, plan, shard = self._session, self._plan, self.shard
         with session.blame(shard.shard):
-            session.lane.bind()
+            session.machine.bind()
             self.watch = Stopwatch()
-            session.lane.set_clock()
-            slabs, _ = session.slabs_within(shard)
-            copied = self._copied(slabs) if plan.settings.materialize else None
-            rooms = session.rooms(slabs)
-            self._reading = Reading(plan, shard, session.lane, slabs, rooms, self.watch, copied)
+            if plan.settings.materialize:
+                self._copied = copy.existing_copy(plan, shard)
+                if self._copied is None:
+                    log.info("%s: copying its matrices", plan.results.shard(shard.shard))
+                    attempt = receipts.count_starts(plan.results.starts(shard.shard)) + 1
+                    with self._at_work(attempt):
+                        copy.materialize(plan, shard.shard)
+                    self._copied = copy.existing_copy(plan, shard)
+            return self.open()
+
+    def open(self) -> Self:
+        """Open the input, if it is there; nothing is read yet."""
+        plan, shard, machine = self._plan, self.shard, self._session.machine
+        self.inputs = InputFiles()
+        files, sources = machine.open_files(self.inputs.compare), []
+        if plan.settings.materialize:
+            path = str(plan.results.shard(shard.shard))
+            sources = [Source(path, shard.start, shard.stop - shard.start, "")]
+        else:
+            sources = plan.sources_of(shard.start, shard.stop)
+        stacks = [StackReader(sources, plan.problem.left, plan.dtype, self.inputs)]
+        if plan.problem.right and not plan.problem.shared_right:
+            stacks.append(self._right_stack())
+        self.factors = [Factor(stack, shard.run, files) for stack in stacks]
+        for factor in self.factors:
+            factor.digest = machine.hashing(factor.hashed)
         return self
 
-    def release(self) -> None:
-        """Wait until no slab is held any more, so that the next shard can be copied."""
-        self._reading.release()
+    def _right_stack(self) -> StackReader:
+        plan = self._plan
+        return StackReader(plan.facts.right_sources, plan.problem.right, plan.dtype, self.inputs)
 
-    def _copied(self, slabs: int) -> copy.Copy:
-        """What the receipt of the shard's copy says; one that is missing is made first."""
-        plan, shard = self._plan, self.shard
-        if (existing := copy.existing_copy(plan, shard)) is not None:
-            return existing
-        log.info("%s: copying the matrices of the shard", plan.results.shard(shard.shard))
-        attempt = receipts.count_starts(plan.results.starts(shard.shard)) + 1
-        slabs = min(plan_memory.COPY_SLABS, slabs)
-        with self._at_work(attempt):
-            copy.materialize(plan, shard.shard, self._session.lane, slabs, self.watch)
-        return copy.existing_copy(plan, shard)
+    @property
+    def all_begun(self) -> bool:
+        """Whether all batches are read, or under way."""
+        return self._next == self.shard.stop
+
+    def next_batch(self, matrices: int) -> tuple[int, int] | None:
+        """The first matrix, and the number of them, of a batch that is not begun yet."""
+        first, count = self._next, min(matrices, self.shard.stop - self._next)
+        self._next += count
+        return (first, count) if count else None
+
+    def compute(self, coming: Callable[[], "ShardJob | None"] = lambda: None) -> None:
+        """Multiply and prove all matrices; writes may be under way afterwards.
+
+        ``coming`` gives the next shard, once it has begun: it is read while this one ends. It is
+        called again and again when all of this shard is read or under way.
+        """
+        session, shard = self._session, self.shard
+        with ExitStack() as opened:
+            small.refuse_moved(self._plan.results, session.folder)
+            self._attempt = receipts.note_start(self._plan.results.starts(shard.shard))
+            opened.enter_context(self._at_work(self._attempt))
+            opened.enter_context(session.blame(shard.shard))
+            ring = session.ring(shard)
+            self._committing = opened.enter_context(ExitStack())
+            file = self._committing.enter_context(self._result_file(self._attempt))
+            # Else a thread might write to a file that has the number of this one by then.
+            self._committing.callback(settle, self._writes)
+            sink, shape = ring.sink, ring.sink.shape(shard.run)
+            self.writer = StackWriter(file, shape, np.dtype(sink.dtype))
+            self.digest = session.machine.hashing(self.writer.hashed)
+            self.checks = ShardChecks(self._plan, ring.operation)
+            ring.compute(self, coming)
+            self._open = opened.pop_all()
+
+    def share_right(self, ring: Ring) -> None:
+        """Read the one B that serves all matrices, where there is one, and give it to the ring."""
+        if not self._plan.problem.shared_right:
+            return
+        with self.watch.timed("read"):
+            right = self._right_stack().read(0, 1)[0]
+            raw = raw_bytes(right.astype(right.dtype.newbyteorder("<"), copy=False))
+            self._right = PieceChecksum(raw.nbytes, *plan_memory.SHARD_PIECES)
+            self._right.append(raw)
+        with self.watch.timed("compute"):
+            ring.share(right)
+
+    def write(self, offset: int, raw: Any) -> list[Any]:
+        """Begin to write bytes of the result."""
+        writes = self._session.machine.write(self.writer, offset, raw)
+        self._writes += writes
+        return writes
+
+    def finish_checksums(self) -> None:
+        """Bring what the device has hashed to the host."""
+        for digest in (self.digest, *(factor.digest for factor in self.factors)):
+            if digest is not None:
+                digest.finish()
+
+    def finish(self) -> None:
+        """Wait until all is written, and commit it with its receipt."""
+        with self._open:
+            with self.watch.timed("write"), self._committing:
+                for write in self._writes:
+                    write.result()
+                facts, checksum = self._prove(), self.writer.checksum()
+                identity = os.fstat(self.writer.file.fileno())
+            self._write_receipt(facts | {"file": self._file_facts(checksum)}, identity)
 
     @contextmanager
     def _result_file(self, attempt: int) -> Iterator[BinaryIO]:
         """The file of the result, which gets its name where all in this context goes well."""
-        results, shard, inputs = self._plan.results, self.shard, self._reading.inputs
+        results, shard = self._plan.results, self.shard
         # Only an earlier attempt can have left something: else the folder need not be listed.
         with (
             commit(
                 results.product(shard.shard), sweep=attempt > 1,
                 receipt=results.receipt(shard.shard),
             ) as file,
-            inputs.unchanged(),
-            blame.input_file(self._plan, shard, inputs),
+            self.inputs.unchanged(),
+            blame.input_file(self._plan, shard, self.inputs),
         ):  # fmt: skip
             yield file
 
-    def _stream(
-        self, batches: Batches, checks: ShardChecks, file: BinaryIO, on_read: Callable[[], None]
-    ) -> Generator[None, None, StackWriter]:
-        """Take slabs through the device into the file; the writer of the file."""
-        if self._plan.problem.shared_right:
-            self._reading.share_right(batches)
-        session, sink, left = self._session, batches.sink, 2
-        shape = sink.shape(self.shard.run)
-        slabs = session.slabs_to_write(self.shard)
-        try:
-            with (
-                StackWriter(file, shape, np.dtype(sink.dtype)) as writer,
-                closing(Drain(session.lane, writer, slabs, self.watch)) as drain,
-            ):
-                stream = Stream(session.lane, self.shard, self._reading, batches, checks, drain,
-                                self.watch)  # fmt: skip
-                for _ in stream.run(on_read):
-                    left -= 1
-                    yield
-        except BaseException:
-            if left:
-                session.forget_batches()
-            raise
-        return writer
+    def _prove(self) -> dict[str, Any]:
+        """Compare what was read with its receipt, and what the products come to with its factors.
 
-    def _prove(self, checks: ShardChecks) -> dict[str, Any]:
-        """Compare what was read with its receipt, and what was multiplied with what was read."""
-        right = self._reading.right_checksum
-        # The checksum first: a copy that is damaged is no fault of the device.
+        Raises
+        ------
+        IntegrityError
+            Where the copy is damaged.
+        """
+        own, *right = [factor.hashed.hexdigest() for factor in self.factors]
+        if self._copied not in (None, own):
+            raise IntegrityError(
+                f"{self._plan.results.shard(self.shard.shard)} is damaged: its checksum differs "
+                f"from its receipt; {copy.how_to_repair(self._plan, self.shard)}"
+            )
+        if self._right is not None:
+            right = [self._right.hexdigest()]
+        operation = self.checks.operation
         with np.errstate(all="ignore"):
             return {
-                "input_checksum": self._reading.checked_sum(),
-                "right_checksum": right and right.hexdigest(),
-                "proof": checks.operation.proof,
-                **cross_check.compare(self._plan, self.shard, self._reading, checks),
-                "compute": checks.operation.compute,
+                "input_checksum": own,
+                "right_checksum": right[0] if right else None,
+                "proof": operation.proof,
+                **self.checks.witness(),
+                "compute": operation.compute,
             }
 
-    def _file_facts(self, batches: Batches, writer: StackWriter, checksum: str) -> Any:
-        shard, nodes = self.shard, None
-        if self._plan.settings.keep == "sum":
-            nodes = tuple(cover(shard.start, shard.stop))
+    def _file_facts(self, checksum: str) -> receipts.ArrayFile:
+        plan, shard, writer = self._plan, self.shard, self.writer
+        nodes = tuple(cover(shard.start, shard.stop)) if plan.settings.keep == "sum" else None
         return receipts.describe_file(
-            self._plan.results.product(shard.shard), writer.shape, batches.sink.dtype,
+            plan.results.product(shard.shard), writer.shape, writer.dtype,
             checksum, writer.row_bytes, writer.piece_bytes, nodes,
         )  # fmt: skip
 
-    def _write_receipt(self, attempt: int, facts: dict[str, Any], identity: os.stat_result) -> None:
+    def _write_receipt(self, facts: dict[str, Any], identity: os.stat_result) -> None:
         plan, shard, session, watch = self._plan, self.shard, self._session, self.watch
         finished = watch.end()
         receipt = {
@@ -204,12 +265,13 @@ class ShardJob:
             "keep": plan.settings.keep,
             "backend": session.xp.__name__,
             "device": session.device,
-            "attempt": attempt,
+            "attempt": self._attempt,
             **facts,
+            "bytes_by": session.machine.bytes_by,
             "held": watch.held(finished),
             **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
         }
-        path, product = plan.results.receipt(shard.shard), plan.results.product(shard.shard)
+        product, path = plan.results.product(shard.shard), plan.results.receipt(shard.shard)
         receipts.write_for(path, receipt, product, identity)
 
     def _at_work(self, attempt: int) -> live.AtWork:
@@ -226,5 +288,4 @@ class ShardJob:
             "device": {key: device.get(key) for key in ("name", "uuid")},
             "matrices": shard.stop - shard.start,
         }
-        path = results.live / f"{shard.shard}.json"
-        return live.AtWork(path, facts, lambda: watch.matrices)
+        return live.AtWork(results.live / f"{shard.shard}.json", facts, lambda: self.done)

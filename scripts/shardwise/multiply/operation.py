@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadMatrix
-from shardwise.multiply.lanes import Lane
+from shardwise.multiply.cuda import Cuda
+from shardwise.multiply.host import Host
 from shardwise.numerics import canary, freivalds, tolerances
 from shardwise.numerics.gemm import kernel
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
+
+Machine = Host | Cuda
 
 _INT64_MAX = 2**63 - 1
 _CORRECT = "correct it, or set nonfinite: allow"
@@ -35,11 +38,11 @@ class BatchReport:
     product: Any = None
     # How far products are from those of their factors, in units of the tolerance.
     ratio: Any = None
-    forms: Any = None  # what `reference.ShardForms` adds up; a row for each ratio
+    forms: Any = None  # what `end_to_end.ShardForms` adds up; a row for each ratio
 
-    def fetched(self, lane: Lane) -> "BatchReport":
+    def fetched(self, machine: Machine) -> "BatchReport":
         """The same in host memory."""
-        arrays = {k: lane.fetch(v) for k, v in vars(self).items() if hasattr(v, "shape")}
+        arrays = {k: machine.fetch(v) for k, v in vars(self).items() if hasattr(v, "shape")}
         return replace(self, **arrays)
 
 
@@ -50,8 +53,8 @@ class Operation:
     proof: dict[str, Any] | None = None  # as the receipt has it
     bound = (0.0, 0.0)  # of the proof, as `freivalds.Checker` has it
 
-    def __init__(self, lane: Lane, plan: Plan) -> None:
-        self._lane, self._problem = lane, plan.problem
+    def __init__(self, machine: Machine, plan: Plan) -> None:
+        self._xp, self._machine, self._problem = machine.xp, machine, plan.problem
         self._strict = plan.settings.nonfinite == "error"
 
     def allocate(self, matrices: int) -> None:
@@ -80,13 +83,13 @@ class Operation:
 class UserFunction(Operation):
     """The products are what a user's function makes of a batch; nothing can be proven of them."""
 
-    def __init__(self, lane: Lane, plan: Plan) -> None:
-        super().__init__(lane, plan)
+    def __init__(self, machine: Machine, plan: Plan) -> None:
+        super().__init__(machine, plan)
         self._function = user_function.load(plan.problem.product, plan.facts.function)
         self.compute = plan.problem.product_dtype
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
-        xp, block, product = self._lane.xp, left[: report.count], out[: report.count]
+        xp, block, product = self._xp, left[: report.count], out[: report.count]
         if self._strict and block.dtype.kind != "i":
             # Before the call: what a function makes of NaN is nobody's fault but the input's.
             finite = xp.isfinite(_largest(xp, block))
@@ -106,13 +109,13 @@ class UserFunction(Operation):
 class Multiplication(Operation):
     """Each product by the kernel, and proven by itself."""
 
-    def __init__(self, lane: Lane, plan: Plan) -> None:
-        super().__init__(lane, plan)
+    def __init__(self, machine: Machine, plan: Plan) -> None:
+        super().__init__(machine, plan)
         self._seed = int.from_bytes(os.urandom(6))
         if plan.settings.verify:
             vectors = tolerances.VECTORS
             self.proof = {"method": "freivalds", "vectors": vectors, "seed": self._seed}
-        self._kernel = kernel(lane.xp, plan.problem, plan.settings.precision)
+        self._kernel = kernel(machine.xp, plan.problem, plan.settings.precision)
         self.compute = self._kernel.compute
 
     def allocate(self, matrices: int) -> None:
@@ -121,14 +124,14 @@ class Multiplication(Operation):
             problem.product, problem.left, problem.right, problem.dtype,
             self.compute, self._seed, memory.proof_matrices(problem, matrices),
         )  # fmt: skip
-        self._checker = freivalds.Checker(self._lane.xp, spec)
+        self._checker = freivalds.Checker(self._xp, spec)
         self.bound = self._checker.bound
 
     def try_arithmetic(self, left: Any, right: Any, outs: list[Any]) -> None:
         # Refuses a device of lower precision than was asked for; NumPy's is known.
-        if not self.proof or self._lane.xp is np or "int" in self._problem.dtype:
+        if not self.proof or self._xp is np or "int" in self._problem.dtype:
             return
-        with self._lane.work():
+        with self._machine.work():
             canary.check(*self.trial(left, right, outs), self.compute)
 
     def trial(self, left: Any, right: Any, outs: list[Any]) -> tuple[Callable[[], Any], list[Any]]:
@@ -146,7 +149,7 @@ class Multiplication(Operation):
         block, other = left[:count], _part(right, count)
         if block.dtype.kind in "iu":
             if self.compute == "int64":
-                _check_integers(self._lane.xp, self._problem, block, other, report.first)
+                _check_integers(self._xp, self._problem, block, other, report.first)
         else:
             self._measure(report, block, other)
         self._kernel.multiply(left, right, out, count)
@@ -171,11 +174,11 @@ class Multiplication(Operation):
         return BadMatrix(what, cure, "product", matrix)
 
 
-def choose(lane: Lane, plan: Plan) -> Operation:
+def choose(machine: Machine, plan: Plan) -> Operation:
     """The operation that a plan asks for."""
     if plan.problem.result:
-        return UserFunction(lane, plan)
-    return Multiplication(lane, plan)
+        return UserFunction(machine, plan)
+    return Multiplication(machine, plan)
 
 
 def _part(right: Any, count: int) -> Any:

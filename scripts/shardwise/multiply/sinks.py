@@ -1,11 +1,9 @@
 """What becomes of the products of a batch: they are written, or added up."""
 
-from collections.abc import Callable
 from typing import Any
 
 from shardwise.files.checksum import raw_bytes
-from shardwise.multiply.lanes import Lane
-from shardwise.numerics.tree import TreeSum, refuse_overflow
+from shardwise.numerics.tree import TreeSum
 from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
@@ -15,7 +13,6 @@ class Sink:
     """Takes the products of one batch after another; the base of the classes below."""
 
     dtype: str  # of the elements of the file
-    at_once = True  # whether `take` is done with the products when it returns
 
     def __init__(self, xp: Any, problem: Problem) -> None:
         self._xp, self._problem = xp, problem
@@ -37,19 +34,17 @@ class Sink:
         """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None."""
         raise NotImplementedError
 
-    def result(self) -> Callable[[Lane], list[Any]]:
-        """Finish the sum; return a function that, called with the lane, gives the nodes to write.
+    def result(self) -> tuple[list[Any], Any]:
+        """Finish the sum: the nodes to write, and what `refuse_overflow` looks at, or None.
 
         They are valid until the next `result`; the next sum may begin before. There are none if
         the products themselves are written.
         """
-        return lambda lane: []
+        return [], None
 
 
 class Products(Sink):
     """``keep: products``: each batch is written as it is."""
-
-    at_once = False
 
     def __init__(self, xp: Any, problem: Problem) -> None:
         super().__init__(xp, problem)
@@ -88,16 +83,10 @@ class NodesOfSum(Sink):
     def take(self, products: Any, first: int) -> None:
         self._total.add(products, first)
 
-    def result(self) -> Callable[[Lane], list[Any]]:
+    def result(self) -> tuple[list[Any], Any]:
         self._total.give(self._written)  # of the shard before, which is done
-        nodes = self._written = self._total.take()
-        overflow = self._total.overflow.copy()
-
-        def written(lane: Lane) -> list[Any]:
-            refuse_overflow(lane.fetch(overflow))
-            return nodes
-
-        return written
+        self._written = self._total.take()
+        return self._written, self._total.overflow.copy()
 
 
 def choose(xp: Any, plan: Plan) -> Sink:

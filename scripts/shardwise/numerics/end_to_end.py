@@ -2,21 +2,48 @@
 
 ``l`` and ``r`` are fixed weights, the same for all shards. Of each product there are the
 *contribution* ``lᵀ C r``, from the product as computed, the *reference* ``lᵀ A (B r)``, from its
-factors (on the device, and on the CPU from the bytes that were first read), and the *mass*
-``|l|ᵀ |A| (|B| 1)``, to which rounding is relative. All are added up over batches and shards, and
+factors as they lie on the device, and the *mass* ``|l|ᵀ |A| (|B| 1)``, to which rounding is
+relative. All are added up over batches and shards, and
 ``lᵀ S r`` of the sum S is what contributions come to. docs/verification.md derives the tolerances.
 """
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from shardwise.plan.problem import Problem
 
+SEED = 0x5EED
+"""Which weights; receipts name them, and numbers of other weights are never compared."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_SIDES = {"l": 0, "r": 1 << 62}
+_BLOCK = 2**18
+"""Elements that meet their weights at once; they stay in a core's cache."""
+
 _UNIT = 2.0**-53
 _PAIRWISE = 64
 """More additions than a number meets while NumPy adds up a row (in pairs of blocks of 128)."""
+
+
+def weights(side: str, length: int, integer: bool) -> np.ndarray:
+    """The first weights ``(length,)`` of a side, ``l`` or ``r``.
+
+    Of random sign and of modulus 1/2 to 1, below 1; for integers random odd int64. They are
+    hashes of their index by the mixer of splitmix64 (G. Steele, D. Lea and C. Flood, "Fast
+    splittable pseudorandom number generators", OOPSLA 2014), so no version of NumPy changes them.
+    """
+    x = (np.arange(length, dtype=np.uint64) + np.uint64(SEED + _SIDES[side])) * np.uint64(_GOLDEN)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    x ^= x >> np.uint64(31)
+    if integer:
+        return (x | np.uint64(1)).view(np.int64)
+    modulus = 0.5 + (x >> np.uint64(12)) * 2.0**-53
+    return np.where(x & np.uint64(1), modulus, -modulus)
 
 
 def gamma(n: float, u: float = _UNIT) -> float:
@@ -46,12 +73,6 @@ def product_bound(
     return relative * float(total[-1]) + rows * m * absolute + smallest(problem, rows)
 
 
-def reference_bound(problem: Problem, mass: float, rows: int) -> float:
-    """How far the CPU's references may be from the device's: both are sums in double precision."""
-    (m, k), (_, p) = problem.factor_shapes
-    return 2.02 * gamma(m + 2 * k + p + _PAIRWISE) * mass + smallest(problem, rows)
-
-
 def sum_bound(problem: Problem, size: float) -> float:
     """How far ``lᵀ S r`` may be from all contributions.
 
@@ -72,11 +93,93 @@ def gap(one: Any, other: Any) -> float:
         return float(np.abs(one - other).sum())
 
 
-def differ(problem: Problem, one: np.ndarray, other: np.ndarray, mass: float, rows: int) -> bool:
-    """Whether two references of the same matrices are further apart than their rounding.
+class ShardForms:
+    """Adds up the forms of all batches of a shard.
 
-    Where one is not finite, nothing is known. Parameters as those of :func:`reference_bound`.
+    Attributes
+    ----------
+    rows
+        How many forms were added.
     """
-    if not (np.isfinite(one).all() and np.isfinite(other).all()):
-        return False
-    return gap(one, other) > reference_bound(problem, mass, rows)
+
+    def __init__(self) -> None:
+        self._totals: list[np.ndarray] = []
+        self.rows = 0
+
+    def add(self, forms: np.ndarray) -> None:
+        """Add forms, a row for each product.
+
+        They are float64 ``(n, 2 q + 1)``: contribution, reference, mass; the first two are q = 2
+        numbers each where complex, else 1. Of integers int64 ``(n, 2)``: the first two.
+        """
+        self._totals.append(_added(forms))
+        self.rows += len(forms)
+
+    def total(self) -> np.ndarray:
+        """The sum of all forms, each number rounded once more."""
+        return summed(self._totals)
+
+
+def _added(rows: np.ndarray) -> np.ndarray:
+    """Rows added up; along contiguous numbers NumPy does it pairwise."""
+    with np.errstate(all="ignore"):
+        total: np.ndarray = np.ascontiguousarray(rows.T).sum(axis=1)
+    return total
+
+
+def parts_of(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Contribution, reference and mass of a row of forms; integers have no mass."""
+    parts = len(row) // 2
+    mass = float(row[-1]) if len(row) % 2 else 0.0
+    return row[:parts], row[parts : 2 * parts], mass
+
+
+def summed(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows added up: exactly modulo 2⁶⁴, or rounded once; NaN where one is not finite."""
+    table = np.array(rows)
+    if table.dtype.kind == "i":
+        total: np.ndarray = table.sum(axis=0)
+        return total
+    if np.isfinite(table).all():
+        with suppress(OverflowError):
+            return np.array([math.fsum(column) for column in table.T])
+    return np.full(table.shape[1], np.nan)
+
+
+class SumForm:
+    """``lᵀ S r`` of the sum ``(m, p)``, from runs of its elements; each comes once, on any rank."""
+
+    def __init__(self, shape: tuple[int, int], dtype: str) -> None:
+        integer = "int" in dtype
+        self._parts = 2 if "complex" in dtype else 1
+        self._left, self._right = weights("l", shape[0], integer), weights("r", shape[1], integer)
+        self._dtype = "int64" if integer else "float64"
+        self._runs: list[np.ndarray] = []
+
+    def add(self, elements: np.ndarray, low: int) -> None:
+        """Add the elements ``(width,)`` from number ``low`` of the flat result on."""
+        width, at, forms = len(self._right), 0, []
+        most = max(1, _BLOCK // width)
+        with np.errstate(all="ignore"):
+            while at < len(elements):
+                row, column = divmod(low + at, width)
+                height = 1 if column else max(1, min(most, (len(elements) - at) // width))
+                length = min(width - column, len(elements) - at)
+                block = elements[at : at + height * length].reshape(height, length)
+                by_row = block @ self._right[column : column + length]
+                form = np.atleast_1d(self._left[row : row + height] @ by_row)
+                forms.append(form.view(self._dtype))
+                at += block.size
+        self._runs.append(summed(forms))
+
+    def dump(self) -> np.ndarray:
+        """The form of each run."""
+        return np.array(self._runs, self._dtype).reshape(-1, self._parts)
+
+    def merge(self, dump: np.ndarray) -> None:
+        """Add the dump of another."""
+        self._runs += list(dump)
+
+    def value(self) -> np.ndarray:
+        """What has come so far, ``(1,)`` or ``(2,)``."""
+        return summed([np.zeros(self._parts, self._dtype), *self._runs])

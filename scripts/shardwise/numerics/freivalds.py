@@ -34,7 +34,7 @@ class Checker:
     bound
         Relative and absolute `tolerances.product_tolerance`; 0 for integers.
     forms
-        Of the last check, for `reference.ShardForms`: a row for each ratio. Not finite where they
+        Of the last check, for `end_to_end.ShardForms`: a row for each ratio. Not finite where they
         leave the range of float64.
     """
 

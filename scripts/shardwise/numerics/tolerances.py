@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.numerics.reference import weights
+from shardwise.numerics.end_to_end import weights
 
 VECTORS = 4
 """Vectors a product is checked with: random ±1, each of which misses a wrong product with at most
@@ -21,7 +21,7 @@ _TINY = float(np.finfo("float64").tiny)
 def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
     """Vectors as columns, shape ``(length, VECTORS)``: ±1, for integers any int64.
 
-    The last does not depend on the seed: it is the r of :func:`reference.weights`.
+    The last does not depend on the seed: it is the r of :func:`end_to_end.weights`.
     """
     random, fixed = np.random.default_rng(seed), weights("r", length, integer)[:, np.newaxis]
     shape = (length, VECTORS - 1)

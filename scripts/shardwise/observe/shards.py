@@ -18,7 +18,6 @@ from shardwise import units
 from shardwise.errors import IntegrityError, one_line
 from shardwise.files import small
 from shardwise.files.paths import folders, place
-from shardwise.multiply import live
 from shardwise.observe.observation import (
     DAMAGED,
     DONE,
@@ -30,7 +29,7 @@ from shardwise.observe.observation import (
     Sighting,
 )
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import judge, ledger, logs, receipts
+from shardwise.records import judge, ledger, live, logs, receipts
 from shardwise.records.receipts import Line, Moment, ProductReceipt, UsedDevice, Whole
 
 FRESH_SECONDS = 30.0

@@ -66,7 +66,7 @@ class InputFiles:
         self.compare(path, status)
 
     def compare(self, path: str, status: os.stat_result) -> None:
-        """Refuse a file that was noted and is another one now; `direct.Opened`."""
+        """Refuse a file that was noted and is another one now; `extents.Opened`."""
         if self._first.get(path, state_of(status)) != state_of(status):
             raise self._changed(path)
 

@@ -1,9 +1,9 @@
 """How many matrices go together, and the bytes that a task holds: known before it starts.
 
-Arithmetic only. Three sizes: a *slab* is a piece of a file on its way through host memory; a
-*batch* is what the device holds at once; a *call* is what one routine multiplies. A call follows
-from dtype and shapes alone, because it decides the bits. Slabs and batches change none, so they
-may shrink where memory is short.
+Arithmetic only. Two sizes: a *batch* is what a slot of the ring holds, and what is read, multiplied
+and written at once; a *call* is what one routine multiplies. A call follows from dtype and shapes
+alone, because it decides the bits. Slots and batches change none, so they may shrink where memory
+is short.
 """
 
 import math
@@ -14,24 +14,25 @@ from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape
 from shardwise.units import MIB
 
-# Row and piece of the checksum of what a task reads: a slab, as nobody shares its hashing. Each
-# piece costs its thread a turn with Python's lock: with 1 MiB a shard in the page cache took 8 %
-# longer.
-SHARD_PIECES = pieces.SLAB_BYTES, pieces.SLAB_BYTES
-READ_SLABS, WRITE_SLABS = 16, 8  # slabs under way at most; with fewer, work waits for files sooner
-COPY_SLABS = 8  # slabs under way while a shard is copied
-FEWEST_SLABS = 2  # with one slab, nothing would overlap
-# Matrices, or products, in a batch on a device: enough to make the gaps between calls small.
-BATCH_BYTES = 256 * MIB
+# Row and piece of the checksum of what a task reads.
+SHARD_PIECES = pieces.CHECKSUM_PIECE_BYTES, pieces.CHECKSUM_PIECE_BYTES
+# Factors, or products, in a batch on a device: enough to make the gaps between calls small.
+BATCH_BYTES = 128 * MIB
 HOST_BATCH_BYTES = 16 * MIB  # the same on NumPy, which multiplies one matrix a call anyway
-BATCHES = 2  # one is filled while the other is multiplied
+# Slots of the ring on a device: some are read into while one is multiplied.
+SLOTS, RING_BYTES = 8, 1024 * MIB
+OUTS = 4  # batches of products on a device, of which some are written while one is made
+READERS = 4  # threads that read and write on NumPy, and that copy a shard
+# Threads by which KvikIO reads and writes, and bytes that each moves at once by pinned memory.
+IO_THREADS, IO_BYTES = 16, 8 * MIB
+STEP_BYTES = 32 * MIB  # of matrices that are converted on their way, or searched
 # From here on a matrix fills a device by itself, and is multiplied by a call of its own.
 LARGE_BYTES = 32 * MIB
 MOST_IN_CALL = 2**20
 
 # Where A, B or the product is larger, copies of it would cost more memory than they are worth.
 HUGE_BYTES = 2048 * MIB
-# From here on a batch is alone on NumPy: it is multiplied for so much longer than it is read.
+# From here on a slot is alone on NumPy: it is multiplied for so much longer than it is read.
 HOST_LONE_BYTES = 1024 * MIB
 # Rows of a large matrix in another order that are brought into C order at once.
 CONVERTED_BYTES = 256 * MIB
@@ -127,29 +128,45 @@ def _largest(problem: Problem) -> int:
     return max(factors, problem.product_bytes)
 
 
-def batch_bytes(problem: Problem, matrices: int) -> int:
-    """Bytes of one batch of A, of B and of products."""
-    right = 0 if problem.shared_right else problem.right_bytes
-    return matrices * (problem.matrix_bytes + right + problem.product_bytes)
+def ring_bytes(problem: Problem, slots: int, matrices: int, keep: str) -> int:
+    """Bytes of so many slots of A and of B, and of the products beside them."""
+    products = outs(slots, keep) * problem.product_bytes
+    return matrices * (slots * _factor_bytes(problem) + products)
+
+
+def outs(slots: int, keep: str) -> int:
+    """Batches of products beside so many slots: those that are written need one each."""
+    return min(slots, OUTS) if keep == "products" else 1
+
+
+def _factor_bytes(problem: Problem) -> int:
+    """Bytes of one A, and of one B where each matrix has its own."""
+    return problem.matrix_bytes + (0 if problem.shared_right else problem.right_bytes)
 
 
 def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]]:
-    """Numbers of batches and matrices in each, from what is planned to the least that works."""
+    """Numbers of slots and matrices in each, from what is planned to the least that works."""
     most = batch_matrices(problem, cuda)
     call = call_matrices(problem) if cuda else 1
     matrices = min(most, -(-count // call) * call)
-    batches = min(_batches(problem, matrices, cuda), -(-count // matrices))
-    yield batches, matrices
+    slots = min(_slots(problem, matrices, cuda), -(-count // matrices))
+    yield slots, matrices
+    while slots > 2:
+        slots = max(2, slots // 2)
+        yield slots, matrices
     while matrices > call:
         matrices = max(1, matrices // call // 2) * call
-        yield batches, matrices
-    if batches > 1:
+        yield slots, matrices
+    if slots > 1:
         yield 1, matrices
 
 
-def _batches(problem: Problem, matrices: int, cuda: bool) -> int:
-    """Batches of so many matrices that are held at once, at most."""
-    return BATCHES if cuda or batch_bytes(problem, matrices) < HOST_LONE_BYTES else 1
+def _slots(problem: Problem, matrices: int, cuda: bool) -> int:
+    """Slots for so many matrices each, at most."""
+    if cuda:
+        return min(SLOTS, max(2, RING_BYTES // (matrices * _factor_bytes(problem))))
+    batch = matrices * (_factor_bytes(problem) + problem.product_bytes)
+    return 2 if batch < HOST_LONE_BYTES else 1
 
 
 def proof_matrices(problem: Problem, matrices: int) -> int:
@@ -203,7 +220,7 @@ def least_bytes(
     work = 0 if problem.result else work_bytes(problem, matrices, run, keep)
     split = _split_bytes(problem, precision)
     base = DEVICE_BYTES + split if cuda else PYTHON_BYTES + widened_bytes(problem)
-    return base + batch_bytes(problem, matrices) + work
+    return base + ring_bytes(problem, 1, matrices, keep) + work
 
 
 def node_bytes(problem: Problem) -> int:
@@ -228,67 +245,32 @@ def result_bytes(problem: Problem, run: range, keep: str) -> int:
     return len(run) * problem.product_bytes
 
 
-def slabs(total_bytes: int, most: int) -> int:
-    """Slabs that a stream of bytes makes use of."""
-    return min(most, -(-total_bytes // pieces.SLAB_BYTES))
-
-
-def slabs_within(
-    problem: Problem, run: range, keep: str, cuda: bool, memory: int
-) -> tuple[int, int]:
-    """Slabs to read into, for each factor, and to write from, within the memory of a task."""
-    out = result_bytes(problem, run, keep)
-    most = slabs(len(run) * problem.matrix_bytes, READ_SLABS), _write_slabs(out)
-    factors = 1 if problem.shared_right or not problem.right else 2
-    spare = task_memory(problem, run, keep, cuda) - memory
-    if spare <= 0:
-        return most
-    left = max(0, slab_memory(problem, run, keep) - spare) // (pieces.SLAB_BYTES + MIB)
-    read = max(FEWEST_SLABS, left * 2 // 3 // factors)
-    return min(most[0], read), min(most[1], max(FEWEST_SLABS, left // 3))
-
-
-def slab_memory(problem: Problem, run: range, keep: str) -> int:
-    """Host bytes of all slabs of a shard."""
-    left = len(run) * problem.matrix_bytes
-    right = 0 if problem.shared_right else len(run) * problem.right_bytes
-    out = result_bytes(problem, run, keep)
-    read = slabs(left, READ_SLABS) + slabs(right, READ_SLABS)
-    return (read + _write_slabs(out)) * (pieces.SLAB_BYTES + MIB)
-
-
-def _write_slabs(out: int) -> int:
-    """Slabs to write from; two shards share them, so with a single one each could wait for it."""
-    return max(FEWEST_SLABS, slabs(out, WRITE_SLABS))
-
-
 def task_memory(problem: Problem, run: range, keep: str, cuda: bool) -> int:
     """Host bytes that the task of a shard, the matrices ``run`` of the stack, needs at most.
 
-    The slabs; one matrix as it lies in a file in another order; and, because a job that may run
-    on a GPU may find none, the larger of what CUDA takes and of the batches on NumPy.
+    Matrices as they lie in a file in another order; and, because a job that may run on a GPU may
+    find none, the larger of what CUDA takes and of the ring on NumPy.
     """
     shared = problem.right_bytes if problem.shared_right else 0
     shared += shared // problem.item  # as it was read, and which of its elements are finite
-    matrices = min(len(run), batch_matrices(problem, cuda=False))
-    host = _batches(problem, matrices, cuda=False) * batch_bytes(problem, matrices)
+    slots, matrices = next(ladder(problem, len(run), cuda=False))
+    host = ring_bytes(problem, slots, matrices, keep)
     host += work_bytes(problem, matrices, run, keep) + widened_bytes(problem) + shared
     lefts, rights = (
         converted_bytes(shape, problem.item) for shape in (problem.left, problem.right or (0, 0))
     )
-    converted = 2 * (pieces.SLAB_BYTES + lefts + rights)
-    work = max(host, CUDA_BYTES + shared) if cuda else host
-    return PYTHON_BYTES + slab_memory(problem, run, keep) + converted + work
+    converted = 2 * (STEP_BYTES + lefts + rights)
+    work = max(host, CUDA_BYTES + IO_THREADS * IO_BYTES + shared) if cuda else host
+    return PYTHON_BYTES + converted + work
 
 
 def device_memory(problem: Problem, run: range, keep: str, precision: str = "ieee") -> int:
     """Device bytes that the task of a shard needs at most."""
-    matrices = batch_matrices(problem, cuda=True)
-    batches = min(BATCHES, -(-len(run) // matrices))
+    slots, matrices = next(ladder(problem, len(run), cuda=True))
     return (
         DEVICE_BYTES
         + _split_bytes(problem, precision)
-        + batches * batch_bytes(problem, matrices)
+        + ring_bytes(problem, slots, matrices, keep)
         + work_bytes(problem, matrices, run, keep)
     )
 
@@ -308,7 +290,7 @@ def converted_block(chunk: tuple[int, ...], shape: Shape, item: int) -> tuple[in
     """How many matrices, and rows of each, are converted at once: all rows, or some of one matrix.
 
     These are whole chunks, unless larger; for an array without chunks, which is in another order,
-    the matrices that a slab may touch.
+    the matrices that a part may touch.
     """
     (rows, row), (deep, tall, _) = (shape[0], shape[1] * item), (1, *(chunk or (1, 1)))[-3:]
     matrix = rows * row
@@ -316,10 +298,10 @@ def converted_block(chunk: tuple[int, ...], shape: Shape, item: int) -> tuple[in
         most = max(1, CONVERTED_BYTES // row)
         return 1, max(1, most // tall * tall or most)
     if not chunk:
-        return -(-pieces.SLAB_BYTES // matrix), rows
+        return -(-STEP_BYTES // matrix), rows
     if deep * matrix > CONVERTED_BYTES:  # then a chunk is decoded several times
         return CONVERTED_BYTES // matrix, rows
-    return deep * max(1, 2 * pieces.SLAB_BYTES // (deep * matrix)), rows
+    return deep * max(1, 2 * STEP_BYTES // (deep * matrix)), rows
 
 
 def decoded_bytes(chunk: tuple[int, ...], shape: Shape, item: int) -> int:
@@ -330,9 +312,9 @@ def decoded_bytes(chunk: tuple[int, ...], shape: Shape, item: int) -> int:
 
 
 def copy_memory(problem: Problem) -> int:
-    """Host bytes that materializing a shard needs at most: slabs, and matrices being converted."""
-    converted = pieces.SLAB_BYTES + 2 * converted_bytes(problem.left, problem.item)
-    return PYTHON_BYTES + COPY_SLABS * (pieces.SLAB_BYTES + MIB) + converted
+    """Host bytes that materializing a shard needs at most; matrices may be converted."""
+    converted = STEP_BYTES + 2 * converted_bytes(problem.left, problem.item)
+    return PYTHON_BYTES + READERS * pieces.PART_BYTES + converted
 
 
 def plan_memory(shards: int) -> int:

@@ -5,10 +5,11 @@ import time
 import numpy as np
 
 from shardwise.errors import IntegrityError, some
-from shardwise.files import direct, pieces
+from shardwise.files.extents import OpenFiles
+from shardwise.plan import memory
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Source
-from shardwise.plan.stack import SPARE_BYTES, StackReader
+from shardwise.plan.stack import StackReader
 
 _SEARCH_SECONDS = 60.0
 
@@ -28,20 +29,17 @@ def find(
     if dtype.kind not in "fc":
         return None
     stack = StackReader(sources, shape, plan.dtype, inputs)
-    step = pieces.slab_bytes(dtype.itemsize)
-    buffer = direct.aligned_empty(min(step, (stop - start) * nbytes) + SPARE_BYTES)
-    with direct.ExtentReader(opened=stack.inputs.compare) as files:
-        for low in range(start * nbytes, stop * nbytes, step):
-            at = low
-            for view in stack.read_bytes(files, buffer, low, min(low + step, stop * nbytes)):
-                numbers = view.view(dtype)
-                wild = np.flatnonzero(~np.isfinite(numbers))
-                if wild.size:
-                    matrix, byte = divmod(at + int(wild[0]) * dtype.itemsize, nbytes)
-                    row, column = divmod(byte // dtype.itemsize, columns)
-                    value, where = numbers[wild[0]], files_of(plan, key, matrix, matrix + 1)
-                    return f"{value} at row {row}, column {column} of {where} (counted from 0)"
-                at += view.nbytes
+    files = OpenFiles(stack.inputs.compare)
+    step = max(1, memory.STEP_BYTES // dtype.itemsize)
+    for at in range(start * nbytes, stop * nbytes, step * dtype.itemsize):
+        numbers = np.empty(min(step, (stop * nbytes - at) // dtype.itemsize), dtype)
+        stack.read_into(files, numbers.view(np.uint8), at)
+        wild = np.flatnonzero(~np.isfinite(numbers))
+        if wild.size:
+            matrix, byte = divmod(at + int(wild[0]) * dtype.itemsize, nbytes)
+            row, column = divmod(byte // dtype.itemsize, columns)
+            value, where = numbers[wild[0]], files_of(plan, key, matrix, matrix + 1)
+            return f"{value} at row {row}, column {column} of {where} (counted from 0)"
     return None
 
 

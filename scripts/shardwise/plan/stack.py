@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files.direct import PAGE, SHORT_BYTES, Extent, ExtentReader, Then
+from shardwise.files.extents import Extent, OpenFiles
 from shardwise.files.formats import registry
 from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
@@ -64,9 +64,6 @@ def _cure(source: Source) -> str:
 _Part = tuple[Path, Header, int, int, int]
 """A file, its header, and bytes of the stack: where the file begins, and the part to read."""
 
-# Room that `StackReader.read_bytes` needs beside a slab: two pages for every long extent.
-SPARE_BYTES = 128 * PAGE
-
 
 class StackReader:
     """Reads matrices of a stack, whatever files they lie in; from any thread.
@@ -98,30 +95,29 @@ class StackReader:
             self._fill(path, header, ((low - origin) // size, (high - origin) // size), out, 0)
         return block
 
-    def read_bytes(
-        self, reader: ExtentReader, buffer: np.ndarray, low: int, high: int,
-        then: Then = lambda part: None,
-    ) -> list[np.ndarray]:  # fmt: skip
-        """Bytes ``low`` to ``high`` of the stack, as little-endian elements in C order.
+    def extents(self, low: int, high: int) -> list[Extent] | None:
+        """Where bytes ``low`` to ``high`` of the stack lie as little-endian elements in C order.
 
-        The buffer begins at a page, and has room for the bytes and :data:`SPARE_BYTES`. Returned
-        are views of it that follow each other in the stack; ``then`` is told them part by part, as
-        by `ExtentReader.read`.
+        None where they lie otherwise, so that they have to be converted.
         """
         parts = self._parts(low, high)
-        headers = [header for _, header, *_ in parts]
-        if any(h.chunk or h.fortran or not h.little_endian for h in headers):
-            view = buffer[: high - low]
-            self._convert(view, parts)
-            then(memoryview(view))
-            return [view]
-        extents = [
+        if any(h.chunk or h.fortran or not h.little_endian for _, h, *_ in parts):
+            return None
+        return [
             Extent(str(path), header.offset + begin - origin, end - begin)
             for path, header, origin, begin, end in parts
         ]
-        # Short ones are not read directly anyway; so a buffer needs little room to spare.
-        packed = min(extent.nbytes for extent in extents[1:-1] or extents[:1]) < SHORT_BYTES
-        return reader.read(extents, buffer, packed, then)
+
+    def read_into(self, files: OpenFiles, view: np.ndarray, low: int) -> None:
+        """Fill a buffer with bytes of the stack from ``low`` on, little-endian in C order."""
+        extents = self.extents(low, low + view.nbytes)
+        if extents is None:
+            self._convert(view, self._parts(low, low + view.nbytes))
+            return
+        at = 0
+        for path, offset, nbytes in extents:
+            files.get(path).read(offset, view[at : at + nbytes])
+            at += nbytes
 
     def _convert(self, view: np.ndarray, parts: list[_Part]) -> None:
         """Bytes of matrices in another order, or in chunks, through blocks in memory.

@@ -106,7 +106,6 @@ class Witness(ReceiptPart, frozen=True):
     reference: Number
     mass: Size
     tolerance: Size
-    host: str
     seed: int
 
 
@@ -115,9 +114,7 @@ class Held(TypedDict):
 
     waiting: Amount
     read: Amount
-    upload: Amount
     compute: Amount
-    download: Amount
     write: Amount
 
 
@@ -140,14 +137,8 @@ class ProductReceipt(Receipt, frozen=True):
     witness: Witness | None = None
     no_witness: str | None = None
     compute: str | None = None
-
-
-class CopyWitness(ReceiptPart, frozen=True):
-    """The CPU's own number of a shard's matrices; ``factors`` is a digest of what else it is of."""
-
-    reference: Number
-    seed: int
-    factors: str | None = None
+    bytes_by: Line | None = None
+    """How bytes went between files and the device."""
 
 
 class CopyReceipt(Receipt, frozen=True):
@@ -158,7 +149,6 @@ class CopyReceipt(Receipt, frozen=True):
     stop: Whole
     matrices: str
     file: ArrayFile
-    witness: CopyWitness | None = None
 
 
 class StackReceipt(Receipt, frozen=True):
@@ -173,7 +163,6 @@ class EndToEnd(ReceiptPart, frozen=True):
 
     shards: Whole
     off: Size
-    host: str
 
 
 class SumReceipt(Receipt, frozen=True):

@@ -1,7 +1,6 @@
 """The end-to-end proof as a receipt states it."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import IntegrityError, WrongProduct, short
-from shardwise.numerics.end_to_end import gap, sum_bound
-from shardwise.numerics.reference import SEED, parts_of, summed
+from shardwise.numerics.end_to_end import SEED, gap, parts_of, sum_bound, summed
 from shardwise.plan.problem import Problem
-from shardwise.records.receipts import CopyReceipt, Number, ProductReceipt, Witness
+from shardwise.records.receipts import Number, ProductReceipt, Witness
 
 
 @dataclass(frozen=True)
@@ -25,16 +23,12 @@ class ShardWitness:
         ``(1,)`` or, complex, ``(2,)``: float64, or int64.
     mass, tolerance
         Mass of the shard, and how far the two numbers may be apart.
-    host
-        Of how many matrices the reference was compared with the CPU's: ``all``, ``none``, or a
-        text such as ``8 of 512``.
     """
 
     contribution: np.ndarray
     reference: np.ndarray
     mass: float
     tolerance: float
-    host: str = "none"
 
     @classmethod
     def of(cls, total: np.ndarray, tolerance: float) -> "ShardWitness":
@@ -61,7 +55,6 @@ class ShardWitness:
             "reference": number_to_json(self.reference),
             "mass": self.mass,
             "tolerance": self.tolerance,
-            "host": self.host,
             "seed": SEED,
         }
 
@@ -78,14 +71,11 @@ class SumComparison:
         How far the sum is from them, as a part of the tolerance.
     wrong
         Indices of shards whose contribution does not fit their reference.
-    host
-        Of how many of how many shards the CPU knew all matrices, or some.
     """
 
     why: str = ""
     off: float = 0.0
     wrong: Sequence[int] = ()
-    host: str = ""
 
 
 def compare_sum(
@@ -106,12 +96,10 @@ def compare_sum(
     wrong = [i for i, (apart, tolerance) in enumerate(gaps) if not apart <= tolerance]
     (size,) = summed([np.array([w.mass + w.tolerance]) for w in witnesses])
     off = gap(form, summed([w.contribution for w in witnesses]))
-    hosts = Counter("some" if " of " in w.host else w.host for w in witnesses)
-    host = ", ".join(f"{kind} of {n}" for kind, n in sorted(hosts.items()))
     bound = sum_bound(problem, float(size))
     if not math.isfinite(bound) or math.isnan(off):
         return SumComparison("its numbers are too large for float64")
-    return SumComparison("", off / bound if off else 0.0, wrong, host)
+    return SumComparison("", off / bound if off else 0.0, wrong)
 
 
 def matches(problem: Problem, receipt: ProductReceipt, form: np.ndarray) -> bool:
@@ -148,18 +136,6 @@ def number_from_json(value: Number, dtype: str) -> np.ndarray:
         raise ValueError(f"{short(value)}: {error}") from None
 
 
-def read_reference(receipt: CopyReceipt, problem: Problem, factors: str) -> np.ndarray | None:
-    """The reference in the receipt of a copy; None if there is none, or of other weights.
-
-    ``factors`` is a digest of what is multiplied beside the matrices: a copy outlives a change of
-    `product` or B, its number does not.
-    """
-    copied = receipt.witness
-    if copied is None or copied.seed != SEED or copied.factors != factors:
-        return None
-    return number_from_json(copied.reference, problem.product_dtype)
-
-
 def read(receipt: ProductReceipt, problem: Problem) -> ShardWitness | str:
     """The witness in the receipt of a product, or why there is none.
 
@@ -182,4 +158,4 @@ def parse(witness: Witness, problem: Problem) -> ShardWitness:
         other = number_from_json(witness.reference, problem.product_dtype)
     except ValueError as error:
         raise IntegrityError(f"its receipt has a damaged witness ({error!r})") from None
-    return ShardWitness(one, other, witness.mass, witness.tolerance, witness.host)
+    return ShardWitness(one, other, witness.mass, witness.tolerance)

@@ -23,7 +23,7 @@ from shardwise.errors import InputError, IntegrityError, some
 from shardwise.files import pieces, small
 from shardwise.files.paths import STATISTICS
 from shardwise.mpi.together import agree, merge, mpi_version, xor
-from shardwise.numerics import reference, statistics, tree
+from shardwise.numerics import end_to_end, statistics, tree
 from shardwise.numerics.statistics import Statistic
 from shardwise.plan import memory, nonfinite
 from shardwise.plan import plan as plans
@@ -108,7 +108,7 @@ class Reducer:
             self._expected[:] = np.frombuffer(checksums, np.uint8).reshape(-1, 16)
         self._files = ResultFiles(plan.results, plan.problem, names)
         self._scan = Scan(self._layout, self._path, element_type(plan))
-        self._form = reference.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
+        self._form = end_to_end.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
         self._width, self._statistics = 0, list[Statistic]()
         self._looks: dict[int, dict[str, Any]] = {}  # of each stripe that this rank has finished
 
@@ -257,7 +257,7 @@ class Reducer:
             raise self._damaged(own.wrong, what)
         if not own.off <= 1:
             self._blame()
-        return {"end_to_end": {"shards": len(self._shards), "off": own.off, "host": own.host}}
+        return {"end_to_end": {"shards": len(self._shards), "off": own.off}}
 
     def _blame(self) -> None:
         """Read all files again, and name those that do not come to what their receipts say."""
@@ -278,7 +278,7 @@ class Reducer:
     def _form_of(self, shard: int) -> np.ndarray:
         """What the file of a shard comes to."""
         problem = self._plan.problem
-        total = reference.SumForm(problem.product_shape, problem.sum_dtype)
+        total = end_to_end.SumForm(problem.product_shape, problem.sum_dtype)
         for row in np.load(self._path(shard), "r", allow_pickle=False):
             total.add(np.array(row.reshape(-1)), 0)
         return total.value()

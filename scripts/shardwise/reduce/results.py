@@ -45,8 +45,7 @@ class ResultFiles:
             temporary = temporary_for(path)
             with writing(path), open(temporary, "w+b", opener=create_private) as file:
                 self._files[name] = temporary
-                with StackWriter(file, self._shape, dtype):
-                    pass
+                StackWriter(file, self._shape, dtype)
         return self._files
 
     def open(self, files: Mapping[str, Path]) -> None:

@@ -230,13 +230,13 @@ def _refuse_too_large(workflow: Any, run: "Run", rules: Collection[str]) -> None
     if not here or not {run.name_of("multiply"), run.name_of("pool")}.intersection(rules):
         return
     from shardwise.devices import choose  # here: jobs do not need them, nor NumPy
-    from shardwise.multiply import batch, lanes
+    from shardwise.multiply import checks, host
 
     backend = run.plan.settings.backend
     cuda = backend != "numpy" and choose.driver_cuda_version() is not None
     with suppress(TryAgain):  # no device here is the tasks' affair
-        total = choose.largest_memory(backend) if cuda else lanes.HostLane().total()
-        batch.refuse_too_large(run.plan, cuda, total)
+        total = choose.largest_memory(backend) if cuda else host.total_memory()
+        checks.refuse_too_large(run.plan, cuda, total)
 
 
 def _try_once(results: Results) -> None:

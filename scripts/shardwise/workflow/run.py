@@ -324,7 +324,6 @@ class Run:
             case "reduce":  # of all its ranks
                 nbytes = memory.reduce_memory(self.reduce["ranks"], len(self.plan.shards))
             case _:
-                # A copy that a task makes itself goes through the same slabs as its products.
                 nbytes = max(row.memory for row in self.plan.shards.values())
                 workers = grants.asked(self._node_words) if rule in ("pool", "mpi") else 1
                 nbytes *= workers

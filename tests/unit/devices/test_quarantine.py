@@ -357,9 +357,9 @@ def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
 
 # Products of the devices that a file names fail their proof; the others wait until one has.
 DISPROVE = """
-from shardwise.multiply import batch
+from shardwise.multiply import checks
 from shardwise.errors import WrongProduct
-honest = batch.ShardChecks.examine
+honest = checks.ShardChecks.examine
 bad = (HERE / 'bad').read_text()
 is_bad = os.environ['CUDA_VISIBLE_DEVICES'] in bad
 
@@ -369,8 +369,8 @@ def examine(self, *words):
         raise WrongProduct('the product is wrong')
     honest(self, *words)
 
-if honest.__name__ == 'examine' and honest.__module__ == batch.__name__:
-    batch.ShardChecks.examine = examine
+if honest.__name__ == 'examine' and honest.__module__ == checks.__name__:
+    checks.ShardChecks.examine = examine
 if bad and not is_bad:
     until((HERE / 'disproven').exists)
 """

@@ -413,7 +413,8 @@ def test_no_worker_outlives_its_pool(tmp_path, number, code):
     """However the pool ends, workers end and leave nothing, and a rerun does the rest."""
     made = planned(tmp_path, HANG)
     run = started(made)
-    processes.until(lambda: hanging(made))
+    # What is done before is written by another thread, which may still be at it.
+    processes.until(lambda: hanging(made) and whole(made)[:2] == [0, 1])
     family = processes.descendants([run.pid])
     run.send_signal(number)
     run.communicate()

@@ -54,6 +54,7 @@ def look(*present: Device, backend: str = "auto", **over: Any) -> list[Finding]:
         (gpus.nvml, "driver_and_devices"): over.get("listed", lambda: ("570.1", list(present))),
         (gpus.leases, "holder"): over.get("holder", lambda uuid: None),
         (gpus, "installed"): over.get("cupy", lambda: {"cupy-cuda12x": "14.2.0"}),
+        (gpus, "kvikio_version"): over.get("kvikio", lambda: "26.10.0"),
         (gpus.base, "ask_all"): over.get("ask_all", Asked()),
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -93,6 +94,13 @@ def test_two_devices_that_compute() -> None:
     )
     (driver,) = named(found, "driver")
     assert (driver.level, driver.text) == (OK, "570.1, runs CUDA up to 12.8")
+
+
+def test_kvikio_that_is_missing_is_a_fault() -> None:
+    """Tasks on a GPU read by it; where it is there, the way of the bytes is told."""
+    assert codes(look(device(0), kvikio=lambda: None)) == [2]
+    (found,) = named(look(device(0)), "kvikio")
+    assert "26.10.0; bytes go between files and devices" in found.text
 
 
 @pytest.mark.parametrize(

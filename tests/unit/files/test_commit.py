@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import IntegrityError, TryAgain
 from shardwise.files import checksum as checksums
-from shardwise.files import direct as direct_io
 from shardwise.files import npy, pieces
 from shardwise.files.checksum import PieceChecksum, file_checksum
 from shardwise.files.commit import commit
@@ -324,78 +323,41 @@ def test_bytes_behind_the_last_are_refused():
             PieceChecksum(12, row, piece)
 
 
-MATRIX = 300 * 301 * 8  # no multiple of a page, and two of them more than direct I/O asks for
-
-
-@pytest.mark.parametrize(("seed", "misplaced"), [(0, 0), (1, 8)])
-def test_pieces_written_in_any_order_are_the_array(tmp_path, seed, misplaced):
-    """Slabs from several threads in random order, two of which share a page, make numpy's file."""
-    array = noise((16, 300, 301), seed=seed)
-    raw, random = array.reshape(-1).view(np.uint8), np.random.default_rng(seed)
-    marks = [0, *sorted(random.choice(range(1, 16), 4, replace=False)), 16]
-    slabs = random.permutation(list(pairwise(marks)))
-
-    def write_slab(bounds):
-        low, high = (int(b) * MATRIX for b in bounds)
-        buffer = direct_io.aligned_empty(high - low + 2 * direct_io.PAGE)
-        view = buffer[low % direct_io.PAGE + misplaced :][: high - low]
-        view[:] = raw[low:high]
-        half = view.nbytes // 2
-        writer.write_at(low, [view[:half], view[half:]])
-
+def test_parts_written_in_any_order_are_the_array(tmp_path, monkeypatch):
+    """Parts from several threads in random order make numpy's file; some writes are cut short."""
+    array, pwrite = noise((16, 30, 31)), os.pwrite
+    raw, random = array.reshape(-1).view(np.uint8), np.random.default_rng(0)
+    monkeypatch.setattr(npy.os, "pwrite", lambda d, data, at: pwrite(d, data[:2000], at))
+    marks = [0, *sorted(random.choice(range(1, raw.nbytes), 9, replace=False)), raw.nbytes]
     path = tmp_path / "a.npy"
     with commit(path) as file:
-        with (
-            StackWriter(file, array.shape, array.dtype) as writer,
-            ThreadPoolExecutor(3) as pool,
-        ):
-            for _ in pool.map(write_slab, slabs):
+        writer = StackWriter(file, array.shape, array.dtype)
+        with ThreadPoolExecutor(3) as pool:
+            for _ in pool.map(
+                lambda part: writer.write_at(int(part[0]), raw[part[0] : part[1]]),
+                random.permutation(list(pairwise(marks))),
+            ):
                 pass
-        checksum = writer.checksum()
+        checksum, cut = writer.checksum(), (writer.row_bytes, writer.piece_bytes)
     np.testing.assert_array_equal(np.load(path), array)
-    assert checksum == file_checksum(path, 4096, MATRIX, MATRIX)
-    assert checksum == expected(raw.tobytes(), MATRIX, MATRIX)
+    assert checksum == file_checksum(path, 4096, *cut) == expected(raw.tobytes(), *cut)
 
 
-def written(path, array):
-    """Commit an array by pieces from a buffer that lies right."""
-    raw = array.reshape(-1).view(np.uint8)
-    buffer = direct_io.aligned_empty(raw.nbytes)
-    buffer[:] = raw
-    with commit(path) as file, StackWriter(file, array.shape, array.dtype) as writer:
-        writer.write_at(0, [buffer])
-        writer.checksum()
-
-
-def test_a_file_system_without_direct_writes(tmp_path, monkeypatch):
-    """Where direct writes are refused, the page cache takes all, and nobody asks again."""
-    asked = []
-    monkeypatch.setattr(direct_io, "_unless_refused", lambda *call: asked.append(call))
-    array = noise((4, 300, 301))
-    written(tmp_path / "a.npy", array)
-    assert len(asked) <= 1
-    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), array)
-
-
-def test_whole_pages_go_around_the_page_cache(tmp_path, monkeypatch):
-    """A large piece that lies right is written directly but for its fragments, each page once."""
-    direct, buffered = [], []
-    writes, open_direct, known = os.pwrite, direct_io.open_direct, []
-    monkeypatch.setattr(
-        direct_io, "open_direct", lambda *a: known.append(open_direct(*a)) or known[-1]
-    )
-
-    def noted(descriptor, data, offset):
-        (direct if descriptor in known else buffered).append((offset, offset + len(data)))
-        return writes(descriptor, data, offset)
-
-    monkeypatch.setattr(direct_io.os, "pwrite", noted)
-    written(tmp_path / "a.npy", noise((4, 300, 301)))
-    if known == [None]:
-        pytest.skip("this file system has no direct I/O")
-    end = 4096 + 4 * MATRIX
-    assert direct == [(4096, end - end % 4096)]
-    assert buffered == [(end - end % 4096, end)]
+@given(SIZES, st.randoms(use_true_random=False))
+def test_pieces_that_are_hashed_elsewhere_count_as_any(sizes_, random):
+    """Whole pieces of each run come as digests, as from a device, and the rest as bytes."""
+    (total, row, piece), raw = sizes_, np.random.default_rng(sizes_[0]).bytes(sizes_[0])
+    checksum, view = PieceChecksum(total, row, piece), memoryview(raw)
+    for low, high in pairwise(sorted({0, total, *(random.randint(0, total) for _ in range(4))})):
+        first, behind = checksum.whole_pieces(low, high)
+        bounds = [checksum.bounds(number) for number in range(first, behind)]
+        for number, (begin, end) in enumerate(bounds, first):
+            assert low <= begin < end <= high
+            checksum.put(number, 1, checksums.piece_digest(view[begin:end], number))
+        rest = [(low, bounds[0][0]), (bounds[-1][1], high)] if bounds else [(low, high)]
+        for begin, end in rest:
+            checksum.update(begin, [view[begin:end]])
+    assert checksum.hexdigest() == expected(raw, row, piece)
 
 
 def test_a_full_disk_is_told_with_the_bytes_it_lacks(tmp_path):

@@ -1,11 +1,11 @@
-"""Matrices larger than a batch: one is one piece of work, right in any slabs, or refused."""
+"""Matrices larger than a batch: one is one piece of work, right in any parts, or refused."""
 
 import numpy as np
 import pytest
 from shardwise.errors import InputError, TryAgain
 from shardwise.files import pieces
-from shardwise.multiply import job, reading, session
-from shardwise.multiply.lanes import HostLane
+from shardwise.multiply import job, session
+from shardwise.multiply.host import Host
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.problem import Problem
 
@@ -18,10 +18,10 @@ GIB = 2**30
 
 @pytest.fixture
 def small(monkeypatch):
-    """Limits so low that a matrix of some kB is a large one, of many slabs, by itself."""
+    """Limits so low that a matrix of some kB is a large one, of many parts, by itself."""
     for name in ("HUGE_BYTES", "HOST_LONE_BYTES", "LARGE_BYTES", "BATCH_BYTES", "HOST_BATCH_BYTES"):
         monkeypatch.setattr(plan_memory, name, 32)
-    monkeypatch.setattr(pieces, "SLAB_BYTES", 336)
+    monkeypatch.setattr(pieces, "PART_BYTES", 336)
 
 
 def factors(product, dtype, make=stack):
@@ -35,7 +35,7 @@ def factors(product, dtype, make=stack):
 @pytest.mark.parametrize("dtype", ["float16", "complex64", "int8"])
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_products_are_exact_for_whole_numbers(tmp_path, product, dtype, keep):
-    """All products of all dtypes, kept or summed, also in the fewest slabs."""
+    """All products of all dtypes, kept or summed, also in little memory."""
     left, right = factors(product, dtype)
     exact = REFERENCES[product](wide(left), wide(right))
     over = {"product": product, "keep": keep, "materialize": False, "shards": 1}
@@ -59,13 +59,14 @@ def test_40_000_rows_of_float32_fit_80_gb(keep, run, gib):
     least = plan_memory.least_bytes(own, run, keep, True)
     assert gib * GIB < least < (gib + 1) * GIB
     assert least < 80e9
-    second = min(1, len(run) - 1) * plan_memory.batch_bytes(own, 1)
-    assert plan_memory.device_memory(own, run, keep) == least + second
+    slots = min(2, len(run))
+    ring = [plan_memory.ring_bytes(own, n, 1, keep) for n in (1, slots)]
+    assert plan_memory.device_memory(own, run, keep) == least + ring[1] - ring[0]
     assert plan_memory.task_memory(own, run, keep, cuda=False) < (gib + 3) * GIB
 
 
-class Lane(HostLane):
-    """A lane of a machine of some size, which may be full."""
+class Machine(Host):
+    """A machine of some size, which may be full."""
 
     total_bytes, full = 10**15, False
 
@@ -84,9 +85,9 @@ class Lane(HostLane):
 def test_what_no_memory_holds_is_refused_before_it_is_read(tmp_path, monkeypatch, keep):
     """With what is needed, what there is, and what to do; exit code 2, and nothing is left."""
     made = factories.plan(tmp_path, stack((2, 300, 300)), keep=keep, shards=1)
-    monkeypatch.setattr(Lane, "total_bytes", 10**6)
-    monkeypatch.setattr(session, "HostLane", Lane)
-    monkeypatch.setattr(reading, "ExtentReader", None)  # nothing may be read
+    monkeypatch.setattr(Machine, "total_bytes", 10**6)
+    monkeypatch.setattr(session, "Host", Machine)
+    monkeypatch.setattr(job, "StackReader", None)  # nothing may be read
     with pytest.raises(InputError) as caught:
         job.run_shard(made, "00000")
     told = str(caught.value)
@@ -101,8 +102,8 @@ def test_what_no_memory_holds_is_refused_before_it_is_read(tmp_path, monkeypatch
 def test_memory_that_is_short_for_now_is_waited_for(tmp_path, monkeypatch):
     """What fits, but not beside others, is tried again."""
     made = factories.plan(tmp_path, stack((2, 17, 17)), shards=1)
-    monkeypatch.setattr(Lane, "full", True)
-    monkeypatch.setattr(session, "HostLane", Lane)
+    monkeypatch.setattr(Machine, "full", True)
+    monkeypatch.setattr(session, "Host", Machine)
     with pytest.raises(TryAgain, match=r"a batch of 1 needs .*, but this machine has less"):
         job.run_shard(made, "00000")
     assert not leftovers(made.results.root)

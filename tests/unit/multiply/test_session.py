@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.files import pieces
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.multiply import job
@@ -61,15 +62,15 @@ def layouts(tmp_path, left):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "keep", "slab"),
+    ("dtype", "keep", "part"),
     [("float32", "products", 2**20), ("complex128", "sum", 1000), ("int16", "products", 50)],
 )
-def test_layout_and_copying_change_no_bit(tmp_path, monkeypatch, dtype, keep, slab):
+def test_layout_and_copying_change_no_bit(tmp_path, monkeypatch, dtype, keep, part):
     """Whatever lies on disk however, copied first or read in place: the same bits.
 
-    Slabs are of many matrices, or end inside of one, or are smaller.
+    Parts are of many matrices, or end inside of one, or are smaller.
     """
-    monkeypatch.setattr(piecess, "SLAB_BYTES", slab)
+    monkeypatch.setattr(pieces, "PART_BYTES", part)
     left = stack((7, 6, 6), dtype) if dtype == "int16" else noise((7, 6, 6), dtype)
     seen = set()
     for name, path in layouts(tmp_path, left).items():
@@ -193,25 +194,21 @@ def test_a_file_that_changed_after_planning_is_refused(tmp_path, changed):
 
 
 def overlapped(made):
-    """Compute all shards of a plan, each begun before the one before it is written."""
-    session, behind = Session(made, 0), None
-    for shard in made.shards:
-        shard_job = job.ShardJob(session, shard)
-        steps = shard_job.steps(shard_job.release)
-        next(steps)
-        if behind is not None:
-            list(behind)
-        next(steps)
-        assert not made.results.receipt(shard).exists()
-        behind = steps
-    list(behind)
+    """Compute all shards of a plan, each read while the one before ends, and finished later."""
+    session = Session(made, 0)
+    jobs = [job.ShardJob(session, shard).begin() for shard in made.shards]
+    for now, following in zip(jobs, [*jobs[1:], None], strict=True):
+        now.compute(lambda following=following: following)
+        assert not made.results.receipt(now.shard.shard).exists()
+    for each in jobs:
+        each.finish()
 
 
 @pytest.mark.parametrize("over", [
     {"keep": "products"}, {"keep": "sum"}, {"keep": "sum", "product": "A @ B"},
 ])  # fmt: skip
 def test_a_shard_that_begins_before_another_is_written_changes_no_bit(tmp_path, monkeypatch, over):
-    """Memory of batches, and of sums, goes from one shard to the next."""
+    """The memory of the ring, and of sums, goes from one shard to the next."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 4 * 36)
     left = noise((33, 6, 6), "float32")
     right = left[0] if "product" in over else None
@@ -223,9 +220,10 @@ def test_a_shard_that_begins_before_another_is_written_changes_no_bit(tmp_path, 
         assert one == same
 
 
-def test_a_shard_that_fails_behind_another_costs_no_other(tmp_path, monkeypatch):
-    """The one that has begun meanwhile is right, and so is the next."""
-    left, write = stack((9, 4, 4), "float64"), receipts.write_for
+def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
+    """One fails as it is read, while another has begun, and one as it is committed."""
+    left, write = stack((16, 4, 4), "float64"), receipts.write_for
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 4 * 4 * 8)
 
     def broken(path, *words):
         if path == made.results.receipt("00000"):
@@ -233,20 +231,23 @@ def test_a_shard_that_fails_behind_another_costs_no_other(tmp_path, monkeypatch)
         write(path, *words)
 
     monkeypatch.setattr(receipts, "write_for", broken)
-    made = factories.plan(tmp_path, left, shards=3, materialize=False)
+    left[6] = np.nan
+    made = factories.plan(tmp_path, left, shards=4, materialize=False)
     session = Session(made, 0)
-    steps = {shard: job.ShardJob(session, shard).steps() for shard in made.shards}
-    next(steps["00000"])
-    next(steps["00000"])
-    next(steps["00001"])
+    jobs = [job.ShardJob(session, shard).begin() for shard in made.shards]
+    jobs[0].compute(lambda: jobs[1])
+    with pytest.raises(InputError, match="matrix 6 holds NaN"):
+        jobs[1].compute(lambda: jobs[2])
     with pytest.raises(TryAgain, match="no room"):
-        list(steps["00000"])
-    for shard in ("00001", "00002"):
-        list(steps[shard])
-        row = made.shard(shard)
-        part = left[row.start : row.stop]
-        np.testing.assert_array_equal(np.load(made.results.product(shard)), part @ part)
+        jobs[0].finish()
+    for each in jobs[2:]:
+        each.compute()
+        each.finish()
+        part = left[each.shard.start : each.shard.stop]
+        found = np.load(made.results.product(each.shard.shard))
+        np.testing.assert_array_equal(found, part @ part)
     assert not made.results.receipt("00000").exists()
+    assert not made.results.product("00001").exists()
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from shardwise.errors import IntegrityError, WrongProduct
-from shardwise.multiply.batch import Batches
-from shardwise.multiply.lanes import HostLane
+from shardwise.multiply.host import Host
+from shardwise.multiply.ring import Ring
 from shardwise.numerics import canary, gemm
 from shardwise.plan.problem import Problem
 
@@ -41,16 +41,16 @@ def multiplied(dtype, compute, spoil=lambda x: x, after=lambda x: x):
      ("complex128", "A @ A"), ("float32", ONE_B)],
 )  # fmt: skip
 def test_what_computes_as_asked_passes(tmp_path, dtype, product):
-    """The memory of the batches, whatever their shape."""
+    """The memory of the ring, whatever its shape."""
     shared, product = product == ONE_B, product.partition(",")[0]
     left = stack((4, 17, 17) if product == "A @ A" else (4, 9, 17), dtype)
     right = stack((17, 11) if shared else (4, 17, 11), dtype) if product == "A @ B" else None
     made = factories.plan(tmp_path, left, right, product=product)
-    batches = Batches(HostLane(), made, range(4))
+    ring = Ring(Host(), made, next(iter(made.shards.values())))
     if shared:
-        batches.share(right)
-    multiply, factors = batches.operation.trial(*batches._factors(0), batches._outs)
-    canary.check(multiply, factors, batches.operation.compute)
+        ring.share(right)
+    multiply, factors = ring.operation.trial(*ring.trial_memory())
+    canary.check(multiply, factors, ring.operation.compute)
     assert not multiply()[..., 0, 1:].any()
     assert multiply()[0, 0, 0] > 1
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.numerics import freivalds, gemm, reference, tolerances
+from shardwise.numerics import end_to_end, freivalds, gemm, tolerances
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan.problem import Problem
 
@@ -54,7 +54,7 @@ def test_vectors_are_signs_or_any_integers():
     assert set(np.unique(signs[:, :-1])) == {-1.0, 1.0}
     assert abs(signs.mean()) < 0.1
     for found in (signs, whole):
-        fixed = reference.weights("r", 1000, found.dtype.kind == "i")
+        fixed = end_to_end.weights("r", 1000, found.dtype.kind == "i")
         np.testing.assert_array_equal(found[:, -1], fixed)
     assert whole.dtype == np.int64
     assert whole.max() > 2**60

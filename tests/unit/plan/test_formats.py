@@ -108,7 +108,7 @@ def test_each_chunk_is_decoded_once(tmp_path, kind, monkeypatch):
     """Slabs end inside matrices, blocks are whole chunks, and no block is read twice."""
     array = noise(SHAPE, "float32")
     name = CHUNKED[kind](tmp_path, array)
-    monkeypatch.setattr(stacks.memory.pieces, "SLAB_BYTES", 700)
+    monkeypatch.setattr(stacks.memory, "STEP_BYTES", 700)
     made = factories.plan(tmp_path, input=name, shards=1, product="A.T @ A", materialize=True)
     spans = []
     read = registry.read_matrices

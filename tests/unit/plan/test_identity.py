@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 from shardwise.errors import IntegrityError
-from shardwise.files import direct, pieces
+from shardwise.files import extents, pieces
 from shardwise.multiply import copy, job
 from shardwise.plan import identity, sources
 from shardwise.plan import plan as plan_plan
@@ -53,7 +53,7 @@ def meanwhile(monkeypatch):
         monkeypatch.setattr(StackReader, name, instead)
 
     after("read")
-    after("read_bytes")
+    after("read_into")
     return todo
 
 
@@ -77,7 +77,7 @@ HOW = {"in place": "has changed while", "replaced": "has changed while", "remove
 @pytest.mark.parametrize("stage", [copy.materialize, job.run_shard])
 def test_a_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage, order, how):
     """Whoever reads it, in whatever order it lies: it is named, and nothing is committed."""
-    monkeypatch.setattr(pieces, "SLAB_BYTES", 800)
+    monkeypatch.setattr(pieces, "PART_BYTES", 800)
     in_place = stage is job.run_shard
     array = ORDERS[order](stack((50, 10, 10)))
     made = factories.plan(tmp_path, array, shards=1, materialize=not in_place)
@@ -91,45 +91,42 @@ def test_a_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage
 @pytest.mark.parametrize(
     ("stage", "shared", "keep"),
     [(job.run_shard, False, "products"), (job.run_shard, True, "products"),
-     (job.run_shard, False, "sum"), (job.run_shard, True, "sum"),
-     (copy.materialize, True, "products")],
+     (job.run_shard, False, "sum"), (job.run_shard, True, "sum")],
 )  # fmt: skip
 def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage, shared, keep):
-    """One for all, or one each; the shard stage reads B of all matrices for its reference."""
-    monkeypatch.setattr(pieces, "SLAB_BYTES", 336)
+    """One for all, or one each."""
+    monkeypatch.setattr(pieces, "PART_BYTES", 336)
     right = stack((9, 11) if shared else (6, 9, 11), seed=2)
-    copied = stage is copy.materialize
-    over = {"product": "A @ B", "shards": 1, "materialize": copied, "keep": keep}
+    over = {"product": "A @ B", "shards": 1, "materialize": False, "keep": keep}
     made = factories.plan(tmp_path, stack((6, 17, 9)), right, **over)
     path = tmp_path / "right.npy"
     meanwhile[str(path)] = lambda: edited(path)
-    copy._right_vector.cache_clear()
     assert f"{path} has changed while it was read" in refusal(stage, made)
 
 
 def test_a_link_that_leads_elsewhere_for_a_moment(tmp_path, monkeypatch):
     """The files that were opened count, not what their name leads to before and after."""
-    monkeypatch.setattr(pieces, "SLAB_BYTES", 800)
+    monkeypatch.setattr(pieces, "PART_BYTES", 800)
     one, two = (save(tmp_path / f"{i}.npy", stack((50, 10, 10), seed=i)) for i in (1, 2))
     link = tmp_path / "input.npy"
     link.symlink_to(one)
     over = {"input": str(link), "shards": 1, "materialize": False}
     made = factories.plan(tmp_path, **over)
-    opening, turn = direct._File._open_buffered, threading.Lock()
+    opening, turn = extents.OpenFile.__init__, threading.Lock()
 
     def leads_to(path):
         (tmp_path / "new").symlink_to(path)
         (tmp_path / "new").replace(link)
 
-    def meanwhile(self):
+    def meanwhile(self, path):
         with turn:
             leads_to(two)
             try:
-                opening(self)
+                opening(self, path)
             finally:
                 leads_to(one)
 
-    monkeypatch.setattr(direct._File, "_open_buffered", meanwhile)
+    monkeypatch.setattr(extents.OpenFile, "__init__", meanwhile)
     # Whoever looks first says so: who reads the open file, or who asks for the name meanwhile.
     assert re.search(
         "has changed (while it was read|since the plan was made)", refusal(job.run_shard, made)

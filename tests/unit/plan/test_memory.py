@@ -1,4 +1,4 @@
-"""Slabs, batches, calls and the memory model, against brute force and array by array."""
+"""Slots, batches, calls and the memory model, against brute force and array by array."""
 
 from dataclasses import replace
 
@@ -80,45 +80,14 @@ def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
     call = memory.call_matrices(own) if cuda else 1
     batches, matrices = steps[0]
     assert matrices <= memory.batch_matrices(own, cuda)
-    assert batches <= memory.BATCHES
+    assert batches <= memory.SLOTS
     assert (batches - 1) * matrices < count  # no batch that would never be filled
     assert all(n % call == 0 and n >= call for _, n in steps)
-    needed = [b * memory.batch_bytes(own, n) for b, n in steps]
-    assert needed == sorted(set(needed), reverse=True)
+    for keep in KEEPS:
+        needed = [memory.ring_bytes(own, b, n, keep) for b, n in steps]
+        assert needed == sorted(set(needed), reverse=True)
     assert steps[-1] == (1, call)
     assert len(steps) < 40
-
-
-# Slabs.
-
-
-runs = st.builds(lambda at, n: range(at, at + n), st.integers(0, 10**9), st.integers(1, 10**6))
-
-
-@given(problems(), runs, st.sampled_from(KEEPS), st.booleans(), st.floats(0, 1.2))
-def test_slabs_stay_within_the_memory_given(own, run, keep, cuda, share):
-    """Whatever a task is given, its slabs fit beside the rest, unless they are at their least.
-
-    With the memory of the plan, or more, they are those that the plan counts.
-    """
-    whole = memory.slab_memory(own, run, keep)
-    others = memory.task_memory(own, run, keep, cuda) - whole
-    given_ = int(others + share * whole)
-    read, write = memory.slabs_within(own, run, keep, cuda, given_)
-    streams = [len(run) * own.matrix_bytes]  # each factor has slabs for as many bytes as it has
-    if own.right and not own.shared_right:
-        streams.append(len(run) * own.right_bytes)
-    held = sum(min(read, memory.slabs(nbytes, 10**9)) for nbytes in streams) + write
-    out = memory.slabs(memory.result_bytes(own, run, keep), memory.WRITE_SLABS)
-    assert 1 <= read <= memory.slabs(streams[0], memory.READ_SLABS)
-    assert memory.FEWEST_SLABS <= write <= max(memory.FEWEST_SLABS, out)
-    least = read <= memory.FEWEST_SLABS and write <= memory.FEWEST_SLABS
-    assert others + held * (pieces.SLAB_BYTES + MIB) <= given_ or least
-    if share >= 1:
-        most = memory.READ_SLABS
-        held = sum(memory.slabs(nbytes, most) for nbytes in streams) + write
-        assert held * (pieces.SLAB_BYTES + MIB) == whole
-        assert read == memory.slabs(streams[0], most)
 
 
 # The pieces of a checksum.
@@ -130,7 +99,11 @@ def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
     row, piece = pieces.checksum_pieces(row_bytes)
     assert 1 <= piece <= min(row, MIB)
     if row_bytes > MIB:
-        assert (row, piece) == (row_bytes, MIB)
+        assert row == row_bytes
+        assert piece % 16 == 0
+        count = -(-row // MIB)
+        assert -(-row // piece) == count
+        assert row - (count - 1) * piece > 240 or count > 2**15  # none that a device leaves out
     else:
         assert row == piece
         assert row % max(1, row_bytes) == 0
@@ -186,19 +159,13 @@ CASES = [
 def test_a_task_is_given_what_it_holds(monkeypatch, keep, unit):
     """Beside the fixed costs, the model covers every array of a task at once."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", unit)
-    monkeypatch.setattr(pieces, "SLAB_BYTES", unit)
     for own in CASES:
         batch = min(N, memory.batch_matrices(own, cuda=False))
         left, right, _, out = shapes_of(own)
-        one = left * own.item + right * own.item + out * own.product_item
-        whole = nodes.count_nodes(0, N) * own.sum_item if keep == "sum" else N * own.product_item
-        slabs = [
-            (N * left * own.item, memory.READ_SLABS),
-            (N * right * own.item, memory.READ_SLABS),
-            (whole * out, memory.WRITE_SLABS),
-        ]
-        held = sum(min(most, -(-nbytes // unit)) for nbytes, most in slabs) * (unit + MIB)
-        held += memory.BATCHES * batch * one + held_by_work(own, batch, keep)
+        slots = min(2, -(-N // batch))
+        products = (slots if keep == "products" else 1) * out * own.product_item
+        held = batch * (slots * (left + right) * own.item + products)
+        held += held_by_work(own, batch, keep)
         variable = memory.task_memory(own, range(N), keep, cuda=False) - memory.PYTHON_BYTES
         assert variable >= held, own
 
@@ -213,7 +180,9 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
         own = problem(product, dtype, shared and product == "A @ B", scale, matrices=10**8)
         batch = memory.batch_matrices(own, cuda=True)
         left, right, shared_, out = shapes_of(own)
-        held = memory.BATCHES * batch * (left + right + out) * own.item + shared_ * own.item
+        slots = max(2, min(8, memory.RING_BYTES // (batch * (left + right) * own.item)))
+        products = out * (min(4, slots) if keep == "products" else 1)
+        held = batch * (slots * (left + right) + products) * own.item + shared_ * own.item
         if memory.padded(own):
             pad = {key: r * c for key, (r, c) in memory.padded_shapes(own).items()}
             held += memory.call_matrices(own) * sum(pad.values()) * own.item
@@ -229,7 +198,7 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
     st.sampled_from(sorted(FACTORS)), st.sampled_from(DTYPES), st.integers(1, 10**9),
     st.sampled_from(KEEPS),
 )  # fmt: skip
-def test_memory_is_bounded_by_slabs_not_by_the_stack(product, dtype, matrices, keep):
+def test_memory_is_bounded_by_slots_not_by_the_stack(product, dtype, matrices, keep):
     """However many small matrices a shard holds, its task stays under 3 GiB, or 10 on a device."""
     own = problem(product, dtype, matrices=matrices)
     assert memory.task_memory(own, range(matrices), keep, cuda=True) < 3072 * MIB

@@ -61,7 +61,7 @@ CASES = [
 
 @pytest.mark.parametrize(("shape", "dtype", "order", "own"), CASES)
 def test_multiply_stays_within_its_model(tmp_path, shape, dtype, order, own):
-    """The real peak is at most what the plan asks for, slabs and all.
+    """The real peak is at most what the plan asks for.
 
     Of a stack of 100 MB, and of matrices of which one is a batch: its copies, proof and sum.
     """
@@ -82,16 +82,17 @@ from shardwise.plan import plan
 
 plan = plan.load(Path(sys.argv[1]))
 session, left = Session(plan, 0), list(plan.shards)
-begun = [ShardJob(session, left.pop()).begin()]
+begun = []
 
-def ahead():
-    job.release()
-    if left:
+def coming():
+    if left and not begun:
         begun.append(ShardJob(session, left.pop()).begin())
+    return begun[0] if begun else None
 
-while begun:
+while coming():
     job = begun.pop()
-    job.run(ahead)
+    job.compute(coming)
+    job.finish()
 """
 
 
@@ -106,12 +107,12 @@ def test_copies_that_a_worker_makes_stay_within_its_model(tmp_path, order):
 
 
 def test_a_task_with_less_memory_takes_less(tmp_path):
-    """--mem-mb below the plan: the peak is at most that, and fewer slabs are under way."""
+    """--mem-mb below the plan: the peak is at most that, and batches are smaller."""
     path = save(tmp_path / "a.npy", np.ones((170, 640, 640), "float32"))
     over = {"materialize": False, "shards": 1}
     made = factories.plan(tmp_path, input=str(path), **over)
     planned = made.shards["00000"].memory
-    less = (planned - 320 * MIB) // MIB
+    less = (planned - 32 * MIB) // MIB
     assert peak(multiply(made, "--mem-mb", less)) <= less * MIB - GENEROUS
     assert (np.load(made.results.product("00000"), mmap_mode="r")[::50] == 640).all()
 

@@ -5,9 +5,8 @@ import os
 import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files import pieces
 from shardwise.multiply import job
-from shardwise.plan import nonfinite
+from shardwise.plan import memory, nonfinite
 
 from tests import factories
 from tests.factories import copied, leftovers, save, stack
@@ -32,17 +31,17 @@ ORDERS = {"C": lambda a: a, "F": np.asfortranarray, "big-endian": lambda a: a.as
 
 
 @pytest.mark.parametrize(
-    ("slab", "keep", "materialize", "order"),
+    ("part", "keep", "materialize", "order"),
     [
-        (pieces.SLAB_BYTES, "products", True, "C"),
+        (memory.STEP_BYTES, "products", True, "C"),
         (339, "products", False, "F"),
         (339, "sum", True, "big-endian"),
         (339, "sum", False, "C"),
     ],
 )
-def test_a_stack(tmp_path, monkeypatch, slab, keep, materialize, order):
+def test_a_stack(tmp_path, monkeypatch, part, keep, materialize, order):
     """Its matrix, row and column, whatever order its numbers lie in."""
-    monkeypatch.setattr(pieces, "SLAB_BYTES", slab)
+    monkeypatch.setattr(memory, "STEP_BYTES", part)
     array = ORDERS[order](with_wild((9, 11, 11), np.inf, at=(4, 7, 9)))
     over = {"shards": 3, "materialize": materialize, "keep": keep}
     told = refusal(factories.plan(tmp_path, array, **over))
@@ -61,11 +60,11 @@ def test_a_folder(tmp_path):
     assert f"(1-infj) at row 2, column 1 of {tmp_path}/in/m4.npy (counted from 0)" in told
 
 
-@pytest.mark.parametrize("slab", [pieces.SLAB_BYTES, 339])
+@pytest.mark.parametrize("part", [memory.STEP_BYTES, 339])
 @pytest.mark.parametrize("shared", [True, False])
-def test_b(tmp_path, monkeypatch, slab, shared):
+def test_b(tmp_path, monkeypatch, part, shared):
     """The matrix of B, however it lies."""
-    monkeypatch.setattr(pieces, "SLAB_BYTES", slab)
+    monkeypatch.setattr(memory, "STEP_BYTES", part)
     right = with_wild((9, 9, 11), at=(4, 2, 1))
     right, of = (right[4], "") if shared else (right, "matrix 4 of ")
     made = factories.plan(tmp_path, stack((9, 17, 9)), right, product="A @ B", shards=3)
@@ -87,10 +86,10 @@ def test_a_function_of_ones_own(tmp_path):
     assert f"made NaN or Inf of matrix 4, which is finite (matrix 4 of {tmp_path}/b/in" in told
 
 
-@pytest.mark.parametrize("slab", [pieces.SLAB_BYTES, 339])
-def test_a_product_that_overflows(tmp_path, monkeypatch, slab):
+@pytest.mark.parametrize("part", [memory.STEP_BYTES, 339])
+def test_a_product_that_overflows(tmp_path, monkeypatch, part):
     """That it is the product, with the file of its matrix."""
-    monkeypatch.setattr(pieces, "SLAB_BYTES", slab)
+    monkeypatch.setattr(memory, "STEP_BYTES", part)
     for i in range(9):
         save(tmp_path / "in" / f"m{i}.npy", stack((11, 11)) * np.float32(1e30 if i == 4 else 1))
     over = {"input": str(tmp_path / "in"), "shards": 3}

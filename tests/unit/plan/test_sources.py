@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files import direct, lookup, npy
+from shardwise.files import lookup, npy
+from shardwise.files.extents import OpenFiles
 from shardwise.plan import plan
-from shardwise.plan import stack as stacks
 from shardwise.plan.sources import right_of, stack_of
 from shardwise.plan.stack import StackReader
 
 from tests import factories
-from tests.factories import noise, save, settings, stack
+from tests.factories import save, settings, stack
 
 
 def found(tmp_path, cache=None, **over):
@@ -280,31 +280,15 @@ def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
         first += count
     stacked = StackReader(parts, (3, 5), "float32")
     whole = np.concatenate([np.load(part.path) for part in parts]).astype("<f4")
-    with direct.ExtentReader() as reader:
-        for _ in range(3):  # one after the other, as matrices that were converted are kept
-            low = data.draw(st.integers(0, whole.nbytes - 1))
-            high = data.draw(st.integers(low + 1, whole.nbytes))
-            buffer = direct.aligned_empty(high - low + stacks.SPARE_BYTES)
-            views = stacked.read_bytes(reader, buffer, low, high)
-            assert b"".join(v.tobytes() for v in views) == whole.tobytes()[low:high]
-            start, stop = low // 60, -(-high // 60)  # bytes of a matrix
-            np.testing.assert_array_equal(stacked.read(start, stop), whole[start:stop])
-
-
-def test_a_slab_of_files_of_any_length_fits_its_buffer(tmp_path):
-    """Long and short extents, mixed, need no more than the room to spare."""
-    side, parts, arrays = 512, [], []
-    for number, count in enumerate((1, 3, 1, 1, 7, 1, 1)):  # a matrix is a MiB and a piece
-        arrays.append(noise((count, side, side + 1), "float32", number))
-        path = save(tmp_path / f"{number}.npy", arrays[-1])
-        parts.append(plan.Source(str(path), sum(map(len, arrays)) - count, count, ""))
-    whole = np.concatenate(arrays).reshape(-1).view(np.uint8)
-    stacked = StackReader(parts, (side, side + 1), "float32")
-    with direct.ExtentReader() as reader:
-        for low, high in ((0, whole.nbytes), (999, 9_999_999), (whole.nbytes - 5, whole.nbytes)):
-            buffer = direct.aligned_empty(high - low + stacks.SPARE_BYTES)
-            views = stacked.read_bytes(reader, buffer, low, high)
-            np.testing.assert_array_equal(np.concatenate(views), whole[low:high])
+    opened = OpenFiles()
+    for _ in range(3):  # one after the other, as matrices that were converted are kept
+        low = data.draw(st.integers(0, whole.nbytes - 1))
+        high = data.draw(st.integers(low + 1, whole.nbytes))
+        view = np.empty(high - low, np.uint8)
+        stacked.read_into(opened, view, low)
+        assert view.tobytes() == whole.tobytes()[low:high]
+        start, stop = low // 60, -(-high // 60)  # bytes of a matrix
+        np.testing.assert_array_equal(stacked.read(start, stop), whole[start:stop])
 
 
 def test_matrices_outside_the_files_are_refused(tmp_path):
@@ -327,5 +311,5 @@ def test_a_reader_refuses_another_file_than_planned(tmp_path, identity):
     with pytest.raises(IntegrityError, match="snakemake a"):
         everything(made)
     reader = StackReader(made.sources, made.shape, made.dtype)
-    with direct.ExtentReader() as threads, pytest.raises(IntegrityError, match="snakemake a"):
-        reader.read_bytes(threads, direct.aligned_empty(10**6), 0, made.matrices * 16)
+    with pytest.raises(IntegrityError, match="snakemake a"):
+        reader.read_into(OpenFiles(), np.empty(made.matrices * 16, np.uint8), 0)

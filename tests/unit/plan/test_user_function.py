@@ -146,7 +146,7 @@ def test_results_become_plain_stacks(write, line, dtype):
 
 @pytest.mark.parametrize("line", ["return block", "return block[:, ::-1]", "return block[:, :2]"])
 def test_a_result_never_shares_memory_with_its_block(write, line):
-    """A slab can be filled again while its results wait to be written."""
+    """A slot can be filled again while its results wait to be written."""
     block = np.arange(24.0).reshape(2, 3, 4)
     result = called(write(body(line)), block)
     assert not np.shares_memory(result, block)
@@ -403,7 +403,7 @@ def test_products_are_what_the_function_returns(tmp_path, write, keep, materiali
 def test_blocks_are_batches_of_whole_matrices(tmp_path, write, monkeypatch):
     """A function sees the matrices in order, a batch at a time, and the message counts from 0."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 2 * 2 * 8)
-    monkeypatch.setattr(pieces, "SLAB_BYTES", 100)
+    monkeypatch.setattr(pieces, "PART_BYTES", 100)
     text = body(
         "if (block[:, 0, 0] == 8).any(): raise ValueError(len(block))\n    return 2 * block"
     )

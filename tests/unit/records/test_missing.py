@@ -42,7 +42,7 @@ def test_what_is_not_whole_is_missing(made):
 
 
 @pytest.mark.parametrize(
-    ("backend", "more"), [("numpy", ""), ("auto", "; 1.4 GiB of device memory each on a GPU")]
+    ("backend", "more"), [("numpy", ""), ("auto", "; 1.1 GiB of device memory each on a GPU")]
 )
 def test_a_line_says_how_much_is_missing(tmp_path, backend, more):
     """How many shards, the bytes of A and B to read, those to write; and what a GPU needs."""

@@ -89,12 +89,11 @@ def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path):
      ("products", "float32", 1), ("products", "complex64", 5), ("products", "int16", 1)],
 )  # fmt: skip
 def test_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypatch, keep, dtype, most):
-    """Shards, batches, slabs, stripes and ranks: the tree over the products as they are written."""
+    """Shards, batches, stripes and ranks: the tree over the products as they are written."""
     left, seen = noise((11, 3, 4), dtype), set()
     ways = (1, 1, 10**6, 2**20), (3, 1, 70, 16), (11, 1, 1, 2**20), (2, most, 40, 2**20)
     for shards, ranks, size, piece in ways:
         monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", piece)
-        monkeypatch.setattr(pieces, "SLAB_BYTES", size)
         monkeypatch.setattr(memory, "HOST_BATCH_BYTES", size)
         over = {"keep": keep, "shards": shards, "materialize": False, "product": "A.T @ A"}
         made = computed(factories.plan(tmp_path / str(shards), left, **over))

@@ -72,4 +72,4 @@ def test_stripes_are_pieces_of_the_checksum():
         assert bounds[-1][1] == elements
         for (_, end), (begin, _) in pairwise(bounds):
             assert end == begin
-            assert begin * item % pieces.CHECKSUM_PIECE_BYTES == 0
+            assert begin * item % made.piece_bytes == 0

@@ -15,7 +15,8 @@ from shardwise.reduce.scan import Scan
 def write(folder, number, stack):
     """A file as a shard's; its path and checksum."""
     path = folder / f"{number}.npy"
-    with commit(path) as file, StackWriter(file, stack.shape, stack.dtype) as writer:
+    with commit(path) as file:
+        writer = StackWriter(file, stack.shape, stack.dtype)
         writer.append(stack)
         return path, writer.checksum()
 

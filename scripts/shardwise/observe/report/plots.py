@@ -26,8 +26,7 @@ from shardwise.observe.run_table import RunTable, joined
 from shardwise.records.timeline import PHASES, Span
 from shardwise.units import count, plain, seconds, share
 
-PHASE_NAMES = ("waiting", "reading the input", "copying to the device", "computing",
-               "copying back", "writing the result")  # fmt: skip
+PHASE_NAMES = ("waiting", "reading the input", "computing", "writing the result")
 """What the page calls the phases, in their order."""
 
 MOST_BARS = 600

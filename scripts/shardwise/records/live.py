@@ -23,7 +23,7 @@ _FIRST, _RENEWED = 1.0, 2.0  # seconds until the file is first written, and then
 _PATIENCE = 5.0  # seconds for the last write, should the disk hang
 
 
-class AtWork(AbstractContextManager):
+class AtWork(AbstractContextManager["AtWork"]):
     """A thread beside a shard at work, which says how far that is.
 
     The live file `path` says `facts`, and how many matrices are `done`.

@@ -5,9 +5,9 @@ import time
 
 import pytest
 from shardwise.files.paths import Results
-from shardwise.multiply import job, live
+from shardwise.multiply import job
 from shardwise.observe import folder, observation
-from shardwise.records import receipts
+from shardwise.records import live, receipts
 
 from tests import factories, processes
 from tests.factories import stack

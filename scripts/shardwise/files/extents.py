@@ -1,0 +1,123 @@
+"""Bytes of files: those that are read, and the place that a new file is given on the disk."""
+
+import ctypes
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwise.errors import FULL, IntegrityError, TryAgain, writing
+from shardwise.units import human_bytes
+
+PAGE = 4096
+PART_BYTES = 4 * 1024**2  # what a thread reads or writes at once: it stays in a cache
+_MOST_OPEN = 64
+_REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR)
+
+# Told the path and the status of each file that is opened; it may raise.
+Opened = Callable[[str, os.stat_result], object]
+
+
+class Extent(NamedTuple):
+    """Bytes ``offset`` to ``offset + nbytes`` of a file."""
+
+    path: str
+    offset: int
+    nbytes: int
+
+
+class OpenFile:
+    """A file that is open for reading, until nobody refers to it any more."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._descriptor = path, os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        """Close it."""
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._descriptor
+
+    def read(self, offset: int, view: np.ndarray) -> None:
+        """Fill a buffer of bytes from byte ``offset`` on.
+
+        Raises
+        ------
+        IntegrityError
+            Where the file ends before.
+        """
+        memory = memoryview(view)
+        while memory:
+            with writing(self._path):  # else who writes what is read would give it another name
+                got = os.preadv(self._descriptor, [memory], offset)
+            if not got:
+                raise shorter(self._path)
+            offset, memory = offset + got, memory[got:]
+
+
+class OpenFiles:
+    """The files of a reader, by path; those that were not used for longest are let go.
+
+    Parameters
+    ----------
+    opened
+        Is told each file that is opened.
+    make
+        Opens a path; what it returns has a ``fileno``.
+    """
+
+    def __init__(
+        self, opened: Opened = lambda path, status: None, make: Callable[[str], Any] = OpenFile
+    ) -> None:
+        self._opened, self._make = opened, make
+        self._files: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, path: str) -> Any:
+        """The open file of a path; from any thread."""
+        with self._lock:
+            file = self._files.pop(path, None)
+        if file is None:  # two threads may open it at once
+            with writing(path):
+                file = self._make(path)
+                self._opened(path, os.fstat(file.fileno()))
+        with self._lock:
+            self._files[path] = file
+            if len(self._files) > _MOST_OPEN:
+                self._files.popitem(last=False)
+            return file
+
+
+def shorter(path: str) -> IntegrityError:
+    """The error for a file that ends too early."""
+    return IntegrityError(f"{path}: became shorter while it was read")
+
+
+def allocate(descriptor: int, nbytes: int, path: Path) -> None:
+    """Give a new file its size, and its place on the disk where the file system can.
+
+    ``os.posix_fallocate`` is avoided: where the file system cannot, it writes every page.
+    """
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        size = ctypes.c_int64(nbytes)
+        if nbytes and library.fallocate(descriptor, 0, ctypes.c_int64(0), size) != 0:
+            number = ctypes.get_errno()
+            if number not in _REFUSALS:
+                raise OSError(number, os.strerror(number))
+        os.ftruncate(descriptor, nbytes)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise TryAgain(
+            f"{path}: {error.strerror}: the file needs {nbytes} bytes ({human_bytes(nbytes)}); "
+            "make room; nothing was committed, try again"
+        ) from error

@@ -1,0 +1,118 @@
+"""Looks at what the batches of a shard report, and refuses what is wrong."""
+
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import InputError, WrongProduct
+from shardwise.multiply.operation import BatchReport, Operation
+from shardwise.numerics import end_to_end
+from shardwise.plan import memory
+from shardwise.plan.plan import Plan
+from shardwise.records.witness import ShardWitness
+from shardwise.units import human_bytes
+
+
+class ShardChecks:
+    """Looks at the reports of one shard's batches.
+
+    Attributes
+    ----------
+    forms
+        Those of all batches that were examined.
+    """
+
+    def __init__(self, plan: Plan, operation: Operation) -> None:
+        self._problem, self._strict = plan.problem, plan.settings.nonfinite == "error"
+        self.operation, self.forms = operation, end_to_end.ShardForms()
+
+    def examine(self, report: BatchReport) -> None:
+        """Refuse what a batch's report says is wrong, and count what it says of the products.
+
+        Raises
+        ------
+        InputError
+            Where the input is not finite, or a product overflows.
+        IntegrityError
+            Where a product fails its proof.
+        """
+        finite = self._examine_moduli(report)
+        if report.ratio is None:
+            return
+        wrong = ~(report.ratio <= 1.0) & finite  # what is not finite was allowed
+        if wrong.any():
+            i = int(wrong.argmax())
+            real = self._problem.product_dtype != "int64"
+            if real and report.product is None and not np.isfinite(report.ratio[i]):
+                raise self.operation.overflow(report, i)
+            raise WrongProduct(
+                f"the product of matrix {report.first + i} is wrong: Freivalds' check is off by "
+                f"{float(report.ratio[i]):.3g} times its tolerance; suspect the device and try "
+                "another"
+            )
+        self.forms.add(report.forms)
+
+    def _examine_moduli(self, report: BatchReport) -> Any:
+        """Refuse what is not finite; where that is allowed, say which products are."""
+        finite: Any = True
+        for name in ("left", "right", "product"):
+            largest = getattr(report, name)
+            if largest is None:
+                continue
+            is_finite = np.isfinite(largest)
+            if self._strict and not is_finite.all():
+                i = int(is_finite.argmin())
+                if name == "product":
+                    raise self.operation.overflow(report, i)
+                raise self.operation.refusal(name, report, i)
+            finite = finite & is_finite
+        return finite
+
+    def witness(self) -> dict[str, Any]:
+        """What the receipt says that the products of the shard come to, or why nothing is known.
+
+        Raises
+        ------
+        IntegrityError
+            Where products and factors disagree by more than each single product may.
+        """
+        problem, why = self._problem, "verify: false"
+        if problem.result:
+            why = "a user's function has no factors to compare with"
+        elif self.operation.proof:
+            total, rows = self.forms.total(), self.forms.rows
+            tolerance = end_to_end.product_bound(problem, total, rows, self.operation.bound)
+            if np.isfinite([*total, tolerance]).all():
+                return {"witness": ShardWitness.of(total, tolerance).to_json()}
+            why = "a product, or what proves it, is not finite in double precision"
+        return {"witness": None, "no_witness": why}
+
+
+def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
+    """Refuse shards of which not one call fits `total` bytes; None if nobody knows how many.
+
+    Raises
+    ------
+    InputError
+        With what is needed, and what there is.
+    """
+    largest = max(plan.shards.values(), key=lambda shard: (shard.device_memory, shard.memory))
+    problem, needed = plan.problem, least_bytes(plan, largest.run, cuda)
+    if total is None or needed <= total:
+        return
+    parts = {"A": problem.matrix_bytes, "B": problem.right_bytes, "product": problem.product_bytes}
+    words = ", ".join(f"{name} {human_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
+    sums = ", more shards, or keep: products" if plan.settings.keep == "sum" else ""
+    other = ", or backend: numpy on a machine with more memory" if cuda else ""
+    raise InputError(
+        f"input: {problem.product} of {problem.left} {problem.dtype} needs {human_bytes(needed)} "
+        f"of memory at once ({words}; the rest is for the sum, the proof and libraries), but "
+        f"{'the device' if cuda else 'this machine'} has {human_bytes(total)} in all; use a larger "
+        f"one{other}, narrower elements, or matrices cut into blocks{sums}"
+    )
+
+
+def least_bytes(plan: Plan, run: range, cuda: bool) -> int:
+    """Bytes without which the shard ``run`` cannot be computed."""
+    settings = plan.settings
+    return memory.least_bytes(plan.problem, run, settings.keep, cuda, settings.precision)

@@ -1,0 +1,224 @@
+"""CuPy: batches lie on a GPU; threads of KvikIO fill and empty them, past Python.
+
+A stream multiplies, another hashes beside it: a checksum takes few multiprocessors for long. What a
+file holds in another order is converted in host memory first.
+"""
+
+import errno
+import os
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import DeviceFailed, InputError
+from shardwise.files.checksum import PieceChecksum
+from shardwise.files.extents import Opened, OpenFiles, shorter
+from shardwise.files.npy import DATA_OFFSET, StackWriter
+from shardwise.multiply.factor import Factor
+from shardwise.numerics.xxh3 import DeviceChecksum, Fragment
+from shardwise.plan import memory
+from shardwise.units import MIB, human_bytes
+
+_DIRECT_READ, _DIRECT_WRITE = "auto_direct_io_read", "auto_direct_io_write"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Cuda:
+    """What a ring needs of a GPU; `host.Host` says of each what it does.
+
+    ``products`` says whether products are written, or sums alone.
+    """
+
+    ahead = 2
+
+    def __init__(self, xp: Any, products: bool = False) -> None:
+        self.xp, self._device = xp, xp.cuda.Device()
+        self._work, self._beside, self._down = (xp.cuda.Stream(non_blocking=True) for _ in range(3))
+        self.memory_errors: tuple[type[BaseException], ...] = (xp.cuda.memory.OutOfMemoryError,)
+        self._kvikio, self._converting = _kvikio(products), ThreadPoolExecutor(1, "convert")
+        compat = self._kvikio.defaults.is_compat_mode_preferred()
+        self.bytes_by = f"KvikIO, {'page cache or disk' if compat else 'GPUDirect Storage'}"
+        self._direct: bool | None = None
+
+    def bind(self) -> None:
+        self._device.use()
+
+    def settle(self) -> None:
+        for stream in (self._work, self._beside, self._down):
+            stream.synchronize()
+
+    def release(self) -> None:
+        self.xp.get_default_memory_pool().free_all_blocks()
+
+    def free(self) -> str:
+        free, total = self._device.mem_info
+        return f"the device has {human_bytes(free)} free of {human_bytes(total)}"
+
+    def total(self) -> int:
+        return self._device.mem_info[1]
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        with self._work:
+            return self.xp.zeros(shape, dtype)
+
+    def work(self) -> AbstractContextManager[Any]:
+        return self._work
+
+    def mark(self) -> Callable[[], None]:
+        self._beside.wait_event(self._work.record())
+        event = self.xp.cuda.Event(block=True, disable_timing=True)
+        event.record(self._beside)
+        return event.synchronize
+
+    def fetch(self, array: Any) -> np.ndarray:
+        return array.get(stream=self._down)
+
+    def open_files(self, opened: Opened) -> OpenFiles:
+        return OpenFiles(opened, lambda path: self._kvikio.CuFile(path, "r"))
+
+    def fill(self, factor: Factor, offset: int, target: Any) -> "Sequence[Transfer | Future[None]]":
+        extents = factor.extents(offset, target.nbytes)
+        if extents is None:
+            return [self._converting.submit(self._convert, factor, offset, target)]
+        transfers, at = [], 0
+        for path, begin, nbytes in extents:
+            file = factor.files.get(path)
+            if not at:
+                self._choose_direct(file, begin, nbytes)
+            part = target[at : at + nbytes]
+            future = file.pread(part, nbytes, begin)
+            transfers.append(Transfer(future, file, part, path, begin + nbytes))
+            at += nbytes
+        return transfers
+
+    def _convert(self, factor: Factor, offset: int, target: Any) -> None:
+        """Bring bytes that lie in another order to the device, a step at a time."""
+        self.bind()
+        stream, runtime = self.xp.cuda.Stream(non_blocking=True), self.xp.cuda.runtime
+        for low in range(0, target.nbytes, memory.STEP_BYTES):
+            part = target[low : low + memory.STEP_BYTES]
+            view = np.empty(part.nbytes, np.uint8)
+            factor.convert(offset + low, view)
+            runtime.memcpyAsync(
+                part.data.ptr, view.ctypes.data, view.nbytes,
+                runtime.memcpyHostToDevice, stream.ptr,
+            )  # fmt: skip
+            stream.synchronize()
+
+    def _choose_direct(self, file: Any, begin: int, nbytes: int) -> None:
+        """Have KvikIO read around the page cache what that does not hold."""
+        direct = nbytes >= MIB and not _cached(file.fileno(), begin, nbytes)
+        if direct != self._direct and _unset(_DIRECT_READ):
+            self._kvikio.defaults.set({_DIRECT_READ: direct})
+            self._direct = direct
+
+    def hashing(self, checksum: PieceChecksum) -> DeviceChecksum:
+        with self._beside:
+            return DeviceChecksum(self.xp, checksum)
+
+    def hash(
+        self, digest: DeviceChecksum, offset: int, raw: Any, products: bool = False
+    ) -> list[Fragment]:
+        if products:
+            self._beside.wait_event(self._work.record())
+        with self._beside:
+            return digest.update(offset, raw)
+
+    def write(self, writer: StackWriter, offset: int, raw: Any) -> "list[Transfer]":
+        # The very file, whatever its name is by now.
+        path = f"/proc/self/fd/{writer.file.fileno()}"
+        file = self._kvikio.CuFile(path, "r+")
+        future = file.pwrite(raw, raw.nbytes, DATA_OFFSET + offset)
+        return [Transfer(future, file, raw, writer.file.name)]
+
+
+class Transfer:
+    """Bytes under way between a file and the device; both are kept until they are there.
+
+    A file of which is read has to reach to byte ``end``.
+    """
+
+    def __init__(self, future: Any, file: Any, raw: Any, path: str, end: int = 0) -> None:
+        self._future, self._file, self._raw, self._path, self._end = future, file, raw, path, end
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+
+    def result(self) -> None:
+        """Wait until they are there; any number of threads may.
+
+        Raises
+        ------
+        IntegrityError
+            Where the file ends too early.
+        OSError
+            Where the disk fails, or is full.
+        """
+        with self._lock:
+            if self._future is not None:
+                try:
+                    self._future.get()
+                except (RuntimeError, OSError) as error:
+                    self._error = self._told(error)
+                self._future = self._raw = None
+        if self._error is not None:
+            raise self._error
+
+    def _told(self, error: Exception) -> Exception:
+        """The error that a failure is, of which KvikIO gives nothing but words."""
+        words = str(error)
+        if os.fstat(self._file.fileno()).st_size < self._end:
+            return shorter(self._path)
+        if "CUDA" in words or "CUresult" in words:
+            return DeviceFailed(words)
+        number = next((n for n in _FULL if os.strerror(n) in words), errno.EIO)
+        return OSError(number, os.strerror(number), self._path)
+
+
+def _kvikio(products: bool) -> Any:
+    """KvikIO, with as many threads and bytes at once as suit a GPU, unless the user says others.
+
+    Products are written around the page cache. The few nodes of a sum are not: while its threads
+    wait for a disk, nobody reads.
+    """
+    try:
+        import kvikio
+        import kvikio.defaults
+    except ImportError as error:
+        raise InputError(
+            f"KvikIO cannot be imported ({error}), but a GPU needs it to read files; install "
+            "Shardwise again with the extra of its CUDA version, or set backend: numpy"
+        ) from error
+    cores = len(os.sched_getaffinity(0))
+    settings = {
+        "num_threads": max(4, min(memory.IO_THREADS, cores - 2)),
+        "task_size": memory.IO_BYTES,
+        "bounce_buffer_size": memory.IO_BYTES,
+        _DIRECT_WRITE: products,
+    }
+    kvikio.defaults.set({name: value for name, value in settings.items() if _unset(name)})
+    return kvikio
+
+
+def _unset(name: str) -> bool:
+    """Whether the user's environment leaves a setting of KvikIO to us."""
+    names = {"num_threads": ("KVIKIO_NTHREADS", "KVIKIO_NUM_THREADS")}
+    return not any(key in os.environ for key in names.get(name, (f"KVIKIO_{name.upper()}",)))
+
+
+def _cached(descriptor: int, begin: int, nbytes: int) -> bool:
+    """Whether the page cache seems to hold a part of a file, or cannot be asked."""
+    # A byte at random: asking makes the kernel fetch the page, so the next one would find it.
+    for _ in range(2):
+        try:
+            at = random.randrange(begin, begin + nbytes)
+            os.preadv(descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+    return True

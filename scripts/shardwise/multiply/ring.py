@@ -1,0 +1,336 @@
+"""The ring: slots of matrices that are read into, multiplied, and read into again.
+
+A slot goes from *free* to *reading*, *queued* and *free* again, and slots keep their order. One
+thread does all of this: it begins reads for each free slot, also of the next shard while this one
+ends; waits for the oldest read; queues checksums, product, proof and sink; and looks at the report
+once the device has passed the mark behind it. Who reads and writes (host.py, cuda.py) touches no
+Python.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwise.errors import TryAgain
+from shardwise.files.checksum import raw_bytes
+from shardwise.multiply import checks, sinks
+from shardwise.multiply import operation as operations
+from shardwise.multiply.operation import BatchReport, Machine
+from shardwise.numerics.tree import refuse_overflow
+from shardwise.numerics.xxh3 import Fragment
+from shardwise.plan import memory
+from shardwise.plan.plan import Plan, Shard
+from shardwise.units import human_bytes
+
+if TYPE_CHECKING:
+    from shardwise.multiply.job import ShardJob
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_SECONDS = 10.0
+
+
+@dataclass(eq=False)
+class _Out:
+    """Memory of a batch of products, and the writes from it that may be under way."""
+
+    array: Any
+    writes: list[Any] = field(default_factory=list)
+
+    def settle(self) -> None:
+        settle(self.writes)
+
+
+@dataclass(eq=False)
+class _Slot:
+    """Memory of a batch of factors, and the batch that is in it."""
+
+    left: Any
+    right: Any
+    job: "ShardJob | None" = None
+    first: int = 0
+    count: int = 0
+    reads: list[Any] = field(default_factory=list)
+    # Once it is queued.
+    mark: Callable[[], None] | None = None
+    report: BatchReport | None = None
+    fragments: list[tuple[Any, Fragment]] = field(default_factory=list)
+    written: Any = None
+    out: _Out | None = None
+
+
+class Ring:
+    """Slots for shards of up to `count` matrices, which shards that follow each other share.
+
+    Raises
+    ------
+    TryAgain
+        Where the smallest ring does not fit the memory that is free.
+    IntegrityError
+        Where the device multiplies in a lower precision than was asked for (canary.py).
+    """
+
+    def __init__(self, machine: Machine, plan: Plan, shard: Shard, most: int | None = None) -> None:
+        self._machine, self._plan, self._problem = machine, plan, plan.problem
+        self.count, self._keep = len(shard.run), plan.settings.keep
+        self.operation = operations.choose(machine, plan)
+        self.sink = sinks.choose(machine.xp, plan)
+        self._right: Any = None
+        self._allocate(shard, most)
+        self._free, self._reading = deque(self._slots), deque[_Slot]()
+        self._queued = deque[_Slot]()
+        self._nodes = _Out(None)  # of a sum
+
+    def _allocate(self, shard: Shard, most: int | None) -> None:
+        """Take the memory of the ring: as large as is planned, or smaller while it is short.
+
+        ``most`` is what the host may give to the whole task.
+        """
+        cuda = self._machine.xp is not np
+        spare = max(0, shard.memory - most) if most and not cuda else 0
+        sizes = list(memory.ladder(self._problem, len(shard.run), cuda))
+        limit = memory.ring_bytes(self._problem, *sizes[0], self._keep) - spare
+        for slots, matrices in sizes:
+            size = memory.ring_bytes(self._problem, slots, matrices, self._keep)
+            if size > limit and (slots, matrices) != sizes[-1]:
+                continue
+            try:
+                self._take(slots, matrices, shard.run)
+            except self._machine.memory_errors:
+                self._slots, self._outs = [], deque()
+                self.sink.release()
+                self._machine.release()
+            else:
+                return
+        needed = human_bytes(checks.least_bytes(self._plan, shard.run, cuda))
+        raise TryAgain(
+            f"a batch of {matrices} needs {needed}, but {self._machine.free()}; ask for a larger "
+            "device, or wait until this one is free"
+        )
+
+    def _take(self, slots: int, matrices: int, run: range) -> None:
+        problem, zeros = self._problem, self._machine.zeros
+        self.matrices, own = matrices, problem.right and not problem.shared_right
+        self._slots = [
+            _Slot(
+                zeros((matrices, *problem.left), problem.dtype),
+                zeros((matrices, *problem.right), problem.dtype) if own else None,
+            )
+            for _ in range(slots)
+        ]
+        shape = (matrices, *problem.product_shape)
+        outs = memory.outs(slots, self._keep)
+        self._outs = deque(_Out(zeros(shape, problem.product_dtype)) for _ in range(outs))
+        with self._machine.work():
+            self.sink.allocate(run)
+            self.operation.allocate(matrices)
+        self._machine.settle()  # before other threads write to it
+        # A slot, or memory of products, is used again when its last batch was looked at.
+        self._ahead = min(self._machine.ahead, slots - 1)
+        if self._keep == "products":
+            self._ahead = min(self._ahead, outs - 1)
+        if not problem.shared_right:  # else `_share` does
+            self._try_arithmetic()
+
+    def _try_arithmetic(self) -> None:
+        self.operation.try_arithmetic(*self.trial_memory())
+
+    def trial_memory(self) -> tuple[Any, Any, list[Any]]:
+        """A slot's A and B, and all memory of products, for `try_arithmetic`."""
+        slot = self._slots[0]
+        return slot.left, self._right_of(slot), [out.array for out in self._outs]
+
+    def _right_of(self, slot: _Slot) -> Any:
+        return self._right if slot.right is None else slot.right
+
+    def warm(self, job: "ShardJob") -> None:
+        """Take a first batch through the ring, twice, of which nothing stays.
+
+        So kernels are compiled, and what libraries make at their first call is there.
+        """
+        for _ in range(2):
+            count = min(self.matrices, len(job.shard.run))
+            slot = self._begin_reads(job, job.shard.start, count)
+            settle(slot.reads)
+            self._machine.hash(job.factors[0].digest, 0, raw_bytes(slot.left[: slot.count]))
+            if not self._problem.result:  # a user's function may do anything
+                with self._machine.work(), np.errstate(all="ignore"):
+                    self.sink.begin()
+                    self._work(slot)
+                    self.sink.begin()
+            self._drop(job)
+
+    def compute(self, job: "ShardJob", coming: Callable[[], "ShardJob | None"]) -> None:
+        """Take all batches of a shard through the ring; its writes may be under way afterwards.
+
+        ``coming`` is asked for the next shard once this one needs no more slots.
+        """
+        last, following = time.monotonic(), None
+        for other in {slot.job for slot in self._reading} - {job}:
+            self._drop(other)  # it was to come next, and does not
+        try:
+            job.share_right(self)
+            with self._machine.work():
+                self.sink.begin()
+            while True:
+                following = self._read_ahead(job, following, coming)
+                if not self._reading or self._reading[0].job is not job:
+                    break
+                self._queue(self._reading[0])
+                self._queued.append(self._reading.popleft())
+                while len(self._queued) > self._ahead:
+                    self._look_at(self._queued.popleft())
+                if time.monotonic() - last > _PROGRESS_SECONDS:
+                    log.info("%d of %d matrices", job.done, len(job.shard.run))
+                    last = time.monotonic()
+            while self._queued:
+                self._look_at(self._queued.popleft())
+                following = self._read_ahead(job, following, coming)
+            self._finish_sum(job)
+        except BaseException:
+            self._drop(job)
+            raise
+
+    def _read_ahead(
+        self, job: "ShardJob", following: "ShardJob | None",
+        coming: Callable[[], "ShardJob | None"],
+    ) -> "ShardJob | None":  # fmt: skip
+        """Begin to read into free slots; the shard behind this one, once that is known."""
+        while self._free and (batch := job.next_batch(self.matrices)):
+            self._begin_reads(job, *batch)
+        if not job.all_begun:
+            return None
+        following = following or coming()
+        if following is not None and len(following.shard.run) <= self.count:
+            while self._free and (batch := following.next_batch(self.matrices)):
+                self._begin_reads(following, *batch)
+        return following
+
+    def _begin_reads(self, job: "ShardJob", first: int, count: int) -> _Slot:
+        """Begin to read a batch into the slot that has been free for longest."""
+        slot = self._free.popleft()
+        self._reading.append(slot)
+        slot.job, slot.first, slot.count, slot.reads = job, first, count, []
+        try:
+            for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
+                offset = (first - job.shard.start) * stack[0].nbytes
+                slot.reads += self._machine.fill(factor, offset, raw_bytes(stack[:count]))
+        except Exception as error:  # of a shard that is perhaps not the one at work
+            slot.reads.append(_Failed(error))
+        return slot
+
+    def _queue(self, slot: _Slot) -> None:
+        """Wait for the reads of a slot, and queue all that is done with them."""
+        job, machine = slot.job, self._machine
+        with job.watch.timed("read"):
+            for read in slot.reads:
+                read.result()
+        with job.watch.timed("write"):
+            self._outs[0].settle()
+        with job.watch.timed("compute"):
+            slot.fragments = []
+            for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
+                offset = (slot.first - job.shard.start) * stack[0].nbytes
+                raw = raw_bytes(stack[: slot.count])
+                found = machine.hash(factor.digest, offset, raw)
+                slot.fragments += [(factor.hashed, fragment) for fragment in found]
+            if self._problem.result:
+                machine.mark()()  # a user's function may write to its block
+            with machine.work(), np.errstate(all="ignore"):  # the checks find and name overflow
+                self._work(slot)
+            if slot.written is not None:
+                offset = (slot.first - job.shard.start) * self._problem.product_bytes
+                found = machine.hash(job.digest, offset, slot.written, products=True)
+                slot.fragments += [(job.writer.hashed, fragment) for fragment in found]
+            slot.mark = machine.mark()
+
+    def _work(self, slot: _Slot) -> None:
+        """Multiply a batch, and prove and take its products."""
+        slot.out = self._outs[0]
+        self._outs.rotate(-1)
+        slot.report = BatchReport(slot.first, slot.count)
+        products = self.operation.run(slot.report, slot.left, self._right_of(slot), slot.out.array)
+        slot.written = self.sink.take(products, slot.first)
+
+    def _look_at(self, slot: _Slot) -> None:
+        """Wait for what was queued for a slot, look at its report, and write its products."""
+        job = slot.job
+        with job.watch.timed("compute"):
+            slot.mark()
+            self._take_fragments(slot.fragments)
+            job.checks.examine(slot.report.fetched(self._machine))
+        if slot.written is not None:
+            offset = (slot.first - job.shard.start) * self._problem.product_bytes
+            slot.out.writes = job.write(offset, slot.written)
+        job.done += slot.count
+        self._free.append(slot)
+
+    def _take_fragments(self, fragments: list[tuple[Any, Fragment]]) -> None:
+        for checksum, (offset, raw) in fragments:
+            checksum.update(offset, [self._machine.fetch(raw)])
+
+    def _finish_sum(self, job: "ShardJob") -> None:
+        """Finish the sum of a shard, and begin to write its nodes."""
+        with job.watch.timed("write"):
+            self._nodes.settle()
+        with job.watch.timed("compute"):
+            with self._machine.work(), np.errstate(all="ignore"):
+                nodes, overflow = self.sink.result()
+            at, found = 0, []
+            for node in nodes:
+                found += self._machine.hash(job.digest, at, raw_bytes(node), products=True)
+                at += node.nbytes
+            self._machine.mark()()
+            if overflow is not None:
+                refuse_overflow(self._machine.fetch(overflow))
+            self._take_fragments([(job.writer.hashed, fragment) for fragment in found])
+            job.finish_checksums()
+        at = 0
+        for node in nodes:
+            self._nodes.writes += job.write(at, raw_bytes(node))
+            at += node.nbytes
+
+    def share(self, right: np.ndarray) -> None:
+        """Take the one B ``(k, p)`` that serves all matrices; nothing is queued meanwhile."""
+        if self._right is None:
+            self._right = self._machine.zeros(right.shape, right.dtype.name)
+            self._try_arithmetic()
+        with self._machine.work():
+            self._right[...] = self._machine.xp.asarray(right)
+        self._machine.settle()
+        if self._plan.settings.nonfinite == "error" and not np.isfinite(right).all():
+            raise self.operation.refusal("right", BatchReport(0, 1), 0)
+
+    def _drop(self, job: "ShardJob") -> None:
+        """Free the slots of a shard that failed, once nothing is under way in them."""
+        for slot in self._slots:
+            if slot.job is job:
+                settle(slot.reads)
+        with suppress(Exception):  # a device that is lost says so to the next one
+            self._machine.settle()
+        self._queued.clear()
+        self._reading = deque(slot for slot in self._reading if slot.job is not job)
+        self._free = deque(slot for slot in self._slots if slot not in self._reading)
+
+
+class _Failed:
+    """A read that could not be begun."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def result(self) -> None:
+        raise self._error
+
+
+def settle(transfers: list[Any]) -> None:
+    """Wait until nothing is under way, whatever became of it: its shard is told."""
+    while transfers:
+        with suppress(Exception):
+            transfers.pop().result()

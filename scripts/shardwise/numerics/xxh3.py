@@ -1,0 +1,66 @@
+"""Checksums of what lies on a device: XXH3 of its pieces, where they lie.
+
+The digests are those of `files.checksum`, so what a device holds is compared with what any CPU
+reads. A warp takes a piece: few multiprocessors are busy for long, so it costs little beside
+products, on a stream of its own.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.files.checksum import PieceChecksum
+
+_SECRET = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
+    "cb79e64eccc0e578825ad07dccff7221b8084674f743248ee03590e6813a264c"
+    "3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
+    "a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364"
+    "eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e"
+    "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
+)
+_SHORT = 240  # bytes up to which XXH3 takes another way: the host's
+_WARPS = 2  # of a block
+
+Fragment = tuple[int, Any]
+"""Bytes that belong to no whole piece here, and where they begin: the host is to take them."""
+
+
+class DeviceChecksum:
+    """Adds bytes on a device to a checksum; queues its work on the current stream."""
+
+    def __init__(self, xp: Any, checksum: PieceChecksum) -> None:
+        self._kernel, self.checksum = _kernel(xp), checksum
+        self._digest: Any = xp.zeros(2, np.uint64)
+
+    def update(self, offset: int, raw: Any) -> list[Fragment]:
+        """Take bytes ``(n,)`` from byte ``offset`` of the elements on, but for the fragments."""
+        checksum, end = self.checksum, offset + len(raw)
+        first, behind = checksum.whole_pieces(offset, end)
+        while behind > first and (bounds := checksum.bounds(behind - 1))[1] - bounds[0] <= _SHORT:
+            behind -= 1
+        if behind <= first:
+            return [(offset, raw)]
+        cut = (checksum.total_bytes, checksum.row_bytes, checksum.piece_bytes)
+        count = behind - first
+        words = (np.uint64(word) for word in (offset, *cut, first, count))
+        self._kernel((-(-count // _WARPS),), (32, _WARPS), (raw, *words, self._digest))
+        checksum.put(first, count, 0)
+        low, high = checksum.bounds(first)[0], checksum.bounds(behind - 1)[1]
+        parts = (offset, raw[: low - offset]), (high, raw[high - offset :])
+        return [(at, part) for at, part in parts if len(part)]
+
+    def finish(self) -> None:
+        """Give the checksum what came of all pieces; waits for the device."""
+        low, high = self._digest.get().tolist()
+        self.checksum.put(0, 0, high << 64 | low)
+
+
+@cache
+def _kernel(xp: Any) -> Any:
+    words = np.frombuffer(_SECRET, "<u8").tolist()
+    source = Path(__file__).with_name("xxh3.cu").read_text("utf-8")
+    source = source.replace("{SECRET}", f"{{{', '.join(f'{word}ull' for word in words)}}}")
+    return xp.RawKernel(source, "xxh3_pieces", ("-std=c++17",))

@@ -1,0 +1,231 @@
+"""The ring: bytes arrive in order, whatever the slots; what fails leaves nothing behind."""
+
+import errno
+import gc
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise.errors import DeviceFailed, IntegrityError
+from shardwise.files import commit as commits
+from shardwise.files import pieces
+from shardwise.files.checksum import PieceChecksum
+from shardwise.files.npy import StackWriter
+from shardwise.multiply import checks, job, operation, ring, session
+from shardwise.multiply.cuda import Cuda, Transfer
+from shardwise.multiply.host import Host
+from shardwise.multiply.session import Session
+from shardwise.plan import memory as plan_memory
+from shardwise.plan.stack import StackReader
+from shardwise.records import receipts
+
+from tests import factories
+from tests.factories import REFERENCES, leftovers, noise, partials, save, stack
+
+
+class CuFile:
+    """A file of KvikIO, whose threads read and write late; errors are words alone, as there."""
+
+    pool, random = ThreadPoolExecutor(4), Random(0)
+
+    def __init__(self, path, flags):
+        self._number = os.open(path, {"r": os.O_RDONLY, "r+": os.O_RDWR}[flags])
+
+    def __del__(self):
+        """Close it, as KvikIO does."""
+        os.close(self._number)
+
+    def fileno(self):
+        return self._number
+
+    def pread(self, raw, nbytes, offset):
+        return self._later(os.preadv, [memoryview(raw)[:nbytes]], offset, nbytes)
+
+    def pwrite(self, raw, nbytes, offset):
+        return self._later(os.pwrite, memoryview(raw)[:nbytes], offset, nbytes)
+
+    def _later(self, call, raw, offset, nbytes):
+        def transfer():
+            time.sleep(0.002 * self.random.random())
+            if call(self.fileno(), raw, offset) != nbytes:
+                raise RuntimeError("EOF")
+
+        future = self.pool.submit(transfer)
+        return SimpleNamespace(get=future.result)
+
+
+class Device(Cuda):
+    """What reads and writes on a GPU, on NumPy: as late as a device may be.
+
+    Batches are queued before anything is done for the first of them, and what lies in a slot is
+    hashed when its turn comes.
+    """
+
+    settle, release, bind, mark = Host.settle, Host.release, Host.bind, Host.mark
+    zeros, work, fetch, total = Host.zeros, Host.work, Host.fetch, Host.total
+    hashing, bytes_by, memory_errors = Host.hashing, "fake", ()
+
+    def __init__(self):
+        self.xp, self._direct, self._converting = np, None, ThreadPoolExecutor(1)
+        self._kvikio = SimpleNamespace(CuFile=CuFile, defaults=SimpleNamespace(set=dict))
+
+    def _convert(self, factor, offset, target):
+        factor.convert(offset, target)
+
+    def hash(self, digest, offset, raw, products=False):
+        """All of it is for the host, once its batch is looked at."""
+        return [(offset, raw)]
+
+
+class BrokenError(Exception):
+    """Something that nobody expected."""
+
+
+RIGHTS = {"A @ B": (4, 11), "A.T @ A": None}
+
+
+@given(
+    data=st.data(),
+    part=st.integers(1, 3000),
+    batch=st.integers(1, 3000),
+    slots=st.integers(1, 5),
+    machine=st.sampled_from([Host, Device]),
+    keep=st.sampled_from(["products", "sum"]),
+)
+def test_every_byte_comes_in_order(tmp_path_factory, data, part, batch, slots, machine, keep):
+    """Any parts, slots and batches of any size: each byte once, from several files.
+
+    No slot is read into, and no batch written over, while it is still used.
+    """
+    folder, way = tmp_path_factory.mktemp("a"), data.draw(st.sampled_from(list(RIGHTS)))
+    left = stack((data.draw(st.integers(1, 37)), 3, 4), "float32")
+    for i, matrix in enumerate(left):
+        save(folder / "in" / f"{i:02}.npy", np.asarray(matrix, order="CF"[i % 2]))
+    right = RIGHTS[way] and stack((len(left), *RIGHTS[way]), "float32", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PART_BYTES", part)
+        patch.setattr(plan_memory, "HOST_BATCH_BYTES", batch)
+        patch.setattr(plan_memory, "_slots", lambda *_: slots)
+        patch.setattr(session, "Host", machine)
+        over = {"input": str(folder / "in"), "materialize": False, "product": way, "keep": keep}
+        made = factories.plan(folder, right=right, shards=2 if len(left) > 1 else 1, **over)
+        own = Session(made, 0)
+        jobs = [job.ShardJob(own, shard).begin() for shard in made.shards]
+        for each in jobs:
+            each.compute(lambda: jobs[-1])
+        for each in jobs:
+            each.finish()
+    expected = REFERENCES[way](left, right)
+    found = factories.products(made) if keep == "products" else partials(made).sum(axis=0)
+    np.testing.assert_array_equal(found, expected if keep == "products" else expected.sum(axis=0))
+    for shard in made.shards:
+        receipt, row = factories.receipt(made, shard), made.shard(shard)
+        receipts.check_elements(made.results.product(shard), receipt.file)
+        for stack_, checksum in ((left, "input_checksum"), (right, "right_checksum")):
+            own = None if stack_ is None else checksum_of(stack_[row.start : row.stop])
+            assert getattr(receipt, checksum) == own
+
+
+def checksum_of(block):
+    """Of what a task reads."""
+    whole = PieceChecksum(block.nbytes, *plan_memory.SHARD_PIECES)
+    whole.append(np.ascontiguousarray(block).reshape(-1).view("u1"))
+    return whole.hexdigest()
+
+
+# Whole shards that fail.
+
+
+FAILURES = {
+    "the start": (receipts, "note_start"),
+    "opening": (StackReader, "extents"),
+    "reading": (StackReader, "read_into"),
+    "hashing what is read": (PieceChecksum, "update"),
+    "beginning to read": (Host, "fill"),
+    "work": (operation.Multiplication, "run"),
+    "fetching a report": (operation.BatchReport, "fetched"),
+    "examining": (checks.ShardChecks, "examine"),
+    "beginning to write": (Host, "write"),
+    "writing": (StackWriter, "write_at"),
+    "the end": (ring.Ring, "_finish_sum"),
+    "rename": (commits, "_rename"),
+}
+ONCE = ("the start", "the end", "rename")  # what is done once
+
+
+@pytest.mark.parametrize(
+    ("where", "call"),
+    [(where, n) for where in FAILURES for n in ((1,) if where in ONCE else (1, 3))],
+)
+def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, where, call):
+    """It ends with that very error; no file is left.
+
+    The shard after it is right, and so is the next attempt.
+    """
+    matrix = 8 * 8 * 8
+    monkeypatch.setattr(pieces, "PART_BYTES", 3 * matrix + 40)
+    monkeypatch.setattr(plan_memory, "HOST_BATCH_BYTES", 2 * matrix)
+    left, calls = noise((200, 8, 8)), []
+    made = factories.plan(tmp_path, left, shards=2, materialize=False)
+    error, own = BrokenError(where), Session(made, 0)
+    owner, name = FAILURES[where]
+    original = getattr(owner, name)
+
+    def broken(*arguments, **named):
+        calls.append(None)
+        if len(calls) == call:
+            raise error
+        return original(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, broken)
+        with pytest.raises(BrokenError) as caught:
+            job.ShardJob(own, "00000").run()
+    assert caught.value is error
+    assert not leftovers(tmp_path)
+    assert not made.results.product("00000").exists()
+    assert not made.results.receipt("00000").exists()
+    for shard in ("00001", "00000"):
+        job.ShardJob(own, shard).run()
+    np.testing.assert_array_equal(factories.products(made), factories.multiplied(made, left))
+
+
+@pytest.mark.parametrize(
+    ("words", "cut", "kind"),
+    [("EOF", True, IntegrityError), ("CUDA error 700", False, DeviceFailed),
+     (os.strerror(errno.ENOSPC), False, OSError), ("something", False, OSError)],
+)  # fmt: skip
+def test_what_kvikio_says_becomes_an_error_of_ours(tmp_path, words, cut, kind):
+    """A file that ends early, a device that is lost, a disk that is full, or fails."""
+    path = tmp_path / "a"
+    path.write_bytes(bytes(10 if cut else 1000))
+
+    def get():
+        raise RuntimeError(words)
+
+    transfer = Transfer(SimpleNamespace(get=get), CuFile(path, "r"), None, str(path), 1000)
+    for _ in range(2):  # whoever asks, and again
+        with pytest.raises(kind) as caught:
+            transfer.result()
+    full = errno.ENOSPC if "space" in words else errno.EIO
+    assert getattr(caught.value, "errno", full) == full
+
+
+def test_threads_end_with_the_session(tmp_path):
+    """A process that computes shard after shard by sessions of their own gathers no threads."""
+    made = factories.plan(tmp_path, noise((40, 8, 8)), shards=2)
+    before = set(threading.enumerate())
+    for shard in made.shards:
+        job.run_shard(made, shard)
+    deadline = time.monotonic() + 60
+    while not set(threading.enumerate()) <= before and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert set(threading.enumerate()) <= before
