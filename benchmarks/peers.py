@@ -25,7 +25,7 @@ JOB_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """One stack to multiply: ``A @ A`` of every matrix."""
+    """One stack to multiply."""
 
     stack: str
     folder: str
@@ -34,6 +34,7 @@ class Job:
     matrices: int
     keep: str
     cached: bool
+    product: str = "A @ A"
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -97,12 +98,13 @@ class Plain(Peer):
         """Multiply all; sums are added on the device in float64."""
         xp = self._xp
         to_host = np.asarray if xp is np else xp.asnumpy
+        transposed = job.product == "A.T @ A"
         stack = np.load(job.stack, mmap_mode="r")
         if job.keep == "sum":
             total = xp.zeros(stack.shape[1:], "float64")
             for matrix in stack:
                 a = xp.asarray(matrix)
-                total += a @ a
+                total += (a.T if transposed else a) @ a
             with open(job.output, "wb") as file:
                 np.save(file, to_host(total))
                 file.flush()
@@ -133,7 +135,7 @@ class Shardwise(Peer):
     def prepare(self, job: Job) -> None:
         """Write the plan."""
         backend = "numpy" if self._xp is np else "cupy"
-        chosen = {"backend": backend, "keep": job.keep, "product": "A @ A", **job.settings}
+        chosen = {"backend": backend, "keep": job.keep, "product": job.product, **job.settings}
         path = harness.write_plan(Path(job.folder), Path(job.stack), **chosen)
         self._plan = self._load(path)
 
@@ -162,10 +164,10 @@ def _do(peer: str, tiny: bool, job: Job | dict[str, int]) -> dict[str, Any]:
     if isinstance(job, dict):
         return works.device(job)  # only the raw peer is asked
     works.prepare(job)
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     found = works.run(job)
-    seconds = time.perf_counter() - begin
-    return {"output": str(job.output), "seconds": seconds, **found}
+    spent = {"seconds": time.perf_counter() - begin, "cpu": time.process_time() - cpu}
+    return {"output": str(job.output), **spent, **found}
 
 
 class Worker:

@@ -36,11 +36,13 @@ class Cell:
     keep: str
     where: str
     gib: float
+    product: str = "A @ A"
 
     @property
     def label(self) -> str:
         """What the table calls it."""
-        return f"{self.dtype} d={self.dim} {self.keep} {self.where}"
+        product = "" if self.product == "A @ A" else f" {self.product}"
+        return f"{self.dtype} d={self.dim}{product} {self.keep} {self.where}"
 
     @property
     def matrices(self) -> int:
@@ -62,6 +64,12 @@ def cells(scale: float, tiny: bool) -> list[Cell]:
         found.append(Cell(dtype, dim, "sum", "cold", gib * unit))
         found.append(Cell(dtype, dim, "products", "cold", 4 * unit))
     return found
+
+
+def numpy_cells(scale: float) -> list[Cell]:
+    """The rows of ``--numpy``: 1 GiB of float32 in the page cache, of three sizes."""
+    both = "A.T @ A", "A @ A"
+    return [Cell("float32", d, "sum", "cached", scale, p) for d in (64, 512, 2048) for p in both]
 
 
 def stack_path(folder: Path, cell: Cell, matrices: int | None = None) -> Path:
@@ -121,7 +129,7 @@ class Bench:
         worker = self.workers[OURS if name == UNPROVEN else name]
         return worker, Job(
             str(self.stack(cell, matrices)), str(folder), cell.dtype, cell.dim, matrices,
-            cell.keep, cell.where == "cached", over,
+            cell.keep, cell.where == "cached", cell.product, over,
         )  # fmt: skip
 
     def measure(self, name: str, cell: Cell) -> dict[str, Any] | None:
@@ -151,7 +159,7 @@ class Bench:
     def _warm_up(self, name: str, cell: Cell) -> dict[str, Any]:
         """A small job of the same kind: libraries, kernels and pinned memory are there after it."""
         worker = self.workers[OURS if name == UNPROVEN else name]
-        key = (name, cell.dtype, cell.dim, cell.keep)
+        key = (name, cell.dtype, cell.dim, cell.keep, cell.product)
         if key in worker.warmed or name == RAW:
             return {}
         few = min(
@@ -260,12 +268,16 @@ def add_row(
     table.row([cell.label, f"{nbytes / harness.GB:.2f}", len(done), *columns], figures)
     for name, why in bench.broken.items():
         table.note(f"{name}: {why}")
+    for name in bench.names() if bench.options.numpy else []:
+        cpu = harness.median(found[name]["cpu"] for found in done if name in found)
+        table.note(f"{cell.label}, {name}: {harness.number(cpu)} s of the processors")
 
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = harness.parser(__doc__)
     harness.add_folder(parser)
+    parser.add_argument("--numpy", action="store_true", help="on the CPU, rows of its own")
     parser.add_argument("--rounds", type=int, default=3, help="at most, while time is left")
     parser.add_argument("--scale", type=float, default=1.0, help="of the files' sizes")
     parser.add_argument("--only", default="", help="regular expression that a row's label matches")
@@ -282,10 +294,12 @@ def arguments() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace, folder: Path) -> None:
     """Measure row by row."""
     budget = harness.Budget(options.minutes)
-    workers = {name: Worker(name, options.tiny) for name in PEERS}
+    workers = {name: Worker(name, options.tiny or options.numpy) for name in PEERS}
     memory = transfers.pinned(np, transfers.RING * transfers.BLOCK)
     bench = Bench(folder, options, workers, memory)
-    wanted = [c for c in cells(options.scale, options.tiny) if re.search(options.only, c.label)]
+    rows = cells(options.scale, options.tiny)
+    rows = numpy_cells(options.scale) if options.numpy else rows
+    wanted = [c for c in rows if re.search(options.only, c.label)]
     harness.say(
         f"Shard jobs, {harness.machine()}, {transfers.file_system(folder)}; GB of input per second"
     )
@@ -335,7 +349,7 @@ def device_limits(
 def main() -> None:
     """Measure in a folder that is removed afterwards."""
     options = arguments().parse_args()
-    harness.need_gpu(options.tiny)
+    harness.need_gpu(options.tiny or options.numpy)
     if options.tiny:
         options.rounds = 1
     with harness.working_folder(options) as folder:

@@ -11,32 +11,55 @@ from typing import Any
 
 import llvmlite.binding
 import numba
+from llvmlite import ir
+from numba import types
 from numba.extending import intrinsic
 
 _Function = Callable[..., Any]
 
 
-def part(function: _Function) -> Any:
+def part(function: _Function, **options: Any) -> Any:
     """A function that loops call, as numba's ``njit``; it stands in the same file as they."""
     with _configured(DISABLE_JIT=0):
-        return numba.njit(nogil=True)(function)
+        return numba.njit(nogil=True, **options)(function)
 
 
-def instructions(function: _Function) -> Any:
-    """A function that writes LLVM's instructions, as numba's ``intrinsic``."""
-    return intrinsic(function)
+@intrinsic  # type: ignore[untyped-decorator]
+def wide(typing: Any, number: Any) -> Any:
+    """A float16, as the uint16 of its bits, a float32 or a float64 as float64.
+
+    The exponent of a float16 is moved to its place by a multiplication, which is exact and part of
+    any processor.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (value,), single, double, word = arguments, ir.FloatType(), ir.DoubleType(), ir.IntType(32)
+        if number == types.float64:
+            return value
+        if number == types.float32:
+            return builder.fpext(value, double)
+        bits = builder.zext(value, word)
+        sign = builder.shl(builder.and_(bits, word(0x8000)), word(16))
+        modulus = builder.shl(builder.and_(bits, word(0x7FFF)), word(13))
+        small = builder.bitcast(builder.or_(sign, modulus), single)
+        wild = builder.icmp_unsigned(">=", modulus, word(0x7C00 << 13))  # infinite or NaN
+        kept = builder.bitcast(builder.or_(builder.or_(sign, modulus), word(0x7F800000)), single)
+        finite = builder.fmul(builder.fpext(small, double), double(2.0**112))
+        return builder.select(wild, builder.fpext(kept, double), finite)
+
+    return types.float64(number), generate
 
 
-def loop(function: _Function, *signature: Any) -> _Function:
+def loop(function: _Function, *signature: Any, **options: Any) -> _Function:
     """A function compiled for numba's types, by an earlier process if there is a folder for it.
 
     It is compiled in any case: NUMBA_DISABLE_JIT is for those who debug loops of their own. As
     Python these would take a hundred times as long, and integers would not wrap. What the function
-    calls stands in the same file.
+    calls stands in the same file, or here. Options are those of ``njit``.
     """
     cache = folder(function, signature)
     if cache is not None:
-        compiled = part(function)
+        compiled = part(function, **options)
         # A full disk, or what a crash left of a file, must not end a run.
         broken = suppress(OSError, EOFError, RuntimeError, pickle.UnpicklingError)
         with _configured(DISABLE_JIT=0, CACHE_DIR=str(cache)), broken:
@@ -44,7 +67,7 @@ def loop(function: _Function, *signature: Any) -> _Function:
             compiled.compile(signature)
         if compiled.signatures:
             return compiled  # type: ignore[no-any-return]
-    compiled = part(function)
+    compiled = part(function, **options)
     with _configured(DISABLE_JIT=0):
         compiled.compile(signature)
     return compiled  # type: ignore[no-any-return]
@@ -69,7 +92,7 @@ def folder(function: _Function, signature: tuple[Any, ...]) -> Path | None:
     Where a folder has one variant only, all write the same.
     """
     cpu = llvmlite.binding.get_host_cpu_name() + llvmlite.binding.get_host_cpu_features().flatten()
-    source = Path(inspect.getfile(function)).read_bytes()
+    source = Path(inspect.getfile(function)).read_bytes() + Path(__file__).read_bytes()
     variant = source + f"{signature} {cpu} {numba.__version__}".encode()
     leaf = f"{function.__name__.strip('_')}-{hashlib.sha256(variant).hexdigest()[:16]}"
     bases = numba.config.CACHE_DIR, Path(__file__).with_name("__pycache__"), "~/.cache/shardwise"

@@ -100,4 +100,4 @@ class _Whole:
         for stack, transposed in steps:
             expected = (stack.transpose(0, 2, 1) if transposed else stack) @ expected
         ratio = self._xp.where((actual != expected).any(axis=(1, 2)), np.inf, 0.0)
-        return ratio, _forms(self._xp, self._left, actual, expected, None)
+        return ratio, _forms(self._xp, self._left, actual[..., -1], expected[..., -1], None)

@@ -1,15 +1,18 @@
 """The kernels: which routine multiplies a batch of matrices, chosen by dtype and shape alone.
 
 On a GPU every product is a strided-batched GEMM of cuBLAS, called for a fixed number of matrices,
-or a rank-k update where the product is symmetric and large. On NumPy it is ``numpy.matmul``. What
-is chosen never depends on how many matrices come or on free memory, so a product's bits do not
-either; the matrices that a last call computes too many lie in the batch's unused places.
+or a rank-k update where the product is symmetric and large. On NumPy it is ``numpy.matmul``, which
+takes a rank-k update for any product of a matrix and its own transpose, in a stack too. What is
+chosen never depends on how many matrices come or on free memory, so a product's bits do not either;
+the matrices that a last call computes too many lie in the batch's unused places.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from shardwise.numerics import threads
 from shardwise.numerics.tolerances import split_chunk
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
@@ -17,6 +20,7 @@ from shardwise.plan.problem import Problem
 # cuBLAS's cudaDataType_t, and the arithmetic that accumulates each.
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5}
 _NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
+_ONE_THREAD = 2**19  # operations: a product of so few OpenBLAS computes in one thread
 # Routines of rank-k updates, and the element type that the mirror moves.
 _SYRK = {
     "float32": ("ssyrk", "float"), "float64": ("dsyrk", "double"),
@@ -115,13 +119,23 @@ class MatmulKernel:
 
     def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
         """Write the first ``count`` products of a batch to ``out``; see `CublasKernel.multiply`."""
-        left, right = factors(self._problem.product, block[:count], other)
-        if self.compute == self._problem.dtype and self._xp is np:
-            np.matmul(left, right[:count] if right.ndim == 3 else right, out=out[:count])
-            return
-        for i in range(count):  # one by one: widened copies of all would double the memory
-            b = right[i] if right.ndim == 3 else right
-            out[i] = self._xp.matmul(left[i].astype(self.compute), b.astype(self.compute))
+        if self.compute != self._problem.dtype or self._xp is not np:
+            for i in range(count):  # one by one: widened copies of all would double the memory
+                b = other[i] if other is not None and other.ndim == 3 else other
+                left, right = factors(self._problem.product, self._wide(block[i]), self._wide(b))
+                out[i] = left @ right
+        elif self._problem.flop <= _ONE_THREAD:
+            threads.split(count, partial(self._stacked, block, other, out))
+        else:
+            self._stacked(block, other, out, 0, count)
+
+    def _stacked(self, block: Any, other: Any, out: Any, low: int, high: int) -> None:
+        """Products ``low`` to ``high``; of a matrix and its own transpose NumPy computes half."""
+        b = other[low:high] if other is not None and other.ndim == 3 else other
+        np.matmul(*factors(self._problem.product, block[low:high], b), out=out[low:high])
+
+    def _wide(self, matrix: Any) -> Any:
+        return matrix if matrix is None else matrix.astype(self.compute, copy=False)
 
 
 class CublasKernel:

@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types, uint64
 
 from shardwise.numerics import compiled
+from shardwise.numerics.compiled import wide
 
 _TILE = 512  # elements; with a float64 a level for each they stay in a core's first cache
 _LEVELS = 64
@@ -42,35 +42,9 @@ def _loop(name: str) -> Any:
     return compiled.loop(_fold, words, types.int64, types.int64, out)
 
 
-@compiled.instructions
-def _wide(typing: Any, number: Any) -> Any:
-    """A float16, as the uint16 of its bits, a float32 or a float64 as float64.
-
-    The exponent of a float16 is moved to its place by a multiplication, which is exact and part of
-    any processor.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        (value,), single, double, word = arguments, ir.FloatType(), ir.DoubleType(), ir.IntType(32)
-        if number == types.float64:
-            return value
-        if number == types.float32:
-            return builder.fpext(value, double)
-        bits = builder.zext(value, word)
-        sign = builder.shl(builder.and_(bits, word(0x8000)), word(16))
-        modulus = builder.shl(builder.and_(bits, word(0x7FFF)), word(13))
-        small = builder.bitcast(builder.or_(sign, modulus), single)
-        wild = builder.icmp_unsigned(">=", modulus, word(0x7C00 << 13))  # infinite or NaN
-        kept = builder.bitcast(builder.or_(builder.or_(sign, modulus), word(0x7F800000)), single)
-        finite = builder.fmul(builder.fpext(small, double), double(2.0**112))
-        return builder.select(wild, builder.fpext(kept, double), finite)
-
-    return types.float64(number), generate
-
-
 @compiled.part
 def _pair(words: np.ndarray, at: int, stride: int) -> Any:
-    return _wide(words[at]) + _wide(words[at + stride])
+    return wide(words[at]) + wide(words[at + stride])
 
 
 @compiled.part
@@ -96,7 +70,7 @@ def _fold(words: np.ndarray, rows: int, stride: int, out: np.ndarray) -> None:
                 elif step == 2:
                     now[i] = _pair(words, at, apart)
                 else:
-                    now[i] = _wide(words[at])
+                    now[i] = wide(words[at])
             level, halves = 0, group
             while halves & 1:
                 for i in range(tile):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.numerics import end_to_end, freivalds, gemm, tolerances
+from shardwise.numerics import end_to_end, freivalds, freivalds_cpu, gemm, tolerances
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan.problem import Problem
 
-from tests.factories import noise
+from tests.factories import FLOATS, noise
 
 
 def ratio(left, right, product, compute, seed=0):
@@ -37,6 +37,34 @@ def test_integers_are_checked_without_any_tolerance():
     product, compute = honest(left, left)
     product[1, 0, 0] += 1
     assert ratio(left, left, product, compute).tolist() == [0, np.inf]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (7, 600), (600, 7)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_loops_multiply_as_numpy_does(dtype, shape, transposed):
+    """Any element of any shape counts: a row that has no pair, and columns past one tile."""
+    stack = noise((3, *shape), dtype)
+    wide = stack.astype("float64")
+    if transposed:
+        wide = wide.swapaxes(1, 2)
+    v, size = noise((3, 4, wide.shape[2]), seed=1), np.abs(noise((3, wide.shape[2]), seed=2))
+    found, moduli = freivalds_cpu.times(stack, transposed, v, size, 0.25)
+    np.testing.assert_allclose(found.swapaxes(1, 2), wide @ v.swapaxes(1, 2), atol=1e-11)
+    assert stack.flags.writeable
+    sums = np.maximum(np.abs(wide), 0.25) @ size[..., np.newaxis]
+    np.testing.assert_allclose(moduli, sums[..., 0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_largest_modulus_shows_what_is_not_finite(dtype):
+    """NaN before infinity, whatever their signs, before the largest part of a finite number."""
+    stack = noise((4, 3, 70), dtype)
+    stack[:, 1, 2] = -9
+    stack[1, 2, 69], stack[2, 0, 0] = -np.inf, np.inf
+    stack[2, 2, 3] = -np.nan
+    checker = freivalds.Checker(np, CheckSpec("A @ A.T", (3, 70), None, dtype, dtype, 0, group=4))
+    np.testing.assert_array_equal(checker.largest(stack), [9, np.inf, np.nan, 9])
 
 
 def test_one_right_factor_serves_all():

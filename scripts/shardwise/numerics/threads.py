@@ -1,0 +1,38 @@
+"""Loops over many parts, shared by the processors that this process may use."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import cache
+from itertools import pairwise
+
+
+def split(count: int, call: Callable[[int, int], object]) -> None:
+    """Call ``call(low, high)`` for ranges that cover ``count`` parts, each in a thread.
+
+    Threads run at once only where ``call`` lets go of Python's lock.
+    """
+    number = min(count, _processors())
+    if number < 2:
+        call(0, count)
+        return
+    ends = [count * i // number for i in range(number + 1)]
+    # A context for each, for that is where NumPy's errstate lies.
+    others = [
+        _pool().submit(copy_context().run, call, low, high) for low, high in pairwise(ends[1:])
+    ]
+    call(0, ends[1])
+    for other in others:
+        other.result()
+
+
+def _processors() -> int:
+    """As many as NumPy's library takes, unless it is told another number."""
+    told = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(told)) if told.isdecimal() else len(os.sched_getaffinity(0))
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_processors(), "numerics")
