@@ -29,18 +29,19 @@ def id_digits(shards: int) -> int:
     return _FLAT_DIGITS if shards <= _FLAT_SHARDS else _FOLDED_DIGITS
 
 
-def place(shard: str) -> str:
-    """Where the files of a shard lie in a folder: at ``00007``, or at ``012/0012345``.
+def place(name: str) -> str:
+    """Where the files of a shard lie in a folder: at ``00007-KEY``, or at ``012/0012345-KEY``.
 
     A pattern stays as it is: see `wildcards`.
     """
+    shard = name.partition("-")[0]
     folded = len(shard) == _FOLDED_DIGITS and shard.isdecimal()
-    return f"{shard[-6:-3]}/{shard}" if folded else shard
+    return f"{shard[-6:-3]}/{name}" if folded else name
 
 
-def wildcards(shard: str) -> str:
+def wildcards(name: str) -> str:
     """What stands for :func:`place` of each shard in the pattern of a file, given any of them."""
-    return "{shard}" if place(shard) == shard else "{thousand}/{shard}"
+    return "{shard}-{key}" if place(name) == name else "{thousand}/{shard}-{key}"
 
 
 def folders(top: Path) -> Iterator[Path]:
@@ -95,10 +96,10 @@ class Results:
     quarantine = _Name("quarantine.tsv")  # one row per device that failed
     shards = _Name("shards")  # the shards' matrices, where they are materialized
     products = _Name("products")  # their products, with the receipts
-    stale = _Name("stale")  # what lay in the way of a run's files
+    failed = _Name("failed")  # what went wrong: a file for each shard or stage
+    done = _Name("done")  # a file under the key of the plan whose sum lies here
     live = _Name("logs/live")  # what tasks at work say of themselves, one file each
     command = _Name("logs/command.txt")  # the command line that continues the last run
-    multiplied = _Name("logs/multiply/done")  # left by the job that computed all shards
 
     # Locks: of the one run on this folder, of each job at work, of each array task at work, of the
     # one reduce, and of the one process that hands out the shards.
@@ -123,40 +124,58 @@ class Results:
         files = (self.plan, self.plan_facts, self.sources, self.synthetic, self.synthetic_receipt,
                  self.ledger, self.summary, self.report, self.metrics, self.runs,
                  self.quarantine, self.arrays, *map(self.statistic, STATISTICS))  # fmt: skip
-        tops = (self.shards, self.products, self.running.parent, self.stale)
+        tops = (self.shards, self.products, self.failed, self.done, self.running.parent)
         return [path.name for path in (*files, *tops)]
 
     def array_folder(self, run: str) -> Path:
         """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""
         return self.root / "logs" / "array" / run
 
-    def shard(self, shard: str) -> Path:
-        """A shard's matrices, where they are materialized."""
-        return Path(f"{self._top}shards/{place(shard)}.npy")
+    # Of a shard, by its name: its id and the key of its products (`Shard.name`), or of its input.
 
-    def shard_receipt(self, shard: str) -> Path:
-        """The receipt of a materialized shard."""
-        return Path(f"{self._top}shards/{place(shard)}.json")
+    def shard(self, name: str) -> Path:
+        """A shard's matrices, where they are materialized; by its input's key."""
+        return Path(f"{self._top}shards/{place(name)}.npy")
 
-    def product(self, shard: str) -> Path:
-        """A shard's products, or their sum."""
-        return Path(f"{self._top}products/{place(shard)}.npy")
+    def shard_receipt(self, name: str) -> Path:
+        """The receipt of a materialized shard; by its input's key."""
+        return Path(f"{self._top}shards/{place(name)}.json")
 
-    def receipt(self, shard: str) -> Path:
+    def product(self, name: str) -> Path:
+        """A shard's products, or the nodes of their sum."""
+        return Path(f"{self._top}products/{place(name)}.npy")
+
+    def receipt(self, name: str) -> Path:
         """The receipt of a shard's products."""
-        return Path(f"{self._top}products/{place(shard)}.json")
+        return Path(f"{self._top}products/{place(name)}.json")
+
+    def failure(self, name: str) -> Path:
+        """Why a shard, or a stage such as ``reduce-KEY``, failed last."""
+        return Path(f"{self._top}failed/{place(name)}.json")
+
+    def work(self, missing: str) -> Path:
+        """What the one job for all shards leaves, by a digest of the shards that were missing."""
+        return Path(f"{self._top}logs/work/{missing}")
+
+    def listed(self, key: str) -> Path:
+        """Says of which plan the ledger is."""
+        return Path(f"{self._top}logs/ledger/{key}")
+
+    def summed(self, key: str) -> Path:
+        """Says of which plan the sum is."""
+        return Path(f"{self._top}done/{key}")
 
     def statistic(self, name: str) -> Path:
         """A result over all matrices, such as ``sum.npy``."""
         return self.root / f"{name}.npy"
 
-    def starts(self, shard: str, rule: str = "multiply") -> Path:
+    def starts(self, name: str, rule: str = "multiply") -> Path:
         """The journal of a rule's attempts at a shard: one line each."""
-        return Path(f"{self._top}logs/{rule}/{place(shard)}.starts")
+        return Path(f"{self._top}logs/{rule}/{place(name)}.starts")
 
-    def log(self, rule: str, shard: str | None = None) -> Path:
+    def log(self, rule: str, name: str | None = None) -> Path:
         """The log of a rule, or of one of its shards."""
-        return Path(f"{self._top}logs/{rule}/{place(shard or rule)}.log")
+        return Path(f"{self._top}logs/{rule}/{place(name or rule)}.log")
 
 
 # What can be computed over all products, element by element (see statistics.py).

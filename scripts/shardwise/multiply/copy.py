@@ -20,7 +20,7 @@ from shardwise.records.receipts import ArrayFile
 
 
 def materialize(plan: Plan, shard_id: str) -> None:
-    """Copy one shard's matrices into ``shards/{shard}.npy`` and commit its receipt.
+    """Copy one shard's matrices into ``shards/{shard}-{key}.npy`` and commit its receipt.
 
     Raises
     ------
@@ -30,17 +30,17 @@ def materialize(plan: Plan, shard_id: str) -> None:
         Where the disk has no room for the copy.
     """
     started, shard = time.time(), plan.shard(shard_id)
-    attempt = receipts.note_start(plan.results.starts(shard_id, "shard"))
+    attempt = receipts.note_start(plan.results.starts(shard.input_name, "shard"))
     receipt = {
         "shard": shard_id,
         "start": shard.start,
         "stop": shard.stop,
-        "matrices": shard.matrices,
+        "key": shard.input_key,
         # Only an earlier attempt can have left something: else the folder need not be listed.
         "file": _copy(plan, shard, sweep=attempt > 1),
         **receipts.describe_origin("shard", started),
     }
-    receipts.write(plan.results.shard_receipt(shard_id), receipt)
+    receipts.write(plan.results.shard_receipt(shard.input_name), receipt)
 
 
 def existing_copy(plan: Plan, shard: Shard) -> str | None:
@@ -49,18 +49,18 @@ def existing_copy(plan: Plan, shard: Shard) -> str | None:
         receipt = judge.check_copy(plan, shard.shard)
     except (IntegrityError, KeyError, TypeError, ValueError):
         return None
-    return receipt.file.checksum if plan.results.shard(shard.shard).exists() else None
+    return receipt.file.checksum if plan.results.shard(shard.input_name).exists() else None
 
 
 def how_to_repair(plan: Plan, shard: Shard) -> str:
     """The command that has a damaged copy made again."""
-    receipt = for_bash(plan.results.shard_receipt(shard.shard))
+    receipt = for_bash(plan.results.shard_receipt(shard.input_name))
     return f"rm {receipt}, then snakemake as before"
 
 
 def _copy(plan: Plan, shard: Shard, sweep: bool) -> ArrayFile:
     """Commit a copy: one part is read while others are hashed and written."""
-    path, first = plan.results.shard(shard.shard), shard.start * plan.problem.matrix_bytes
+    path, first = plan.results.shard(shard.input_name), shard.start * plan.problem.matrix_bytes
     shape = (shard.stop - shard.start, *plan.problem.left)
     stack = StackReader(plan.sources_of(shard.start, shard.stop), plan.problem.left, plan.dtype)
     files, buffers = OpenFiles(stack.inputs.compare), SimpleQueue[np.ndarray]()

@@ -107,8 +107,8 @@ class ShardJob:
             if plan.settings.materialize:
                 self._copied = copy.existing_copy(plan, shard)
                 if self._copied is None:
-                    log.info("%s: copying its matrices", plan.results.shard(shard.shard))
-                    attempt = receipts.count_starts(plan.results.starts(shard.shard)) + 1
+                    log.info("%s: copying its matrices", plan.results.shard(shard.input_name))
+                    attempt = receipts.count_starts(plan.results.starts(shard.name)) + 1
                     with self._at_work(attempt):
                         copy.materialize(plan, shard.shard)
                     self._copied = copy.existing_copy(plan, shard)
@@ -120,7 +120,7 @@ class ShardJob:
         self.inputs = InputFiles()
         files, sources = machine.open_files(self.inputs.compare), []
         if plan.settings.materialize:
-            path = str(plan.results.shard(shard.shard))
+            path = str(plan.results.shard(shard.input_name))
             sources = [Source(path, shard.start, shard.stop - shard.start, "")]
         else:
             sources = plan.sources_of(shard.start, shard.stop)
@@ -156,7 +156,7 @@ class ShardJob:
         session, shard = self._session, self.shard
         with ExitStack() as opened:
             small.refuse_moved(self._plan.results, session.folder)
-            self._attempt = receipts.note_start(self._plan.results.starts(shard.shard))
+            self._attempt = receipts.note_start(self._plan.results.starts(shard.name))
             opened.enter_context(self._at_work(self._attempt))
             opened.enter_context(session.blame(shard.shard))
             ring = session.ring(shard)
@@ -212,8 +212,8 @@ class ShardJob:
         # Only an earlier attempt can have left something: else the folder need not be listed.
         with (
             commit(
-                results.product(shard.shard), sweep=attempt > 1,
-                receipt=results.receipt(shard.shard),
+                results.product(shard.name), sweep=attempt > 1,
+                receipt=results.receipt(shard.name),
             ) as file,
             self.inputs.unchanged(),
             blame.input_file(self._plan, shard, self.inputs),
@@ -231,7 +231,7 @@ class ShardJob:
         own, *right = [factor.hashed.hexdigest() for factor in self.factors]
         if self._copied not in (None, own):
             raise IntegrityError(
-                f"{self._plan.results.shard(self.shard.shard)} is damaged: its checksum differs "
+                f"{self._plan.results.shard(self.shard.input_name)} is damaged: its checksum differs "
                 f"from its receipt; {copy.how_to_repair(self._plan, self.shard)}"
             )
         if self._right is not None:
@@ -250,7 +250,7 @@ class ShardJob:
         plan, shard, writer = self._plan, self.shard, self.writer
         nodes = tuple(cover(shard.start, shard.stop)) if plan.settings.keep == "sum" else None
         return receipts.describe_file(
-            plan.results.product(shard.shard), writer.shape, writer.dtype,
+            plan.results.product(shard.name), writer.shape, writer.dtype,
             checksum, writer.row_bytes, writer.piece_bytes, nodes,
         )  # fmt: skip
 
@@ -261,7 +261,7 @@ class ShardJob:
             "shard": shard.shard,
             "start": shard.start,
             "stop": shard.stop,
-            "fingerprint": shard.fingerprint,
+            "key": shard.key,
             "keep": plan.settings.keep,
             "backend": session.xp.__name__,
             "device": session.device,
@@ -271,7 +271,7 @@ class ShardJob:
             "held": watch.held(finished),
             **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
         }
-        product, path = plan.results.product(shard.shard), plan.results.receipt(shard.shard)
+        product, path = plan.results.product(shard.name), plan.results.receipt(shard.name)
         receipts.write_for(path, receipt, product, identity)
 
     def _at_work(self, attempt: int) -> live.AtWork:

@@ -77,7 +77,7 @@ class FinishedRun:
         rows = list(self._plan.shards.values())
         row = rows[bisect_right(rows, matrix, key=lambda each: each.start) - 1]
         judge.check_product(self._plan, row.shard)
-        return _map(self._results.product(row.shard))[matrix - row.start]
+        return _map(self._results.product(row.name))[matrix - row.start]
 
     @property
     def ledger(self) -> pd.DataFrame:

@@ -76,7 +76,7 @@ def find_product(plan: Plan, element: int) -> tuple[bool, str]:
     """
     until = time.monotonic() + _SEARCH_SECONDS
     for shard in plan.shards.values():
-        rows = np.load(plan.results.product(shard.shard), "r", allow_pickle=False)
+        rows = np.load(plan.results.product(shard.name), "r", allow_pickle=False)
         wild = np.flatnonzero(~np.isfinite(rows.reshape(len(rows), -1)[:, element]))
         if wild.size and plan.settings.keep == "products":
             matrix = shard.start + int(wild[0])

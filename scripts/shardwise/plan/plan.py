@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,9 +18,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from shardwise import ALGORITHM
 from shardwise.errors import InputError, IntegrityError, short, some
 from shardwise.files.formats.names import file_of
-from shardwise.files.paths import Results, for_bash, id_digits
+from shardwise.files.paths import Results, for_bash
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
@@ -27,6 +29,9 @@ _ROWS_AT_ONCE = 1000
 _LONGEST_ROW = 4096  # bytes, and more
 # Opening several results folders in threads would crash; see `receipts._DECODERS`.
 _CONVERTING = threading.Lock()
+
+_KEY_DIGITS = 12
+_NAME = re.compile(rf"[0-9]+-[0-9a-f]{{{_KEY_DIGITS}}}")
 
 Part = tuple[int, str]
 """A part of a table: its rows, the byte at which they end, and their checksum."""
@@ -55,8 +60,7 @@ class Shard:
     """One row of the plan; ``stop`` is exclusive, sizes are in bytes.
 
     ``memory`` and ``device_memory`` are what its task takes at most on the host and on a GPU.
-    ``matrices`` is a digest that changes with the matrices of the shard, ``fingerprint`` one that
-    changes with anything its products depend on.
+    ``key`` changes with anything that its products depend on, ``input_key`` with its matrices.
     """
 
     shard: str
@@ -66,8 +70,18 @@ class Shard:
     product_bytes: int
     memory: int
     device_memory: int
-    matrices: str = ""
-    fingerprint: str = ""
+    input_key: str = ""
+    key: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the files of its products are called."""
+        return f"{self.shard}-{self.key}"
+
+    @property
+    def input_name(self) -> str:
+        """What the files of the copy of its matrices are called."""
+        return f"{self.shard}-{self.input_key}"
 
     @property
     def run(self) -> range:
@@ -124,7 +138,7 @@ def between(sources: Sequence[Source], matrices: int, start: int, stop: int) -> 
     return [source for source in sources if source.holds(start, stop)]
 
 
-# Settings that a shard's products or their proof depend on; each is part of the fingerprint.
+# Settings that a shard's products or their proof depend on; each is part of the key.
 # ``nonfinite`` is none: what it forbids makes the sum itself NaN or Inf, which the reduce refuses.
 SETTINGS_THAT_MATTER = ("product", "keep", "backend", "precision", "verify")
 
@@ -211,6 +225,11 @@ class Plan:
         """What the config says of how shards are computed."""
         return self.facts.settings
 
+    @cached_property
+    def key(self) -> str:
+        """Changes with anything that the sum and its companions depend on."""
+        return key_of(f"{self.facts.digest} {ALGORITHM['reduce']}".encode())
+
     @property
     def function(self) -> str | None:
         """The user's function that makes the products, ``file.py:function``; None for none."""
@@ -275,6 +294,11 @@ def digest_of_bytes(raw: bytes) -> str:
     return hashlib.blake2b(raw, digest_size=8).hexdigest()
 
 
+def key_of(raw: bytes) -> str:
+    """Twelve hexadecimal digits for the name of a file: a digest of all that its content is of."""
+    return hashlib.blake2b(raw, digest_size=_KEY_DIGITS // 2).hexdigest()
+
+
 def to_tsv(rows: Iterable[Any], kind: type) -> Iterator[bytes]:
     """A table of dataclass rows, in parts of a number of lines; quoted if a path needs it."""
     lines = itertools.chain([[f.name for f in fields(kind)]], (vars(row).values() for row in rows))
@@ -333,9 +357,9 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     problem = facts.problem
     rows: list[Shard] = from_tsv(raw, Shard, path)
     for row in rows:  # they become names of files, and words of commands
-        if not (row.shard.isascii() and row.shard.isdigit()):
+        if not (_NAME.fullmatch(row.name) and _NAME.fullmatch(row.input_name)):
             raise IntegrityError(
-                f"{path}: {short(row.shard)} is no id of a shard; run snakemake again"
+                f"{path}: {short(row.name)} is no name of a shard; run snakemake again"
             )
     # A task that knows its own row alone does not see the gaps.
     ends = [0, *(row.stop for row in rows)] if only is None else [row.start for row in rows]
@@ -406,7 +430,9 @@ def sample(results: Results) -> Plan:
     recipe = Recipe(matrices=1, dim=1, dtype="float32", seed=0)
     facts = Facts(problem, settings, None, (), recipe, Written(4, 4, 4), "")
     source = Source(str(results.synthetic), 0, 1, "")
-    return Plan(results, {"00000": Shard("00000", 0, 1, 4, 4, 4, 4)}, facts, made_of=(source,))
+    key = "0" * _KEY_DIGITS
+    row = Shard("00000", 0, 1, 4, 4, 4, 4, key, key)
+    return Plan(results, {row.shard: row}, facts, made_of=(source,))
 
 
 def load_facts(path: Path) -> Facts:
@@ -442,16 +468,14 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
 
 
 def _refuse_old_layout(path: Path) -> None:
-    """Refuse a plan whose ids are not those that plans of so many shards have now."""
+    """Refuse the plan of a version whose files have no keys in their names."""
     with open(path, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_ROW))
-        last = file.read().rstrip(b"\n").rpartition(b"\n")[2].split(b"\t")[0]
-    # An id with more digits is damage, which is refused elsewhere.
-    if last.isdigit() and len(last) < 10 and len(last) != id_digits(int(last) + 1):
+        columns = file.readline(_LONGEST_ROW).rstrip(b"\n").split(b"\t")
+    if b"fingerprint" in columns:
         raise InputError(
-            f"{path}: an earlier version made this plan of {int(last) + 1} shards, whose files lie "
-            "side by side; this version puts those of more than 1000 shards into folders by the "
-            "thousand. Choose another results folder, or use the version that made it"
+            f"{path}: an earlier version made these results, whose files have no keys in their "
+            "names. Choose another results folder, use the version that made them, or remove what "
+            f"it left and compute all anew: rm -r {for_bash(path.parent)}"
         )
 
 

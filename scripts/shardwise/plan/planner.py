@@ -225,8 +225,9 @@ def check_folder(plan: Plan) -> None:
         raise InputError(f"results: {existing} cannot be written; choose another folder")
     free, needed = shutil.disk_usage(existing).free, sum(astuple(plan.facts.bytes))
     if needed > free:  # only then is it worth looking at what is there already
-        names = (plan.results.shard, plan.results.product)
-        paths = [plan.results.synthetic, *(name(s) for s in plan.shards for name in names)]
+        rows, results = plan.shards.values(), plan.results
+        paths = [results.synthetic, *(results.shard(row.input_name) for row in rows)]
+        paths += [results.product(row.name) for row in rows]
         needed -= sum(path.stat().st_size for path in paths if path.exists())
     if needed > free:
         parts = _parts(plan.facts.bytes)
@@ -312,7 +313,7 @@ def _rows(
         [[source.path, source.identity] for source in right_sources],
         function,
     ]
-    return _with_digests(rows, left, plans.digest(common))
+    return _with_keys(rows, left, plans.digest(common))
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:
@@ -334,13 +335,11 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
         ) from error
 
 
-def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
-    """Rows with the digests that say when a shard has to be copied, and computed, again.
+def _with_keys(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
+    """Rows with the keys of their copies and products, and the memory to decode chunks, if any.
 
-    Their memory includes what a task needs to decode chunks, if there are any.
-
-    They are the `plan.digest` of ``[version, start, stop, dtype, files]``, and of ``[common,
-    matrices]``. A plan may have a hundred thousand rows, so what they share becomes text once.
+    They are the `plan.key_of` of ``[version, start, stop, dtype, files]``, and of ``[common,
+    input_key]``. A plan may have a million rows, so what they share becomes text once.
     """
     version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)
     one = _files_text(left.sources) if len(left.sources) == 1 else None
@@ -348,11 +347,11 @@ def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     for number, row in enumerate(rows):
         files = one or _files_text(plans.between(left.sources, left.matrices, row.start, row.stop))
         text = f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]"
-        matrices = plans.digest_of_bytes(text.encode())
-        fingerprint = plans.digest_of_bytes(f'["{common}", "{matrices}"]'.encode())
+        input_key = plans.key_of(text.encode())
+        key = plans.key_of(f'["{common}", "{input_key}"]'.encode())
         rows[number] = Shard(
             row.shard, row.start, row.stop, row.bytes, row.product_bytes,
-            row.memory + left.decoded, row.device_memory, matrices, fingerprint,
+            row.memory + left.decoded, row.device_memory, input_key, key,
         )  # fmt: skip
     return rows
 

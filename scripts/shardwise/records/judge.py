@@ -2,7 +2,6 @@
 
 Ledger, reduce, watch, page, metrics and audit all ask it, so that none takes what another refuses.
 It looks at receipts, headers and sizes, and leaves the elements to whoever reads them anyway.
-`shardwise.records.missing` has a quicker look, which passes no receipt that the judge refuses.
 """
 
 import math
@@ -42,15 +41,16 @@ def check_product(plan: Plan, shard: str) -> ProductReceipt:
         `UnknownSchema` as :func:`shardwise.records.receipts.read` raises them.
     """
     receipt = check_receipt(plan, shard)
-    receipts.check_file(plan.results.product(shard), receipt.file)
+    receipts.check_file(plan.results.product(plan.shards[shard].name), receipt.file)
     return receipt
 
 
 def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
     """As :func:`check_product`, whatever has become of the product."""
-    path, row = plan.results.receipt(shard), plan.shards[shard]
+    row = plan.shards[shard]
+    path = plan.results.receipt(row.name)
     receipt = receipts.read(path, ProductReceipt)
-    _expect_shard(receipt, row, receipt.fingerprint == row.fingerprint, path)
+    _expect_shard(receipt, row, receipt.key == row.key, path)
     _expect_products(plan, row, receipt.file, path)
     try:
         witness.read(receipt, plan.problem)
@@ -61,9 +61,10 @@ def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
 
 def check_copy(plan: Plan, shard: str) -> CopyReceipt:
     """As :func:`check_receipt`, of the copy of a shard's matrices."""
-    path, row = plan.results.shard_receipt(shard), plan.shards[shard]
+    row = plan.shards[shard]
+    path = plan.results.shard_receipt(row.input_name)
     receipt = receipts.read(path, CopyReceipt)
-    _expect_shard(receipt, row, receipt.matrices == row.matrices, path)
+    _expect_shard(receipt, row, receipt.key == row.input_key, path)
     shape = (row.stop - row.start, *plan.problem.left)
     _expect_file(receipt.file, shape, plan.dtype, memory.SHARD_PIECES, path)
     return receipt

@@ -27,7 +27,7 @@ from shardwise.host import job_number, loaded
 from shardwise.plan.nodes import Node
 from shardwise.plan.problem import Recipe
 
-SCHEMA = 1
+SCHEMA = 2
 _BEGIN = f'{{\n "schema": {SCHEMA},\n'.encode()
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -124,7 +124,7 @@ class ProductReceipt(Receipt, frozen=True):
     shard: str
     start: Whole
     stop: Whole
-    fingerprint: str
+    key: str
     keep: Literal["products", "sum"]
     backend: Literal["cupy", "numpy"]
     device: UsedDevice
@@ -147,7 +147,7 @@ class CopyReceipt(Receipt, frozen=True):
     shard: str
     start: Whole
     stop: Whole
-    matrices: str
+    key: str
     file: ArrayFile
 
 

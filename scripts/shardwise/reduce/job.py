@@ -113,7 +113,7 @@ class Reducer:
         self._looks: dict[int, dict[str, Any]] = {}  # of each stripe that this rank has finished
 
     def _path(self, shard: int) -> Path:
-        return self._plan.results.product(self._shards[shard].shard)
+        return self._plan.results.product(self._shards[shard].name)
 
     def _judged(self) -> list[ProductReceipt]:
         """The receipts of all shards, on rank 0; each rank asks the judge about a part of them."""

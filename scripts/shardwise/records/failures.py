@@ -1,0 +1,140 @@
+"""What went wrong is a file: why a shard or a stage failed last, until it succeeds.
+
+Whoever failed writes it, whoever succeeds removes it. Retries, the last words of a run, watch and
+page read it; nobody parses a log. A task that was killed leaves none.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from shardwise import host
+from shardwise.errors import (
+    IntegrityError,
+    InputError,
+    ShardwiseError,
+    of_code,
+    one_line,
+    verdict,
+)
+from shardwise.files import small
+from shardwise.files.paths import Results, folders, make_folder, place
+
+RUN = "SHARDWISE_RUN"
+"""The variable by which the jobs of a run know it."""
+
+_MOST_LETTERS = 2000
+_FINAL = (InputError.exit_code, IntegrityError.exit_code)
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One failure of a shard, by its name, or of a stage, such as ``reduce-KEY``.
+
+    ``code`` is the exit code, ``device`` the UUID of a GPU, ``run`` the run in which it happened,
+    ``log`` lies in the results folder, ``at`` is Unix time. ``suspect`` says that the device is to
+    blame: no task of the same run takes it again.
+    """
+
+    name: str
+    code: int
+    reason: str
+    host: str
+    at: float
+    device: str | None = None
+    attempt: int = 1
+    run: str | None = None
+    log: str | None = None
+    suspect: bool = False
+
+
+def begin_run() -> str:
+    """Begin a run: its jobs, and theirs, know it by its name, of 12 hexadecimal digits."""
+    os.environ[RUN] = os.urandom(6).hex()
+    return os.environ[RUN]
+
+
+def this_run() -> str:
+    """The run that this process belongs to; one that was started by hand is a run of its own."""
+    return os.environ.get(RUN) or begin_run()
+
+
+def note(
+    results: Results, name: str, code: int, reason: str, *, log: Path | None = None,
+    device: str | None = None, attempt: int = 1, suspect: bool = False,
+) -> None:  # fmt: skip
+    """Write why a shard or a stage failed; where the disk takes nothing, there is no such file."""
+    own = os.path.relpath(log, results.root) if log else None
+    failure = Failure(
+        name, code, one_line(reason)[:_MOST_LETTERS], host.node(), time.time(), device, attempt,
+        this_run(), own, suspect,
+    )  # fmt: skip
+    from shardwise.files.commit import commit  # here: who reads needs no NumPy
+
+    with suppress(OSError, ShardwiseError):
+        path = results.failure(name)
+        results.failed.mkdir(exist_ok=True)
+        make_folder(path.parent)
+        with commit(path) as file:
+            file.write(json.dumps(msgspec.to_builtins(failure), indent=1).encode() + b"\n")
+
+
+def forget(results: Results, name: str) -> None:
+    """Remove the failure of what has succeeded."""
+    with suppress(OSError):
+        results.failure(name).unlink()
+
+
+@contextmanager
+def noted(results: Results, name: str, log: Path | None = None) -> Iterator[None]:
+    """Write down why what is inside fails, if it does; else remove what was written before."""
+    try:
+        yield
+    except Exception as error:
+        note(results, name, *verdict(error), log=log)
+        raise
+    forget(results, name)
+
+
+def read(path: Path) -> Failure | None:
+    """A failure; None where there is none, or none that can be read."""
+    with suppress(IntegrityError, ValueError, RecursionError):
+        return msgspec.json.decode(small.read(path) or b"", type=Failure)
+    return None
+
+
+def every(results: Results) -> dict[str, Failure]:
+    """All failures of a results folder by name, also those of other configs."""
+    paths = (folder / name for folder in folders(results.failed) for name in os.listdir(folder))
+    found = map(read, (path for path in paths if path.suffix == ".json"))
+    return {failure.name: failure for failure in found if failure}
+
+
+def of(results: Results, names: Iterable[str]) -> dict[str, Failure]:
+    """The failures of some shards or stages, by name, in the order of the names."""
+    there = {
+        f"{folder.name}/{name}" if folder != results.failed else name
+        for folder in folders(results.failed)
+        for name in os.listdir(folder)
+    }
+    wanted = (name for name in names if f"{place(name)}.json" in there)
+    found = ((name, read(results.failure(name))) for name in wanted)
+    return {name: failure for name, failure in found if failure}
+
+
+def refuse_again(results: Results, name: str) -> None:
+    """End a task that its own run has already seen fail for good: the user has to act first."""
+    failure = read(results.failure(name))
+    if failure and failure.code in _FINAL and failure.run == os.environ.get(RUN):
+        raise of_code(failure.code, failure.reason)
+
+
+def barred(results: Results) -> dict[str, Failure]:
+    """The devices, by UUID, that this run does not take again, each with what it did."""
+    run = os.environ.get(RUN)
+    suspects = (f for f in every(results).values() if f.suspect and f.device and f.run == run)
+    return {failure.device or "": failure for failure in suspects}

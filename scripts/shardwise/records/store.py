@@ -1,0 +1,128 @@
+"""What a results folder has of a plan: the names of its files say it, as each carries a key.
+
+A product is done where it and its receipt exist under the names that the plan gives them. What else
+lies in the folder is of another config, and harms nothing. Standard library only, but for `receipt`.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwise.files.paths import place
+from shardwise.plan.plan import Plan
+from shardwise.units import human_bytes
+
+if TYPE_CHECKING:
+    from shardwise.records.receipts import ProductReceipt
+
+NO_PRODUCTS = "have no products yet"
+
+
+class Store:
+    """The results folder of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._results = plan, plan.results
+
+    def missing(self, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
+        """The shards, in the plan's order, that lack their product or its receipt.
+
+        Each folder is listed once, and no file is opened. ``meanwhile`` is called at each shard, as
+        a slow disk takes minutes for many of them.
+        """
+        return self._missing(
+            self._results.products, {r.shard: r.name for r in self._rows}, meanwhile
+        )
+
+    def missing_copies(self) -> list[str]:
+        """The same of the copies of shards."""
+        return self._missing(self._results.shards, {r.shard: r.input_name for r in self._rows})
+
+    @property
+    def _rows(self) -> Sequence:
+        return self._plan.shards.values()
+
+    def _missing(
+        self, top: Path, names: dict[str, str], meanwhile: Callable[[], object] = lambda: None
+    ) -> list[str]:
+        lacking, listed, there = [], None, set[str]()
+        for shard, name in names.items():
+            meanwhile()
+            folder, _, file = f"{top}/{place(name)}".rpartition("/")
+            if folder != listed:  # of a million shards, those in a folder follow each other
+                listed, there = folder, _names(folder)
+            if not (f"{file}.npy" in there and f"{file}.json" in there):
+                lacking.append(shard)
+        return lacking
+
+    def is_whole(self, shard: str) -> bool:
+        """Whether a shard has its product and receipt."""
+        name = self._plan.shards[shard].name
+        return self._results.product(name).exists() and self._results.receipt(name).exists()
+
+    def receipt(self, shard: str) -> "ProductReceipt":
+        """The receipt of a shard, if the judge takes it; errors as of `judge.check_product`."""
+        from shardwise.records import judge  # here: a job that submits needs no NumPy
+
+        return judge.check_product(self._plan, shard)
+
+    # The ledger and the sum have no key in their names: a marker says of which plan they are.
+
+    def is_listed(self) -> bool:
+        """Whether the ledger is of this plan."""
+        return self._results.ledger.exists() and self._results.listed(self._plan.key).exists()
+
+    def is_summed(self, statistics: Sequence[str]) -> bool:
+        """Whether the sum, with these companions, is of this plan."""
+        results = self._results
+        files = [results.summary, *map(results.statistic, statistics)]
+        return results.summed(self._plan.key).exists() and all(path.exists() for path in files)
+
+    def withdraw(self) -> None:
+        """Say that no plan has a ledger or a sum here, before a product changes or one is replaced."""
+        for folder in (self._results.listed("").parent, self._results.done):
+            with suppress(FileNotFoundError):
+                for name in os.listdir(folder):
+                    (folder / name).unlink(missing_ok=True)
+
+    def publish(self, marker: Path) -> None:
+        """Say, last of all, of which plan the ledger or the sum is; each has one marker."""
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+
+    def work_name(self, missing: Sequence[str], run: str) -> str:
+        """The name of the work of a run on some shards; no earlier run has left such a file."""
+        text = "\n".join([run, self._plan.key, *missing])
+        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _names(folder: str) -> set[str]:
+    try:
+        return set(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def describe(plan: Plan, shards: Sequence[str], why: str = NO_PRODUCTS) -> str:
+    """What is still to be computed, for the log and the dry run; ``why`` is said of the shards."""
+    if not shards:
+        return f"all {len(plan.shards)} shards have their products"
+    read, written = amounts(plan, shards)
+    device = max(plan.shards[shard].device_memory for shard in shards)
+    words = [
+        f"{len(shards)} of {len(plan.shards)} shards {why}",
+        f"{human_bytes(read)} to read and {human_bytes(written)} to write",
+    ]
+    words += [f"{human_bytes(device)} of device memory each on a GPU"] if device else []
+    return "; ".join(words)
+
+
+def amounts(plan: Plan, shards: Sequence[str]) -> tuple[int, int]:
+    """Bytes that computing some shards reads, of A and of B, and bytes that it writes."""
+    problem, rows = plan.problem, [plan.shards[shard] for shard in shards]
+    factors = len(rows) if problem.shared_right else sum(row.stop - row.start for row in rows)
+    read = sum(row.bytes for row in rows) + factors * problem.right_bytes
+    return read, sum(row.product_bytes for row in rows)
