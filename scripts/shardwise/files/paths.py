@@ -98,6 +98,7 @@ class Results:
     products = _Name("products")  # their products, with the receipts
     failed = _Name("failed")  # what went wrong: a file for each shard or stage
     done = _Name("done")  # a file under the key of the plan whose sum lies here
+    claims = _Name("claims")  # who computes what, in a folder for each run at work
     live = _Name("logs/live")  # what tasks at work say of themselves, one file each
     command = _Name("logs/command.txt")  # the command line that continues the last run
 
@@ -124,7 +125,7 @@ class Results:
         files = (self.plan, self.plan_facts, self.sources, self.synthetic, self.synthetic_receipt,
                  self.ledger, self.summary, self.report, self.metrics, self.runs,
                  self.quarantine, self.arrays, *map(self.statistic, STATISTICS))  # fmt: skip
-        tops = (self.shards, self.products, self.failed, self.done, self.running.parent)
+        tops = (self.shards, self.products, self.failed, self.done, self.claims, self.running.parent)
         return [path.name for path in (*files, *tops)]
 
     def array_folder(self, run: str) -> Path:
