@@ -1,4 +1,4 @@
-"""Multiply the matrices of one shard: products/SHARD.npy, and its receipt products/SHARD.json."""
+"""Multiply the matrices of one shard: products/SHARD-KEY.npy, and its receipt."""
 
 from argparse import Namespace
 from functools import partial
@@ -20,10 +20,10 @@ def main(options: Namespace) -> int | None:
         cli.log.info("this task computes shard %s; by hand: --shard %s", shard, shard)
     else:
         plan = plans.load(options.plan, shard)
-    plans.expect(plan, plan.shard(shard).fingerprint, options.digest)
+    plans.expect(plan, plan.shard(shard).key, options.key)
     compute = partial(_compute, shard, options)
     code = apart.run(plan, compute) if plan.function else compute(plan)
-    return code or cli.log.info("%s written", plan.results.receipt(shard))
+    return code or cli.log.info("%s written", plan.results.receipt(plan.shards[shard].name))
 
 
 def _compute(shard: str, options: Namespace, plan: Plan) -> None:
@@ -39,6 +39,6 @@ if __name__ == "__main__":
     which.add_argument("--shard", help="id of the shard, such as 00007")
     words = "compute the shard of this task of an array job: the first task has the first shard"
     which.add_argument("--array-task", dest="by_index", action="store_true", help=words)
-    cli.add_digest(arguments)
+    cli.add_key(arguments)
     cli.add_task(arguments)
     cli.run(main, arguments)

@@ -2,18 +2,17 @@
 # grow with the number of shards: the main process finds which are missing, and the job computes them.
 #
 # REQUIRED INPUTS: plan.tsv, the input files (or input.npy), the right factor of A @ B
-# OUTPUTS: products/{shard}.npy, products/{shard}.json (the receipt) of all shards;
-#          shards/{shard}.npy where `materialize` is true; logs/multiply/done
+# OUTPUTS: products/{shard}-{key}.npy, products/{shard}-{key}.json (the receipt) of all shards;
+#          shards/{shard}-{key}.npy where `materialize` is true; logs/work/{missing}
 
 if run.dispatch == "array":
 
     rule multiply:
         """Submit an array job for all missing shards and wait for it; tasks ask for these resources."""
         input:
-            plan=run.plan_for("multiply"),
-            others=run.files_for_all,
+            run.files_for_all,
         output:
-            done=touch(run.results.multiplied),
+            temp(touch(run.work_pattern)),
         log:
             run.results.log("multiply"),
         retries: 0
@@ -24,10 +23,11 @@ if run.dispatch == "array":
             mem_mb=run.mib("multiply"),
             runtime=run.minutes("multiply"),
         params:
+            plan=run.results.plan,
             recipe=run.recipe,
             tasks=run.array_words,
         shell:
-            'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch array'
+            'python "$SCRIPTS"/dispatch.py --plan={params.plan:q} --dispatch array'
             " --recipe={params.recipe:q} {params.tasks} 2> {log:q}"
 
 
@@ -36,10 +36,9 @@ if run.dispatch == "pool":
     rule pool:
         """Compute all shards on one node, a process on each of its devices."""
         input:
-            plan=run.plan_for("pool"),
-            others=run.files_for_all,
+            run.files_for_all,
         output:
-            done=touch(run.results.multiplied),
+            temp(touch(run.work_pattern)),
         log:
             run.results.log("pool"),
         conda:
@@ -48,10 +47,11 @@ if run.dispatch == "pool":
             mem_mb=run.mib("pool"),
             runtime=run.minutes("pool"),
         params:
+            plan=run.results.plan,
             devices=run.most_devices,
             run_time=run.run_time_words,
         shell:
-            'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch pool'
+            'python "$SCRIPTS"/dispatch.py --plan={params.plan:q} --dispatch pool'
             " --devices {params.devices} --mem-mb {resources.mem_mb}"
             " {params.run_time} 2> {log:q}"
 
@@ -61,10 +61,9 @@ if run.dispatch == "mpi":
     rule mpi:
         """Compute all shards by MPI ranks, over as many nodes as the profile asks for."""
         input:
-            plan=run.plan_for("mpi"),
-            others=run.files_for_all,
+            run.files_for_all,
         output:
-            done=touch(run.results.multiplied),
+            temp(touch(run.work_pattern)),
         log:
             run.results.log("mpi"),
         conda:
@@ -76,9 +75,10 @@ if run.dispatch == "mpi":
             mem_mb=run.mib("mpi"),
             runtime=run.minutes("mpi"),
         params:
+            plan=run.results.plan,
             workers=run.workers,
             run_time=run.run_time_words,
         shell:
-            'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch mpi'
+            'python "$SCRIPTS"/dispatch.py --plan={params.plan:q} --dispatch mpi'
             " --ranks {resources.tasks} --launcher {resources.mpi:q} --workers {params.workers}"
             " --mem-mb {resources.mem_mb} {params.run_time} 2> {log:q}"

@@ -28,7 +28,7 @@ from shardwise.errors import ShardwiseError, TryAgain, of_code
 from shardwise.mpi import launch
 from shardwise.mpi.together import abort
 from shardwise.plan.plan import Plan
-from shardwise.records.missing import describe, list_missing
+from shardwise.records.store import Store, describe
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def _lead(
 ) -> None:
     """Rank 0: hand out the missing shards until each is whole or has failed for good."""
     # This gives signs of life, as the others hear nothing else before they begin.
-    shards = list_missing(plan, meanwhile=wire.received)
+    shards = Store(plan).missing(wire.received)
     log.info("%s", describe(plan, shards))
     if not shards:
         return

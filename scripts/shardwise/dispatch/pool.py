@@ -10,7 +10,7 @@ from shardwise.dispatch.leader import Leader, lead
 from shardwise.dispatch.run_time import of_this_job
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.plan.plan import Plan
-from shardwise.records.missing import describe, list_missing
+from shardwise.records.store import Store, describe
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def run(plan: Plan, retries: int, limits: Limits, most: int = 0) -> None:
         Where another dispatcher works on these results, or no device is left.
     """
     with holding(plan.results):
-        shards = list_missing(plan)
+        shards = Store(plan).missing()
         log.info("%s", describe(plan, shards))
         if not shards:
             return

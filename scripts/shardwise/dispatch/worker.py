@@ -205,7 +205,7 @@ class _ShardLoop:
                 job.finish()
             except Exception as error:
                 return self._failed(shard, error)
-            log.info("%s written", self._plan.results.receipt(shard))
+            log.info("%s written", self._plan.results.receipt(self._plan.shards[shard].name))
         self._logs.settle(shard)
         self._feed.send("done", shard, device=self._device)
         return True

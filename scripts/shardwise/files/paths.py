@@ -86,7 +86,6 @@ class Results:
     plan_facts = _Name("plan.json")  # what holds for all shards, and checksums; written last
     sources = _Name("sources.tsv")  # one row per input file: which matrices it holds
     synthetic = _Name("input.npy")  # the generated stack
-    synthetic_receipt = _Name("input.json")
     ledger = _Name("ledger.tsv")  # one row per shard, made from the receipts
     summary = _Name("summary.json")  # the receipt of the reduce
     report = _Name("report.html")  # the page on the run
@@ -121,11 +120,19 @@ class Results:
 
     def names(self) -> list[str]:
         """Every name that a run writes at the top of the folder, but for the marker."""
-        files = (self.plan, self.plan_facts, self.sources, self.synthetic, self.synthetic_receipt,
+        files = (self.plan, self.plan_facts, self.sources, self.synthetic,
                  self.ledger, self.summary, self.report, self.metrics, self.runs,
                  self.quarantine, self.arrays, *map(self.statistic, STATISTICS))  # fmt: skip
         tops = (self.shards, self.products, self.failed, self.done, self.running.parent)
         return [path.name for path in (*files, *tops)]
+
+    def synthetic_receipt(self, key: str) -> Path:
+        """The receipt of the generated stack, by the key of its recipe."""
+        return self.root / f"input-{key}.json"
+
+    def plan_files(self, mark: str) -> list[Path]:
+        """The plan on the disk, and the file that says which one it is, written last."""
+        return [self.plan, self.sources, self.plan_facts, self.root / "logs" / "plan" / mark]
 
     def array_folder(self, run: str) -> Path:
         """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""

@@ -30,7 +30,7 @@ from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import InputError, QueueFull, TryAgain
 from shardwise.files.paths import folders
 from shardwise.plan.plan import Plan
-from shardwise.records import missing
+from shardwise.records.store import Store
 from shardwise.records.logs import explain, find_exit_code, read_tail
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def run(
     request = recipe.load(file or recipe.path(plan.results))
     with holding(plan.results):
         tries_left = request.retries if retries is None else retries
-        tally = Tally(plan, missing.list_missing(plan), tries_left)
+        tally = Tally(plan, Store(plan).missing(), tries_left)
         dispatch = ArrayDispatch(plan, request, limit, tally, most_tasks or recipe.MOST_TASKS)
         try:
             dispatch.follow()
@@ -385,7 +385,7 @@ class ArrayDispatch:
 
     def _ended(self, job: Submitted, shard: str) -> bool:
         """Settle a shard that has a receipt or a mark; whether it has one."""
-        if missing.is_whole(self._plan, shard):
+        if Store(self._plan).is_whole(shard):
             job.useful = True
             self._done(shard)
             return True
@@ -426,7 +426,7 @@ class ArrayDispatch:
     def _take_whole(self, shards: Iterable[str]) -> None:
         """Count the shards that have become whole."""
         for shard in list(shards):
-            if missing.is_whole(self._plan, shard):
+            if Store(self._plan).is_whole(shard):
                 self._done(shard)
 
     def _done(self, shard: str) -> None:

@@ -26,7 +26,7 @@ from shardwise.dispatch.schedulers.common import Array
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan, expect
 from shardwise.processes import contain
-from shardwise.records import missing
+from shardwise.records.store import Store
 from shardwise.records.logs import add_error
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Share:
     def resume(self) -> bool:
         """Take up claimed shards that have not ended; whether any shard is left to compute."""
         claimed = [self._ids[n] for claim in self._claims.of(self._index) for n in claim.numbers]
-        left = [shard for shard in claimed if not missing.is_whole(self.plan, shard)]
+        left = [shard for shard in claimed if not Store(self.plan).is_whole(shard)]
         self.whole = len(claimed) - len(left)
         self._waiting = deque(shard for shard in left if self._marks.code(shard) is None)
         self._begun, self._busy[0] = [], 0
@@ -210,7 +210,7 @@ class Share:
             self.failures |= [errors.explain(error)]
             return False
         shards = [self._ids[number] for number in claim.numbers] if claim else []
-        self._waiting += [shard for shard in shards if not missing.is_whole(self.plan, shard)]
+        self._waiting += [shard for shard in shards if not Store(self.plan).is_whole(shard)]
         return claim is not None
 
     # In the parent again, once the child has died.
