@@ -30,8 +30,8 @@ from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import InputError, QueueFull, TryAgain
 from shardwise.files.paths import folders
 from shardwise.plan.plan import Plan
-from shardwise.records.store import Store
 from shardwise.records.logs import explain, find_exit_code, read_tail
+from shardwise.records.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from shardwise.dispatch.schedulers.common import Array
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan, expect
 from shardwise.processes import contain
-from shardwise.records.store import Store
 from shardwise.records.logs import add_error
+from shardwise.records.store import Store
 
 log = logging.getLogger(__name__)
 
