@@ -118,15 +118,15 @@ def repeated(made: Plan, count: int | None = None) -> Plan:
     """
     first, *others = list(made.shards.values())[:count]
     job.run_shard(made, first.shard)
-    product = made.results.product(first.shard).read_bytes()
-    said = json.loads(made.results.receipt(first.shard).read_bytes())
+    product = made.results.product(first.name).read_bytes()
+    said = json.loads(made.results.receipt(first.name).read_bytes())
     del said["digest"]
     for row in others:
-        path = made.results.product(row.shard)
+        path = made.results.product(row.name)
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(product)
         said |= {"shard": row.shard, "start": row.start, "stop": row.stop}
-        said["file"]["name"], said["fingerprint"] = path.name, row.fingerprint
+        said["file"]["name"], said["key"] = path.name, row.key
         body = json.dumps(said, indent=1).removesuffix("\n}").encode()
         path.with_suffix(".json").write_bytes(small.with_digest(body))
     return made
@@ -134,7 +134,7 @@ def repeated(made: Plan, count: int | None = None) -> Plan:
 
 def receipt(made: Plan, shard_id: str = "00000") -> ProductReceipt:
     """The receipt of a shard's product."""
-    return receipts.read(made.results.receipt(shard_id), ProductReceipt)
+    return receipts.read(made.results.receipt(made.shards[shard_id].name), ProductReceipt)
 
 
 def rewritten(path: Path, without: str = "", **values: Any) -> None:
@@ -147,7 +147,7 @@ def rewritten(path: Path, without: str = "", **values: Any) -> None:
 
 def products(made: Plan) -> np.ndarray:
     """What the product files of a plan hold, one after the other; of sums the nodes."""
-    return np.concatenate([np.load(made.results.product(shard_id)) for shard_id in made.shards])
+    return np.concatenate([np.load(made.results.product(row.name)) for row in made.shards.values()])
 
 
 def multiplied(made: Plan, left: np.ndarray, right: np.ndarray | None = None) -> np.ndarray:
@@ -159,7 +159,9 @@ def multiplied(made: Plan, left: np.ndarray, right: np.ndarray | None = None) ->
 
 def partials(made: Plan) -> np.ndarray:
     """The partial sums of a plan, one a shard."""
-    return np.stack([np.load(made.results.product(shard)).sum(axis=0) for shard in made.shards])
+    return np.stack(
+        [np.load(made.results.product(row.name)).sum(axis=0) for row in made.shards.values()]
+    )
 
 
 def results(made: Plan) -> np.ndarray:

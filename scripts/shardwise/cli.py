@@ -65,10 +65,10 @@ def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
         arguments.add_argument("--shard", required=True, help="id of the shard, such as 00007")
 
 
-def add_digest(arguments: argparse.ArgumentParser) -> None:
-    """Add ``--digest``, by which a run makes sure that its jobs use its own plan."""
-    words = "digest that the plan must have for this job; snakemake passes it"
-    arguments.add_argument("--digest", help=words)
+def add_key(arguments: argparse.ArgumentParser) -> None:
+    """Add ``--key``, by which a run makes sure that its jobs use its own plan."""
+    words = "key that the plan must have for this job; snakemake passes it"
+    arguments.add_argument("--key", help=words)
 
 
 def add_task(arguments: argparse.ArgumentParser) -> None:
@@ -244,4 +244,4 @@ def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
         return nullcontext()
     results = Results.of_plan(options.plan)
     refuse_links(results)
-    return locks.hold_job_lock(results, getattr(options, "array_task", False))
+    return locks.hold_job_lock(results)

@@ -222,9 +222,7 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     os.execve(words[0], words, variables)
 
 
-def call(
-    ranks: int, launcher: str | None, argv: Sequence[str]
-) -> tuple[list[str], dict[str, str]]:
+def call(ranks: int, launcher: str | None, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The command, and its environment, that runs a script of ours as so many ranks."""
     if launcher in (None, "mpiexec") and not {"SLURM_JOB_ID", "JOB_ID"}.intersection(os.environ):
         host.refuse_small_shared_memory(ranks, "--ranks")  # a scheduler's ranks may be elsewhere
@@ -242,9 +240,7 @@ def call(
     return [*words, sys.executable, "-P", "-c", runner, *argv], variables
 
 
-def start_ranks(
-    options: Namespace, otherwise: Callable[[], int] = lambda: DEFAULT_RANKS
-) -> Any:
+def start_ranks(options: Namespace, otherwise: Callable[[], int] = lambda: DEFAULT_RANKS) -> Any:
     """The MPI of a rank; in a process that is none yet, start the ranks instead.
 
     ``options`` has ``ranks``, which becomes the number that is expected, and ``launcher``.

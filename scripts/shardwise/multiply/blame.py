@@ -110,7 +110,7 @@ def _with_place(plan: Plan, shard: Shard, inputs: InputFiles, error: BadMatrix) 
 def _finite_in_file(plan: Plan, shard: Shard, error: BadMatrix) -> IntegrityError:
     if error.key == "input" and plan.settings.materialize:
         return IntegrityError(
-            f"{plan.results.shard(shard.input_name)} is damaged: matrix {error.matrix} holds NaN or "
-            f"Inf there, but none in the input; {how_to_repair(plan, shard)}"
+            f"{plan.results.shard(shard.input_name)} is damaged: matrix {error.matrix} holds NaN "
+            f"or Inf there, but none in the input; {how_to_repair(plan, shard)}"
         )
     return WrongInput(f"{error.what}, but its file does not; nothing was written. {SUSPECT}")

@@ -231,8 +231,8 @@ class ShardJob:
         own, *right = [factor.hashed.hexdigest() for factor in self.factors]
         if self._copied not in (None, own):
             raise IntegrityError(
-                f"{self._plan.results.shard(self.shard.input_name)} is damaged: its checksum differs "
-                f"from its receipt; {copy.how_to_repair(self._plan, self.shard)}"
+                f"{self._plan.results.shard(self.shard.input_name)} is damaged: its checksum "
+                f"differs from its receipt; {copy.how_to_repair(self._plan, self.shard)}"
             )
         if self._right is not None:
             right = [self._right.hexdigest()]

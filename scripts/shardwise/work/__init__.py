@@ -1,4 +1,4 @@
 """The worker: it takes a device, and claims and computes shard after shard.
 
-A plan comes in; products, receipts and failure files go out. Who starts workers: `pool`, `ranks`, `array`.
+A plan comes in; products, receipts and failures go out.
 """

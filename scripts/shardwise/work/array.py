@@ -7,13 +7,10 @@ memory and time where the profile says so, is for the shards that are missing th
 
 import json
 import logging
-import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,10 +30,10 @@ log = logging.getLogger(__name__)
 MOST_TASKS = 1000
 """Tasks of an array by default, at most: each costs the scheduler work, and a start of Python."""
 
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
+_LOOKS = 20.0  # a look at the results may take one part in so many of the time
 _LEAVE_SECONDS = 60.0  # for tasks that have nothing left to do
 _FULL_SECONDS = 30.0
-_CANCEL_AGAIN = "0 2 5 10 30"  # a submission that was cut off may still arrive
 
 
 @dataclass(frozen=True)
@@ -112,8 +109,7 @@ class _Array:
         script.write_text(self.script(name, folder.absolute() / job))
         schedulers.remember(results, self._request.scheduler, job)
         try:
-            with rounds.progress(self._plan) as whole:
-                return self._submit(job, tasks, limit, str(script), whole)
+            return self._submit(job, tasks, limit, str(script))
         finally:
             claims.end(results, name)
 
@@ -129,32 +125,30 @@ class _Array:
         setup = _SETUP.format(line=self._request.setup) if self._request.setup else ""
         return _TASK.format(log=shlex.quote(str(log_name)), setup=setup, command=text)
 
-    def _submit(
-        self, job: str, tasks: int, limit: int | None, script: str, whole: threading.Event
-    ) -> bool:
+    def _submit(self, job: str, tasks: int, limit: int | None, script: str) -> bool:
         """Submit with as many tasks as the cluster takes, and wait."""
         while True:
             words = self._scheduler.array(job, tasks, limit, self._words, script)
             try:
-                return self._wait(job, words, whole)
+                return self._wait(job, words)
             except QueueFull as error:
                 log.warning("%s accepts no more tasks now (%s)", self._scheduler.title, error)
                 if tasks == 1:
                     time.sleep(_FULL_SECONDS)
                 tasks = max(1, tasks // 2)
 
-    def _wait(self, job: str, words: list[str], whole: threading.Event) -> bool:
+    def _wait(self, job: str, words: list[str]) -> bool:
+        """Wait for the end of the client, or of all shards; whether all tasks ended well."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
             log.info("%s", shlex.join(words))
             client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=said)
             try:
-                while client.poll() is None and not whole.wait(_LOOK_SECONDS):
-                    pass
-                if client.poll() is None:
+                if self._all_whole_before(client):
                     self._see_off(job, client)
                     return True
             except BaseException:
-                self._cancel(job)
+                log.warning("cancelling all tasks of this run")
+                schedulers.cancel_detached(self._scheduler.cancel(job))
                 raise
             finally:
                 client.terminate()
@@ -167,25 +161,26 @@ class _Array:
             )
             return client.returncode == 0
 
+    def _all_whole_before(self, client: subprocess.Popen[bytes]) -> bool:
+        """Wait for the client; whether all shards are whole before it knows that they are."""
+        store, pause = Store(self._plan), _LOOK_SECONDS
+        while client.poll() is None:
+            time.sleep(pause)
+            began = time.monotonic()
+            if not store.missing():
+                return client.poll() is None
+            pause = max(_LOOK_SECONDS, _LOOKS * (time.monotonic() - began))
+        return False
+
     def _see_off(self, job: str, client: subprocess.Popen[bytes]) -> None:
-        """All shards are whole: cancel the tasks that wait, and wait until the others have ended."""
-        end, pause = time.monotonic() + _LEAVE_SECONDS, _LOOK_SECONDS
+        """All shards are whole: cancel the tasks that wait, and wait for the others."""
+        end = time.monotonic() + _LEAVE_SECONDS
         with suppress(TryAgain):
             while client.poll() is None and time.monotonic() < end:
-                time.sleep(pause)
+                time.sleep(_LOOK_SECONDS)
                 if not self._scheduler.living([job]):
                     break
                 subprocess.run(self._scheduler.cancel(job), capture_output=True, check=False)
-
-    def _cancel(self, job: str) -> None:
-        """Cancel the array from a separate process, as snakemake gives this one little time."""
-        log.warning("cancelling all tasks of this run")
-        again = f'for pause in {_CANCEL_AGAIN}; do sleep $pause; "$@"; done'
-        subprocess.Popen(
-            ["sh", "-c", again, "cancel", *self._scheduler.cancel(job)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
 
 
 def _read(file: IO[str]) -> str:

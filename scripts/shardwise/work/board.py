@@ -45,7 +45,7 @@ class Board:
 
     @property
     def shard(self) -> str | None:
-        """The shard that was begun last; None before the first, and once the worker is at its end."""
+        """The shard that was begun last; None before the first, and at the worker's end."""
         return self._memory[_COUNT.size :].rstrip(b"\0").decode() or None
 
     def begin(self, shard: str) -> None:

@@ -28,9 +28,10 @@ _LIST = "list.json"
 
 
 def cut_blocks(shards: int, workers: int) -> Iterator[range]:
-    """Cut a number of places into blocks, the largest first: each round of blocks is half of the rest.
+    """Cut a number of places into blocks, the largest first.
 
-    (Factoring: S. F. Hummel, E. Schonberg and L. E. Flynn, Commun. ACM 35(8), 1992.)
+    As many blocks as there are workers take half of what is left (factoring: S. F. Hummel,
+    E. Schonberg and L. E. Flynn, Commun. ACM 35(8), 1992).
     """
     start = 0
     while start < shards:
@@ -179,9 +180,9 @@ class Claims:
             return None
         for shard, failure in of_this_run(self._plan, self._round.shards).items():
             again = failure.attempt + 1
-            if not is_final(failure) and again <= self._round.last:
-                if self._create(f"{shard}.{again}"):
-                    return shard, again
+            may = not is_final(failure) and again <= self._round.last
+            if may and self._create(f"{shard}.{again}"):
+                return shard, again
         return None
 
     def _open(self, block: int) -> list[str]:

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -22,7 +21,6 @@ log = logging.getLogger(__name__)
 RETRIES = 2
 """Tries after the first of one shard, in one run."""
 
-_LINE_SECONDS, _LOOK_SHARE = 5.0, 0.05
 _MOST_NAMED = 20
 
 
@@ -67,8 +65,7 @@ def run_once(
             Store(plan).withdraw()
             name = claims.begin(plan, shards, workers(len(shards)), retries)
             try:
-                with progress(plan):
-                    start(name)
+                start(name)
             finally:
                 claims.end(plan.results, name)
         finish(plan)
@@ -96,34 +93,6 @@ def finish(plan: Plan) -> None:
         shard, failure = next((s, f) for s, f in failed.items() if f.code == worst or worst == 75)
         words += f"; shard {shard}: {failure.reason}"
     raise errors.of_code(worst, words)
-
-
-@contextlib.contextmanager
-def progress(plan: Plan) -> Iterator[threading.Event]:
-    """Log meanwhile how many shards are whole; the event is set once all are."""
-    ended, whole = threading.Event(), threading.Event()
-    total = len(plan.shards)
-
-    def look() -> None:
-        told, told_at, pause = None, -_LINE_SECONDS, 0.2
-        while not ended.wait(pause):
-            began = time.monotonic()
-            done = total - len(Store(plan).missing())
-            now = time.monotonic()
-            pause = max(0.2, (now - began) / _LOOK_SHARE)
-            if done == total:
-                whole.set()
-            if done != told and now - told_at >= _LINE_SECONDS:
-                told, told_at = done, now
-                log.info("%d of %d shards done", done, total)
-
-    thread = threading.Thread(target=look, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield whole
-    finally:
-        ended.set()
-        thread.join()
 
 
 @contextlib.contextmanager

@@ -34,26 +34,20 @@ class Scheduler(Protocol):
     def array(
         self, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
     ) -> list[str]:
-        """The command that submits an array and returns once all its tasks have ended.
+        """The command that submits an array, prints its number, and waits for its end.
 
-        Its exit code is the worst of theirs, and it prints the number of the array first.
-
-        Parameters
-        ----------
-        limit
-            How many tasks run at once; None: as many as the scheduler lets.
-        words
-            What each task asks for.
+        Its exit code is the worst of the tasks', of which ``limit`` run at once, or as many as the
+        scheduler lets; each asks for ``words``.
         """
 
     def refusal(self, text: str, code: int) -> Exception:
-        """What that command means if it failed with these words, and has printed no number."""
+        """What it means that a command failed with these words: QueueFull, TryAgain, InputError."""
 
     def cancel(self, name: str) -> list[str]:
         """The command that cancels all jobs of a name."""
 
     def living(self, names: Sequence[str]) -> list[str]:
-        """The numbers of the jobs whose names begin so that still wait or work."""
+        """The numbers of the jobs with these names that still wait or work."""
 
     def see(self, numbers: Sequence[str]) -> tuple[str, str]:
         """The commands by which a user sees these jobs, and cancels them."""
@@ -62,10 +56,7 @@ class Scheduler(Protocol):
         """Seconds that a job with these words may run, if it cannot ask for that itself."""
 
     def end_of_job(self, asked: float | None) -> float | None:
-        """When the scheduler ends this job, which begins now, in Unix time; None: not known.
-
-        ``asked`` are the seconds of :meth:`run_time`.
-        """
+        """When this job is ended, in Unix time; ``asked``: the seconds of `run_time`, from now."""
 
 
 def find(name: str) -> Scheduler:
@@ -108,6 +99,18 @@ def ask(
         text = " ".join((done.stderr.strip() or done.stdout.strip()).split())
         raise refusal(text or f"{words[0]} ended with {done.returncode}", done.returncode)
     return done.stdout
+
+
+def cancel_detached(words: Sequence[str]) -> None:
+    """Cancel jobs from a separate process, as snakemake gives this one little time.
+
+    Again and again, as a submission that was cut off may still arrive.
+    """
+    again = 'for pause in 0 2 5 10 30; do sleep $pause; "$@"; done'
+    subprocess.Popen(
+        ["sh", "-c", again, "cancel", *words], start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
 
 
 def remember(results: Results, scheduler: str, name: str) -> None:
