@@ -143,14 +143,14 @@ class Claims:
         self._claimed = [int(n) for n in self._names() if self._is_own(n)] if again else []
         self._waiting = deque(shard for block in self._claimed for shard in self._open(block))
 
-    def next(self) -> tuple[str, int] | None:
+    def next(self, idle: bool) -> tuple[str, int] | None:
         """Claim a shard; its id, and which try of it this is. None if there is no more to claim.
 
-        Call it again once the last shard has ended: it may have to be tried again.
+        A worker that is ``idle`` also tries shards again that have failed: these may kill it.
         """
         while not self._waiting:
             if (block := self._claim_block()) is None:
-                return self._claim_again()
+                return self._claim_again() if idle else None
             self._claimed.append(block)
             self._waiting.extend(self._open(block))
         return self._waiting.popleft(), self._round.attempt

@@ -164,16 +164,18 @@ class ShardLoop:
         """The next shard, begun; None where there is none."""
         ahead, self._next = self._next, None
         step = ahead.result() if ahead else None
-        if step is None and (step := self._begin(1)) is None:
-            self._settle()  # it may have failed, and be tried again
+        if step is None:
             step = self._begin(1)
+        if step is None:
+            self._settle()
+            step = self._begin(1, idle=True)
         return None if self.device_failed else step
 
-    def _begin(self, shards: int) -> _Step | None:
+    def _begin(self, shards: int, idle: bool = False) -> _Step | None:
         """Claim and begin a shard, if the run time suffices for so many."""
         if self.device_failed or not self._run_time.suffices(shards):
             return None
-        if (claimed := self._claims.next()) is None:
+        if (claimed := self._claims.next(idle)) is None:
             return None
         shard, attempt = self._plan.shards[claimed[0]], claimed[1]
         with self._logs.of(shard):
