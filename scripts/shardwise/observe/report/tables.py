@@ -54,8 +54,8 @@ def facts(seen: Observation, run: RunTable) -> list[Pair]:
         words = ", ".join(f"{n:,} {state}" for state, n in seen.counts.items() if n)
         every = len(seen.done) == len(seen.shards)
         pairs.append(("shards", f"{len(seen.shards):,}, {'all done' if every else words}"))
-        names = [name for name in ("pool", "mpi") if seen.results.log(name).exists()]
-        names += ["array"] * seen.results.arrays.exists()
+        logs = seen.results.running.parent
+        names = [name for name in ("array", "pool", "mpi") if (logs / name).is_dir()]
         pairs.append(("dispatch", " and ".join(names) or "jobs: one job per shard"))
     if len(run.devices):
         kinds = Counter(map(plain, run.devices.kind))

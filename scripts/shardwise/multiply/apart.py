@@ -17,8 +17,8 @@ from shardwise.processes import contain
 _WORDS_LETTERS = 100_000
 
 
-def run(plan: Plan, compute: Callable[[Plan], None]) -> int:
-    """Have a child process compute something that calls the plan's function; its exit code.
+def run(plan: Plan, compute: Callable[[Plan], None]) -> None:
+    """Have a child process compute something that calls the plan's function.
 
     Parameters
     ----------
@@ -31,6 +31,8 @@ def run(plan: Plan, compute: Callable[[Plan], None]) -> int:
         Where the function has ended the process.
     TryAgain
         Where a signal has.
+    ShardwiseError
+        What it has raised itself.
     """
     ending = contain.run(partial(_end_of, partial(compute, plan.anchored(Path.cwd()))))
     if ending.result is None:
@@ -38,8 +40,7 @@ def run(plan: Plan, compute: Callable[[Plan], None]) -> int:
         raise (InputError if (ending.status or 0) >= 0 else TryAgain)(words)
     code, words = ending.result
     if code:
-        errors.log.error("%s", words)
-    return code
+        raise errors.of_code(code, words)
 
 
 def _end_of(compute: Callable[[], None]) -> tuple[int, str]:
