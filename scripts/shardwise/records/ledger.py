@@ -170,14 +170,15 @@ def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:
 
 def build_repair(plan: Plan, shards: Iterable[str]) -> str:
     """The command, for bash, that makes the next run compute some shards again."""
-    return f"rm -f {quote_names(plan.results.products, shards, '.json')}"
+    names = [plan.shards[shard].name for shard in shards]
+    return f"rm -f {quote_names(plan.results.products, names, '.json')}"
 
 
-def quote_names(folder: Path, shards: Iterable[str], suffix: str) -> str:
+def quote_names(folder: Path, names: Iterable[str], suffix: str) -> str:
     """The files of shards in a folder, as one word for bash that no name can turn into an option.
 
-    The ids of the shards are digits only.
+    The names of shards are digits, letters and a dash.
     """
-    stems = list(map(place, shards))
-    names = stems[0] if len(stems) == 1 else "{" + ",".join(stems) + "}"
-    return f"{for_bash(folder)}/{names}{suffix}"
+    stems = list(map(place, names))
+    words = stems[0] if len(stems) == 1 else "{" + ",".join(stems) + "}"
+    return f"{for_bash(folder)}/{words}{suffix}"

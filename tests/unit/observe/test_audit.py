@@ -16,6 +16,7 @@ from shardwise.multiply import job
 from shardwise.observe import audit
 from shardwise.plan.config import NO_PLAN
 from shardwise.records import ledger, receipts
+from shardwise.records.store import Store
 from shardwise.reduce import job as jobs
 
 from tests import factories
@@ -28,6 +29,8 @@ def finished(folder: Path, left=None, names=("sum",), right=None, **over):
     made = factories.computed(factories.plan(folder, left, right, **over))
     ledger.write(made)
     jobs.run(MPI.COMM_SELF, made.results.plan, list(names))
+    for marker in (made.results.listed(made.key), made.results.summed(made.key)):
+        Store(made).publish(marker)
     return made
 
 
