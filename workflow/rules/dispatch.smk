@@ -14,7 +14,7 @@ if run.dispatch == "array":
         output:
             temp(touch(run.work_pattern)),
         log:
-            run.results.log("multiply"),
+            run.results.log("multiply", "{missing}"),
         retries: 0
         localrule: True
         conda:
@@ -40,7 +40,7 @@ if run.dispatch == "pool":
         output:
             temp(touch(run.work_pattern)),
         log:
-            run.results.log("pool"),
+            run.results.log("pool", "{missing}"),
         conda:
             "../envs/shardwise.yaml"
         resources:
@@ -65,7 +65,7 @@ if run.dispatch == "mpi":
         output:
             temp(touch(run.work_pattern)),
         log:
-            run.results.log("mpi"),
+            run.results.log("mpi", "{missing}"),
         conda:
             "../envs/shardwise.yaml"
         resources:

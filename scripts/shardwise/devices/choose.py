@@ -14,7 +14,7 @@ from typing import Any
 from shardwise import host
 from shardwise.devices import grants, leases, wait
 from shardwise.devices.nvml import Device, driver_version, present
-from shardwise.errors import ShardwiseError, TryAgain, WrongProduct
+from shardwise.errors import ShardwiseError, TryAgain
 
 log = logging.getLogger(__name__)
 
@@ -82,29 +82,19 @@ def cuda_extra() -> str:
     return str(CUDA_MAJORS[0]) if login_node else "none"
 
 
-def fault(error: BaseException, uuid: str | None) -> str | None:
-    """What is wrong with the device that a task has failed on; None if nothing says so.
+def fault(error: BaseException, uuid: str) -> str | None:
+    """What is wrong with the device of this process, by an error; None if nothing says so.
 
-    A device that is busy, or out of memory, has no fault.
-
-    `error` is of cupy, or raised from one of it, or a `WrongProduct`; `uuid` is of the device
-    of this process, None for the CPU.
+    A device that is busy, or out of memory, has no fault. `error` is of cupy, or raised from one of
+    it. Where its number says nothing, NVML is asked, beside what it said when the device was taken.
     """
-    reason = _BROKEN.get(getattr(error.__cause__ or error, "status", 0))
-    if reason is None and uuid is not None:
-        reason = _symptom(uuid)
-    if reason is None and isinstance(error, WrongProduct):
-        reason = "a product failed its proof"
-    return reason
-
-
-def _symptom(uuid: str) -> str | None:
-    """What NVML says of a device, beside what it said when this process took it."""
+    if reason := _BROKEN.get(getattr(error.__cause__ or error, "status", 0)):
+        return reason
     before = next((t.device.errors for t in _taken if t.device.uuid == uuid), None)
     try:
         listed = next((device for device in present() if device.uuid == uuid), None)
-    except ShardwiseError as error:
-        return f"lost: {error}"
+    except ShardwiseError as refusal:
+        return f"lost: {refusal}"
     if listed is None:
         return "lost: NVML does not list it any more"
     new = (listed.errors or 0) - (before or 0)
@@ -147,12 +137,6 @@ def workers(backend: str, without: Collection[str] = ()) -> int:
     return max(1, sum(device.uuid not in without for device in _of_workers(backend)))
 
 
-def left_out(backend: str, barred: Mapping[str, str]) -> list[str]:
-    """What is said of those devices in quarantine that workers of this node could take else."""
-    devices = _of_workers(backend) if barred else []
-    return [barred[device.uuid] for device in devices if device.uuid in barred]
-
-
 def _of_workers(backend: str) -> list[Device]:
     """The devices of the workers of this node; none where NumPy computes."""
     return [] if backend == "numpy" or driver_cuda_version() is None else candidates()
@@ -185,13 +169,12 @@ def take(
     choice
         For one of several workers that share devices; None takes the freest.
     barred
-        Says which devices are in quarantine at the moment: by UUID, what is known of each.
+        Says which devices are not to be taken, as they have failed: by UUID, how each did.
 
     Raises
     ------
     TryAgain
-        Where there is no device for this task, or none became free in time; of its class
-        `Quarantined` where all that there are for it are in quarantine.
+        Where there is no device for this task, none became free in time, or all have failed.
     """
     if not _taken:
         taken = _lease_one(needed, limit, listed or present, environ, choice, barred)
@@ -211,14 +194,14 @@ def _lease_one(
     source = grant.source if grant else "lease"
     job, order = host.job(environ), choice.order if choice else _freest_first
     hold = min(wait.HOLD_SECONDS if limit is None else limit, wait.HOLD_SECONDS)
-    usable = order(wait.healthy(devices, barred, 0.0 if source == "lease" else hold))
+    usable = order(wait.leave_out(devices, barred(), 0.0 if source == "lease" else hold))
     if not usable:
         failed = ", ".join(choice.without) if choice else "all"
         raise TryAgain(f"only devices that have failed are left: {failed}")
 
     def lease(device: Device) -> bool:
-        if device.uuid in (out := barred()):  # since this task waits
-            wait.refuse_if_all(usable, out)
+        if device.uuid in (failed := barred()):  # since this task waits
+            wait.leave_out(usable, failed)
             return False
         if grant and source != "lease" and len(devices) == 1:
             return wait.lease_granted(device, grant, job)

@@ -38,7 +38,7 @@ def run(plan: Plan, compute: Callable[[Plan], None]) -> int:
         raise (InputError if (ending.status or 0) >= 0 else TryAgain)(words)
     code, words = ending.result
     if code:
-        errors.say(code, words)
+        errors.log.error("%s", words)
     return code
 
 

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from shardwise import errors, host
-from shardwise.devices import choose, grants, quarantine
+from shardwise.devices import choose, grants
 from shardwise.dispatch.crew import Crew, start_fork_server
 from shardwise.dispatch.events import Event, Limits, Order
 from shardwise.dispatch.leader import Leader, lead
@@ -28,6 +28,7 @@ from shardwise.errors import ShardwiseError, TryAgain, of_code
 from shardwise.mpi import launch
 from shardwise.mpi.together import abort
 from shardwise.plan.plan import Plan
+from shardwise.records import failures
 from shardwise.records.store import Store, describe
 
 log = logging.getLogger(__name__)
@@ -81,10 +82,8 @@ def _views(comm: Any, plan: Plan) -> list[View]:
     devices, granted, trouble = None, False, None
     if plan.settings.backend != "numpy" and choose.driver_cuda_version() is not None:
         try:
-            uuids, barred = [d.uuid for d in choose.candidates()], quarantine.barred(plan.results)
-            devices = [uuid for uuid in uuids if uuid not in barred]
-            out = [barred[uuid] for uuid in uuids if uuid in barred]
-            trouble = f"left out, being in quarantine: {'; '.join(out)}" if out else None
+            barred = failures.barred(plan.results)
+            devices = [d.uuid for d in choose.candidates() if d.uuid not in barred]
             grant = grants.read(os.environ)
             granted = grant is not None and grant.source != "lease"
         except TryAgain as error:

@@ -3,13 +3,14 @@
 import logging
 
 from shardwise import host
-from shardwise.devices import choose, quarantine
+from shardwise.devices import choose
 from shardwise.dispatch.crew import Crew
 from shardwise.dispatch.events import Limits
 from shardwise.dispatch.leader import Leader, lead
 from shardwise.dispatch.run_time import of_this_job
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.plan.plan import Plan
+from shardwise.records import failures
 from shardwise.records.store import Store, describe
 
 log = logging.getLogger(__name__)
@@ -41,10 +42,7 @@ def run(plan: Plan, retries: int, limits: Limits, most: int = 0) -> None:
             return
         tally = Tally(plan, shards, retries)
         leader = Leader(plan, tally, run_time=of_this_job(limits.run_time))
-        backend, barred = plan.settings.backend, quarantine.barred(plan.results)
-        for device in choose.left_out(backend, barred):
-            tally.note(f"left out, being in quarantine: {device}")
-        usable = choose.workers(backend, barred)
+        usable = choose.workers(plan.settings.backend, failures.barred(plan.results))
         workers = min(usable, most or usable, len(shards))
         limits = limits.shared(workers)
         for worker in range(workers):

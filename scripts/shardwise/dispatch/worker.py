@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Protocol
 from shardwise import errors
 from shardwise.devices import choose
 from shardwise.dispatch.events import Event, Limits
-from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
+from shardwise.errors import DeviceFailed
 from shardwise.files import commit
 from shardwise.files.paths import Results, make_folder
 from shardwise.host import SCRIPTS
@@ -212,8 +212,8 @@ class _ShardLoop:
 
     def _failed(self, shard: str, error: Exception) -> bool:
         """Tell the parent of a failure; whether the device can still be used."""
-        usable = not isinstance(error, (DeviceFailed, WrongInput, WrongProduct))
-        barred = isinstance(error, Quarantined)
+        usable = not isinstance(error, DeviceFailed)
+        barred = getattr(error, "suspect", False)
         code, words = errors.explain(error)
         gc.collect()  # what failed holds memory of the device, by way of its tracebacks
         facts = {"code": code, "reason": words, "device": self._device}

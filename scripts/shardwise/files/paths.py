@@ -92,7 +92,6 @@ class Results:
     metrics = _Name("metrics.prom")  # figures of the run, for Prometheus
     runs = _Name("runs.tsv")  # names under which earlier runs submitted jobs
     arrays = _Name("arrays.tsv")  # one row per array job: scheduler, name, digest of the plan
-    quarantine = _Name("quarantine.tsv")  # one row per device that failed
     shards = _Name("shards")  # the shards' matrices, where they are materialized
     products = _Name("products")  # their products, with the receipts
     failed = _Name("failed")  # what went wrong: a file for each shard or stage
@@ -122,7 +121,7 @@ class Results:
         """Every name that a run writes at the top of the folder, but for the marker."""
         files = (self.plan, self.plan_facts, self.sources, self.synthetic,
                  self.ledger, self.summary, self.report, self.metrics, self.runs,
-                 self.quarantine, self.arrays, *map(self.statistic, STATISTICS))  # fmt: skip
+                 self.arrays, *map(self.statistic, STATISTICS))  # fmt: skip
         tops = (self.shards, self.products, self.failed, self.done, self.running.parent)
         return [path.name for path in (*files, *tops)]
 

@@ -37,8 +37,9 @@ def load_backend(
     InputError
         Where cupy is asked for, and the driver or cupy is missing.
     TryAgain
-        Where there is a driver but no device for this task; `DeviceFailed` where the one that was
-        taken does not work.
+        Where there is a driver but no device for this task.
+    DeviceFailed
+        Where the one that was taken does not work.
     """
     if not _on_gpu(requested):
         return np, {"name": "CPU", "granted": choose.granted()}

@@ -9,7 +9,8 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from shardwise import host
-from shardwise.errors import IntegrityError
+from shardwise.devices import choose
+from shardwise.errors import IntegrityError, verdict
 from shardwise.files import small
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.commit import commit
@@ -22,9 +23,9 @@ from shardwise.multiply.session import Session
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.nodes import cover
-from shardwise.plan.plan import Plan, Source
+from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import StackReader
-from shardwise.records import live, receipts
+from shardwise.records import failures, live, receipts
 from shardwise.records.timeline import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -35,11 +36,33 @@ def run_shard(
 ) -> None:
     """Compute the products of one shard, or their sum, and commit them with a receipt.
 
-    Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
+    Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`. A shard that has
+    failed for good in this run is refused again, for the same reason.
     """
-    session = Session(plan, plan.shard(shard_id).device_memory, memory, wait)
-    warm(session, shard_id)
-    ShardJob(session, shard_id).run()
+    shard = plan.shard(shard_id)
+    failures.refuse_again(plan.results, shard.name)
+    with failing(plan, shard):
+        session = Session(plan, shard.device_memory, memory, wait)
+        warm(session, shard_id)
+        ShardJob(session, shard_id).run()
+
+
+@contextmanager
+def failing(plan: Plan, shard: Shard) -> Iterator[None]:
+    """Write down why a shard fails, if it does, and on which device; `ShardJob.finish` forgets it.
+
+    For each step of a shard: taking the device, `ShardJob.begin`, `compute` and `finish`.
+    """
+    try:
+        yield
+    except Exception as error:
+        results, name = plan.results, shard.name
+        failures.note(
+            results, name, *verdict(error), log=results.log("multiply", name),
+            device=choose.taken_uuid(), attempt=receipts.count_starts(results.starts(name)) or 1,
+            suspect=getattr(error, "suspect", False),
+        )  # fmt: skip
+        raise
 
 
 def warm(session: Session, shard_id: str) -> None:
@@ -91,9 +114,8 @@ class ShardJob:
             NaN or Inf under ``nonfinite: error``, overflow, or a config that does not fit.
         IntegrityError
             An input that is not the planned one; on the CPU a product that fails its proof.
-        TryAgain
-            The device is busy or full: `DeviceFailed` where it is lost, `Quarantined` or
-            `Disproven` where it is put into quarantine.
+        DeviceFailed
+            The GPU is lost, busy or full, or its product fails the proof.
         """
         self.begin().compute(coming)
         self.finish()
@@ -101,7 +123,7 @@ class ShardJob:
     def begin(self) -> Self:
         """Open the input; a copy of the shard that is missing is made first."""
         session, plan, shard = self._session, self._plan, self.shard
-        with session.blame(shard.shard):
+        with session.blame():
             session.machine.bind()
             self.watch = Stopwatch()
             if plan.settings.materialize:
@@ -158,7 +180,7 @@ class ShardJob:
             small.refuse_moved(self._plan.results, session.folder)
             self._attempt = receipts.note_start(self._plan.results.starts(shard.name))
             opened.enter_context(self._at_work(self._attempt))
-            opened.enter_context(session.blame(shard.shard))
+            opened.enter_context(session.blame())
             ring = session.ring(shard)
             self._committing = opened.enter_context(ExitStack())
             file = self._committing.enter_context(self._result_file(self._attempt))
@@ -273,6 +295,7 @@ class ShardJob:
         }
         product, path = plan.results.product(shard.name), plan.results.receipt(shard.name)
         receipts.write_for(path, receipt, product, identity)
+        failures.forget(plan.results, shard.name)
 
     def _at_work(self, attempt: int) -> live.AtWork:
         """Say from now on how far the shard is."""

@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from shardwise.devices import quarantine
 from shardwise.errors import IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
@@ -63,7 +62,6 @@ class Observer:
         problems += [flaw.words] if flaw else []
         self.last = Observation(
             results, at, plan, shards, summary,
-            quarantined=tuple(quarantine.entries(results, lambda: at)),
             failures=dict(self._failures(plan, shards)),
             problems=tuple(one_line(text)[:_MOST_LETTERS] for text in problems),
             flaw=flaw,

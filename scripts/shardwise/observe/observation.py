@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from shardwise.devices import quarantine
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records.receipts import Held, SumReceipt
@@ -100,7 +99,7 @@ class Observation:
     shards: Mapping[str, Sighting]  # in the plan's order
     # The receipt of the reduce; None if there is none that can be read.
     summary: SumReceipt | None
-    quarantined: tuple[quarantine.Entry, ...] = ()  # devices that no task takes at present
+    quarantined: tuple[()] = ()  # devices that no task takes at present
     # Of stages that are of no single shard, by their rule.
     failures: Mapping[str, FailureReason] = field(default_factory=dict)
     # One line each: what cannot be read, or is of another version, and what to do.

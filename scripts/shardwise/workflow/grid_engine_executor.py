@@ -17,9 +17,9 @@ from typing import Any
 
 from shardwise.dispatch.array import follow
 from shardwise.dispatch.schedulers import grid_engine
-from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS
+from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS, QueueFull
 from shardwise.dispatch.schedulers.grid_engine import Job, Queue
-from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain, tell
+from shardwise.errors import InputError, ShardwiseError, TryAgain, tell
 from shardwise.files.paths import CACHE, Results
 from shardwise.records import logs
 from shardwise.workflow import earlier_runs, recipe

@@ -24,10 +24,17 @@ from pathlib import Path
 from shardwise.dispatch.array import journal, recipe, task
 from shardwise.dispatch.array.claims import Claims
 from shardwise.dispatch.array.recipe import TaskRequest
-from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS, Array, Scheduler, Tasks, prefix
+from shardwise.dispatch.schedulers.common import (
+    UNHEARD_SECONDS,
+    Array,
+    QueueFull,
+    Scheduler,
+    Tasks,
+    prefix,
+)
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.dispatch.tally import Tally, holding
-from shardwise.errors import InputError, QueueFull, TryAgain
+from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import folders
 from shardwise.plan.plan import Plan
 from shardwise.records.logs import explain, find_exit_code, read_tail

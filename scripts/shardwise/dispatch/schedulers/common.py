@@ -24,6 +24,10 @@ unheard only after five minutes, or after what the site has set as max_unheard.)
 """
 
 
+class QueueFull(TryAgain):
+    """The cluster has as many jobs, of this user or of all, as it allows."""
+
+
 @dataclass(frozen=True)
 class Array:
     """An array, as it was noted.

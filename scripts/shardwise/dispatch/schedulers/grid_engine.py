@@ -18,8 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwise.devices.leases import user_name
-from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, ask, numbers, prefix, ranges
-from shardwise.errors import InputError, QueueFull, TryAgain
+from shardwise.dispatch.schedulers.common import (
+    Array,
+    Fate,
+    QueueFull,
+    Tasks,
+    ask,
+    numbers,
+    prefix,
+    ranges,
+)
+from shardwise.errors import InputError, TryAgain
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, ask, numbers, ranges
-from shardwise.errors import InputError, QueueFull, TryAgain
+from shardwise.dispatch.schedulers.common import Array, Fate, QueueFull, Tasks, ask, numbers, ranges
+from shardwise.errors import InputError, TryAgain
 from shardwise.processes.environment import without_stray
 
 _QUERY_SECONDS = 30
