@@ -104,8 +104,9 @@ class Listener(logging.Handler):
         rule, wildcards = self._jobs.get(record.jobid, (record.rule_name, {}))
         found = self._found(rule, wildcards, record)
         self._failed.update(found)
+        root = self._run.results.root
         for name, failure in found.items() if self._quiet else ():  # else Snakemake prints the log
-            words = f"shardwise: failed: {_shown(name)}: {_explain(failure, self._run.results.root)}"
+            words = f"shardwise: failed: {_shown(name)}: {_explain(failure, root)}"
             if words not in self._told and len(self._told) < 2 * _MOST_CAUSES:
                 tell(words)
             self._told.add(words)
