@@ -10,7 +10,6 @@ and ends with one ``Reduce`` of buffers and ``np.save``.
 import argparse
 import itertools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple
 
 import harness
 import numpy as np
-import transfers
 
 GIB = 1024**3
 DTYPES = ("float16", "float32", "float64", "complex64")
@@ -139,18 +137,9 @@ def check(found: np.ndarray, expected: np.ndarray) -> None:
         raise ValueError(f"the sums differ by {error:.1e} of their norm")
 
 
-def drop(path: Path) -> None:
-    """Take a file out of the page cache."""
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)  # pages that are not on the disk yet would stay
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
-
-
 def turn(comm: Any, add: Callable, plan: Any, cold: bool) -> tuple[list[float], Any]:
     """Seconds of one reduce, the MiB of the rank that takes most memory, and the sum."""
-    for path in paths_of(plan) if cold and comm.rank == 0 else []:
-        drop(path)
+    harness.drop(paths_of(plan) if cold and comm.rank == 0 else [])
     Path("/proc/self/clear_refs").write_text("5\n")  # the peak begins anew
     comm.Barrier()
     begin = time.perf_counter()
@@ -201,7 +190,7 @@ def cells(row: Row, plan: Any, figures: dict[str, np.ndarray]) -> list[object]:
 def run(options: argparse.Namespace, folder: Path) -> None:
     """Measure row by row."""
     budget = harness.Budget(options.minutes)
-    harness.say(f"Reduce, {harness.machine()}, {transfers.file_system(folder)}")
+    harness.say(f"Reduce, {harness.machine()}, {harness.file_system(folder)}")
     table = harness.Table("reduce", HEADINGS, options.json)
     for files, group in itertools.groupby(rows(options), lambda row: row[:3]):
         plan = make(*files, folder / "run", options.gib) if budget.left else None
