@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +54,25 @@ def folders(top: Path) -> Iterator[Path]:
         return
     yield top
     yield from (top / name for name in inner)
+
+
+def list_names(top: Path) -> set[str]:
+    """The names, by `place` and suffix, of the per-shard files in a folder."""
+    names: set[str] = set()
+    with suppress(OSError):
+        for folder in folders(top):
+            before = "" if folder == top else f"{folder.name}/"
+            names.update(f"{before}{name}" for name in os.listdir(folder))
+    return names
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """When a file was written, in nanoseconds, and its size in bytes; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def make_folder(folder: Path) -> None:

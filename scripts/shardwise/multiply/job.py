@@ -287,4 +287,4 @@ class ShardJob:
             "device": {key: device.get(key) for key in ("name", "uuid")},
             "matrices": shard.stop - shard.start,
         }
-        return live.AtWork(results.live / f"{shard.shard}.json", facts, lambda: self.done)
+        return live.AtWork(results.live / f"{shard.name}.json", facts, lambda: self.done)

@@ -23,7 +23,7 @@ from shardwise.errors import (
     verdict,
 )
 from shardwise.files import small
-from shardwise.files.paths import Results, folders, make_folder, place
+from shardwise.files.paths import Results, folders, list_names, make_folder, place
 
 RUN = "SHARDWISE_RUN"
 """The variable by which the jobs of a run know it."""
@@ -136,11 +136,7 @@ def every(results: Results) -> dict[str, Failure]:
 
 def of(results: Results, names: Iterable[str]) -> dict[str, Failure]:
     """The failures of some shards or stages, by name, in the order of the names."""
-    there = {
-        f"{folder.name}/{name}" if folder != results.failed else name
-        for folder in folders(results.failed)
-        for name in os.listdir(folder)
-    }
+    there = list_names(results.failed)
     wanted = (name for name in names if f"{place(name)}.json" in there)
     found = ((name, read(results.failure(name))) for name in wanted)
     return {name: failure for name, failure in found if failure}
