@@ -1,7 +1,4 @@
-"""Say what would run on this machine and what is missing. It changes nothing and kills nothing.
-
-With --clear-quarantine it takes devices out of quarantine, and does nothing else.
-"""
+"""Say what would run on this machine and what is missing. It changes nothing and kills nothing."""
 
 import signal
 import sys
@@ -18,10 +15,7 @@ except ImportError as error:  # say what is missing, without a traceback
 
 def main(options: Namespace) -> int:
     """Look at everything, write the report, and return the exit code."""
-    named = options.configfile, options.results
-    if options.clear_quarantine is not None:
-        return report.clear_quarantine(*named, options.clear_quarantine or None)
-    chosen, findings = report.choose(*named)
+    chosen, findings = report.choose(options.configfile, options.results)
     limits = {"launcher": options.launcher, "time_limit": options.time_limit}
     result = report.look(chosen | limits, findings)
     if options.json:
@@ -44,8 +38,6 @@ def arguments() -> ArgumentParser:
     cli.add_launcher(parser)
     words = "limit of each section; all run side by side"
     add("--time-limit", type=cli.seconds, default=10.0, metavar="SECONDS", help=words)
-    words = "take this device, or all, out of quarantine for the results folder; then end"
-    add("--clear-quarantine", nargs="?", const="", metavar="UUID", help=words)
     add("--json", action="store_true", help="write JSON, for programs")
     return parser
 

@@ -4,13 +4,14 @@ from argparse import Namespace
 
 from shardwise import cli
 from shardwise.plan import plan as plans
-from shardwise.records import ledger
+from shardwise.records import failures, ledger
 
 
 def main(options: Namespace) -> None:
     """Check all receipts and write the ledger."""
     plan = plans.load(options.plan)
-    ledger.write(plan)
+    with failures.noted(plan.results, f"ledger-{plan.key}", plan.results.log("ledger")):
+        ledger.write(plan)
     cli.log.info("%s: %d shards are whole", plan.results.ledger, len(plan.shards))
 
 

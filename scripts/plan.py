@@ -8,7 +8,7 @@ from shardwise.errors import InputError, ShardwiseError
 from shardwise.files.paths import CACHE
 from shardwise.plan import config, config_file, planner
 from shardwise.plan import plan as plans
-from shardwise.records import remaining
+from shardwise.records import failures
 
 
 def main(options: Namespace) -> None:
@@ -19,12 +19,11 @@ def main(options: Namespace) -> None:
     else:
         values = config_file.read_files([Path(file) for file in options.configfile])
         plan = planner.make(config.load(values), CACHE if CACHE.is_dir() else None)
-    planner.check_folder(plan)
-    if not options.replace:
-        _refuse_to_replace(plan)
-    for path in remaining.clear(plan):
-        cli.log.warning("%s: no receipt says that a run wrote it; moved here", path)
-    planner.write(plan)
+    with failures.noted(plan.results, f"plan-{plan.key}", plan.results.log("plan")):
+        planner.check_folder(plan)
+        if not options.replace:
+            _refuse_to_replace(plan)
+        planner.write(plan)
     cli.log.info("%s: %s", plan.results.plan, planner.describe(plan))
 
 
@@ -37,8 +36,8 @@ def _refuse_to_replace(plan: plans.Plan) -> None:
     planned = plan.facts
     if present.digest != planned.digest and present.config_digest != planned.config_digest:
         raise InputError(
-            f"{plan.results.plan} is the plan of another config, and its products would be "
-            "removed; choose another results folder, or give --replace"
+            f"{plan.results.plan} is the plan of another config; choose another results folder, or "
+            "give --replace"
         )
 
 
@@ -47,7 +46,7 @@ if __name__ == "__main__":
     add, words = arguments.add_argument, "config files; later ones override earlier ones"
     add("--configfile", nargs="+", default=["config.yaml"], help=words)
     add("--planned", type=Path, help="plan.tsv that snakemake made; commit it")
-    words = "replace the plan of another config, and remove its products and sums"
+    words = "replace the plan of another config; its products stay"
     add("--replace", action="store_true", help=words)
-    cli.add_digest(arguments)
+    add("--digest", help="digest that the plan must have; snakemake passes it")
     cli.run(main, arguments)

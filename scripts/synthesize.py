@@ -6,6 +6,7 @@ from shardwise import cli
 from shardwise.errors import InputError
 from shardwise.multiply import synthetic
 from shardwise.plan import plan as plans
+from shardwise.records import failures
 
 
 def main(options: Namespace) -> None:
@@ -13,7 +14,8 @@ def main(options: Namespace) -> None:
     plan = plans.load(options.plan)
     if plan.facts.synthetic is None:
         raise InputError(f"{options.plan}: the plan has an input of its own; nothing to generate")
-    synthetic.write(plan)
+    with failures.noted(plan.results, f"synthesize-{plan.key}", plan.results.log("synthesize")):
+        synthetic.write(plan)
     cli.log.info("%s written", plan.results.synthetic)
 
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Collect what a bare GPU machine lacks: snakemake, an MPI and Slurm, as three archives.
+# Collect what a bare GPU machine lacks: snakemake, KvikIO, an MPI and Slurm, as three archives.
 #
 #   tests/gpu/bundle.sh [FOLDER]     (default .cache/gpu-bundle)
 #
@@ -23,7 +23,8 @@ pinned() {
 import sys, tomllib
 with open(sys.argv[1], "rb") as file:
     project = tomllib.load(file)["project"]
-every = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+groups = project["optional-dependencies"]
+every = [*project["dependencies"], *groups["test"], *groups["cuda13"]]
 pins = dict(line.split("==") for line in every if "==" in line)
 print(*(f"{name}=={pins[name]}" for name in sys.argv[2:]), sep="\n")
 PYTHON
@@ -50,11 +51,12 @@ python_packages() {
   find "$work/site" -type d \( -name tests -o -name __pycache__ \) -prune -exec rm -rf {} +
 }
 
-mpi_wheels() {
-  mapfile -t requirements < <(pinned mpich mpi4py)
-  [ "${#requirements[@]}" = 2 ]
+wheels() {
+  mapfile -t requirements < <(pinned mpich mpi4py kvikio-cu13)
+  [ "${#requirements[@]}" = 3 ]
+  # What KvikIO needs beside cupy: its library of the same version, and that one's logger.
   "$work/venv/bin/python" -m pip download -q --no-deps -d "$work/wheels" "${target[@]}" \
-    "${requirements[@]}"
+    "${requirements[@]}" "lib${requirements[2]}" rapids-logger
 }
 
 slurm() {
@@ -78,7 +80,7 @@ slurm() {
 
 python3 -m venv "$work/venv"
 python_packages
-mpi_wheels
+wheels
 slurm
 mkdir -p "$bundle"
 for name in site wheels slurm; do

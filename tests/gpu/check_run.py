@@ -53,14 +53,16 @@ def by_device(receipts: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
     return dict(sorted(found.items()))
 
 
-def sum_problems(total: np.ndarray, stack: np.ndarray, product: str, exact: bool) -> list[str]:
+def sum_problems(
+    total: np.ndarray, stack: np.ndarray, product: str, exact: bool, xp: Any = np
+) -> list[str]:
     """What is wrong with a sum, float64, of products of a real stack ``(n, m, k)``.
 
     Where all numbers are whole and small, ``exact``, it must be NumPy's to the bit. Else products
     of random numbers are off by less than ``√k u`` of a typical element (u: unit roundoff), as
     errors average out; tf32, with 13 bits less, is not.
     """
-    reference = reference_sum(np if exact else array_module(), stack, product)
+    reference = reference_sum(xp, stack, product)
     inner = stack.shape[1] if product == "A.T @ A" else stack.shape[2]
     unit = float(np.finfo(stack.dtype).eps) / 2
     typical = float(np.linalg.norm(reference)) / reference.size**0.5
@@ -129,7 +131,8 @@ def main() -> int:
         finished = json.loads((results / "summary.json").read_bytes())["finished"]
         say_devices(receipts, finished)
     total = np.load(results / "sum.npy")
-    problems += sum_problems(total, stack, facts["problem"]["product"], options.exact)
+    xp = np if options.exact else array_module()
+    problems += sum_problems(total, stack, facts["problem"]["product"], options.exact, xp)
     for problem in problems:
         say(f"WRONG: {problem}")
     if not problems:

@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise.devices import quarantine
 from shardwise.errors import IntegrityError
 from shardwise.multiply import job, operation
 from shardwise.numerics import end_to_end, freivalds, gemm, tolerances
 from shardwise.numerics.tolerances import CheckSpec
+from shardwise.records import failures
 
 from tests import factories
 from tests.factories import wide
@@ -292,7 +292,7 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
         with pytest.raises(IntegrityError, match="lower precision than") as refused:
             job.run_shard(made, shard)
         assert refused.value.exit_code == 3
-        assert not quarantine.entries(made.results)
+        assert not failures.barred(made.results)
 
 
 UNDER_OVERRIDE = """

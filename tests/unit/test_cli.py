@@ -140,6 +140,26 @@ def test_no_memory_is_tried_again(tmp_path):
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InputError("x"), 2), (errors.BadMatrix("x", "y", "input", 0), 2),
+        (errors.IntegrityError("x"), 3), (errors.TryAgain("x"), 75), (errors.DeviceFailed("x"), 75),
+        (MemoryError(), 75), (OSError(5, "x"), 75), (PermissionError(13, "x"), 2),
+        (errors.Terminated(), 143), (KeyboardInterrupt(), 130), (RuntimeError("x"), 1),
+    ],
+)  # fmt: skip
+def test_each_error_has_one_exit_code(error, code):
+    """Four classes of ours, and what Python, the disk and signals raise."""
+    assert errors.verdict(error)[0] == code
+    kinds = {k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, Exception)}
+    direct = {kind for kind in kinds if kind.__bases__ == (errors.ShardwiseError,)}
+    assert {k.__name__ for k in direct} == {
+        "InputError", "IntegrityError", "TryAgain", "DeviceFailed",
+    }  # fmt: skip
+    assert kinds - direct == {errors.ShardwiseError, errors.BadMatrix}
+
+
 def test_a_limit_of_processes_is_named():
     """It is no lack of memory; Python's own words for a thread or a fork say little."""
     for error in (RuntimeError("can't start new thread"), BlockingIOError(11, "Try again")):

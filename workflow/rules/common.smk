@@ -31,3 +31,5 @@ shell.prefix(shell_prefix(workflow.deployment_settings.deployment_method))
 wildcard_constraints:
     shard="[0-9]+",
     thousand="[0-9]+",
+    key="[0-9a-f]{12}",
+    missing="[0-9a-f]{12}",

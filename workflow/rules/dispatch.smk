@@ -2,20 +2,19 @@
 # grow with the number of shards: the main process finds which are missing, and the job computes them.
 #
 # REQUIRED INPUTS: plan.tsv, the input files (or input.npy), the right factor of A @ B
-# OUTPUTS: products/{shard}.npy, products/{shard}.json (the receipt) of all shards;
-#          shards/{shard}.npy where `materialize` is true; logs/multiply/done
+# OUTPUTS: products/{shard}-{key}.npy, products/{shard}-{key}.json (the receipt) of all shards;
+#          shards/{shard}-{key}.npy where `materialize` is true; logs/work/{missing}
 
 if run.dispatch == "array":
 
     rule multiply:
         """Submit an array job for all missing shards and wait for it; tasks ask for these resources."""
         input:
-            plan=run.plan_for("multiply"),
-            others=run.files_for_all,
+            run.files_for_all,
         output:
-            done=touch(run.results.multiplied),
+            temp(touch(run.work_pattern)),
         log:
-            run.results.log("multiply"),
+            run.results.log("multiply", "{missing}"),
         retries: 0
         localrule: True
         conda:
@@ -24,11 +23,12 @@ if run.dispatch == "array":
             mem_mb=run.mib("multiply"),
             runtime=run.minutes("multiply"),
         params:
-            recipe=run.recipe,
+            plan=run.results.plan,
+            request=run.request,
             tasks=run.array_words,
         shell:
-            'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch array'
-            " --recipe={params.recipe:q} {params.tasks} 2> {log:q}"
+            'python "$SCRIPTS"/work.py --plan={params.plan:q} --dispatch array'
+            " --request={params.request:q} {params.tasks} 2> {log:q}"
 
 
 if run.dispatch == "pool":
@@ -36,22 +36,22 @@ if run.dispatch == "pool":
     rule pool:
         """Compute all shards on one node, a process on each of its devices."""
         input:
-            plan=run.plan_for("pool"),
-            others=run.files_for_all,
+            run.files_for_all,
         output:
-            done=touch(run.results.multiplied),
+            temp(touch(run.work_pattern)),
         log:
-            run.results.log("pool"),
+            run.results.log("pool", "{missing}"),
         conda:
             "../envs/shardwise.yaml"
         resources:
             mem_mb=run.mib("pool"),
             runtime=run.minutes("pool"),
         params:
+            plan=run.results.plan,
             devices=run.most_devices,
             run_time=run.run_time_words,
         shell:
-            'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch pool'
+            'python "$SCRIPTS"/work.py --plan={params.plan:q} --dispatch pool'
             " --devices {params.devices} --mem-mb {resources.mem_mb}"
             " {params.run_time} 2> {log:q}"
 
@@ -61,12 +61,11 @@ if run.dispatch == "mpi":
     rule mpi:
         """Compute all shards by MPI ranks, over as many nodes as the profile asks for."""
         input:
-            plan=run.plan_for("mpi"),
-            others=run.files_for_all,
+            run.files_for_all,
         output:
-            done=touch(run.results.multiplied),
+            temp(touch(run.work_pattern)),
         log:
-            run.results.log("mpi"),
+            run.results.log("mpi", "{missing}"),
         conda:
             "../envs/shardwise.yaml"
         resources:
@@ -76,9 +75,10 @@ if run.dispatch == "mpi":
             mem_mb=run.mib("mpi"),
             runtime=run.minutes("mpi"),
         params:
+            plan=run.results.plan,
             workers=run.workers,
             run_time=run.run_time_words,
         shell:
-            'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch mpi'
+            'python "$SCRIPTS"/work.py --plan={params.plan:q} --dispatch mpi'
             " --ranks {resources.tasks} --launcher {resources.mpi:q} --workers {params.workers}"
             " --mem-mb {resources.mem_mb} {params.run_time} 2> {log:q}"

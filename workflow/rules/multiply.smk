@@ -1,15 +1,14 @@
 # The products of each shard, under `dispatch: jobs`: the jobs that ask for a GPU.
 #
-# REQUIRED INPUTS: plan.tsv, shards/{shard}.npy (or the input files), the right factor of A @ B
-# OUTPUTS: products/{shard}.npy, products/{shard}.json (the receipt)
+# REQUIRED INPUTS: plan.tsv, shards/{shard}-{key}.npy (or the input files), the right factor of A @ B
+# OUTPUTS: products/{shard}-{key}.npy, products/{shard}-{key}.json (the receipt)
 
 if run.dispatch == "jobs":
 
     rule multiply:
         """Multiply the matrices of one shard, prove the products, write them with a receipt."""
         input:
-            plan=run.plan_for("multiply"),
-            factors=run.factor_files,
+            run.factor_files,
         output:
             product=run.pattern(run.results.product),
             receipt=run.pattern(run.results.receipt),
@@ -21,7 +20,7 @@ if run.dispatch == "jobs":
             mem_mb=run.mib("multiply"),
             runtime=run.minutes("multiply"),
         params:
-            fingerprint=run.fingerprint,
+            plan=run.results.plan,
         shell:
-            'python "$SCRIPTS"/multiply.py --plan={input.plan:q} --shard {wildcards.shard}'
-            " --digest={params.fingerprint} --mem-mb {resources.mem_mb} 2> {log:q}"
+            'python "$SCRIPTS"/multiply.py --plan={params.plan:q} --shard {wildcards.shard}'
+            " --key {wildcards.key} --mem-mb {resources.mem_mb} 2> {log:q}"

@@ -1,15 +1,13 @@
 # The plan: which matrices each shard holds; and the synthetic stack, where there is no input.
 #
 # REQUIRED INPUTS: the plan that the main process made, from the config and the headers of the input
-# OUTPUTS: plan.tsv, sources.tsv, plan.json; input.npy (synthetic only)
+# OUTPUTS: plan.tsv, sources.tsv, plan.json, logs/plan/{mark}; input.npy, input-{key}.json (synthetic only)
 
 
 rule plan:
     """Commit the plan of this run, if its input is still the same."""
     output:
-        plan=run.results.plan,
-        sources=run.results.sources,
-        facts=run.results.plan_facts,
+        run.plan_files,
     log:
         run.results.log("plan"),
     localrule: True
@@ -29,10 +27,9 @@ if run.plan.facts.synthetic:
     rule synthesize:
         """Generate the stack of the config's key `synthetic`."""
         input:
-            plan=run.plan_for("synthesize"),
+            run.plan_files,
         output:
-            stack=run.results.synthetic,
-            receipt=run.results.synthetic_receipt,
+            run.stack_files,
         log:
             run.results.log("synthesize"),
         conda:
@@ -40,5 +37,7 @@ if run.plan.facts.synthetic:
         resources:
             mem_mb=run.mib("synthesize"),
             runtime=run.minutes("synthesize"),
+        params:
+            plan=run.results.plan,
         shell:
-            'python "$SCRIPTS"/synthesize.py --plan={input.plan:q} 2> {log:q}'
+            'python "$SCRIPTS"/synthesize.py --plan={params.plan:q} 2> {log:q}'

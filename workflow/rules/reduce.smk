@@ -1,15 +1,16 @@
 # The sum over all shards, by MPI.
 #
 # REQUIRED INPUTS: plan.tsv, all receipts, the products beside them
-# OUTPUTS: ledger.tsv, sum.npy (and what else `reduce.statistics` names), summary.json
+# OUTPUTS: ledger.tsv, logs/ledger/{plan key}; sum.npy (and what else `reduce.statistics` names),
+#          summary.json, done/{plan key}
 
 
 rule ledger:
     """Check every receipt against the plan; one row per shard."""
     input:
-        plan=run.plan_for("ledger"),
-        receipts=run.all_receipts,
+        run.product_files,
     output:
+        marker=run.results.listed(run.plan.key),
         ledger=report(
             run.results.ledger,
             caption="../report/ledger.rst",
@@ -21,17 +22,19 @@ rule ledger:
     localrule: True
     conda:
         "../envs/shardwise.yaml"
+    params:
+        plan=run.results.plan,
     shell:
-        'python "$SCRIPTS"/ledger.py --plan={input.plan:q} 2> {log:q}'
+        'python "$SCRIPTS"/ledger.py --plan={params.plan:q} 2> {log:q}'
 
 
 rule reduce:
     """Sum the products of all shards over MPI ranks."""
     input:
-        plan=run.plan_for("reduce"),
-        ledger=run.results.ledger,
+        run.ledger_for_reduce,
     output:
         run.arrays(),
+        run.summed,
         summary=report(
             run.results.summary,
             caption="../report/summary.rst",
@@ -49,8 +52,9 @@ rule reduce:
         mem_mb=run.mib("reduce"),
         runtime=run.minutes("reduce"),
     params:
+        plan=run.results.plan,
         ranks=run.reduce["ranks"],
         statistics=run.reduce["statistics"],
     shell:
-        'python "$SCRIPTS"/reduce.py --plan={input.plan:q} --ranks {params.ranks}'
+        'python "$SCRIPTS"/reduce.py --plan={params.plan:q} --ranks {params.ranks}'
         " --launcher {resources.mpi:q} --statistics {params.statistics:q} 2> {log:q}"

@@ -7,7 +7,6 @@
 rule report:
     """Show what ran and where the time went; for a browser and for Prometheus."""
     input:
-        plan=run.results.plan,
         ledger=run.results.ledger,
         summary=run.results.summary,
     output:

@@ -17,7 +17,7 @@ _STAGES = {
     "synthesize": "generate the synthetic stack",
     "shard": "copy the matrices of one shard into a file",
     "multiply": "multiply the matrices of one shard",
-    "dispatch": "multiply all shards that are missing",
+    "work": "multiply all shards that are missing",
     "ledger": "check the receipts, one row per shard",
     "reduce": "sum the products of all shards",
 }

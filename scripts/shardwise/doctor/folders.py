@@ -1,4 +1,4 @@
-"""The results folder: its file system, and the devices that are in quarantine for it.
+"""The file system of the results folder.
 
 Whether it can be written to and has room, only a dry run can say, as it knows the size.
 """
@@ -6,16 +6,13 @@ Whether it can be written to and has room, only a dry run can say, as it knows t
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from shardwise.devices import quarantine
 from shardwise.devices.choose import SCHEDULER_CLIENTS
 from shardwise.doctor.findings import Finding, fault, note, ok
-from shardwise.files.paths import Results
 
 CAVEATS = {
     "nfs": "other nodes may see a finished file a minute later (latency-wait in the profiles)",
@@ -30,7 +27,7 @@ _OF_THIS_MACHINE = {"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ram
 
 
 def findings(results: Path) -> Iterator[Finding]:
-    """The disk that the folder is on, and the quarantine."""
+    """The disk that the folder is on."""
     path = results.absolute()
     folder = next(p for p in (path, *path.parents) if os.path.lexists(p))
     if not folder.is_dir():
@@ -43,9 +40,6 @@ def findings(results: Path) -> Iterator[Finding]:
         yield note("file system", f"{folder}: the kernel does not tell what it lies on")
     else:
         yield place(results, folder, disk, cluster)
-    for entry in quarantine.entries(Results(results)):
-        cure = f"once it is mended: {quarantine.clearing(Results(results), entry.uuid)}"
-        yield note("quarantine", str(entry), cure, **asdict(entry))
 
 
 def mount(folder: Path, mounts: Iterable[Any]) -> Any:

@@ -15,11 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.devices import quarantine
 from shardwise.doctor import findings as base
 from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply, fault, note, ok
-from shardwise.errors import InputError, ShardwiseError, one_line, shown, tell
-from shardwise.files.paths import Results
+from shardwise.errors import ShardwiseError, one_line
 from shardwise.plan import config
 from shardwise.plan.config_file import read_files
 
@@ -188,18 +186,3 @@ def console() -> Console:
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
     return Console(file=sys.stdout, width=width, highlight=False)
-
-
-def clear_quarantine(files: list[Path] | None, results: str | None, uuid: str | None) -> int:
-    """Take a device, or all, out of quarantine, say so, and return the exit code."""
-    try:
-        folder = Results(config.folder_of_run(files, results))
-        cleared = quarantine.clear(folder, uuid)
-    except InputError as error:
-        tell(str(error))
-        return error.exit_code
-    for entry in cleared:
-        sys.stdout.write(shown(f"no longer in quarantine: {entry}\n"))
-    if not cleared:
-        sys.stdout.write(shown(f"nothing is in quarantine for {folder.root}\n"))
-    return 0

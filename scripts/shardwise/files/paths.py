@@ -106,26 +106,23 @@ class Results:
     plan_facts = _Name("plan.json")  # what holds for all shards, and checksums; written last
     sources = _Name("sources.tsv")  # one row per input file: which matrices it holds
     synthetic = _Name("input.npy")  # the generated stack
-    synthetic_receipt = _Name("input.json")
     ledger = _Name("ledger.tsv")  # one row per shard, made from the receipts
     summary = _Name("summary.json")  # the receipt of the reduce
     report = _Name("report.html")  # the page on the run
     metrics = _Name("metrics.prom")  # figures of the run, for Prometheus
     runs = _Name("runs.tsv")  # names under which earlier runs submitted jobs
-    arrays = _Name("arrays.tsv")  # one row per array job: scheduler, name, digest of the plan
-    quarantine = _Name("quarantine.tsv")  # one row per device that failed
     shards = _Name("shards")  # the shards' matrices, where they are materialized
     products = _Name("products")  # their products, with the receipts
     failed = _Name("failed")  # what went wrong: a file for each shard or stage
     done = _Name("done")  # a file under the key of the plan whose sum lies here
+    claims = _Name("claims")  # who computes what, in a folder for each run at work
     live = _Name("logs/live")  # what tasks at work say of themselves, one file each
     command = _Name("logs/command.txt")  # the command line that continues the last run
 
-    # Locks: of the one run on this folder, of each job at work, of each array task at work, of the
-    # one reduce, and of the one process that hands out the shards.
+    # Locks: of the one run on this folder, of each job at work, of the one reduce, and of the one
+    # process that starts workers.
     running = _Name("logs/run.lock")
     living = _Name("logs/living.lock")
-    living_array = _Name("logs/array.lock")
     reducing = _Name("logs/reduce.lock")
     dispatching = _Name("logs/dispatch.lock")
 
@@ -141,14 +138,22 @@ class Results:
 
     def names(self) -> list[str]:
         """Every name that a run writes at the top of the folder, but for the marker."""
-        files = (self.plan, self.plan_facts, self.sources, self.synthetic, self.synthetic_receipt,
+        files = (self.plan, self.plan_facts, self.sources, self.synthetic,
                  self.ledger, self.summary, self.report, self.metrics, self.runs,
-                 self.quarantine, self.arrays, *map(self.statistic, STATISTICS))  # fmt: skip
-        tops = (self.shards, self.products, self.failed, self.done, self.running.parent)
-        return [path.name for path in (*files, *tops)]
+                 *map(self.statistic, STATISTICS))  # fmt: skip
+        tops = (self.shards, self.products, self.failed, self.done, self.claims)
+        return [path.name for path in (*files, *tops, self.running.parent)]
+
+    def synthetic_receipt(self, key: str) -> Path:
+        """The receipt of the generated stack, by the key of its recipe."""
+        return self.root / f"input-{key}.json"
+
+    def plan_files(self, mark: str) -> list[Path]:
+        """The plan on the disk, and the file that says which one it is, written last."""
+        return [self.plan, self.sources, self.plan_facts, self.root / "logs" / "plan" / mark]
 
     def array_folder(self, run: str) -> Path:
-        """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""
+        """The scripts and logs of the array tasks of a run."""
         return self.root / "logs" / "array" / run
 
     # Of a shard, by its name: its id and the key of its products (`Shard.name`), or of its input.

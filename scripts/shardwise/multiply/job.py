@@ -91,9 +91,8 @@ class ShardJob:
             NaN or Inf under ``nonfinite: error``, overflow, or a config that does not fit.
         IntegrityError
             An input that is not the planned one; on the CPU a product that fails its proof.
-        TryAgain
-            The device is busy or full: `DeviceFailed` where it is lost, `Quarantined` or
-            `Disproven` where it is put into quarantine.
+        DeviceFailed
+            The GPU is lost, busy or full, or its product fails the proof.
         """
         self.begin().compute(coming)
         self.finish()
@@ -101,7 +100,7 @@ class ShardJob:
     def begin(self) -> Self:
         """Open the input; a copy of the shard that is missing is made first."""
         session, plan, shard = self._session, self._plan, self.shard
-        with session.blame(shard.shard):
+        with session.blame():
             session.machine.bind()
             self.watch = Stopwatch()
             if plan.settings.materialize:
@@ -158,7 +157,7 @@ class ShardJob:
             small.refuse_moved(self._plan.results, session.folder)
             self._attempt = receipts.note_start(self._plan.results.starts(shard.name))
             opened.enter_context(self._at_work(self._attempt))
-            opened.enter_context(session.blame(shard.shard))
+            opened.enter_context(session.blame())
             ring = session.ring(shard)
             self._committing = opened.enter_context(ExitStack())
             file = self._committing.enter_context(self._result_file(self._attempt))
@@ -231,8 +230,8 @@ class ShardJob:
         own, *right = [factor.hashed.hexdigest() for factor in self.factors]
         if self._copied not in (None, own):
             raise IntegrityError(
-                f"{self._plan.results.shard(self.shard.input_name)} is damaged: its checksum differs "
-                f"from its receipt; {copy.how_to_repair(self._plan, self.shard)}"
+                f"{self._plan.results.shard(self.shard.input_name)} is damaged: its checksum "
+                f"differs from its receipt; {copy.how_to_repair(self._plan, self.shard)}"
             )
         if self._right is not None:
             right = [self._right.hexdigest()]

@@ -21,7 +21,10 @@ def write(plan: Plan) -> None:
     recipe = plan.facts.synthetic
     assert recipe is not None  # whoever calls this has seen that the plan asks for one
     count, dim, dtype = recipe["matrices"], recipe["dim"], np.dtype(recipe["dtype"])
-    path, receipt = plan.results.synthetic, plan.results.synthetic_receipt
+    path, receipt = plan.results.synthetic, plan.synthetic_receipt
+    assert receipt is not None
+    for other in plan.results.root.glob("input-*.json"):
+        other.unlink()  # of another recipe, whose stack is replaced
     with commit(path, sweep=True, receipt=receipt) as file:
         writer = StackWriter(file, (count, dim, dim), dtype)
         for i in range(count):

@@ -62,10 +62,7 @@ class Tree:
         self._nodes.clear()
 
     def add(self, block: Any, first: int) -> None:
-        """Add consecutive products ``(n, …)``, the first at place ``first``.
-
-        Each is contiguous; on NumPy rows ``(n, width)`` may lie apart.
-        """
+        """Add consecutive products ``(n, …)``, contiguous, the first at place ``first``."""
         for level, index in cover(first, first + len(block)):
             low, high = (place - first for place in node_span(level, index))
             node = self._room()

@@ -231,6 +231,19 @@ class Plan:
         return key_of(f"{self.facts.digest} {ALGORITHM['reduce']}".encode())
 
     @property
+    def mark(self) -> str:
+        """Changes with anything that the plan on the disk says."""
+        return key_of(f"{self.facts.digest} {self.facts.config_digest}".encode())
+
+    @property
+    def synthetic_receipt(self) -> Path | None:
+        """The receipt of the synthetic stack, whose name says of which recipe it is."""
+        if self.facts.synthetic is None:
+            return None
+        recipe = json.dumps([ALGORITHM["synthesize"], self.facts.synthetic], sort_keys=True)
+        return self.results.synthetic_receipt(key_of(recipe.encode()))
+
+    @property
     def function(self) -> str | None:
         """The user's function that makes the products, ``file.py:function``; None for none."""
         return self.problem.product if self.problem.result else None

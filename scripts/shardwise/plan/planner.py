@@ -192,8 +192,13 @@ def write(plan: Plan) -> None:
         with commit(path) as file:
             file.write(raw)
     checksums[plan.results.plan_facts.name] = small.checksum(plans.dumps(facts))
+    *_, marker = plan.results.plan_files(plan.mark)
+    for other in marker.parent.glob("*"):
+        other.unlink()
     with commit(plan.results.plan_facts) as file:
         file.write(json.dumps({**facts, "checksums": checksums}, indent=1).encode() + b"\n")
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
 
 
 def read_planned(path: Path) -> Plan:

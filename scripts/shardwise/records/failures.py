@@ -7,7 +7,7 @@ page read it; nobody parses a log. A task that was killed leaves none.
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,8 +15,8 @@ import msgspec
 
 from shardwise import host
 from shardwise.errors import (
-    IntegrityError,
     InputError,
+    IntegrityError,
     ShardwiseError,
     of_code,
     one_line,
@@ -29,6 +29,7 @@ RUN = "SHARDWISE_RUN"
 """The variable by which the jobs of a run know it."""
 
 _MOST_LETTERS = 2000
+_DEVICE = "device-"
 _FINAL = (InputError.exit_code, IntegrityError.exit_code)
 
 
@@ -36,8 +37,7 @@ class Failure(msgspec.Struct, frozen=True):
     """One failure of a shard, by its name, or of a stage, such as ``reduce-KEY``.
 
     ``code`` is the exit code, ``device`` the UUID of a GPU, ``run`` the run in which it happened,
-    ``log`` lies in the results folder, ``at`` is Unix time. ``suspect`` says that the device is to
-    blame: no task of the same run takes it again.
+    ``log`` lies in the results folder, ``at`` is Unix time.
     """
 
     name: str
@@ -49,7 +49,6 @@ class Failure(msgspec.Struct, frozen=True):
     attempt: int = 1
     run: str | None = None
     log: str | None = None
-    suspect: bool = False
 
 
 def begin_run() -> str:
@@ -67,12 +66,21 @@ def note(
     results: Results, name: str, code: int, reason: str, *, log: Path | None = None,
     device: str | None = None, attempt: int = 1, suspect: bool = False,
 ) -> None:  # fmt: skip
-    """Write why a shard or a stage failed; where the disk takes nothing, there is no such file."""
+    """Write why a shard or a stage failed; where the disk takes nothing, there is no such file.
+
+    A ``suspect`` device has a file of its own, which outlives the shard's success elsewhere.
+    """
     own = os.path.relpath(log, results.root) if log else None
     failure = Failure(
         name, code, one_line(reason)[:_MOST_LETTERS], host.node(), time.time(), device, attempt,
-        this_run(), own, suspect,
+        this_run(), own,
     )  # fmt: skip
+    _write(results, name, failure)
+    if suspect and device:
+        _write(results, f"{_DEVICE}{device}", failure)
+
+
+def _write(results: Results, name: str, failure: Failure) -> None:
     from shardwise.files.commit import commit  # here: who reads needs no NumPy
 
     with suppress(OSError, ShardwiseError):
@@ -90,12 +98,24 @@ def forget(results: Results, name: str) -> None:
 
 
 @contextmanager
-def noted(results: Results, name: str, log: Path | None = None) -> Iterator[None]:
-    """Write down why what is inside fails, if it does; else remove what was written before."""
+def noted(
+    results: Results, name: str, log: Path | None = None,
+    device: Callable[[], str | None] = lambda: None,
+) -> Iterator[None]:  # fmt: skip
+    """Write down why what is inside fails, if it does; else remove what was written before.
+
+    ``device`` gives the UUID of the GPU that this process has by then.
+    """
     try:
         yield
     except Exception as error:
-        note(results, name, *verdict(error), log=log)
+        from shardwise.records.receipts import count_starts  # here: who reads needs no NumPy
+
+        note(
+            results, name, *verdict(error), log=log, device=device(),
+            attempt=count_starts(results.starts(name)) or 1,
+            suspect=getattr(error, "suspect", False),
+        )  # fmt: skip
         raise
     forget(results, name)
 
@@ -131,6 +151,16 @@ def refuse_again(results: Results, name: str) -> None:
 
 def barred(results: Results) -> dict[str, Failure]:
     """The devices, by UUID, that this run does not take again, each with what it did."""
-    run = os.environ.get(RUN)
-    suspects = (f for f in every(results).values() if f.suspect and f.device and f.run == run)
-    return {failure.device or "": failure for failure in suspects}
+    own = this_run()
+    return {uuid: failure for uuid, failure in _devices(results).items() if failure.run == own}
+
+
+def forget_devices(results: Results) -> None:
+    """Let a new run take again what an earlier one has left alone."""
+    for uuid in _devices(results):
+        forget(results, f"{_DEVICE}{uuid}")
+
+
+def _devices(results: Results) -> dict[str, Failure]:
+    found = {path.stem: read(path) for path in results.failed.glob(f"{_DEVICE}*.json")}
+    return {name.removeprefix(_DEVICE): failure for name, failure in found.items() if failure}

@@ -1,7 +1,6 @@
 """The ledger: one row per shard, made from the receipts; what the reduce trusts."""
 
 import csv
-import hashlib
 import io
 from collections.abc import Iterable
 from functools import partial
@@ -9,18 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import IntegrityError
-from shardwise.files import small
 from shardwise.files.commit import commit, remove_leftovers
 from shardwise.files.paths import folders, for_bash, place
 from shardwise.plan.plan import Plan
-from shardwise.records import judge
+from shardwise.records import judge, store
 from shardwise.records.groups import look_at
 from shardwise.records.receipts import ProductReceipt
 
 _MOST_NAMED = 20
-
-_AGAIN = "remove it and run snakemake again"
-
 
 COLUMNS = (
     "shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row_bytes", "piece_bytes",
@@ -43,8 +38,11 @@ def write(plan: Plan) -> None:
         for folder in folders(top):
             remove_leftovers(folder)
     table = format_table(map(format_line, checked_receipts(plan)))
+    marker = plan.results.listed(plan.key)
+    store.unmark(marker)
     with commit(plan.results.ledger) as file:
         file.write(table)
+    store.mark(marker)
 
 
 def format_line(receipt: ProductReceipt) -> bytes:
@@ -81,41 +79,6 @@ def format_table(lines: Iterable[bytes]) -> bytes:
     return b"".join([_join_cells(COLUMNS), *lines])
 
 
-def read(plan: Plan, judged: list[ProductReceipt] | None = None) -> list[ProductReceipt]:
-    """The receipts of the shards in the plan's order, if the ledger fits them.
-
-    ``judged`` are all of them, if the judge has taken each (`judge_part`).
-    """
-    checked = checked_receipts(plan, judged)
-    compare(plan, map(format_line, checked))
-    return checked
-
-
-def compare(plan: Plan, lines: Iterable[bytes]) -> None:
-    """Refuse a ledger that is not of the lines that the receipts of all shards make now."""
-    path, expected = plan.results.ledger, format_table(lines)
-    try:
-        raw = small.read(path, len(expected) + small.MOST_BYTES)
-    except IntegrityError as error:
-        raise IntegrityError(f"{error}; {_AGAIN}") from None
-    if raw is None:
-        raise IntegrityError(f"{path} is missing; run scripts/ledger.py, or snakemake again")
-    if raw != expected:
-        raise IntegrityError(f"{path} does not match the receipts; {_AGAIN}")
-
-
-def lists_products(plan: Plan, checksum: str) -> bool:
-    """Whether ``ledger.tsv`` lists exactly these products, by `missing.ProductScan.checksum`."""
-    listed = hashlib.blake2b(digest_size=16)
-    try:
-        with open(plan.results.ledger, encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file, delimiter="\t"):
-                listed.update(f"{row['shard']}\t{row['checksum']}\n".encode())
-    except (OSError, ValueError, LookupError, csv.Error):
-        return False
-    return listed.hexdigest() == checksum
-
-
 def judge_part(plan: Plan, shards: Iterable[str]) -> list[ProductReceipt]:
     """The receipts of some shards; none of them where the judge refuses one."""
     verdicts = [verdict for _, verdict in look_at(partial(_verdicts, plan), shards)]
@@ -138,7 +101,10 @@ def _verdicts(plan: Plan, shards: list[str]) -> list[ProductReceipt | str]:
 def checked_receipts(
     plan: Plan, judged: list[ProductReceipt] | None = None
 ) -> list[ProductReceipt]:
-    """The receipts of exactly the plan's shards, each as the judge takes it; see `read`."""
+    """The receipts of exactly the plan's shards, in order, each as the judge takes it.
+
+    ``judged`` are all of them, if the judge has taken each (`judge_part`).
+    """
     checked = list(judged or ())
     problems: dict[str, str] = {}
     for shard, verdict in () if judged else look_at(partial(_verdicts, plan), plan.shards):
@@ -177,7 +143,7 @@ def build_repair(plan: Plan, shards: Iterable[str]) -> str:
 def quote_names(folder: Path, names: Iterable[str], suffix: str) -> str:
     """The files of shards in a folder, as one word for bash that no name can turn into an option.
 
-    The names of shards are digits, letters and a dash.
+    The names of the shards are hexadecimal digits and a dash only.
     """
     stems = list(map(place, names))
     words = stems[0] if len(stems) == 1 else "{" + ",".join(stems) + "}"

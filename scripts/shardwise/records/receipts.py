@@ -183,11 +183,9 @@ class SumReceipt(Receipt, frozen=True):
     files: dict[str, ArrayFile]
     end_to_end: EndToEnd | None = None
     no_end_to_end: str | None = None
-    ledger: str | None = None
     config: str | None = None
     notes: list[str] = []
     """What the plan says of the input, such as chunks that were never written."""
-    quarantined: list[dict[str, str | float]] = []
 
 
 # Made during the import, which runs in one thread. msgspec (0.22) stores what it learns about a

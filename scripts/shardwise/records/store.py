@@ -1,7 +1,7 @@
 """What a results folder has of a plan: the names of its files say it, as each carries a key.
 
-A product is done where it and its receipt exist under the names that the plan gives them. What else
-lies in the folder is of another config, and harms nothing. Standard library only, but for `receipt`.
+A product is done where it and its receipt exist under the names that the plan gives them. What
+else lies in the folder is of another config, and harms nothing.
 """
 
 import hashlib
@@ -13,12 +13,26 @@ from typing import TYPE_CHECKING
 
 from shardwise.files.paths import place
 from shardwise.plan.plan import Plan
+from shardwise.records import failures
 from shardwise.units import human_bytes
 
 if TYPE_CHECKING:
     from shardwise.records.receipts import ProductReceipt
 
 NO_PRODUCTS = "have no products yet"
+
+
+def unmark(marker: Path) -> None:
+    """Say that a file without a key in its name is of no plan, before it is replaced."""
+    with suppress(FileNotFoundError):
+        for name in os.listdir(marker.parent):
+            (marker.parent / name).unlink(missing_ok=True)
+
+
+def mark(marker: Path) -> None:
+    """Say, last of all, of which plan such a file is."""
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
 
 
 class Store:
@@ -82,20 +96,13 @@ class Store:
         return results.summed(self._plan.key).exists() and all(path.exists() for path in files)
 
     def withdraw(self) -> None:
-        """Say that no plan has a ledger or a sum here, before a product changes or one is replaced."""
-        for folder in (self._results.listed("").parent, self._results.done):
-            with suppress(FileNotFoundError):
-                for name in os.listdir(folder):
-                    (folder / name).unlink(missing_ok=True)
+        """Say that this plan has neither here, before one of its products is made anew."""
+        for marker in (self._results.listed(self._plan.key), self._results.summed(self._plan.key)):
+            marker.unlink(missing_ok=True)
 
-    def publish(self, marker: Path) -> None:
-        """Say, last of all, of which plan the ledger or the sum is; each has one marker."""
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        marker.touch()
-
-    def work_name(self, missing: Sequence[str], run: str) -> str:
-        """The name of the work of a run on some shards; no earlier run has left such a file."""
-        text = "\n".join([run, self._plan.key, *missing])
+    def work_name(self, missing: Sequence[str]) -> str:
+        """The name of this run's work on some shards; no earlier run has left such a file."""
+        text = "\n".join([failures.this_run(), self._plan.key, *missing])
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 

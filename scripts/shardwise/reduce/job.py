@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import Counter
-from dataclasses import asdict
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 
 from shardwise import host
-from shardwise.devices import quarantine
 from shardwise.errors import InputError, IntegrityError, some
 from shardwise.files import pieces, small
 from shardwise.files.paths import STATISTICS
@@ -29,7 +28,7 @@ from shardwise.plan import memory, nonfinite
 from shardwise.plan import plan as plans
 from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import ledger, receipts, witness
+from shardwise.records import failures, ledger, receipts, store, witness
 from shardwise.records.locks import exclusive_lock
 from shardwise.records.receipts import ProductReceipt
 from shardwise.reduce.layout import Layout, Span, spread
@@ -56,10 +55,12 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
     started = time.time()
     plan = agree(comm, lambda: _load(plan_file, names))
     lock = agree(comm, lambda: exclusive_lock(plan.results) if comm.rank == 0 else None)
+    told = failures.noted(plan.results, f"reduce-{plan.key}", plan.results.log("reduce"))
     try:
-        reducer = Reducer(comm, plan, names)
-        reducer.read_all()
-        reducer.publish(started)
+        with told if comm.rank == 0 else nullcontext():
+            reducer = Reducer(comm, plan, names)
+            reducer.read_all()
+            reducer.publish(started)
     finally:
         if lock:
             lock.close()
@@ -126,7 +127,7 @@ class Reducer:
             decoder = msgspec.msgpack.Decoder(list[ProductReceipt])
             every = [receipt for raw in told for receipt in decoder.decode(raw)]
             # Where a rank found a bad one, all are looked at here, so that one error names them.
-            return ledger.read(plan, every if len(every) == len(plan.shards) else None)
+            return ledger.checked_receipts(plan, every if len(every) == len(plan.shards) else None)
 
         found: list[ProductReceipt] = agree(comm, lambda: checked() if comm.rank == 0 else [])
         return found
@@ -287,7 +288,8 @@ class Reducer:
         self, digests: np.ndarray, nodes: dict[str, int], proof: dict[str, Any], started: float
     ) -> None:
         plan, results = self._plan, self._plan.results
-        former = small.read_json(results.summary) or {}
+        former, marker = small.read_json(results.summary) or {}, results.summed(plan.key)
+        store.unmark(marker)
         results.summary.unlink(missing_ok=True)  # it vouches for the files before
         files = self._files.publish(digests)
         for name in set(STATISTICS) & set(former.get("files", ())) - set(files):
@@ -302,17 +304,16 @@ class Reducer:
             **proof,
             "notes": plan.facts.notes,
             "plan": plan.facts.digest,
-            "ledger": plans.file_digest(results.ledger),
             "config": plan.facts.config_digest,
             "made_by": receipts.count_makers(self._receipts),
             "ranks": self._comm.size,
             "nodes": nodes,
             "scalars": statistics.scalars(looks, plan.problem.matrices),
             "files": files,
-            "quarantined": [asdict(entry) for entry in quarantine.entries(results)],
             **receipts.describe_origin("reduce", started, {"mpi": mpi_version()}),
         }
         receipts.write(results.summary, summary)
+        store.mark(marker)
 
     def _damaged(self, shards: list[int], what: str) -> IntegrityError:
         """An error that names shards, and the command that repairs them."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from snakemake.jobs import Job
 from snakemake.path_modifier import PathModifier
 from snakemake.persistence import NO_PARAMS_CHANGE
 from snakemake.settings.types import DeploymentMethod
@@ -23,7 +22,6 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from shardwise import errors, host
 from shardwise.errors import (
     InputError,
-    IntegrityError,
     ShardwiseError,
     TryAgain,
     of_code,
@@ -34,7 +32,7 @@ from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
 from shardwise.processes import environment
-from shardwise.records import logs
+from shardwise.records import failures
 from shardwise.workflow import earlier_runs, grid_engine_executor, progress, recipe, slurm_executor
 
 if TYPE_CHECKING:
@@ -49,7 +47,6 @@ _THREADS = 32
 """Threads and processes that the smallest run has at a time, with those of its one job."""
 
 _SHOWN = re.compile("shardwise: |Nothing to be done|Complete log|Terminating|Shutting down")
-_HOPELESS = (InputError.exit_code, IntegrityError.exit_code)
 
 
 def refuse(error: ShardwiseError | ImportError) -> NoReturn:
@@ -85,13 +82,17 @@ def start_apart() -> None:
     RealExecutor.format_job_exec = formatted
 
 
-def before_graph(workflow: Any, check: Callable[[bool], None]) -> None:
+def around_graph(workflow: Any, check: Callable[[bool], None]) -> None:
     """Snakemake believes that who submits jobs matters to nobody before the first of them.
 
     We need to refuse what no scheduler could be given, also in a dry run, whose executor is the dry
     one. But it uses threads as the profile's own executor would: always, unless jobs run here.
+
+    And it believes its own records of how each file was made, where the profile does not say
+    otherwise. We need the names of our files to count, which say what is inside.
     """
     prepare = workflow._prepare_dag
+    rules = workflow.current_basedir.get_path_or_uri(secret_free=True)  # no folder in a git source
 
     def prepared(*args: Any, **named: Any) -> None:
         settings = workflow.execution_settings  # None where no job is asked for
@@ -100,30 +101,12 @@ def before_graph(workflow: Any, check: Callable[[bool], None]) -> None:
         except InputError as error:
             refuse(error)
         prepare(*args, **named)
-
-    workflow._prepare_dag = prepared
-
-
-def around_graph(workflow: Any, unfit: Collection[str]) -> None:
-    """Snakemake believes its own records of how each file was made, and its time stamps.
-
-    We need what `records.remaining` has found to count, as others may have made the file since. So
-    unfit files are forced, without becoming targets, and no record of our rules' jobs counts.
-    """
-    prepare = workflow._prepare_dag
-    rules = workflow.current_basedir.get_path_or_uri(secret_free=True)  # no folder in a git source
-
-    def prepared(*args: Any, **named: Any) -> None:
-        prepare(*args, **named)
-        workflow.dag.forcefiles.update(unfit)
-        persistence = workflow.persistence
+        records = workflow.persistence
         for name, unchanged in (
             ("params_changed", NO_PARAMS_CHANGE), ("input_changed", ()), ("code_changed", ()),
             ("software_stack_changed", ()),
         ):  # fmt: skip
-            setattr(
-                persistence, name, _of_other_rules(getattr(persistence, name), rules, unchanged)
-            )
+            setattr(records, name, _of_other_rules(getattr(records, name), rules, unchanged))
 
     workflow._prepare_dag = prepared
 
@@ -178,15 +161,16 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         probe_threads()
         run.refuse_small_memory()
         small.mark(run.results)
-        joins = run.plan.facts.digest if run.dispatch == "array" else None
-        earlier_runs.lock_results(run.results, joins)
+        earlier_runs.lock_results(run.results)
         _write_command(run.results)
-        _try_once(run.results)
+        failures.forget_devices(run.results)
+        if (run.missing or run.forces) and not workflow.touch:
+            run.store.withdraw()
         needed = list(workflow.dag.needrun_jobs())
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()
-        slurm_executor.begin(workflow, needed)
-        grid_engine_executor.begin(run.results, workflow, needed)
+        slurm_executor.begin(run.plan, workflow, needed)
+        grid_engine_executor.begin(run.plan, workflow, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})
         for_all = run.rule_for_all and run.name_of(run.rule_for_all)
         for job in (job for job in needed if job.rule.name == for_all):
@@ -194,7 +178,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
                 recipe.write(run.results, workflow, job)
             if run.forced and not workflow.touch:
                 for shard in run.to_compute:  # no receipt, no result
-                    run.results.receipt(shard).unlink(missing_ok=True)
+                    run.results.receipt(run.plan.shards[shard].name).unlink(missing_ok=True)
     except (InputError, TryAgain) as error:
         refuse(error)
     except OSError as error:
@@ -239,32 +223,6 @@ def _refuse_too_large(workflow: Any, run: "Run", rules: Collection[str]) -> None
         checks.refuse_too_large(run.plan, cuda, total)
 
 
-def _try_once(results: Results) -> None:
-    """Snakemake believes that any failed job may succeed at another try.
-
-    We need bad input (2) and a failed check (3) to end at the first, after which the user has to
-    act. So no try is left to a job whose log says that it ended so; a log says it whichever
-    executor there is.
-    """
-    began = 0.0
-    with suppress(OSError):  # by the clock of the disk, as the time of a log is
-        os.utime(results.running)
-        began = results.running.stat().st_mtime
-
-    def is_hopeless(path: Path) -> bool:
-        try:  # a job that is lost before it begins leaves the log of an earlier run
-            new = path.stat().st_mtime >= began
-        except OSError:
-            return False
-        return new and logs.find_exit_code(logs.read_tail(path)) in _HOPELESS
-
-    def restart_times(job: Any) -> int:
-        hopeless = any(is_hopeless(Path(str(path))) for path in job.log)
-        return 0 if hopeless else job.rule.restart_times
-
-    Job.restart_times = property(restart_times)
-
-
 def _heed_interrupts(run: "Run") -> None:
     """Snakemake believes that a job which Ctrl-C has ended is an error like any other.
 
@@ -301,6 +259,8 @@ def after_failure(results: Results) -> None:
         reason = str(error)
     except KeyboardInterrupt:
         reason = "interrupted"
+    with suppress(OSError):  # older than any sum: once there is one, Snakemake makes the page anew
+        os.utime(results.report, (1, 1))
     if reason:
         log.warning(f"shardwise: no page on this run ({results.report}): {one_line(reason)}")
 

@@ -9,33 +9,28 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise.devices import quarantine
 from shardwise.errors import tell
-from shardwise.records import logs, missing
-from shardwise.workflow import earlier_runs
+from shardwise.records import failures
+from shardwise.records.failures import Failure
+from shardwise.work import schedulers
+from shardwise.workflow.names import failure_name
 
 _SECONDS_BETWEEN_LINES = 10.0
-_FOLLOW_SECONDS = 1.0
+_COUNTS = 20.0  # counting may take one part in so many of the time
 _STAGES = ("plan", "synthesize", "shard", "multiply", "ledger", "reduce", "report")
 _PER_SHARD = ("shard", "multiply")
 _FOR_ALL = ("pool", "mpi")
 """Rules whose one job computes all shards; so does `multiply` under `dispatch: array`."""
+_MOST_CAUSES = 4
+_MOST_NAMED = 5
 _RUN_NAME = re.compile(r"SLURM run ID: (\S+)")
-_COUNT = re.compile(r"\d+ of \d+ shards done.*")
-
-
-@dataclass
-class Failure:
-    """The last failed attempt of a job."""
-
-    name: str
-    reason: str
-    log: str
+_STATUS = re.compile(r"status is: '?([A-Z_]+)")
+_OWN = re.compile(r"[0-9a-f]{12}|\d+")
+"""What differs between the words on two shards with the same cause."""
 
 
 def attach(workflow: Any, run: Any) -> None:
@@ -56,13 +51,14 @@ class Listener(logging.Handler):
 
     def __init__(self, workflow: Any, run: Any) -> None:
         super().__init__()
-        self._workflow, self._run, self._began = workflow, run, time.time()
+        self._workflow, self._run = workflow, run
         self._quiet = bool(quietness(workflow) & {"rules", "progress", "all"})
         self._planned, self._done = Counter[str](), Counter[str]()
-        self._names: dict[int, tuple[str, str]] = {}
-        self._failed: dict[int, list[Failure]] = {}
+        self._jobs: dict[int, tuple[str, Mapping[str, str]]] = {}
+        self._failed = dict[str, Failure]()  # jobs that failed, by what their failures are named
+        self._told = set[str]()
         self._last_line = 0.0
-        self._follower: Follower | None = None
+        self._counting = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take note of one event."""
@@ -73,7 +69,7 @@ class Listener(logging.Handler):
                 if event == "run_info" or not self._workflow.dryrun:
                     act(record)
             elif match := _RUN_NAME.search(record.getMessage()):
-                earlier_runs.remember(self._run.results, "slurm", match[1])
+                schedulers.remember(self._run.results, "slurm", match[1])
         except Exception:  # a fault in counting must never end a run
             self.handleError(record)
 
@@ -91,32 +87,50 @@ class Listener(logging.Handler):
         tell("shardwise: jobs: " + ", ".join(f"{rule} {stats[rule]}" for rule in rules) + end)
 
     def _on_job_info(self, record: Any) -> None:
-        shard = dict(record.wildcards or {}).get("shard", "")
-        self._names[record.jobid] = record.rule_name, shard
+        self._jobs[record.jobid] = record.rule_name, dict(record.wildcards or {})
         if self._for_all(record.rule_name):
-            log = _log_of(record)
-            if log:  # that of an earlier run, or try: Snakemake removes it when the job starts
-                log.unlink(missing_ok=True)
-            self._follower = Follower(log)
+            self._counting = threading.Event()
+            # Snakemake may end at any moment, and must not wait for this thread.
+            threading.Thread(target=self._count, args=(self._counting,), daemon=True).start()
 
     def _on_job_finished(self, record: Any) -> None:
-        rule, _ = self._names.get(record.job_id, ("", ""))
-        self._failed.pop(record.job_id, None)
+        rule, wildcards = self._jobs.get(record.job_id, ("", {}))
+        self._failed.pop(failure_name(_stage(rule), wildcards, self._run.plan), None)
         if _stage(rule) in _STAGES:
             self._done[_stage(rule)] += 1
             self._line(_stage(rule))
 
     def _on_job_error(self, record: Any) -> None:
-        rule, shard = self._names.get(record.jobid, (record.rule_name, ""))
-        log = _log_of(record)
-        reason = logs.explain(log, record.rule_msg)
-        own = [Failure(f"{rule} {shard}".strip(), reason, str(log or ""))]
-        failures = (shard_failures(log) if self._for_all(rule) else []) or own
-        self._failed[record.jobid] = failures
-        for failure in failures if self._quiet else ():  # else Snakemake prints the whole log
-            tell(f"shardwise: failed: {failure.name}: {failure.reason} (log: {failure.log})")
+        rule, wildcards = self._jobs.get(record.jobid, (record.rule_name, {}))
+        found = self._found(rule, wildcards, record)
+        self._failed.update(found)
+        for name, failure in found.items() if self._quiet else ():  # else Snakemake prints the log
+            words = f"shardwise: failed: {_shown(name)}: {_explain(failure)}"
+            if words not in self._told and len(self._told) < 2 * _MOST_CAUSES:
+                tell(words)
+            self._told.add(words)
         if _stage(rule) in _STAGES:
             self._line(_stage(rule), at_once=True)
+
+    def _found(self, rule: str, wildcards: Mapping[str, str], record: Any) -> dict[str, Failure]:
+        """Why a job failed: its own words, or those of the shards it worked on, or what we know."""
+        run, name = self._run, failure_name(_stage(rule), wildcards, self._run.plan)
+        if self._for_all(rule):
+            shards = (run.plan.shards[shard].name for shard in run.store.missing())
+            if own := self._of_this_run(shards):
+                return own
+        if own := self._of_this_run([name]):
+            return own
+        status = _STATUS.search(record.rule_msg or "")
+        reason = f"the scheduler says {status[1]}" if status else ""
+        reason += "; " * bool(reason) + "it left no word: killed, lost with its node, or not begun"
+        log = next((str(path) for path in record.log or [] if path), None)
+        return {name: Failure(name, 75, reason, "", time.time(), log=log)}
+
+    def _of_this_run(self, names: Iterable[str]) -> dict[str, Failure]:
+        own = failures.this_run()
+        found = failures.of(self._run.results, names)
+        return {name: failure for name, failure in found.items() if failure.run == own}
 
     def _for_all(self, rule: str) -> bool:
         """Whether the one job of this rule computes all shards."""
@@ -124,16 +138,15 @@ class Listener(logging.Handler):
 
     def _line(self, rule: str, at_once: bool = False) -> None:
         """A line on the stage that just advanced; at most one in ten seconds, unless it is news."""
-        if self._follower and self._for_all(rule):
-            self._follower.end()
-            self._follower = None
+        if self._for_all(rule):
+            self._counting.set()
         done, all_jobs = self._counts(rule)
         now = time.monotonic()
         at_once |= done == all_jobs
         if now - self._last_line < _SECONDS_BETWEEN_LINES and not at_once:
             return
         self._last_line = now
-        failed = sum(1 for f in self._failures() if _stage(f.name.split()[0]) == rule)
+        failed = sum(_stage_of(name) == rule for name in self._failed)
         what = "shards done" if rule in _PER_SHARD else "done"
         then = [s for s in _STAGES[_STAGES.index(rule) + 1 :] if self._planned[s]]
         words = [f"{rule}: {done} of {all_jobs} {what}"]
@@ -142,20 +155,31 @@ class Listener(logging.Handler):
         after = "; then " + ", ".join(then) if then else ""
         tell("shardwise: " + ", ".join(words) + after)
 
-    def _failures(self) -> list[Failure]:
-        failures = [failure for some in self._failed.values() for failure in some]
-        return sorted(failures, key=lambda f: f.name)
-
     def _counts(self, rule: str) -> tuple[int, int]:
         """Jobs done and jobs in all, those of earlier runs included."""
         planned, done = self._planned[rule], self._done[rule]
+        shards = len(self._run.plan.shards)
         if self._for_all(rule):
-            shards = len(self._run.plan.shards)
-            return shards if done else shards - len(missing.list_missing(self._run.plan)), shards
+            return shards if done else shards - len(self._run.store.missing()), shards
         if rule not in _PER_SHARD or not self._whole():
             return done, planned
-        shards = len(self._run.plan.shards)
         return shards - planned + done, shards
+
+    def _count(self, ended: threading.Event) -> None:
+        """Say now and then how far the one job for all shards is."""
+        shards, pause, last, began = len(self._run.plan.shards), _SECONDS_BETWEEN_LINES, 0, 0.0
+        while not ended.wait(pause):
+            took = time.monotonic()
+            done = shards - len(self._run.store.missing())
+            now = time.monotonic()
+            pause = max(pause, _COUNTS * (now - took))
+            rate = (done - last) / (now - began) if began else 0.0
+            if done > last:
+                left = f"; about {_duration((shards - done) / rate)} to go" if rate > 0 else ""
+                tell(f"shardwise: multiply: {done} of {shards} shards done{left}")
+            last, began = done, now
+
+    # The last words.
 
     def last_words(self) -> None:
         """At the end of the process: what is whole, or what failed, why, and how to continue.
@@ -166,24 +190,43 @@ class Listener(logging.Handler):
         run = self._run
         if not run.began:
             return
-        from shardwise.records import remaining  # here: jobs do not need it
-
-        work = remaining.find(run.plan, run.reduce["statistics"], jobs=False)
-        finished = work.finished and run.results.report.exists()
-        if finished or (run.succeeded and not self._whole()):
+        missing, summed = run.store.missing(), run.store.is_summed(run.reduce["statistics"])
+        finished = summed and run.store.is_listed() and not missing and run.results.report.exists()
+        if finished or run.succeeded:
             whole = ", ".join(run.in_the_end())
             tell(f"shardwise: done: {whole if finished else 'what was asked for'}")
-            for line in quarantine.report(run.results):
-                tell(line)
+            self._tell_devices()
             return
         shards = len(run.plan.shards)
-        done = shards - len(work.missing)
+        done = shards - len(missing)
         if run.interrupted:
             tell(f"\nshardwise: interrupted: {done} of {shards} shards done")
         else:
-            self._tell_failures(done, shards, run.results.summary not in work.unfit)
+            lack = f"{len(missing)} missing"
+            if not missing:
+                lack = "the sum is " + ("there; the page on it is missing" if summed else "missing")
+            tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
+            for line in describe_causes(self._causes(missing)):
+                tell(f"  {line}")
+            self._tell_devices()
+            if self._has_page():
+                tell(f"The page on it: {run.results.report}")
         again = rerun_command(sys.argv, os.getcwd())
         tell(f"To run just what is missing, then the sum:\n  {again}")
+
+    def _causes(self, missing: list[str]) -> dict[str, Failure]:
+        """What failed in this run and is not mended, by name."""
+        run = self._run
+        names = [run.plan.shards[shard].name for shard in missing]
+        names += [f"copy-{run.plan.shards[shard].input_name}" for shard in missing]
+        return self._failed | self._of_this_run([*names, *(f"{s}-{run.plan.key}" for s in _STAGES)])
+
+    def _tell_devices(self) -> None:
+        for uuid, failure in failures.barred(self._run.results).items():
+            tell(
+                f"shardwise: {uuid} of node {failure.host} was left alone in this run: "
+                f"{failure.reason}"
+            )
 
     def _whole(self) -> bool:
         """Whether everything was asked for, not single files or rules."""
@@ -191,75 +234,45 @@ class Listener(logging.Handler):
         targets = settings.targets or {self._workflow.default_target}
         return "all" in targets and not (settings.until or settings.omit_from)
 
-    def _tell_failures(self, done: int, shards: int, summed: bool) -> None:
-        run = self._run
-        lack = f"{shards - done} missing"
-        if done == shards:
-            lack = "the sum is there; the page on it is missing" if summed else "the sum is missing"
-        tell(f"\nshardwise: not finished: {done} of {shards} shards have their products; {lack}.")
-        for failure in self._failures():
-            tell(f"  failed: {failure.name}: {failure.reason}")
-            tell(f"          log: {failure.log or 'none'}")
-        for line in quarantine.report(run.results):
-            tell(line)
-        if self._has_page():
-            tell(f"The page on it: {run.results.report}")
-
     def _has_page(self) -> bool:
-        """Whether the page is of this run and not of an earlier one."""
-        try:
-            return self._run.results.report.stat().st_mtime >= self._began
-        except OSError:
-            return False
+        """Whether there is a page on this run that failed."""
+        return self._run.results.report.exists()
 
 
-class Follower:
-    """Shows the progress of the one job for all shards, from the lines of its log."""
+def describe_causes(failed: Mapping[str, Failure]) -> Iterator[str]:
+    """A line or two for each cause of failures, the most frequent first; ten lines at most."""
+    causes: dict[tuple[int, str], list[Failure]] = {}
+    for failure in failed.values():
+        causes.setdefault((failure.code, _OWN.sub("#", failure.reason)), []).append(failure)
+    ordered = sorted(causes.values(), key=lambda same: (-len(same), same[0].name))
+    for same in ordered[:_MOST_CAUSES]:
+        names = ", ".join(_shown(failure.name) for failure in same[:_MOST_NAMED])
+        names += f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
+        yield f"failed: {names}: {_explain(same[0])}"
+    if rest := ordered[_MOST_CAUSES:]:
+        yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: shardwise watch"
 
-    def __init__(self, log: Path | None) -> None:
-        self._log, self._read = log, 0
-        self._ended = threading.Event()
-        # Snakemake may end at any moment, and must not wait for this thread.
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._thread.start()
 
-    def end(self) -> None:
-        """Show the last notes, and stop."""
-        self._ended.set()
-        self._thread.join()
+def _explain(failure: Failure) -> str:
+    where = f" (log: {failure.log})" if failure.log else ""
+    return f"{failure.reason}{where}"
 
-    def _follow(self) -> None:
-        count, last = "", -_SECONDS_BETWEEN_LINES
-        while not self._ended.wait(_FOLLOW_SECONDS):
-            count = self._look() or count
-            if count and time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
-                tell(f"shardwise: multiply: {count}")
-                count, last = "", time.monotonic()
-        self._look()  # the last count is that of the job itself, which has ended
 
-    def _look(self) -> str:
-        """Show new notes from the log; return the newest count, if there is one."""
-        count = ""
-        for level, text in logs.parse_lines(self._news()):
-            if _COUNT.fullmatch(text):
-                count = text
-            elif level == "WARNING" and not text.startswith("shard "):
-                tell(f"shardwise: multiply: {text}")
-        return count
+def _shown(name: str) -> str:
+    """A failure's name for people, without its key."""
+    *_, last = name.split("-")[:-1]
+    return f"{_stage_of(name)} {last}" if last.isdigit() else _stage_of(name)
 
-    def _news(self) -> str:
-        """The complete lines added to the log since the last look."""
-        try:
-            with open(self._log or "", "rb") as file:
-                if os.fstat(file.fileno()).st_size < self._read:
-                    self._read = 0  # another try has begun a new log
-                file.seek(self._read)
-                news = file.read()
-        except OSError:
-            return ""
-        whole = news[: news.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return whole.decode(errors="replace")
+
+def _stage_of(name: str) -> str:
+    """The stage that a failure's name speaks of."""
+    first = name.split("-", maxsplit=1)[0]
+    return {"copy": "shard"}.get(first, first if first in _STAGES else "multiply")
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def _stage(rule: str) -> str:
@@ -270,17 +283,6 @@ def _stage(rule: str) -> str:
 def _order(rule: str) -> int:
     """The position of a rule in the run; rules of other workflows come last."""
     return _STAGES.index(_stage(rule)) if _stage(rule) in _STAGES else len(_STAGES)
-
-
-def _log_of(record: Any) -> Path | None:
-    """The log of the job that an event speaks of."""
-    return next((Path(str(path)) for path in record.log or [] if path), None)
-
-
-def shard_failures(log: Path | None) -> list[Failure]:
-    """The shards that the one job for all reported at its end as failed for good."""
-    named = logs.find_failed_shards(logs.read(log))
-    return [Failure(f"multiply {shard}", reason, log) for shard, reason, log in named]
 
 
 def rerun_command(argv: list[str], folder: str) -> str:

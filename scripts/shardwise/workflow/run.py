@@ -7,17 +7,13 @@ library alone. Only the main process checks the config and the headers of the in
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from snakemake.io import ancient
+from typing import Any
 
 from shardwise.devices import grants
-from shardwise.dispatch.array import recipe
-from shardwise.dispatch.schedulers import grid_engine
-from shardwise.errors import ShardwiseError, some
+from shardwise.errors import ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
 from shardwise.host import begin_in_utf8, refuse_small_shared_memory
 from shardwise.plan import cut, memory
@@ -25,12 +21,11 @@ from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import environment
-from shardwise.records import missing
+from shardwise.records import failures, store
+from shardwise.records.store import Store
 from shardwise.units import MIB
-from shardwise.workflow import hooks, names
-
-if TYPE_CHECKING:
-    from shardwise.records.remaining import RemainingWork
+from shardwise.work.array import MOST_TASKS
+from shardwise.workflow import hooks, names, recipe
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -44,9 +39,10 @@ class Run:
     """One run of the workflow, as its rules see it, from Snakemake's config and workflow.
 
     ``dispatch``, ``workers``, ``array_tasks`` and ``array_limit`` are as the config has them.
-    ``standing`` is what is left to do; None in a job. ``name_of`` gives the name of a rule here, as
-    another workflow may rename the rules of a module. ``began``, ``succeeded``, ``interrupted``:
-    whether a job was to run, whether all such jobs did, whether the user pressed Ctrl-C.
+    ``missing`` are the shards that lack their products, in the plan's order; None in a job.
+    ``name_of`` gives the name of a rule here, as another workflow may rename the rules of a module.
+    ``began``, ``succeeded``, ``interrupted``: whether a job was to run, whether all such jobs did,
+    whether the user pressed Ctrl-C.
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
@@ -70,11 +66,14 @@ class Run:
         else:
             self.plan = self._checked_plan() if main else plans.load(self.results.plan)
         self.reduce = reduce_settings(config)
-        self.standing: RemainingWork | None = None
+        self.store = Store(self.plan)
+        self.missing: list[str] | None = None
         self.began = self.succeeded = self.interrupted = False
         if main:
-            self.standing = self._compared()
-            hooks.before_graph(workflow, self._refuse_unfit_to_submit)
+            failures.begin_run()
+            self.missing = self.store.missing()
+            log.info("shardwise: " + store.describe(self.plan, self.missing))
+            hooks.around_graph(workflow, self._refuse_unfit_to_submit)
             hooks.add_hooks(workflow, self)
 
     def _checked_plan(self) -> Plan:
@@ -114,43 +113,31 @@ class Run:
         """The rule whose one job computes all shards; None under ``dispatch: jobs``."""
         return {"jobs": None, "array": recipe.RULE}.get(self.dispatch, self.dispatch)
 
+    # What is forced Snakemake knows only after it has read the rules.
+
+    @functools.cached_property
+    def forces(self) -> bool:
+        """Whether the user forces anything: then what is there may be made again, in order."""
+        settings = self._workflow.dag_settings
+        return bool(settings.forceall or settings.forcerun or settings.forcetargets)
+
     @functools.cached_property
     def forced(self) -> bool:
-        """Whether the user forces the one job for all shards; logs that once.
-
-        Snakemake itself knows that only after it has read the rules.
-        """
+        """Whether the user forces the one job for all shards; logs that once."""
         settings = self._workflow.dag_settings
         named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
-        if self.rule_for_all is None or self.standing is None:
+        if self.rule_for_all is None or self.missing is None:
             return False
         if not (settings.forceall or self.name_of(self.rule_for_all) in named):
             return False
-        again = missing.describe(self.plan, list(self.plan.shards), "are computed again")
+        again = store.describe(self.plan, list(self.plan.shards), "are computed again")
         log.info(f"shardwise: as you force it, {again}")
         return True
 
     @property
     def to_compute(self) -> list[str]:
         """The shards that the one job for all computes."""
-        return list(self.plan.shards) if self.forced else self.standing.missing
-
-    def _compared(self) -> "RemainingWork":
-        """Compare the folder with the plan, and have Snakemake make again what does not fit."""
-        from shardwise.records import remaining  # here: jobs do not need it
-
-        work = remaining.find(self.plan, self.reduce["statistics"], jobs=self.rule_for_all is None)
-        if self.rule_for_all:
-            log.info("shardwise: " + missing.describe(self.plan, work.missing))
-        if outdated := work.outdated:
-            named = some(map(str, outdated), 5)
-            log.info(f"shardwise: to be made again, being of another config: {named}")
-        # Snakemake itself makes what a shard lacks, and says why. But it would not make again a
-        # lost file on the way to results that exist.
-        tops = {self.results.products, self.results.shards}
-        unfit = {str(path) for path in work.unfit if path.exists() or tops.isdisjoint(path.parents)}
-        hooks.around_graph(self._workflow, unfit)
-        return work
+        return list(self.plan.shards) if self.forced or self.missing is None else self.missing
 
     @property
     def planned(self) -> str:
@@ -165,15 +152,14 @@ class Run:
         return words if self.array_tasks == "auto" else f"--array-tasks {self.array_tasks} {words}"
 
     @property
-    def recipe(self) -> str:
+    def request(self) -> str:
         """What the tasks of an array job ask the scheduler for."""
         return str(recipe.path(self.results))
 
     @staticmethod
     def run_time_words(wildcards: Any, resources: Any) -> str:
         """The option for how long a job may run, if it cannot ask its scheduler."""
-        words = grid_engine.site_words(dict(resources.items()))
-        seconds = grid_engine.GridEngine().run_time(words)
+        seconds = recipe.run_time(dict(resources.items()))
         return f"--run-time {seconds}" if seconds else ""
 
     def write_planned(self) -> None:
@@ -185,9 +171,12 @@ class Run:
 
     # File names, as patterns for the wildcards {shard} and {thousand}, and as lists.
 
+    # Outputs. A file that is there, under the name that the plan gives it, is the right one: it
+    # asks for no input, so that no time stamp and no new plan makes it again.
+
     @property
     def _wildcards(self) -> str:
-        return wildcards(next(iter(self.plan.shards)))
+        return wildcards(next(iter(self.plan.shards.values())).name)
 
     def pattern(self, name: Callable[[str], Path]) -> str:
         """The pattern of a per-shard file."""
@@ -197,21 +186,35 @@ class Run:
         """The log of a rule that runs for every shard."""
         return str(self.results.log(rule, self._wildcards))
 
-    def all_receipts(self, wildcards: Any = None) -> list[str]:
-        """The files that make the ledger again when they are newer: every receipt of the plan.
+    @property
+    def plan_files(self) -> list[str]:
+        """The plan on the disk, and the file that says which one it is."""
+        return [str(path) for path in self.results.plan_files(self.plan.mark)]
 
-        Under any dispatch but jobs, the file that the one job for all leaves stands for them; if
-        there is nothing to compute, the newest receipt does.
-        """
-        if self.dispatch == "jobs":
-            return self._each(self.results.receipt)
-        if self.standing and self.standing.newest and not self.to_compute:
-            return [str(self.results.receipt(self.standing.newest))]
-        return [str(self.results.multiplied)]
+    @property
+    def ledger_files(self) -> list[str]:
+        """The ledger, and the file that says of which plan it is."""
+        return [str(self.results.ledger), str(self.results.listed(self.plan.key))]
+
+    @property
+    def stack_files(self) -> list[str]:
+        """The synthetic stack, and its receipt, which says of which recipe it is; or nothing."""
+        own = self.plan.synthetic_receipt
+        return [str(self.results.synthetic), str(own)] if own else []
+
+    @property
+    def work_pattern(self) -> str:
+        """What the one job for all shards leaves."""
+        return str(self.results.work("{missing}"))
 
     def arrays(self) -> list[str]:
         """The arrays that the reduce writes; its receipt comes after them."""
         return [str(self.results.statistic(name)) for name in self.reduce["statistics"]]
+
+    @property
+    def summed(self) -> str:
+        """The file that says of which plan the sum is."""
+        return str(self.results.summed(self.plan.key))
 
     def in_the_end(self) -> list[str]:
         """What a run is for, and names at its end: the arrays, their receipt, the page."""
@@ -219,97 +222,90 @@ class Run:
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """The files of a complete run; of many, only those that Snakemake should look at."""
-        whole = [*self.in_the_end(), str(self.results.metrics)]
-        if self.dispatch != "jobs":
-            return whole
-        products, receipts = self._each(self.results.product), self._each(self.results.receipt)
-        return [*products, *receipts, *whole]
+        whole = [*self.plan_files, *self.ledger_files, *self.in_the_end(), self.summed]
+        whole += [str(self.results.metrics)]
+        return whole if self.rule_for_all else [*self._products(), *whole]
 
-    def _each(self, name: Callable[[str], Path]) -> list[str]:
-        before, after = self.pattern(name).split(self._wildcards)
-        return [f"{before}{place(shard)}{after}" for shard in self.plan.shards]
+    def _products(self) -> list[str]:
+        rows, folder = self.plan.shards.values(), f"{self.results.products}/"
+        return [f"{folder}{place(r.name)}{end}" for r in rows for end in (".npy", ".json")]
 
-    # Inputs. Each is a plain name where it is the same for all shards, and a function of the
-    # wildcards only where it has to be: Snakemake takes ten times as long to call a function.
+    # Inputs.
 
-    def plan_for(self, rule: str) -> Any:
-        """The plan as an input: a new plan reruns a job only if the output of the job does not fit.
+    def _where(self, lacking: Callable[[], Collection[str]], files: Any) -> Any:
+        """The input of each shard's job: ``files`` where its output is missing, else nothing.
 
-        In the jobs after one that runs again Snakemake looks at nothing else, not even at what is
-        forced. So the plan is ancient for jobs whose output fits, and not for the others.
+        ``files`` are names, patterns or a function of the wildcards. Plain names come back if they
+        are the same for all shards: Snakemake takes ten times as long to call a function.
         """
-        results, plan = self.results, str(self.results.plan)
-        if rule == "shard":
-            return self._for_each(results.shard, plan)
-        if rule == "multiply" and self.rule_for_all is None:
-            return self._for_each(results.product, plan)
-        outputs = {
-            "synthesize": results.synthetic, "ledger": results.ledger, "reduce": results.summary
-        }  # fmt: skip
-        output = outputs.get(rule, results.multiplied)
-        return plan if self.standing and output in self.standing.unfit else ancient(plan)
-
-    def _for_each(self, name: Callable[[str], Path], files: Any) -> Any:
-        """The input of the job of each shard; if the output of a job fits, no time stamp counts.
-
-        ``name`` gives the job's output by the shard; ``files`` are a name, names or patterns, or a
-        function of the wildcards. Plain names come back if they are the same for all shards:
-        Snakemake handles them ten times faster.
-        """
-        if self.rule_for_all:
-            return files  # no shard has a job
-        unfit = self.standing.unfit if self.standing else set()
-        kinds = {name(shard) in unfit for shard in self.plan.shards} if unfit else {False}
-        if kinds == {True}:
+        missing = set(lacking()) if self.missing is not None else None
+        if missing is None or len(missing) == len(self.plan.shards):
             return files
-        if kinds == {False} and not callable(files):
-            return ancient(files)
 
-        def chosen(wildcards: Any) -> Any:
-            chosen_files = files(wildcards) if callable(files) else _filled(files, wildcards.shard)
-            return chosen_files if name(wildcards.shard) in unfit else ancient(chosen_files)
+        def chosen(wildcards: Any) -> list[str]:
+            if wildcards.shard not in missing and not self.forces:
+                return []
+            return files(wildcards) if callable(files) else _filled(files, wildcards)
 
         return chosen
 
     @property
-    def files_for_all(self) -> list[str]:
-        """What the one job for all shards waits for: the synthetic stack."""
-        return [str(self.results.synthetic)] if self.plan.facts.synthetic else []
-
-    @property
     def input_files(self) -> Any:
-        """The input files that hold a shard's matrices, for the job that copies them."""
-        return self._for_each(self.results.shard, self._input_files())
+        """What the job that copies a shard's matrices reads."""
+        return self._where(self.store.missing_copies, self._input_files())
 
     def _input_files(self) -> Any:
         plan = self.plan
+        if plan.facts.synthetic:
+            return self.plan_files + self.stack_files
         if not plan.facts.source_parts and len(plan.sources) == 1:
-            return [plan.sources[0].file]
+            return [*self.plan_files, plan.sources[0].file]
         return self._own_input_files
 
     def _own_input_files(self, wildcards: Any) -> list[str]:
         row = self.plan.shards[wildcards.shard]
         files = (source.file for source in self.plan.sources_of(row.start, row.stop))
-        return list(dict.fromkeys(files))  # a file may hold many matrices of a sheet
+        return [*self.plan_files, *dict.fromkeys(files)]  # a file may hold many matrices of a sheet
 
     @property
     def factor_files(self) -> Any:
         """What a shard's products are made from."""
         right = [source.file for source in self.plan.facts.right_sources]
-        copied = self.plan.settings.materialize
-        left = [self.pattern(self.results.shard)] if copied else self._input_files()
+        left = self._copy_files if self.plan.settings.materialize else self._input_files()
         files = (lambda wildcards: left(wildcards) + right) if callable(left) else left + right
-        return self._for_each(self.results.product, files)
+        return self._where(lambda: self.missing or (), files)
 
-    # Digests: by them a run sees to it that its jobs work by its own plan.
+    def _copy_files(self, wildcards: Any) -> list[str]:
+        name = self.plan.shards[wildcards.shard].input_name
+        copy = [self.results.shard(name), self.results.shard_receipt(name)]
+        return [*self.plan_files, *map(str, copy)]
 
-    def shard_digest(self, wildcards: Any) -> str:
-        """Changes with which matrices a shard holds."""
-        return self.plan.shards[wildcards.shard].matrices
+    @property
+    def files_for_all(self) -> list[str]:
+        """What the one job for all shards waits for."""
+        return self.plan_files + self.stack_files
 
-    def fingerprint(self, wildcards: Any) -> str:
-        """Changes with anything that a shard's products depend on."""
-        return self.plan.shards[wildcards.shard].fingerprint
+    @property
+    def _open(self) -> bool:
+        """Whether any product is to be made, or may be."""
+        return bool(self.missing or self.forces)
+
+    def product_files(self, wildcards: Any = None) -> list[str]:
+        """What the ledger is made from; nothing if it is there, and all products with it."""
+        if self.missing is None or (self.store.is_listed() and not self._open):
+            return []
+        if self.rule_for_all is None:
+            return self.plan_files + self._products()
+        shards = self.to_compute
+        work = [str(self.results.work(self.store.work_name(shards)))] if shards else []
+        return self.plan_files + work
+
+    def ledger_for_reduce(self, wildcards: Any = None) -> list[str]:
+        """What the sum is made from; nothing if it is there, and all products with it."""
+        summed = self.store.is_summed(self.reduce["statistics"])
+        if self.missing is None or (summed and not self._open):
+            return []
+        return self.plan_files + self.ledger_files
 
     # Resources: the most that any shard needs, times the attempt.
 
@@ -349,7 +345,7 @@ class Run:
 
     def _array_minutes(self, wildcards: Any, attempt: int) -> int:
         """Run time of an array task, for its share of the shards; it ends before its time is up."""
-        tasks = recipe.MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
+        tasks = MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
         return attempt * max(self._task_minutes, min(self._shared_minutes(tasks), _DAY_MINUTES))
 
     def _node_minutes(self, wildcards: Any, attempt: int) -> int:
@@ -359,9 +355,9 @@ class Run:
 
     def _shared_minutes(self, workers: int) -> int:
         """Run time of all shards to compute, by a number of workers."""
-        shards = list(self.plan.shards) if self.standing is None else self.to_compute
+        shards = self.to_compute
         rows = [self.plan.shards[shard] for shard in shards]
-        nbytes = sum(missing.amounts(self.plan, shards)) + self._copied(rows)
+        nbytes = sum(store.amounts(self.plan, shards)) + self._copied(rows)
         flop = sum(row.stop - row.start for row in rows) * self.plan.problem.flop
         return cut.minutes(nbytes // workers, flop // workers)
 
@@ -397,11 +393,9 @@ class Run:
         return 2 * sum(row.bytes for row in rows) if copies else 0
 
 
-def _filled(names: str | list[str], shard: str) -> str | list[str]:
+def _filled(names: list[str], wildcards: Any) -> list[str]:
     """Names, or patterns of names, for one shard."""
-    if isinstance(names, str):
-        return names
-    return [name.replace(wildcards(shard), place(shard)) for name in names]
+    return [name.format(**wildcards) if "{" in name else name for name in names]
 
 
 def _growing(amount: int) -> Growing:

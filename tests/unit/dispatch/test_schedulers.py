@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.dispatch import run_time
 from shardwise.dispatch.schedulers import common, grid_engine, slurm
-from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
+from shardwise.dispatch.schedulers.common import Array, Fate, QueueFull, Tasks
 from shardwise.dispatch.schedulers.grid_engine import AccountingRecord, GridEngine, Job
 from shardwise.dispatch.schedulers.slurm import Slurm
-from shardwise.errors import InputError, QueueFull, TryAgain
+from shardwise.errors import InputError, TryAgain
 
 NUMBERS = st.sets(st.integers(0, 300), min_size=1).map(sorted)
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from shardwise.dispatch.array import follow, journal, recipe, task
 from shardwise.dispatch.array.claims import Claims
-from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
+from shardwise.dispatch.schedulers.common import Array, Fate, QueueFull, Tasks
 from shardwise.dispatch.schedulers.slurm import Slurm
-from shardwise.errors import InputError, IntegrityError, QueueFull, TryAgain
+from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import missing, receipts

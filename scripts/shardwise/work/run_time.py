@@ -1,12 +1,8 @@
 """How long a job may still run, and whether another shard fits into that time."""
 
-import os
 import time
 from collections.abc import Callable
 from types import FrameType
-
-from shardwise import host
-from shardwise.dispatch.schedulers.registry import SCHEDULERS
 
 _SLACK = 1.25
 """How much longer than the longest shard so far another one may take."""
@@ -28,7 +24,7 @@ class RunTime:
 
     def __init__(self, end: float | None, clock: Callable[[], float] = time.time) -> None:
         self._end, self._clock, self._longest = end, clock, 0.0
-        self._closed = False
+        self.closed = False
 
     def learn(self, seconds: float) -> None:
         """Note how long a shard took."""
@@ -36,17 +32,15 @@ class RunTime:
 
     def close(self, *_: int | FrameType | None) -> None:
         """Let no more shards begin: the scheduler has signalled that it will end the job."""
-        self._closed = True
+        self.closed = True
 
     def suffices(self, shards: int) -> bool:
         """Whether one device can still compute a number of shards, one after another.
 
         For more than one it is False until the first has ended.
         """
-        if self._closed:
-            return False
-        if self._end is None:
-            return True
+        if self._end is None or self.closed:
+            return not self.closed
         if shards > 1 and not self._longest:
             return False
         return self._clock() + _SLACK * self._longest * shards + LEAVE_SECONDS <= self._end
@@ -55,16 +49,3 @@ class RunTime:
     def over(self) -> bool:
         """Whether the run time is up, so that the scheduler ends the job about now."""
         return self._end is not None and self._clock() + LEAVE_SECONDS >= self._end
-
-
-def of_this_job(asked: float | None) -> RunTime:
-    """The run time of the job that this process belongs to; unlimited outside a scheduler.
-
-    Parameters
-    ----------
-    asked
-        Seconds that were asked for, counted from now; what the scheduler itself says comes first.
-    """
-    job = host.job(os.environ) or ""
-    name = {"slurm": "slurm", "grid": "uge"}.get(job.partition(" ")[0])
-    return RunTime(SCHEDULERS[name].end_of_task(asked) if name else None)

@@ -6,20 +6,18 @@ If a shard fails, the others still finish, and the last lines name those that fa
 from pathlib import Path
 
 from shardwise import cli
-from shardwise.dispatch import options
-from shardwise.dispatch.tally import DEFAULT_RETRIES
-from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
+from shardwise.work import options
+from shardwise.work.rounds import RETRIES
 
 if __name__ == "__main__":
     arguments = cli.parser(__doc__)
     cli.add_plan(arguments)
-    words = "who computes: a process on each GPU of this machine, or one on its CPU (pool); the "
-    words += "tasks of an array job, which this command submits and follows (array); MPI ranks"
+    words = "who computes: a worker on each GPU of this machine, or one on its CPU (pool); the "
+    words += "tasks of an array job, which this command submits and waits for (array); MPI ranks"
     add = arguments.add_argument
-    add("--dispatch", choices=options.WAYS, default="pool", help=words)
-    words = "tries of a shard after its first; a shard that ended with 1, 2 or 3 is not tried "
-    words += f"again; default: {DEFAULT_RETRIES}, with --dispatch array what the recipe says"
-    add("--retries", type=cli.natural, metavar="N", help=words)
+    add("--dispatch", choices=("pool", "array", "mpi"), default="pool", help=words)
+    words = "tries of a shard after its first; a shard that ended with 1, 2 or 3 is not tried again"
+    add("--retries", type=cli.natural, default=RETRIES, metavar="N", help=words)
     words = "run time that the job asked for: shards that do not fit into it are left to "
     words += "the next job; default: what the scheduler says"
     add("--run-time", type=cli.seconds, metavar="SECONDS", help=words)
@@ -35,13 +33,7 @@ if __name__ == "__main__":
     words += "works on all its GPUs"
     group.add_argument("--workers", choices=("device", "node"), help=words)
     cli.add_ranks(group, "one for each GPU of this machine, with --workers node one")
-    arguments.set_defaults(launcher=None)  # so that `options.check` sees whether it is given
-
-    add = arguments.add_argument_group("with --dispatch pool or mpi").add_argument
-    words = "how long a process may hang, stopped or in a driver, before it is killed and its "
-    words += "shard tried again; and how long a rank may give no sign of life before all ranks are "
-    words += f"ended with 75; inf: for ever; default: {REDUCE_LIMIT_SECONDS:.0f}"
-    add("--time-limit", type=cli.seconds, metavar="SECONDS", help=words)
+    arguments.set_defaults(launcher=None)  # so that `options.run` sees whether it is given
 
     add = arguments.add_argument_group("with --dispatch array").add_argument
     words = "tasks that share the shards; default: one per shard, 1,000 at most"
@@ -49,7 +41,11 @@ if __name__ == "__main__":
     words = "most tasks that run at once; default: as many as the scheduler lets run"
     add("--array-limit", type=cli.positive, metavar="N", help=words)
     words = "what a task asks the scheduler for; snakemake writes it from the profile"
-    add("--recipe", type=Path, metavar="FILE", help=words)
-    words = "be a task of this array, and compute the shards that it claims; for the array's script"
-    add("--array-task", metavar="NAME", help=words)
-    cli.run(options.run, arguments, mpi=options.ranks)
+    add("--request", type=Path, metavar="FILE", help=words)
+
+    add = arguments.add_argument_group("for the workers that this command starts").add_argument
+    add("--round", metavar="NAME", help="compute shards of this round: a folder of claims")
+    add("--name", help="what its claims say of this worker")
+    add("--seat", type=cli.natural, metavar="N", help="the GPU of this node to look at first")
+    add("--until", type=float, metavar="TIME", help="when this job is ended, in Unix time")
+    cli.run(options.run, arguments)
