@@ -39,7 +39,7 @@ class Failure(msgspec.Struct, frozen=True):
     """One failure of a shard, by its name, or of a stage, such as ``reduce-KEY``.
 
     ``code`` is the exit code, ``device`` the UUID of a GPU, ``run`` the run in which it happened,
-    ``log`` lies in the results folder, ``at`` is Unix time.
+    ``log`` lies in the results folder, ``at`` is Unix time. ``suspect``: the device is to blame.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Failure(msgspec.Struct, frozen=True):
     attempt: int = 1
     run: str | None = None
     log: str | None = None
+    suspect: bool = False
 
 
 def begin_run() -> str:
@@ -75,7 +76,7 @@ def note(
     own = os.path.relpath(log, results.root) if log else None
     failure = Failure(
         name, code, one_line(reason)[:_MOST_LETTERS], host.node(), time.time(), device, attempt,
-        this_run(), own,
+        this_run(), own, suspect,
     )  # fmt: skip
     _write(results, name, failure)
     if suspect and device:
