@@ -29,7 +29,9 @@ RUN = "SHARDWISE_RUN"
 """The variable by which the jobs of a run know it."""
 
 _MOST_LETTERS = 2000
-_DEVICE = "device-"
+DEVICE = "device-"
+"""Begins the name of the failure of a GPU, before its UUID."""
+
 _FINAL = (InputError.exit_code, IntegrityError.exit_code)
 
 
@@ -78,7 +80,7 @@ def note(
     )  # fmt: skip
     _write(results, name, failure)
     if suspect and device:
-        _write(results, f"{_DEVICE}{device}", failure)
+        _write(results, f"{DEVICE}{device}", failure)
 
 
 def _write(results: Results, name: str, failure: Failure) -> None:
@@ -159,9 +161,9 @@ def barred(results: Results) -> dict[str, Failure]:
 def forget_devices(results: Results) -> None:
     """Let a new run take again what an earlier one has left alone."""
     for uuid in _devices(results):
-        forget(results, f"{_DEVICE}{uuid}")
+        forget(results, f"{DEVICE}{uuid}")
 
 
 def _devices(results: Results) -> dict[str, Failure]:
-    found = {path.stem: read(path) for path in results.failed.glob(f"{_DEVICE}*.json")}
-    return {name.removeprefix(_DEVICE): failure for name, failure in found.items() if failure}
+    found = {path.stem: read(path) for path in results.failed.glob(f"{DEVICE}*.json")}
+    return {name.removeprefix(DEVICE): failure for name, failure in found.items() if failure}

@@ -31,7 +31,7 @@ def find(plan: Plan) -> Iterator[Path]:
         (results.failed, _FAILURE, products),
         (results.failed, _STAGE, {plan.key, *copies}),
         (results.done, _MARKER, {plan.key}),
-        (results.listed("").parent, _MARKER, {plan.key}),
+        (results.listed(plan.key).parent, _MARKER, {plan.key}),
     ):
         for name in sorted(list_names(top)):
             match = pattern.fullmatch(name)
