@@ -91,7 +91,7 @@ def test_a_plan_that_was_replaced_is_refused(tmp_path, script):
     done = run(script, *words)
     assert done.returncode == 3
     assert "is not the plan of this run: another command has replaced it" in done.stderr
-    assert not made.results.product("00001").exists()
+    assert not factories.file(made, "product", "00001").exists()
 
 
 @pytest.mark.parametrize("script", ["shard", "multiply"])
@@ -119,7 +119,7 @@ def test_the_memory_a_task_may_take(tmp_path):
     for words in ((), ("--mem-mb", 0), ("--mem-mb", 1), ("--mem-mb", 10**6)):
         done = run("multiply", "--plan", made.results.plan, "--shard", "00000", *words)
         assert done.returncode == 0, done.stderr
-        seen.add(made.results.product("00000").read_bytes())
+        seen.add(factories.file(made, "product").read_bytes())
     assert len(seen) == 1
     told = " ".join(run("multiply", "--help").stdout.split())
     assert "--mem-mb N MiB of host memory for all processes" in told
@@ -206,8 +206,8 @@ def test_a_signal_leaves_no_product(tmp_path, number, code):
     _, told = job.communicate()
     assert job.returncode == code, told
     assert "ended by SIGTERM" in told or "interrupted" in told
-    assert not made.results.product("00000").exists()
-    assert not made.results.receipt("00000").exists()
+    assert not factories.file(made, "product").exists()
+    assert not factories.file(made, "receipt").exists()
     assert leftovers(tmp_path) == []
 
 
@@ -217,10 +217,10 @@ def test_the_log_names_the_command_that_does_the_same(tmp_path):
     made = copied(factories.plan(folder, stack((4, 3, 3)), shards=2))
     done = run("multiply", "--plan", made.results.plan, "--shard", "00000")
     line = next(x for x in done.stderr.splitlines() if "by hand: " in x).split("by hand: ")[1]
-    made.results.receipt("00000").unlink()
+    factories.file(made, "receipt").unlink()
     python = os.path.dirname(command("multiply")[0])
     again = subprocess.run(
         line, shell=True, check=False, env=os.environ | {"PATH": f"{python}:{os.environ['PATH']}"}
     )
     assert again.returncode == 0
-    assert made.results.receipt("00000").exists()
+    assert factories.file(made, "receipt").exists()

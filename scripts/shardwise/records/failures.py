@@ -7,7 +7,7 @@ page read it; nobody parses a log. A task that was killed leaves none.
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from shardwise.errors import (
     verdict,
 )
 from shardwise.files import small
-from shardwise.files.paths import Results, folders, make_folder, place
+from shardwise.files.paths import Results, folders, list_names, make_folder, place
 
 RUN = "SHARDWISE_RUN"
 """The variable by which the jobs of a run know it."""
@@ -98,12 +98,24 @@ def forget(results: Results, name: str) -> None:
 
 
 @contextmanager
-def noted(results: Results, name: str, log: Path | None = None) -> Iterator[None]:
-    """Write down why what is inside fails, if it does; else remove what was written before."""
+def noted(
+    results: Results, name: str, log: Path | None = None,
+    device: Callable[[], str | None] = lambda: None,
+) -> Iterator[None]:  # fmt: skip
+    """Write down why what is inside fails, if it does; else remove what was written before.
+
+    ``device`` gives the UUID of the GPU that this process has by then.
+    """
     try:
         yield
     except Exception as error:
-        note(results, name, *verdict(error), log=log)
+        from shardwise.records.receipts import count_starts  # here: who reads needs no NumPy
+
+        note(
+            results, name, *verdict(error), log=log, device=device(),
+            attempt=count_starts(results.starts(name)) or 1,
+            suspect=getattr(error, "suspect", False),
+        )  # fmt: skip
         raise
     forget(results, name)
 
@@ -124,11 +136,7 @@ def every(results: Results) -> dict[str, Failure]:
 
 def of(results: Results, names: Iterable[str]) -> dict[str, Failure]:
     """The failures of some shards or stages, by name, in the order of the names."""
-    there = {
-        f"{folder.name}/{name}" if folder != results.failed else name
-        for folder in folders(results.failed)
-        for name in os.listdir(folder)
-    }
+    there = list_names(results.failed)
     wanted = (name for name in names if f"{place(name)}.json" in there)
     found = ((name, read(results.failure(name))) for name in wanted)
     return {name: failure for name, failure in found if failure}

@@ -16,7 +16,8 @@ from typing import Any
 from shardwise.errors import tell
 from shardwise.records import failures
 from shardwise.records.failures import Failure
-from shardwise.workflow import earlier_runs
+from shardwise.work import schedulers
+from shardwise.workflow.names import failure_name
 
 _SECONDS_BETWEEN_LINES = 10.0
 _COUNTS = 20.0  # counting may take one part in so many of the time
@@ -68,7 +69,7 @@ class Listener(logging.Handler):
                 if event == "run_info" or not self._workflow.dryrun:
                     act(record)
             elif match := _RUN_NAME.search(record.getMessage()):
-                earlier_runs.remember(self._run.results, "slurm", match[1])
+                schedulers.remember(self._run.results, "slurm", match[1])
         except Exception:  # a fault in counting must never end a run
             self.handleError(record)
 
@@ -94,7 +95,7 @@ class Listener(logging.Handler):
 
     def _on_job_finished(self, record: Any) -> None:
         rule, wildcards = self._jobs.get(record.job_id, ("", {}))
-        self._failed.pop(self._failure_name(rule, wildcards), None)
+        self._failed.pop(failure_name(_stage(rule), wildcards, self._run.plan), None)
         if _stage(rule) in _STAGES:
             self._done[_stage(rule)] += 1
             self._line(_stage(rule))
@@ -113,7 +114,7 @@ class Listener(logging.Handler):
 
     def _found(self, rule: str, wildcards: Mapping[str, str], record: Any) -> dict[str, Failure]:
         """Why a job failed: its own words, or those of the shards it worked on, or what we know."""
-        run, name = self._run, self._failure_name(rule, wildcards)
+        run, name = self._run, failure_name(_stage(rule), wildcards, self._run.plan)
         if self._for_all(rule):
             shards = (run.plan.shards[shard].name for shard in run.store.missing())
             if own := self._of_this_run(shards):
@@ -130,13 +131,6 @@ class Listener(logging.Handler):
         own = failures.this_run()
         found = failures.of(self._run.results, names)
         return {name: failure for name, failure in found.items() if failure.run == own}
-
-    def _failure_name(self, rule: str, wildcards: Mapping[str, str]) -> str:
-        """What the failure of a job is named."""
-        if "shard" in wildcards:
-            before = "copy-" if _stage(rule) == "shard" else ""
-            return f"{before}{wildcards['shard']}-{wildcards['key']}"
-        return f"{_stage(rule)}-{self._run.plan.key}"
 
     def _for_all(self, rule: str) -> bool:
         """Whether the one job of this rule computes all shards."""

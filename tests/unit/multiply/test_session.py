@@ -31,10 +31,7 @@ from tests.factories import (
 
 def nothing_committed(made):
     """No product, no receipt and no temporary file lies in the results."""
-    names = (made.results.product, made.results.receipt)
-    rows = made.shards.values()
-    whole = [name(row.name) for row in rows for name in names if name(row.name).exists()]
-    return not whole and not leftovers(made.results.root)
+    return not [*made.results.products.glob("*"), *leftovers(made.results.root)]
 
 
 def refusal(made, error=InputError, shard_id="00000"):
@@ -116,7 +113,7 @@ def test_the_receipt_says_what_was_done(tmp_path):
     """Range, key, checksum, proof, backend and attempt stand in the receipt."""
     made = computed(factories.plan(tmp_path, stack((5, 3, 3)), shards=2))
     receipt, row = factories.receipt(made, "00001"), made.shards["00001"]
-    product = made.results.product(made.shards["00001"].name)
+    product = factories.file(made, "product", "00001")
     assert (receipt.shard, receipt.start, receipt.stop) == ("00001", 2, 5)
     assert receipt.key == row.key
     assert receipt.attempt == 1
@@ -217,7 +214,7 @@ def test_a_shard_that_begins_before_another_is_written_changes_no_bit(tmp_path, 
     made = copied(factories.plan(tmp_path / "b", left, right, shards=5, **over))
     overlapped(made)
     for shard in made.shards:
-        one, same = (m.results.product(m.shards[shard].name).read_bytes() for m in (made, expected))
+        one, same = (factories.file(m, "product", shard).read_bytes() for m in (made, expected))
         assert one == same
 
 
@@ -227,7 +224,7 @@ def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 4 * 4 * 8)
 
     def broken(path, *words):
-        if path == made.results.receipt(made.shards["00000"].name):
+        if path == factories.file(made, "receipt"):
             raise TryAgain("no room")
         write(path, *words)
 
@@ -247,8 +244,8 @@ def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
         part = left[each.shard.start : each.shard.stop]
         found = np.load(made.results.product(each.shard.name))
         np.testing.assert_array_equal(found, part @ part)
-    assert not made.results.receipt(made.shards["00000"].name).exists()
-    assert not made.results.product(made.shards["00001"].name).exists()
+    assert not factories.file(made, "receipt").exists()
+    assert not factories.file(made, "product", "00001").exists()
 
 
 @pytest.mark.parametrize(
@@ -258,14 +255,13 @@ def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, los
     """Without its copy, or without a whole receipt of it, a task copies its matrices first."""
     left = stack((4, 3, 3))
     made = copied(factories.plan(tmp_path, left, shards=2))
-    own = made.shards["00000"].input_name
-    path, receipt = made.results.shard(own), made.results.shard_receipt(own)
+    path, receipt = (factories.file(made, kind) for kind in ("shard", "shard_receipt"))
     if lost == "damaged receipt":
         receipt.write_bytes(b'{"schema": 1}')
     elif lost == "of other matrices":
-        for name in (made.results.shard, made.results.shard_receipt):
-            one, other = (name(row.input_name) for row in made.shards.values())
-            one.write_bytes(other.read_bytes())
+        for kind in ("shard", "shard_receipt"):
+            other = factories.file(made, kind, "00001").read_bytes()
+            factories.file(made, kind).write_bytes(other)
     elif lost == "of an earlier input":
         save(tmp_path / "input.npy", left := stack((4, 3, 3), seed=5))
         os.utime(tmp_path / "input.npy", ns=(1, 1))
@@ -273,8 +269,7 @@ def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, los
     else:
         (path if lost == "copy" else receipt).unlink()
     job.run_shard(made, "00000")
-    found = np.load(made.results.product(made.shards["00000"].name))
-    assert np.array_equal(found, left[:2] @ left[:2])
+    assert np.array_equal(np.load(factories.file(made, "product")), left[:2] @ left[:2])
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
@@ -310,10 +305,9 @@ def test_complex_numbers_near_the_largest_are_finite(tmp_path):
 def test_a_failure_keeps_an_earlier_result(tmp_path):
     """A rerun that fails leaves the committed product and receipt as they were."""
     made = computed(factories.plan(tmp_path, stack((4, 3, 3)), shards=1))
-    name = made.shards["00000"].name
-    paths = made.results.product(name), made.results.receipt(name)
+    paths = factories.file(made, "product"), factories.file(made, "receipt")
     before = [path.read_bytes() for path in paths]
-    shard = made.results.shard(made.shards["00000"].input_name)
+    shard = factories.file(made, "shard")
     raw = shard.read_bytes()
     shard.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
     with pytest.raises(IntegrityError):
