@@ -29,7 +29,7 @@ from shardwise.plan.nodes import count_nodes, cover
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, ledger, receipts
 from shardwise.records.failures import Failure
-from shardwise.records.store import Store
+from shardwise.records.store import mark
 from shardwise.units import clock
 
 from tests import factories

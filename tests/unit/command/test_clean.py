@@ -9,7 +9,7 @@ from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks, others
-from shardwise.records.store import Store
+from shardwise.records.store import Store, mark
 
 from tests import factories
 

@@ -18,7 +18,7 @@ from shardwise.observe import audit
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN
 from shardwise.records import ledger, receipts
-from shardwise.records.store import Store
+from shardwise.records.store import Store, mark
 from shardwise.reduce import job as jobs
 from shardwise.units import human_bytes
 
