@@ -4,9 +4,10 @@ from argparse import Namespace
 from functools import partial
 
 from shardwise import cli
+from shardwise.devices import choose
 from shardwise.multiply import apart
 from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures
 
 
@@ -16,19 +17,20 @@ def main(options: Namespace) -> int | None:
     shard = plan.shard(options.shard)
     plans.expect(plan, shard.key, options.key)
     failures.refuse_again(plan.results, shard.name)
-    compute = partial(_compute, options)
-    with failures.noted(plan.results, shard.name, plan.results.log("multiply", shard.name)):
-        if plan.function:
-            apart.run(plan, compute)
-        else:
-            compute(plan)
+    compute = partial(_compute, shard, options)
+    if plan.function:
+        apart.run(plan, shard, compute)
+    else:
+        compute(plan)
     return cli.log.info("%s written", plan.results.receipt(shard.name))
 
 
-def _compute(options: Namespace, plan: Plan) -> None:
-    from shardwise.multiply.job import run_shard
+def _compute(shard: Shard, options: Namespace, plan: Plan) -> None:
+    log = plan.results.log("multiply", shard.name)
+    with failures.noted(plan.results, shard.name, log, choose.taken_uuid):
+        from shardwise.multiply.job import run_shard
 
-    run_shard(plan, options.shard, options.memory, options.device_wait)
+        run_shard(plan, shard.shard, options.memory, options.device_wait)
 
 
 if __name__ == "__main__":

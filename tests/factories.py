@@ -132,9 +132,15 @@ def repeated(made: Plan, count: int | None = None) -> Plan:
     return made
 
 
+def file(made: Plan, kind: str, shard_id: str = "00000") -> Path:
+    """A file of a shard: ``product``, ``receipt``, ``shard`` or ``shard_receipt``."""
+    row = made.shards[shard_id]
+    return getattr(made.results, kind)(row.input_name if "shard" in kind else row.name)
+
+
 def receipt(made: Plan, shard_id: str = "00000") -> ProductReceipt:
     """The receipt of a shard's product."""
-    return receipts.read(made.results.receipt(made.shards[shard_id].name), ProductReceipt)
+    return receipts.read(file(made, "receipt", shard_id), ProductReceipt)
 
 
 def rewritten(path: Path, without: str = "", **values: Any) -> None:

@@ -104,8 +104,7 @@ class Spread:
         numbers = sorted(set(range(SHARDS)) - set(without))
         assert sorted(self.receipts()) == [f"{number:05}" for number in numbers]
         for number in numbers:
-            row = self.plan.shards[f"{number:05}"]
-            product = np.load(self.plan.results.product(row.name))
+            product = np.load(factories.file(self.plan, "product", f"{number:05}"))
             assert product.tobytes() == (self.stack[number] @ self.stack[number]).tobytes()
 
     def living(self) -> set[int]:

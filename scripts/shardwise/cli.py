@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import FAULT, ShardwiseError, say, terminate, verdict
+from shardwise.errors import ShardwiseError, explain, terminate
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
 from shardwise.host import begin_in_utf8
@@ -192,8 +192,7 @@ def run(
     except ShardwiseError as error:
         code = _refuse(error, world)
     except BaseException as error:
-        code, words = verdict(error)
-        say(code, words, error if code == FAULT else None)
+        code, _ = explain(error)
         if world:
             from shardwise.files.commit import abandon  # here: jobs that submit need no NumPy
 
@@ -210,7 +209,7 @@ def _speaks(mpi: Any) -> bool:
 def _refuse(error: ShardwiseError, mpi: Any) -> int:
     """Say what the user has to do, once for all ranks, and give the exit code."""
     if _speaks(mpi):
-        say(error.exit_code, str(error))
+        log.error("%s", error)
     if mpi is None:
         return error.exit_code
     # The first rank to end makes srun end the others, which have this code to return too.
@@ -220,7 +219,7 @@ def _refuse(error: ShardwiseError, mpi: Any) -> int:
         mpi.Finalize()
     else:
         if not _speaks(mpi):
-            say(error.exit_code, f"rank {mpi.COMM_WORLD.rank}: {error}")
+            log.error("rank %d: %s", mpi.COMM_WORLD.rank, error)
         abort(mpi.COMM_WORLD, error.exit_code)
     return error.exit_code
 

@@ -55,42 +55,23 @@ class IntegrityError(ShardwiseError):
     exit_code = 3
 
 
-class WrongProduct(IntegrityError):  # noqa: N818 - named after what it found
-    """A product fails its proof: the device is suspect."""
-
-
-class WrongInput(IntegrityError):  # noqa: N818 - named after what it found
-    """Other matrices were multiplied than were read; which of the two is wrong, nothing says."""
-
-
 class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
-    """Nothing is wrong, but it cannot be done now (device busy, out of memory)."""
+    """Nothing is wrong, but it cannot be done now: out of memory or disk, or nobody answers."""
 
     exit_code = 75
 
 
-class DeviceFailed(TryAgain):
-    """The device is lost, busy or full; this process can no longer rely on it."""
+class DeviceFailed(ShardwiseError):  # noqa: N818 - named after what happened
+    """What computes is lost, busy or full, or computed wrongly: this process must not go on.
 
-
-class Quarantined(DeviceFailed):
-    """The device is in quarantine for these results: another one has to do the work."""
-
-
-class Disproven(WrongProduct, Quarantined):
-    """A product fails its proof on a device that another one can stand in for: try that one."""
+    ``suspect`` says that the device itself is to blame. Then no task of the same run takes it.
+    """
 
     exit_code = 75
 
-
-class Misled(WrongInput, TryAgain):
-    """Other matrices were multiplied than were read, on a device: another one may do better."""
-
-    exit_code = 75
-
-
-class QueueFull(TryAgain):
-    """The cluster has as many jobs, of this user or of all, as it allows."""
+    def __init__(self, what: str, suspect: bool = False) -> None:
+        super().__init__(what)
+        self.suspect = suspect
 
 
 class Terminated(BaseException):
@@ -98,9 +79,11 @@ class Terminated(BaseException):
 
 
 def of_code(code: int, text: str) -> ShardwiseError:
-    """The error of an exit code, as another process has sent it."""
+    """The error of an exit code, as another process has sent it; of one that is no error's, too."""
     kinds = (InputError, IntegrityError, TryAgain)
-    return next((kind for kind in kinds if kind.exit_code == code), ShardwiseError)(text)
+    error = next((kind for kind in kinds if kind.exit_code == code), ShardwiseError)(text)
+    error.exit_code = code
+    return error
 
 
 def short(value: Any) -> str:
@@ -226,12 +209,6 @@ def explain(error: BaseException) -> tuple[int, str]:
     code, words = verdict(error)
     log.error("%s", words, exc_info=error if code == FAULT else None)
     return code, words
-
-
-def say(code: int, words: str, fault: BaseException | None = None) -> None:
-    """Log with which exit code this process ends, which `logs.find_exit_code` reads, and why."""
-    log.info("exit code %d", code)
-    log.error("%s", words, exc_info=fault)
 
 
 def terminate(signum: int, frame: FrameType | None) -> None:

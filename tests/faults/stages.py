@@ -200,12 +200,12 @@ def _untrue_products(plan: plans.Plan) -> Iterator[str]:
     lacking = missing.list_missing(plan)
     for name in plan.shards:
         if name not in lacking and not _vouches(
-            factories.receipt(plan, name).file, plan.results.product(name)
+            factories.receipt(plan, name).file, factories.file(plan, "product", name)
         ):
             yield f"the receipt of product {name} vouches for another file"
-        copy = plan.results.shard(name)
+        copy = factories.file(plan, "shard", name)
         known = copies.existing_copy(plan, plan.shards[name])
-        receipt = plan.results.shard_receipt(name)
+        receipt = factories.file(plan, "shard_receipt", name)
         if known and copy.exists() and not _vouches(receipts.read(receipt, CopyReceipt).file, copy):
             yield f"the receipt of copy {name} vouches for another file"
 

@@ -86,7 +86,7 @@ def vouched(made):
     if missing.list_missing(made):
         return False
     facts = factories.receipt(made).file
-    path = made.results.product("00000")
+    path = factories.file(made, "product")
     found = file_checksum(path, npy.DATA_OFFSET, facts.row_bytes, facts.piece_bytes)
     assert found == facts.checksum
     return True

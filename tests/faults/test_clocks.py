@@ -75,8 +75,8 @@ def test_files_of_tomorrow_are_files(planned: Plan) -> None:
 def test_a_product_of_tomorrow_is_computed_again_where_it_is_not_whole(planned: Plan) -> None:
     """A new time stamp vouches for nothing: without its receipt a product is missing."""
     multiplied(planned)
-    ahead(planned.results.product("00001"))
-    planned.results.receipt("00001").unlink()
+    ahead(factories.file(planned, "product", "00001"))
+    factories.file(planned, "receipt", "00001").unlink()
     assert multiplied(planned) == ["00001"]
     assert multiplied(planned) == []
 

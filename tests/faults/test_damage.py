@@ -81,7 +81,7 @@ def repaired(made, error):
     lacking = missing.list_missing(made)
     assert lacking
     for shard in lacking:
-        path = made.results.product(shard)
+        path = factories.file(made, "product", shard)
         if path.is_dir():  # no rename replaces a folder: the user is told, and removes it
             path.rmdir()
         job.run_shard(made, shard)
@@ -97,7 +97,7 @@ OTHERS = [(folder, 0), (pipe, 0), (astray, 0)]
 @pytest.mark.parametrize(("harm", "seed"), [*WAYS, *OTHERS])
 def test_a_damaged_product_is_named_and_repaired(made, harm, seed):
     """The reduce refuses it; the command that it prints, and a rerun, give the right sum."""
-    harm(made.results.product("00001"), seed)
+    harm(factories.file(made, "product", "00001"), seed)
     try:
         total = summed(made)  # the header has room for a bit that means nothing
     except IntegrityError:
@@ -113,7 +113,7 @@ def test_a_damaged_product_is_named_and_repaired(made, harm, seed):
 )
 def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
     """It is missing, or refused with a command, or its damage is no matter of the sum."""
-    harm(made.results.receipt("00001"), seed)
+    harm(factories.file(made, "receipt", "00001"), seed)
     said = "00001"
     for _ in range(2):
         for shard in missing.list_missing(made):
@@ -124,7 +124,7 @@ def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
             break
         except IntegrityError as error:
             said = str(error)
-            made.results.receipt("00001").unlink()
+            factories.file(made, "receipt", "00001").unlink()
     assert "00001" in said
     np.testing.assert_array_equal(total, (STACK @ STACK).sum(axis=0))
 
@@ -133,17 +133,17 @@ def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
 @pytest.mark.parametrize(("harm", "seed"), WAYS)
 def test_a_damaged_copy_is_refused(made, harm, seed):
     """No product is made of it; with its receipt gone, as the error says, it is copied again."""
-    before = made.results.product("00001").read_bytes()
-    harm(made.results.shard("00001"), seed)
+    before = factories.file(made, "product", "00001").read_bytes()
+    harm(factories.file(made, "shard", "00001"), seed)
     said = "00001"
     try:
         job.run_shard(made, "00001")
     except ShardwiseError as error:
         said = str(error)
-        made.results.shard_receipt("00001").unlink()
+        factories.file(made, "shard_receipt", "00001").unlink()
         job.run_shard(made, "00001")
     assert "00001" in said
-    assert made.results.product("00001").read_bytes() == before
+    assert factories.file(made, "product", "00001").read_bytes() == before
 
 
 @pytest.mark.fault("damage to the plan or the ledger")

@@ -137,7 +137,7 @@ def test_a_real_disk_turns_read_only(small_disk):
     made = on_disk(small_disk)
     words = ["multiply", "--plan", made.results.plan, "--shard"]
     assert factories.run(*words, "00000").returncode == 0
-    before = made.results.receipt("00000").read_bytes()
+    before = factories.file(made, "receipt").read_bytes()
     remount = ["mount", "-o", "remount,ro", str(small_disk)]
     subprocess.run(remount, check=True)
     done = factories.run(*words, "00001")
@@ -145,4 +145,4 @@ def test_a_real_disk_turns_read_only(small_disk):
     assert os.strerror(errno.EROFS) in done.stderr
     subprocess.run([*remount[:2], "remount,rw", remount[-1]], check=True)
     assert factories.run(*words, "00001").returncode == 0
-    assert made.results.receipt("00000").read_bytes() == before
+    assert factories.file(made, "receipt").read_bytes() == before

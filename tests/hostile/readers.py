@@ -241,9 +241,9 @@ class Receipt(Reader):
 
     def prepare(self) -> None:
         self.plan = _planned(self.folder)
-        self.file = self.plan.results.receipt("00000")
+        self.file = factories.file(self.plan, "receipt")
         self.own = self.plan.shards["00000"].fingerprint.encode()
-        raw = [self.plan.results.receipt(shard).read_bytes() for shard in self.plan.shards]
+        raw = [factories.file(self.plan, "receipt", shard).read_bytes() for shard in self.plan.shards]
         self.whole = json.loads(raw[0])
         self.seeds = [text.replace(self.own, self.mark) for text in raw]
         self.writes = (self.plan.results.root,)
@@ -508,7 +508,7 @@ class Seen(Reader):
 
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1)
-        self.file = self.made.plan.results.receipt("00000")
+        self.file = factories.file(self.made.plan, "receipt")
         self.seeds = [self.file.read_bytes()]
 
     def place(self, raw: bytes) -> None:

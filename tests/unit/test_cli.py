@@ -85,13 +85,13 @@ def test_what_has_no_use_for_a_stage_is_bad_input(tmp_path, script):
 
 @pytest.mark.parametrize("script", ["shard", "multiply"])
 def test_a_plan_that_was_replaced_is_refused(tmp_path, script):
-    """--digest compares the shard's row with the one that the run was made for."""
+    """--key compares the shard's key with the one that the run was made for."""
     made = factories.plan(tmp_path, stack((4, 3, 3)), shards=2)
-    words = ["--plan", made.results.plan, "--shard", "00001", "--digest", "0" * 16]
+    words = ["--plan", made.results.plan, "--shard", "00001", "--key", "0" * 12]
     done = run(script, *words)
     assert done.returncode == 3
     assert "is not the plan of this run: another command has replaced it" in done.stderr
-    assert not made.results.product("00001").exists()
+    assert not factories.file(made, "product", "00001").exists()
 
 
 @pytest.mark.parametrize("script", ["shard", "multiply"])
@@ -119,7 +119,7 @@ def test_the_memory_a_task_may_take(tmp_path):
     for words in ((), ("--mem-mb", 0), ("--mem-mb", 1), ("--mem-mb", 10**6)):
         done = run("multiply", "--plan", made.results.plan, "--shard", "00000", *words)
         assert done.returncode == 0, done.stderr
-        seen.add(made.results.product("00000").read_bytes())
+        seen.add(factories.file(made, "product").read_bytes())
     assert len(seen) == 1
     told = " ".join(run("multiply", "--help").stdout.split())
     assert "--mem-mb N MiB of host memory for all processes" in told
@@ -138,6 +138,26 @@ def test_no_memory_is_tried_again(tmp_path):
     assert done.returncode == 75, done.stderr
     assert "but this machine has less" in done.stderr
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InputError("x"), 2), (errors.BadMatrix("x", "y", "input", 0), 2),
+        (errors.IntegrityError("x"), 3), (errors.TryAgain("x"), 75), (errors.DeviceFailed("x"), 75),
+        (MemoryError(), 75), (OSError(5, "x"), 75), (PermissionError(13, "x"), 2),
+        (errors.Terminated(), 143), (KeyboardInterrupt(), 130), (RuntimeError("x"), 1),
+    ],
+)  # fmt: skip
+def test_each_error_has_one_exit_code(error, code):
+    """Four classes of ours, and what Python, the disk and signals raise."""
+    assert errors.verdict(error)[0] == code
+    kinds = {k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, Exception)}
+    direct = {kind for kind in kinds if kind.__bases__ == (errors.ShardwiseError,)}
+    assert {k.__name__ for k in direct} == {
+        "InputError", "IntegrityError", "TryAgain", "DeviceFailed",
+    }  # fmt: skip
+    assert kinds - direct == {errors.ShardwiseError, errors.BadMatrix}
 
 
 def test_a_limit_of_processes_is_named():
@@ -186,8 +206,8 @@ def test_a_signal_leaves_no_product(tmp_path, number, code):
     _, told = job.communicate()
     assert job.returncode == code, told
     assert "ended by SIGTERM" in told or "interrupted" in told
-    assert not made.results.product("00000").exists()
-    assert not made.results.receipt("00000").exists()
+    assert not factories.file(made, "product").exists()
+    assert not factories.file(made, "receipt").exists()
     assert leftovers(tmp_path) == []
 
 
@@ -197,10 +217,10 @@ def test_the_log_names_the_command_that_does_the_same(tmp_path):
     made = copied(factories.plan(folder, stack((4, 3, 3)), shards=2))
     done = run("multiply", "--plan", made.results.plan, "--shard", "00000")
     line = next(x for x in done.stderr.splitlines() if "by hand: " in x).split("by hand: ")[1]
-    made.results.receipt("00000").unlink()
+    factories.file(made, "receipt").unlink()
     python = os.path.dirname(command("multiply")[0])
     again = subprocess.run(
         line, shell=True, check=False, env=os.environ | {"PATH": f"{python}:{os.environ['PATH']}"}
     )
     assert again.returncode == 0
-    assert made.results.receipt("00000").exists()
+    assert factories.file(made, "receipt").exists()

@@ -15,7 +15,7 @@ import threading
 from typing import Any
 
 from shardwise.command.folder import take_log
-from shardwise.errors import TryAgain, say
+from shardwise.errors import TryAgain, explain
 from shardwise.processes import contain
 
 _QUEUE_AGAIN = 99
@@ -99,6 +99,5 @@ if __name__ == "__main__":
         lock = take_log()
     except TryAgain as error:
         if not _restarted():  # else it may be this job's own, left by a node that went down
-            say(error.exit_code, str(error))
-            sys.exit(error.exit_code)
+            sys.exit(explain(error)[0])
     sys.exit(_Controller(sys.argv[1:]).run())

@@ -1,4 +1,4 @@
-"""How a task waits for a device: until one is free, out of quarantine, and leased to it."""
+"""How a task waits for a device: until one is free, and leased to it."""
 
 import logging
 import random
@@ -9,7 +9,7 @@ from shardwise import host
 from shardwise.devices import leases
 from shardwise.devices.grants import Grant
 from shardwise.devices.nvml import Device
-from shardwise.errors import Quarantined, TryAgain
+from shardwise.errors import TryAgain
 from shardwise.units import human_bytes
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ POLL_SECONDS = 1.0
 started together do not look together."""
 
 HOLD_SECONDS = 60.0
-"""How long a job keeps a device in quarantine that its scheduler has given it.
+"""How long a job keeps a device that has failed in this run, where it was given no other.
 
 A scheduler gives a device that was just returned to the next job in the queue. While this job has
 it, others get better ones; and tries are used up slowly.
@@ -52,35 +52,23 @@ def wait_seconds(job: str | None, holders: Iterable[leases.Holder | None] = ()) 
     return JOB_WAIT_SECONDS if alone else WAIT_SECONDS
 
 
-def healthy(
-    devices: Sequence[Device], barred: Callable[[], Mapping[str, str]], hold: float
+def leave_out(
+    devices: Sequence[Device], barred: Mapping[str, str], hold: float = 0.0
 ) -> list[Device]:
-    """The devices that are not in quarantine; where all are, hold them for some seconds.
+    """The devices that have not failed in this run.
 
-    Raises Quarantined if all still are.
+    Raises TryAgain where all have, after some seconds for which this task holds what it was given.
     """
-    end = time.monotonic() + hold
-    while True:
-        out = barred()
-        left = [device for device in devices if device.uuid not in out]
-        if left or time.monotonic() >= end:
-            break
-        time.sleep(min(POLL_SECONDS, hold))
-    refuse_if_all(devices, out)
-    for device in devices:
-        if device.uuid in out:
-            log.info("left out, being in quarantine: %s", out[device.uuid])
-    return left
-
-
-def refuse_if_all(devices: Sequence[Device], barred: Mapping[str, str]) -> None:
-    """Raise `Quarantined` where all devices that there are for this task are in quarantine."""
-    if all(device.uuid in barred for device in devices):
+    usable = [device for device in devices if device.uuid not in barred]
+    if not usable:
+        time.sleep(hold)
         reasons = "; ".join(barred[device.uuid] for device in devices)
-        raise Quarantined(
-            f"each device that this task may take is in quarantine for these results: {reasons}. "
-            "Until then another device has to do its work: a next try may be given one"
+        raise TryAgain(
+            "no device is left for this task, as each that it may take has failed in this run: "
+            f"{reasons}. Run again on another node, or ask for other devices; a new run may take "
+            "these again"
         )
+    return usable
 
 
 def lease_granted(device: Device, grant: Grant, job: str | None) -> bool:

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +56,25 @@ def folders(top: Path) -> Iterator[Path]:
     yield from (top / name for name in inner)
 
 
+def list_names(top: Path) -> set[str]:
+    """The names, by `place` and suffix, of the per-shard files in a folder."""
+    names: set[str] = set()
+    with suppress(OSError):
+        for folder in folders(top):
+            before = "" if folder == top else f"{folder.name}/"
+            names.update(f"{before}{name}" for name in os.listdir(folder))
+    return names
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """When a file was written, in nanoseconds, and its size in bytes; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder of logs, such as ``logs/multiply/012``, in results whose ``logs`` is there.
 
@@ -91,7 +111,6 @@ class Results:
     report = _Name("report.html")  # the page on the run
     metrics = _Name("metrics.prom")  # figures of the run, for Prometheus
     runs = _Name("runs.tsv")  # names under which earlier runs submitted jobs
-    quarantine = _Name("quarantine.tsv")  # one row per device that failed
     shards = _Name("shards")  # the shards' matrices, where they are materialized
     products = _Name("products")  # their products, with the receipts
     failed = _Name("failed")  # what went wrong: a file for each shard or stage
@@ -121,16 +140,9 @@ class Results:
         """Every name that a run writes at the top of the folder, but for the marker."""
         files = (self.plan, self.plan_facts, self.sources, self.synthetic,
                  self.ledger, self.summary, self.report, self.metrics, self.runs,
-                 self.quarantine, *map(self.statistic, STATISTICS))  # fmt: skip
-        tops = (
-            self.shards,
-            self.products,
-            self.failed,
-            self.done,
-            self.claims,
-            self.running.parent,
-        )
-        return [path.name for path in (*files, *tops)]
+                 *map(self.statistic, STATISTICS))  # fmt: skip
+        tops = (self.shards, self.products, self.failed, self.done, self.claims)
+        return [path.name for path in (*files, *tops, self.running.parent)]
 
     def synthetic_receipt(self, key: str) -> Path:
         """The receipt of the generated stack, by the key of its recipe."""

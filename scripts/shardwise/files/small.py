@@ -138,7 +138,7 @@ def refuse_links(results: Results) -> None:
     with suppress(OSError):  # not there yet
         tops += logs.iterdir()
     paths += [entry for top in tops for entry in (top, *folders(top))]
-    for path in (*paths, results.runs, results.quarantine):
+    for path in (*paths, results.runs):
         if path.is_symlink():
             raise _leads_out(path)
 

@@ -11,19 +11,21 @@ from pathlib import Path
 
 from shardwise import errors
 from shardwise.errors import InputError, TryAgain
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
+from shardwise.records import failures
 
 _WORDS_LETTERS = 100_000
 
 
-def run(plan: Plan, compute: Callable[[Plan], None]) -> None:
-    """Have a child process compute something that calls the plan's function.
+def run(plan: Plan, shard: Shard, compute: Callable[[Plan], None]) -> None:
+    """Have a child process compute a shard by the plan's function.
 
     Parameters
     ----------
     compute
-        Takes the plan with absolute paths: the function may change the working directory.
+        Takes the plan with absolute paths: the function may change the working directory. It writes
+        down itself why it fails.
 
     Raises
     ------
@@ -37,7 +39,10 @@ def run(plan: Plan, compute: Callable[[Plan], None]) -> None:
     ending = contain.run(partial(_end_of, partial(compute, plan.anchored(Path.cwd()))))
     if ending.result is None:
         words = f"product: your function {plan.problem.product} {contain.words(ending.status)}"
-        raise (InputError if (ending.status or 0) >= 0 else TryAgain)(words)
+        kind = InputError if (ending.status or 0) >= 0 else TryAgain
+        log = plan.results.log("multiply", shard.name)
+        failures.note(plan.results, shard.name, kind.exit_code, words, log=log)
+        raise kind(words)
     code, words = ending.result
     if code:
         raise errors.of_code(code, words)

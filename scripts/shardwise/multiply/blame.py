@@ -5,20 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from shardwise import errors
-from shardwise.devices import choose, quarantine
-from shardwise.errors import (
-    BadMatrix,
-    DeviceFailed,
-    Disproven,
-    InputError,
-    IntegrityError,
-    Misled,
-    Quarantined,
-    ShardwiseError,
-    WrongInput,
-    WrongProduct,
-)
+from shardwise import errors, host
+from shardwise.devices import choose
+from shardwise.errors import BadMatrix, DeviceFailed, InputError, IntegrityError, ShardwiseError
 from shardwise.multiply.copy import how_to_repair
 from shardwise.plan import nonfinite
 from shardwise.plan.identity import InputFiles
@@ -28,26 +17,12 @@ SUSPECT = "Suspect the device, or the memory of its node: run snakemake again, e
 
 
 @contextmanager
-def device_or_function(
-    plan: Plan, xp: Any, uuid: str | None, shard: str | None = None
-) -> Iterator[None]:
-    """Raise what a device or a function has done wrong as the error of a shard.
-
-    A device whose own fault it is is put into quarantine.
-
-    Parameters
-    ----------
-    uuid
-        Of the device; None on a CPU.
-    """
+def device_or_function(plan: Plan, xp: Any) -> Iterator[None]:
+    """Raise what the device of this process, or a function, does wrong as the error of a shard."""
     try:
         yield
-    except WrongInput as error:  # of the copy, the host or the device: that one is not blamed
-        if uuid is None:
-            raise
-        raise Misled(str(error)) from error
-    except (WrongProduct, DeviceFailed, *errors.device_errors(xp)) as error:
-        raise device_failure(plan, error, uuid, shard) from error
+    except (DeviceFailed, *errors.device_errors(xp)) as error:
+        raise _of_device(error, choose.taken_uuid()) from error
     except OSError as error:
         if error.errno != errno.EBADF or not plan.problem.result:
             raise
@@ -57,22 +32,15 @@ def device_or_function(
         ) from error
 
 
-def device_failure(
-    plan: Plan, error: Exception, uuid: str | None, shard: str | None = None
-) -> ShardwiseError:
-    """An error that may be the device's, as it is raised; notes a device that is at fault."""
-    is_ours = isinstance(error, ShardwiseError)
-    message = f"{error}" if is_ours else f"device {uuid}: {error}; nothing was written"
-    reason = choose.fault(error, uuid)
-    disproven = isinstance(error, WrongProduct)
-    if reason is None or uuid is None:  # a host has no other CPU to go to
-        return WrongProduct(message) if disproven else DeviceFailed(message)
-    entry = quarantine.note(plan.results, uuid, reason, shard)
-    return (Disproven if disproven else Quarantined)(
-        f"{message}. Now in quarantine for these results: {entry}. Another device has to compute "
-        "this shard; to take this one back once it is mended: "
-        f"{quarantine.clearing(plan.results, uuid)}"
-    )
+def _of_device(error: Exception, uuid: str | None) -> ShardwiseError:
+    """An error that may be the device's, with its name; ``uuid`` is None on a CPU."""
+    if uuid is None:  # this host has no other CPU to go to
+        return IntegrityError(str(error))
+    fault = choose.fault(error, uuid)
+    suspect = fault is not None or getattr(error, "suspect", False)
+    what = str(error) if isinstance(error, ShardwiseError) else f"{error}; nothing was written"
+    where = f"{uuid} of {host.node()}" + (f", {fault}" if fault else "")
+    return DeviceFailed(f"{what} ({where})", suspect)
 
 
 @contextmanager
@@ -85,8 +53,8 @@ def input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
         With file, row and column.
     IntegrityError
         If these files are finite: then their copy is damaged.
-    WrongInput
-        The same if there is no copy.
+    DeviceFailed
+        The same if there is no copy: the device may be to blame, or the memory of its node.
     """
     try:
         yield
@@ -107,10 +75,10 @@ def _with_place(plan: Plan, shard: Shard, inputs: InputFiles, error: BadMatrix) 
     return InputError(f"{error.what}: {where}; {error.cure}")
 
 
-def _finite_in_file(plan: Plan, shard: Shard, error: BadMatrix) -> IntegrityError:
+def _finite_in_file(plan: Plan, shard: Shard, error: BadMatrix) -> ShardwiseError:
     if error.key == "input" and plan.settings.materialize:
         return IntegrityError(
             f"{plan.results.shard(shard.input_name)} is damaged: matrix {error.matrix} holds NaN "
             f"or Inf there, but none in the input; {how_to_repair(plan, shard)}"
         )
-    return WrongInput(f"{error.what}, but its file does not; nothing was written. {SUSPECT}")
+    return DeviceFailed(f"{error.what}, but its file does not; nothing was written. {SUSPECT}")

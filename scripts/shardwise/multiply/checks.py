@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import InputError, WrongProduct
+from shardwise.errors import DeviceFailed, InputError
 from shardwise.multiply.operation import BatchReport, Operation
 from shardwise.numerics import end_to_end
 from shardwise.plan import memory
@@ -33,7 +33,7 @@ class ShardChecks:
         ------
         InputError
             Where the input is not finite, or a product overflows.
-        IntegrityError
+        DeviceFailed
             Where a product fails its proof.
         """
         finite = self._examine_moduli(report)
@@ -45,10 +45,11 @@ class ShardChecks:
             real = self._problem.product_dtype != "int64"
             if real and report.product is None and not np.isfinite(report.ratio[i]):
                 raise self.operation.overflow(report, i)
-            raise WrongProduct(
+            raise DeviceFailed(
                 f"the product of matrix {report.first + i} is wrong: Freivalds' check is off by "
                 f"{float(report.ratio[i]):.3g} times its tolerance; suspect the device and try "
-                "another"
+                "another",
+                suspect=True,
             )
         self.forms.add(report.forms)
 
@@ -73,7 +74,7 @@ class ShardChecks:
 
         Raises
         ------
-        IntegrityError
+        DeviceFailed
             Where products and factors disagree by more than each single product may.
         """
         problem, why = self._problem, "verify: false"

@@ -25,6 +25,7 @@ from shardwise.plan.nodes import cover
 from shardwise.plan.plan import Plan, Source
 from shardwise.plan.stack import StackReader
 from shardwise.records import live, receipts
+from shardwise.records.store import Store
 from shardwise.records.timeline import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ def run_shard(
 
     Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
     """
+    Store(plan).withdraw()
     session = Session(plan, plan.shard(shard_id).device_memory, memory, wait)
     warm(session, shard_id)
     ShardJob(session, shard_id).run()
@@ -91,9 +93,8 @@ class ShardJob:
             NaN or Inf under ``nonfinite: error``, overflow, or a config that does not fit.
         IntegrityError
             An input that is not the planned one; on the CPU a product that fails its proof.
-        TryAgain
-            The device is busy or full: `DeviceFailed` where it is lost, `Quarantined` or
-            `Disproven` where it is put into quarantine.
+        DeviceFailed
+            The GPU is lost, busy or full, or its product fails the proof.
         """
         self.begin().compute(coming)
         self.finish()
@@ -101,7 +102,7 @@ class ShardJob:
     def begin(self) -> Self:
         """Open the input; a copy of the shard that is missing is made first."""
         session, plan, shard = self._session, self._plan, self.shard
-        with session.blame(shard.shard):
+        with session.blame():
             session.machine.bind()
             self.watch = Stopwatch()
             if plan.settings.materialize:
@@ -158,7 +159,7 @@ class ShardJob:
             small.refuse_moved(self._plan.results, session.folder)
             self._attempt = receipts.note_start(self._plan.results.starts(shard.name))
             opened.enter_context(self._at_work(self._attempt))
-            opened.enter_context(session.blame(shard.shard))
+            opened.enter_context(session.blame())
             ring = session.ring(shard)
             self._committing = opened.enter_context(ExitStack())
             file = self._committing.enter_context(self._result_file(self._attempt))
@@ -288,4 +289,4 @@ class ShardJob:
             "device": {key: device.get(key) for key in ("name", "uuid")},
             "matrices": shard.stop - shard.start,
         }
-        return live.AtWork(results.live / f"{shard.shard}.json", facts, lambda: self.done)
+        return live.AtWork(results.live / f"{shard.name}.json", facts, lambda: self.done)

@@ -3,12 +3,10 @@
 import logging
 import os
 from contextlib import AbstractContextManager
-from functools import partial
 
 import numpy as np
 
-from shardwise.devices import choose, quarantine
-from shardwise.errors import DeviceFailed, Quarantined
+from shardwise.devices import choose
 from shardwise.multiply import backend as backends
 from shardwise.multiply import blame, checks
 from shardwise.multiply.cuda import Cuda
@@ -16,6 +14,7 @@ from shardwise.multiply.host import Host
 from shardwise.multiply.operation import Machine
 from shardwise.multiply.ring import Ring
 from shardwise.plan.plan import Plan, Shard
+from shardwise.records import failures
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ class Session:
         Bytes of device memory that the largest of the shards is going to take.
     memory
         Host bytes that the task may take, or None for what the plan says.
-    wait, choice
+    wait, prefer
         As :func:`choose.take` has them.
 
     Attributes
@@ -41,24 +40,20 @@ class Session:
 
     Raises
     ------
-    InputError, TryAgain
+    InputError, TryAgain, DeviceFailed
         As :func:`load_backend`.
     """
 
     def __init__(
         self, plan: Plan, needed: int, memory: int | None = None, wait: float | None = None,
-        choice: choose.Choice | None = None,
+        prefer: int | None = None,
     ) -> None:  # fmt: skip
         self.plan, self._memory, self.folder = plan, memory, os.stat(plan.results.root)
         # First of all: a task that waits for a device must not hold memory meanwhile.
-        barred = partial(quarantine.barred, plan.results)
-        backend = plan.settings.backend
-        try:
-            self.xp, self.device = backends.load_backend(backend, needed, wait, choice, barred)
-        except Quarantined:
-            raise
-        except DeviceFailed as error:
-            raise blame.device_failure(plan, error, choose.taken_uuid()) from error
+        with blame.device_or_function(plan, np):
+            self.xp, self.device = backends.load_backend(
+                plan.settings.backend, needed, wait, prefer, self._barred
+            )
         self.cuda = self.xp is not np
         with self.blame():
             self.machine: Machine = self._machine()
@@ -77,6 +72,11 @@ class Session:
             self._ring = Ring(self.machine, self.plan, shard, self._memory)
         return self._ring
 
-    def blame(self, shard: str | None = None) -> AbstractContextManager[None]:
+    def blame(self) -> AbstractContextManager[None]:
         """Raise errors of the device or of the user's function as those of a shard."""
-        return blame.device_or_function(self.plan, self.xp, self.device.get("uuid"), shard)
+        return blame.device_or_function(self.plan, self.xp)
+
+    def _barred(self) -> dict[str, str]:
+        """The devices, by UUID, that this run does not take again, and what each has done."""
+        failed = failures.barred(self.plan.results)
+        return {uuid: failure.reason for uuid, failure in failed.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import IntegrityError, WrongProduct
+from shardwise.errors import DeviceFailed, IntegrityError
 
 _GROSS = 2.0**-6
 """From here on an error on the diagonal is none of precision: bfloat16 has 8 bits."""
@@ -38,7 +38,7 @@ def check(multiply: Callable[[], Any], factors: list[Any], compute: str) -> None
     ------
     IntegrityError
         Where the precision is lower.
-    WrongProduct
+    DeviceFailed
         Where the product is wrong altogether.
     """
     dtype = factors[0].dtype
@@ -62,9 +62,10 @@ def check(multiply: Callable[[], Any], factors: list[Any], compute: str) -> None
 
 def _refuse(result: str, close: bool, expected: float, beside: bool, compute: str) -> None:
     if beside or not close:
-        raise WrongProduct(
+        raise DeviceFailed(
             f"{result}, with {'something else' if beside else '0'} beside it, and not {expected} "
-            "with 0 beside it; suspect the device and try another"
+            "with 0 beside it; suspect the device and try another",
+            suspect=True,
         )
     cure = "" if compute not in ("float32", "complex64") else ", or ask for precision: tf32"
     raise IntegrityError(

@@ -28,8 +28,8 @@ def part(function: _Function, **options: Any) -> Any:
 def wide(typing: Any, number: Any) -> Any:
     """A float16, as the uint16 of its bits, a float32 or a float64 as float64.
 
-    The exponent of a float16 is moved to its place by a multiplication, which is exact and part of
-    any processor.
+    Where the processor cannot widen a float16, its exponent is moved to its place by a
+    multiplication, which is exact.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -38,6 +38,10 @@ def wide(typing: Any, number: Any) -> Any:
             return value
         if number == types.float32:
             return builder.fpext(value, double)
+        triple, _, features = context.codegen().magic_tuple()
+        if "+f16c" in features or triple.startswith("aarch64"):
+            half = builder.bitcast(value, ir.HalfType())
+            return builder.fpext(builder.fpext(half, single), double)
         bits = builder.zext(value, word)
         sign = builder.shl(builder.and_(bits, word(0x8000)), word(16))
         modulus = builder.shl(builder.and_(bits, word(0x7FFF)), word(13))

@@ -23,23 +23,20 @@ def fold(rows: np.ndarray, out: np.ndarray) -> None:
     Parameters
     ----------
     rows
-        ``(2**k, width)`` of float16, float32 or float64; each is contiguous.
+        ``(2**k, width)`` of float16, float32 or float64, contiguous.
     out
         ``(width,)`` of float64.
     """
-    n, width = rows.shape
-    stride = rows.strides[0] // rows.itemsize if n > 1 else width
-    span = np.lib.stride_tricks.as_strided(rows, ((n - 1) * stride + width,), (rows.itemsize,))
-    words = span.view(np.uint16 if rows.dtype == np.float16 else rows.dtype)
+    words = rows.reshape(-1).view(np.uint16 if rows.dtype == np.float16 else rows.dtype)
     words.flags.writeable = False
-    _loop(words.dtype.name)(words, n, stride, out)
+    _loop(words.dtype.name)(words, len(rows), out)
 
 
 @cache
 def _loop(name: str) -> Any:
     words = types.Array(getattr(types, name), 1, "C", readonly=True)
     out = types.Array(types.float64, 1, "C")
-    return compiled.loop(_fold, words, types.int64, types.int64, out)
+    return compiled.loop(_fold, words, types.int64, out)
 
 
 @compiled.part
@@ -52,25 +49,33 @@ def _four(words: np.ndarray, at: int, stride: int) -> Any:
     return _pair(words, at, stride) + _pair(words, at + uint64(2) * stride, stride)
 
 
-def _fold(words: np.ndarray, rows: int, stride: int, out: np.ndarray) -> None:
-    width, step, apart = len(out), min(rows, 8), uint64(stride)
+@compiled.part
+def _group(words: np.ndarray, first: int, stride: int, rows: int, out: np.ndarray) -> None:
+    """Add 8, 4, 2 rows or 1; LLVM vectorizes a loop only where their number is not asked in it."""
+    width = uint64(len(out))
+    if rows == 8:
+        for i in range(width):
+            left = _four(words, first + i, stride)
+            out[i] = left + _four(words, first + i + uint64(4) * stride, stride)
+    elif rows == 4:
+        for i in range(width):
+            out[i] = _four(words, first + i, stride)
+    elif rows == 2:
+        for i in range(width):
+            out[i] = _pair(words, first + i, stride)
+    else:
+        for i in range(width):
+            out[i] = wide(words[first + i])
+
+
+def _fold(words: np.ndarray, rows: int, out: np.ndarray) -> None:
+    step, apart = min(rows, 8), uint64(len(out))
     waiting = np.empty((_LEVELS, _TILE))
-    now = np.empty(_TILE)
-    for low in range(0, width, _TILE):
-        tile = uint64(min(_TILE, width - low))
+    for low in range(0, len(out), _TILE):
+        tile = uint64(min(_TILE, len(out) - low))
+        now = np.empty(tile)
         for group in range(rows // step):
-            first = uint64(group * step) * apart + uint64(low)
-            for i in range(tile):
-                at = first + i
-                if step == 8:
-                    left = _four(words, at, apart)
-                    now[i] = left + _four(words, at + uint64(4) * apart, apart)
-                elif step == 4:
-                    now[i] = _four(words, at, apart)
-                elif step == 2:
-                    now[i] = _pair(words, at, apart)
-                else:
-                    now[i] = wide(words[at])
+            _group(words, uint64(group * step) * apart + uint64(low), apart, step, now)
             level, halves = 0, group
             while halves & 1:
                 for i in range(tile):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import IntegrityError, WrongProduct, short
+from shardwise.errors import DeviceFailed, IntegrityError, short
 from shardwise.numerics.end_to_end import SEED, gap, parts_of, sum_bound, summed
 from shardwise.plan.problem import Problem
 from shardwise.records.receipts import Number, ProductReceipt, Witness
@@ -36,15 +36,16 @@ class ShardWitness:
 
         Raises
         ------
-        WrongProduct
+        DeviceFailed
             Where products and factors disagree by more than all single products may.
         """
         one, other, mass = parts_of(total)
         if not gap(one, other) <= tolerance:
-            raise WrongProduct(
+            raise DeviceFailed(
                 "the products of the shard do not come to what their factors do, by "
                 f"{gap(one, other) / (tolerance or 1):.3g} times the tolerance; suspect the device "
-                "and try another"
+                "and try another",
+                suspect=True,
             )
         return cls(one, other, mass, tolerance)
 

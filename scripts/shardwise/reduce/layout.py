@@ -87,9 +87,14 @@ class Layout:
             yield Rows(shard, at - begin, stop - begin)
             at = stop
 
-    def piece(self, row: int, stripe: int) -> int:
-        """Number of the checksum's piece that begins in a row of a file, at a stripe."""
-        return row * self.stripes + stripe if self.stripes > 1 else row // self.unit_rows
+    def pieces(self, rows: Rows, stripe: int) -> Iterator[tuple[int, int, int]]:
+        """Number, first byte and bytes of each of the checksum's pieces of some rows of a file."""
+        low, high = self.bounds(stripe)
+        for row in range(rows.first, rows.last, self.unit_rows):
+            number = row // self.unit_rows * self.stripes + stripe
+            count = min(self.unit_rows, rows.last - row)
+            begin = (row * self.numbers + low) * self.item
+            yield number, begin, count * (high - low) * self.item
 
 
 def spread(total: int, part: int, parts: int) -> Span:

@@ -1,27 +1,22 @@
-"""Reading for the reduce: rows of many files, some ahead of who adds them, each byte once.
+"""Reading for the reduce: rows of many files, each byte once.
 
-Files are mapped: what the page cache holds is added where it lies, as a copy would take longer than
-the sum. The checksum is formed when the pages come.
+A piece is copied out of the page cache and hashed while a core's cache holds it. To map the files
+would take as long, as each page is entered and removed, and to leave the numbers in memory.
 """
 
-import ctypes
-import errno
-import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
 
-from shardwise.errors import IntegrityError
-from shardwise.files.checksum import piece_digest
+from shardwise.files.checksum import _read_fully, piece_digest
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.reduce.layout import Layout, Rows
 
-_AHEAD = 3  # batches that are read while one is added
-_POPULATE_READ = 22  # of Linux 5.14 on; Python has no name for it
+_AHEAD = 3  # batches that the system reads while one is added
 
 Batch = tuple[Rows, np.ndarray]  # rows of a shard, and their numbers (rows, width)
 
@@ -45,60 +40,56 @@ class Scan:
     def __init__(self, layout: Layout, path_of: Callable[[int], Path], dtype: str) -> None:
         self._layout, self._path_of, self._dtype = layout, path_of, np.dtype(dtype)
         self.digests = np.zeros((len(layout.rows), 16), np.uint8)
-        self._pool = ThreadPoolExecutor(1, "scan")
-        self._madvise = ctypes.CDLL(None, use_errno=True).madvise  # Python's own keeps its lock
-        self._madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
-    def close(self) -> None:
-        """End the thread."""
-        self._pool.shutdown(cancel_futures=True)
+        self._files: dict[int, FileIO] = {}
+        self._room = np.empty(0, np.uint8)
 
     def read(self, batches: Iterable[Rows], stripe: int) -> Iterator[Batch]:
-        """The batches in order."""
-        ahead: deque[Future[Batch]] = deque()
-        coming = iter(batches)
-        while True:
-            while len(ahead) < _AHEAD and (batch := next(coming, None)):
-                ahead.append(self._pool.submit(self._read, batch, self._map(batch, stripe), stripe))
-            if not ahead:
-                return
-            yield ahead.popleft().result()
+        """The batches in order; the numbers of one are there until the next is asked for."""
+        coming: deque[Rows] = deque()
+        for rows in batches:
+            self._expect(rows, stripe)
+            coming.append(rows)
+            if len(coming) > _AHEAD:
+                yield self._read(coming.popleft(), stripe)
+        yield from (self._read(rows, stripe) for rows in coming)
 
-    def _map(self, rows: Rows, stripe: int) -> np.ndarray:
-        """The numbers of some rows where they lie in a file, which the system begins to read."""
-        layout, item, path = self._layout, self._dtype.itemsize, self._path_of(rows.shard)
-        low, high = layout.bounds(stripe)
-        begin = DATA_OFFSET + (rows.first * layout.numbers + low) * item
-        end = DATA_OFFSET + ((rows.last - 1) * layout.numbers + high) * item
-        start = begin - begin % mmap.PAGESIZE
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size < end:
-                raise _shorter(path)
-            if layout.stripes == 1:
-                os.posix_fadvise(file.fileno(), begin, end - begin, os.POSIX_FADV_WILLNEED)
-            mapped = mmap.mmap(file.fileno(), end - start, prot=mmap.PROT_READ, offset=start)
-        shape, strides = (rows.last - rows.first, high - low), (layout.numbers * item, item)
-        return np.ndarray(shape, self._dtype, mapped, begin - start, strides)
+    def close(self, before: int | None = None) -> None:
+        """Close the files, or those of the shards before one."""
+        for shard in [one for one in self._files if before is None or one < before]:
+            self._files.pop(shard).close()
 
-    def _read(self, rows: Rows, numbers: np.ndarray, stripe: int) -> Batch:
-        """Bring the pages of some rows piece by piece, and hash each."""
-        layout, digest = self._layout, 0
-        step = 1 if layout.stripes > 1 else layout.unit_rows
-        for row in range(0, len(numbers), step):
-            piece = numbers[row : row + step].reshape(-1).view(np.uint8)  # whole rows lie together
-            self._populate(rows.shard, piece)
-            digest ^= piece_digest(piece, layout.piece(rows.first + row, stripe))
+    def _file(self, shard: int) -> FileIO:
+        if shard not in self._files:
+            self._files[shard] = FileIO(self._path_of(shard))
+        return self._files[shard]
+
+    def _expect(self, rows: Rows, stripe: int) -> None:
+        """Have the system begin to read what it does not hold: to ask in vain takes long, too."""
+        file, first = self._file(rows.shard).fileno(), bytearray(1)
+        for _, begin, nbytes in self._layout.pieces(rows, stripe):
+            try:
+                os.preadv(file, [first], DATA_OFFSET + begin, os.RWF_NOWAIT)
+            except OSError:
+                os.posix_fadvise(file, DATA_OFFSET + begin, nbytes, os.POSIX_FADV_WILLNEED)
+
+    def _read(self, rows: Rows, stripe: int) -> Batch:
+        """Read some rows piece by piece, and hash each."""
+        self.close(before=rows.shard)
+        file = self._file(rows.shard)
+        low, high = self._layout.bounds(stripe)
+        shape = rows.last - rows.first, high - low
+        room, at, digest = self._reserve(shape[0] * shape[1] * self._dtype.itemsize), 0, 0
+        for number, begin, nbytes in self._layout.pieces(rows, stripe):
+            piece = room[at : at + nbytes]
+            file.seek(DATA_OFFSET + begin)
+            _read_fully(file, piece, file.name)
+            digest ^= piece_digest(piece, number)
+            at += nbytes
         self.digests[rows.shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)
-        return rows, numbers
+        return rows, room.view(self._dtype).reshape(shape)
 
-    def _populate(self, shard: int, piece: np.ndarray) -> None:
-        """Bring the pages of a piece: where a file ends too early, an error and not a signal."""
-        begin = piece.ctypes.data - piece.ctypes.data % mmap.PAGESIZE
-        nbytes = piece.ctypes.data + piece.nbytes - begin
-        failed = self._madvise(begin, nbytes, _POPULATE_READ)
-        if failed and ctypes.get_errno() not in (errno.EINVAL, errno.ENOSYS):
-            raise _shorter(self._path_of(shard))
-
-
-def _shorter(path: Path) -> IntegrityError:
-    return IntegrityError(f"{path} cannot be read any more, or became shorter while it was read")
+    def _reserve(self, nbytes: int) -> np.ndarray:
+        """So many bytes of the same memory each time."""
+        if self._room.nbytes < nbytes:
+            self._room = np.empty(nbytes, np.uint8)
+        return self._room[:nbytes]

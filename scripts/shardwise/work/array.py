@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from shardwise.errors import InputError, QueueFull, TryAgain
+from shardwise.errors import InputError, TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks
 from shardwise.records.store import Store, describe
 from shardwise.work import claims, rounds, schedulers
-from shardwise.work.schedulers import Scheduler
+from shardwise.work.schedulers import QueueFull, Scheduler
 
 log = logging.getLogger(__name__)
 

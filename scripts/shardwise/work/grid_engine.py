@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shardwise.errors import InputError, QueueFull, TryAgain
+from shardwise.errors import InputError, TryAgain
 from shardwise.work import schedulers
+from shardwise.work.schedulers import QueueFull
 
 _AWAY = re.compile(
     r"commlib|unable to (send message to|contact) qmaster|failed receiving gdi|gdi error"

@@ -11,6 +11,7 @@ from shardwise.errors import InputError
 from shardwise.mpi import launch
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
+from shardwise.records import failures
 from shardwise.units import MIB
 from shardwise.work import array, ranks, rounds, schedulers
 from shardwise.work.pool import Pool
@@ -39,7 +40,7 @@ def run(options: Namespace) -> int:
     elif options.dispatch == "mpi":
         _mpi(plan, options)
     else:
-        usable = choose.workers(plan.settings.backend)
+        usable = choose.workers(plan.settings.backend, failures.barred(plan.results))
         count = min(usable, options.devices or usable)
         rounds.run_once(
             plan, options.retries, lambda shards: min(count, shards),
@@ -85,7 +86,7 @@ def _mpi(plan: Plan, options: Namespace) -> None:
 
     def start(name: str) -> None:
         if count == 1 and options.launcher in (None, "mpiexec"):
-            devices = choose.workers(backend) if node else 1
+            devices = choose.workers(backend, failures.barred(plan.results)) if node else 1
             _pool(plan, options, name, list(range(devices)), devices)
         else:
             ranks.start(count, options.launcher, [*argv, f"--round={name}"])

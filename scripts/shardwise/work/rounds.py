@@ -11,7 +11,7 @@ from shardwise import errors, host
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
-from shardwise.records import locks
+from shardwise.records import failures, locks
 from shardwise.records.store import Store, describe
 from shardwise.units import clock
 from shardwise.work import claims
@@ -78,6 +78,7 @@ def finish(plan: Plan) -> None:
     InputError, ShardwiseError, TryAgain.
     """
     if not (missing := Store(plan).missing()):
+        failures.forget(plan.results, f"multiply-{plan.key}")  # of a worker
         return
     failed = claims.of_this_run(plan, missing)
     for shard, failure in list(failed.items())[:_MOST_NAMED]:

@@ -18,6 +18,10 @@ JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 QUERY_SECONDS = 30.0
 
 
+class QueueFull(TryAgain):
+    """The cluster has as many jobs, of this user or of all, as it allows."""
+
+
 class Scheduler(Protocol):
     """What is asked of a scheduler. A new one is a class with these methods, in `find`.
 

@@ -5,9 +5,10 @@ import re
 import time
 from collections.abc import Sequence
 
-from shardwise.errors import InputError, QueueFull, TryAgain
+from shardwise.errors import InputError, TryAgain
 from shardwise.processes.environment import without_stray
 from shardwise.work import schedulers
+from shardwise.work.schedulers import QueueFull
 
 _MAX_ARRAY_SIZE = 1001  # what Slurm itself takes where no MaxArraySize is set; indices end below it
 

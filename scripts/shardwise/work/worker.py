@@ -73,9 +73,10 @@ def work(
         with locks.hold_job_lock(plan.results):
             if not limits.run_time.suffices(1):
                 raise TryAgain("the run time of this job is too short to begin a shard")
-            choice = None if prefer is None else choose.Choice(prefer)
             needed = max(shard.device_memory for shard in plan.shards.values())
-            session = Session(plan, needed, limits.memory, limits.wait, choice)
+            own_failure = f"multiply-{plan.key}"  # of no single shard
+            with failures.noted(plan.results, own_failure, device=choose.taken_uuid):
+                session = Session(plan, needed, limits.memory, limits.wait, prefer)
             loop = ShardLoop(plan, session, own, limits.run_time, logs, board)
             loop.run()
     except errors.Terminated as error:

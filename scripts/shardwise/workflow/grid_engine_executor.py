@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import QueueFull, ShardwiseError, TryAgain, tell, verdict
+from shardwise.errors import ShardwiseError, TryAgain, tell, verdict
 from shardwise.files.paths import CACHE
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.work import grid_engine, schedulers
 from shardwise.work.grid_engine import GridEngine, Job
+from shardwise.work.schedulers import QueueFull
 from shardwise.workflow import recipe
 from shardwise.workflow.names import failure_name
 

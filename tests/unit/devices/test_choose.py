@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from shardwise import host
 from shardwise.devices import choose, grants, leases, nvml, wait
 from shardwise.devices.nvml import Device, Process
-from shardwise.errors import InputError, TryAgain
+from shardwise.errors import DeviceFailed, InputError, TryAgain
 from shardwise.multiply import backend as backends
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -215,7 +216,7 @@ class Clock:
 
     def sleep(self, seconds):
         """Let what happens meanwhile happen."""
-        assert seconds > 0
+        assert seconds >= 0
         self.now += seconds
         while self.events and self.events[0][0] <= self.now - 1000:
             self.events.pop(0)[1]()
@@ -573,7 +574,8 @@ def test_an_error_of_cuda_means_try_again(monkeypatch):
         raise cupy.CudaError("out of order")
 
     cupy.zeros = fail
-    with pytest.raises(TryAgain, match=f"no usable device: out of order .*VISIBLE_DEVICES='{A}'"):
+    said = f"no usable device: out of order .*VISIBLE_DEVICES='{A}'"
+    with pytest.raises(DeviceFailed, match=said):
         load(monkeypatch, cupy)
     cupy.cuda.runtime.getDeviceCount = fail
     with pytest.raises(TryAgain, match="no usable device: out of order"):
@@ -630,27 +632,51 @@ def test_how_many_devices_a_node_is_asked_for(words, asked, counted):
 
 
 @pytest.mark.parametrize(
-    ("prefer", "without", "order"),
-    [(0, (), [0, 1, 2]), (2, (), [2, 0, 1]), (4, (), [1, 2, 0]), (1, (B,), [2, 0]),
-     (0, (A, B, C), [])],
-)  # fmt: skip
-def test_a_worker_looks_at_its_own_device_first(prefer, without, order):
-    """The others follow in their order, around; those that are left out do not come."""
-    choice = choose.Choice(prefer, without)
-    assert [device.index for device in choice.order(NODE[::-1])] == order
-    assert choice.order([]) == []
+    ("prefer", "held", "taken"), [(0, (), A), (2, (), C), (4, (), B), (2, (C,), A)]
+)
+def test_a_worker_looks_at_its_own_device_first(other, prefer, held, taken):
+    """The others follow in their order, around."""
+    other.update({uuid: holder(5) for uuid in held})
+    assert take({}, NODE[::-1], prefer=prefer)[0].device.uuid == taken
 
 
-def test_no_device_is_left_but_those_that_failed():
-    """Who may take none at all does not wait for any."""
-    with pytest.raises(TryAgain, match=f"only devices that have failed are left: {A}, {B}"):
-        take({}, choice=choose.Choice(0, (A, B, C)))
+@pytest.mark.parametrize(
+    "environ", [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}, SLURM | {"CUDA_VISIBLE_DEVICES": "0,1"}]
+)
+@pytest.mark.parametrize("prefer", [None, 0])
+def test_a_device_that_has_failed_in_this_run_is_not_taken(environ, prefer):
+    """Of several, another one is, at once."""
+    assert take(environ, barred=lambda: {A: "bad"}, prefer=prefer)[0].device.uuid == B
+
+
+@pytest.mark.parametrize(
+    ("environ", "limit", "held"),
+    [(SLURM, None, 60), (SLURM, 5, 5), (SLURM, 1000, 60), ({}, 1000, 0)],
+)
+def test_where_all_have_failed_the_task_says_so(monkeypatch, environ, limit, held):
+    """Which device failed how, and what to do; try again.
+
+    A job keeps for a while what its scheduler gave it, so the next is not given it at once.
+    """
+    monkeypatch.setattr(wait, "time", clock := Clock([]))
+    with pytest.raises(TryAgain, match="each that it may take has failed in this run: bad"):
+        take(environ | {"CUDA_VISIBLE_DEVICES": "0"}, barred=lambda: {A: "bad"}, limit=limit)
+    assert clock.now - 1000 == held
+    assert leases.holder(A) is None
+
+
+def test_a_device_that_fails_while_it_is_waited_for_is_not_taken():
+    """Its lease comes free, as its task has failed."""
+    said = iter([{}])
+    with pytest.raises(TryAgain, match="has failed in this run"):
+        take({"CUDA_VISIBLE_DEVICES": "0"}, barred=lambda: next(said, {A: "bad"}))
+    assert leases.holder(A) is None
 
 
 def test_a_worker_for_each_device(monkeypatch):
     """One on NumPy, where there is no driver, and where a driver has no device: it will say so.
 
-    Devices in quarantine have none; one worker is left in any case, which says why it has none.
+    Devices that have failed have none; one worker is left in any case, which says why.
     """
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: 12000)
     monkeypatch.setattr(choose, "present", lambda: NODE)
@@ -660,10 +686,47 @@ def test_a_worker_for_each_device(monkeypatch):
     assert choose.workers("auto", {A: "bad"}) == 2
     assert choose.workers("auto", [A, B, C]) == 1
     assert choose.workers("auto", ["GPU-of-elsewhere"]) == 3
-    assert choose.left_out("auto", {"GPU-of-elsewhere": "far", B: "bad"}) == ["bad"]
-    assert choose.left_out("numpy", {B: "bad"}) == []
     monkeypatch.setattr(choose, "present", list)
     assert choose.workers("cupy") == 1
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: None)
     monkeypatch.setattr(choose, "present", lambda: NODE)
     assert choose.workers("auto") == 1
+
+
+class CudaError(Exception):
+    """An error as cupy raises it."""
+
+    def __init__(self, status):
+        super().__init__(f"error {status}")
+        self.status = status
+
+
+@pytest.mark.parametrize(
+    ("status", "before", "now", "why"),
+    [
+        (214, 0, NODE, "an uncorrectable ECC error"),
+        (220, 0, NODE, "an uncorrectable NVLink error"),
+        (2, 0, NODE, None),  # out of memory
+        (46, 0, NODE, None),  # busy
+        (700, 0, NODE, None),  # an illegal address, of a function of the user's
+        (719, 0, [replace(NODE[0], errors=2)], "uncorrectable ECC errors: 2 while this task ran"),
+        (719, 2, [replace(NODE[0], errors=2)], None),
+        (719, None, [replace(NODE[0], errors=2)], None),
+        (719, 0, NODE[1:], "lost: NVML does not list it any more"),
+        (719, 0, TryAgain("NVML says GPU is lost"), "lost: NVML says GPU is lost"),
+    ],
+)
+def test_which_errors_a_device_is_to_blame_for(monkeypatch, status, before, now, why):
+    """Those that only a device causes; after any other, memory errors that are new, or its loss."""
+
+    def present():
+        if isinstance(now, TryAgain):
+            raise now
+        return now
+
+    device = replace(NODE[0], errors=before)
+    monkeypatch.setattr(choose, "_taken", [choose.Taken(device, "lease", None)])
+    monkeypatch.setattr(choose, "present", present)
+    caused = RuntimeError("cannot begin")
+    caused.__cause__ = CudaError(status)
+    assert choose.fault(CudaError(status), A) == choose.fault(caused, A) == why

@@ -152,7 +152,7 @@ def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path):
 def test_the_ledger_removes_what_killed_writers_left_beside_the_products(tmp_path):
     """A receipt is too small for its writer to list the folder; the ledger does so once."""
     made = factories.computed(factories.plan(tmp_path, stack((4, 3, 3), "float32"), shards=2))
-    receipt = made.results.receipt("00001")
+    receipt = factories.file(made, "receipt", "00001")
     program(KILLED, receipt, code=-9)
     with commit(receipt.with_name("other")):
         assert len(leftovers(tmp_path)) == 2

@@ -17,12 +17,12 @@ PER_SHARD = (
 
 @pytest.mark.parametrize(
     ("shards", "number", "name"),
-    [(1000, 0, "00000"), (1000, 999, "00999"), (1001, 0, "000/0000000"), (1001, 999, "000/0000999"),
-     (1001, 1000, "001/0001000")],
+    [(1000, 0, "00000-k"), (1000, 999, "00999-k"), (1001, 0, "000/0000000-k"),
+     (1001, 999, "000/0000999-k"), (1001, 1000, "001/0001000-k")],
 )  # fmt: skip
 def test_one_more_than_1000_shards_lie_in_folders(shards, number, name):
     """All of them, also the first: one layout holds for all shards of a plan."""
-    shard = cut.shard_ids(shards)[number]
+    shard = f"{cut.shard_ids(shards)[number]}-k"
     tops = "r/shards", "r/shards", "r/products", "r/products", "r/logs/multiply", "r/logs/multiply"
     found = [str(kind(shard).with_suffix("")) for kind in PER_SHARD]
     assert found == [f"{top}/{name}" for top in tops]
@@ -39,8 +39,10 @@ def test_no_folder_of_the_largest_plan_has_more_than_1000_shards():
 @pytest.mark.parametrize("shard", ["00007", "0012345"])
 def test_patterns_name_the_same_file(shard):
     """A rule of Snakemake follows `place`."""
-    pattern = str(RESULTS.product(paths.wildcards(shard)))
-    assert pattern.format(shard=shard, thousand="012") == str(RESULTS.product(shard))
+    name = f"{shard}-0123456789ab"
+    pattern = str(RESULTS.product(paths.wildcards(name)))
+    parts = {"shard": shard, "key": "0123456789ab", "thousand": "012"}
+    assert pattern.format(**parts) == str(RESULTS.product(name))
 
 
 def test_folders_are_those_of_the_layout(tmp_path):

@@ -96,7 +96,7 @@ def test_what_no_memory_holds_is_refused_before_it_is_read(tmp_path, monkeypatch
     assert "this machine has 976.6 KiB in all" in told
     assert ("keep: products" in told) == (keep == "sum")
     assert caught.value.exit_code == 2
-    assert not made.results.shard("00000").exists()
+    assert not factories.file(made, "shard").exists()
 
 
 def test_memory_that_is_short_for_now_is_waited_for(tmp_path, monkeypatch):

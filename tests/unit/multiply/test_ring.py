@@ -127,7 +127,7 @@ def test_every_byte_comes_in_order(tmp_path_factory, data, part, batch, slots, m
     np.testing.assert_array_equal(found, expected if keep == "products" else expected.sum(axis=0))
     for shard in made.shards:
         receipt, row = factories.receipt(made, shard), made.shard(shard)
-        receipts.check_elements(made.results.product(shard), receipt.file)
+        receipts.check_elements(factories.file(made, "product", shard), receipt.file)
         for stack_, checksum in ((left, "input_checksum"), (right, "right_checksum")):
             own = None if stack_ is None else checksum_of(stack_[row.start : row.stop])
             assert getattr(receipt, checksum) == own
@@ -190,8 +190,8 @@ def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, w
             job.ShardJob(own, "00000").run()
     assert caught.value is error
     assert not leftovers(tmp_path)
-    assert not made.results.product("00000").exists()
-    assert not made.results.receipt("00000").exists()
+    assert not factories.file(made, "product").exists()
+    assert not factories.file(made, "receipt").exists()
     for shard in ("00001", "00000"):
         job.ShardJob(own, shard).run()
     np.testing.assert_array_equal(factories.products(made), factories.multiplied(made, left))

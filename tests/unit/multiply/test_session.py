@@ -31,9 +31,7 @@ from tests.factories import (
 
 def nothing_committed(made):
     """No product, no receipt and no temporary file lies in the results."""
-    names = (made.results.product, made.results.receipt)
-    whole = [name(s) for s in made.shards for name in names if name(s).exists()]
-    return not whole and not leftovers(made.results.root)
+    return not [*made.results.products.glob("*"), *leftovers(made.results.root)]
 
 
 def refusal(made, error=InputError, shard_id="00000"):
@@ -95,7 +93,7 @@ def test_a_kept_sum_is_the_sum_of_the_products(tmp_path, dtype):
         assert facts.file.nodes == nodes
         assert facts.file.shape == (len(nodes), 3, 3)
         assert facts.file.bytes == 4096 + row.product_bytes
-        assert made.results.product(row.shard).stat().st_size == facts.file.bytes
+        assert made.results.product(row.name).stat().st_size == facts.file.bytes
     found = partials(made)
     assert found.dtype == wide
     np.testing.assert_array_equal(found, [whole[:3].sum(axis=0), whole[3:].sum(axis=0)])
@@ -112,12 +110,12 @@ def test_matrices_of_one_row_or_column_and_shards_of_one_matrix(tmp_path, shape,
 
 
 def test_the_receipt_says_what_was_done(tmp_path):
-    """Range, fingerprint, checksum, proof, backend and attempt stand in the receipt."""
+    """Range, key, checksum, proof, backend and attempt stand in the receipt."""
     made = computed(factories.plan(tmp_path, stack((5, 3, 3)), shards=2))
     receipt, row = factories.receipt(made, "00001"), made.shards["00001"]
-    product = made.results.product("00001")
+    product = factories.file(made, "product", "00001")
     assert (receipt.shard, receipt.start, receipt.stop) == ("00001", 2, 5)
-    assert receipt.fingerprint == row.fingerprint
+    assert receipt.key == row.key
     assert receipt.attempt == 1
     assert receipt.backend == "numpy"
     assert receipt.proof.method == "freivalds"
@@ -182,7 +180,7 @@ def test_integers_are_refused_by_what_is_multiplied_only(tmp_path):
 
 @pytest.mark.parametrize("changed", ["input", "copied input", "right", "the one right"])
 def test_a_file_that_changed_after_planning_is_refused(tmp_path, changed):
-    """Another file under the planned name is never multiplied under the old fingerprint."""
+    """Another file under the planned name is never multiplied under the old key."""
     over = {"shards": 2, "materialize": changed != "input", "product": "A @ B"}
     left, right = stack((4, 3, 3)), stack((3, 3) if changed == "the one right" else (4, 3, 3))
     made = factories.plan(tmp_path, left, right, **over)
@@ -199,7 +197,7 @@ def overlapped(made):
     jobs = [job.ShardJob(session, shard).begin() for shard in made.shards]
     for now, following in zip(jobs, [*jobs[1:], None], strict=True):
         now.compute(lambda following=following: following)
-        assert not made.results.receipt(now.shard.shard).exists()
+        assert not made.results.receipt(now.shard.name).exists()
     for each in jobs:
         each.finish()
 
@@ -216,7 +214,7 @@ def test_a_shard_that_begins_before_another_is_written_changes_no_bit(tmp_path, 
     made = copied(factories.plan(tmp_path / "b", left, right, shards=5, **over))
     overlapped(made)
     for shard in made.shards:
-        one, same = (m.results.product(shard).read_bytes() for m in (made, expected))
+        one, same = (factories.file(m, "product", shard).read_bytes() for m in (made, expected))
         assert one == same
 
 
@@ -226,7 +224,7 @@ def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 4 * 4 * 8)
 
     def broken(path, *words):
-        if path == made.results.receipt("00000"):
+        if path == factories.file(made, "receipt"):
             raise TryAgain("no room")
         write(path, *words)
 
@@ -244,10 +242,10 @@ def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
         each.compute()
         each.finish()
         part = left[each.shard.start : each.shard.stop]
-        found = np.load(made.results.product(each.shard.shard))
+        found = np.load(made.results.product(each.shard.name))
         np.testing.assert_array_equal(found, part @ part)
-    assert not made.results.receipt("00000").exists()
-    assert not made.results.product("00001").exists()
+    assert not factories.file(made, "receipt").exists()
+    assert not factories.file(made, "product", "00001").exists()
 
 
 @pytest.mark.parametrize(
@@ -257,12 +255,13 @@ def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, los
     """Without its copy, or without a whole receipt of it, a task copies its matrices first."""
     left = stack((4, 3, 3))
     made = copied(factories.plan(tmp_path, left, shards=2))
-    path, receipt = made.results.shard("00000"), made.results.shard_receipt("00000")
+    path, receipt = (factories.file(made, kind) for kind in ("shard", "shard_receipt"))
     if lost == "damaged receipt":
         receipt.write_bytes(b'{"schema": 1}')
     elif lost == "of other matrices":
-        for name in (made.results.shard, made.results.shard_receipt):
-            name("00000").write_bytes(name("00001").read_bytes())
+        for kind in ("shard", "shard_receipt"):
+            other = factories.file(made, kind, "00001").read_bytes()
+            factories.file(made, kind).write_bytes(other)
     elif lost == "of an earlier input":
         save(tmp_path / "input.npy", left := stack((4, 3, 3), seed=5))
         os.utime(tmp_path / "input.npy", ns=(1, 1))
@@ -270,7 +269,7 @@ def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, los
     else:
         (path if lost == "copy" else receipt).unlink()
     job.run_shard(made, "00000")
-    assert np.array_equal(np.load(made.results.product("00000")), left[:2] @ left[:2])
+    assert np.array_equal(np.load(factories.file(made, "product")), left[:2] @ left[:2])
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
@@ -306,9 +305,9 @@ def test_complex_numbers_near_the_largest_are_finite(tmp_path):
 def test_a_failure_keeps_an_earlier_result(tmp_path):
     """A rerun that fails leaves the committed product and receipt as they were."""
     made = computed(factories.plan(tmp_path, stack((4, 3, 3)), shards=1))
-    paths = made.results.product("00000"), made.results.receipt("00000")
+    paths = factories.file(made, "product"), factories.file(made, "receipt")
     before = [path.read_bytes() for path in paths]
-    shard = made.results.shard("00000")
+    shard = factories.file(made, "shard")
     raw = shard.read_bytes()
     shard.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
     with pytest.raises(IntegrityError):

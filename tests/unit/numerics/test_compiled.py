@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from numba import types
 from shardwise.numerics import compiled, tree_cpu
 from shardwise.numerics.tree import TreeSum
@@ -46,6 +47,19 @@ def test_compiled_loops_are_kept_and_shared(tmp_path):
     for index in scripts.rglob("*.nbi"):
         index.write_bytes(b"")
     assert subprocess.run(line, check=False, stdout=subprocess.PIPE, **options).returncode == 0
+
+
+@pytest.mark.parametrize("processor", [{}, {"NUMBA_CPU_NAME": "generic"}], ids=["own", "any"])
+def test_every_float16_is_widened_exactly(tmp_path, processor):
+    """By the processor's own instruction, and where it has none."""
+    code = """
+from shardwise.numerics import tree_cpu
+halves, found = np.arange(2**16, dtype="u2").view("f2"), np.empty(2**16)
+tree_cpu.fold(halves[None], found)
+np.testing.assert_array_equal(found, halves.astype("f8"))
+"""
+    own = {"PYTHONPATH": str(SCRIPTS), "NUMBA_CACHE_DIR": str(tmp_path), **processor}
+    subprocess.run([sys.executable, "-c", START + code], check=True, env=os.environ | own)
 
 
 def test_each_variant_has_a_folder_of_its_own(tmp_path, monkeypatch):

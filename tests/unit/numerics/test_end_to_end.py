@@ -51,15 +51,15 @@ def witness_rewritten(receipt, **values):
 
 def forge(made, shard_id, change):
     """Change a shard's file, and its checksum in receipt and ledger with it."""
-    path = made.results.product(shard_id)
+    path = factories.file(made, "product", shard_id)
     array = np.load(path, "r+")
     change(array)
     array.flush()
 
-    file = json.loads(made.results.receipt(shard_id).read_bytes())["file"]
+    file = json.loads(factories.file(made, "receipt", shard_id).read_bytes())["file"]
     pieces = file["row_bytes"], file["piece_bytes"]
     file["checksum"] = checksum.file_checksum(path, npy.DATA_OFFSET, *pieces)
-    factories.rewritten(made.results.receipt(shard_id), file=file)
+    factories.rewritten(factories.file(made, "receipt", shard_id), file=file)
     ledger.write(made)
 
 
@@ -161,7 +161,7 @@ def test_a_file_changed_with_its_checksum_is_named(tmp_path, kind):
     """Receipt and ledger vouch for it; its number does not."""
     made = computed(tmp_path, kind)
     forge(made, "00001", spoil)
-    with pytest.raises(IntegrityError, match=r"shard 00001: its file .*rm -f .*00001.json"):
+    with pytest.raises(IntegrityError, match=r"shard 00001: its file .*rm -f .*00001-.*json"):
         reduced(made)
     assert not made.results.summary.exists()
 
@@ -171,8 +171,8 @@ def test_a_receipt_changed_with_its_file_is_named(tmp_path):
     made = computed(tmp_path)
     forge(made, "00002", lambda array: array.__setitem__((0, 1, 2), 50))
     form = end_to_end.SumForm((5, 5), "float64")
-    form.add(np.load(made.results.product("00002")).astype("float64").sum(axis=0).reshape(-1), 0)
-    witness_rewritten(made.results.receipt("00002"), contribution=form.value().item())
+    form.add(np.load(factories.file(made, "product", "00002")).astype("float64").sum(axis=0).reshape(-1), 0)
+    witness_rewritten(factories.file(made, "receipt", "00002"), contribution=form.value().item())
     with pytest.raises(IntegrityError, match="shard 00002: its products, by its receipt"):
         reduced(made)
 
@@ -216,7 +216,7 @@ def test_what_cannot_be_proven_says_why(tmp_path, over, names, why):
     """The summary has null, and the reason beside it."""
     made = computed(tmp_path, **over)
     if "older" in why:
-        factories.rewritten(made.results.receipt("00001"), without="witness")
+        factories.rewritten(factories.file(made, "receipt", "00001"), without="witness")
     found = reduced(made, names)
     assert "end_to_end" not in found
     assert why in found["no_end_to_end"]
@@ -226,7 +226,7 @@ def test_what_cannot_be_proven_says_why(tmp_path, over, names, why):
 def test_a_damaged_witness_is_refused(tmp_path, value):
     """It is damage of a receipt, named with its shard."""
     made = computed(tmp_path)
-    witness_rewritten(made.results.receipt("00001"), mass=value)
+    witness_rewritten(factories.file(made, "receipt", "00001"), mass=value)
     with pytest.raises(IntegrityError, match="is damaged"):
         reduced(made)
 

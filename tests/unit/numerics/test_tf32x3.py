@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.errors import IntegrityError, WrongProduct
+from shardwise.errors import IntegrityError
 from shardwise.numerics import canary, freivalds, gemm, tolerances
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory
@@ -160,9 +160,8 @@ def test_the_known_product_is_exact(dtype):
     """With all three products; without the small ones, as in tf32, or one of them, it is not."""
     trial((), dtype)
     for lost in ((0, 1), (0,), (1,)):
-        with pytest.raises(IntegrityError, match="lower precision than tf32x3") as refused:
+        with pytest.raises(IntegrityError, match="lower precision than tf32x3"):
             trial(lost, dtype)
-        assert not isinstance(refused.value, WrongProduct)
 
 
 @given(st.integers(1, 40), st.integers(-30, 30), st.integers(-30, 30), st.integers(0, 2**32))

@@ -89,7 +89,7 @@ def copies(made):
     """The bytes that the shards of a plan hold."""
     for shard in made.shards:
         copy.materialize(made, shard)
-    return np.concatenate([np.load(made.results.shard(shard)) for shard in made.shards])
+    return np.concatenate([np.load(factories.file(made, "shard", shard)) for shard in made.shards])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "int16"])
@@ -213,7 +213,7 @@ def test_a_chunk_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch)
     monkeypatch.setattr(registry, "read_matrices", edit)
     with pytest.raises(IntegrityError, match="has changed while it was read"):
         copies(made)
-    assert not made.results.shard("00000").exists()
+    assert not factories.file(made, "shard").exists()
 
 
 # Chunks that are not there.

@@ -102,7 +102,7 @@ def test_copies_that_a_worker_makes_stay_within_its_model(tmp_path, order):
     path = save(tmp_path / "a.npy", np.ones((192, 640, 640), "float32", order=order))
     made = factories.plan(tmp_path, input=str(path), shards=3, materialize=True)
     used = peak([sys.executable, "-c", AHEAD, made.results.plan, str(factories.SCRIPTS)])
-    assert all(made.results.shard_receipt(shard).exists() for shard in made.shards)
+    assert all(factories.file(made, "shard_receipt", shard).exists() for shard in made.shards)
     assert used <= made.shards["00000"].memory - GENEROUS
 
 
@@ -114,7 +114,7 @@ def test_a_task_with_less_memory_takes_less(tmp_path):
     planned = made.shards["00000"].memory
     less = (planned - 32 * MIB) // MIB
     assert peak(multiply(made, "--mem-mb", less)) <= less * MIB - GENEROUS
-    assert (np.load(made.results.product("00000"), mmap_mode="r")[::50] == 640).all()
+    assert (np.load(factories.file(made, "product"), mmap_mode="r")[::50] == 640).all()
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_product_that_overflows(tmp_path, monkeypatch, part):
 def test_a_nan_that_is_not_in_the_input_is_damage(tmp_path):
     """A copy whose bits flip to a NaN is damaged: the user has nothing to correct."""
     made = copied(factories.plan(tmp_path, stack((9, 3, 3)), shards=3, materialize=True))
-    path = made.results.shard("00001")
+    path = factories.file(made, "shard", "00001")
     with open(path, "r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write(np.float32(np.nan).tobytes())

@@ -9,35 +9,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
-from shardwise.plan import cut, memory, plan, planner
+from shardwise.plan import memory, plan, planner
 from shardwise.plan.plan import Source
 
 from tests import factories
 from tests.factories import save, settings, stack
 
 
-@pytest.mark.parametrize("shards", [1000, 1001])
-def test_the_layout_of_an_earlier_version_is_refused(tmp_path, monkeypatch, shards):
-    """Its files would not be found, and a new plan would remove them."""
-    with monkeypatch.context() as context:
-        context.setattr(cut, "id_digits", lambda shards: 5)
-        made = planner.make(
-            settings(
-                input=str(save(tmp_path / "input.npy", stack((1001, 1, 1)))), shards=shards,
-                results=str(tmp_path / "results"),
-            )
-        )  # fmt: skip
-        planner.write(made)
-    if shards == 1000:
-        assert len(plan.load(made.results.plan).shards) == shards
-        planner.check_folder(made)
-        return
-    for refused in (
-        lambda: plan.load(made.results.plan),
-        lambda: plan.load(made.results.plan, "01000"),
-        lambda: planner.check_folder(made),
-    ):
-        with pytest.raises(InputError, match=r"side by side.*Choose another results folder"):
+def test_the_layout_of_an_earlier_version_is_refused(tmp_path):
+    """Its files have no keys in their names, and a new plan would know nothing of them."""
+    made = factories.plan(tmp_path, stack((4, 2, 2)))
+    raw = made.results.plan.read_bytes()
+    made.results.plan.write_bytes(raw.replace(b"input_key\tkey", b"matrices\tfingerprint"))
+    for refused in (lambda: plan.load(made.results.plan), lambda: planner.check_folder(made)):
+        with pytest.raises(InputError, match=r"an earlier version.*Choose another results folder"):
             refused()
 
 

@@ -19,10 +19,10 @@ from tests import factories
 from tests.factories import computed, save, settings, stack
 
 
-def fingerprints(**over):
-    """The fingerprints of a config's plan, in order."""
+def keys(**over):
+    """The keys of a config's plan, in order."""
     made = planner.make(settings(**over))
-    return [row.fingerprint for row in made.shards.values()]
+    return [row.key for row in made.shards.values()]
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ RECIPE = {"matrices": 6, "dim": 3, "dtype": "float32", "seed": 0}
     ],
     ids=str,
 )
-def test_what_changes_products_changes_every_fingerprint(folder, over):
+def test_what_changes_products_changes_every_key(folder, over):
     """What products, proofs or the cut depend on computes all shards again."""
     own = {"synthetic": RECIPE} if "synthetic" in over else {"input": str(folder)}
-    before, after = (fingerprints(**{"shards": 3, **own, **part}) for part in ({}, over))
+    before, after = (keys(**{"shards": 3, **own, **part}) for part in ({}, over))
     assert not set(before) & set(after)
 
 
@@ -60,10 +60,10 @@ def test_what_changes_products_changes_every_fingerprint(folder, over):
      {"shard_bytes": 1}, {"synthetic": {"dim": 3}}, {"results": "elsewhere"}],
     ids=str,
 )  # fmt: skip
-def test_what_leaves_products_alone_changes_no_fingerprint(folder, over):
+def test_what_leaves_products_alone_changes_no_key(folder, over):
     """A setting that no product depends on computes nothing again."""
-    before = fingerprints(input=str(folder), shards=3)
-    assert fingerprints(**{"input": str(folder), "shards": 3, **over}) == before
+    before = keys(input=str(folder), shards=3)
+    assert keys(**{"input": str(folder), "shards": 3, **over}) == before
 
 
 def test_the_dtype_of_what_a_function_returns_decides_on_extremes(tmp_path):
@@ -87,19 +87,19 @@ def test_a_changed_stack_or_right_factor_changes_every_shard(tmp_path, name):
     left = save(tmp_path / "a.npy", stack((6, 3, 3)))
     right = save(tmp_path / "b.npy", stack((3, 3)))
     over = {"input": str(left), "right": str(right), "product": "A @ B", "shards": 3}
-    before = fingerprints(**over)
+    before = keys(**over)
     os.utime(tmp_path / name, ns=(10**18, 10**18))
-    assert not set(before) & set(fingerprints(**over))
+    assert not set(before) & set(keys(**over))
 
 
-def test_the_algorithm_is_in_the_fingerprint(folder, monkeypatch):
+def test_the_algorithm_is_in_the_key(folder, monkeypatch):
     """A raised version of the kernel's algorithm computes all shards again."""
-    before = fingerprints(input=str(folder), shards=3)
+    before = keys(input=str(folder), shards=3)
     monkeypatch.setitem(planner.ALGORITHM, "multiply", 10**6)
-    assert not set(before) & set(fingerprints(input=str(folder), shards=3))
+    assert not set(before) & set(keys(input=str(folder), shards=3))
 
 
-def test_the_plans_digest_sees_what_fingerprints_do_not(folder):
+def test_the_plans_digest_sees_what_keys_do_not(folder):
     """Copying the shards changes the plan, though no product."""
     one = planner.make(settings(input=str(folder)))
     two = planner.make(settings(input=str(folder), materialize=False))

@@ -412,7 +412,7 @@ def test_blocks_are_batches_of_whole_matrices(tmp_path, write, monkeypatch):
     job.run_shard(made, "00000")
     told = refusal(job.run_shard, made, "00001")
     assert "failed on matrices 7 to 8: ValueError: 2" in told
-    assert not made.results.receipt("00001").exists()
+    assert not factories.file(made, "receipt", "00001").exists()
     assert not leftovers(tmp_path)
 
 
