@@ -243,7 +243,9 @@ class Receipt(Reader):
         self.plan = _planned(self.folder)
         self.file = factories.file(self.plan, "receipt")
         self.own = self.plan.shards["00000"].fingerprint.encode()
-        raw = [factories.file(self.plan, "receipt", shard).read_bytes() for shard in self.plan.shards]
+        raw = [
+            factories.file(self.plan, "receipt", shard).read_bytes() for shard in self.plan.shards
+        ]
         self.whole = json.loads(raw[0])
         self.seeds = [text.replace(self.own, self.mark) for text in raw]
         self.writes = (self.plan.results.root,)
