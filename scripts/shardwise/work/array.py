@@ -210,7 +210,8 @@ _SETUP = """\
 {{
 {line}
 }} || {{
-  echo "$(date '+%F %T,000') ERROR the profile's set-up line (precommand) ended with $?"
+  code=$?
+  echo "$(date '+%F %T,000') ERROR the profile's set-up line (precommand) ended with $code"
   exit 75
 }}
 """
