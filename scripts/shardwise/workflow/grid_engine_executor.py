@@ -98,7 +98,8 @@ class Submissions:
         if not self._folder.exists():
             schedulers.remember(self._plan.results, "uge", self._prefix)
             self._folder.mkdir(parents=True)
-        parts = [job.rule.name, *job.wildcards_dict.values(), str(job.attempt)]
+        parts = [job.rule.name, *job.wildcards_dict.values()]
+        parts += [str(job.attempt)] if job.attempt > 1 else []
         name = self._prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
         submission = Submission(name, failure_name(job.rule.name, job.wildcards_dict, self._plan))
         own = grid_engine.submission(name, str(self._folder / f"{name}.out"))
