@@ -32,7 +32,7 @@ from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.files.paths import Results
 from shardwise.observe import folder as folders
-from shardwise.observe import metrics, observation, verdict
+from shardwise.observe import metrics, status
 from shardwise.plan import config, config_file, sources
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
@@ -516,12 +516,12 @@ class Seen(Reader):
 
     def read(self) -> Any:
         seen = folders.Observer(self.made.root).look(self.made.at)
-        return seen, verdict.verdict(seen), metrics.text(seen)
+        return seen, seen.verdict, metrics.text(seen)
 
     def right(self, found: Any, raw: bytes) -> None:
         seen, told, text = found
         assert list(seen.shards) == ["00000", "00001"]
-        assert all(one.state in observation.STATES for one in seen.shards.values())
+        assert all(one.state in status.STATES for one in seen.shards.values())
         assert told.kind in metrics.VERDICTS
         assert told.words.isprintable()
         assert all(problem.isprintable() for problem in seen.problems)
@@ -541,7 +541,7 @@ class Live(Seen):
 
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1, running=1)
-        self.file = self.made.plan.results.live / "00001.json"
+        self.file = self.made.plan.results.live / f"{self.made.name('00001')}.json"
         self.seeds = [self.file.read_bytes()]
 
     def place(self, raw: bytes) -> None:
@@ -558,26 +558,19 @@ class Summed(Seen):
         self.seeds = [self.file.read_bytes()]
 
 
-class Logged(Several, Seen):
-    """The journal of a shard's starts and its log."""
+class Failed(Seen):
+    """The failure of a shard."""
 
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1, failed=1)
-        self.shard = self.made.roles["failed"][0]
-        results = self.made.plan.results
-        self.paths = results.starts(self.shard), results.log("multiply", self.shard)
-        self.file = self.paths[1]
-        self.join()
-
-    def place(self, raw: bytes) -> None:
-        super().place(raw)
-        for path in self.paths:
-            os.utime(path, (self.made.at - 90.0, self.made.at - 90.0))
+        (self.shard,) = self.made.roles["failed"]
+        self.file = self.made.plan.results.failure(self.made.name(self.shard))
+        self.seeds = [self.file.read_bytes()]
 
     def right(self, found: Any, raw: bytes) -> None:
         super().right(found, raw)
         one = found[0].shards[self.shard]
-        assert one.state in (observation.FAILED, observation.WAITING, observation.RUNNING)
+        assert one.state in (status.FAILED, status.WAITING)
         assert one.failure is None or one.failure.reason.isprintable()
 
 
@@ -699,7 +692,7 @@ READERS = {
     kind.__name__.lower(): kind
     for kind in (
         Header, Receipt, Table, Forged, Ledger, Sheet, Cache, Config,
-        Arrays, Runs, Seen, Live, Summed, Logged, Hdf5, Safetensors, Zarr, Zarr2,
+        Arrays, Runs, Seen, Live, Summed, Failed, Hdf5, Safetensors, Zarr, Zarr2,
     )
 }  # fmt: skip
 

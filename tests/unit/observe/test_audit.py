@@ -18,7 +18,7 @@ from shardwise.observe import audit
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN
 from shardwise.records import ledger, receipts
-from shardwise.records.store import Store
+from shardwise.records.store import Store, mark
 from shardwise.reduce import job as jobs
 from shardwise.units import human_bytes
 
@@ -215,7 +215,7 @@ def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
     found = audit.look(moved)
     assert found.line().endswith(
         f"1 of 2 shards damaged (00001); input.npy damaged; repair: rm -f "
-        f"{moved}/products/{one}.json {moved}/input.npy {moved}/input.json, then snakemake "
+        f"{moved}/products/{one}.json {moved}/input.npy {moved}/{made.synthetic_receipt.name}, then snakemake "
         "as before"
     )
     (moved / "input.npy").unlink()

@@ -6,7 +6,7 @@ import time
 import pytest
 from shardwise.files.paths import Results
 from shardwise.multiply import job
-from shardwise.observe import folder, observation
+from shardwise.observe import folder, status
 from shardwise.records import live, receipts
 
 from tests import factories, processes
@@ -99,9 +99,9 @@ def test_who_watches_sees_a_shard_at_work(tmp_path, quick):
 
     facts = {**FACTS, "shard": "00001", "started": time.time()}
     with live.AtWork(results.live / "00001.json", facts, lambda: done[0]):
-        processes.until(lambda: seen() == (observation.RUNNING, 0.0, "n1"))
+        processes.until(lambda: seen() == (status.RUNNING, 0.0, "n1"))
         done[0] = 60.9
-        processes.until(lambda: seen() == (observation.RUNNING, 0.5, "n1"))
+        processes.until(lambda: seen() == (status.RUNNING, 0.5, "n1"))
     assert list(results.live.iterdir()) == []
 
 
