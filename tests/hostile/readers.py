@@ -9,7 +9,6 @@ import itertools
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import sys
@@ -26,8 +25,6 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from shardwise.dispatch.array import journal
-from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.files.paths import Results
@@ -237,13 +234,15 @@ class Receipt(Reader):
     a case that is kept says the same wherever it is read again.
     """
 
-    mark = b"@fingerprint-00@"
+    mark = b"@fingerprnt@"
 
     def prepare(self) -> None:
         self.plan = _planned(self.folder)
         self.file = factories.file(self.plan, "receipt")
-        self.own = self.plan.shards["00000"].fingerprint.encode()
-        raw = [factories.file(self.plan, "receipt", shard).read_bytes() for shard in self.plan.shards]
+        self.own = self.plan.shards["00000"].key.encode()
+        raw = [
+            factories.file(self.plan, "receipt", shard).read_bytes() for shard in self.plan.shards
+        ]
         self.whole = json.loads(raw[0])
         self.seeds = [text.replace(self.own, self.mark) for text in raw]
         self.writes = (self.plan.results.root,)
@@ -263,7 +262,7 @@ class Receipt(Reader):
         return ["00000"]  # where backends are mixed, the shards are named
 
     def right(self, found: Any, raw: bytes) -> None:
-        for key in ("shard", "start", "stop", "fingerprint"):
+        for key in ("shard", "start", "stop", "key"):
             assert getattr(found, key) == self.whole[key]
         own, whole = found.file, self.whole["file"]
         assert list(own.shape) == whole["shape"]
@@ -449,31 +448,6 @@ class Config(Reader):
         assert found.keep in ("products", "sum")
         assert 1 <= found.shard_bytes < 10**40
         assert found.shards == "auto" or found.shards >= 1
-
-
-class Arrays(Reader):
-    """``arrays.tsv``: which tasks were submitted."""
-
-    memory = 64 << 20  # a few letters may name a million shards
-
-    def prepare(self) -> None:
-        self.results = Results(self.folder)
-        self.file = self.results.arrays
-        for i in range(2):
-            journal.note(
-                self.results,
-                common.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, (0, 1, 5), 3),
-            )
-        self.seeds = [self.file.read_bytes()]
-
-    def read(self) -> Any:
-        return journal.noted(self.results)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert all(
-            isinstance(number, int) and number >= 0 for array in found for number in array.numbers
-        )
-        assert len(found) <= 20 + len(re.findall(rb"[\n\r\xc2\xe2]", raw)) + 1
 
 
 class Runs(Reader):
@@ -692,7 +666,7 @@ READERS = {
     kind.__name__.lower(): kind
     for kind in (
         Header, Receipt, Table, Forged, Ledger, Sheet, Cache, Config,
-        Arrays, Runs, Seen, Live, Summed, Failed, Hdf5, Safetensors, Zarr, Zarr2,
+        Runs, Seen, Live, Summed, Failed, Hdf5, Safetensors, Zarr, Zarr2,
     )
 }  # fmt: skip
 
