@@ -27,9 +27,9 @@ from shardwise.observe.status import Device
 from shardwise.plan import plan as plans
 from shardwise.plan.nodes import count_nodes, cover
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import ledger, receipts
+from shardwise.records import failures, ledger, receipts
 from shardwise.records.failures import Failure
-from shardwise.records.store import Store
+from shardwise.records.store import mark
 from shardwise.units import clock
 
 from tests import factories
@@ -259,10 +259,13 @@ class _Writer:
         words = f"device {machine.uuid or 'CPU'}: out of memory; nothing was written"
         words = "a product failed its proof; nothing was written" if suspect else words
         log = _log(results, row.name, [(started, "INFO", "begun"), (ended, "ERROR", words)])
-        fail(results, Failure(
+        failure = Failure(
             row.name, 75, words, machine.node, ended, machine.uuid, 1, "0" * 12,
-            str(log.relative_to(results.root)), suspect,
-        ))  # fmt: skip
+            str(log.relative_to(results.root)),
+        )  # fmt: skip
+        fail(results, row.name, failure)
+        if suspect:
+            fail(results, f"{failures.DEVICE}{machine.uuid}", failure)
 
     def _run(self, row: Shard, machine: Device, held: Mapping[str, float]) -> None:
         results, at = self._plan.results, self._made.at
@@ -350,9 +353,9 @@ def _log(results: Results, name: str, lines: Sequence[tuple[float, str, str]]) -
     return path
 
 
-def fail(results: Results, failure: Failure) -> None:
+def fail(results: Results, name: str, failure: Failure) -> None:
     """A failure of a shard, or of a stage such as ``reduce-KEY``, as who failed writes it."""
-    _write(results.failure(failure.name), msgspec.json.encode(failure), failure.at)
+    _write(results.failure(name), msgspec.json.encode(failure), failure.at)
 
 
 def _stamp(at: float) -> str:
@@ -392,7 +395,7 @@ def _sum(made: Pretended, random: Random) -> None:
     }  # fmt: skip
     _write(plan.results.summary, receipts._text(summary), ended + 21.0)
     for marker in (plan.results.listed(plan.key), plan.results.summed(plan.key)):
-        Store(plan).publish(marker)
+        mark(marker)
     for other in (plan.results.ledger, path):
         os.utime(other, (ended + 0.5, ended + 0.5) if other != path else (ended + 20, ended + 20))
 

@@ -29,8 +29,8 @@ def served(tmp_path_factory):
         tmp_path_factory.mktemp("run"), shards=24, failed=1, running=3, waiting=4, suspect=1,
         slow_device=True, at=time.time(),
     )  # fmt: skip
-    failed = Failure(f"reduce-{made.plan.key}", 75, "no room", "node01", made.at)
-    pretend.fail(made.plan.results, failed)
+    stage = f"reduce-{made.plan.key}"
+    pretend.fail(made.plan.results, stage, Failure(stage, 75, "no room", "node01", made.at))
     aside = [made.receipt(shard) for shard in made.roles["done"][:8]]
     for path in aside:
         os.rename(path, path.with_suffix(".aside"))

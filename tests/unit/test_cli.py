@@ -85,9 +85,9 @@ def test_what_has_no_use_for_a_stage_is_bad_input(tmp_path, script):
 
 @pytest.mark.parametrize("script", ["shard", "multiply"])
 def test_a_plan_that_was_replaced_is_refused(tmp_path, script):
-    """--digest compares the shard's row with the one that the run was made for."""
+    """--key compares the shard's key with the one that the run was made for."""
     made = factories.plan(tmp_path, stack((4, 3, 3)), shards=2)
-    words = ["--plan", made.results.plan, "--shard", "00001", "--digest", "0" * 16]
+    words = ["--plan", made.results.plan, "--shard", "00001", "--key", "0" * 12]
     done = run(script, *words)
     assert done.returncode == 3
     assert "is not the plan of this run: another command has replaced it" in done.stderr

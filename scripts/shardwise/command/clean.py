@@ -53,7 +53,7 @@ def _alone(results: Results) -> Iterator[None]:
     """While no run and no stage works here."""
     busy = f"a run works in {results.root}; let it finish, or end it, then clean"
     with locks.take_lock(results.running, busy):
-        if locks.is_job_locked(results.living) or locks.is_job_locked(results.living_array):
+        if locks.is_job_locked(results.living):
             raise TryAgain(busy)
         yield
 

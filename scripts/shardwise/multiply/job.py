@@ -25,6 +25,7 @@ from shardwise.plan.nodes import cover
 from shardwise.plan.plan import Plan, Source
 from shardwise.plan.stack import StackReader
 from shardwise.records import live, receipts
+from shardwise.records.store import Store
 from shardwise.records.timeline import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ def run_shard(
 
     Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
     """
+    Store(plan).withdraw()
     session = Session(plan, plan.shard(shard_id).device_memory, memory, wait)
     warm(session, shard_id)
     ShardJob(session, shard_id).run()

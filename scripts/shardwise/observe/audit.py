@@ -164,8 +164,8 @@ class _Auditor:
         """Look at everything."""
         audit, plan, lines, backends = self._audit, self._plan, [], set()
         audit.shards, audit.proven, audit.others = len(plan.shards), True, others.amount(plan)
-        stack, receipt = self._results.synthetic, self._results.synthetic_receipt
-        if plan.facts.synthetic and stack.exists():  # it may have been removed
+        stack, receipt = self._results.synthetic, plan.synthetic_receipt
+        if receipt and stack.exists():  # it may have been removed
             with self._noting(stack):
                 audit.nbytes += _read(stack, receipts.read(receipt, StackReceipt))
         self._sum()
@@ -259,8 +259,8 @@ class _Auditor:
         # The summary as well: see `look`.
         if paths & {results.ledger, results.summary, *map(results.statistic, STATISTICS)}:
             words += map(for_bash, (results.summary, results.ledger))
-        stack = (results.synthetic, results.synthetic_receipt)
-        words += map(for_bash, stack if paths.intersection(stack) else ())
+        stack = results.synthetic, self._plan.synthetic_receipt
+        words += [for_bash(path) for path in stack if path and results.synthetic in paths]
         paths |= {each(name) for name in names for each in (results.product, results.receipt)}
         paths |= {each(n) for n in copies for each in (results.shard, results.shard_receipt)}
         return _command(paths, words) if words else None

@@ -78,15 +78,14 @@ class Observer:
             tops = results.live, results.failed, results.products
             there = {top: list_names(top) for top in tops}
             found = {shard: self._shard(plan, row, there, at) for shard, row in plan.shards.items()}
-            end = f"-{plan.key}.json"
-            stages = sorted(name for name in there[results.failed] if name.endswith(end))
-            whys = {one_line(name.removesuffix(end)): self._failure(name) for name in stages}
+            failed = {name.removesuffix(".json") for name in there[results.failed]}
+            stages = self._failures(failed, "", f"-{plan.key}")
+            suspects = self._failures(failed, failures.DEVICE, "")
             summary, flaw = _summed(plan)
             said = [shard.flaw for shard in found.values() if shard.flaw][:_MOST_NAMED]
-            seen = Status(
-                results, at, plan, found, summary, {name: why for name, why in whys.items() if why},
-                tuple([*said, flaw] if flaw else said), flaw,
-            )  # fmt: skip
+            said += [f"{uuid} of {w.host} failed: {w.reason}" for uuid, w in suspects.items()]
+            said += [flaw] if flaw else []
+            seen = Status(results, at, plan, found, summary, stages, suspects, tuple(said), flaw)
         self.last = seen
         return seen
 
@@ -108,6 +107,13 @@ class Observer:
             if file in there[results.failed] and (why := self._failure(file)):
                 return replace(_waiting(row), state=FAILED, attempts=why.attempt, failure=why)
         return replace(_waiting(row), flaw=lost)
+
+    def _failures(self, names: set[str], begin: str, end: str) -> dict[str, failures.Failure]:
+        """Failures by what their names say between these."""
+        wanted = sorted(name for name in names if name.startswith(begin) and name.endswith(end))
+        found = {name: self._failure(f"{name}.json") for name in wanted}
+        inner = {name: one_line(name.removeprefix(begin).removesuffix(end)) for name in wanted}
+        return {inner[name]: why for name, why in found.items() if why}
 
     def _failure(self, name: str) -> failures.Failure | None:
         return self._read(_failure, self.results.failed / name)

@@ -111,6 +111,7 @@ class Status:
     shards: Mapping[str, ShardStatus] = field(default_factory=dict)  # in the plan's order
     summary: SumReceipt | None = None  # the receipt of the sum, if that is of this plan and whole
     failures: Mapping[str, Failure] = field(default_factory=dict)  # of stages, such as ``reduce``
+    suspects: Mapping[str, Failure] = field(default_factory=dict)  # GPUs that failed, by UUID
     problems: tuple[str, ...] = ()  # one line each: what cannot be used, and what to do
     flaw: str = ""  # why the sum of this plan cannot be used
 
@@ -136,11 +137,6 @@ class Status:
         """What failed and was not mended: shards by id, stages by name; the newest first."""
         found = [(s.shard, s.failure) for s in self.shards.values() if s.failure]
         return sorted([*self.failures.items(), *found], key=lambda pair: -pair[1].at)
-
-    @property
-    def suspects(self) -> dict[str, Failure]:
-        """The GPUs, by UUID, on which a product failed its proof."""
-        return {why.device: why for _, why in self.failed if why.suspect and why.device}
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -227,6 +223,7 @@ class Status:
                 for one in self.running
             ],
             "failures": [{"of": name, **msgspec.to_builtins(why)} for name, why in self.failed],
+            "suspects": {uuid: msgspec.to_builtins(why) for uuid, why in self.suspects.items()},
             "problems": list(self.problems),
         }  # fmt: skip
 

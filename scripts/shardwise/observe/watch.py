@@ -80,8 +80,7 @@ def draw(seen: Status, height: int | None = None) -> Group:
     for name, why in seen.failed:
         failed.append(_text(f"  {name}  {why.reason}", "red"))
         where = f"on {why.device} of {why.host}" if why.device else f"on {why.host}"
-        where = f"    {'failed a proof ' * why.suspect}{where}"
-        failed.append(_text(f"{where}, exit code {why.code}, log: {why.log or '-'}", "dim"))
+        failed.append(_text(f"    {where}, exit code {why.code}, log: {why.log or '-'}", "dim"))
     sections = {
         "At work": [_at_work(shard, seen.at) for shard in seen.running],
         "Failed, the last first": failed,

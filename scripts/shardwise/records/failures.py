@@ -29,7 +29,9 @@ RUN = "SHARDWISE_RUN"
 """The variable by which the jobs of a run know it."""
 
 _MOST_LETTERS = 2000
-_DEVICE = "device-"
+DEVICE = "device-"
+"""Begins the name of the failure of a GPU, before its UUID."""
+
 _FINAL = (InputError.exit_code, IntegrityError.exit_code)
 
 
@@ -37,7 +39,7 @@ class Failure(msgspec.Struct, frozen=True):
     """One failure of a shard, by its name, or of a stage, such as ``reduce-KEY``.
 
     ``code`` is the exit code, ``device`` the UUID of a GPU, ``run`` the run in which it happened,
-    ``log`` lies in the results folder, ``at`` is Unix time.
+    ``log`` lies in the results folder, ``at`` is Unix time. ``suspect``: the device is to blame.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Failure(msgspec.Struct, frozen=True):
     attempt: int = 1
     run: str | None = None
     log: str | None = None
+    suspect: bool = False
 
 
 def begin_run() -> str:
@@ -73,11 +76,11 @@ def note(
     own = os.path.relpath(log, results.root) if log else None
     failure = Failure(
         name, code, one_line(reason)[:_MOST_LETTERS], host.node(), time.time(), device, attempt,
-        this_run(), own,
+        this_run(), own, suspect,
     )  # fmt: skip
     _write(results, name, failure)
     if suspect and device:
-        _write(results, f"{_DEVICE}{device}", failure)
+        _write(results, f"{DEVICE}{device}", failure)
 
 
 def _write(results: Results, name: str, failure: Failure) -> None:
@@ -158,9 +161,9 @@ def barred(results: Results) -> dict[str, Failure]:
 def forget_devices(results: Results) -> None:
     """Let a new run take again what an earlier one has left alone."""
     for uuid in _devices(results):
-        forget(results, f"{_DEVICE}{uuid}")
+        forget(results, f"{DEVICE}{uuid}")
 
 
 def _devices(results: Results) -> dict[str, Failure]:
-    found = {path.stem: read(path) for path in results.failed.glob(f"{_DEVICE}*.json")}
-    return {name.removeprefix(_DEVICE): failure for name, failure in found.items() if failure}
+    found = {path.stem: read(path) for path in results.failed.glob(f"{DEVICE}*.json")}
+    return {name.removeprefix(DEVICE): failure for name, failure in found.items() if failure}

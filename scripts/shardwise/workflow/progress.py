@@ -57,7 +57,7 @@ class Listener(logging.Handler):
         self._jobs: dict[int, tuple[str, Mapping[str, str]]] = {}
         self._failed = dict[str, Failure]()  # jobs that failed, by what their failures are named
         self._told = set[str]()
-        self._last_line = 0.0
+        self._last_line, self._last_words = 0.0, ""
         self._counting = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -104,8 +104,9 @@ class Listener(logging.Handler):
         rule, wildcards = self._jobs.get(record.jobid, (record.rule_name, {}))
         found = self._found(rule, wildcards, record)
         self._failed.update(found)
+        root = self._run.results.root
         for name, failure in found.items() if self._quiet else ():  # else Snakemake prints the log
-            words = f"shardwise: failed: {_shown(name)}: {_explain(failure)}"
+            words = f"shardwise: failed: {_shown(name)}: {_explain(failure, root)}"
             if words not in self._told and len(self._told) < 2 * _MOST_CAUSES:
                 tell(words)
             self._told.add(words)
@@ -125,7 +126,8 @@ class Listener(logging.Handler):
         reason = f"the scheduler says {status[1]}" if status else ""
         reason += "; " * bool(reason) + "it left no word: killed, lost with its node, or not begun"
         log = next((str(path) for path in record.log or [] if path), None)
-        return {name: Failure(name, 75, reason, "", time.time(), log=log)}
+        own = log and os.path.relpath(log, run.results.root)
+        return {name: Failure(name, 75, reason, "", time.time(), log=own)}
 
     def _of_this_run(self, names: Iterable[str]) -> dict[str, Failure]:
         own = failures.this_run()
@@ -152,8 +154,10 @@ class Listener(logging.Handler):
         words = [f"{rule}: {done} of {all_jobs} {what}"]
         words += [f"{failed} failed so far"] if failed else []
         words += [f"{all_jobs - done} to go"] if done < all_jobs else []
-        after = "; then " + ", ".join(then) if then else ""
-        tell("shardwise: " + ", ".join(words) + after)
+        line = ", ".join(words) + ("; then " + ", ".join(then) if then else "")
+        if line != self._last_words:
+            self._last_words = line
+            tell(f"shardwise: {line}")
 
     def _counts(self, rule: str) -> tuple[int, int]:
         """Jobs done and jobs in all, those of earlier runs included."""
@@ -206,7 +210,7 @@ class Listener(logging.Handler):
             if not missing:
                 lack = "the sum is " + ("there; the page on it is missing" if summed else "missing")
             tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
-            for line in describe_causes(self._causes(missing)):
+            for line in describe_causes(self._causes(missing), run.results.root):
                 tell(f"  {line}")
             self._tell_devices()
             if self._has_page():
@@ -239,7 +243,7 @@ class Listener(logging.Handler):
         return self._run.results.report.exists()
 
 
-def describe_causes(failed: Mapping[str, Failure]) -> Iterator[str]:
+def describe_causes(failed: Mapping[str, Failure], root: Path) -> Iterator[str]:
     """A line or two for each cause of failures, the most frequent first; ten lines at most."""
     causes: dict[tuple[int, str], list[Failure]] = {}
     for failure in failed.values():
@@ -248,13 +252,13 @@ def describe_causes(failed: Mapping[str, Failure]) -> Iterator[str]:
     for same in ordered[:_MOST_CAUSES]:
         names = ", ".join(_shown(failure.name) for failure in same[:_MOST_NAMED])
         names += f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
-        yield f"failed: {names}: {_explain(same[0])}"
+        yield f"failed: {names}: {_explain(same[0], root)}"
     if rest := ordered[_MOST_CAUSES:]:
         yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: shardwise watch"
 
 
-def _explain(failure: Failure) -> str:
-    where = f" (log: {failure.log})" if failure.log else ""
+def _explain(failure: Failure, root: Path) -> str:
+    where = f" (log: {root / failure.log})" if failure.log else ""
     return f"{failure.reason}{where}"
 
 

@@ -9,7 +9,7 @@ from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks, others
-from shardwise.records.store import Store
+from shardwise.records.store import Store, mark
 
 from tests import factories
 
@@ -30,11 +30,11 @@ def two(tmp_path) -> tuple[Plan, set[Path], set[Path]]:
     failures.note(old.results, f"reduce-{old.key}", 75, "no room")
     failures.note(old.results, f"copy-{old.shards['00001'].input_name}", 75, "no room")
     for marker in (old.results.summed(old.key), old.results.listed(old.key)):
-        Store(old).publish(marker)
+        mark(marker)
     before = files(old.results.root)
     new = factories.computed(factories.plan(tmp_path, input=left, shards=2, product="A.T @ A"))
     failures.note(new.results, f"reduce-{new.key}", 75, "no room")
-    Store(new).publish(new.results.summed(new.key))
+    mark(new.results.summed(new.key))
     plan = {Path(name) for name in (".shardwise", "plan.json", "plan.tsv", "sources.tsv")}
     return new, files(new.results.root) - before | plan, before - plan
 

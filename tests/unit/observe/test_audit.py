@@ -18,7 +18,7 @@ from shardwise.observe import audit
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN
 from shardwise.records import ledger, receipts
-from shardwise.records.store import Store
+from shardwise.records.store import Store, mark
 from shardwise.reduce import job as jobs
 from shardwise.units import human_bytes
 
@@ -33,7 +33,7 @@ def finished(folder: Path, left=None, names=("sum",), right=None, **over):
     ledger.write(made)
     jobs.run(MPI.COMM_SELF, made.results.plan, list(names))
     for marker in (made.results.listed(made.key), made.results.summed(made.key)):
-        Store(made).publish(marker)
+        mark(marker)
     return made
 
 

@@ -88,7 +88,8 @@ def live(made: pretend.Pretended, row: Shard, age: float = 1.0, text: str = "", 
 
 def fail(made: pretend.Pretended, row: Shard, name: str = "{0.name}", **over) -> None:
     """A failure of a shard, or of its copy."""
-    pretend.fail(made.plan.results, failure(name.format(row), **over))
+    name = name.format(row)
+    pretend.fail(made.plan.results, name, failure(name, **over))
 
 
 def receipt(made: pretend.Pretended, row: Shard, key: str = "", alone: bool = False) -> None:
@@ -208,9 +209,10 @@ def test_a_sum_that_is_not_of_this_plan_proves_nothing(tmp_path, harm, kind):
 def test_a_stage_that_failed_is_told(tmp_path):
     """Its failure file says so, in the verdict, too; one of another plan says nothing."""
     made = pretend.run(tmp_path, shards=3, summed=False)
-    pretend.fail(made.plan.results, failure(f"reduce-{'0' * 12}"))
+    other, own = f"reduce-{'0' * 12}", f"reduce-{made.plan.key}"
+    pretend.fail(made.plan.results, other, failure(other))
     assert look(made).verdict.kind == "unfinished"
-    pretend.fail(made.plan.results, failure(f"reduce-{made.plan.key}", reason="no room"))
+    pretend.fail(made.plan.results, own, failure(own, reason="no room"))
     seen = look(made)
     assert [(name, why.reason) for name, why in seen.failed] == [("reduce", "no room")]
     assert seen.verdict.kind == "failed"
@@ -218,11 +220,13 @@ def test_a_stage_that_failed_is_told(tmp_path):
 
 
 def test_a_device_that_failed_a_proof_is_named(tmp_path):
-    """By the failure of the shard, for as long as that is not mended."""
+    """With its node, also where another device has done the shard since."""
     made = pretend.run(tmp_path, shards=4, suspect=1, failed=1)
+    made.plan.results.failure(made.name(made.roles["suspect"][0])).unlink()
     seen = look(made)
     ((uuid, why),) = seen.suspects.items()
-    assert (uuid, why.name) == (why.device, made.name(made.roles["suspect"][0]))
+    assert uuid == why.device
+    assert f"{uuid} of {why.host} failed: a product failed its proof" in seen.problems[0]
 
 
 def test_an_empty_folder_is_no_fault(tmp_path):

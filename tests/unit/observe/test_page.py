@@ -129,7 +129,7 @@ def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
     said = found.section("failures")
     for shard in made.roles["failed"]:
         assert shard in said
-    assert re.search("failed a proof on GPU-[0-9a-f-]+ of node0", said)
+    assert re.search("GPU-[0-9a-f-]+ of node0[12] failed: a product failed its proof", said)
     assert f"rm -f {made.receipt(made.roles['damaged'][0])}" in said
     assert f"{made.roles['lost'][0]}: its task on node" in said
     links = [a["href"] for tag, a in found.tags if tag == "a"]

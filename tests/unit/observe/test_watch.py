@@ -150,7 +150,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n\u202eevil\x9b31m\udc80"
 def test_nothing_from_a_file_steers_the_terminal() -> None:
     """Names, reasons, logs and problems keep their letters, and lose what a terminal obeys."""
     device = Device(HOSTILE, HOSTILE, HOSTILE)
-    trouble = Failure(HOSTILE, 3, HOSTILE, HOSTILE, AT, HOSTILE, log=HOSTILE, suspect=True)
+    trouble = Failure(HOSTILE, 3, HOSTILE, HOSTILE, AT, HOSTILE, log=HOSTILE)
     states = {"done": {"device": device}, "running": {"device": device},
               "failed": {"failure": trouble}}  # fmt: skip
     shards = {s: shard(n, s, **over) for n, (s, over) in enumerate(states.items())}

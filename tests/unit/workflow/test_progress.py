@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -41,7 +42,7 @@ def test_failures_are_told_by_cause(kinds: int, lines: int) -> None:
         name = f"{i:07}-{i:012x}"
         cause = "".join(chr(ord("g") + int(digit)) for digit in str(i % kinds))
         failed[name] = Failure(name, 2, f"{cause}: shard {name} is bad", "n", 0, log=f"logs/{i}")
-    said = list(describe_causes(failed))
+    said = list(describe_causes(failed, Path("r")))
     assert len(said) == lines
     assert all(len(line) < 400 for line in said)
     first, *others = said

@@ -173,7 +173,6 @@ def _failed(seen: Status) -> Table | None:
     for name, why in seen.failed:
         stage = "" if name in seen.shards else " (stage)"
         where = f"{why.device} of {why.host}" if why.device else why.host
-        where = f"failed a proof on {where}" if why.suspect else where
         row = [plain(name) + stage, plain(why.reason), plain(where), f"{why.attempt}"]
         rows.append([*row, link(why.log)])
     causes = Counter(why.reason for _, why in seen.failed)
