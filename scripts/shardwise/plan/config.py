@@ -213,9 +213,10 @@ def _explain(error: Any, words: Collection[str]) -> list[str]:
     }[error.validator]
     hint = _quotes(value, allowed)
     if key.startswith("reduce.statistics.") and value in _BY_NUMPY:
+        path = f"{DEFAULT_RESULTS}/products/00000-KEY.npy"
         hint = (
             "; with keep: products this one is a line of Python for the products of a shard: "
-            f'np.{value}(np.load("{DEFAULT_RESULTS}/products/00000.npy", mmap_mode="r"), axis=0)'
+            f'np.{value}(np.load("{path}", mmap_mode="r"), axis=0)'
         )
     # Snakemake makes texts of all that stands in braces, a number of 1_2, and a text of false.
     if key.partition(".")[0] in words and (hint or value in ("true", "false", "null")):
