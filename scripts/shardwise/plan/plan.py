@@ -13,7 +13,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,13 @@ class ShardSettings:
     nonfinite: str
 
 
+def describe_recipe(problem: Problem, settings: Any, function: str | None) -> list[Any]:
+    """All that a product depends on but for the bytes of its factors; part of the key."""
+    chosen = [getattr(settings, key) for key in SETTINGS_THAT_MATTER]
+    own = asdict(replace(problem, matrices=0))  # how many there are changes no product
+    return [ALGORITHM["multiply"], own, chosen, function]
+
+
 @dataclass(frozen=True)
 class Written:
     """Bytes that a run writes."""
@@ -229,6 +236,12 @@ class Plan:
     def key(self) -> str:
         """Changes with anything that the sum and its companions depend on."""
         return key_of(f"{self.facts.digest} {ALGORITHM['reduce']}".encode())
+
+    @cached_property
+    def recipe(self) -> str:
+        """Changes with all that a product depends on but for the bytes of its factors."""
+        facts = self.facts
+        return digest(describe_recipe(facts.problem, facts.settings, facts.function))
 
     @property
     def mark(self) -> str:

@@ -312,11 +312,8 @@ def _rows(
     cuda = settings.backend != "numpy"
     rows = cut.table(problem, _runs(settings, problem), settings.keep, cuda, settings.precision)
     common = [
-        ALGORITHM["multiply"],
-        asdict(replace(problem, matrices=0)),  # how many there are changes no product
-        [getattr(settings, key) for key in plans.SETTINGS_THAT_MATTER],
+        *plans.describe_recipe(problem, settings, function),
         [[source.path, source.identity] for source in right_sources],
-        function,
     ]
     return _with_keys(rows, left, plans.digest(common))
 
