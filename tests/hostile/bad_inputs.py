@@ -190,6 +190,7 @@ CASES: dict[str, list[Case]] = {
         Case("`product` is unknown", {"product": "A*A"}),
         Case("`A @ B` without `right`", {"product": "A @ B"}),
         Case("`right` without `A @ B`", {"right": "b.npy"}),
+        Case("`depends` without a function", {"depends": ["mean.npy"]}),
         Case("`dispatch` is unknown", {"dispatch": "slurm"}),
         Case("`reduce.statistics` is unknown", {"reduce": {"statistics": ["medium"]}}),
         Case("it is a line of NumPy", {"reduce": {"statistics": ["median"]}}),
@@ -277,6 +278,11 @@ CASES: dict[str, list[Case]] = {
         own("it cannot be compiled", "def f(xp, block)\n"),
         own("it cannot be imported", "import nosuchmodule\n"),
         own("it ends the process", "raise SystemExit(0)\n"),
+        Case(
+            "a file in `depends` is missing",
+            {"product": "mine.py:f", "depends": ["mean.npy"], **TWO},
+            put("mine.py", "def f(xp, block):\n    return block\n"),
+        ),
         own("no such function", "def g(xp, block):\n    return block\n"),
         own("no function", "f = 3\n"),
         own("other parameters", "def f(block):\n    return block\n"),
@@ -329,6 +335,15 @@ CASES: dict[str, list[Case]] = {
             put("mine.py", "def f(xp, block):\n    return block\n"), 3,
             put("mine.py", "def f(xp, block):\n    return -block\n"),
         ),
+        shard(
+            "a file in `depends` has changed",
+            {"product": "mine.py:f", "depends": ["mean.npy"], **TWO},
+            all_of(
+                put("mine.py", "def f(xp, block):\n    return block\n"),
+                put("mean.npy", stack((3, 3))),
+            ),
+            3, put("mean.npy", stack((3, 4))),
+        ),
         Case(
             "an option without a meaning",
             words=("dispatch", PLAN, "--dispatch", "mpi", "--devices", "2"),
@@ -354,7 +369,6 @@ CASES: dict[str, list[Case]] = {
             "there is no launcher", ledgered, "reduce", PLAN, "--launcher", "nosuch", code=2,
             vary=(r"(?<=beside )\S+",),
         ),
-        summed("the ledger is missing", multiplied, *REDUCE, apart=True),
         summed(
             "a product is damaged",
             all_of(ledgered, flipped("products/00001-*.npy")), *REDUCE, apart=True,

@@ -48,6 +48,7 @@ class Settings:
     synthetic: Recipe
     right: str | None
     product: str
+    depends: list[str]
     results: str
     shards: int | str
     shard_bytes: int
@@ -261,6 +262,11 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
         yield "right: the product A @ B needs it; name the .npy file of B"
     if product != "A @ B" and full["right"] is not None:
         yield f"right: the product {product:.200} has no B; remove it, or use A @ B"
+    if full["depends"] and not function_parts(product):
+        yield (
+            f"depends: the product {short(product)} reads no files but its factors; remove this "
+            "key, or name a function of your own, file.py:function"
+        )
     try:
         parse_bytes(full["shard_bytes"])
     except ValueError as error:
