@@ -1,6 +1,6 @@
 """Results folders as runs leave them, made in moments: nothing is computed, no device is needed.
 
-The plan is a real one, and receipts, journals, logs and the ledger have the form of real ones, so
+The plan is a real one, and receipts, failures, logs and the ledger have the form of real ones, so
 every reader of a results folder takes them. Product files have their header and their size, and no
 byte behind it is on the disk; `sum.npy` is real. The same arguments make the same folder.
 """
@@ -14,20 +14,22 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import numpy as np
 from shardwise import ALGORITHM
-from shardwise.devices import quarantine
 from shardwise.files import pieces as piecess
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import padded_header, read_header
 from shardwise.files.paths import Results
 from shardwise.numerics import end_to_end
-from shardwise.observe.observation import DeviceOfNode
+from shardwise.observe.status import Device
 from shardwise.plan import plan as plans
 from shardwise.plan.nodes import count_nodes, cover
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import ledger, receipts
+from shardwise.records import failures, ledger, receipts
+from shardwise.records.failures import Failure
+from shardwise.records.store import mark
 from shardwise.units import clock
 
 from tests import factories
@@ -45,29 +47,37 @@ _VERSIONS = {"shardwise": "0.1.0", "python": "3.11.7", "numpy": "2.4.6"}
 
 @dataclass
 class Pretended:
-    """A results folder as it is at a moment, the receipts of its shards, and devices' UUIDs.
+    """A results folder as it is at a moment, and the receipts of its shards.
 
     ``roles`` has ids of shards by what they are: ``done`` (which ``slow`` and ``unproven`` are
-    as well), ``running``, ``failed`` (of which ``lost`` left no word), ``damaged`` (of which
-    ``unknown`` have a receipt of another schema) and ``waiting``.
+    as well), ``running``, ``failed`` (of which ``suspect`` failed a proof), ``damaged`` (of which
+    ``unknown`` have a receipt of another schema) and ``waiting`` (of which the tasks of ``lost``
+    were killed).
     """
 
     plan: Plan
     at: float
     roles: dict[str, list[str]]
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    quarantined: list[str] = field(default_factory=list)
 
     @property
     def root(self) -> Path:
         """The results folder."""
         return self.plan.results.root
 
+    def name(self, shard: str) -> str:
+        """What the files of a shard's products are called."""
+        return self.plan.shards[shard].name
+
+    def receipt(self, shard: str) -> Path:
+        """The receipt of a shard's products."""
+        return self.plan.results.receipt(self.name(shard))
+
 
 def run(
     folder: Path, *, shards: int = 48, devices: int = 4, nodes: int = 2, slow: int = 0,
     failed: int = 0, lost: int = 0, running: int = 0, waiting: int = 0,
-    damaged: int = 0, unknown: int = 0, unproven: int = 0, quarantined: int = 0,
+    damaged: int = 0, unknown: int = 0, unproven: int = 0, suspect: int = 0,
     slow_device: bool = False, summed: bool = True,
     matrices: int = 20_000, dim: int = 512, at: float = NOW, **config: Any,
 ) -> Pretended:  # fmt: skip
@@ -81,10 +91,10 @@ def run(
         GPUs on all nodes together; 0: each node computes on its CPU.
     slow, unproven
         Of those that are done: which took four times as long; which have no proof.
-    failed, lost
-        Whose last attempt left an error in its log; left no word.
-    running, waiting
-        Whose task is at work at ``at``; that none has begun.
+    failed, suspect
+        Whose last attempt left a failure; one that says that a product failed its proof.
+    running, waiting, lost
+        Whose task is at work at ``at``; that none has begun; whose task was killed.
     damaged, unknown
         Whose receipt is cut off; is of another schema.
     slow_device
@@ -102,18 +112,13 @@ def run(
         "synthetic": {"matrices": matrices * shards, "dim": dim, "dtype": "float32", "seed": 0},
     } | config)  # fmt: skip
     plan = _backdated(plan, at - 86_400.0)
-    counts = {"failed": failed + lost, "lost": lost, "damaged": damaged + unknown,
+    counts = {"failed": failed + suspect, "suspect": suspect, "damaged": damaged + unknown,
               "unknown": unknown, "unproven": unproven, "slow": slow}  # fmt: skip
-    made = Pretended(plan, at, _roles(list(plan.shards), counts, running, waiting, random))
-    for path in (plan.results.receipt(""), plan.results.starts(""), plan.results.live / "x"):
+    made = Pretended(plan, at, _roles(list(plan.shards), counts, running, waiting + lost, random))
+    made.roles["lost"] = made.roles["waiting"][:lost]
+    for path in (plan.results.receipt(""), plan.results.log("multiply"), plan.results.live / "x"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    machines = _machines(devices, nodes)
-    _Writer(made, machines, slow_device, random).write()
-    if quarantined:
-        made.quarantined = [machine.uuid for machine in machines[:quarantined]]
-        for uuid in made.quarantined:
-            why = "multiplied wrongly: its proof failed"
-            quarantine.note(plan.results, uuid, why, next(iter(plan.shards)), lambda: at - 120.0)
+    _Writer(made, _machines(devices, nodes), slow_device, random).write()
     if summed and len(made.receipts) == shards:
         _sum(made, random)
     return made
@@ -141,7 +146,7 @@ def _roles(
     bad = sorted(random.sample(rest, counts["failed"] + counts["damaged"]))
     random.shuffle(bad)
     found["failed"], found["damaged"] = bad[: counts["failed"]], bad[counts["failed"] :]
-    found["lost"] = found["failed"][: counts["lost"]]
+    found["suspect"] = found["failed"][: counts["suspect"]]
     found["unknown"] = found["damaged"][: counts["unknown"]]
     found["done"] = [shard for shard in rest if shard not in set(bad)]
     for role in ("unproven", "slow"):
@@ -152,17 +157,17 @@ def _roles(
 # Devices.
 
 
-def _told(device: DeviceOfNode) -> dict[str, Any]:
+def _told(device: Device) -> dict[str, Any]:
     """As a receipt has it."""
     gpu = {"uuid": device.uuid, "memory": MEMORY, "source": "lease"} if device.uuid else {}
     return {"name": device.name, "granted": None, **gpu}
 
 
-def _machines(devices: int, nodes: int) -> list[DeviceOfNode]:
+def _machines(devices: int, nodes: int) -> list[Device]:
     if not devices:
-        return [DeviceOfNode("CPU", None, f"node{n + 1:02}") for n in range(nodes)]
+        return [Device("CPU", None, f"node{n + 1:02}") for n in range(nodes)]
     return [
-        DeviceOfNode(GPU, f"GPU-{n:08x}-1111-2222-3333-{n:012x}", f"node{n % nodes + 1:02}")
+        Device(GPU, f"GPU-{n:08x}-1111-2222-3333-{n:012x}", f"node{n % nodes + 1:02}")
         for n in range(devices)
     ]
 
@@ -178,7 +183,7 @@ class _Writer:
     """
 
     def __init__(
-        self, made: Pretended, machines: list[DeviceOfNode], slow_device: bool, random: Random
+        self, made: Pretended, machines: list[Device], slow_device: bool, random: Random
     ) -> None:
         self._made, self._plan, self._random = made, made.plan, random
         self._slow = machines[-1] if slow_device and len(machines) > 1 else None
@@ -192,17 +197,17 @@ class _Writer:
         ended = self._made.at - (60.0 if not self._is["running"] else 1.0)
         for row, machine, began, held in jobs:
             started = began - end + ended
-            if row.shard in self._is["running"]:
+            if row.shard in self._is["running"] | self._is["lost"]:
                 self._run(row, machine, held)
             elif row.shard in self._is["failed"]:
                 self._fail(row, machine, started)
             else:
                 self._finish(row, machine, started, held)
 
-    def _jobs(self) -> Iterator[tuple[Shard, DeviceOfNode, float, dict[str, float]]]:
+    def _jobs(self) -> Iterator[tuple[Shard, Device, float, dict[str, float]]]:
         """Who computes which shard from when on, and what `_held` says of it."""
         for row in self._plan.shards.values():
-            if row.shard in self._is["waiting"]:
+            if row.shard in self._is["waiting"] - self._is["lost"]:
                 return
             machine = min(self._free, key=self._free.__getitem__)
             held = self._held(row, machine)
@@ -213,7 +218,7 @@ class _Writer:
         problem, count = self._plan.problem, row.stop - row.start
         return {"read": row.bytes, "compute": count * problem.flop, "write": row.product_bytes}
 
-    def _held(self, row: Shard, machine: DeviceOfNode) -> dict[str, float]:
+    def _held(self, row: Shard, machine: Device) -> dict[str, float]:
         """Seconds by what held the shard up.
 
         It is the disk, mostly, as products are large. No stage is faster than :data:`RATES`.
@@ -229,20 +234,11 @@ class _Writer:
         held = {stage: round(shares[stage] * seconds, 4) for stage, seconds in busy.items()}
         return {"waiting": round(self._random.uniform(0.02, 0.3), 4), **held}
 
-    def _journal(self, shard: str, began: Sequence[float], machine: DeviceOfNode) -> None:
-        lines = (f"{at:.3f}\t{machine.node}\t{1000 + n}\t\n" for n, at in enumerate(began))
-        path = self._plan.results.starts(shard)
-        path.parent.mkdir(parents=True, exist_ok=True)  # of many shards, one by the thousand
-        path.write_text("".join(lines))
-
-    def _finish(
-        self, row: Shard, machine: DeviceOfNode, started: float, held: dict[str, float]
-    ) -> None:
+    def _finish(self, row: Shard, machine: Device, started: float, held: dict[str, float]) -> None:
         # To a tenth of a millisecond, as the phases are: then these add up to the last digit.
         started = round(started, 4)
         finished = started + math.fsum(held.values())
         tries = 2 if self._random.random() < 0.03 else 1
-        self._journal(row.shard, [started - 30.0 * n for n in range(tries)][::-1], machine)
         receipt = _receipt(self._plan, row, machine, tries, (started, finished)) | {"held": held}
         if row.shard in self._is["unproven"]:
             receipt["proof"] = None
@@ -254,38 +250,40 @@ class _Writer:
         else:
             self._made.receipts[row.shard] = receipt
         results = self._plan.results
-        _write(results.receipt(row.shard), text, finished)
-        _sparse(results.product(row.shard), receipt["file"], finished)
-        written = [(finished, "INFO", f"{results.receipt(row.shard)} written")]
-        _log(results, row.shard, started, written, machine)
+        _write(results.receipt(row.name), text, finished)
+        _sparse(results.product(row.name), receipt["file"], finished)
 
-    def _fail(self, row: Shard, machine: DeviceOfNode, started: float) -> None:
+    def _fail(self, row: Shard, machine: Device, started: float) -> None:
         results, ended = self._plan.results, started + 1.5
-        self._journal(row.shard, [started], machine)
-        if row.shard in self._is["lost"]:
-            # The last sign of it is older than any task that lives can be.
-            _log(results, row.shard, min(started, self._made.at - 120.0), [], machine)
-            return
+        suspect = row.shard in self._is["suspect"]
         words = f"device {machine.uuid or 'CPU'}: out of memory; nothing was written"
-        _log(results, row.shard, started, [(ended, "ERROR", words)], machine)
+        words = "a product failed its proof; nothing was written" if suspect else words
+        log = _log(results, row.name, [(started, "INFO", "begun"), (ended, "ERROR", words)])
+        failure = Failure(
+            row.name, 75, words, machine.node, ended, machine.uuid, 1, "0" * 12,
+            str(log.relative_to(results.root)),
+        )  # fmt: skip
+        fail(results, row.name, failure)
+        if suspect:
+            fail(results, f"{failures.DEVICE}{machine.uuid}", failure)
 
-    def _run(self, row: Shard, machine: DeviceOfNode, held: Mapping[str, float]) -> None:
+    def _run(self, row: Shard, machine: Device, held: Mapping[str, float]) -> None:
         results, at = self._plan.results, self._made.at
         done = self._random.uniform(0.1, 0.9)
         started = at - max(1.0, done * sum(held.values()))
-        self._journal(row.shard, [started], machine)
-        _log(results, row.shard, started, [], machine)
+        _log(results, row.name, [(started, "INFO", "begun")])
         device = {key: _told(machine)[key] for key in ("name", "uuid") if key in _told(machine)}
         live = {
             "schema": 1, "shard": row.shard, "attempt": 1, "started": started, "at": at - 1.0,
             "node": machine.node, "process": 1000, "job": None, "device": device,
             "matrices": row.stop - row.start, "done": int((row.stop - row.start) * done),
         }  # fmt: skip
-        _write(results.live / f"{row.shard}.json", json.dumps(live).encode(), at - 1.0)
+        at -= 300.0 if row.shard in self._is["lost"] else 1.0
+        _write(results.live / f"{row.name}.json", json.dumps(live).encode(), at)
 
 
 def _receipt(
-    plan: Plan, row: Shard, machine: DeviceOfNode, attempt: int, moments: tuple[float, float]
+    plan: Plan, row: Shard, machine: Device, attempt: int, moments: tuple[float, float]
 ) -> dict[str, Any]:
     """A receipt as a task writes it, but for what later versions have added."""
     shape, dtype = _form(plan, row)
@@ -293,7 +291,7 @@ def _receipt(
     pieces = piecess.checksum_pieces(natural, np.dtype(dtype).itemsize)
     header = padded_header(shape, np.dtype(dtype).newbyteorder("<"))
     facts = {
-        "name": f"{row.shard}.npy", "shape": list(shape), "dtype": dtype,
+        "name": f"{row.name}.npy", "shape": list(shape), "dtype": dtype,
         "bytes": len(header) + math.prod(shape) * np.dtype(dtype).itemsize,
         "checksum": f"{row.start:032x}", "row_bytes": pieces[0], "piece_bytes": pieces[1],
     }  # fmt: skip
@@ -304,7 +302,7 @@ def _receipt(
             "seed": end_to_end.SEED}  # fmt: skip
     gpu = machine.uuid is not None
     return {
-        "shard": row.shard, "start": row.start, "stop": row.stop, "fingerprint": row.fingerprint,
+        "shard": row.shard, "start": row.start, "stop": row.stop, "key": row.key,
         "keep": plan.settings.keep, "backend": "cupy" if gpu else "numpy",
         "device": _told(machine), "attempt": attempt, "file": facts,
         "input_checksum": f"{row.stop:032x}", "witness": told,
@@ -347,14 +345,17 @@ def _sparse(path: Path, facts: Mapping[str, Any], at: float) -> None:
     os.utime(path, (at, at))
 
 
-def _log(
-    results: Results, shard: str, began: float, lines: Sequence[tuple[float, str, str]],
-    machine: DeviceOfNode,
-) -> None:  # fmt: skip
+def _log(results: Results, name: str, lines: Sequence[tuple[float, str, str]]) -> Path:
     """A log as `cli.run` makes it."""
-    told = [(began, "INFO", f"on {machine.node}, process 1000, in /pretended"), *lines]
-    text = "".join(f"{_stamp(at)} {level} {words}\n" for at, level, words in told)
-    _write(results.log("multiply", shard), text.encode(), told[-1][0])
+    text = "".join(f"{_stamp(at)} {level} {words}\n" for at, level, words in lines)
+    path = results.log("multiply", name)
+    _write(path, text.encode(), lines[-1][0])
+    return path
+
+
+def fail(results: Results, name: str, failure: Failure) -> None:
+    """A failure of a shard, or of a stage such as ``reduce-KEY``, as who failed writes it."""
+    _write(results.failure(name), msgspec.json.encode(failure), failure.at)
 
 
 def _stamp(at: float) -> str:
@@ -388,11 +389,13 @@ def _sum(made: Pretended, random: Random) -> None:
         "made_by": receipts.count_makers(found), "ranks": 2, "nodes": {found[0].node: 2},
         "scalars": {"count": int(total.size), "sum": float(total.sum()),
                     "mean": float(total.mean())},
-        "files": {"sum": facts}, "quarantined": [],
+        "files": {"sum": facts},
         **_provenance("reduce", found[0].node, ended + 1.0, ended + 21.0,
                       {"mpi": "MPICH Version: 5.0.2"}),
     }  # fmt: skip
     _write(plan.results.summary, receipts._text(summary), ended + 21.0)
+    for marker in (plan.results.listed(plan.key), plan.results.summed(plan.key)):
+        mark(marker)
     for other in (plan.results.ledger, path):
         os.utime(other, (ended + 0.5, ended + 0.5) if other != path else (ended + 20, ended + 20))
 

@@ -243,4 +243,4 @@ def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
         return nullcontext()
     results = Results.of_plan(options.plan)
     refuse_links(results)
-    return locks.hold_job_lock(results, getattr(options, "array_task", False))
+    return locks.hold_job_lock(results)

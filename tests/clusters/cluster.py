@@ -10,6 +10,7 @@ import itertools
 import os
 import pwd
 import random
+import re
 import shlex
 import socket
 import subprocess
@@ -21,7 +22,6 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import pytest
-from shardwise.files.paths import Results
 
 from tests import processes
 from tests.debian import PackagesError
@@ -34,6 +34,9 @@ JOB_LIMIT_S = 180
 CLIENT_LIMIT_S = 120
 POLL_S = 0.2
 TAIL_LINES = 20
+
+ARRAY = re.compile(r"sw-[0-9a-f]{12}-\d+")
+"""The name of an array of ours."""
 
 
 class ClusterError(RuntimeError):
@@ -201,7 +204,7 @@ class Cluster(abc.ABC):
         """Return the jobs of snakemake with larger numbers, those that have ended too."""
 
     @abc.abstractmethod
-    def tasks(self, results: Results, after: int) -> list[Submitted]:
+    def tasks(self, after: int) -> list[Submitted]:
         """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
 
     @abc.abstractmethod

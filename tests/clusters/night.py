@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from shardwise.files.paths import Results
 
 from tests import fake_devices
 from tests.clusters.cluster import Cluster, Submitted
@@ -303,7 +302,7 @@ class ArrayNight(Night):
 
     def jobs(self) -> list[Submitted]:
         """The tasks of this workspace, as far as the scheduler knows them."""
-        return self.cluster.tasks(Results(self.workspace.file("")), self._newest)
+        return self.cluster.tasks(self._newest)
 
     def starts(self) -> Counter[str]:
         """How often each shard was started."""

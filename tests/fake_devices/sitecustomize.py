@@ -39,15 +39,15 @@ def _change_devices(module):
     workers = module.workers
     module.present = _present
     module.driver_cuda_version = lambda: 12000
-    module.workers = lambda backend, without=(): workers("cupy", without)
+    module.workers = lambda backend, barred=(): workers("cupy", barred)
 
 
-def _load_backend(requested, needed=0, wait=None, choice=None, barred=dict):
+def _load_backend(requested, needed=0, wait=None, prefer=None, barred=dict):
     """As `backend.load_backend`, but with a fake device and NumPy."""
     import numpy
     from shardwise.devices import choose
 
-    taken = choose.take(needed, wait, choice=choice, barred=barred)
+    taken = choose.take(needed, wait, prefer=prefer, barred=barred)
     facts = {"name": taken.device.name, "uuid": taken.device.uuid}
     return numpy, facts | {"source": taken.source, "granted": taken.granted}
 

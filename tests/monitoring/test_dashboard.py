@@ -8,6 +8,7 @@ import time
 import pytest
 from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
+from shardwise.records.failures import Failure
 
 from tests import factories, pretend
 from tests.monitoring import prometheus
@@ -25,13 +26,12 @@ def served(tmp_path_factory):
     """A Prometheus that has seen a run of which some shards were done meanwhile."""
     prometheus.ensure()  # it may take longer than what is at work is believed to be
     made = pretend.run(
-        tmp_path_factory.mktemp("run"), shards=24, failed=1, running=3, waiting=4, quarantined=1,
+        tmp_path_factory.mktemp("run"), shards=24, failed=1, running=3, waiting=4, suspect=1,
         slow_device=True, at=time.time(),
     )  # fmt: skip
-    log = made.plan.results.log("pool")
-    log.parent.mkdir(parents=True)
-    log.write_text("2026-11-18 10:00:00,000 ERROR a shard failed\n")
-    aside = [made.plan.results.receipt(shard) for shard in made.roles["done"][:8]]
+    stage = f"reduce-{made.plan.key}"
+    pretend.fail(made.plan.results, stage, Failure(stage, 75, "no room", "node01", made.at))
+    aside = [made.receipt(shard) for shard in made.roles["done"][:8]]
     for path in aside:
         os.rename(path, path.with_suffix(".aside"))
     port = metrics.serve(Observer(made.root).look).server_port

@@ -32,7 +32,7 @@ LONG_AGO = series("shardwise_last_look_timestamp_seconds", "0x60")
 RUN_GOES_ON = [NOW, WAITING, GOES_ON]
 NO_SHARD = series("shardwise_device_running_shards", "0x60", GPU)
 AT_WORK = series("shardwise_device_running_shards", "1x60", GPU)
-FREE = series("shardwise_device_quarantined", "0x60", GPU)
+FREE = series("shardwise_device_suspect", "0x60", GPU)
 MEDIAN = series("shardwise_median_shard_duration_seconds", "100x60")
 
 SLOW = series("shardwise_oldest_running_shard_seconds", "301x60", f'{RUN}, shard="7"')
@@ -53,7 +53,7 @@ SILENT = {
     "ShardwiseDeviceIdle": [
         [NOW, GOES_ON, NOBODY_WAITS, NO_SHARD, FREE],
         [*RUN_GOES_ON, AT_WORK, FREE],
-        [*RUN_GOES_ON, NO_SHARD, series("shardwise_device_quarantined", "1x60", GPU)],
+        [*RUN_GOES_ON, NO_SHARD, series("shardwise_device_suspect", "1x60", GPU)],
         [*RUN_GOES_ON, series("shardwise_device_running_shards", "1x25 0x5 1x30", GPU), FREE],
         # A run that was stopped, and the file of one that was stopped.
         [NOW, WAITING, HAS_ENDED, NO_SHARD, FREE],
@@ -106,7 +106,7 @@ def test_the_rules_are_whole():
 
 def test_the_metrics_are_as_prometheus_has_them(tmp_path):
     """Promtool finds nothing to say against names, types, units and form of the metrics."""
-    made = pretend.run(tmp_path, shards=12, running=2, failed=1, waiting=1, quarantined=1)
+    made = pretend.run(tmp_path, shards=12, running=2, failed=1, waiting=1, suspect=1)
     judged = promtool("check", "metrics", given=metrics.text(Observer(made.root).look(made.at)))
     assert (judged.returncode, judged.stdout + judged.stderr) == (0, "")
 

@@ -24,7 +24,7 @@ FLOORS = (
     ("devices",),
     ("mpi",),
     ("multiply", "reduce"),
-    ("dispatch",),
+    ("work",),
     ("observe",),
     ("workflow", "doctor"),
     ("cli",),
@@ -34,7 +34,7 @@ FLOORS = (
 
 TOP_FILES, ROOM_FILES, SCRIPT_LINES = 5, 16, 60
 IMPORTERS = {
-    "cupy": ("multiply/",), "kvikio": ("multiply/",), "mpi4py": ("mpi/", "dispatch/mpi.py"),
+    "cupy": ("multiply/",), "kvikio": ("multiply/",), "mpi4py": ("mpi/", "work/ranks.py"),
     "h5py": ("files/formats/",), "zarr": ("files/formats/",), "safetensors": ("files/formats/",),
 }  # fmt: skip
 """Who may import what only some machines have."""

@@ -17,10 +17,12 @@ _STAGES = {
     "synthesize": "generate the synthetic stack",
     "shard": "copy the matrices of one shard into a file",
     "multiply": "multiply the matrices of one shard",
-    "dispatch": "multiply all shards that are missing",
+    "work": "multiply all shards that are missing",
     "ledger": "check the receipts, one row per shard",
     "reduce": "sum the products of all shards",
 }
+
+_CLEAN = "list, or remove, what other configs left in a results folder"
 
 
 def main() -> None:
@@ -39,6 +41,10 @@ def main() -> None:
 def _start(name: str) -> None:
     if name in RUNS:
         sys.exit(RUNS[name][1](sys.argv[2:]))
+    if name == "clean":
+        from shardwise.command.clean import clean  # here: `run` needs none of what it imports
+
+        sys.exit(clean(sys.argv[2:]))
     if name in _STAGES:
         with suppress(ImportError):  # doctor itself says what is missing
             from shardwise import cli  # here: `run` needs none of what stages share
@@ -58,7 +64,7 @@ def _start(name: str) -> None:
 
 def _help() -> str:
     """What the command can do, a line each."""
-    lines = {name: words for name, (words, _) in RUNS.items()} | _STAGES
+    lines = {name: words for name, (words, _) in RUNS.items()} | _STAGES | {"clean": _CLEAN}
     return (
         "usage: shardwise COMMAND [OPTIONS]\n\n"
         + "".join(f"  {name:<12}{words}\n" for name, words in lines.items())

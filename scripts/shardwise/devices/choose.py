@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shardwise import host
@@ -103,21 +104,6 @@ def fault(error: BaseException, uuid: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which device one of several workers looks at first, so that each gets another one."""
-
-    # Place of that device among the candidates, counted around where it is past their end.
-    prefer: int = 0
-    without: Collection[str] = ()  # UUIDs of devices that are not taken at all
-
-    def order(self, candidates: Sequence[Device]) -> list[Device]:
-        """The candidates that are left, the preferred one first."""
-        left = sorted(candidates, key=lambda device: (device.index, device.uuid))
-        first = self.prefer % max(1, len(left))
-        return [d for d in left[first:] + left[:first] if d.uuid not in self.without]
-
-
 def candidates(
     listed: Callable[[], list[Device]] | None = None, environ: Mapping[str, str] = os.environ
 ) -> list[Device]:
@@ -129,12 +115,12 @@ def candidates(
     return devices if grant is None else grants.named(grant, devices)
 
 
-def workers(backend: str, without: Collection[str] = ()) -> int:
+def workers(backend: str, barred: Collection[str] = ()) -> int:
     """How many workers can compute at once on this node: one per device, one on NumPy.
 
     Without the UUIDs of devices that no worker takes. One worker remains: it says why it has none.
     """
-    return max(1, sum(device.uuid not in without for device in _of_workers(backend)))
+    return max(1, sum(device.uuid not in barred for device in _of_workers(backend)))
 
 
 def _of_workers(backend: str) -> list[Device]:
@@ -149,7 +135,7 @@ def largest_memory(backend: str) -> int | None:
 
 def take(
     needed: int, limit: float | None = None, listed: Callable[[], list[Device]] | None = None,
-    environ: MutableMapping[str, str] = os.environ, choice: Choice | None = None,
+    environ: MutableMapping[str, str] = os.environ, prefer: int | None = None,
     barred: Callable[[], Mapping[str, str]] = dict,
 ) -> Taken:  # fmt: skip
     """Give this process its device, and make CUDA see that one only.
@@ -166,8 +152,9 @@ def take(
         Seconds to wait since a lease last changed hands; left out, `wait.wait_seconds`.
     listed
         How devices are found; left out, :func:`present`.
-    choice
-        For one of several workers that share devices; None takes the freest.
+    prefer
+        Which device to look at first, by its place among those there are, for one of several
+        workers that share them; None: the freest.
     barred
         Says which devices are not to be taken, as they have failed: by UUID, how each did.
 
@@ -177,7 +164,7 @@ def take(
         Where there is no device for this task, none became free in time, or all have failed.
     """
     if not _taken:
-        taken = _lease_one(needed, limit, listed or present, environ, choice, barred)
+        taken = _lease_one(needed, limit, listed or present, environ, prefer, barred)
         environ.update({grants.VISIBLE: taken.device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
         _taken.append(taken)
     return _taken[0]
@@ -185,19 +172,16 @@ def take(
 
 def _lease_one(
     needed: int, limit: float | None, listed: Callable[[], list[Device]],
-    environ: Mapping[str, str], choice: Choice | None, barred: Callable[[], Mapping[str, str]],
+    environ: Mapping[str, str], prefer: int | None, barred: Callable[[], Mapping[str, str]],
 ) -> Taken:  # fmt: skip
     """Wait for a device and lease it; arguments as in `take`."""
     grant, devices = grants.read(environ), candidates(listed, environ)
     if not devices:
         raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
     source = grant.source if grant else "lease"
-    job, order = host.job(environ), choice.order if choice else _freest_first
+    job, order = host.job(environ), partial(_order, prefer)
     hold = min(wait.HOLD_SECONDS if limit is None else limit, wait.HOLD_SECONDS)
-    usable = order(wait.leave_out(devices, barred(), 0.0 if source == "lease" else hold))
-    if not usable:
-        failed = ", ".join(choice.without) if choice else "all"
-        raise TryAgain(f"only devices that have failed are left: {failed}")
+    usable = wait.leave_out(devices, barred(), 0.0 if source == "lease" else hold)
 
     def lease(device: Device) -> bool:
         if device.uuid in (failed := barred()):  # since this task waits
@@ -212,8 +196,13 @@ def _lease_one(
     return Taken(device, source, grant.value if grant else None)
 
 
-def _freest_first(candidates: Sequence[Device]) -> list[Device]:
-    return sorted(candidates, key=lambda d: (-d.free / d.memory, d.index, d.uuid))
+def _order(prefer: int | None, devices: Sequence[Device]) -> list[Device]:
+    """Devices as a task looks at them: the freest first, or the preferred one and then around."""
+    if prefer is None:
+        return sorted(devices, key=lambda d: (-d.free / d.memory, d.index, d.uuid))
+    ordered = sorted(devices, key=lambda device: (device.index, device.uuid))
+    first = prefer % max(1, len(ordered))
+    return ordered[first:] + ordered[:first]
 
 
 def facts(cupy: Any, taken: Taken) -> dict[str, Any]:

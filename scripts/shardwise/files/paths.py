@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +56,25 @@ def folders(top: Path) -> Iterator[Path]:
     yield from (top / name for name in inner)
 
 
+def list_names(top: Path) -> set[str]:
+    """The names, by `place` and suffix, of the per-shard files in a folder."""
+    names: set[str] = set()
+    with suppress(OSError):
+        for folder in folders(top):
+            before = "" if folder == top else f"{folder.name}/"
+            names.update(f"{before}{name}" for name in os.listdir(folder))
+    return names
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """When a file was written, in nanoseconds, and its size in bytes; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder of logs, such as ``logs/multiply/012``, in results whose ``logs`` is there.
 
@@ -91,19 +111,18 @@ class Results:
     report = _Name("report.html")  # the page on the run
     metrics = _Name("metrics.prom")  # figures of the run, for Prometheus
     runs = _Name("runs.tsv")  # names under which earlier runs submitted jobs
-    arrays = _Name("arrays.tsv")  # one row per array job: scheduler, name, digest of the plan
     shards = _Name("shards")  # the shards' matrices, where they are materialized
     products = _Name("products")  # their products, with the receipts
     failed = _Name("failed")  # what went wrong: a file for each shard or stage
     done = _Name("done")  # a file under the key of the plan whose sum lies here
+    claims = _Name("claims")  # who computes what, in a folder for each run at work
     live = _Name("logs/live")  # what tasks at work say of themselves, one file each
     command = _Name("logs/command.txt")  # the command line that continues the last run
 
-    # Locks: of the one run on this folder, of each job at work, of each array task at work, of the
-    # one reduce, and of the one process that hands out the shards.
+    # Locks: of the one run on this folder, of each job at work, of the one reduce, and of the one
+    # process that starts workers.
     running = _Name("logs/run.lock")
     living = _Name("logs/living.lock")
-    living_array = _Name("logs/array.lock")
     reducing = _Name("logs/reduce.lock")
     dispatching = _Name("logs/dispatch.lock")
 
@@ -121,9 +140,9 @@ class Results:
         """Every name that a run writes at the top of the folder, but for the marker."""
         files = (self.plan, self.plan_facts, self.sources, self.synthetic,
                  self.ledger, self.summary, self.report, self.metrics, self.runs,
-                 self.arrays, *map(self.statistic, STATISTICS))  # fmt: skip
-        tops = (self.shards, self.products, self.failed, self.done, self.running.parent)
-        return [path.name for path in (*files, *tops)]
+                 *map(self.statistic, STATISTICS))  # fmt: skip
+        tops = (self.shards, self.products, self.failed, self.done, self.claims)
+        return [path.name for path in (*files, *tops, self.running.parent)]
 
     def synthetic_receipt(self, key: str) -> Path:
         """The receipt of the generated stack, by the key of its recipe."""
@@ -134,7 +153,7 @@ class Results:
         return [self.plan, self.sources, self.plan_facts, self.root / "logs" / "plan" / mark]
 
     def array_folder(self, run: str) -> Path:
-        """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""
+        """The scripts and logs of the array tasks of a run."""
         return self.root / "logs" / "array" / run
 
     # Of a shard, by its name: its id and the key of its products (`Shard.name`), or of its input.

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError, IntegrityError, writing
 from shardwise.files.paths import Results, folders, for_bash
 
 MOST_BYTES = 1 << 20  # no file of ours that is read whole has more
@@ -138,7 +138,7 @@ def refuse_links(results: Results) -> None:
     with suppress(OSError):  # not there yet
         tops += logs.iterdir()
     paths += [entry for top in tops for entry in (top, *folders(top))]
-    for path in (*paths, results.runs, results.arrays):
+    for path in (*paths, results.runs):
         if path.is_symlink():
             raise _leads_out(path)
 
@@ -183,6 +183,21 @@ def open_own(path: Path, mode: str) -> IO[bytes]:
         if error.errno == errno.ELOOP and path.is_symlink():
             raise _leads_out(path) from None
         raise
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a table of notes; it is on the disk at return.
+
+    A last line that a full disk cut off is ended first; otherwise it would swallow the new one.
+    """
+    with writing(path), open_own(path, "a+b") as file:
+        before = ""
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            before = "" if file.read() == b"\n" else "\n"
+        file.write(f"{before}{line}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _leads_out(path: Path) -> InputError:

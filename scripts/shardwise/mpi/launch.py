@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -216,11 +216,17 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
         return
     if ranks == 1 and launcher in (None, "mpiexec"):
         return
+    words, variables = call(ranks, launcher, sys.argv)
+    log.info("starting %d ranks: %s", ranks, shlex.join(words))
+    sys.stdout.flush()
+    os.execve(words[0], words, variables)
+
+
+def call(ranks: int, launcher: str | None, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The command, and its environment, that runs a script of ours as so many ranks."""
     if launcher in (None, "mpiexec") and not {"SLURM_JOB_ID", "JOB_ID"}.intersection(os.environ):
         host.refuse_small_shared_memory(ranks, "--ranks")  # a scheduler's ranks may be elsewhere
     words = build_command(ranks, launcher)
-    log.info("starting %d ranks: %s", ranks, shlex.join(words))
-    sys.stdout.flush()
     variables = build_environment(ranks)
     if Path(words[0]).name != "srun":
         variables = _without_grant({**variables, **_slurm_nodes(ranks, os.environ)})
@@ -231,25 +237,17 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     # It puts the folder of the script in the place of the first folder of modules, which without
     # -P is the working folder, and with it one that is needed.
     runner = "import sys; sys.path.insert(0, sys.prefix); from mpi4py.run import main; main()"
-    rank = [sys.executable, "-P", "-c", runner, *sys.argv]
-    os.execve(words[0], [*words, *rank], variables)
+    return [*words, sys.executable, "-P", "-c", runner, *argv], variables
 
 
-def start_ranks(
-    options: Namespace,
-    otherwise: Callable[[], int] = lambda: DEFAULT_RANKS,
-    before: Callable[[], None] = lambda: None,
-) -> Any:
+def start_ranks(options: Namespace, otherwise: Callable[[], int] = lambda: DEFAULT_RANKS) -> Any:
     """The MPI of a rank; in a process that is none yet, start the ranks instead.
 
     ``options`` has ``ranks``, which becomes the number that is expected, and ``launcher``.
-    ``otherwise`` says how many to start where neither the user nor a scheduler does. A rank calls
-    ``before`` before it loads MPI, as if it were none.
+    ``otherwise`` says how many to start where neither the user nor a scheduler does.
     """
     options.ranks = options.ranks or expected_ranks(otherwise=otherwise)
     relaunch(options.ranks, options.launcher)
-    with hide_rank_variables():
-        before()
     return _started()
 
 

@@ -21,7 +21,7 @@ _SWITCH = re.compile(r"NVIDIA_TF32_OVERRIDE|CUBLAS(LT)?_(?!LOG).*")
 
 def load_backend(
     requested: str, needed: int = 0, wait: float | None = None,
-    choice: choose.Choice | None = None, barred: Callable[[], Mapping[str, str]] = dict,
+    prefer: int | None = None, barred: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """The array module to compute with, on a device of this process, and facts about that.
 
@@ -29,7 +29,7 @@ def load_backend(
     ----------
     requested
         ``auto``, ``cupy`` or ``numpy``.
-    needed, wait, choice, barred
+    needed, wait, prefer, barred
         As :func:`choose.take` has them.
 
     Raises
@@ -43,7 +43,7 @@ def load_backend(
     """
     if not _on_gpu(requested):
         return np, {"name": "CPU", "granted": choose.granted()}
-    taken = choose.take(needed, wait, choice=choice, barred=barred)
+    taken = choose.take(needed, wait, prefer=prefer, barred=barred)
     cupy = array_module(requested)
     return cupy, _touch(cupy, taken)
 

@@ -39,9 +39,8 @@ def _of_device(error: Exception, uuid: str | None) -> ShardwiseError:
     fault = choose.fault(error, uuid)
     suspect = fault is not None or getattr(error, "suspect", False)
     what = str(error) if isinstance(error, ShardwiseError) else f"{error}; nothing was written"
-    words = [f"{uuid} of {host.node()}", *([fault] if fault else [])]
-    words += ["this run does not take it again"] if suspect else []
-    return DeviceFailed(f"{what} ({'; '.join(words)})", suspect)
+    where = f"{uuid} of {host.node()}" + (f", {fault}" if fault else "")
+    return DeviceFailed(f"{what} ({where})", suspect)
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from shardwise import host
-from shardwise.devices import choose
-from shardwise.errors import IntegrityError, verdict
+from shardwise.errors import IntegrityError
 from shardwise.files import small
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.commit import commit
@@ -23,9 +22,10 @@ from shardwise.multiply.session import Session
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.nodes import cover
-from shardwise.plan.plan import Plan, Shard, Source
+from shardwise.plan.plan import Plan, Source
 from shardwise.plan.stack import StackReader
-from shardwise.records import failures, live, receipts
+from shardwise.records import live, receipts
+from shardwise.records.store import Store
 from shardwise.records.timeline import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -36,33 +36,12 @@ def run_shard(
 ) -> None:
     """Compute the products of one shard, or their sum, and commit them with a receipt.
 
-    Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`. A shard that has
-    failed for good in this run is refused again, for the same reason.
+    Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
     """
-    shard = plan.shard(shard_id)
-    failures.refuse_again(plan.results, shard.name)
-    with failing(plan, shard):
-        session = Session(plan, shard.device_memory, memory, wait)
-        warm(session, shard_id)
-        ShardJob(session, shard_id).run()
-
-
-@contextmanager
-def failing(plan: Plan, shard: Shard) -> Iterator[None]:
-    """Write down why a shard fails, if it does, and on which device; `ShardJob.finish` forgets it.
-
-    For each step of a shard: taking the device, `ShardJob.begin`, `compute` and `finish`.
-    """
-    try:
-        yield
-    except Exception as error:
-        results, name = plan.results, shard.name
-        failures.note(
-            results, name, *verdict(error), log=results.log("multiply", name),
-            device=choose.taken_uuid(), attempt=receipts.count_starts(results.starts(name)) or 1,
-            suspect=getattr(error, "suspect", False),
-        )  # fmt: skip
-        raise
+    Store(plan).withdraw()
+    session = Session(plan, plan.shard(shard_id).device_memory, memory, wait)
+    warm(session, shard_id)
+    ShardJob(session, shard_id).run()
 
 
 def warm(session: Session, shard_id: str) -> None:
@@ -306,7 +285,6 @@ class ShardJob:
         }
         product, path = plan.results.product(shard.name), plan.results.receipt(shard.name)
         receipts.write_for(path, receipt, product, identity)
-        failures.forget(plan.results, shard.name)
 
     def _at_work(self, attempt: int) -> live.AtWork:
         """Say from now on how far the shard is."""
@@ -322,4 +300,4 @@ class ShardJob:
             "device": {key: device.get(key) for key in ("name", "uuid")},
             "matrices": shard.stop - shard.start,
         }
-        return live.AtWork(results.live / f"{shard.shard}.json", facts, lambda: self.done)
+        return live.AtWork(results.live / f"{shard.name}.json", facts, lambda: self.done)

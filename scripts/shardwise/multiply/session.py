@@ -29,7 +29,7 @@ class Session:
         Bytes of device memory that the largest of the shards is going to take.
     memory
         Host bytes that the task may take, or None for what the plan says.
-    wait, choice
+    wait, prefer
         As :func:`choose.take` has them.
 
     Attributes
@@ -47,13 +47,13 @@ class Session:
 
     def __init__(
         self, plan: Plan, needed: int, memory: int | None = None, wait: float | None = None,
-        choice: choose.Choice | None = None,
+        prefer: int | None = None,
     ) -> None:  # fmt: skip
         self.plan, self._memory, self.folder = plan, memory, os.stat(plan.results.root)
         # First of all: a task that waits for a device must not hold memory meanwhile.
         with blame.device_or_function(plan, np):
             self.xp, self.device = backends.load_backend(
-                plan.settings.backend, needed, wait, choice, self._barred
+                plan.settings.backend, needed, wait, prefer, self._barred
             )
         self.cuda = self.xp is not np
         with self.blame():

@@ -71,21 +71,23 @@ class Tree:
 
     def put(self, level: int, index: int, node: Any) -> None:
         """Add a node that was formed elsewhere; its memory stays the caller's."""
-        own = self._room()
-        own[...] = node
-        self._keep(level, index, own)
+        self._keep(level, index, node, lent=True)
 
     def _room(self) -> Any:
         return self._spare.pop() if self._spare else self._xp.empty(self._shape, self.dtype)
 
-    def _keep(self, level: int, index: int, node: Any) -> None:
+    def _keep(self, level: int, index: int, node: Any, lent: bool = False) -> None:
         while (sibling := self._nodes.pop((level, index ^ 1), None)) is not None:
             left, right = (sibling, node) if index % 2 else (node, sibling)
-            self._join(level, left, right, node)
-            self._spare.append(sibling)
-            level, index = level + 1, index // 2
+            self._join(level, left, right, sibling)
+            self._spare += [] if lent else [node]
+            level, index, node, lent = level + 1, index // 2, sibling, False
         if (level, index) in self._nodes:
             raise ValueError(f"node {level, index} was added twice")
+        if lent:
+            own = self._room()
+            own[...] = node
+            node = own
         self._nodes[level, index] = node
 
     def nodes(self) -> list[tuple[Node, Any]]:

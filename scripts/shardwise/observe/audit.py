@@ -1,12 +1,10 @@
 """The audit of a results folder: whether each file is what its receipt says, and none is missing.
 
-It takes the folder alone, on any machine and any later day: plan, receipts, ledger and summary say
-what each file must be, and every byte is read. Nothing is written. Files of which none of these
-speaks are left aside.
+It takes the folder alone, on any machine and any later day, and reads every byte. Nothing is
+written. What lies there of other configs is counted and left aside.
 """
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -15,16 +13,17 @@ from pathlib import Path
 from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files.paths import STATISTICS, Results, for_bash
 from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan
-from shardwise.records import judge, ledger, receipts
+from shardwise.plan.plan import Plan, Shard
+from shardwise.records import judge, ledger, others, receipts
 from shardwise.records.groups import look_at
-from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, SumReceipt
+from shardwise.records.receipts import ProductReceipt, StackReceipt, SumReceipt
+from shardwise.records.store import Store
 from shardwise.units import count, human_bytes
 
 _MOST_LISTED = 20
 _MOST_AT_ONCE = 100  # shards that a thread takes
 
-SCHEMA = 1
+SCHEMA = 2
 """Of the JSON that an audit makes."""
 
 DAMAGED, UNKNOWN, MISSING = "damaged", "unknown", "missing"
@@ -52,12 +51,11 @@ class Audit:
     root: Path
     shards: int = 0  # how many the plan has; 0 where it cannot be read
     nbytes: int = 0  # bytes that were read and compared with a checksum
-    # Files of the reduce that are there, such as ``sum.npy``.
-    summed: list[str] = field(default_factory=list)
+    summed: list[str] = field(default_factory=list)  # files of the reduce, such as ``sum.npy``
     proven: bool = False
     findings: list[AuditFinding] = field(default_factory=list)
-    # The commands for bash after which the next run makes again what is damaged.
-    repair: str | None = None
+    repair: str | None = None  # for bash; then the next run makes again what is damaged
+    others: tuple[int, int] = (0, 0)  # files of other configs, and their bytes
 
     def of(self, kind: str) -> list[AuditFinding]:
         """The findings of a kind."""
@@ -77,14 +75,16 @@ class Audit:
 
     def line(self) -> str:
         """The verdict in one line."""
+        missing = {finding.shard for finding in self.of(MISSING) if finding.shard}
         if self.verdict == "damaged":
             words = f"NOT whole: {'; '.join(self._damaged())}"
+        elif missing:
+            words = f"unfinished: {len(missing)} of {self.shards} shards are not computed yet"
         elif self.verdict == "unfinished":
-            words = self._unfinished()
+            words = f"unfinished: all {self.shards} shards are computed, but not summed yet"
         else:
-            named, how = ", ".join(self.summed), "proven" if self.proven else "not proven"
-            shards = count(self.shards, "shard")
-            words = f"whole: {shards}, {human_bytes(self.nbytes)}, {named} {how}"
+            words = f"whole: {count(self.shards, 'shard')}, {human_bytes(self.nbytes)}, "
+            words += f"{', '.join(self.summed)} {'proven' if self.proven else 'not proven'}"
         return one_line(f"{self.root}: {words}")
 
     def _damaged(self) -> Iterator[str]:
@@ -93,36 +93,32 @@ class Audit:
             found = self.of(kind)
             if shards := sorted({finding.shard for finding in found if finding.shard}):
                 yield f"{len(shards)} of {self.shards} shards {words} ({some(shards)})"
-            if others := sorted({finding.path for finding in found if not finding.shard}):
-                yield f"{some(others)} {words}"
+            if files := sorted({finding.path for finding in found if not finding.shard}):
+                yield f"{some(files)} {words}"
         if self.repair:
             yield f"repair: {self.repair}, then snakemake as before"
 
-    def _unfinished(self) -> str:
-        shards = {finding.shard for finding in self.of(MISSING) if finding.shard}
-        if shards:
-            return f"unfinished: {len(shards)} of {self.shards} shards are not computed yet"
-        return f"unfinished: all {self.shards} shards are computed, but not summed yet"
-
     def text(self) -> str:
-        """The first findings of each kind, and the verdict."""
+        """The first findings of each kind, what is of other configs, and the verdict."""
         lines = []
         for kind in (MISSING, UNKNOWN, DAMAGED):  # the worst last
             found = self.of(kind)
             lines += [f"{kind}: {each.path}: {each.reason}" for each in found[:_MOST_LISTED]]
             if len(found) > _MOST_LISTED:
                 lines.append(f"{kind}: … and {len(found) - _MOST_LISTED} more; --json has all")
+        if self.others[0]:
+            files, nbytes = count(self.others[0], "file"), human_bytes(self.others[1])
+            lines.append(f"of another config: {files}, {nbytes}; shardwise clean lists them")
         return "".join(f"{one_line(line)}\n" for line in [*lines, self.line()])
 
     def json(self) -> str:
         """All of it, for programs."""
         found = {
-            "schema": SCHEMA, "results": str(self.root), "verdict": self.verdict,
-            "code": self.code, "line": self.line(), "shards": self.shards, "bytes": self.nbytes,
-            "summed": self.summed, "proven": self.proven, "repair": self.repair,
-            "findings": [asdict(finding) for finding in self.findings],
+            "schema": SCHEMA, **asdict(self), "results": str(self.root), "verdict": self.verdict,
+            "code": self.code, "line": self.line(), "bytes": self.nbytes,
         }  # fmt: skip
-        return json.dumps(found, indent=1) + "\n"
+        left_out = ("root", "nbytes")
+        return json.dumps({k: v for k, v in found.items() if k not in left_out}, indent=1) + "\n"
 
 
 def look(
@@ -131,7 +127,8 @@ def look(
     """Audit a results folder.
 
     Each of the threads that read takes about 8 MiB of memory. ``progress`` is called now and then
-    with a line. Raises InputError if there is no such folder, or no plan in it.
+    with a line. Raises InputError if there is no such folder, no plan in it, or one of a version
+    whose files have no keys in their names.
     """
     results = Results(root)
     if not root.is_dir():
@@ -139,6 +136,8 @@ def look(
     files = results.plan_facts, results.plan, results.sources
     if not (results.plan.exists() or results.plan_facts.exists()):
         raise InputError(f"{root} holds no plan (plan.tsv, plan.json): not the results of a run")
+    if results.plan.is_file():
+        plans.refuse_old_layout(results.plan)
     audit = Audit(root)
     try:
         plan = plans.load(results.plan)
@@ -157,24 +156,25 @@ class _Auditor:
 
     def __init__(self, plan: Plan, audit: Audit) -> None:
         self._plan, self._results, self._audit = plan, plan.results, audit
-        self._lock = threading.Lock()
         self._copies = self._results.shards.exists()
-        self._missing = MISSING  # the kind of finding for a missing file
+        # A sum had all shards: those missing now are lost.
+        self._missing = DAMAGED if Store(plan).is_summed(()) else MISSING
 
     def run(self, threads: int, progress: Callable[[str], object]) -> None:
         """Look at everything."""
-        audit, plan = self._audit, self._plan
-        audit.shards, audit.proven = len(plan.shards), True
-        self._stack()
-        if self._summary():  # it had all shards: those missing now are lost
-            self._missing = DAMAGED
-        lines, backends = [], set()
+        audit, plan, lines, backends = self._audit, self._plan, [], set()
+        audit.shards, audit.proven, audit.others = len(plan.shards), True, others.amount(plan)
+        stack, receipt = self._results.synthetic, plan.synthetic_receipt
+        if receipt and stack.exists():  # it may have been removed
+            with self._noting(stack):
+                audit.nbytes += _read(stack, receipts.read(receipt, StackReceipt))
+        self._sum()
         at_once = max(1, min(_MOST_AT_ONCE, len(plan.shards) // (20 * threads)))
         looked = look_at(
-            lambda rows: [self._shard(row.shard) for row in rows],
-            plan.shards.values(), threads, at_once,
-        )  # fmt: skip
-        for number, (_, receipt) in enumerate(looked, 1):
+            lambda rows: list(map(self._shard, rows)), plan.shards.values(), threads, at_once
+        )
+        for number, (_, (nbytes, receipt)) in enumerate(looked, 1):
+            audit.nbytes += nbytes
             if receipt:
                 lines.append(ledger.format_line(receipt))
                 backends.add(receipt.backend)
@@ -202,97 +202,74 @@ class _Auditor:
             kind = UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED
             self._note(kind, path, str(error), shard)
 
-    def _compare(self, path: Path, facts: ArrayFile) -> None:
-        """Compare every byte of a file with its receipt, which the judge has accepted."""
-        receipts.check_elements(path, facts, self._count)
-
-    def _count(self, nbytes: int) -> None:
-        with self._lock:
-            self._audit.nbytes += nbytes
-
-    # One shard.
-
-    def _shard(self, shard: str) -> ProductReceipt | None:
-        """Look at a product, its receipt and its copy; return the receipt of a whole product."""
-        product = self._results.product(shard)
-        receipt = whole = None
-        with self._noting(self._results.receipt(shard), shard):
+    def _shard(self, row: Shard) -> tuple[int, ProductReceipt | None]:
+        """Bytes that were read of a product and its copy, and the receipt of a whole product."""
+        shard, results, nbytes = row.shard, self._results, 0
+        product, copy = results.product(row.name), results.shard(row.input_name)
+        receipt = whole = copied = None
+        with self._noting(results.receipt(row.name), shard):
             try:
                 receipt = judge.check_receipt(self._plan, shard)
-                self._compare(product, receipt.file)
+                nbytes += _read(product, receipt)
                 whole = receipt
             except receipts.NoReceipt:
                 why = "has no receipt" if product.exists() else "is missing"
                 self._note(self._missing, product, why, shard)
-            except judge.OtherPlan:
-                self._note(self._missing, product, "its receipt is of another plan", shard)
-        copied = self._copy(shard) if self._copies else None
+        if self._copies:
+            with self._noting(results.shard_receipt(row.input_name)), suppress(receipts.NoReceipt):
+                copied = judge.check_copy(self._plan, shard)
+                nbytes += _read(copy, copied) if copy.exists() else 0  # it may have been removed
         read = receipt and receipt.input_checksum
-        if read and copied and read != copied:
-            reason = f"was made from matrices with checksum {read}, but the copy has {copied}"
+        if read and copied and read != copied.file.checksum:
+            made = copied.file.checksum
+            reason = f"was made from matrices with checksum {read}, but the copy has {made}"
             self._note(DAMAGED, product, reason, shard)
-            self._note(DAMAGED, self._results.shard(shard), reason)
-        return whole
+            self._note(DAMAGED, copy, reason)
+        return nbytes, whole
 
-    def _copy(self, shard: str) -> str | None:
-        """The checksum in the receipt of a copy; the copy itself may have been removed."""
-        copy, path = self._results.shard(shard), self._results.shard_receipt(shard)
-        receipt = None
-        with self._noting(path), suppress(receipts.NoReceipt, judge.OtherPlan):
-            receipt = judge.check_copy(self._plan, shard)
-            if copy.exists():
-                self._compare(copy, receipt.file)
-        return receipt and receipt.file.checksum
-
-    # What belongs to no single shard.
-
-    def _stack(self) -> None:
-        """The synthetic stack, which may have been removed."""
-        stack, path = self._results.synthetic, self._results.synthetic_receipt
-        if self._plan.facts.synthetic and stack.exists():
-            with self._noting(stack):
-                self._compare(stack, receipts.read(path, StackReceipt).file)
-
-    def _summary(self) -> bool:
-        """Whether there is a ``summary.json`` of this plan, after the results that it names."""
+    def _sum(self) -> None:
+        """The results over all shards, if they are of this plan."""
         path = self._results.summary
+        if self._missing == MISSING:
+            self._note(MISSING, path, "nothing is summed yet under this plan")
+            return
         with self._noting(path):
-            try:
-                summary = receipts.read(path, SumReceipt)
-                judge.check_summary(self._plan, summary)
-            except (receipts.NoReceipt, judge.OtherPlan):
-                self._note(MISSING, path, "nothing is summed yet under this plan")
-                return False
+            summary = receipts.read(path, SumReceipt)
+            judge.check_summary(self._plan, summary)
             for name, facts in summary.files.items():
                 file = self._results.statistic(name)
                 self._audit.summed.append(file.name)
                 with self._noting(file):
                     judge.check_statistic(self._plan, name, facts)
-                    self._compare(file, facts)
-            return True
-        return False
+                    receipts.check_elements(file, facts)
+                    self._audit.nbytes += facts.bytes
 
     def _repair(self) -> str | None:
         """The command after which the next run makes damaged files again, and what needs them."""
         results, damaged = self._results, self._audit.of(DAMAGED)
         shards = sorted({finding.shard for finding in damaged if finding.shard})
+        names = [self._plan.shards[shard].name for shard in shards]
         paths = {results.root / finding.path for finding in damaged if not finding.shard}
         copies = sorted(
             {path.stem for path in paths if path.parent == results.shard(path.stem).parent}
         )
-        words = [ledger.quote_names(results.products, shards, ".json")] if shards else []
+        words = [ledger.quote_names(results.products, names, ".json")] if names else []
         for suffix in (".npy", ".json") if copies else ():
             words.append(ledger.quote_names(results.shards, copies, suffix))
         # The summary as well: see `look`.
         if paths & {results.ledger, results.summary, *map(results.statistic, STATISTICS)}:
             words += map(for_bash, (results.summary, results.ledger))
-        stack = (results.synthetic, results.synthetic_receipt)
-        words += map(for_bash, stack if paths.intersection(stack) else ())
-        for each in (results.product, results.receipt):
-            paths |= set(map(each, shards))
-        for each in (results.shard, results.shard_receipt):
-            paths |= set(map(each, copies))
+        stack = results.synthetic, self._plan.synthetic_receipt
+        words += [for_bash(path) for path in stack if path and results.synthetic in paths]
+        paths |= {each(name) for name in names for each in (results.product, results.receipt)}
+        paths |= {each(n) for n in copies for each in (results.shard, results.shard_receipt)}
         return _command(paths, words) if words else None
+
+
+def _read(path: Path, receipt: ProductReceipt | receipts.CopyReceipt | StackReceipt) -> int:
+    """Compare every byte of a file with its receipt, which the judge has accepted."""
+    receipts.check_elements(path, receipt.file)
+    return receipt.file.bytes
 
 
 def _command(paths: Iterable[Path], words: list[str]) -> str:

@@ -12,6 +12,7 @@ from shardwise.observe import audit
 from shardwise.plan import plan as plans
 from shardwise.records import judge, receipts
 from shardwise.records.receipts import SumReceipt
+from shardwise.records.store import Store
 
 
 class FinishedRun:
@@ -34,12 +35,11 @@ class FinishedRun:
     @property
     def statistics(self) -> dict[str, np.ndarray]:
         """The results over all products, each ``(m, p)``, by their names in the config."""
-        try:
-            summary = receipts.read(self._results.summary, SumReceipt)
-        except receipts.NoReceipt:
+        if not Store(self._plan).is_summed(()):
             raise InputError(
                 f"{self._results.root}: the run has not finished; run snakemake as before"
-            ) from None
+            )
+        summary = receipts.read(self._results.summary, SumReceipt)
         judge.check_summary(self._plan, summary)
         for name, facts in summary.files.items():
             judge.check_statistic(self._plan, name, facts)

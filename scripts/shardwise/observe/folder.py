@@ -1,139 +1,196 @@
-"""What a results folder shows at one moment, from its files alone, on any machine.
+"""Look at a results folder: the state of each shard comes from its files alone.
 
-The report, the watch and the metrics all read a run through this module, so they never contradict
-each other. It writes nothing and asks no scheduler. A file that cannot be read is listed among the
-problems; it does not stop the look.
+A shard with product and receipt under its name is done; one with a fresh live file is running; one
+with a failure file has failed; any other waits. Nothing is written, and no scheduler is asked.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from shardwise.errors import IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
-from shardwise.files.paths import Results, for_bash
-from shardwise.observe.observation import DONE, FailureReason, Observation, Sighting, Verdict
-from shardwise.observe.shards import SKEW_SECONDS, FileCache, Sightings, stamped
-from shardwise.observe.verdict import _MOST_LETTERS
+from shardwise.files.paths import Results, for_bash, list_names, place, stamp
+from shardwise.observe.status import (
+    DAMAGED,
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    Device,
+    ShardStatus,
+    Status,
+)
 from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan
-from shardwise.records import judge, ledger, logs, receipts
-from shardwise.records.receipts import SumReceipt
+from shardwise.plan.plan import Plan, Shard
+from shardwise.records import failures, judge, ledger, live, receipts
+from shardwise.records.receipts import Line, Moment, SumReceipt, UsedDevice, Whole
+from shardwise.records.store import Store
+from shardwise.units import any_clock
 
-_FOR_ALL = ("multiply", "pool", "mpi")
-"""Rules whose one job computes all shards."""
-_MOST_LEDGER = 1 << 30
+FRESH_SECONDS = 30.0
+"""A living task gives a sign of life within this time: it renews its live file every 2 s."""
 
+_MOST_LETTERS, _MOST_NAMED = 1000, 20
 _T = TypeVar("_T")
 
-_AGAIN = "run snakemake as before to make it"
+
+class _LiveFile(msgspec.Struct):
+    """What a running task says about itself, as `shardwise.records.live` writes it."""
+
+    schema: int
+    attempt: int = 0
+    node: Line = "an unknown node"
+    device: UsedDevice | None = None
+    started: Moment | None = None
+    matrices: Whole = 0
+    done: Whole | None = None
 
 
 class Observer:
-    """Looks at a results folder repeatedly; files that cannot have changed are not read again.
+    """Looks at a results folder repeatedly; a file that has not changed is not read again.
 
-    ``last`` is the result of the last look, for callers between two looks.
+    ``last`` is the result of the last look, for callers between two looks. Raises InputError for a
+    folder of a version whose files have no keys in their names.
     """
 
     def __init__(self, root: Path) -> None:
         self.results = Results(root)
-        self.last: Observation | None = None
-        self._sightings = Sightings()
-        self._cache = FileCache()
+        self.last: Status | None = None
+        self._cache: dict[Path, tuple[Any, Any]] = {}
+        if self.results.plan.is_file():
+            plans.refuse_old_layout(self.results.plan)
 
-    def look(self, at: float | None = None) -> Observation:
+    def look(self, at: float | None = None) -> Status:
         """What the folder shows now, or at time ``at``; its content never makes this fail."""
-        at = time.time() if at is None else at
-        results = self.results
-        plan, error = self._read(lambda: plans.load(results.plan), results.plan, results.plan_facts)
-        problems = [f"the plan: {error}"] if error else []
-        shards = self._sightings.look(plan, at) if plan else {}
-        problems += self._sightings.problems if plan else ()
-        summary, error = self._read(
-            lambda: receipts.read(results.summary, SumReceipt), results.summary
-        )
-        flaw = self._flaw(plan, summary) if plan and summary else None
-        if error:
-            known = not isinstance(error, receipts.UnknownSchema)
-            cure = "; remove it, and run snakemake as before" * known
-            flaw = Verdict("damaged", f"{error}{cure}")
-        problems += [flaw.words] if flaw else []
-        self.last = Observation(
-            results, at, plan, shards, summary,
-            failures=dict(self._failures(plan, shards)),
-            problems=tuple(one_line(text)[:_MOST_LETTERS] for text in problems),
-            flaw=flaw,
-        )  # fmt: skip
-        return self.last
+        at, results = time.time() if at is None else at, self.results
+        seen = Status(results, at)
+        plan = self._read(_plan, results.plan, results.plan_facts)
+        if isinstance(plan, str):
+            seen = replace(seen, problems=(plan,))
+        elif plan:
+            # In the order in which a task leaves them, so that none that ends meanwhile is missed.
+            tops = results.live, results.failed, results.products
+            there = {top: list_names(top) for top in tops}
+            found = {shard: self._shard(plan, row, there, at) for shard, row in plan.shards.items()}
+            failed = {name.removesuffix(".json") for name in there[results.failed]}
+            stages = self._failures(failed, "", f"-{plan.key}")
+            suspects = self._failures(failed, failures.DEVICE, "")
+            summary, flaw = _summed(plan)
+            said = [shard.flaw for shard in found.values() if shard.flaw][:_MOST_NAMED]
+            said += [f"{uuid} of {w.host} failed: {w.reason}" for uuid, w in suspects.items()]
+            said += [flaw] if flaw else []
+            seen = Status(results, at, plan, found, summary, stages, suspects, tuple(said), flaw)
+        self.last = seen
+        return seen
 
-    def _read(self, read: Callable[[], _T], *paths: Path) -> tuple[_T | None, Exception | None]:
-        """The content of some files, or why they cannot be read; read again if one has changed."""
+    def _shard(
+        self, plan: Plan, row: Shard, there: Mapping[Path, set[str]], at: float
+    ) -> ShardStatus:
+        results, name = self.results, f"{place(row.name)}.json"
+        if name in there[results.products] and f"{place(row.name)}.npy" in there[results.products]:
+            paths = results.receipt(row.name), results.product(row.name)
+            return self._read(lambda *_: _judge(plan, row), *paths) or _waiting(row)
+        path, lost = results.live / f"{row.name}.json", ""
+        if f"{row.name}.json" in there[results.live] and (task := self._read(_task, path)):
+            seen = (stamp(path) or (0, 0))[0] / 1e9
+            if at - seen < FRESH_SECONDS:
+                return _running(row, task)
+            lost = f"{row.shard}: its task on {task.node} has given no sign of life since "
+            lost += f"{any_clock(seen)}: killed, or lost with its node"
+        for file in (name, f"copy-{row.input_name}.json"):
+            if file in there[results.failed] and (why := self._failure(file)):
+                return replace(_waiting(row), state=FAILED, attempts=why.attempt, failure=why)
+        return replace(_waiting(row), flaw=lost)
 
-        def attempt() -> tuple[_T | None, Exception | None]:
-            try:
-                return read(), None
-            except (ShardwiseError, OSError) as error:
-                return None, error
+    def _failures(self, names: set[str], begin: str, end: str) -> dict[str, failures.Failure]:
+        """Failures by what their names say between these."""
+        wanted = sorted(name for name in names if name.startswith(begin) and name.endswith(end))
+        found = {name: self._failure(f"{name}.json") for name in wanted}
+        inner = {name: one_line(name.removeprefix(begin).removesuffix(end)) for name in wanted}
+        return {inner[name]: why for name, why in found.items() if why}
 
-        stamp = [stamped(path) for path in paths]
-        return self._cache.get(paths[-1].name, stamp, attempt) if any(stamp) else (None, None)
+    def _failure(self, name: str) -> failures.Failure | None:
+        return self._read(_failure, self.results.failed / name)
 
-    def _flaw(self, plan: Plan, summary: SumReceipt) -> Verdict | None:
-        """Why a summary does not fit the present plan and products."""
-        try:
-            judge.check_summary(plan, summary)
-            for name, facts in summary.files.items():
-                judge.check_statistic(plan, name, facts)
-        except judge.OtherPlan as error:
-            return Verdict("unfinished", f"{error}; {_AGAIN} anew")
-        except IntegrityError as error:
-            cure = f"remove it (rm -f {for_bash(self.results.summary)})"
-            return Verdict("damaged", f"{error}; {cure}, and run snakemake as before")
-        path = self.results.ledger
-        raw, error = self._read(lambda: small.read(path, _MOST_LEDGER), path)
-        if raw is None:
-            why = str(error or "its ledger is missing")
-        elif small.checksum(raw) != summary.ledger:
-            why = "its ledger has changed since it was written"
-        elif raw != ledger.format_table(self._sightings.ledger_lines.values()):
-            why = "the products are not those that it was made of"
-        else:
-            return None
-        return Verdict("unfinished", f"{self.results.summary}: {why}; {_AGAIN} anew")
+    def _read(self, read: Callable[..., _T], *paths: Path) -> _T | None:
+        """What is read of some files, again when one has changed; None if none is there."""
+        stamps, before = [stamp(path) for path in paths], self._cache.get(paths[0])
+        if before is None or before[0] != stamps:
+            found = read(*paths[:1]) if any(stamps) else None
+            before = self._cache[paths[0]] = stamps, found
+        return before[1]
 
-    def _failures(
-        self, plan: Plan | None, shards: Mapping[str, Sighting]
-    ) -> Iterator[tuple[str, FailureReason]]:
-        """The stages whose output is missing and whose log has an error.
 
-        A job for all shards belongs to an earlier run if shards have been at work since it ended.
-        """
-        results = self.results
-        whole = bool(shards) and all(one.state == DONE for one in shards.values())
-        outputs = {"plan": results.plan_facts}
-        if plan is not None:
-            outputs |= {"synthesize": results.synthetic} if plan.facts.synthetic else {}
-            outputs |= {} if whole else dict.fromkeys(_FOR_ALL, results.multiplied)
-            outputs |= {"ledger": results.ledger, "reduce": results.summary}
-        planned = stamped(results.plan_facts)
-        since = planned[0] / 1e9 if planned else 0.0
-        signs = (one.finished or one.started or 0.0 for one in shards.values())
-        later = max(since, max(signs, default=0.0) - SKEW_SECONDS)
-        for rule, output in outputs.items():
-            log = results.log(rule)
-            written = stamped(log)
-            if written is None or stamped(output):
-                continue
-            if written[0] / 1e9 < (later if rule in _FOR_ALL else since):
-                continue
-            text = logs.read_tail(log)
-            # Shards that the log names have the reason in their own logs, while they are missing.
-            if (errors := logs.find_errors(text)) and not logs.find_failed_shards(text):
-                name = log.relative_to(results.root).as_posix()
-                reason = one_line(errors[-1])[:_MOST_LETTERS]
-                yield rule, FailureReason(reason, name, written[0] / 1e9)
+def _plan(path: Path) -> Plan | str:
+    try:
+        return plans.load(path)
+    except (ShardwiseError, OSError) as error:
+        return one_line(f"the plan: {error}")
+
+
+def _waiting(row: Shard) -> ShardStatus:
+    return ShardStatus(row.shard, WAITING, row.stop - row.start, row.bytes)
+
+
+def _judge(plan: Plan, row: Shard) -> ShardStatus:
+    """A shard with a receipt: done, if the judge takes that."""
+    try:
+        own = judge.check_product(plan, row.shard)
+    except receipts.NoReceipt:  # removed since the folder was listed
+        return _waiting(row)
+    except IntegrityError as error:
+        cure = f"; {ledger.build_repair(plan, [row.shard])}, then snakemake as before"
+        known = not isinstance(error, receipts.UnknownSchema)
+        return replace(_waiting(row), state=DAMAGED, flaw=one_line(f"{error}{cure * known}"))
+    return replace(
+        _waiting(row), state=DONE, attempts=own.attempt, started=own.started,
+        finished=own.finished, device=Device(own.device.name, own.device.uuid, own.node),
+        proven=own.proof is not None, held=own.held,
+    )  # fmt: skip
+
+
+def _task(path: Path) -> _LiveFile | None:
+    with suppress(IntegrityError, ValueError, RecursionError):
+        task = msgspec.json.decode(small.read(path) or b"", type=_LiveFile)
+        return task if task.schema == live.SCHEMA else None
+    return None
+
+
+def _running(row: Shard, task: _LiveFile) -> ShardStatus:
+    known = task.done is not None and task.matrices
+    return replace(
+        _waiting(row), state=RUNNING, attempts=task.attempt, started=task.started,
+        device=task.device and Device(task.device.name, task.device.uuid, task.node),
+        progress=min(1.0, (task.done or 0) / task.matrices) if known else None,
+    )  # fmt: skip
+
+
+def _failure(path: Path) -> failures.Failure | None:
+    why = failures.read(path)
+    return why and msgspec.structs.replace(why, reason=one_line(why.reason)[:_MOST_LETTERS])
+
+
+def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
+    """The receipt of the sum of this plan, or why it cannot be used."""
+    if not Store(plan).is_summed(()):
+        return None, ""
+    path = plan.results.summary
+    try:
+        summary = receipts.read(path, SumReceipt)
+        judge.check_summary(plan, summary)
+        for name, facts in summary.files.items():
+            judge.check_statistic(plan, name, facts)
+    except IntegrityError as error:
+        cure = f"; remove it (rm -f {for_bash(path)}), and run snakemake as before"
+        known = not isinstance(error, receipts.UnknownSchema)
+        return None, one_line(f"{error}{cure * known}")
+    return summary, ""
 
 
 def read_command(results: Results) -> str:

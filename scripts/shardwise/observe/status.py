@@ -1,48 +1,147 @@
-"""A run in figures for people: counts, rate, time left, what each device does.
+"""What a results folder shows at one moment: its shards, its sum, and what follows from them.
 
-Pure: an observation in, figures out.
+`shardwise.observe.folder` looks; whoever shows a run takes it from here, so that watch, page and
+metrics never contradict each other.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from shardwise.observe.observation import (
-    DONE,
-    FAILED,
-    RUNNING,
-    WAITING,
-    FailureReason,
-    Observation,
-    Sighting,
-    Verdict,
-)
-from shardwise.observe.verdict import verdict
+from shardwise import host
+from shardwise.errors import one_line, some
+from shardwise.files.paths import Results
+from shardwise.plan.plan import Plan
+from shardwise.records import ledger
+from shardwise.records.failures import Failure
+from shardwise.records.receipts import Held, SumReceipt
 
-SCHEMA = 5
-"""Of what :meth:`Look.json` gives."""
+DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
+"""States of a shard: product and receipt are there; a task is at work on it; the last task has left
+a failure; none of these; a receipt or product is there that cannot be used."""
+
+STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED
+
+SCHEMA = 6
+"""Of what :meth:`Status.json` gives."""
 
 _LATELY = 60.0, 600.0
 """The rate goes back twice the last shards' duration in seconds, within these."""
 
+_MOST_NAMED = 5
+_UNREAD = f"The files were not read again for this: `{host.command('verify')}` does that."
+
 
 @dataclass(frozen=True)
-class Look:
-    """A run at one moment."""
+class Device:
+    """Who computes a shard: a GPU, or the CPU of a node, which has no UUID."""
 
-    seen: Observation
-    verdict: Verdict
-    counts: Mapping[str, int]  # shards by state
-    # Of input; what tasks at work have done counts as done.
-    done_bytes: float
-    all_bytes: int
-    # Bytes of input per second over the last minutes; None if nothing was done in them.
-    rate: float | None
-    left: float | None  # seconds until no shard is running or waiting; None if unknown
-    # Devices at work, each with its shard.
-    devices: list[dict[str, Any]]
+    name: str
+    uuid: str | None
+    node: str
+
+    @property
+    def key(self) -> str:
+        """What tells devices apart: the UUID of a GPU, ``CPU of NODE`` otherwise."""
+        return self.uuid or f"{self.name} of {self.node}"
+
+    @property
+    def label(self) -> str:
+        """For people: a UUID is cut to its first digits, which tell the devices of a run apart."""
+        kind, _, rest = (self.uuid or "").partition("-")
+        short = (f"{kind}-{rest[:8]}" if rest else kind[:12],) if kind else ()
+        return " · ".join((self.name, self.node, *short))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """One shard of the plan, as it is now; None stands for anything unknown."""
+
+    shard: str
+    state: str
+    matrices: int  # of its input, as bytes are
+    bytes: int
+    attempts: int = 0
+    started: float | None = None  # seconds of Unix time, of the receipt or of the task at work
+    finished: float | None = None
+    device: Device | None = None
+    proven: bool | None = None  # this and the next are from the receipt
+    held: Held | None = None
+    progress: float | None = None  # share of its matrices, 0 to 1, where a task at work says so
+    failure: Failure | None = None  # of a failed shard
+    flaw: str = ""  # of a damaged shard: what was found, and the command that repairs it
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None if it is not done."""
+        if self.state != DONE or self.started is None or self.finished is None:
+            return None
+        return max(0.0, self.finished - self.started)
+
+    @property
+    def done_bytes(self) -> float:
+        """How much of its input is multiplied, as far as that is known."""
+        return self.bytes * {DONE: 1.0, RUNNING: self.progress or 0.0}.get(self.state, 0.0)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the number is right, in a word and in a sentence for a tired person.
+
+    ``kind`` is ``proven``, ``unproven`` (all there, nothing proved it), ``unfinished``, ``failed``,
+    ``damaged`` or ``empty``.
+    """
+
+    kind: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """A results folder at one moment."""
+
+    results: Results
+    at: float  # seconds of Unix time
+    plan: Plan | None = None  # None if there is none, or none that can be read
+    shards: Mapping[str, ShardStatus] = field(default_factory=dict)  # in the plan's order
+    summary: SumReceipt | None = None  # the receipt of the sum, if that is of this plan and whole
+    failures: Mapping[str, Failure] = field(default_factory=dict)  # of stages, such as ``reduce``
+    suspects: Mapping[str, Failure] = field(default_factory=dict)  # GPUs that failed, by UUID
+    problems: tuple[str, ...] = ()  # one line each: what cannot be used, and what to do
+    flaw: str = ""  # why the sum of this plan cannot be used
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Shards by state: all of :data:`STATES`."""
+        states = Counter(shard.state for shard in self.shards.values())
+        return {state: states[state] for state in STATES}
+
+    @cached_property
+    def done(self) -> list[ShardStatus]:
+        """The shards that are done."""
+        return [shard for shard in self.shards.values() if shard.state == DONE]
+
+    @cached_property
+    def running(self) -> list[ShardStatus]:
+        """The shards at work, by node and device."""
+        busy = [shard for shard in self.shards.values() if shard.state == RUNNING]
+        return sorted(busy, key=lambda s: (s.device.node, s.device.key) if s.device else ("~", ""))
+
+    @cached_property
+    def failed(self) -> list[tuple[str, Failure]]:
+        """What failed and was not mended: shards by id, stages by name; the newest first."""
+        found = [(s.shard, s.failure) for s in self.shards.values() if s.failure]
+        return sorted([*self.failures.items(), *found], key=lambda pair: -pair[1].at)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Whether the number is right, by what tasks and reduce have proven when they wrote."""
+        return _verdict(self)
 
     @property
     def ended(self) -> bool:
@@ -58,80 +157,117 @@ class Look:
     def headline(self) -> str:
         """How the run is doing, in a sentence."""
         if self.verdict.kind == "empty":
-            return f"Waiting: no run has begun in {self.seen.results.root} yet."
-        if not self.counts[RUNNING] or self.verdict.kind not in ("unfinished", "failed"):
+            return f"Waiting: no run has begun in {self.results.root} yet."
+        if not self.running or self.verdict.kind not in ("unfinished", "failed"):
             return self.verdict.words
         failed = f", {self.counts[FAILED]} have failed so far" if self.counts[FAILED] else ""
-        return f"Running: {self.counts[DONE]} of {len(self.seen.shards)} shards are done{failed}."
+        return f"Running: {self.counts[DONE]} of {len(self.shards)} shards are done{failed}."
+
+    @cached_property
+    def done_bytes(self) -> float:
+        """Bytes of input that are multiplied, also of shards at work."""
+        return sum(shard.done_bytes for shard in self.shards.values())
+
+    @cached_property
+    def all_bytes(self) -> int:
+        """Bytes of the whole input."""
+        return sum(shard.bytes for shard in self.shards.values())
+
+    @cached_property
+    def rate(self) -> float | None:
+        """Bytes per second over the last minutes, each shard's spread evenly over its time.
+
+        None if nothing was done in them. A pause before them, as before a rerun, does not count.
+        """
+        rows = [
+            (one.finished if one.state == DONE else self.at, one.started, one.done_bytes)
+            for one in self.shards.values()
+            if one.state in (DONE, RUNNING) and one.started is not None
+        ]
+        rows = sorted(row for row in rows if row[0] is not None and row[1] < row[0])
+        if not rows:
+            return None
+        ends, begins, amounts = np.array(rows).T
+        since = self.at - np.clip(2 * (ends - begins)[-8:].mean(), *_LATELY)
+        lately = ends > since
+        if not lately.any():
+            return None
+        since = max(since, begins[lately].min())
+        inside = np.clip(np.minimum(ends, self.at) - np.maximum(begins, since), 0, None)
+        amount = float((amounts * inside / (ends - begins)).sum())
+        return amount / float(self.at - since) if amount > 0 and self.at > since else None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until no shard is running or waiting; None if unknown."""
+        rest = [
+            s.bytes - s.done_bytes for s in self.shards.values() if s.state in (RUNNING, WAITING)
+        ]
+        if rest:
+            return sum(rest) / self.rate if self.rate else None
+        return 0.0 if self.shards else None
 
     def json(self) -> dict[str, Any]:
         """Everything, for programs."""
-        seen = self.seen
         return {
-            "schema": SCHEMA, "results": str(seen.results.root), "at": seen.at,
+            "schema": SCHEMA, "results": str(self.results.root), "at": self.at,
             "verdict": self.verdict.kind, "words": self.verdict.words, "code": self.code,
-            "shards": {"all": len(seen.shards), **self.counts},
+            "shards": {"all": len(self.shards), **self.counts},
             "bytes": {"done": round(self.done_bytes), "all": self.all_bytes},
             "bytes_per_second": self.rate,
             "seconds_left": self.left,
-            "devices": self.devices,
-            "quarantined": [
-                {"uuid": e.uuid, "node": e.host, "why": e.why, "shard": e.shard,
-                 "until": e.expires} for e in seen.quarantined
+            "devices": [
+                {**(vars(one.device) if one.device else {}), "shard": one.shard,
+                 "progress": one.progress,
+                 "seconds": None if one.started is None else max(0.0, self.at - one.started)}
+                for one in self.running
             ],
-            "failures": [{"of": name, **vars(why)} for name, why in failures(seen)],
-            "problems": list(seen.problems),
+            "failures": [{"of": name, **msgspec.to_builtins(why)} for name, why in self.failed],
+            "suspects": {uuid: msgspec.to_builtins(why) for uuid, why in self.suspects.items()},
+            "problems": list(self.problems),
         }  # fmt: skip
 
 
-def look(seen: Observation) -> Look:
-    """The figures of an observation."""
-    shards = list(seen.shards.values())
-    done, planned = sum(one.bytes * _share(one) for one in shards), sum(one.bytes for one in shards)
-    rate = _rate(seen.at, shards)
-    open_ = [one for one in shards if one.state in (RUNNING, WAITING)]
-    rest = sum(one.bytes * (1 - _share(one)) for one in open_)
-    left = rest / rate if rate and open_ else None if open_ or not shards else 0.0
-    return Look(seen, verdict(seen), seen.counts, done, planned, rate, left, _devices(seen))
+def _verdict(seen: Status) -> Verdict:
+    plan, done, shards = seen.plan, len(seen.done), len(seen.shards)
+    if plan is None and seen.problems:
+        return Verdict("damaged", f"Damaged: {seen.problems[0]}.")
+    if plan is None:
+        where = one_line(str(seen.results.root))
+        return Verdict("empty", f"Nothing is here yet: {where} holds no plan; run snakemake first.")
+    if bad := [name for name, shard in seen.shards.items() if shard.state == DAMAGED]:
+        cure = ledger.build_repair(plan, bad[:_MOST_NAMED])
+        words = f"Damaged: the files of {len(bad)} of {shards} shards ({some(bad, _MOST_NAMED)}) "
+        words += f"cannot be used. To compute them again: {cure}"
+        words += ", and so on" if len(bad) > _MOST_NAMED else ""
+        return Verdict("damaged", one_line(f"{words}; then snakemake as before."))
+    told = f"all {shards} shards are done, but they are not summed yet"
+    if done < shards:
+        named = (f"{seen.counts[word]} {word}" for word in (RUNNING, FAILED) if seen.counts[word])
+        told = ", ".join([f"{done} of {shards} shards are done", *named])
+    elif seen.flaw:
+        return Verdict("damaged", one_line(f"Damaged: all shards are done, but {seen.flaw}."))
+    elif seen.summary:
+        return _of_sum(seen, plan, seen.summary)
+    told += "".join(f"; {stage}: {why.reason}" for stage, why in seen.failures.items())
+    return Verdict("failed" if seen.failed else "unfinished", f"Not finished: {told}.")
 
 
-def failures(seen: Observation) -> list[tuple[str, FailureReason]]:
-    """Failures that nothing has mended: shards by id, stages by rule; the newest first."""
-    failed = [*seen.failures.items()]
-    failed += [(s.shard, s.failure) for s in seen.shards.values() if s.failure is not None]
-    return sorted(failed, key=lambda pair: -(pair[1].at or 0.0))
-
-
-def _share(shard: Sighting) -> float:
-    """How much of a shard is done, as far as that is known."""
-    return {DONE: 1.0, RUNNING: shard.progress or 0.0}.get(shard.state, 0.0)
-
-
-def _rate(at: float, shards: Sequence[Sighting]) -> float | None:
-    """Bytes per second over the last minutes, each shard's spread evenly over its time."""
-    rows = [
-        (shard.finished if shard.state == DONE else at, shard.started, shard.bytes * _share(shard))
-        for shard in shards
-        if shard.state in (DONE, RUNNING) and shard.started is not None
-    ]
-    rows = [row for row in rows if row[0] is not None and row[1] < row[0]]
-    if not rows:
-        return None
-    ends, begins, amounts = np.array(sorted(rows)).T
-    window = np.clip(2 * (ends - begins)[-8:].mean(), *_LATELY)
-    since = max(at - window, begins.min())
-    inside = np.clip(np.minimum(ends, at) - np.maximum(begins, since), 0, None)
-    lately = float((amounts * inside / (ends - begins)).sum())
-    return lately / float(at - since) if lately > 0 and at > since else None
-
-
-def _devices(seen: Observation) -> list[dict[str, Any]]:
-    """The devices at work, by node, each with its shard."""
-    busy = [shard for shard in seen.shards.values() if shard.state == RUNNING]
-    busy.sort(key=lambda one: (one.device.node, one.device.key) if one.device else ("\uffff", ""))
-    return [
-        {"name": one.device and one.device.name, "uuid": one.device and one.device.uuid,
-         "node": one.device and one.device.node, "shard": one.shard, "progress": one.progress,
-         "seconds": None if one.started is None else max(0.0, seen.at - one.started)}
-        for one in busy
-    ]  # fmt: skip
+def _of_sum(seen: Status, plan: Plan, summary: SumReceipt) -> Verdict:
+    unproven = [name for name, shard in seen.shards.items() if not shard.proven]
+    if not summary.proven or unproven:
+        if plan.settings.verify is False:
+            why = "verify is false in the config; set it to true and run snakemake again"
+        elif plan.problem.result is not None:
+            why = "a function of your own makes the products, and only you know what is right"
+        else:
+            named = some(unproven, _MOST_NAMED)
+            why = f"{len(unproven)} of {len(seen.shards)} shards ({named}) have no proof"
+        words = f"The sum is whole, but nothing has proven it: {why}."
+        return Verdict("unproven", f"{words} {_UNREAD}")
+    begin = f"all {len(seen.shards)} shards have proven their products"
+    words = f"The sum is right: {begin}, and it agrees with them end to end."
+    if not summary.end_to_end:
+        because = f" ({one_line(summary.no_end_to_end)})" if summary.no_end_to_end else ""
+        words = f"Proven: {begin}; the sum was not compared with them end to end{because}."
+    return Verdict("proven", f"{words} {_UNREAD}")

@@ -331,7 +331,7 @@ def reduce_memory(ranks: int, shards: int) -> int:
     return PYTHON_BYTES + ranks * (REDUCE_RANK_BYTES + plan_memory(shards)) + receipts
 
 
-REDUCE_BATCH_BYTES = 8 * MIB  # what a rank of the reduce reads at once
+REDUCE_BATCH_BYTES = 4 * MIB  # what a rank of the reduce reads at once
 # What a rank of the reduce takes: Python, batches, and the states of one stripe.
 REDUCE_RANK_BYTES = 256 * MIB
 # How long a rank of the reduce may give no sign of life, or one of its steps may take.

@@ -43,7 +43,7 @@ def refuse_strangers(results: Results) -> None:
     Likewise the folder of an earlier version, of whose files a new plan would know nothing.
     """
     if results.plan.is_file():
-        _refuse_old_layout(results.plan)
+        refuse_old_layout(results.plan)
     if results.marker.is_file():
         return
     taken = [name for name in results.names() if os.path.lexists(results.root / name)]
@@ -475,7 +475,7 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
     try:
         for file in (path, results.plan_facts):
             refuse_special(file)
-        _refuse_old_layout(path)
+        refuse_old_layout(path)
         content = json.loads(results.plan_facts.read_bytes())
         if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
             raise ValueError
@@ -496,8 +496,8 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
     return (raw if only is None else _excerpt(raw, only)), facts
 
 
-def _refuse_old_layout(path: Path) -> None:
-    """Refuse the plan of a version whose files have no keys in their names."""
+def refuse_old_layout(path: Path) -> None:
+    """Refuse, with InputError, a plan of a version whose files have no keys in their names."""
     with open(path, "rb") as file:
         columns = file.readline(_LONGEST_ROW).rstrip(b"\n").split(b"\t")
     if b"fingerprint" in columns:

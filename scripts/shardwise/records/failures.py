@@ -7,7 +7,7 @@ page read it; nobody parses a log. A task that was killed leaves none.
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,13 +23,15 @@ from shardwise.errors import (
     verdict,
 )
 from shardwise.files import small
-from shardwise.files.paths import Results, folders, make_folder, place
+from shardwise.files.paths import Results, folders, list_names, make_folder, place
 
 RUN = "SHARDWISE_RUN"
 """The variable by which the jobs of a run know it."""
 
 _MOST_LETTERS = 2000
-_DEVICE = "device-"
+DEVICE = "device-"
+"""Begins the name of the failure of a GPU, before its UUID."""
+
 _FINAL = (InputError.exit_code, IntegrityError.exit_code)
 
 
@@ -37,7 +39,7 @@ class Failure(msgspec.Struct, frozen=True):
     """One failure of a shard, by its name, or of a stage, such as ``reduce-KEY``.
 
     ``code`` is the exit code, ``device`` the UUID of a GPU, ``run`` the run in which it happened,
-    ``log`` lies in the results folder, ``at`` is Unix time.
+    ``log`` lies in the results folder, ``at`` is Unix time. ``suspect``: the device is to blame.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Failure(msgspec.Struct, frozen=True):
     attempt: int = 1
     run: str | None = None
     log: str | None = None
+    suspect: bool = False
 
 
 def begin_run() -> str:
@@ -73,11 +76,11 @@ def note(
     own = os.path.relpath(log, results.root) if log else None
     failure = Failure(
         name, code, one_line(reason)[:_MOST_LETTERS], host.node(), time.time(), device, attempt,
-        this_run(), own,
+        this_run(), own, suspect,
     )  # fmt: skip
     _write(results, name, failure)
     if suspect and device:
-        _write(results, f"{_DEVICE}{device}", failure)
+        _write(results, f"{DEVICE}{device}", failure)
 
 
 def _write(results: Results, name: str, failure: Failure) -> None:
@@ -98,12 +101,24 @@ def forget(results: Results, name: str) -> None:
 
 
 @contextmanager
-def noted(results: Results, name: str, log: Path | None = None) -> Iterator[None]:
-    """Write down why what is inside fails, if it does; else remove what was written before."""
+def noted(
+    results: Results, name: str, log: Path | None = None,
+    device: Callable[[], str | None] = lambda: None,
+) -> Iterator[None]:  # fmt: skip
+    """Write down why what is inside fails, if it does; else remove what was written before.
+
+    ``device`` gives the UUID of the GPU that this process has by then.
+    """
     try:
         yield
     except Exception as error:
-        note(results, name, *verdict(error), log=log)
+        from shardwise.records.receipts import count_starts  # here: who reads needs no NumPy
+
+        note(
+            results, name, *verdict(error), log=log, device=device(),
+            attempt=count_starts(results.starts(name)) or 1,
+            suspect=getattr(error, "suspect", False),
+        )  # fmt: skip
         raise
     forget(results, name)
 
@@ -124,11 +139,7 @@ def every(results: Results) -> dict[str, Failure]:
 
 def of(results: Results, names: Iterable[str]) -> dict[str, Failure]:
     """The failures of some shards or stages, by name, in the order of the names."""
-    there = {
-        f"{folder.name}/{name}" if folder != results.failed else name
-        for folder in folders(results.failed)
-        for name in os.listdir(folder)
-    }
+    there = list_names(results.failed)
     wanted = (name for name in names if f"{place(name)}.json" in there)
     found = ((name, read(results.failure(name))) for name in wanted)
     return {name: failure for name, failure in found if failure}
@@ -150,9 +161,9 @@ def barred(results: Results) -> dict[str, Failure]:
 def forget_devices(results: Results) -> None:
     """Let a new run take again what an earlier one has left alone."""
     for uuid in _devices(results):
-        forget(results, f"{_DEVICE}{uuid}")
+        forget(results, f"{DEVICE}{uuid}")
 
 
 def _devices(results: Results) -> dict[str, Failure]:
-    found = {path.stem: read(path) for path in results.failed.glob(f"{_DEVICE}*.json")}
-    return {name.removeprefix(_DEVICE): failure for name, failure in found.items() if failure}
+    found = {path.stem: read(path) for path in results.failed.glob(f"{DEVICE}*.json")}
+    return {name.removeprefix(DEVICE): failure for name, failure in found.items() if failure}

@@ -146,5 +146,5 @@ def quote_names(folder: Path, names: Iterable[str], suffix: str) -> str:
     The names of the shards are hexadecimal digits and a dash only.
     """
     stems = list(map(place, names))
-    names = stems[0] if len(stems) == 1 else "{" + ",".join(stems) + "}"
-    return f"{for_bash(folder)}/{names}{suffix}"
+    words = stems[0] if len(stems) == 1 else "{" + ",".join(stems) + "}"
+    return f"{for_bash(folder)}/{words}{suffix}"

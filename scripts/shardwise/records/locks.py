@@ -34,9 +34,9 @@ def exclusive_lock(results: Results) -> BinaryIO:
 
 
 @contextmanager
-def hold_job_lock(results: Results, array: bool = False) -> Iterator[None]:
-    """Hold the lock of a job on these results; a run may join tasks of an ``array``."""
-    path = results.living_array if array else results.living
+def hold_job_lock(results: Results) -> Iterator[None]:
+    """Hold the lock of a job on these results."""
+    path = results.living
     with contextlib.ExitStack() as stack:
         # A disk that is full, read-only or without locks must not stop a job; its stage reports it.
         with contextlib.suppress(OSError):

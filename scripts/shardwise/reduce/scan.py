@@ -75,14 +75,14 @@ class Scan:
     def _read(self, rows: Rows, stripe: int) -> Batch:
         """Read some rows piece by piece, and hash each."""
         self.close(before=rows.shard)
-        file, path = self._file(rows.shard), self._path_of(rows.shard)
+        file = self._file(rows.shard)
         low, high = self._layout.bounds(stripe)
         shape = rows.last - rows.first, high - low
         room, at, digest = self._reserve(shape[0] * shape[1] * self._dtype.itemsize), 0, 0
         for number, begin, nbytes in self._layout.pieces(rows, stripe):
             piece = room[at : at + nbytes]
             file.seek(DATA_OFFSET + begin)
-            _read_fully(file, piece, path)
+            _read_fully(file, piece, file.name)
             digest ^= piece_digest(piece, number)
             at += nbytes
         self.digests[rows.shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)

@@ -3,53 +3,42 @@
 When Snakemake is killed, its jobs live on. A second job for the same shard would cost twice. So a
 run that finds living jobs on its results folder does not start: it says how to wait for them, or
 how to cancel them. Jobs that work hold a lock on a file of that folder; the scheduler knows those
-that wait. Under `dispatch: array` a run of the same plan joins the tasks of its arrays instead.
+that wait, by the names that were noted before they were submitted.
 """
 
 import shutil
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from shardwise.dispatch.array import journal
-from shardwise.dispatch.schedulers.common import JOB_NAME, Scheduler
-from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.records.locks import is_job_locked, take_lock
+from shardwise.work import schedulers
+from shardwise.work.schedulers import JOB_NAME, Scheduler
 
 _locked: list[BinaryIO] = []
 """Files whose locks this process holds to its end."""
 
 
-def remember(results: Results, scheduler: str, name: str) -> None:
-    """Note the name under which this run submits its jobs."""
-    results.root.mkdir(parents=True, exist_ok=True)
-    journal.append(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")
-
-
-def lock_results(results: Results, joins: str | None = None) -> None:
-    """Be the only run on these results until this process ends; TryAgain if that fails.
-
-    ``joins`` is the digest of the plan whose arrays this run joins; None if it joins none.
-    """
+def lock_results(results: Results) -> None:
+    """Be the only run on these results until this process ends; TryAgain if that fails."""
     busy = f"another snakemake works on {results.root}; let it finish, then run again."
     with suppress(OSError):  # a folder that cannot be written: the first job reports it
         _locked.append(take_lock(results.running, busy))
-    refuse_beside_living(results, joins)
+    refuse_beside_living(results)
+    shutil.rmtree(results.claims, ignore_errors=True)  # those of a run that was killed
 
 
-def refuse_beside_living(results: Results, joins: str | None = None) -> None:
-    """Raise TryAgain if jobs of an earlier run still wait or work; `joins` as in `lock_results`."""
-    arrays = _rows(results.arrays)
-    joined = {row[1] for row in arrays if joins and row[2:3] == [joins]}
-    for title, scheduler in SCHEDULERS.items():
-        noted = {row[1] for row in _rows(results.runs) + arrays if row[0] == title}
-        names = sorted(noted - joined)
+def refuse_beside_living(results: Results) -> None:
+    """Raise TryAgain if jobs of an earlier run still wait or work."""
+    rows = _rows(results.runs)
+    for title in schedulers.NAMES:
+        scheduler = schedulers.find(title)
+        names = sorted({row[1] for row in rows if row[0] == title})
         if names and shutil.which(scheduler.client):
             _refuse_beside(results, scheduler, names)
-    if is_job_locked(results.living) or (not joins and is_job_locked(results.living_array)):
+    if is_job_locked(results.living):
         raise TryAgain(
             f"jobs of an earlier run still work on {results.root}. Let them finish, or end them "
             "(see: squeue --me, qstat, or pgrep -af scripts/); then run the same command again."
@@ -64,7 +53,7 @@ def _refuse_beside(results: Results, scheduler: Scheduler, names: list[str]) -> 
         words = f"{scheduler.client} does not say whether jobs of an earlier run live ({error})"
         raise TryAgain(f"{words}; try again") from None
     if living:
-        see, cancel = scheduler.commands(names, living)
+        see, cancel = scheduler.see(living)
         raise TryAgain(
             f"{len(living)} jobs of an earlier run still wait or work on {results.root}. "
             f"Let them finish (see: {see}), or cancel them ({cancel}); then run the same command "

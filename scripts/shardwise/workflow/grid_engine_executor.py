@@ -7,29 +7,38 @@ on some clusters and is not there on others. What Snakemake sees of this is the 
 """
 
 import atexit
-import contextlib
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.dispatch.array import follow
-from shardwise.dispatch.schedulers import grid_engine
-from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS, QueueFull
-from shardwise.dispatch.schedulers.grid_engine import Job, Queue
-from shardwise.errors import InputError, ShardwiseError, TryAgain, tell
-from shardwise.files.paths import CACHE, Results
-from shardwise.records import logs
-from shardwise.workflow import earlier_runs, recipe
+from shardwise.errors import ShardwiseError, TryAgain, tell, verdict
+from shardwise.files.paths import CACHE
+from shardwise.plan.plan import Plan
+from shardwise.records import failures
+from shardwise.work import grid_engine, schedulers
+from shardwise.work.grid_engine import GridEngine, Job
+from shardwise.work.schedulers import QueueFull
+from shardwise.workflow import recipe
+from shardwise.workflow.names import failure_name
 
 PLUGIN = "shardwise-grid-engine"
 
 _AWAY_SECONDS = 600  # how long a submission waits for a qmaster that does not answer
 _PAUSE_SECONDS = 5
 _MESSAGE_SECONDS = 60
-_TRACE_SECONDS = 10  # how long a job's mark or record may take to arrive once it has left
+_TRACE_SECONDS = 10  # how long a job's mark may take to arrive once it has left
+
+UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
+"""How long a host has to be silent before its jobs count as lost.
+
+After a restart of qmaster all hosts are silent for half a minute. (Grid Engine itself calls a host
+unheard only after five minutes, or after what the site has set as max_unheard.)
+"""
 
 _JOBSCRIPT = """\
 #!/bin/bash
@@ -46,7 +55,7 @@ exit "$code"
 """
 
 
-def begin(results: Results, workflow: Any, needed: Iterable[Any]) -> None:
+def begin(plan: Plan, workflow: Any, needed: Iterable[Any]) -> None:
     """Under ``profiles/uge``, check what the jobs ask for, and have the executor submit them here.
 
     Raises InputError where Grid Engine does not know what the profile asks for.
@@ -58,39 +67,18 @@ def begin(results: Results, workflow: Any, needed: Iterable[Any]) -> None:
     for rule, job in {job.rule.name: job for job in jobs}.items():
         recipe.verify("uge", rule, job.resources)
     os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
-    submissions = Submissions(results, (CACHE / "uge" / os.urandom(3).hex()).absolute())
+    submissions = Submissions(plan, (CACHE / "uge" / os.urandom(3).hex()).absolute())
     atexit.register(submissions.cancel)
     workflow.scheduler.get_executor(jobs[0]).begin(submissions)
 
 
 @dataclass
 class Submission:
-    """A job's name, its log, and the file that takes what it prints.
-
-    `since` is a time before it was submitted, by the clock of the disk, as the log's is; `gone`
-    when it was first seen to have left the queue, by `time.monotonic`.
-    """
+    """A job's name, that of its failure, and since when it is seen neither in the queue nor ended."""
 
     name: str
-    log: Path
-    output: Path
-    since: float
+    failure: str
     gone: float | None = None
-
-    def own_log(self) -> str:
-        """What the job has written into its log; empty if the log is of an earlier attempt."""
-        with contextlib.suppress(OSError):
-            if self.log.stat().st_mtime >= self.since:
-                return self.log.read_text(errors="replace")
-        return ""
-
-    def explain_early_end(self) -> None:
-        """If the job ended before its own log began, log the last line that it printed."""
-        if not self.own_log():
-            printed = self.output.read_text(errors="replace") if self.output.exists() else ""
-            last = ["nothing", *filter(str.strip, printed.splitlines())][-1]
-            words = f"the job ended early and printed: {last} (all of it: {self.output})"
-            logs.add_error(self.log, words)
 
 
 class Submissions:
@@ -98,12 +86,10 @@ class Submissions:
 
     refusals = ShardwiseError
 
-    def __init__(self, results: Results, folder: Path) -> None:
-        self._results, self._folder = results, folder
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan, self._folder, self._prefix = plan, folder, f"sw-{folder.name}-"
         self._unended: set[str] = set()
-        self._asked = 0.0
         self._silent: dict[str, float] = {}  # since when a host has not responded
-        self._accounting = True
         self._last_said: dict[str, float] = {}
 
     def wrapped(self, jobscript: str) -> str:
@@ -113,42 +99,41 @@ class Submissions:
     def submit(self, job: Any, script: str) -> tuple[str, Submission]:
         """Submit a job's script; the number it got, and what `look` needs to know of it.
 
-        Raises InputError if Grid Engine does not take it; the job's log has its words too;
-        TryAgain if it has not answered for ten minutes; a queue that is full has no such limit.
+        Raises InputError if Grid Engine does not take it; TryAgain if it has not answered for ten
+        minutes; a queue that is full has no such limit.
         """
         if not self._folder.exists():
-            earlier_runs.remember(self._results, "uge", self._folder.name)
+            schedulers.remember(self._plan.results, "uge", self._prefix)
             self._folder.mkdir(parents=True)
-        asked = {"rule": job.rule.name, "wildcards": job.wildcards_dict, "resources": job.resources}
-        name = grid_engine.job_name(self._folder.name, asked, job.attempt)
-        begun = self._folder / f"{name}.submitting"
-        begun.touch()
-        # A relative path, as a colon in it would have a meaning of its own.
-        output = Path(os.path.relpath(self._folder / f"{name}.out"))
-        submission = Submission(name, Path(job.log[0]), output, begun.stat().st_mtime)
+        parts = [job.rule.name, *job.wildcards_dict.values(), str(job.attempt)]
+        name = self._prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
+        submission = Submission(name, failure_name(job.rule.name, job.wildcards_dict, self._plan))
+        own = grid_engine.submission(name, str(self._folder / f"{name}.out"))
+        words = [*own, *recipe.site_words(job.resources), script, str(self._folder)]
         self._unended.add(name)
         try:
-            exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
-            words = grid_engine.qsub_words(asked, name, str(output), exported)
-            return self._insist(name, [*words, script, str(self._folder)]), submission
+            return self._insist(name, words), submission
         except ShardwiseError as error:
-            logs.add_error(submission.log, f"Grid Engine did not accept the job: {error}")
-            if isinstance(error, InputError):  # else it may still arrive
+            if not isinstance(error, TryAgain):  # else it may still arrive
                 self._unended.discard(name)
+            words = f"Grid Engine did not accept the job: {error}; {recipe.cure(job.rule.name)}"
+            failures.note(self._plan.results, submission.failure, verdict(error)[0], words)
             raise
 
     def _insist(self, name: str, words: list[str]) -> str:
         """Submit; if qmaster does not answer, wait for it, and never submit twice.
 
         A submission may have arrived although its answer did not, so the job is looked for first.
-        A full queue is waited for as long as it takes: qmaster is there, and jobs end.
         """
         end, unheard = time.monotonic() + _AWAY_SECONDS, False
         while True:
             try:
                 if unheard and (number := self._number_of(name)):
                     return number
-                return grid_engine.submitted(grid_engine.call(words))
+                answer = grid_engine.call(*words)
+                if match := re.search(r"(?:^|\s)(\d+)(?:\.\S+)?\s*$", answer):
+                    return match[1]
+                raise TryAgain(f"qsub answered {answer.strip()!r}, not the number of a job")
             except QueueFull as error:
                 end = time.monotonic() + _AWAY_SECONDS
                 message = (
@@ -165,12 +150,12 @@ class Submissions:
 
     def _number_of(self, name: str) -> str | None:
         """The number of a job that is in the queue, or that was there and ran."""
-        queued = (job.number for job in grid_engine.query().jobs if job.name == name)
+        queued = (job.number for job in grid_engine.queue() if job.name == name)
         return next(queued, None) or self._mark(f"{name}.number")
 
     def _mark(self, name: str) -> str | None:
         """The number in a file that a job has left; None if there is none, or only a part."""
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             return (self._folder / name).read_text().strip() or None
         return None
 
@@ -182,20 +167,16 @@ class Submissions:
         queue = self._queue() if jobs else None
         for job in jobs:
             try:
-                state = self._state(job.external_jobid, job.aux["submission"], queue)
+                yield job, self._state(job.external_jobid, job.aux["submission"], queue)
             except Exception as error:
-                state, fault = "running", f"{type(error).__name__}: {error}"
-                self._say(
-                    "fault",
-                    f"the state of job {job.external_jobid}, and maybe of others, cannot be found "
-                    f"({fault}); they count as running. Ctrl-C deletes the jobs of this run",
-                )
-            yield job, state
+                text = f"cannot be found ({type(error).__name__}: {error}); it counts as running"
+                self._say("fault", f"the state of job {job.external_jobid} {text}")
+                yield job, "running"
 
-    def _queue(self) -> Queue | None:
+    def _queue(self) -> list[Job] | None:
         """The queue now; None, with a message, if Grid Engine does not answer."""
         try:
-            queue = grid_engine.query()
+            queue = grid_engine.queue()
             # Changing the folder makes a network disk show here what jobs have written.
             (self._folder / "looked").touch()
             (self._folder / "looked").unlink()
@@ -203,64 +184,46 @@ class Submissions:
             self._silent = {}  # all hosts are silent for half a minute after qmaster restarts
             self._say("queue", f"Grid Engine does not answer ({error}); its jobs count as running")
             return None
-        self._asked = time.monotonic()
-        self._silent = {host: self._silent.get(host, self._asked) for host in queue.unheard}
+        now = time.monotonic()
+        self._silent = {job.host: self._silent.get(job.host, now) for job in queue if job.silent}
         return queue
 
-    def _state(self, number: str, submission: Submission, queue: Queue | None) -> str:
+    def _state(self, number: str, submission: Submission, queue: list[Job] | None) -> str:
         code = self._mark(f"{number}.exit")
         if code is None:
-            reason = self._why_failed(number, submission, queue.job(number)) if queue else ""
+            own = [job for job in queue if job.number == number] if queue is not None else None
+            reason = "" if own is None else self._why_failed(number, submission, own)
             if not reason:
                 return "running"
-            # An error that the job itself reported tells more than how it was ended.
-            own = logs.find_errors(submission.own_log())
-            told = any(not error.startswith("ended by SIGTERM") for error in own)
-            level = "WARNING" if told else "ERROR"
-            logs.add_error(submission.log, f"the scheduler says: {reason}", level)
+            self._note(submission, f"the scheduler says: {reason}")
         elif code != "0":
-            submission.explain_early_end()
+            self._note(submission, f"it ended early: see {self._folder / submission.name}.out")
         self._unended.discard(submission.name)
         return "success" if code == "0" else "failed"
 
-    def _why_failed(self, number: str, submission: Submission, job: Job | None) -> str:
-        """Why a job without a mark of its end has failed, and delete it; empty if it has not."""
-        if job is None:
-            return self._how_it_left(number, submission)
+    def _note(self, submission: Submission, reason: str) -> None:
+        """Write down why a job has failed, if it has not done so itself."""
+        results, name = self._plan.results, submission.failure
+        own = failures.read(results.failure(name))
+        if own is None or own.run != failures.this_run():
+            failures.note(results, name, TryAgain.exit_code, reason)
+
+    def _why_failed(self, number: str, submission: Submission, own: list[Job]) -> str:
+        """Why a job without a mark of its end has failed; one in the queue is deleted then."""
+        if not own:
+            submission.gone = submission.gone or time.monotonic()
+            waited = time.monotonic() - submission.gone >= _TRACE_SECONDS
+            return f"killed or deleted (see: qacct -j {number})" if waited else ""
         submission.gone = None
-        reason = self._trouble(job)
-        try:
-            if reason:
-                grid_engine.delete([number])
-        except TryAgain as error:  # it may still be in the queue: the next look deletes it
-            self._say("deletion", f"job {number} cannot be deleted now ({error}); trying again")
-            return ""
+        now, reason = time.monotonic(), ""
+        if any("E" in job.state for job in own):
+            reason = f"it cannot start, state {own[0].state} (see: qstat -j {number})"
+        for job in own:
+            if now - self._silent.get(job.host, now) >= UNHEARD_SECONDS:
+                reason = f"lost: its host {job.host} does not respond"
+        if reason:
+            grid_engine.call("qdel", number)  # where that fails, the next look tries again
         return reason
-
-    def _trouble(self, job: Job) -> str:
-        """Why a job in the queue cannot end well; empty if it can."""
-        if "E" in job.state:
-            reason = grid_engine.error_reason(job.number)
-            return f"it cannot start, state {job.state}: {reason}"
-        silent = [since for host, since in self._silent.items() if host in job.hosts]
-        lost = bool(silent) and self._asked - min(silent) >= UNHEARD_SECONDS
-        return f"lost: its host {', '.join(job.hosts)} does not respond" if lost else ""
-
-    def _how_it_left(self, number: str, submission: Submission) -> str:
-        """Why a job has left the queue; empty while its mark may still arrive."""
-        submission.gone = submission.gone or time.monotonic()
-        waited = time.monotonic() - submission.gone >= _TRACE_SECONDS
-        try:
-            record = grid_engine.record(number, submission.name) if self._accounting else None
-        except TryAgain:  # an accounting that was too slow once is not asked again
-            self._accounting, record = False, None
-        if record is not None and (waited or not record.well):
-            return grid_engine.describe(record)
-        if not waited:
-            return ""
-        if submission.output.exists():
-            return "deleted or killed; the accounting does not know it"
-        return "deleted while it waited in the queue"
 
     def _say(self, subject: str, text: str) -> None:
         """Write a line to stderr for the user; at most once per minute on each subject."""
@@ -273,4 +236,4 @@ class Submissions:
         """Delete all jobs of the run from a separate process, if some were not seen to end."""
         if self._unended:
             self._unended.clear()
-            follow.cancel_detached("uge", [self._folder.name])
+            schedulers.cancel_detached(GridEngine().cancel(f"{self._prefix}*"))

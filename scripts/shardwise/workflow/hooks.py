@@ -161,8 +161,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         probe_threads()
         run.refuse_small_memory()
         small.mark(run.results)
-        joins = run.plan.facts.digest if run.dispatch == "array" else None
-        earlier_runs.lock_results(run.results, joins)
+        earlier_runs.lock_results(run.results)
         _write_command(run.results)
         failures.forget_devices(run.results)
         if (run.missing or run.forces) and not workflow.touch:
@@ -170,8 +169,8 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         needed = list(workflow.dag.needrun_jobs())
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()
-        slurm_executor.begin(workflow, needed)
-        grid_engine_executor.begin(run.results, workflow, needed)
+        slurm_executor.begin(run.plan, workflow, needed)
+        grid_engine_executor.begin(run.plan, workflow, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})
         for_all = run.rule_for_all and run.name_of(run.rule_for_all)
         for job in (job for job in needed if job.rule.name == for_all):

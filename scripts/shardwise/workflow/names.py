@@ -52,6 +52,14 @@ def refuse_other_clusters(environ: Mapping[str, str] = os.environ) -> None:
             )
 
 
+def failure_name(rule: str, wildcards: Mapping[str, str], plan: Plan) -> str:
+    """What the failure of a job is named."""
+    if "shard" in wildcards:
+        before = "copy-" if rule == "shard" else ""
+        return f"{before}{wildcards['shard']}-{wildcards['key']}"
+    return f"{rule}-{plan.key}"
+
+
 def _submitted(workflow: Any, config: Mapping[str, Any], plan: Plan) -> Iterator[tuple[str, str]]:
     """Every name that may reach a submission, and what it names."""
     yield "the working directory", os.getcwd()

@@ -16,7 +16,8 @@ from typing import Any
 from shardwise.errors import tell
 from shardwise.records import failures
 from shardwise.records.failures import Failure
-from shardwise.workflow import earlier_runs
+from shardwise.work import schedulers
+from shardwise.workflow.names import failure_name
 
 _SECONDS_BETWEEN_LINES = 10.0
 _COUNTS = 20.0  # counting may take one part in so many of the time
@@ -56,7 +57,7 @@ class Listener(logging.Handler):
         self._jobs: dict[int, tuple[str, Mapping[str, str]]] = {}
         self._failed = dict[str, Failure]()  # jobs that failed, by what their failures are named
         self._told = set[str]()
-        self._last_line = 0.0
+        self._last_line, self._last_words = 0.0, ""
         self._counting = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -68,7 +69,7 @@ class Listener(logging.Handler):
                 if event == "run_info" or not self._workflow.dryrun:
                     act(record)
             elif match := _RUN_NAME.search(record.getMessage()):
-                earlier_runs.remember(self._run.results, "slurm", match[1])
+                schedulers.remember(self._run.results, "slurm", match[1])
         except Exception:  # a fault in counting must never end a run
             self.handleError(record)
 
@@ -94,7 +95,7 @@ class Listener(logging.Handler):
 
     def _on_job_finished(self, record: Any) -> None:
         rule, wildcards = self._jobs.get(record.job_id, ("", {}))
-        self._failed.pop(self._failure_name(rule, wildcards), None)
+        self._failed.pop(failure_name(_stage(rule), wildcards, self._run.plan), None)
         if _stage(rule) in _STAGES:
             self._done[_stage(rule)] += 1
             self._line(_stage(rule))
@@ -103,8 +104,9 @@ class Listener(logging.Handler):
         rule, wildcards = self._jobs.get(record.jobid, (record.rule_name, {}))
         found = self._found(rule, wildcards, record)
         self._failed.update(found)
+        root = self._run.results.root
         for name, failure in found.items() if self._quiet else ():  # else Snakemake prints the log
-            words = f"shardwise: failed: {_shown(name)}: {_explain(failure)}"
+            words = f"shardwise: failed: {_shown(name)}: {_explain(failure, root)}"
             if words not in self._told and len(self._told) < 2 * _MOST_CAUSES:
                 tell(words)
             self._told.add(words)
@@ -113,7 +115,7 @@ class Listener(logging.Handler):
 
     def _found(self, rule: str, wildcards: Mapping[str, str], record: Any) -> dict[str, Failure]:
         """Why a job failed: its own words, or those of the shards it worked on, or what we know."""
-        run, name = self._run, self._failure_name(rule, wildcards)
+        run, name = self._run, failure_name(_stage(rule), wildcards, self._run.plan)
         if self._for_all(rule):
             shards = (run.plan.shards[shard].name for shard in run.store.missing())
             if own := self._of_this_run(shards):
@@ -124,19 +126,13 @@ class Listener(logging.Handler):
         reason = f"the scheduler says {status[1]}" if status else ""
         reason += "; " * bool(reason) + "it left no word: killed, lost with its node, or not begun"
         log = next((str(path) for path in record.log or [] if path), None)
-        return {name: Failure(name, 75, reason, "", time.time(), log=log)}
+        own = log and os.path.relpath(log, run.results.root)
+        return {name: Failure(name, 75, reason, "", time.time(), log=own)}
 
     def _of_this_run(self, names: Iterable[str]) -> dict[str, Failure]:
         own = failures.this_run()
         found = failures.of(self._run.results, names)
         return {name: failure for name, failure in found.items() if failure.run == own}
-
-    def _failure_name(self, rule: str, wildcards: Mapping[str, str]) -> str:
-        """What the failure of a job is named."""
-        if "shard" in wildcards:
-            before = "copy-" if _stage(rule) == "shard" else ""
-            return f"{before}{wildcards['shard']}-{wildcards['key']}"
-        return f"{_stage(rule)}-{self._run.plan.key}"
 
     def _for_all(self, rule: str) -> bool:
         """Whether the one job of this rule computes all shards."""
@@ -158,8 +154,10 @@ class Listener(logging.Handler):
         words = [f"{rule}: {done} of {all_jobs} {what}"]
         words += [f"{failed} failed so far"] if failed else []
         words += [f"{all_jobs - done} to go"] if done < all_jobs else []
-        after = "; then " + ", ".join(then) if then else ""
-        tell("shardwise: " + ", ".join(words) + after)
+        line = ", ".join(words) + ("; then " + ", ".join(then) if then else "")
+        if line != self._last_words:
+            self._last_words = line
+            tell(f"shardwise: {line}")
 
     def _counts(self, rule: str) -> tuple[int, int]:
         """Jobs done and jobs in all, those of earlier runs included."""
@@ -212,7 +210,7 @@ class Listener(logging.Handler):
             if not missing:
                 lack = "the sum is " + ("there; the page on it is missing" if summed else "missing")
             tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
-            for line in describe_causes(self._causes(missing)):
+            for line in describe_causes(self._causes(missing), run.results.root):
                 tell(f"  {line}")
             self._tell_devices()
             if self._has_page():
@@ -245,7 +243,7 @@ class Listener(logging.Handler):
         return self._run.results.report.exists()
 
 
-def describe_causes(failed: Mapping[str, Failure]) -> Iterator[str]:
+def describe_causes(failed: Mapping[str, Failure], root: Path) -> Iterator[str]:
     """A line or two for each cause of failures, the most frequent first; ten lines at most."""
     causes: dict[tuple[int, str], list[Failure]] = {}
     for failure in failed.values():
@@ -254,13 +252,13 @@ def describe_causes(failed: Mapping[str, Failure]) -> Iterator[str]:
     for same in ordered[:_MOST_CAUSES]:
         names = ", ".join(_shown(failure.name) for failure in same[:_MOST_NAMED])
         names += f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
-        yield f"failed: {names}: {_explain(same[0])}"
+        yield f"failed: {names}: {_explain(same[0], root)}"
     if rest := ordered[_MOST_CAUSES:]:
         yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: shardwise watch"
 
 
-def _explain(failure: Failure) -> str:
-    where = f" (log: {failure.log})" if failure.log else ""
+def _explain(failure: Failure, root: Path) -> str:
+    where = f" (log: {root / failure.log})" if failure.log else ""
     return f"{failure.reason}{where}"
 
 

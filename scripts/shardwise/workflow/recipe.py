@@ -1,25 +1,45 @@
-"""What the profile asks a scheduler for: the recipe of an array job, looked at before any job."""
+"""What the profile asks a scheduler for, in the scheduler's own words, looked at before any job.
 
-import contextlib
+Under ``dispatch: array`` one local job submits the tasks, not Snakemake itself. But only the main
+process knows what the profile says of tasks, so it writes that down just before the first job.
+"""
+
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from shardwise.dispatch.array.recipe import RULE, TaskRequest, path
-from shardwise.dispatch.schedulers import grid_engine, slurm
 from shardwise.errors import InputError, TryAgain
-from shardwise.files.paths import Results
+from shardwise.files.paths import CACHE, Results
+from shardwise.plan import plan
+from shardwise.work import grid_engine, slurm
+from shardwise.work.array import Request
+
+RULE = "multiply"
+"""The rule whose resources are those of a task."""
 
 _SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 """By the executor of the profile."""
 
+_VERIFY_SECONDS = 10.0
+_WORDS = "uge_"  # resources whose names begin so hold words for qsub
+_UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|is not on PATH|invalid option')
+"""What is wrong with the words for qsub themselves, whatever hosts there are."""
+
+
+def path(results: Results) -> Path:
+    """The file in which the main process leaves the request for the job that submits."""
+    return CACHE / f"{plan.digest(str(results.root))}.request.json"
+
 
 def write(results: Results, workflow: Any, job: Any) -> None:
-    """Note what the profile says of a task of this job of Snakemake's, which submits the arrays.
+    """Note what the profile says of a task of this job of Snakemake's, which submits the array.
 
     Raises InputError if the scheduler, which looks at it, would not take such tasks.
     """
@@ -28,7 +48,7 @@ def write(results: Results, workflow: Any, job: Any) -> None:
     tries = [_at_attempt(job, attempt) for attempt in attempts]
     words = [_words(scheduler, one, workflow) for one in tries]
     verify(scheduler, RULE, tries[0].resources, words[0])
-    recipe = TaskRequest(
+    request = Request(
         scheduler=scheduler,
         words=words,
         memory=[one.resources.get("mem_mb") for one in tries],
@@ -37,7 +57,7 @@ def write(results: Results, workflow: Any, job: Any) -> None:
     from shardwise.files.commit import commit  # here: jobs do not need it
 
     with commit(path(results)) as file:
-        file.write(json.dumps(asdict(recipe)).encode())
+        file.write(json.dumps(asdict(request)).encode())
 
 
 def _scheduler(workflow: Any) -> str:
@@ -62,7 +82,7 @@ def _words(scheduler: str, job: Any, workflow: Any) -> list[str]:
         if any(job.resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
             raise InputError("dispatch: array works within one cluster of Slurm; see slurm_cluster")
         return slurm_words(job, workflow)
-    return grid_engine.site_words(job.resources) if scheduler == "uge" else []
+    return site_words(job.resources) if scheduler == "uge" else []
 
 
 def slurm_words(job: Any, workflow: Any) -> list[str]:
@@ -92,6 +112,45 @@ def slurm_words(job: Any, workflow: Any) -> list[str]:
     return words if {"--requeue", "--no-requeue"} & {*words} else [*words, "--no-requeue"]
 
 
+def site_words(resources: Mapping[str, Any]) -> list[str]:
+    """The words for qsub that the profile holds, in its resources ``uge_*``, filled in.
+
+    Raises InputError if a placeholder is unknown, or the job has no value for it.
+    """
+    texts = {name: str(text) for name, text in resources.items() if name.startswith(_WORDS)}
+    sources = {"ranks": ("tasks", 1), "seconds": ("runtime", 60), "mib": ("mem_mb", 1)}
+    values = {
+        name: int(resources[key]) * factor
+        for name, (key, factor) in sources.items()
+        if resources.get(key) is not None
+    }
+    # The memory of a slot is known once the number of slots is.
+    slots = re.search(
+        r"(?:^|\s)-pe \S+ (\d+)", " ".join(_filled(texts, {**values, "mib_per_slot": 0}))
+    )
+    if "mib" in values:
+        values["mib_per_slot"] = -(-values["mib"] // max(1, int(slots[1]) if slots else 1))
+    return _filled(texts, values)
+
+
+def _filled(texts: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for name in sorted(texts):
+        try:
+            words += shlex.split(texts[name].format_map(values))
+        except (KeyError, ValueError, IndexError) as error:
+            raise InputError(
+                f"{name}: {texts[name]!r} in the profile cannot be filled in ({error}); this job "
+                f"knows {', '.join(f'{{{value}}}' for value in values)}"
+            ) from None
+    return words
+
+
+def run_time(resources: Mapping[str, Any]) -> float | None:
+    """Seconds that a job may run that cannot ask its scheduler for that."""
+    return grid_engine.GridEngine().run_time(site_words(resources))
+
+
 def verify(
     scheduler: str, rule: str, resources: Mapping[str, Any], words: Sequence[str] = ()
 ) -> None:
@@ -101,15 +160,33 @@ def verify(
     scheduler would not take such jobs.
     """
     try:
-        with contextlib.suppress(TryAgain):
+        with suppress(TryAgain):
             if scheduler == "slurm":
                 slurm.verify(words)
             elif scheduler == "uge":
-                grid_engine.verify(resources)
+                _verify_grid_engine(resources)
     except InputError as error:
         raise InputError(
             f"the scheduler would not take the jobs of rule {rule}: {error}; {cure(rule)}"
         ) from None
+
+
+def _verify_grid_engine(resources: Mapping[str, Any]) -> None:
+    """Have qsub check the options of a job, and submit nothing.
+
+    What it says of hosts does not count: it knows none that is away, and no load such as mem_free.
+    """
+    words = ["qsub", "-b", "y", *site_words(resources), "-w", "v", "/bin/true"]
+    try:
+        grid_engine.call(*words, seconds=_VERIFY_SECONDS)
+    except InputError as error:
+        if not _UNKNOWN.search(str(error)):
+            return
+        named = re.findall(r'"([^"]+)"', str(error))
+        texts = {name: str(text) for name, text in resources.items() if name.startswith(_WORDS)}
+        guilty = [f'{n}: "{t}"' for n, t in sorted(texts.items()) if any(w in t for w in named)]
+        lines = f" (from {' and '.join(guilty)})" if guilty else ""
+        raise InputError(f"{error}{lines}") from None
 
 
 def cure(rule: str) -> str:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.devices import grants
-from shardwise.dispatch.array import recipe
-from shardwise.dispatch.schedulers import grid_engine
 from shardwise.errors import ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
 from shardwise.host import begin_in_utf8, refuse_small_shared_memory
@@ -26,7 +24,8 @@ from shardwise.processes import environment
 from shardwise.records import failures, store
 from shardwise.records.store import Store
 from shardwise.units import MIB
-from shardwise.workflow import hooks, names
+from shardwise.work.array import MOST_TASKS
+from shardwise.workflow import hooks, names, recipe
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -153,15 +152,14 @@ class Run:
         return words if self.array_tasks == "auto" else f"--array-tasks {self.array_tasks} {words}"
 
     @property
-    def recipe(self) -> str:
+    def request(self) -> str:
         """What the tasks of an array job ask the scheduler for."""
         return str(recipe.path(self.results))
 
     @staticmethod
     def run_time_words(wildcards: Any, resources: Any) -> str:
         """The option for how long a job may run, if it cannot ask its scheduler."""
-        words = grid_engine.site_words(dict(resources.items()))
-        seconds = grid_engine.GridEngine().run_time(words)
+        seconds = recipe.run_time(dict(resources.items()))
         return f"--run-time {seconds}" if seconds else ""
 
     def write_planned(self) -> None:
@@ -347,7 +345,7 @@ class Run:
 
     def _array_minutes(self, wildcards: Any, attempt: int) -> int:
         """Run time of an array task, for its share of the shards; it ends before its time is up."""
-        tasks = recipe.MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
+        tasks = MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
         return attempt * max(self._task_minutes, min(self._shared_minutes(tasks), _DAY_MINUTES))
 
     def _node_minutes(self, wildcards: Any, attempt: int) -> int:

@@ -6,7 +6,7 @@ waits for ever. We need each job to be seen to its end. So jobs of which nothing
 asked for again.
 
 It believes that what sbatch said when it refused a job belongs into a long message, which nobody
-sees under ``quiet``. We need the reason where all reasons are. So it goes into the job's log.
+sees under ``quiet``. We need the reason where all reasons are. So it becomes the job's failure.
 """
 
 import logging
@@ -14,14 +14,14 @@ import math
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from shardwise.dispatch.schedulers import slurm
-from shardwise.errors import InputError, one_line
-from shardwise.records import logs
+from shardwise.errors import InputError, one_line, verdict
+from shardwise.plan.plan import Plan
+from shardwise.records import failures
+from shardwise.work import slurm
 from shardwise.workflow import recipe
+from shardwise.workflow.names import failure_name
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -37,7 +37,7 @@ def long_if_untold(ask: Callable[[], int | None]) -> Callable[[], float]:
     return lambda: math.inf if (age := ask()) is None else age
 
 
-def begin(workflow: Any, needed: Iterable[Any]) -> None:
+def begin(plan: Plan, workflow: Any, needed: Iterable[Any]) -> None:
     """Under an executor ``slurm``, check what the jobs ask for, and mend the plugin.
 
     Raises InputError where Slurm would not take the jobs of a rule.
@@ -50,35 +50,26 @@ def begin(workflow: Any, needed: Iterable[Any]) -> None:
         recipe.verify("slurm", rule, job.resources, recipe.slurm_words(job, workflow))
     executor = type(workflow.scheduler.get_executor(jobs[0]))
     executor.check_active_jobs = keeping(executor.check_active_jobs)
-    executor.report_job_error = logging_refusals(executor.report_job_error)
+    executor.report_job_error = noting_refusals(plan, executor.report_job_error)
     plugin = sys.modules[_PLUGIN]
     plugin.get_min_job_age = long_if_untold(plugin.get_min_job_age)
 
 
-def logging_refusals(report: Callable[..., None]) -> Callable[..., None]:
-    """Wrap ``report_job_error`` of an executor: the words of an sbatch that refused are in the log.
-
-    If sbatch would refuse the job again, so is the exit code of bad input, and there is no retry.
-    """
+def noting_refusals(plan: Plan, report: Callable[..., None]) -> Callable[..., None]:
+    """Wrap ``report_job_error`` of an executor: why sbatch refused a job is its failure."""
 
     def report_job_error(self: Any, info: Any, msg: str | None = None, **named: Any) -> None:
         said = None if info.external_jobid else _SAID.search(msg or "")
         rule = getattr(info.job, "rule", None)  # a group of jobs has none
-        if said and rule and info.job.log:
-            _log_refusal(Path(info.job.log[0]), rule.name, one_line(said[1].strip()))
+        if said and rule:
+            error = slurm.refusal(one_line(said[1].strip()))
+            cure = f"; {recipe.cure(rule.name)}" if isinstance(error, InputError) else ""
+            name = failure_name(rule.name, info.job.wildcards_dict, plan)
+            words = f"Slurm did not accept the job: {error}{cure}"
+            failures.note(plan.results, name, verdict(error)[0], words)
         report(self, info, msg, **named)
 
     return report_job_error
-
-
-def _log_refusal(path: Path, rule: str, words: str) -> None:
-    error, cure = slurm.refusal(words), ""
-    with suppress(OSError):
-        path.unlink()  # that of an earlier try, as a job that starts does
-    if isinstance(error, InputError):
-        logs.add_error(path, f"exit code {error.exit_code}", "INFO")
-        cure = f"; {recipe.cure(rule)}"
-    logs.add_error(path, f"Slurm did not accept the job: {error}{cure}")
 
 
 def keeping(check: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise.dispatch.array import journal
-from shardwise.files.paths import Results
 
 from tests import processes
 from tests.clusters.cluster import (
+    ARRAY,
     JOB_LIMIT_S,
     Cluster,
     Submitted,
@@ -140,19 +139,18 @@ class GridEngine(Cluster):
             if record.job_id > after and record.job_id not in queued
         ]
 
-    def tasks(self, results: Results, after: int) -> list[Submitted]:
-        arrays = {array.name for array in journal.noted(results)}
+    def tasks(self, after: int) -> list[Submitted]:
         queued = [
             Submitted(job.task, _STATES.get(job.state, job.state), f"{job.job_id}.{job.task}",
                       job.queue.rpartition("@")[2], job.job_id)
-            for job in self.jobs() if job.name in arrays
+            for job in self.jobs() if ARRAY.fullmatch(job.name)
         ]  # fmt: skip
         known = {task.handle for task in queued}
         return queued + [
             Submitted(record.task, "ended", f"{record.job_id}.{record.task}", record.host,
                       record.job_id)
             for record in self.all_records()
-            if record.name in arrays and f"{record.job_id}.{record.task}" not in known
+            if ARRAY.fullmatch(record.name) and f"{record.job_id}.{record.task}" not in known
         ]  # fmt: skip
 
     def spoil(

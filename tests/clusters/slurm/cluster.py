@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.files.paths import Results
-
 from tests import impatient, processes
 from tests.clusters.cluster import (
+    ARRAY,
     JOB_LIMIT_S,
     Cluster,
     ClusterError,
@@ -142,7 +141,7 @@ class Slurm(Cluster):
             if job.job_id > after
         ]
 
-    def tasks(self, results: Results, after: int) -> list[Submitted]:
+    def tasks(self, after: int) -> list[Submitted]:
         return [
             Submitted(
                 str(job.task),
@@ -152,7 +151,7 @@ class Slurm(Cluster):
                 job.array_job_id,
             )
             for job in self.jobs()
-            if job.array_job_id > after and job.comment.startswith("sw-array-")
+            if job.array_job_id > after and ARRAY.fullmatch(job.name)
         ]
 
     def spoil(

@@ -8,7 +8,7 @@ FINAL_STATES = frozenset(
 )
 
 SEPARATOR = "\x1f"  # comments may hold any printable character
-JOB_FORMAT = SEPARATOR.join(("%A", "%F", "%K", "%T", "%N", "%k"))
+JOB_FORMAT = SEPARATOR.join(("%A", "%F", "%K", "%T", "%N", "%k", "%j"))
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Job:
     state: str
     nodes: str
     comment: str
+    name: str
 
 
 def parse_jobs(lines: Iterable[str]) -> list[Job]:

@@ -632,30 +632,21 @@ def test_how_many_devices_a_node_is_asked_for(words, asked, counted):
 
 
 @pytest.mark.parametrize(
-    ("prefer", "without", "order"),
-    [(0, (), [0, 1, 2]), (2, (), [2, 0, 1]), (4, (), [1, 2, 0]), (1, (B,), [2, 0]),
-     (0, (A, B, C), [])],
-)  # fmt: skip
-def test_a_worker_looks_at_its_own_device_first(prefer, without, order):
-    """The others follow in their order, around; those that are left out do not come."""
-    choice = choose.Choice(prefer, without)
-    assert [device.index for device in choice.order(NODE[::-1])] == order
-    assert choice.order([]) == []
-
-
-def test_no_device_is_left_but_those_that_failed():
-    """Who may take none at all does not wait for any."""
-    with pytest.raises(TryAgain, match=f"only devices that have failed are left: {A}, {B}"):
-        take({}, choice=choose.Choice(0, (A, B, C)))
+    ("prefer", "held", "taken"), [(0, (), A), (2, (), C), (4, (), B), (2, (C,), A)]
+)
+def test_a_worker_looks_at_its_own_device_first(other, prefer, held, taken):
+    """The others follow in their order, around."""
+    other.update({uuid: holder(5) for uuid in held})
+    assert take({}, NODE[::-1], prefer=prefer)[0].device.uuid == taken
 
 
 @pytest.mark.parametrize(
     "environ", [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}, SLURM | {"CUDA_VISIBLE_DEVICES": "0,1"}]
 )
-@pytest.mark.parametrize("choice", [None, choose.Choice(0)])
-def test_a_device_that_has_failed_in_this_run_is_not_taken(environ, choice):
+@pytest.mark.parametrize("prefer", [None, 0])
+def test_a_device_that_has_failed_in_this_run_is_not_taken(environ, prefer):
     """Of several, another one is, at once."""
-    assert take(environ, barred=lambda: {A: "bad"}, choice=choice)[0].device.uuid == B
+    assert take(environ, barred=lambda: {A: "bad"}, prefer=prefer)[0].device.uuid == B
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,14 @@ def planned(tmp_path, left=None):
     return made, made.shards["00000"]
 
 
+def compute(made, shard):
+    """Compute the shard as its job does."""
+    failures.refuse_again(made.results, shard.name)
+    log = made.results.log("multiply", shard.name)
+    with failures.noted(made.results, shard.name, log, choose.taken_uuid):
+        job.run_shard(made, shard.shard)
+
+
 def disprove(self, report):
     """What a proof says of a wrong product."""
     raise DeviceFailed("the product of matrix 2 is wrong", suspect=True)
@@ -58,7 +66,7 @@ def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(tmp_path, monkeypatch, u
     with monkeypatch.context() as patch:
         patch.setattr(checks.ShardChecks, "examine", disprove)
         with pytest.raises(kind, match="product of matrix 2 is wrong") as error:
-            job.run_shard(made, "00000")
+            compute(made, shard)
     assert error.value.exit_code == code
     failure = failures.of(made.results, [shard.name])[shard.name]
     assert (failure.code, failure.device, failure.attempt) == (code, uuid, 1)
@@ -67,11 +75,11 @@ def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(tmp_path, monkeypatch, u
     assert list(failures.barred(made.results)) == ([uuid] if uuid else [])
     if uuid is None:
         with pytest.raises(IntegrityError, match="product of matrix 2 is wrong"):  # in the same run
-            job.run_shard(made, "00000")
+            compute(made, shard)
         return
-    assert f"({A} of {host.node()}; this run does not take it again)" in failure.reason
+    assert failure.reason.endswith(f"({A} of {host.node()})")
     on(monkeypatch, B)
-    job.run_shard(made, "00000")
+    compute(made, shard)
     assert factories.receipt(made).attempt == 2
     assert failures.of(made.results, [shard.name]) == {}
 
@@ -86,9 +94,9 @@ def test_a_device_that_is_lost_as_it_is_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(backend, "load_backend", fail)
     made, shard = planned(tmp_path)
     with pytest.raises(
-        DeviceFailed, match=f"no usable device .{A} of .*lost: NVML does not list it"
+        DeviceFailed, match=f"no usable device .{A} of .*, lost: NVML does not list"
     ):
-        job.run_shard(made, "00000")
+        compute(made, shard)
     assert failures.of(made.results, [shard.name])[shard.name].device == A
     assert list(failures.barred(made.results)) == [A]
 
@@ -103,7 +111,7 @@ def test_a_device_that_is_full_is_not_to_blame(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checks.ShardChecks, "examine", fail)
     with pytest.raises(DeviceFailed, match=f"out of memory .{A} of {host.node()}.$") as error:
-        job.run_shard(made, "00000")
+        compute(made, shard)
     assert not error.value.suspect
     assert failures.of(made.results, [shard.name])[shard.name].device == A
     assert failures.barred(made.results) == {}
@@ -119,7 +127,7 @@ def test_bad_input_is_nobodys_fault_and_is_not_computed_again(tmp_path, monkeypa
     for run, attempt in (("a", 1), ("a", 1), ("b", 2)):
         monkeypatch.setenv(failures.RUN, run)
         with pytest.raises(InputError, match="matrix 3 holds NaN"):
-            job.run_shard(made, "00000")
+            compute(made, shard)
         failure = failures.of(made.results, [shard.name])[shard.name]
         assert (failure.code, failure.run, failure.attempt) == (2, run, attempt)
     assert failures.barred(made.results) == {}

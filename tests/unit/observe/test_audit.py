@@ -12,11 +12,15 @@ from types import SimpleNamespace
 import pytest
 from shardwise import host
 from shardwise.errors import InputError
+from shardwise.files.paths import Results
 from shardwise.multiply import job
 from shardwise.observe import audit
+from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN
 from shardwise.records import ledger, receipts
+from shardwise.records.store import Store, mark
 from shardwise.reduce import job as jobs
+from shardwise.units import human_bytes
 
 from tests import factories
 
@@ -28,6 +32,8 @@ def finished(folder: Path, left=None, names=("sum",), right=None, **over):
     made = factories.computed(factories.plan(folder, left, right, **over))
     ledger.write(made)
     jobs.run(MPI.COMM_SELF, made.results.plan, list(names))
+    for marker in (made.results.listed(made.key), made.results.summed(made.key)):
+        mark(marker)
     return made
 
 
@@ -44,6 +50,16 @@ def made(model, tmp_path):
     root = tmp_path / "elsewhere"
     shutil.copytree(model.results.root, root)
     return type(model.results)(root)
+
+
+def name(results: Results, shard: str) -> str:
+    """What the files of a shard's products are called."""
+    return plans.load(results.plan).shards[shard].name
+
+
+def copy_name(results: Results, shard: str) -> str:
+    """What the files of the copy of a shard's matrices are called."""
+    return plans.load(results.plan).shards[shard].input_name
 
 
 def flip(path: Path, bit: int) -> None:
@@ -63,9 +79,9 @@ def test_what_is_whole_is_called_whole(made):
     """One line says how many shards, how many bytes, and which results; nothing is written."""
     before = state(made.root)
     found = audit.look(made.root)
-    nbytes = 2 * 12 * 16 * 16 * 4 + 16 * 16 * 3 * 8
+    nbytes = sum(path.stat().st_size for path in made.root.rglob("*.npy"))
     assert (found.verdict, found.code, found.nbytes) == ("whole", 0, nbytes)
-    text = "whole: 4 shards, 30.0 KiB, sum.npy, std.npy, max.npy proven"
+    text = f"whole: 4 shards, {human_bytes(nbytes)}, sum.npy, std.npy, max.npy proven"
     assert found.line() == f"{made.root}: {text}"
     assert not found.findings
     assert state(made.root) == before
@@ -75,7 +91,7 @@ def test_no_changed_bit_is_overlooked(made):
     """One random bit in any file that a run leaves as a result: never whole, and repaired."""
     seed = random.Random(7)
     files = sorted(p for p in made.root.rglob("*") if p.is_file() and p.parent.name != "multiply")
-    files = [p for p in files if "logs" not in p.parts and p != made.marker]
+    files = [p for p in files if not {"logs", "done"} & set(p.parts) and p != made.marker]
     assert len(files) == 4 * 4 + 8
     for path in files:
         raw = path.read_bytes()
@@ -90,26 +106,34 @@ def test_no_changed_bit_is_overlooked(made):
 
 
 def test_what_is_damaged_is_named_with_the_command_that_repairs_it(made):
-    """Products, a copy, the ledger and a result: each has its part in one command."""
-    flip(made.product("00001"), 8 * 5000)
-    made.product("00002").unlink()
-    flip(made.shard("00003"), 8 * 5000)
+    """Products, a copy, the ledger and a result; then the next run has to make just these."""
+    one, two, three = name(made, "00001"), name(made, "00002"), copy_name(made, "00003")
+    flip(made.product(one), 8 * 5000)
+    made.product(two).unlink()
+    flip(made.shard(three), 8 * 5000)
     made.ledger.write_text("")
     made.statistic("std").unlink()
     root = made.root
-    assert audit.look(root).line() == (
-        f"{root}: NOT whole: 2 of 4 shards damaged (00001, 00002); shards/00003.json, std.npy "
-        f"damaged; repair: rm -f {root}/products/{{00001,00002}}.json {root}/shards/00003.npy "
-        f"{root}/shards/00003.json {root}/summary.json {root}/ledger.tsv, then snakemake as before"
+    found = audit.look(root)
+    assert found.line() == (
+        f"{root}: NOT whole: 2 of 4 shards damaged (00001, 00002); shards/{three}.json, std.npy "
+        f"damaged; repair: rm -f {root}/products/{{{one},{two}}}.json {root}/shards/{three}.npy "
+        f"{root}/shards/{three}.json {root}/summary.json {root}/ledger.tsv, then snakemake as "
+        "before"
     )
+    subprocess.run(["bash", "-ec", found.repair], check=True)
+    store = Store(plans.load(made.plan))
+    assert (store.missing(), store.missing_copies()) == (["00001", "00002"], ["00003"])
+    assert not store.is_listed()
+    assert not store.is_summed(("sum",))
 
 
-@pytest.mark.parametrize("name", ["products/00001.npy", "products/00001.json", "sum.npy",
-                                  "shards/00001.npy", "plan.json", "ledger.tsv"])  # fmt: skip
-def test_a_folder_in_place_of_a_file_is_moved_by_the_repair(tmp_path, name):
+@pytest.mark.parametrize("pattern", ["products/00001-*.npy", "products/00001-*.json", "sum.npy",
+                                     "shards/00001-*.npy", "plan.json", "ledger.tsv"])  # fmt: skip
+def test_a_folder_in_place_of_a_file_is_moved_by_the_repair(made, pattern):
     """What lies in it may be the user's; one that was moved before stays as well."""
-    made = finished(tmp_path, factories.stack((4, 8, 8)), shards=2, materialize=True).results
-    path, aside = made.root / name, made.root / f"{name}.moved"
+    (path,) = made.root.glob(pattern)
+    aside = path.with_name(f"{path.name}.moved")
     path.unlink()
     for folder, text in ((path, "now"), (aside, "before")):
         folder.mkdir()
@@ -126,7 +150,9 @@ def test_an_unfinished_run_is_no_damage(tmp_path):
     root = made.results.root
     factories.copied(made)
     job.run_shard(made, "00001")
-    made.results.product("00002").write_bytes(b"half a file, as a killed writer cannot leave it")
+    made.results.product(made.shards["00002"].name).write_bytes(
+        b"half a file, as a killed writer cannot leave it"
+    )
     found = audit.look(root)
     assert found.code == 75
     assert found.line() == f"{root}: unfinished: 2 of 3 shards are not computed yet"
@@ -135,20 +161,23 @@ def test_an_unfinished_run_is_no_damage(tmp_path):
     assert found.line() == f"{root}: unfinished: all 3 shards are computed, but not summed yet"
 
 
-def test_results_of_another_config_count_as_not_computed(tmp_path):
-    """After a change of the config, old products, the old sum and old copies are unfinished."""
-    finished(tmp_path, factories.stack((6, 4, 4)), shards=3)
-    source = str(tmp_path / "input.npy")
-    for change in ({"shards": 3, "product": "A.T @ A"}, {"shards": 2}):
-        made = factories.plan(tmp_path, input=source, **change)
-        number = change["shards"]
-        said = f"unfinished: {number} of {number} shards are not computed yet"
-        assert audit.look(made.results.root).line().endswith(said)
+def test_what_is_of_another_config_is_counted_and_left(tmp_path):
+    """After a change of the config old files are no damage, and the new ones are missing."""
+    old = finished(tmp_path, factories.stack((6, 4, 4)), shards=3)
+    files = [*old.results.products.iterdir(), *old.results.shards.iterdir()]
+    nbytes = sum(path.stat().st_size for path in files)
+    made = factories.plan(tmp_path, input=str(tmp_path / "input.npy"), shards=2)
+    found = audit.look(made.results.root)
+    assert found.line().endswith("unfinished: 2 of 2 shards are not computed yet")
+    assert found.others[1] >= nbytes
+    assert "of another config: " in found.text()
+    assert "shardwise clean" in found.text()
+    assert not found.of(audit.DAMAGED)
 
 
 def test_a_shard_that_was_lost_after_the_sum_is_damage(made):
     """What the summary vouches for has to be there."""
-    made.receipt("00000").unlink()
+    made.receipt(name(made, "00000")).unlink()
     assert audit.look(made.root).code == 3
     made.summary.unlink()
     assert audit.look(made.root).code == 75
@@ -156,7 +185,7 @@ def test_a_shard_that_was_lost_after_the_sum_is_damage(made):
 
 def test_a_receipt_of_another_version_is_named(made):
     """Its schema is told, and no command would remove it."""
-    path = made.receipt("00002")
+    path = made.receipt(name(made, "00002"))
     factories.rewritten(path, schema=7)
     found = audit.look(made.root)
     assert found.code == 3
@@ -181,11 +210,12 @@ def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
     made.results.root.rename(moved)
     assert audit.look(moved).verdict == "whole"
     flip(moved / "input.npy", 8 * 4500)
-    (moved / "products" / "00001.npy").unlink()
+    one = made.shards["00001"].name
+    (moved / "products" / f"{one}.npy").unlink()
     found = audit.look(moved)
     assert found.line().endswith(
         f"1 of 2 shards damaged (00001); input.npy damaged; repair: rm -f "
-        f"{moved}/products/00001.json {moved}/input.npy {moved}/input.json, then snakemake "
+        f"{moved}/products/{one}.json {moved}/input.npy {moved}/input.json, then snakemake "
         "as before"
     )
     (moved / "input.npy").unlink()
@@ -194,17 +224,17 @@ def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "name", ["products/00001.npy", "shards/00001.npy", "sum.npy", "ledger.tsv"]
+    "pattern", ["products/00001-*.npy", "shards/00001-*.npy", "sum.npy", "ledger.tsv"]
 )
-def test_a_pipe_is_not_waited_for(made, name):
+def test_a_pipe_is_not_waited_for(made, pattern):
     """In place of a file it is damage, of that file alone, and named."""
-    path = made.root / name
+    (path,) = made.root.glob(pattern)
     path.unlink()
     os.mkfifo(path)
     found = audit.look(made.root)
     assert found.code == 3
     (damaged,) = found.of(audit.DAMAGED)
-    assert f"{name} is not a file" in damaged.reason
+    assert f"{path} is not a file" in damaged.reason
 
 
 def test_without_a_plan_nothing_can_be_judged(made, tmp_path):

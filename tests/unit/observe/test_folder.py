@@ -7,18 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import shardwise
+from shardwise.observe import audit
 from shardwise.observe.folder import Observer
-from shardwise.observe.observation import (
-    DAMAGED,
-    DONE,
-    FAILED,
-    RUNNING,
-    STATES,
-    WAITING,
-    Observation,
-)
-from shardwise.observe.verdict import verdict
+from shardwise.observe.status import DAMAGED, DONE, FAILED, RUNNING, STATES, WAITING, Status
+from shardwise.plan.plan import Shard
 from shardwise.records import ledger
+from shardwise.records.failures import Failure
 from shardwise.records.timeline import PHASES
 
 from tests import factories, pretend
@@ -27,70 +22,46 @@ from tests.unit.observe.test_audit import finished
 NOW = pretend.NOW
 
 
-def look(made: pretend.Pretended, at: float = NOW) -> Observation:
+def look(made: pretend.Pretended, at: float = NOW) -> Status:
     """A first look at a folder."""
     return Observer(made.root).look(at)
 
 
-def state(seen: Observation, shard: str = "00000") -> str:
-    """The state of a shard."""
-    return seen.shards[shard].state
-
-
-def touch(path: Path, text: str, at: float) -> None:
+def touch(path: Path, text: str, at: float = NOW - 1) -> None:
     """A file that was written at a moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     os.utime(path, (at, at))
 
 
-def start(made: pretend.Pretended, at: float, shard: str = "00000") -> None:
-    """One more line in the journal of a shard."""
-    path = made.plan.results.starts(shard)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
-        file.write(f"{at:.3f}\tnode01\t77\t\n")
-
-
-def log(made: pretend.Pretended, text: str, at: float, rule: str = "multiply") -> None:
-    """The log of the first shard."""
-    touch(made.plan.results.log(rule, "00000"), text, at)
-
-
-def undone(folder: Path) -> pretend.Pretended:
-    """A plan of three shards that nothing has begun."""
-    return pretend.run(folder, shards=3, waiting=3, devices=1)
-
-
-# Runs as a whole.
+def failure(name: str, **over) -> Failure:
+    """A failure file's content."""
+    known = {"code": 75, "reason": "at\x1b[2J last", "host": "n1", "at": NOW - 9, "attempt": 2}
+    return Failure(name, **(known | over))
 
 
 @pytest.mark.parametrize("devices", [0, 3])
 def test_shards_are_in_the_state_that_they_were_put_into(tmp_path, devices):
     """Done, running, failed, waiting and damaged shards are told apart, in the plan's order."""
     made = pretend.run(
-        tmp_path, shards=40, devices=devices, failed=3, lost=2, running=3, waiting=5, damaged=2,
-        unknown=1, unproven=1, slow=2,
+        tmp_path, shards=40, devices=devices, failed=3, suspect=2, running=3, waiting=5, lost=1,
+        damaged=2, unknown=1, unproven=1, slow=2,
     )  # fmt: skip
     seen = look(made)
     assert list(seen.shards) == list(made.plan.shards)
     for kind in STATES:
         found = [name for name, one in seen.shards.items() if one.state == kind]
         assert found == made.roles[kind], kind
-    assert verdict(seen).kind == "damaged"
-
-
-def test_a_shard_that_is_done_is_as_its_receipt_says(tmp_path):
-    """Times, device and proof of a shard are those of its receipt."""
-    made = pretend.run(tmp_path, shards=6)
-    seen = look(made)
+    assert seen.verdict.kind == "damaged"
+    assert f"{made.roles['lost'][0]}: its task on node" in seen.problems[-1]
     for name, receipt in made.receipts.items():
         one = seen.shards[name]
         assert (one.started, one.finished) == (receipt["started"], receipt["finished"])
-        assert one.seconds == pytest.approx(receipt["finished"] - receipt["started"])
-        assert (one.device.uuid, one.device.node) == (receipt["device"]["uuid"], receipt["node"])
-        assert one.proven
-        assert one.held == receipt["held"]
+        assert (one.device.uuid, one.device.node) == (
+            receipt["device"].get("uuid"),
+            receipt["node"],
+        )
+        assert (one.held, one.proven) == (receipt["held"], name not in made.roles["unproven"])
         assert sum(one.held[phase] for phase in PHASES) == pytest.approx(one.seconds)
 
 
@@ -99,124 +70,72 @@ def test_a_run_of_this_version_is_seen(tmp_path):
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 3, 3)), shards=2))
     ledger.write(made)
     seen = Observer(made.results.root).look()
-    assert [one.state for one in seen.shards.values()] == [DONE, DONE]
-    assert all(one.proven and one.device.name == "CPU" for one in seen.shards.values())
-    assert seen.problems == ()
-    assert (
-        verdict(seen).words == "Not finished: all 2 shards are done, but they are not summed yet."
-    )
+    assert all(one.proven and one.device.name == "CPU" for one in seen.done)
+    assert (len(seen.done), seen.problems) == (2, ())
+    assert seen.verdict.words.endswith("all 2 shards are done, but they are not summed yet.")
     made = finished(tmp_path / "summed", factories.stack((4, 3, 3)), shards=2)
-    assert verdict(Observer(made.results.root).look()).kind == "proven"
+    assert Observer(made.results.root).look().verdict.kind == "proven"
 
 
-# What is not done.
+# What files the first of three shards has besides, and what it then is.
 
 
-def test_a_live_file_says_how_far_a_task_is(tmp_path):
-    """A task at work is running, with its progress and its device."""
-    made = pretend.run(tmp_path, shards=3, running=1, devices=1)
-    one = look(made).shards["00002"]
-    said = json.loads((made.plan.results.live / "00002.json").read_bytes())
-    assert one.progress == pytest.approx(said["done"] / said["matrices"])
-    assert (one.device.uuid, one.started) == (said["device"]["uuid"], said["started"])
+def live(made: pretend.Pretended, row: Shard, age: float = 1.0, text: str = "", **over) -> None:
+    """The live file of a shard."""
+    said = {"schema": 1, "attempt": 1, "matrices": 10, "done": 6, "node": "n1"} | over
+    touch(made.plan.results.live / f"{row.name}.json", text or json.dumps(said), NOW - age)
 
 
-def test_a_live_file_that_is_not_renewed_is_of_a_lost_task(tmp_path):
-    """Thirty seconds after its last sign of life a task counts as lost, and not before."""
-    made = pretend.run(tmp_path, shards=3, running=1, devices=1)
-    observer = Observer(made.root)
-    assert state(observer.look(NOW + 28), "00002") == RUNNING
-    lost = observer.look(NOW + 31).shards["00002"]
-    assert (lost.state, lost.attempts) == (FAILED, 1)
-    assert "no sign of life since" in lost.failure.reason
+def fail(made: pretend.Pretended, row: Shard, name: str = "{0.name}", **over) -> None:
+    """A failure of a shard, or of its copy."""
+    name = name.format(row)
+    pretend.fail(made.plan.results, name, failure(name, **over))
 
 
-OLD, ERROR = NOW - 200_000, "2026-11-18 10:00:00,000 ERROR no\n"
+def receipt(made: pretend.Pretended, row: Shard, key: str = "", alone: bool = False) -> None:
+    """The receipt, and its product, that were set aside; perhaps under another key."""
+    for suffix in [".json"] if alone else [".json", ".npy"]:
+        name = f"{row.shard}-{key or row.key}{suffix}"
+        (made.root / f"aside{suffix}").rename(made.root / "products" / name)
 
 
-def live(made: pretend.Pretended, text: str) -> None:
-    """The live file of the first shard."""
-    touch(made.plan.results.live / "00000.json", text, NOW - 1)
+STATES_BY_FILES = [
+    ([], WAITING, ""),
+    ([receipt], DONE, ""),
+    ([receipt, fail, live], DONE, ""),
+    ([partial(receipt, alone=True)], WAITING, ""),  # a receipt that a damaged product has lost
+    ([partial(receipt, key="0" * 12)], WAITING, ""),  # of another config
+    ([live], RUNNING, ""),
+    ([partial(live, age=29)], RUNNING, ""),
+    ([partial(live, age=31)], WAITING, "killed, or lost with its node"),
+    ([fail], FAILED, "at\\x1b[2J last"),
+    ([partial(fail, at=1.0, run="0" * 12)], FAILED, "last"),  # of an earlier run
+    ([fail, live], RUNNING, ""),  # tried again
+    ([fail, partial(live, age=31)], FAILED, "last"),
+    ([partial(fail, name="copy-{0.input_name}")], FAILED, "last"),
+    ([partial(fail, name="{0.shard}-" + "0" * 12)], WAITING, ""),  # of another config
+    *(([partial(live, text=text)], WAITING, "") for text in
+      ("{", "[]", "null", "{}", '{"schema": 2}', "9" * 5000)),
+    *(([partial(live, **{key: value})], WAITING, "") for key, value in
+      (("done", -3), ("matrices", 10**400), ("started", "x"), ("device", []), ("node", "\n"))),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("lay", "expected", "told"),
-    [
-        (lambda made: start(made, NOW - 10), RUNNING, None),  # for 30 s nothing else need speak
-        (lambda made: start(made, NOW - 31), FAILED, "killed, or lost"),
-        (lambda made: log(made, ERROR, NOW - 80, "shard"), FAILED, "no"),  # the copy
-        (lambda made: (start(made, OLD), log(made, ERROR, OLD)), WAITING, None),  # another plan's
-        # What is no live file of this shard, or no task of ours has written.
-        *((partial(live, text=text), WAITING, None) for text in (
-            "", "{", "[]", "null", '{"schema": 1}', '{"schema": 1, "shard": "00001"}', "9" * 5000,
-        )),
-        *((partial(live, text=json.dumps({"schema": 1, "shard": "00000", key: value})),
-           WAITING, None) for key, value in (
-            ("done", -3), ("matrices", 10**400), ("started", "x"), ("device", []),
-            ("device", {"name": 3}), ("node", "\n"),
-        )),
-    ],
-)  # fmt: skip
-def test_a_shard_is_in_the_state_that_its_files_say(tmp_path, lay, expected, told):
-    """Journal, logs and live file; the others are left as they are."""
-    made = undone(tmp_path)
-    lay(made)
-    first, *others = look(made).shards.values()
-    assert first.state == expected
-    assert (told or "") in (first.failure.reason if first.failure else "")
+@pytest.mark.parametrize(("files", "state", "words"), STATES_BY_FILES)
+def test_a_shard_is_in_the_state_that_its_files_say(tmp_path, files, state, words):
+    """Receipt and product, then a fresh live file, then a failure; no time of any other file."""
+    made = pretend.run(tmp_path, shards=3, waiting=2, devices=1)
+    for suffix in (".json", ".npy"):
+        made.receipt("00000").with_suffix(suffix).rename(made.root / f"aside{suffix}")
+    for lay in files:
+        lay(made, made.plan.shards["00000"])
+    seen = look(made)
+    first, *others = seen.shards.values()
+    assert first.state == state
+    assert words in " ".join([first.failure.reason if first.failure else "", *seen.problems])
     assert {one.state for one in others} == {WAITING}
-
-
-def test_the_last_error_of_a_log_is_why_a_shard_failed(tmp_path):
-    """The error in the log of the last attempt is told, in one line, with the log's name."""
-    made = undone(tmp_path)
-    start(made, NOW - 90)
-    start(made, NOW - 40)
-    lines = "2026-11-18 10:00:00,000 ERROR first\n2026-11-18 10:00:01,000 ERROR at\x1b[2J last\n"
-    log(made, lines + "Traceback\n", NOW - 2)
-    one = look(made).shards["00000"]
-    assert (one.state, one.attempts, one.started) == (FAILED, 2, NOW - 40)
-    assert one.failure.reason == "at\\x1b[2J last"
-    assert (one.failure.log, one.failure.at) == ("logs/multiply/00000.log", NOW - 2)
-    assert (made.root / one.failure.log).is_file()
-
-
-def test_what_was_before_the_plan_is_of_another(tmp_path):
-    """Receipts of an earlier plan leave the shards of this one waiting."""
-    made = undone(tmp_path)
-    other = pretend.run(tmp_path / "other", shards=3, devices=1, matrices=10_000, dim=1024)
-    for receipt in (other.root / "products").glob("*.json"):
-        shutil.copy2(receipt, made.root / "products")
-    assert {one.state for one in look(made).shards.values()} == {WAITING}
-
-
-def test_a_product_that_was_removed_is_waited_for(tmp_path):
-    """An attempt that ended well, and whose receipt is gone since, is no failure."""
-    made = pretend.run(tmp_path, shards=3, devices=1)
-    made.plan.results.receipt("00000").unlink()
-    assert state(look(made)) == WAITING
-
-
-@pytest.mark.parametrize("harm", ["journal stays", "journal goes"])
-def test_a_shard_that_is_done_during_a_look_is_done(tmp_path, monkeypatch, harm):
-    """Its receipt came after the listing of products, and its live file, or journal, is gone."""
-    made = pretend.run(tmp_path, shards=2, devices=1)
-    journal, listed = made.plan.results.starts("00000"), os.listdir
-    touch(journal, f"{NOW - 90}\n", NOW - 90)
-
-    def late(folder):
-        names = listed(folder)
-        if Path(folder) != made.plan.results.products:
-            return names
-        if harm == "journal goes":
-            journal.unlink()
-        return [name for name in names if not name.startswith("00000.")]
-
-    monkeypatch.setattr(os, "listdir", late)
-    assert [state(look(made)), state(look(made), "00001")] == [DONE, DONE]
-
-
-# What cannot be used.
+    assert first.attempts == {DONE: 1, RUNNING: 1, FAILED: 2}.get(state, 0)
+    assert first.progress == (0.6 if state == RUNNING else None)
 
 
 @pytest.mark.parametrize(
@@ -226,57 +145,24 @@ def test_a_shard_that_is_done_during_a_look_is_done(tmp_path, monkeypatch, harm)
         (lambda r: r.write_bytes(r.read_bytes().replace(b"cupy", b"cups")), "has changed since"),
         (lambda r: (r.unlink(), os.mkfifo(r)), "is not a file"),
         (lambda r: r.with_suffix(".npy").write_bytes(b"short"), "has 5 bytes"),
-        (lambda r: r.with_suffix(".npy").unlink(), "is missing"),
         (lambda r: r.write_bytes(b" " * (1 << 21)), "more than any such file"),
         (lambda r: factories.rewritten(r, start=1), "says {'shard': '00000', 'start': 1,"),
+        (lambda r: factories.rewritten(r, key="0" * 12), "belongs to another plan"),
     ],
 )
-def test_a_damaged_shard_is_named(tmp_path, harm, said):
+def test_a_damaged_shard_is_named_with_its_repair(tmp_path, harm, said):
     """A receipt that cannot be used, or fits no product, is damaged, and a line says why."""
     made = pretend.run(tmp_path, shards=3, devices=1)
-    receipt = made.plan.results.receipt("00000")
-    harm(receipt)
-    seen = look(made)
+    harm(made.receipt("00000"))
+    seen, cure = look(made), f"rm -f {made.receipt('00000')}"
     assert [one.state for one in seen.shards.values()] == [DAMAGED, DONE, DONE]
     assert said in seen.problems[0]
-    assert "00000" in seen.problems[0]
-    told = verdict(seen)
-    assert told.kind == "damaged"
-    assert f"rm -f {made.root}/products/00000.json" in told.words
+    assert cure in seen.problems[0]
+    assert seen.verdict.kind == "damaged"
+    assert cure in seen.verdict.words
 
 
-def test_attempts_under_an_earlier_plan_do_not_count(tmp_path):
-    """The journal of a shard outlives its plan: a new plan is no failure."""
-    made = pretend.run(tmp_path, shards=2, devices=1)
-    factories.rewritten(made.plan.results.receipt("00000"), attempt=3)
-    old, new = NOW - 10**8, NOW - 100
-    journal = made.plan.results.starts("00000")
-    for times, attempts in (((old, old, new), 1), ((old, new, new), 2), ((new, new, new), 3)):
-        touch(journal, "".join(f"{at}\n" for at in times), NOW - 50)
-        assert look(made).shards["00000"].attempts == attempts
-
-
-def test_a_live_file_of_an_earlier_attempt_says_nothing(tmp_path):
-    """The task that left it was killed; the one that is at work now has not spoken yet."""
-    made = undone(tmp_path)
-    start(made, NOW - 20)
-    said = {"schema": 1, "shard": "00000", "attempt": 1, "done": 6, "matrices": 10}
-    touch(made.plan.results.live / "00000.json", json.dumps(said), NOW - 10)
-    assert look(made).shards["00000"].progress == 0.6
-    start(made, NOW - 5)
-    one = look(made).shards["00000"]
-    assert (one.state, one.attempts, one.progress, one.started) == (RUNNING, 2, None, NOW - 5)
-
-
-def test_a_damaged_shard_that_is_begun_again_is_running(tmp_path):
-    """A start behind the damage is a task that mends it."""
-    made = pretend.run(tmp_path, shards=3, damaged=3, devices=1)
-    assert state(look(made)) == DAMAGED
-    start(made, NOW - 1)
-    assert state(look(made)) == RUNNING
-
-
-# The sum.
+# The sum, the stages and the folder.
 
 
 @pytest.mark.parametrize(
@@ -292,8 +178,7 @@ def test_a_damaged_shard_that_is_begun_again_is_running(tmp_path):
 )  # fmt: skip
 def test_the_verdict_is_a_sentence(tmp_path, parts, kind, words):
     """Whether the sum is right, why nothing has proven it, or what is done and what is not."""
-    made = pretend.run(tmp_path, shards=12, **parts)
-    told = verdict(look(made))
+    told = look(pretend.run(tmp_path, shards=12, **parts)).verdict
     assert told.kind == kind
     assert words in told.words
     assert ("make verify" in told.words) == (kind in ("proven", "unproven"))
@@ -302,75 +187,54 @@ def test_the_verdict_is_a_sentence(tmp_path, parts, kind, words):
 @pytest.mark.parametrize(
     ("harm", "kind"),
     [
-        (lambda r: r.statistic("sum").unlink(), "damaged"),
-        (lambda r: r.statistic("sum").write_bytes(b"x"), "damaged"),
-        (lambda r: r.ledger.unlink(), "unfinished"),
-        (lambda r: r.ledger.write_bytes(b"\xff\0"), "unfinished"),
-        (lambda r: factories.rewritten(r.summary, plan="0" * 16), "unfinished"),
-        (lambda r: factories.rewritten(r.summary, files={"sum": []}), "damaged"),
-        (lambda r: factories.rewritten(r.summary, files=[["sum"]]), "damaged"),
-        (lambda r: factories.rewritten(r.summary, shards=1), "damaged"),
-        (lambda r: r.summary.write_bytes(b"{}"), "damaged"),
-        (lambda r: r.summary.unlink(), "unfinished"),
-        (lambda r: factories.rewritten(r.receipt("00001"), finished=NOW + 5000), "unfinished"),
-        (lambda r: factories.rewritten(r.receipt("00001"), attempt=9), "unfinished"),
-        (lambda r: r.ledger.write_bytes(r.ledger.read_bytes() + b"x"), "unfinished"),
-        (lambda r: r.ledger.write_bytes(b"x" + r.ledger.read_bytes()), "unfinished"),
-        (lambda r: r.statistic("sum").write_bytes(
-            r.statistic("sum").read_bytes().replace(b"False", b"True ")), "damaged"),
+        (lambda r, key: r.statistic("sum").unlink(), "damaged"),
+        (lambda r, key: r.statistic("sum").write_bytes(b"x"), "damaged"),
+        (lambda r, key: factories.rewritten(r.summary, files={"sum": []}), "damaged"),
+        (lambda r, key: factories.rewritten(r.summary, shards=1), "damaged"),
+        (lambda r, key: factories.rewritten(r.summary, plan="0" * 16), "damaged"),
+        (lambda r, key: r.summary.write_bytes(b"{}"), "damaged"),
+        (lambda r, key: r.summary.unlink(), "unfinished"),
+        (lambda r, key: r.summed(key).unlink(), "unfinished"),
+        (lambda r, key: r.summed(key).rename(r.summed("0" * 12)), "unfinished"),
     ],
-)  # fmt: skip
-def test_a_sum_that_is_not_of_what_lies_there_is_not_trusted(tmp_path, harm, kind):
-    """A sum of another plan, of other products, or that is not there, proves nothing."""
+)
+def test_a_sum_that_is_not_of_this_plan_proves_nothing(tmp_path, harm, kind):
+    """The marker says of which plan it is; a summary that contradicts it is damage."""
     made = pretend.run(tmp_path, shards=3)
-    harm(made.plan.results)
+    harm(made.plan.results, made.plan.key)
     seen = look(made)
-    assert not seen.summary_fits
-    assert verdict(seen).kind == kind
+    assert (seen.summary, seen.verdict.kind) == (None, kind)
 
 
-@pytest.mark.parametrize("rule", ["ledger", "reduce"])
-def test_a_stage_that_failed_is_told(tmp_path, rule):
-    """The error of a stage for all shards stands among the failures, and in the verdict."""
+def test_a_stage_that_failed_is_told(tmp_path):
+    """Its failure file says so, in the verdict, too; one of another plan says nothing."""
     made = pretend.run(tmp_path, shards=3, summed=False)
-    touch(made.plan.results.log(rule), "2026-11-18 10:00:00,000 ERROR no room\n", NOW)
+    other, own = f"reduce-{'0' * 12}", f"reduce-{made.plan.key}"
+    pretend.fail(made.plan.results, other, failure(other))
+    assert look(made).verdict.kind == "unfinished"
+    pretend.fail(made.plan.results, own, failure(own, reason="no room"))
     seen = look(made)
-    assert seen.failures[rule].reason == "no room"
-    assert verdict(seen).kind == "failed"
-    assert "no room" in verdict(seen).words
-    made.plan.results.ledger.touch()
-    assert (rule in look(made).failures) == (rule == "reduce")
+    assert [(name, why.reason) for name, why in seen.failed] == [("reduce", "no room")]
+    assert seen.verdict.kind == "failed"
+    assert seen.verdict.words.endswith("; reduce: no room.")
 
 
-def test_the_one_job_for_all_has_failed_while_shards_are_missing(tmp_path):
-    """Unless these tell why themselves, or have been at work since: then it was of another run."""
-
-    def failures(folder, said="nobody", at=NOW, **parts):
-        made = pretend.run(tmp_path / folder, shards=3, devices=1, **parts)
-        lines = (said.format(*made.roles["failed"]), "of 3 shards 1 failed; 2 are whole")
-        text = "".join(f"2026-11-18 10:00:00,000 ERROR {line}\n" for line in lines)
-        touch(made.plan.results.log("pool"), text, at)
-        seen = look(made)
-        told = "pool: of 3 shards 1 failed" in verdict(seen).words
-        assert told == bool(seen.failures)
-        return seen.failures.keys()
-
-    assert failures("missing", waiting=1) == {"pool"}
-    assert not failures("whole")
-    assert failures("running", running=1)
-    assert not failures("since", running=1, at=NOW - 3000)
-    assert not failures("named", "shard {0}: no (log: logs/multiply/{0}.log)", failed=1)
-
-
-# The folder.
+def test_a_device_that_failed_a_proof_is_named(tmp_path):
+    """With its node, also where another device has done the shard since."""
+    made = pretend.run(tmp_path, shards=4, suspect=1, failed=1)
+    made.plan.results.failure(made.name(made.roles["suspect"][0])).unlink()
+    seen = look(made)
+    ((uuid, why),) = seen.suspects.items()
+    assert uuid == why.device
+    assert f"{uuid} of {why.host} failed: a product failed its proof" in seen.problems[0]
 
 
 def test_an_empty_folder_is_no_fault(tmp_path):
     """A folder without a plan, or that is not there, is empty."""
     for root in (tmp_path, tmp_path / "nowhere"):
-        seen = Observer(root).look()
-        assert verdict(seen).kind == "empty"
-        assert "run snakemake first" in verdict(seen).words
+        told = Observer(root).look().verdict
+        assert told.kind == "empty"
+        assert "run snakemake first" in told.words
 
 
 def test_a_plan_that_was_changed_is_damage(tmp_path):
@@ -379,40 +243,40 @@ def test_a_plan_that_was_changed_is_damage(tmp_path):
     made.plan.results.plan.write_bytes(made.plan.results.plan.read_bytes() + b"x")
     seen = look(made)
     assert (seen.plan, dict(seen.shards)) == (None, {})
-    assert verdict(seen).kind == "damaged"
-    assert "plan" in verdict(seen).words
+    assert seen.verdict.kind == "damaged"
+    assert "plan" in seen.verdict.words
 
 
-def test_devices_in_quarantine_are_seen(tmp_path):
-    """Entries of the quarantine that hold at the moment of the look are told."""
-    made = pretend.run(tmp_path, shards=3, quarantined=1)
-    assert [entry.uuid for entry in look(made).quarantined] == made.quarantined
-    assert look(made, NOW + 100_000).quarantined == ()
+def test_an_old_folder_is_refused(tmp_path):
+    """By everything that looks at one, in the words of the plan, with what to do."""
+    made = pretend.run(tmp_path, shards=2)
+    plan = made.plan.results.plan
+    plan.write_bytes(plan.read_bytes().replace(b"\tkey\n", b"\tfingerprint\n"))
+    for act in (Observer, audit.look, shardwise.open):
+        told = factories.refusal(act, made.root)
+        assert "an earlier version made these results" in told
+        assert f"rm -r {made.root}" in told
 
 
 def test_a_second_look_reads_only_what_has_changed(tmp_path, monkeypatch):
     """Files that are as they were are not opened again; one that has changed is."""
     made = pretend.run(tmp_path, shards=9, failed=1, running=1, waiting=1, devices=1)
-    observer = Observer(made.root)
-    first = observer.look(NOW)
-    opened = []
-    monkeypatch.setattr(os, "open", _noting(os.open, opened))
-    assert observer.look(NOW).shards == first.shards
-    assert [name for name in opened if "quarantine" not in name] == []
-    path = made.plan.results.receipt(made.roles["done"][0])
-    factories.rewritten(path, attempt=500)
-    assert observer.look(NOW).shards[path.stem].attempts == 500
-    # With the header of its product, which the judge compares.
-    own = [path.name, made.plan.results.product(path.stem).name]
-    assert [Path(name).name for name in opened if "products" in name] == own
+    observer, opened, opens = Observer(made.root), [], os.open
 
-
-def _noting(function, opened):
     def noting(path, *words, **more):
-        opened.append(str(path))
-        return function(path, *words, **more)
+        opened.append(Path(os.fsdecode(path)))
+        return opens(path, *words, **more)
 
-    return noting
+    first = observer.look(NOW)
+    monkeypatch.setattr(os, "open", noting)
+    assert observer.look(NOW).shards == first.shards
+    assert opened == []
+    shard = made.roles["done"][0]
+    factories.rewritten(made.receipt(shard), attempt=500)
+    opened.clear()
+    assert observer.look(NOW).shards[shard].attempts == 500
+    # With the header of its product, which the judge compares.
+    assert opened == [made.receipt(shard), made.receipt(shard).with_suffix(".npy")]
 
 
 def test_another_plan_is_read_anew(tmp_path):

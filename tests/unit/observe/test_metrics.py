@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from shardwise.errors import InputError
 from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
-from shardwise.observe.observation import DeviceOfNode
+from shardwise.observe.status import Device
 
 from tests import factories, pretend
 
@@ -79,15 +79,15 @@ def test_durations_are_a_histogram(tmp_path):
     assert total(found, f"{name}_sum") == pytest.approx(math.fsum(seconds))
 
 
-def test_a_device_tells_whether_it_works_and_whether_it_is_barred(tmp_path):
-    """One in quarantine has 1, also when it is idle."""
-    made = pretend.run(tmp_path, shards=8, running=2, devices=2, nodes=1, quarantined=1)
+def test_a_device_tells_whether_it_works_and_whether_it_failed_a_proof(tmp_path):
+    """One whose product failed its proof has 1, also when it has done nothing else."""
+    made = pretend.run(tmp_path, shards=8, running=2, devices=2, nodes=1, suspect=1)
     found, seen = of(made), Observer(made.root).look(made.at)
     assert total(found, "shardwise_device_running_shards") == 2
     oldest = min((seen.shards[name] for name in made.roles["running"]), key=lambda s: s.started)
     told = total(found, "shardwise_oldest_running_shard_seconds", shard=oldest.shard)
     assert told == pytest.approx(made.at - oldest.started)
-    uuid, name = made.quarantined[0], "shardwise_device_quarantined"
+    (uuid,), name = seen.suspects, "shardwise_device_suspect"
     assert total(found, name, device=uuid) == total(found, name) == 1
     assert total(of(made, shards={}), name, device=uuid) == 1
 
@@ -113,7 +113,7 @@ def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
     shards = Observer(made.root).look(made.at).shards
     names = ['"} 1\nevil{x="', '"} 1\\nevil{x="', "GPU-1", "GPU-1"]
     odd = {
-        name: replace(one, device=DeviceOfNode(f"{word} {number}", word, word))
+        name: replace(one, device=Device(f"{word} {number}", word, word))
         for number, ((name, one), word) in enumerate(zip(shards.items(), names, strict=True))
     }
     assert not any(name == "evil" for name, _ in of(made, shards=odd))
@@ -121,7 +121,7 @@ def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
 
 def test_every_metric_is_explained(tmp_path):
     """The page on monitoring names each metric."""
-    made = pretend.run(tmp_path, shards=8, running=1, failed=1, slow_device=True, quarantined=1)
+    made = pretend.run(tmp_path, shards=8, running=1, failed=1, slow_device=True, suspect=1)
     seen = Observer(made.root).look(made.at)
     names = re.findall(r"# TYPE (\w+)", metrics.text(seen))
     assert len(names) > 10

@@ -1,0 +1,63 @@
+"""What a results folder has under names that a plan gives, but not this one: of other configs."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from shardwise.files.paths import list_names, place
+from shardwise.plan.plan import Plan
+from shardwise.units import human_bytes
+
+_NAME = "[0-9]+-[0-9a-f]{12}"
+_ARRAY, _LOG, _FAILURE = (
+    re.compile(rf"(?:[0-9]{{3}}/)?({_NAME})\.(?:{suffixes})")
+    for suffixes in ("npy|json", "log|starts", "json")
+)
+_STAGE = re.compile(rf"[a-z]+-({_NAME}|[0-9a-f]{{12}})\.json")
+_MARKER = re.compile("([0-9a-f]{12})")
+
+
+def find(plan: Plan) -> Iterator[Path]:
+    """Files of other configs; each folder is listed once, and nothing is opened."""
+    results, rows = plan.results, plan.shards.values()
+    products, copies = {row.name for row in rows}, {row.input_name for row in rows}
+    for top, pattern, own in (
+        (results.products, _ARRAY, products),
+        (results.shards, _ARRAY, copies),
+        (results.root / "logs" / "multiply", _LOG, products),
+        (results.root / "logs" / "shard", _LOG, copies),
+        (results.failed, _FAILURE, products),
+        (results.failed, _STAGE, {plan.key, *copies}),
+        (results.done, _MARKER, {plan.key}),
+        (results.listed(plan.key).parent, _MARKER, {plan.key}),
+    ):
+        for name in sorted(list_names(top)):
+            match = pattern.fullmatch(name)
+            if match and match[1] not in own and (pattern is _STAGE or _lies(name, match[1])):
+                yield top / name
+
+
+def _lies(name: str, stem: str) -> bool:
+    """Whether a file lies where a run puts files of this name."""
+    return name.partition(".")[0] == place(stem)
+
+
+def amount(plan: Plan) -> tuple[int, int]:
+    """How many files of other configs there are, and their bytes."""
+    sizes = []
+    for path in find(plan):
+        with suppress(OSError):  # removed meanwhile
+            sizes.append(os.lstat(path).st_size)
+    return len(sizes), sum(sizes)
+
+
+def advice(plan: Plan) -> str:
+    """What to say of other configs once they take a tenth of what the plan's own files take."""
+    own = sum(row.product_bytes for row in plan.shards.values())
+    own += sum(row.bytes for row in plan.shards.values()) if plan.settings.materialize else 0
+    files, nbytes = amount(plan)
+    if nbytes <= own / 10:
+        return ""
+    return f"{files} files of other configs take {human_bytes(nbytes)}; shardwise clean lists them"

@@ -1,0 +1,206 @@
+"""An array job of the scheduler, whose tasks are workers: submitted and waited for, round by round.
+
+The scheduler's own client waits. Nothing is asked of the scheduler meanwhile; how far the shards
+are, the results folder says. A round ends with its last task. The next one, which asks for more
+memory and time where the profile says so, is for the shards that are missing then.
+"""
+
+import json
+import logging
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from shardwise.errors import InputError, TryAgain
+from shardwise.host import SCRIPTS
+from shardwise.plan.plan import Plan
+from shardwise.records import failures, locks
+from shardwise.records.store import Store, describe
+from shardwise.work import claims, rounds, schedulers
+from shardwise.work.schedulers import QueueFull, Scheduler
+
+log = logging.getLogger(__name__)
+
+MOST_TASKS = 1000
+"""Tasks of an array by default, at most: each costs the scheduler work, and a start of Python."""
+
+_LOOK_SECONDS = 0.5
+_LOOKS = 20.0  # a look at the results may take one part in so many of the time
+_LEAVE_SECONDS = 60.0  # for tasks that have nothing left to do
+_FULL_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What tasks ask for, at the first and each further try: the profile says it."""
+
+    scheduler: str  # ``slurm`` or ``uge``; empty if this machine has neither
+    words: list[list[str]]  # for sbatch or qsub
+    memory: list[int | None]  # MiB of host memory
+    setup: str  # the site's set-up line, which each task runs first; empty if there is none
+
+
+def load(path: Path) -> Request:
+    """Read a request; InputError if there is none, or this machine has no scheduler."""
+    try:
+        request = Request(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}). It says what a task asks the scheduler for, and "
+            "snakemake writes it when it runs under dispatch: array. By hand, submit an array of "
+            "your own, whose tasks run multiply.py with --array-task"
+        ) from None
+    if not request.scheduler:
+        raise InputError(
+            "no scheduler here (neither sbatch nor qsub is on PATH); dispatch: pool computes on "
+            "the GPUs of this machine"
+        )
+    return request
+
+
+def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> None:
+    """Compute all missing shards; arguments and errors are those of `rounds.run_once`.
+
+    Parameters
+    ----------
+    tasks
+        Tasks of an array at most; None: one per shard, up to `MOST_TASKS`.
+    limit
+        Tasks that run at once at most; None: as many as the scheduler lets.
+    """
+    scheduler, retries = schedulers.find(request.scheduler), len(request.words) - 1
+    most = min(tasks or MOST_TASKS, scheduler.most_tasks())
+    followed, attempt, idle = locks.is_job_locked(plan.results.running), 0, 0
+    with rounds.holding(plan.results):
+        while (shards := rounds.to_try(plan, retries + 1)) and idle <= retries:
+            if followed and not locks.is_job_locked(plan.results.running):
+                raise TryAgain("snakemake has ended, so no more tasks are submitted")
+            log.info("%s", describe(plan, shards))
+            array = _Array(plan, scheduler, request, min(attempt, retries))
+            well = array.run(shards, min(most, len(shards)), limit)
+            left = rounds.to_try(plan, retries + 1)
+            idle = 0 if len(left) < len(shards) else idle + 1
+            attempt += not well
+        rounds.finish(plan)
+
+
+class _Array:
+    """One round: an array of the scheduler."""
+
+    def __init__(self, plan: Plan, scheduler: Scheduler, request: Request, attempt: int) -> None:
+        self._plan, self._scheduler, self._request = plan, scheduler, request
+        self._words, self._memory = request.words[attempt], request.memory[attempt]
+
+    def run(self, shards: list[str], tasks: int, limit: int | None) -> bool:
+        """Submit the array, and wait for its end; whether all its tasks ended well."""
+        results = self._plan.results
+        Store(self._plan).withdraw()
+        name = claims.begin(self._plan, shards, tasks, 0)
+        job = "sw-" + name.replace("/", "-")
+        folder = results.array_folder(failures.this_run())
+        folder.mkdir(parents=True, exist_ok=True)
+        script = folder / f"{job}.sh"
+        script.write_text(self.script(name, folder.absolute() / job))
+        schedulers.remember(results, self._request.scheduler, job)
+        try:
+            return self._submit(job, tasks, limit, str(script))
+        finally:
+            claims.end(results, name)
+
+    def script(self, round_name: str, log_name: Path) -> str:
+        """What each task runs."""
+        command = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={self._plan.results.plan}"]
+        command += [f"--round={round_name}"]
+        command += [f"--mem-mb={self._memory}"] if self._memory else []
+        text = shlex.join(command)
+        if seconds := self._scheduler.run_time(self._words):
+            # It includes the set-up line, which may take long.
+            text += f' --run-time="$((SECONDS < {seconds:.0f} ? {seconds:.0f} - SECONDS : 1))"'
+        setup = _SETUP.format(line=self._request.setup) if self._request.setup else ""
+        return _TASK.format(log=shlex.quote(str(log_name)), setup=setup, command=text)
+
+    def _submit(self, job: str, tasks: int, limit: int | None, script: str) -> bool:
+        """Submit with as many tasks as the cluster takes, and wait."""
+        while True:
+            words = self._scheduler.array(job, tasks, limit, self._words, script)
+            try:
+                return self._wait(job, words)
+            except QueueFull as error:
+                log.warning("%s accepts no more tasks now (%s)", self._scheduler.title, error)
+                if tasks == 1:
+                    time.sleep(_FULL_SECONDS)
+                tasks = max(1, tasks // 2)
+
+    def _wait(self, job: str, words: list[str]) -> bool:
+        """Wait for the end of the client, or of all shards; whether all tasks ended well."""
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
+            log.info("%s", shlex.join(words))
+            client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=said)
+            try:
+                if self._all_whole_before(client):
+                    self._see_off(job, client)
+                    return True
+            except BaseException:
+                log.warning("cancelling all tasks of this run")
+                schedulers.cancel_detached(self._scheduler.cancel(job))
+                raise
+            finally:
+                client.terminate()
+                client.wait()
+            number, text = _read(out).split(), _read(said).strip()
+            if not number:  # it was not submitted
+                raise self._scheduler.refusal(" ".join(text.split()), client.returncode)
+            log.info(
+                "array %s has ended, the worst of its tasks with %d", number[0], client.returncode
+            )
+            return client.returncode == 0
+
+    def _all_whole_before(self, client: subprocess.Popen[bytes]) -> bool:
+        """Wait for the client; whether all shards are whole before it knows that they are."""
+        store, pause = Store(self._plan), _LOOK_SECONDS
+        while client.poll() is None:
+            time.sleep(pause)
+            began = time.monotonic()
+            if not store.missing():
+                return client.poll() is None
+            pause = max(_LOOK_SECONDS, _LOOKS * (time.monotonic() - began))
+        return False
+
+    def _see_off(self, job: str, client: subprocess.Popen[bytes]) -> None:
+        """All shards are whole: cancel the tasks that wait, and wait for the others."""
+        end = time.monotonic() + _LEAVE_SECONDS
+        with suppress(TryAgain):
+            while client.poll() is None and time.monotonic() < end:
+                time.sleep(_LOOK_SECONDS)
+                if not self._scheduler.living([job]):
+                    break
+                subprocess.run(self._scheduler.cancel(job), capture_output=True, check=False)
+
+
+def _read(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
+_TASK = """\
+#!/bin/bash
+# A task of an array: a worker, which claims and computes one shard after another.
+exec >>{log}."${{SLURM_ARRAY_TASK_ID:-$SGE_TASK_ID}}".log 2>&1
+{setup}\
+exec {command}
+"""
+
+_SETUP = """\
+{{
+{line}
+}} || {{
+  echo "$(date '+%F %T,000') ERROR the profile's set-up line (precommand) ended with $?"
+  exit 75
+}}
+"""

@@ -1,0 +1,120 @@
+"""What the project asks of Grid Engine: arrays, and the jobs in its queue.
+
+Univa and Altair Grid Engine, Son of Grid Engine and Open Grid Scheduler share all of it.
+"""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shardwise.errors import InputError, TryAgain
+from shardwise.work import schedulers
+from shardwise.work.schedulers import QueueFull
+
+_AWAY = re.compile(
+    r"commlib|unable to (send message to|contact) qmaster|failed receiving gdi|gdi error"
+    r"|got (send|select|receive|read|write|no) |timed? ?out|no connection|temporarily",
+    re.IGNORECASE,
+)
+_FULL = 25
+"""The exit code of qsub if the cluster has as many jobs as it allows, of one user or of all."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, or some tasks of an array, in the queue.
+
+    `state` is in Grid Engine's letters, such as ``qw``, ``r``, ``dr`` or ``Eqw``; `host` is empty
+    until it starts; `silent` says that its host does not respond.
+    """
+
+    number: str
+    name: str
+    state: str
+    host: str = ""
+    silent: bool = False
+
+
+def call(*words: str, seconds: float = schedulers.QUERY_SECONDS) -> str:
+    """What a command of Grid Engine prints; errors as of `schedulers.ask`."""
+    advice = "load Grid Engine first, often by: source $SGE_ROOT/default/common/settings.sh"
+    return schedulers.ask(words, GridEngine().refusal, advice, seconds)
+
+
+def submission(name: str, output: str) -> list[str]:
+    """The first words of every submission."""
+    words = ["qsub", "-terse", "-cwd", "-b", "n", "-r", "n", "-S", "/bin/bash", "-m", "n"]
+    exported = ",".join(sorted(key for key in os.environ if key.startswith("SHARDWISE_")))
+    return [*words, "-j", "y", "-o", output, "-N", name, *(["-v", exported] if exported else [])]
+
+
+def queue(user: str = "*") -> list[Job]:
+    """The jobs in the queue, of one user or of all; TryAgain where qstat does not say."""
+    try:
+        return list(parse_queue(call("qstat", "-f", "-ne", "-u", user, "-xml")))
+    except InputError as error:
+        raise TryAgain(str(error)) from None  # there is nothing in these words to refuse
+
+
+def parse_queue(xml: str) -> Iterator[Job]:
+    """Read what ``qstat -f -ne -xml`` printed; TryAgain: it was cut off, or is no qstat."""
+    from xml.etree import ElementTree  # here: few processes ask
+
+    try:
+        root = ElementTree.fromstring(xml)
+    except ElementTree.ParseError as error:
+        raise TryAgain(f"qstat printed incomplete XML ({error})") from None
+    if root.tag != "job_info":
+        raise TryAgain(f"qstat printed XML of <{root.tag}>, which describes no job")
+    # Jobs without a place stand beside the list of queues.
+    for place in [*root.iter("Queue-List"), *root.iterfind("job_info")]:
+        host = (place.findtext("name") or "").rpartition("@")[2]
+        silent = "u" in (place.findtext("state") or "") and bool(host)
+        for element in place.iterfind("job_list"):
+            texts = (element.findtext(tag) or "" for tag in ("JB_job_number", "JB_name", "state"))
+            yield Job(*texts, host, silent)
+
+
+class GridEngine:
+    """Grid Engine's arrays; see `Scheduler`."""
+
+    title = "Grid Engine"
+    client = "qstat"
+
+    def most_tasks(self) -> int:
+        match = re.search(r"^max_aj_tasks\s+(\d+)", call("qconf", "-sconf"), re.MULTILINE)
+        return (int(match[1]) if match else 0) or sys.maxsize  # 0: as many as you like
+
+    def array(
+        self, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
+    ) -> list[str]:
+        own = ["-sync", "y", "-t", f"1-{tasks}", *(["-tc", str(limit)] if limit else [])]
+        return [*submission(name, "/dev/null"), *own, *words, script]
+
+    def refusal(self, text: str, code: int) -> Exception:
+        text = text.removesuffix(" Exiting.")
+        if code == _FULL:
+            return QueueFull(text)
+        return (TryAgain if _AWAY.search(text) else InputError)(text)
+
+    def cancel(self, name: str) -> list[str]:
+        return ["qdel", name]
+
+    def living(self, names: Sequence[str]) -> list[str]:
+        # What was deleted on a host that is silent is as good as gone: nothing more can be done.
+        jobs = [job for job in queue() if not (job.silent and "d" in job.state)]
+        return [job.number for job in jobs if job.name.startswith(tuple(names))]
+
+    def see(self, numbers: Sequence[str]) -> tuple[str, str]:
+        return "qstat -u '*'", f"qdel {' '.join(dict.fromkeys(numbers))}"
+
+    def run_time(self, words: Sequence[str]) -> float | None:
+        limits = re.findall(r"\b[hs]_rt=(?:(\d*):(\d*):)?(\d+)\b", " ".join(words))
+        seconds = [int(h or 0) * 3600 + int(m or 0) * 60 + int(s) for h, m, s in limits]
+        return min(seconds, default=None)
+
+    def end_of_job(self, asked: float | None) -> float | None:
+        return None if asked is None else time.time() + asked

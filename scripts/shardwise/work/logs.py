@@ -1,0 +1,69 @@
+"""The logs of the shards of a worker, whose threads work on several at a time.
+
+What is logged of a shard is kept until it has ended. If it has failed, or there is anything to be
+said of it, that becomes its log; else it goes where the worker's own words go: a file less a shard.
+"""
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from shardwise.files.paths import Results, make_folder
+from shardwise.plan.plan import Shard
+
+
+class ShardLogs(logging.Handler):
+    """Stands before the handler of this process, and sorts what threads log by their shards."""
+
+    def __init__(self, results: Results) -> None:
+        super().__init__()
+        root = logging.getLogger()
+        self._results, self._own = results, root.handlers[0]
+        self._kept: dict[str, list[logging.LogRecord]] = defaultdict(list)
+        self._shards: dict[int, str] = {}  # by thread
+        self._main = threading.get_ident()
+        root.handlers[0] = self
+
+    @contextmanager
+    def of(self, shard: Shard) -> Iterator[None]:
+        """Let what this thread logs, and the threads that it starts, belong to a shard."""
+        thread = threading.get_ident()
+        self._shards[thread] = shard.name
+        try:
+            yield
+        finally:
+            del self._shards[thread]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record of a shard; pass on any other."""
+        # A thread without a shard was started by the one that computes.
+        shard = self._shards.get(record.thread or 0, self._shards.get(self._main))
+        if shard is None:
+            self._own.handle(record)
+        else:
+            self._kept[shard].append(record)
+
+    def end(self, shard: Shard, well: bool) -> None:
+        """A shard has ended, well or not."""
+        records = self._kept.pop(shard.name, [])
+        if well and all(record.levelno <= logging.INFO for record in records):
+            for record in records:
+                self._own.handle(record)
+        else:
+            self._write(shard, records)
+
+    def _write(self, shard: Shard, records: list[logging.LogRecord]) -> None:
+        path = self._results.log("multiply", shard.name)
+        with suppress(OSError):  # without room for a log its failure is told elsewhere
+            make_folder(path.parent)
+            with open(path, "a", encoding="utf-8", errors="replace") as file:
+                file.writelines(f"{self._own.format(record)}\n" for record in records)
+
+    def flush(self) -> None:
+        """Leave what is kept of shards that will not end."""
+        for records in self._kept.values():
+            for record in records:
+                self._own.handle(record)
+        self._kept.clear()

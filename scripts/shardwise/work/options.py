@@ -1,0 +1,102 @@
+"""What the options of ``scripts/work.py`` mean: who computes, and with what."""
+
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from shardwise import host
+from shardwise.devices import choose
+from shardwise.errors import InputError
+from shardwise.mpi import launch
+from shardwise.plan import plan as plans
+from shardwise.plan.plan import Plan
+from shardwise.records import failures
+from shardwise.units import MIB
+from shardwise.work import array, ranks, rounds, schedulers
+from shardwise.work.pool import Pool
+from shardwise.work.run_time import RunTime
+
+_OWNERS = {"devices": "pool", "workers": "mpi", "ranks": "mpi", "launcher": "mpi",
+           "array_tasks": "array", "array_limit": "array", "request": "array"}  # fmt: skip
+"""The dispatch that an option applies to, if not to all."""
+
+
+def run(options: Namespace) -> int:
+    """Compute all missing shards in the way that ``--dispatch`` names, or be one worker.
+
+    The exit code of a worker is the worst of its failures; who starts workers raises what is worst.
+    """
+    for name, dispatch in _OWNERS.items():
+        if getattr(options, name) is not None and options.dispatch != dispatch:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag} applies only with --dispatch {dispatch}")
+    plan = plans.load(options.plan)
+    if options.round:
+        return _rank(plan, options) if options.dispatch == "mpi" else _worker(plan, options)
+    if options.dispatch == "array":
+        request = array.load(options.request or Path())
+        array.run(plan, request, options.array_tasks, options.array_limit)
+    elif options.dispatch == "mpi":
+        _mpi(plan, options)
+    else:
+        usable = choose.workers(plan.settings.backend, failures.barred(plan.results))
+        count = min(usable, options.devices or usable)
+        rounds.run_once(
+            plan, options.retries, lambda shards: min(count, shards),
+            lambda name: _pool(plan, options, name, list(range(count)), count),
+        )  # fmt: skip
+    return 0
+
+
+def _worker(plan: Plan, options: Namespace) -> int:
+    """Be a worker, or watch over one where a user's function might end it."""
+    if plan.function and options.seat is None:
+        return _pool(plan, options, options.round, [0], 1)
+    from shardwise.work import worker  # here: it loads what computes
+
+    limits = worker.Limits(options.memory, options.device_wait, RunTime(_end(options)))
+    again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" or os.environ.get("RESTARTED") == "1"
+    who = options.name or host.job(os.environ) or f"process {os.getpid()} on {host.node()}"
+    return worker.work(plan, options.round, who, again, options.seat, limits)
+
+
+def _end(options: Namespace) -> float | None:
+    """When this job is ended: whoever started this process says it, or the scheduler."""
+    return options.until or schedulers.end_of_this_job(options.run_time)
+
+
+def _pool(plan: Plan, options: Namespace, name: str, seats: list[int], beside: int) -> int:
+    """Workers of this node; the memory is for all that are ``beside`` each other there."""
+    shared = []
+    if options.memory:
+        shared.append(f"--mem-mb={options.memory // max(1, beside) // MIB}")
+    if options.device_wait:
+        shared.append(f"--device-wait={options.device_wait}")
+    if end := _end(options):
+        shared.append(f"--until={end}")
+    return Pool(plan, name, [[*shared, f"--seat={seat}"] for seat in seats]).run()
+
+
+def _mpi(plan: Plan, options: Namespace) -> None:
+    backend, node = plan.settings.backend, options.workers == "node"
+    count = launch.expected_ranks(otherwise=lambda: 1 if node else choose.workers(backend))
+    count = options.ranks or count or 1
+    argv = [*sys.argv, f"--ranks={count}"]  # the last of two counts
+
+    def start(name: str) -> None:
+        if count == 1 and options.launcher in (None, "mpiexec"):
+            devices = choose.workers(backend, failures.barred(plan.results)) if node else 1
+            _pool(plan, options, name, list(range(devices)), devices)
+        else:
+            ranks.start(count, options.launcher, [*argv, f"--round={name}"])
+
+    rounds.run_once(plan, options.retries, lambda shards: min(4 * count, shards), start)
+
+
+def _rank(plan: Plan, options: Namespace) -> int:
+    """Be a rank: start its workers. What fails, failure files say, and not an exit code."""
+    launch.start_ranks(options)
+    seats, beside = ranks.own_seats(options.ranks, plan.settings.backend, options.workers)
+    _pool(plan, options, options.round, seats, beside)
+    return 0

@@ -1,0 +1,104 @@
+"""Workers over nodes: the ranks of an MPI launcher, each of which starts workers of its node.
+
+MPI says which ranks share a node, and no more: no message is sent once the workers have begun, so a
+rank that dies costs the shards in its work.
+"""
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from shardwise import host
+from shardwise.devices import choose, grants
+from shardwise.errors import InputError, TryAgain
+from shardwise.mpi import launch
+
+log = logging.getLogger(__name__)
+
+_GRACE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class View:
+    """What a rank sees: the number of its node, its devices by UUID, None on a CPU.
+
+    ``granted`` says whether a scheduler has granted all of them.
+    """
+
+    node: int
+    devices: list[str] | None = None
+    granted: bool = False
+
+
+def seats(views: Sequence[View], rank: int, workers: str) -> list[int]:
+    """Which of its devices each worker of a rank looks at first, by their places on the node.
+
+    Ranks that see the same devices of a node share them. With ``workers: device`` each has one,
+    but for devices that a scheduler has granted, as it may place ranks without regard to them: then
+    none of them stays idle. Nodes without a GPU stay idle where others have some, as products of
+    NumPy and of a GPU are never summed.
+    """
+    view = views[rank]
+    alike = [i for i, v in enumerate(views) if (v.node, v.devices) == (view.node, view.devices)]
+    place = alike.index(rank)
+    if view.devices is None:
+        return [0] if place == 0 and not any(v.devices for v in views) else []
+    own = list(range(len(view.devices)))[place :: len(alike)]
+    return own[:1] if workers == "device" and not view.granted else own
+
+
+def own_seats(ranks: int, backend: str, workers: str) -> tuple[list[int], int]:
+    """In a rank: its `seats`, and how many workers its node has altogether."""
+    from mpi4py import MPI
+
+    comm = launch.get_world(ranks, "work")
+    devices, granted = None, False
+    if backend != "numpy" and choose.driver_cuda_version() is not None:
+        try:
+            devices = [device.uuid for device in choose.candidates()]
+            grant = grants.read(os.environ)
+            granted = grant is not None and grant.source != "lease"
+        except TryAgain as error:
+            log.warning("rank %d on %s has no device: %s", comm.rank, host.node(), error)
+            devices = []
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    views = comm.allgather(View(node.allreduce(comm.rank, MPI.MIN), devices, granted))
+    beside = [i for i, view in enumerate(views) if view.node == views[comm.rank].node]
+    counts = [len(seats(views, rank, workers)) for rank in beside]
+    own = seats(views, comm.rank, workers)
+    MPI.Finalize()
+    return own, sum(counts)
+
+
+def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> None:
+    """Run a command as so many ranks, and return once all have ended; signals reach them.
+
+    Raises InputError if there is no such launcher.
+    """
+    if launch.is_rank():
+        raise InputError(
+            "this command starts its MPI ranks itself: run it without mpiexec or srun, and name "
+            "yours, with its options, by --launcher"
+        )
+    words, variables = launch.call(ranks, launcher, argv)
+    # A rank that dies must not end the others.
+    variables |= {"SLURM_KILL_BAD_EXIT": "0"}
+    log.info("starting %d ranks: %s", ranks, shlex.join(words))
+    process = subprocess.Popen(words, env=variables, stdin=subprocess.DEVNULL)
+    passed_on = {number: signal.signal(number, lambda number, _: process.send_signal(number))
+                 for number in (signal.SIGUSR1, signal.SIGUSR2)}  # fmt: skip
+    try:
+        code = process.wait()
+        log.info("the launcher has ended with %d", code)
+    finally:
+        process.terminate()
+        for number, handler in passed_on.items():
+            signal.signal(number, handler)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+        process.kill()

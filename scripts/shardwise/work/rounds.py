@@ -1,0 +1,116 @@
+"""A round of workers, as who starts them sees it: which shards they get, and how it ended."""
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+from shardwise import errors, host
+from shardwise.errors import TryAgain
+from shardwise.files.paths import Results
+from shardwise.plan.plan import Plan
+from shardwise.records import failures, locks
+from shardwise.records.store import Store, describe
+from shardwise.units import clock
+from shardwise.work import claims
+
+log = logging.getLogger(__name__)
+
+RETRIES = 2
+"""Tries after the first of one shard, in one run."""
+
+_MOST_NAMED = 20
+
+
+def to_try(plan: Plan, most_tries: int | None = None) -> list[str]:
+    """The missing shards that may become whole by another try in this run, fresh ones first."""
+    missing = Store(plan).missing()
+    failed = claims.of_this_run(plan, missing)
+
+    def hopeless(shard: str) -> bool:
+        failure = failed.get(shard)
+        return failure is not None and (
+            claims.is_final(failure) or (most_tries is not None and failure.attempt >= most_tries)
+        )
+
+    left = [shard for shard in missing if not hopeless(shard)]
+    return sorted(left, key=failed.__contains__)
+
+
+def run_once(
+    plan: Plan, retries: int, workers: Callable[[int], int], start: Callable[[str], object]
+) -> None:
+    """Compute all missing shards by one round of workers.
+
+    Parameters
+    ----------
+    retries
+        Tries after the first of one shard.
+    workers
+        How many workers there will be for so many shards.
+    start
+        Starts them for the round of a name, and returns once all have ended.
+
+    Raises
+    ------
+    ShardwiseError
+        As `finish`; TryAgain where another process hands out shards of these results.
+    """
+    with holding(plan.results):
+        shards = to_try(plan)
+        log.info("%s", describe(plan, shards))
+        if shards:
+            Store(plan).withdraw()
+            name = claims.begin(plan, shards, workers(len(shards)), retries)
+            try:
+                start(name)
+            finally:
+                claims.end(plan.results, name)
+        finish(plan)
+
+
+def finish(plan: Plan) -> None:
+    """Return if no shard is missing; else log why each is, and raise.
+
+    What is raised is the first of these that any shard failed with in this run: IntegrityError,
+    InputError, ShardwiseError, TryAgain.
+    """
+    if not (missing := Store(plan).missing()):
+        failures.forget(plan.results, f"multiply-{plan.key}")  # of a worker
+        return
+    failed = claims.of_this_run(plan, missing)
+    for shard, failure in list(failed.items())[:_MOST_NAMED]:
+        words = f" (log: {plan.results.root / failure.log})" if failure.log else ""
+        log.error("shard %s: %s%s", shard, failure.reason, words)
+    codes = {failure.code for failure in failed.values()}
+    worst = next((code for code in (3, 2, 1) if code in codes), TryAgain.exit_code)
+    parts = [f"{len(failed)} failed"] if failed else []
+    left = len(missing) - len(failed)
+    parts += [f"{left} were not computed"] if left else []
+    words = f"of {len(plan.shards)} shards {', '.join(parts)}"
+    if failed:
+        shard, failure = next((s, f) for s, f in failed.items() if f.code == worst or worst == 75)
+        words += f"; shard {shard}: {failure.reason}"
+    raise errors.of_code(worst, words)
+
+
+@contextlib.contextmanager
+def holding(results: Results) -> Iterator[None]:
+    """Be the only process that hands out shards of these results.
+
+    Raises TryAgain if another one is at work, with what that one wrote about itself.
+    """
+    path, who = results.dispatching, ""
+    with contextlib.suppress(OSError):
+        who = path.read_bytes()[:4096].decode(errors="replace").strip()
+    busy = f"{results.root}: its shards are being computed by {who or 'another process'}; let it "
+    with locks.take_lock(path, f"{busy}finish or end it, then run the same command again") as file:
+        words = f"process {os.getpid()} on {socket.gethostname()} since {clock(time.time())}"
+        job = host.job(os.environ)
+        with contextlib.suppress(OSError):  # only the lock counts
+            file.truncate(0)
+            file.write(f"{words}{f', {job}' if job else ''}\n".encode(errors="replace"))
+            file.flush()
+        yield

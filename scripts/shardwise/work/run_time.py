@@ -1,0 +1,51 @@
+"""How long a job may still run, and whether another shard fits into that time."""
+
+import time
+from collections.abc import Callable
+from types import FrameType
+
+_SLACK = 1.25
+"""How much longer than the longest shard so far another one may take."""
+
+LEAVE_SECONDS = 15.0
+"""The run time to spare when a job ends itself: schedulers kill without asking twice."""
+
+
+class RunTime:
+    """The run time of this job, and the longest shard so far.
+
+    Parameters
+    ----------
+    end
+        When the scheduler will end the job, by ``clock``; None if it will not.
+    clock
+        Seconds since 1970.
+    """
+
+    def __init__(self, end: float | None, clock: Callable[[], float] = time.time) -> None:
+        self._end, self._clock, self._longest = end, clock, 0.0
+        self.closed = False
+
+    def learn(self, seconds: float) -> None:
+        """Note how long a shard took."""
+        self._longest = max(self._longest, seconds)
+
+    def close(self, *_: int | FrameType | None) -> None:
+        """Let no more shards begin: the scheduler has signalled that it will end the job."""
+        self.closed = True
+
+    def suffices(self, shards: int) -> bool:
+        """Whether one device can still compute a number of shards, one after another.
+
+        For more than one it is False until the first has ended.
+        """
+        if self._end is None or self.closed:
+            return not self.closed
+        if shards > 1 and not self._longest:
+            return False
+        return self._clock() + _SLACK * self._longest * shards + LEAVE_SECONDS <= self._end
+
+    @property
+    def over(self) -> bool:
+        """Whether the run time is up, so that the scheduler ends the job about now."""
+        return self._end is not None and self._clock() + LEAVE_SECONDS >= self._end

@@ -1,0 +1,123 @@
+"""What schedulers have in common: an array is submitted, seen and cancelled by its name."""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from shardwise import host
+from shardwise.errors import InputError, TryAgain
+from shardwise.files.paths import Results
+from shardwise.files.small import append_line
+
+JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+"""What the name of a job may look like: it becomes a word of a command."""
+
+QUERY_SECONDS = 30.0
+
+
+class QueueFull(TryAgain):
+    """The cluster has as many jobs, of this user or of all, as it allows."""
+
+
+class Scheduler(Protocol):
+    """What is asked of a scheduler. A new one is a class with these methods, in `find`.
+
+    ``title`` is for messages; the command ``client`` is there where this machine can reach it.
+    What asks the scheduler raises TryAgain where it does not answer.
+    """
+
+    title: str
+    client: str
+
+    def most_tasks(self) -> int:
+        """The most tasks of an array; InputError: this scheduler takes no arrays."""
+
+    def array(
+        self, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
+    ) -> list[str]:
+        """The command that submits an array, prints its number, and waits for its end.
+
+        Its exit code is the worst of the tasks', of which ``limit`` run at once, or as many as the
+        scheduler lets; each asks for ``words``.
+        """
+
+    def refusal(self, text: str, code: int) -> Exception:
+        """What it means that a command failed with these words: QueueFull, TryAgain, InputError."""
+
+    def cancel(self, name: str) -> list[str]:
+        """The command that cancels all jobs of a name."""
+
+    def living(self, names: Sequence[str]) -> list[str]:
+        """The numbers of the jobs with these names that still wait or work."""
+
+    def see(self, numbers: Sequence[str]) -> tuple[str, str]:
+        """The commands by which a user sees these jobs, and cancels them."""
+
+    def run_time(self, words: Sequence[str]) -> float | None:
+        """Seconds that a job with these words may run, if it cannot ask for that itself."""
+
+    def end_of_job(self, asked: float | None) -> float | None:
+        """When this job is ended, in Unix time; ``asked``: the seconds of `run_time`, from now."""
+
+
+def find(name: str) -> Scheduler:
+    """The scheduler of a name, ``slurm`` or ``uge``."""
+    from shardwise.work.grid_engine import GridEngine
+    from shardwise.work.slurm import Slurm
+
+    return {"slurm": Slurm, "uge": GridEngine}[name]()
+
+
+NAMES = ("slurm", "uge")
+
+
+def end_of_this_job(asked: float | None) -> float | None:
+    """When the job that this process belongs to is ended; None outside of a scheduler."""
+    name = {"slurm": "slurm", "grid": "uge"}.get((host.job(os.environ) or "").partition(" ")[0])
+    return find(name).end_of_job(asked) if name else None
+
+
+def ask(
+    words: Sequence[str], refusal: Callable[[str, int], Exception], advice: str,
+    seconds: float = QUERY_SECONDS, env: Mapping[str, str] | None = None,
+) -> str:  # fmt: skip
+    """What a command of a scheduler prints.
+
+    ``refusal`` makes the error to raise of what a failed command has printed, and of its exit code.
+    Raises TryAgain if it does not answer in time; InputError, with the advice, where there is no
+    such command.
+    """
+    try:
+        done = subprocess.run(
+            words, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=seconds, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise TryAgain(f"{words[0]} did not answer within {seconds:g} s") from None
+    except FileNotFoundError:
+        raise InputError(f"{words[0]} is not on PATH; {advice}") from None
+    if done.returncode:
+        text = " ".join((done.stderr.strip() or done.stdout.strip()).split())
+        raise refusal(text or f"{words[0]} ended with {done.returncode}", done.returncode)
+    return done.stdout
+
+
+def cancel_detached(words: Sequence[str]) -> None:
+    """Cancel jobs from a separate process, as snakemake gives this one little time.
+
+    Again and again, as a submission that was cut off may still arrive.
+    """
+    again = 'for pause in 0 2 5 10 30; do sleep $pause; "$@"; done'
+    subprocess.Popen(
+        ["sh", "-c", again, "cancel", *words], start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def remember(results: Results, scheduler: str, name: str) -> None:
+    """Note a name under which this run submits jobs, before it does: a later run looks for them."""
+    results.root.mkdir(parents=True, exist_ok=True)
+    append_line(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")

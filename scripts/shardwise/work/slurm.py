@@ -1,0 +1,114 @@
+"""What the project asks of Slurm itself: arrays, and living jobs. Its plugin does everything else."""
+
+import os
+import re
+import time
+from collections.abc import Sequence
+
+from shardwise.errors import InputError, TryAgain
+from shardwise.processes.environment import without_stray
+from shardwise.work import schedulers
+from shardwise.work.schedulers import QueueFull
+
+_MAX_ARRAY_SIZE = 1001  # what Slurm itself takes where no MaxArraySize is set; indices end below it
+
+_AWAY = re.compile(
+    r"unable to contact|timed? ?out|connection|zero bytes|communication|transport endpoint"
+    r"|unexpected message|try again later",
+    re.IGNORECASE,
+)
+_FULL = re.compile(
+    r"Submit\w*Job|temporarily unable to accept|resource temporarily unavailable"
+    r"|MaxJobCount|maximum.* job count",
+    re.IGNORECASE,
+)
+_WRONG = re.compile(
+    r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
+)
+
+
+def call(*words: str) -> str:
+    """What a command of Slurm prints; errors as of `schedulers.ask` and `refusal`."""
+    return schedulers.ask(words, refusal, "load Slurm first", env=without_stray())
+
+
+def refusal(text: str, _code: int = 1) -> Exception:
+    """What a command of Slurm means that has failed with such words."""
+    text = re.sub(r"\w+: error: ", "", text)
+    kinds = {QueueFull: _FULL, TryAgain: _AWAY}
+    return next((kind for kind in kinds if kinds[kind].search(text)), InputError)(text)
+
+
+def verify(words: Sequence[str]) -> None:
+    """Have sbatch check what a job asks for, and submit nothing.
+
+    Raises InputError if the words are wrong, or this cluster has no such node; TryAgain if
+    Slurm does not answer.
+    """
+    try:
+        call("sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true")
+    except InputError as error:
+        if _WRONG.search(str(error)):  # other words speak of this moment only
+            raise
+
+
+class Slurm:
+    """Slurm's arrays; see `Scheduler`."""
+
+    title = "Slurm"
+    client = "squeue"
+
+    def most_tasks(self) -> int:
+        settings = call("scontrol", "show", "config")
+        limits = re.findall(
+            r"^MaxArraySize\s*=\s*(\d+)|^SchedulerParameters\s*=.*\bmax_array_tasks=(\d+)",
+            settings, re.MULTILINE,
+        )  # fmt: skip
+        # The indices count from 1.
+        most = min((int(size) - 1 if size else int(tasks) for size, tasks in limits),
+                   default=_MAX_ARRAY_SIZE - 1)  # fmt: skip
+        if most < 1:
+            raise InputError(
+                "this Slurm takes no array jobs (MaxArraySize or max_array_tasks is 0); use "
+                "dispatch: jobs"
+            )
+        return most
+
+    def array(
+        self, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
+    ) -> list[str]:
+        indices = f"1-{tasks}" + (f"%{limit}" if limit else "")
+        own = ["--parsable", "--wait", f"--job-name={name}", f"--array={indices}"]
+        return ["sbatch", *words, *own, "--output=/dev/null", "--error=/dev/null", script]
+
+    def refusal(self, text: str, code: int) -> Exception:
+        return refusal(text, code)
+
+    def cancel(self, name: str) -> list[str]:
+        return ["scancel", f"--name={name}"]
+
+    def living(self, names: Sequence[str]) -> list[str]:
+        try:
+            line = f"--name={','.join(names)}"
+            jobs = call("squeue", "--all", "--noheader", "--format=%i", line).splitlines()
+        except InputError as error:
+            raise TryAgain(str(error)) from None  # there is nothing in these words to refuse
+        if strange := [line for line in jobs if not re.fullmatch(r"\d+(_.*)?", line)]:
+            raise TryAgain(f"squeue printed {strange[0]!r}, not the number of a job")
+        return jobs
+
+    def see(self, numbers: Sequence[str]) -> tuple[str, str]:
+        arrays = list(dict.fromkeys(number.partition("_")[0] for number in numbers))
+        return f"squeue -j {','.join(arrays)}", f"scancel {' '.join(arrays)}"
+
+    def run_time(self, words: Sequence[str]) -> None:
+        return None
+
+    def end_of_job(self, asked: float | None) -> float | None:
+        # The partition may have a limit of its own: Slurm knows what holds.
+        try:
+            own = f"--jobs={os.environ['SLURM_JOB_ID']}"
+            end = call("squeue", "--noheader", "--format=%e", own).split()
+            return time.mktime(time.strptime(end[0], "%Y-%m-%dT%H:%M:%S"))
+        except (TryAgain, InputError, ValueError, OverflowError, IndexError):
+            return None  # N/A where there is no limit

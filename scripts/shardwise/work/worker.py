@@ -1,0 +1,257 @@
+"""The worker: a process that keeps one device, and computes the shards that it claims.
+
+One thread computes; meanwhile another one begins to read the next shard, and a third one writes the
+rest of the last. It never imports mpi4py.
+"""
+
+import gc
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwise import errors
+from shardwise.devices import choose
+from shardwise.errors import DeviceFailed, TryAgain
+from shardwise.files import commit
+from shardwise.multiply.job import ShardJob, warm
+from shardwise.multiply.session import Session
+from shardwise.plan.plan import Plan, Shard
+from shardwise.processes import contain
+from shardwise.records import failures, locks, receipts
+from shardwise.records.store import Store
+from shardwise.work import claims
+from shardwise.work.board import Board
+from shardwise.work.logs import ShardLogs
+from shardwise.work.run_time import RunTime
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one worker may take: host bytes, seconds of waiting for a device, a run time."""
+
+    memory: int | None
+    wait: float | None
+    run_time: RunTime
+
+
+def work(
+    plan: Plan, round_name: str, who: str, again: bool, prefer: int | None, limits: Limits
+) -> int:
+    """Compute shards of a round until none is left or the run time is nearly up; the exit code.
+
+    Parameters
+    ----------
+    who, again
+        As `claims.Claims` has them.
+    prefer
+        Which device to look at first, one of several workers of this node; None: the freest.
+
+    Raises
+    ------
+    ShardwiseError
+        Where this worker cannot compute at all.
+    """
+    signal.signal(signal.SIGUSR1, limits.run_time.close)
+    signal.signal(signal.SIGUSR2, errors.terminate)
+    if plan.function:  # it may do anything to this process
+        plan = plan.anchored(Path.cwd())
+        contain.adopt()
+        os.dup2(2, 1)  # what it prints
+    store = Store(plan)
+    own = claims.Claims(plan, claims.load(plan, round_name), who, store.is_whole, again)
+    logs, board = ShardLogs(plan.results), Board.inherited()
+    if board.descriptor is not None:
+        contain.end_with_parent()
+    loop: ShardLoop | None = None
+    try:
+        with locks.hold_job_lock(plan.results):
+            if not limits.run_time.suffices(1):
+                raise TryAgain("the run time of this job is too short to begin a shard")
+            needed = max(shard.device_memory for shard in plan.shards.values())
+            own_failure = f"multiply-{plan.key}"  # of no single shard
+            with failures.noted(plan.results, own_failure, device=choose.taken_uuid):
+                session = Session(plan, needed, limits.memory, limits.wait, prefer)
+            loop = ShardLoop(plan, session, own, limits.run_time, logs, board)
+            loop.run()
+    except errors.Terminated as error:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)  # a second one must not cut this short
+        commit.abandon()
+        if loop and limits.run_time.over:
+            loop.blame_run_time()
+        _leave(own, board, "ended by a signal")
+        errors.explain(error)
+        logging.shutdown()
+        contain.sweep()  # it has children only if a user's function has left some
+        os._exit(128 + signal.SIGTERM)  # shards that were begun ahead must not delay it
+    except BaseException:
+        _leave(own, board, "this worker cannot compute")
+        raise
+    _leave(own, board, "the device failed" if loop.device_failed else "the run time is nearly up")
+    commit.abandon()
+    return loop.exit_code()
+
+
+def _leave(own: claims.Claims, board: Board, why: str) -> None:
+    """Come to an end of one's own, and let others have the rest."""
+    board.begin("")
+    if left := own.give_back():
+        log.info("%s: %d claimed shards are handed back", why, left)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A try of a shard that was begun, or why it could not be begun."""
+
+    shard: Shard
+    attempt: int
+    job: ShardJob | None = None
+    error: Exception | None = None
+
+
+class ShardLoop:
+    """Computes one shard, while other threads begin the next and finish the one before.
+
+    ``device_failed`` says whether the device can no longer be used.
+    """
+
+    def __init__(
+        self, plan: Plan, session: Session, own: claims.Claims, run_time: RunTime,
+        logs: ShardLogs, board: Board,
+    ) -> None:  # fmt: skip
+        self._plan, self._session, self._claims = plan, session, own
+        self._run_time, self._logs, self._board = run_time, logs, board
+        self._ahead, self._behind = ThreadPoolExecutor(1, "ahead"), ThreadPoolExecutor(1, "behind")
+        self._next: Future[_Step | None] | None = None
+        self._last: Future[None] | None = None
+        self._current: _Step | None = None
+        self._codes: dict[str, int] = {}  # of the shards that failed here
+        self.device_failed = False
+
+    def run(self) -> None:
+        """Take shards until there are no more, the time is nearly up, or the device fails."""
+        warm(self._session, max(self._plan.shards.values(), key=lambda shard: shard.bytes).shard)
+        while (step := self._take()) is not None:
+            self._current = step
+            # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.
+            signal.siginterrupt(signal.SIGTERM, True)
+            self._board.begin(step.shard.shard)
+            began = time.monotonic()
+            self._compute(step)
+            self._run_time.learn(time.monotonic() - began)
+        self._settle()
+
+    def exit_code(self) -> int:
+        """The worst of the failures here that nobody has made good: 3, 2, 1, 75, or 0."""
+        store = Store(self._plan)
+        codes = {code for shard, code in self._codes.items() if not store.is_whole(shard)}
+        codes |= {TryAgain.exit_code} if self.device_failed else set()
+        return next((code for code in (3, 2, 1, TryAgain.exit_code) if code in codes), 0)
+
+    def blame_run_time(self) -> None:
+        """The shard in work has failed, as it needs more time than its job has."""
+        if self._current and not Store(self._plan).is_whole(self._current.shard.shard):
+            self._failed(self._current, TryAgain("the run time of its job was too short for it"))
+
+    def _take(self) -> _Step | None:
+        """The next shard, begun; None where there is none."""
+        ahead, self._next = self._next, None
+        step = ahead.result() if ahead else None
+        if step is None:
+            step = self._begin(1)
+        if step is None:
+            self._settle()
+            step = self._begin(1, idle=True)
+        return None if self.device_failed else step
+
+    def _begin(self, shards: int, idle: bool = False) -> _Step | None:
+        """Claim and begin a shard, if the run time suffices for so many."""
+        if self.device_failed or not self._run_time.suffices(shards):
+            return None
+        if (claimed := self._claims.next(idle)) is None:
+            return None
+        shard, attempt = self._plan.shards[claimed[0]], claimed[1]
+        with self._logs.of(shard):
+            try:
+                return _Step(shard, attempt, ShardJob(self._session, shard.shard).begin())
+            except Exception as error:
+                return _Step(shard, attempt, error=error)
+
+    def _compute(self, step: _Step) -> None:
+        """Queue a shard on the device, and leave the rest behind."""
+        with self._logs.of(step.shard):
+            try:
+                if step.job is None:
+                    raise step.error or AssertionError
+                step.job.compute(self._coming())
+                self._tidy()
+                self._settle()
+            except Exception as error:
+                self._tidy()
+                self._settle()  # first the one behind
+                return self._failed(step, error)
+        self._last = self._behind.submit(self._finish, step, step.job)
+        return None
+
+    def _coming(self) -> Callable[[], ShardJob | None]:
+        """Begins the next shard when it is first called, and gives it once it has begun."""
+
+        def coming() -> ShardJob | None:
+            self._next = self._next or self._ahead.submit(self._begin, 2)
+            if not self._next.done() or self._next.exception():
+                return None
+            step = self._next.result()
+            return step.job if step else None
+
+        return coming
+
+    def _settle(self) -> None:
+        """Wait for the shard behind."""
+        if self._last is not None:
+            self._last.result()
+
+    def _finish(self, step: _Step, job: ShardJob) -> None:
+        """Write what was computed; the shard has ended."""
+        shard, results = step.shard, self._plan.results
+        with self._logs.of(shard):
+            try:
+                job.finish()
+            except Exception as error:
+                return self._failed(step, error)
+            log.info("%s written", results.receipt(shard.name))
+        failures.forget(results, shard.name)
+        starts = results.starts(shard.name)
+        if receipts.count_starts(starts) == 1:  # the journal of a shard that succeeded at once
+            with suppress(OSError):
+                starts.unlink()
+        self._logs.end(shard, well=True)
+        self._board.count()
+        return None
+
+    def _failed(self, step: _Step, error: Exception) -> None:
+        """Write down why a shard has failed; a device that failed ends this worker."""
+        results, name = self._plan.results, step.shard.name
+        code, words = errors.explain(error)
+        if isinstance(error, DeviceFailed):
+            self.device_failed = True
+        self._codes[step.shard.shard] = code
+        self._logs.end(step.shard, well=False)
+        failures.note(
+            results, name, code, words, log=results.log("multiply", name),
+            device=self._session.device.get("uuid"), attempt=step.attempt,
+            suspect=getattr(error, "suspect", False),
+        )  # fmt: skip
+        gc.collect()  # what failed holds memory of the device, by way of its tracebacks
+
+    def _tidy(self) -> None:
+        """End the processes that a user's function has left."""
+        if self._plan.function:
+            contain.sweep()

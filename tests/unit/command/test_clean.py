@@ -1,0 +1,129 @@
+"""`shardwise clean`: what the present plan does not name goes on request, and nothing else."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from shardwise.command.clean import clean
+from shardwise.errors import InputError, TryAgain
+from shardwise.files.paths import Results
+from shardwise.plan.plan import Plan
+from shardwise.records import failures, locks, others
+from shardwise.records.store import Store, mark
+
+from tests import factories
+
+STACK = factories.stack((6, 16, 16))
+
+
+def files(root: Path) -> set[Path]:
+    """Every file of a folder, but for locks."""
+    return {p.relative_to(root) for p in root.rglob("*") if p.is_file() and p.suffix != ".lock"}
+
+
+@pytest.fixture
+def two(tmp_path) -> tuple[Plan, set[Path], set[Path]]:
+    """A folder with two configs in it: the present plan, its files, and those of the other."""
+    left = str(factories.save(tmp_path / "input.npy", STACK))
+    old = factories.computed(factories.plan(tmp_path, input=left, shards=3))
+    failures.note(old.results, old.shards["00000"].name, 75, "no room")
+    failures.note(old.results, f"reduce-{old.key}", 75, "no room")
+    failures.note(old.results, f"copy-{old.shards['00001'].input_name}", 75, "no room")
+    for marker in (old.results.summed(old.key), old.results.listed(old.key)):
+        mark(marker)
+    before = files(old.results.root)
+    new = factories.computed(factories.plan(tmp_path, input=left, shards=2, product="A.T @ A"))
+    failures.note(new.results, f"reduce-{new.key}", 75, "no room")
+    mark(new.results.summed(new.key))
+    plan = {Path(name) for name in (".shardwise", "plan.json", "plan.tsv", "sources.tsv")}
+    return new, files(new.results.root) - before | plan, before - plan
+
+
+def test_other_configs_are_listed_and_removed(two, capsys):
+    """Products, copies, failures, logs and markers; those of the present plan stay."""
+    plan, own, other = two
+    root = plan.results.root
+    assert others.amount(plan) == (len(other), sum((root / p).stat().st_size for p in other))
+    assert others.advice(plan).startswith(f"{len(other)} files of other configs take ")
+    assert clean([str(root)]) == 0
+    assert f"{len(other)} files, " in capsys.readouterr().out
+    assert files(root) == own | other
+    assert clean([str(root), "--yes"]) == 0
+    assert files(root) == own
+    assert others.advice(plan) == ""
+    assert Store(plan).missing() == []
+
+
+def flip(path: Path) -> None:
+    """Change the last byte of a file, of which no header and no size tells."""
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-2] + bytes([raw[-2] ^ 1]) + raw[-1:])
+
+
+HARMS = {
+    "its receipt has changed": lambda npy: flip(npy.with_suffix(".json")),
+    "no receipt": lambda npy: npy.with_suffix(".json").unlink(),
+    "another size": lambda npy: npy.write_bytes(npy.read_bytes()[:-8]),
+    "another header": lambda npy: npy.write_bytes(b"x" + npy.read_bytes()[1:]),
+    "a link": lambda npy: npy.symlink_to(npy.rename(npy.parents[2] / "mine.npy")),
+    "a folder": lambda npy: (npy.unlink(), npy.mkdir()),
+    "another's receipt": lambda npy: shutil.copy(
+        sorted(npy.parent.glob("00002-*.json"))[0], npy.with_suffix(".json")
+    ),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("folder", ["products", "shards"])
+def test_what_no_run_is_known_to_have_written_stays(two, capsys, harm, folder):
+    """A product or copy that does not fit a receipt of ours is named, and left."""
+    plan, _, other = two
+    root = plan.results.root
+    (name,) = (p for p in other if p.match(f"{folder}/00001-*.npy"))
+    HARMS[harm](root / name)
+    assert clean([str(root), "--yes"]) == 0
+    told = capsys.readouterr().out
+    assert f"  {name}: " in told
+    assert "no run is known to have written" in told
+    left = [p for p in files(root) if p in other]
+    assert set(left) <= {name, name.with_suffix(".json")}
+    assert (root / name).exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["products/notes.npy", "products/00001.npy", "products/00001-abc.npy", "shards/1-x.json",
+     "products/0000001-0123456789ab.npy", "logs/multiply/mine.log", "failed/mine.json",
+     "done/mine", "mine.npy"],
+)  # fmt: skip
+def test_other_names_are_nobodys_business(two, name):
+    """What is not named as a run names its files, where a run puts them, is not even listed."""
+    plan, _, _ = two
+    path = plan.results.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    assert path not in list(others.find(plan))
+
+
+def test_a_marker_or_failure_with_other_content_stays(two):
+    """They are told by their content, where a product is by its receipt."""
+    plan, _, _ = two
+    marker, failure = plan.results.summed("0" * 12), plan.results.failure(f"00000-{'0' * 12}")
+    for path in (marker, failure):
+        path.write_text("mine")
+    assert clean([str(plan.results.root), "--yes"]) == 0
+    assert [path.read_text() for path in (marker, failure)] == ["mine", "mine"]
+
+
+def test_it_does_not_clean_beside_a_run_or_elsewhere(two, tmp_path):
+    """A folder in which a run or a stage works, and one that no run made, stay as they are."""
+    plan, own, other = two
+    root = plan.results.root
+    with locks.take_lock(plan.results.running, "busy"), pytest.raises(TryAgain, match="run works"):
+        clean([str(root), "--yes"])
+    with locks.hold_job_lock(plan.results), pytest.raises(TryAgain, match="run works"):
+        clean([str(root), "--yes"])
+    assert files(root) == own | other
+    Results(root).marker.unlink()
+    with pytest.raises(InputError, match="no run made this folder"):
+        clean([str(root), "--yes"])

@@ -1,0 +1,88 @@
+"""What went wrong is a file: who failed writes it, who succeeds removes it, who tries reads it."""
+
+import os
+
+import pytest
+from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain
+from shardwise.files.paths import Results
+from shardwise.records import failures
+
+NAME, FOLDED = "00001-0123456789ab", "0012345-0123456789ab"
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """A results folder, in a run."""
+    monkeypatch.setenv(failures.RUN, "aaaaaaaaaaaa")
+    return Results(tmp_path)
+
+
+def fail(results, error, name=NAME):
+    """A task fails by this error."""
+    with pytest.raises(type(error)), failures.noted(results, name, results.log("multiply", name)):
+        raise error
+
+
+@pytest.mark.parametrize("name", [NAME, FOLDED, "reduce-0123456789ab"])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(InputError("a"), 2), (IntegrityError("a\nb"), 3), (TryAgain("a"), 75),
+     (DeviceFailed("a"), 75), (MemoryError(), 75), (ZeroDivisionError("a"), 1)],
+)  # fmt: skip
+def test_a_failure_lies_there_until_its_task_succeeds(results, name, error, code):
+    """With its exit code and one line of words, found by its name and among all."""
+    fail(results, error, name)
+    ((found, failure),) = failures.of(results, ["00000-0123456789ab", name]).items()
+    assert failures.every(results) == {name: failure}
+    assert (found, failure.code, failure.run) == (name, code, "aaaaaaaaaaaa")
+    assert failure.reason.isprintable()
+    assert failure.log == os.path.relpath(results.log("multiply", name), results.root)
+    with failures.noted(results, name):
+        pass
+    assert failures.of(results, [name]) == failures.every(results) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "run", "again"),
+    [(InputError("bad"), "a" * 12, False), (IntegrityError("bad"), "a" * 12, False),
+     (TryAgain("bad"), "a" * 12, True), (InputError("bad"), "b" * 12, True)],
+)  # fmt: skip
+def test_what_failed_for_good_is_not_tried_again_in_its_run(
+    results, monkeypatch, error, run, again
+):
+    """It repeats its message; the next run, or another kind of error, tries."""
+    fail(results, error)
+    monkeypatch.setenv(failures.RUN, run)
+    if again:
+        failures.refuse_again(results, NAME)
+    else:
+        with pytest.raises(type(error), match="bad"):
+            failures.refuse_again(results, NAME)
+
+
+def test_a_suspect_device_is_barred_for_its_run(results, monkeypatch):
+    """Whatever becomes of the shard elsewhere; a new run takes it again."""
+    failures.note(results, NAME, 75, "wrong products", device="GPU-1", suspect=True)
+    failures.note(results, FOLDED, 75, "it was lost", device="GPU-2")
+    failures.forget(results, NAME)
+    assert [(uuid, one.reason) for uuid, one in failures.barred(results).items()] == [
+        ("GPU-1", "wrong products")
+    ]
+    monkeypatch.setenv(failures.RUN, "b" * 12)
+    assert failures.barred(results) == {}
+    failures.forget_devices(results)
+    monkeypatch.setenv(failures.RUN, "a" * 12)
+    assert failures.barred(results) == {}
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b"[" * 10**5, b"\xff", b'{"name": 1}', b"x" * 10**7])
+def test_what_is_no_failure_says_nothing(results, raw):
+    """Whoever wrote it; and where nothing can be written, the task's own error is what counts."""
+    results.failed.mkdir()
+    results.failure(NAME).write_bytes(raw)
+    assert failures.of(results, [NAME]) == failures.every(results) == failures.barred(results) == {}
+    failures.refuse_again(results, NAME)
+    results.failure(NAME).unlink()
+    results.failed.rmdir()
+    results.failed.touch()
+    fail(results, TryAgain("the disk is full"))

@@ -1,0 +1,80 @@
+"""What a results folder has of a plan: exactly what lies there under the names the plan gives."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from shardwise.records import ledger, store
+from shardwise.records.store import Store
+
+from tests import factories
+
+
+@pytest.mark.parametrize("shards", [4, 1001])
+def test_what_lacks_product_or_receipt_is_missing(tmp_path, shards):
+    """Flat or by the thousand; what is of another plan, or of no run at all, counts for nothing."""
+    over = {"shards": shards, "materialize": False}
+    made = factories.repeated(factories.plan(tmp_path, factories.stack((shards, 2, 2)), **over))
+    rows, results = list(made.shards.values()), made.results
+    own = Store(made)
+    assert own.missing() == []
+    results.receipt(rows[1].name).unlink()
+    results.product(rows[-1].name).unlink()
+    results.product(rows[0].name).with_name("mine.npy").touch()
+    assert own.missing() == [rows[1].shard, rows[-1].shard]
+    assert [own.is_whole(row.shard) for row in (rows[0], rows[1], rows[-1])] == [True, False, False]
+    assert own.missing_copies() == list(made.shards)
+    own_input = str(tmp_path / "input.npy")
+    other = factories.plan(tmp_path, product="A.T @ A", input=own_input, **over)
+    assert Store(other).missing() == list(other.shards)
+    assert own.missing() == [rows[1].shard, rows[-1].shard]
+
+
+def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
+    """Whoever makes one takes away every other mark first; whoever computes, its own."""
+    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2))
+    own, results = Store(made), made.results
+    ledger.write(made)
+    assert own.is_listed()
+    assert not own.is_summed(["sum"])
+    store.mark(results.summed(made.key))
+    for path in (results.summary, results.statistic("sum")):
+        assert not own.is_summed(["sum"])
+        path.touch()
+    assert own.is_summed(["sum"])
+    assert not own.is_summed(["sum", "max"])
+    other = factories.computed(
+        factories.plan(tmp_path, product="A.T @ A", input=str(tmp_path / "input.npy"), shards=2)
+    )
+    ledger.write(other)
+    assert (own.is_listed(), Store(other).is_listed()) == (False, True)
+    Store(other).withdraw()
+    assert (own.is_summed(["sum"]), Store(other).is_listed()) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("backend", "more"), [("numpy", ""), ("auto", "; 1.1 GiB of device memory each on a GPU")]
+)
+def test_a_line_says_how_much_is_missing(tmp_path, backend, more):
+    """How many shards, the bytes of A and B to read, those to write; and what a GPU needs."""
+    left, right = factories.stack((6, 32, 16)), factories.stack((16, 8))
+    made = factories.plan(tmp_path, left, right, product="A @ B", shards=3, backend=backend)
+    assert store.describe(made, []) == "all 3 shards have their products"
+    assert store.describe(made, ["00000", "00002"]) == (
+        f"2 of 3 shards have no products yet; 9.0 KiB to read and 4.0 KiB to write{more}"
+    )
+
+
+def test_the_last_words_of_a_run_can_look(tmp_path):
+    """As Python ends it starts no thread any more, and what is whole is found all the same."""
+    made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
+    program = (
+        "import atexit, sys; from pathlib import Path; from shardwise.plan import plan; "
+        "from shardwise.records.store import Store; own = Store(plan.load(Path(sys.argv[1]))); "
+        "atexit.register(lambda: print(own.missing()))"
+    )
+    line = [sys.executable, "-c", program, str(made.results.plan)]
+    env = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
+    done = subprocess.run(line, capture_output=True, text=True, check=True, env=env)
+    assert (done.stdout, done.stderr) == ("['00000', '00001']\n", "")
