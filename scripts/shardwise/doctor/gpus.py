@@ -16,8 +16,6 @@ from shardwise.doctor.finding import Call, Finding, Findings, Reply, judge
 from shardwise.doctor.python import installed
 from shardwise.units import clock, human_bytes
 
-_DRIVER_BYTES = 512 * 1024**2  # what the driver may keep beside what it says
-
 _PRODUCT = """
 from shardwise.devices import choose
 choose.take(0, limit=0)
@@ -99,20 +97,21 @@ def _held(device: Device) -> Findings:
         yield Finding("note", name, found, "one task per device", do, facts | vars(process))
     kept = device.memory if device.reserved is None else device.reserved
     unlisted = nvml.unlisted(device.memory - device.free - kept, listed) or 0
-    if unlisted > _DRIVER_BYTES:
+    if unlisted > 512 * 1024**2:  # so much the driver may keep beside what it says
         found = f"{human_bytes(unlisted)} are in use by no process that is listed here"
-        do = "ask the admin to look with nvidia-smi and fuser -v /dev/nvidia*"
         allowed = "processes of other containers; but a dead one may have left it"
+        do = "ask the admin to look with nvidia-smi and fuser -v /dev/nvidia*"
         yield Finding("note", name, found, allowed, do, facts | {"unlisted": unlisted})
 
 
 def _describe(pid: int) -> str:
     """A process, as far as it is visible."""
+    wanted = ["username", "create_time", "status", "ppid", "cmdline", "name"]
     try:
-        who = psutil.Process(pid)
-        words = shlex.join(who.cmdline()) or who.name()
-        zombie = f"; a zombie, which ends with its parent, process {who.ppid()}"
-        zombie *= who.status() == psutil.STATUS_ZOMBIE
-        return f"{who.username()}, since {clock(who.create_time())}, {words:.120}{zombie}"
+        who = psutil.Process(pid).as_dict(wanted, ad_value="")
     except psutil.Error:  # ended, or of another container
         return "not visible here (another container's?)"
+    words = f"{shlex.join(who['cmdline']) or who['name']:.120}"
+    if who["status"] == psutil.STATUS_ZOMBIE:
+        words += f"; a zombie, which ends with its parent, process {who['ppid']}"
+    return f"{who['username']}, since {clock(who['create_time'])}, {words}"

@@ -1,4 +1,4 @@
-"""Which launcher starts the ranks of the reduce, and whether two meet; as a program, one of them."""
+"""Which launcher starts the ranks of a reduce, and whether two meet; as a program, one of them."""
 
 import os
 import shlex
