@@ -50,7 +50,7 @@ def check(
     ours = choose.candidates(lambda: present, environ) if present else []
     tried = ours if good and kvikio else []
     names = {*grants.variables(environ), grants.VISIBLE}  # each as in a task of that device alone
-    line = [sys.executable, "-P", "-c", _PRODUCT]
+    line = [sys.executable, "-P", "-c", _PRODUCT, "doctor"]  # as its lease says
     with ThreadPoolExecutor(max(1, len(tried))) as pool:
         asked = pool.map(lambda one: ask(line, **dict.fromkeys(names, one.uuid)), tried)
         replies = dict(zip(tried, asked, strict=True))
@@ -59,7 +59,7 @@ def check(
     yield judge(kvikio, "kvikio", found or "not installed", allowed, do, "fault")
     for device in present:
         why = "see cupy and kvikio" if device in ours else "it is not granted here"
-        yield _device(device, replies.get(device, Reply(1, f"no product was tried: {why}")))
+        yield _device(device, replies.get(device, Reply(1, f"shardwise.errors.TryAgain: {why}")))
         yield from _held(device)
     if not present or (tried and not any(reply.code == 0 for reply in replies.values())):
         allowed = "a GPU, or an instance of one under MIG, that no other task has"
@@ -69,14 +69,15 @@ def check(
 
 def _device(device: Device, reply: Reply) -> Finding:
     """The device itself, and the outcome of the product on it, or why there was none."""
-    works, reason = reply.code == 0, reply.last.partition("; end what hangs")[0]
+    works, reason = reply.code == 0, reply.last
     level, words, do = "later", f"a product fails: {reason}", "tell the admin: dmesg says why (Xid)"
     if works:
         level, words, do = "ok", "computes", ""
     elif reply.code is None:
         words, do = "a product hangs", "try --time-limit 60; if it persists, ask for a reset"
-    elif re.match(r"shardwise|no product", reason):
-        level, words, do = "note", reason, "wait, or see below who holds it"
+    elif busy := re.match(r"shardwise\.errors\.\w+: (.*?)(?:; end what hangs.*)?$", reason):
+        level, words = "note", f"no product was tried: {busy[1]}"
+        do = "wait, or see below who holds it"
     elif re.match(r"\w+Error: .*\.so|ImportError|ModuleNotFoundError", reason):
         level, do = "fault", host.install(anew=True)
     memory = f"{human_bytes(device.free)} free of {human_bytes(device.memory)}"

@@ -64,18 +64,19 @@ def _fill(findings: list[Finding], check: Call, ask: Call) -> None:
             findings.append(one)
     except Exception as error:
         code, words = errors.verdict(error)
-        found, *allowed, do = (f"{error!r}; {words}" if code == 1 else words).rsplit("; ", 2)
+        found, *more = (f"{error!r}; {words}" if code == errors.FAULT else words).rsplit("; ", 2)
+        allowed, do = [*[""] * (2 - len(more)), *more]
         level = "later" if code == 75 else "fault"
-        findings.append(Finding(level, "check", found, "".join(allowed), do))
+        findings.append(Finding(level, "check", found, allowed, do))
 
 
 def verdict(report: Report) -> dict[str, Any]:
     """Whether the main job can run here, with what, and the exit code."""
     told = [(f"{title}: {one.name}", one) for title, some in report.items() for one in some]
     bad = {name: one.level for name, one in told if one.level in ("later", "fault")}
+    code = 2 if "fault" in [one.level for _, one in told] else 75 if bad else 0
     devices = [one.facts["uuid"] for _, one in told if one.facts.get("works")]
     backend = "cupy" if devices else "numpy"
-    code = 2 if "fault" in bad.values() else 75 if bad else 0
     text = f"the main job can run here, with {backend}" + f" on {len(devices)}" * bool(devices)
     if bad:
         text = f"the main job cannot run here {'yet' if code == 2 else 'now'} ({', '.join(bad)})"

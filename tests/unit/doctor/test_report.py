@@ -96,12 +96,13 @@ def test_a_section_that_does_not_come_to_its_end() -> None:
         return check
 
     errors = {"hangs": None, "busy": TryAgain("busy; wait"), "bug": ValueError("oh")}
-    errors["input"] = InputError("bad; one of x; do this")
+    errors |= {"input": InputError("bad; one of x; do this"), "short": InputError("bad")}
     looked = report.look({title: broken(error) for title, error in errors.items()}, 0.0)
     release.set()
     assert all(first == Finding("ok", "a", "b") for first, _ in looked.values())
     last = {title: (one.level, one.found, one.do) for title, (_, one) in looked.items()}
     assert last["input"] == ("fault", "bad", "do this")
+    assert last["short"] == ("fault", "bad", "")
     assert last["busy"] == ("later", "busy", "wait")
     assert last["hangs"][:2] == ("later", "this hangs")
     assert last["bug"][:2] == ("fault", "ValueError('oh')")
@@ -123,15 +124,15 @@ def test_questions_to_programs() -> None:
     ("levels", "code", "words"),
     [
         (["ok", "note"], 0, "can run here"),
-        (["later"], 75, "cannot run here now (GPUs: later)"),
-        (["fault", "later"], 2, "cannot run here yet (GPUs: fault, GPUs: later)"),
+        (["later"], 75, "cannot run here now (GPUs: x)"),
+        (["fault", "later"], 2, "cannot run here yet (GPUs: x)"),
     ],
 )
 def test_the_verdict(levels: list[str], code: int, words: str) -> None:
     """One line and an exit code: what has to be changed comes before what time mends."""
     free = Finding("ok", "GPU 1", "free", facts={"uuid": "a", "works": True})
     for devices, backend in ([], "numpy"), ([free], "cupy"):
-        found = {"GPUs": [*(Finding(level, level, "x") for level in levels), *devices]}
+        found = {"GPUs": [*(Finding(level, "x", "y") for level in levels), *devices]}
         told = report.verdict(found)
         assert (told["exit_code"], told["backend"], len(told["devices"])) == (
             code,
