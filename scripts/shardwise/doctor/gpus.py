@@ -59,11 +59,11 @@ def check(
     yield judge(kvikio, "kvikio", found or "not installed", allowed, do, "fault")
     for device in present:
         why = "see cupy and kvikio" if device in ours else "it is not granted here"
-        yield _device(device, replies.get(device, Reply(1, f"shardwise.errors.TryAgain: {why}")))
+        yield _device(device, replies.get(device, Reply(1, f"not tried: {why}")))
         yield from _held(device)
-    if not present or (tried and not any(reply.code == 0 for reply in replies.values())):
-        allowed = "a GPU, or an instance of one under MIG, that no other task has"
-        do = "wait, as a task would; in a job, ask for a GPU; else ask the admin"
+    allowed = "a GPU, or an instance of one under MIG, that no other task has"
+    do = "wait, as a task would; in a job, ask for a GPU; else ask the admin"
+    if not present or (tried and not ways):
         yield Finding("later", "devices", "no device can be had now", allowed, do)
 
 
@@ -75,9 +75,8 @@ def _device(device: Device, reply: Reply) -> Finding:
         level, words, do = "ok", "computes", ""
     elif reply.code is None:
         words, do = "a product hangs", "try --time-limit 60; if it persists, ask for a reset"
-    elif busy := re.match(r"shardwise\.errors\.\w+: (.*?)(?:; end what hangs.*)?$", reason):
-        level, words = "note", f"no product was tried: {busy[1]}"
-        do = "wait, or see below who holds it"
+    elif busy := re.match(r"(?:shardwise\.\S+|not tried): (.*?)(?:; end what.*)?$", reason):
+        words, level, do = f"not tried: {busy[1]}", "note", "wait, or see below who holds it"
     elif re.match(r"\w+Error: .*\.so|ImportError|ModuleNotFoundError", reason):
         level, do = "fault", host.install(anew=True)
     memory = f"{human_bytes(device.free)} free of {human_bytes(device.memory)}"

@@ -18,7 +18,6 @@ from shardwise.plan import config
 from shardwise.plan.config_file import read_files
 
 _INDENT, _MARKS = " " * 20, {"ok": "ok", "note": "--"}
-
 Report = Mapping[str, list[Finding]]
 
 
@@ -43,10 +42,9 @@ def sections(files: list[Path] | None, results: str | None, launcher: str) -> di
 
 def look(checks: Mapping[str, Call], seconds: float) -> Report:
     """Look at everything side by side; what hangs costs its section, after this time limit."""
-    end, threads = time.monotonic() + seconds, {}
-    report: dict[str, list[Finding]] = {}
-    for title, check in checks.items():
-        words = report.setdefault(title, []), check, partial(ask, end=end)
+    end, threads, report = time.monotonic() + seconds, {}, {title: [] for title in checks}
+    for title, findings in report.items():
+        words = findings, checks[title], partial(ask, end=end)
         threads[title] = Thread(target=_fill, args=words, daemon=True)
         threads[title].start()
     for title, thread in threads.items():
@@ -65,9 +63,8 @@ def _fill(findings: list[Finding], check: Call, ask: Call) -> None:
     except Exception as error:
         code, words = errors.verdict(error)
         found, *more = (f"{error!r}; {words}" if code == errors.FAULT else words).rsplit("; ", 2)
-        allowed, do = [*[""] * (2 - len(more)), *more]
-        level = "later" if code == 75 else "fault"
-        findings.append(Finding(level, "check", found, allowed, do))
+        rest = [*[""] * (2 - len(more)), *more]  # a message of two parts says what to do
+        findings.append(Finding("later" if code == 75 else "fault", "check", found, *rest))
 
 
 def verdict(report: Report) -> dict[str, Any]:

@@ -12,12 +12,10 @@ from shardwise.doctor.finding import Call, Finding, Findings, judge
 _SLURM, _UGE = "profiles/slurm/config.yaml", "profiles/uge/config.yaml"
 _LOCAL = "jobs on this machine (profiles/local) need none"
 
-CLIENTS = {
+CLIENTS = {  # what is there with it, what tells the version, what starts a job
     "slurm": ("sbatch", "sinfo --version", "srun --gres=gpu:1"),
     "grid engine": ("qconf", "qstat -help", "qrsh -cwd -l gpu=1"),
 }
-"""The client, what tells the version, and what starts a job."""
-
 QUESTIONS = {
     "slurm": (
         ("partitions", "sinfo --noheader --format=%P", r"\S+", r"\*",
@@ -34,7 +32,7 @@ QUESTIONS = {
          "a parallel environment for MPI", f"name one of them in the lines uge_parallel of {_UGE}"),
     ),
 }  # fmt: skip
-"""What is asked, with a pattern of the answers, and what the shipped profile needs among them."""
+"""What is asked, with a pattern of the answers, and what the shipped profile needs of them."""
 
 
 def check(ask: Call, name: str, which: Call = shutil.which) -> Findings:
@@ -48,7 +46,7 @@ def check(ask: Call, name: str, which: Call = shutil.which) -> Findings:
         reply = ask(question.split())
         if reply.code != 0:
             cure = "try again before you submit, from a login node; if it persists, ask your site"
-            yield Finding("note", name, f"{question}: no answer: {reply.last}", _LOCAL, cure)
+            yield Finding("note", name, f"{question}: {reply.last}", _LOCAL, cure)
             return
         rows = re.findall(pattern, reply.out, re.MULTILINE | re.IGNORECASE)
         found = ", ".join(dict.fromkeys(r if isinstance(r, str) else " ".join(r) for r in rows))
