@@ -29,6 +29,7 @@ TABLES = {
               "price": 4},
     "reduce": {"reduce": 2},
     "shard_jobs": {"shard_jobs": 1},
+    "startup": {"startup": 3},
 }  # fmt: skip
 """The tables that each one fills, and their rows."""
 
