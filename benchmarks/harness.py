@@ -207,6 +207,32 @@ def seconds_of(xp: Any, call: Callable[[], object], calls: int) -> float:
     return xp.cuda.get_elapsed_time(first, last) / 1e3 / calls
 
 
+def devices() -> list[str]:
+    """UUIDs of the GPUs of this machine; without one the process ends with 2."""
+    from shardwise.devices import choose
+
+    need_gpu(False)
+    del os.environ["CUDA_VISIBLE_DEVICES"]
+    return [device.uuid for device in choose.candidates()]
+
+
+def drop(paths: Iterable[Path]) -> None:
+    """Take files out of the page cache."""
+    for path in {path.resolve() for path in paths}:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)  # pages that are not on the disk yet would stay
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def file_system(folder: Path) -> str:
+    """Type and device of the file system that a folder lies on."""
+    lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    inside = [m for m in lines if folder.resolve().is_relative_to(m[1].replace("\\040", " "))]
+    device, _, kind, *_ = max(inside, key=lambda m: len(m[1]))
+    return f"{kind} on {device}"
+
+
 def normal(xp: Any, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
     """Standard normal numbers on the device."""
     wide = "float64" if dtype == "float64" else "float32"

@@ -4,13 +4,12 @@ The files are those of a real run on NumPy. A row is one MPI world, in which bot
 round that is not counted, then ``--rounds`` that are, each beginning with the other one. The clock
 runs from a barrier to the end on rank 0. Cold means that the kernel was told to drop the files from
 the page cache. The plain loop maps the files, adds them in double precision as they are, unchecked,
-and ends with one ``Reduce`` of buffers and ``np.save``.
+and ends with one ``Reduce`` of buffers and ``np.save``. It runs on all ranks, and on one alone.
 """
 
 import argparse
 import itertools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple
 
 import harness
 import numpy as np
-import transfers
 
 GIB = 1024**3
 DTYPES = ("float16", "float32", "float64", "complex64")
@@ -32,9 +30,10 @@ SHARDS = 8  # of products; of sums as many as hold the bytes, if these are not t
 MOST_SUMS = 1024
 TERMS = 2  # matrices of each sum
 LOOP_DIM = 64  # below it one call adds all arrays of a file faster than a loop
+PLAIN = "plain.npy"  # the plain loop's sum
 TOLERANCE = 1e-10  # of the norm of the sum
-HEADINGS = ["dtype", "d", "keep", "files", "ranks", "GB", "shardwise s", "plain loop s",
-            "times the plain loop", "peak MiB of a rank"]  # fmt: skip
+HEADINGS = ["dtype", "d", "keep", "files", "ranks", "GB", "s", "plain loop s", "times it",
+            "plain loop of one process s", "times that", "peak MiB of a rank"]  # fmt: skip
 
 
 class Row(NamedTuple):
@@ -88,16 +87,15 @@ def make(dtype: str, dim: int, keep: str, folder: Path, gib: float) -> Any:
 # What the ranks do.
 
 
-def shardwise(comm: Any, plan: Any) -> np.ndarray | None:
-    """The reduce as a run has it, with its checks and its receipts; its sum on rank 0, mapped."""
+def shardwise(comm: Any, plan: Any) -> None:
+    """The reduce as a run has it, with its checks and its receipts."""
     from shardwise.reduce import job
 
     job.run(comm, plan.results.plan, ["sum"])
-    return np.load(plan.results.statistic("sum"), mmap_mode="r") if comm.rank == 0 else None
 
 
-def plain_loop(comm: Any, plan: Any) -> np.ndarray | None:
-    """Each rank adds its part of the files; the sum on rank 0."""
+def plain_loop(comm: Any, plan: Any) -> None:
+    """Each rank adds its part of the files; rank 0 saves the sum."""
     total = np.zeros(plan.problem.product_shape, plan.problem.sum_dtype)
     for arrays in part_of(comm, plan):
         if len(total) < LOOP_DIM:
@@ -108,8 +106,18 @@ def plain_loop(comm: Any, plan: Any) -> np.ndarray | None:
     whole = np.empty_like(total) if comm.rank == 0 else None
     comm.Reduce(total, whole)
     if whole is not None:
-        np.save(plan.results.root.with_name("plain.npy"), whole)
-    return whole
+        np.save(plan.results.root.with_name(PLAIN), whole)
+
+
+def one_process(comm: Any, plan: Any) -> None:
+    """The plain loop of one process; the other ranks sleep meanwhile."""
+    from mpi4py import MPI
+
+    if comm.rank == 0:
+        plain_loop(MPI.COMM_SELF, plan)
+    done = comm.Ibarrier()
+    while not done.Test():
+        time.sleep(1e-3)
 
 
 def part_of(comm: Any, plan: Any) -> Iterator[np.ndarray]:
@@ -123,41 +131,28 @@ def part_of(comm: Any, plan: Any) -> Iterator[np.ndarray]:
 
 def paths_of(plan: Any) -> list[Path]:
     """The files that are added."""
-    return [plan.results.product(shard) for shard in plan.shards]
+    return [plan.results.product(row.name) for row in plan.shards.values()]
 
 
-def check(found: np.ndarray, expected: np.ndarray) -> None:
-    """Refuse figures of a wrong sum.
-
-    Raises
-    ------
-    ValueError
-        Where two sums differ by more than their rounding.
-    """
+def check(plan: Any) -> None:
+    """Refuse figures of a wrong sum."""
+    paths = plan.results.statistic("sum"), plan.results.root.with_name(PLAIN)
+    found, expected = (np.load(path, mmap_mode="r") for path in paths)
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
     if not error < TOLERANCE:
         raise ValueError(f"the sums differ by {error:.1e} of their norm")
 
 
-def drop(path: Path) -> None:
-    """Take a file out of the page cache."""
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)  # pages that are not on the disk yet would stay
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
-
-
-def turn(comm: Any, add: Callable, plan: Any, cold: bool) -> tuple[list[float], Any]:
-    """Seconds of one reduce, the MiB of the rank that takes most memory, and the sum."""
-    for path in paths_of(plan) if cold and comm.rank == 0 else []:
-        drop(path)
+def turn(comm: Any, add: Callable, plan: Any, cold: bool) -> list[float]:
+    """Seconds of one reduce, and the MiB of the rank that takes most memory."""
+    harness.drop(paths_of(plan) if cold and comm.rank == 0 else [])
     Path("/proc/self/clear_refs").write_text("5\n")  # the peak begins anew
     comm.Barrier()
     begin = time.perf_counter()
-    total = add(comm, plan)
+    add(comm, plan)
     seconds = time.perf_counter() - begin
     peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return [seconds, max(comm.allgather(int(peak[1]) / 1024))], total
+    return [seconds, max(comm.allgather(int(peak[1]) / 1024))]
 
 
 def rank(plan_file: Path, cold: bool, rounds: int) -> None:
@@ -166,14 +161,13 @@ def rank(plan_file: Path, cold: bool, rounds: int) -> None:
     from shardwise.plan import plan as plans
 
     comm, plan = MPI.COMM_WORLD, plans.load(plan_file)
-    figures: dict[str, list[list[float]]] = {"shardwise": [], "plain_loop": []}
+    figures: dict[str, list[list[float]]] = {"shardwise": [], "plain_loop": [], "one_process": []}
     for number in range(rounds + 1):
-        sums = {}
         for name in harness.in_turn(figures, number):
-            found, sums[name] = turn(comm, globals()[name], plan, cold)
+            found = turn(comm, globals()[name], plan, cold)
             figures[name] += [found] if number else []
         if comm.rank == 0:
-            check(sums["shardwise"], sums["plain_loop"])
+            check(plan)
     if comm.rank == 0:
         harness.say(json.dumps(figures))
 
@@ -182,7 +176,7 @@ def rank(plan_file: Path, cold: bool, rounds: int) -> None:
 
 
 def measure(row: Row, plan: Any, rounds: int) -> dict[str, np.ndarray]:
-    """Figures ``(rounds, 2)`` of both, from a world of its own."""
+    """Figures ``(rounds, 2)`` of all, from a world of its own."""
     line = [MPIEXEC, "-n", row.ranks, sys.executable, "-m", "mpi4py", __file__, "--plan"]
     line += [plan.results.plan, "--rounds", rounds, *(["--cold"] if row.place == "cold" else [])]
     line = [str(word) for word in line]
@@ -192,16 +186,16 @@ def measure(row: Row, plan: Any, rounds: int) -> dict[str, np.ndarray]:
 
 def cells(row: Row, plan: Any, figures: dict[str, np.ndarray]) -> list[object]:
     """A row of the table: medians, of ratios those within a round; the peak is the largest."""
-    (ours, peak), (plain, _) = (found.T for found in figures.values())
+    (ours, peak), (plain, _), (alone, _) = (found.T for found in figures.values())
     nbytes = sum(path.stat().st_size for path in paths_of(plan))
-    medians = (float(np.median(of)) for of in (ours, plain, plain / ours))
+    medians = (float(np.median(of)) for of in (ours, plain, plain / ours, alone, alone / ours))
     return [*row, nbytes / harness.GB, *medians, float(peak.max())]
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
     """Measure row by row."""
     budget = harness.Budget(options.minutes)
-    harness.say(f"Reduce, {harness.machine()}, {transfers.file_system(folder)}")
+    harness.say(f"Reduce, {harness.machine()}, {harness.file_system(folder)}")
     table = harness.Table("reduce", HEADINGS, options.json)
     for files, group in itertools.groupby(rows(options), lambda row: row[:3]):
         plan = make(*files, folder / "run", options.gib) if budget.left else None
@@ -214,8 +208,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             except subprocess.SubprocessError as error:
                 table.note(f"{row.name}: {harness.reason(error)}")
                 continue
-            found = {name: of.tolist() for name, of in figures.items()}
-            table.row(cells(row, plan, figures), {"seconds_and_mib": found})
+            table.row(cells(row, plan, figures), {name: f.tolist() for name, f in figures.items()})
         shutil.rmtree(folder / "run", ignore_errors=True)
     table.note("peak: Python and its libraries are part of it, the compiler where it was needed")
     table.end()

@@ -1,42 +1,50 @@
-"""Whole shard jobs, from the input's file to a committed result, beside other ways to do them.
+"""Whole shard jobs on one GPU or several, beside scripts for the same and bare reads (peers.py).
 
-In each round all peers take turns on the same file, cold or in the page cache, each in a process of
-its own that has its imports, its device and one small job behind it. The ceiling is taken in the
-same round. Seconds are medians over the rounds; ratios are medians of the ratios within a round.
+Every peer has a process per GPU, whose start, memory and kernels do not count. A window runs from
+the word to begin to the last result; ours are committed with receipts. All take turns on the same
+files, cold or in the page cache. Figures are GB of input per second, medians over the rounds.
 """
 
 import argparse
-import math
+import json
 import os
 import re
 import shutil
+import statistics
+import subprocess
+import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
-import transfers
-from peers import PEERS, Job, Worker
+import peers
 
 GIB = 1024**3
-LARGE = 1024  # from here on the rate of one product after the other is a ceiling
-OURS, UNPROVEN, PLAIN, RAW = "shardwise", "shardwise, verify: false", "plain CuPy loop", "raw"
-WARM_BYTES = 256 * harness.MIB  # of the small job that each peer does first
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "float16": 2e-2}  # of a row's norm
+SCRIPT = "script, {} readers"
+READERS = (4, 8, 16)
+ROUND_SECONDS = 20.0  # of a round that is begun
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One row: a stack, what is kept, and where the stack lies."""
+class Row:
+    """One row of the table.
+
+    Attributes
+    ----------
+    gib
+        GiB on the disk; of large matrices each is a file, which has several names.
+    """
 
     dtype: str
     dim: int
-    keep: str
-    where: str
-    gib: float
+    keep: str = "sum"
+    where: str = "cached"
     product: str = "A @ A"
+    gib: float = 4.0
 
     @property
     def label(self) -> str:
@@ -45,232 +53,184 @@ class Cell:
         return f"{self.dtype} d={self.dim}{product} {self.keep} {self.where}"
 
     @property
+    def matrix_bytes(self) -> int:
+        """Bytes of one matrix."""
+        return self.dim**2 * np.dtype(self.dtype).itemsize
+
+    @property
     def matrices(self) -> int:
-        """Matrices of the stack; at least two."""
-        return max(2, int(self.gib * GIB) // (self.dim**2 * np.dtype(self.dtype).itemsize))
+        """Matrices on the disk."""
+        return max(4, int(self.gib * GIB) // self.matrix_bytes)
 
 
-def cells(scale: float, tiny: bool) -> list[Cell]:
-    """All rows; those on the same file follow each other, the most telling come first."""
-    large, small = (16, 4) if tiny else (4096, 128)
-    unit = 2**-14 if tiny else scale
-    found = []
-    for dtype in ("float32", "float16"):
-        # A sum has a file of its own to write, so its shard is as large as shards are: 16 GiB.
-        found.append(Cell(dtype, large, "sum", "cold", 16 * unit))
-        found += [Cell(dtype, large, "products", where, 4 * unit) for where in ("cold", "cached")]
-        found.append(Cell(dtype, large, "sum", "cached", 32 * unit))
-    for dtype, dim, gib in (("float32", small, 8), ("float16", small, 8), ("float64", large, 16)):
-        found.append(Cell(dtype, dim, "sum", "cold", gib * unit))
-        found.append(Cell(dtype, dim, "products", "cold", 4 * unit))
-    return found
+def rows(options: argparse.Namespace) -> list[Row]:
+    """All rows; those on the same files follow each other."""
+    gib = 2**-14 if options.tiny else options.gib
+    if options.numpy or options.tiny:
+        dims = (16,) if options.tiny else (64, 512, 2048)
+        both = ("A @ A",) if options.tiny else ("A.T @ A", "A @ A")
+        return [Row("float32", d, product=p, gib=gib) for d in dims for p in both]
+    found = [Row(t, 4096, gib=gib) for t in ("float32", "float16")]
+    found += [Row("float32", d, gib=gib) for d in (256, 1024, 32)]
+    found += [Row("float16", 256, gib=gib)]
+    slow = ("products", "cached"), ("sum", "cold"), ("products", "cold")
+    return [*found, *(Row("float32", 4096, *both, gib=gib) for both in slow)]
 
 
-def numpy_cells(scale: float) -> list[Cell]:
-    """The rows of ``--numpy``: 1 GiB of float32 in the page cache, of three sizes."""
-    both = "A.T @ A", "A @ A"
-    return [Cell("float32", d, "sum", "cached", scale, p) for d in (64, 512, 2048) for p in both]
+def columns(row: Row, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The peers of a row, by what the table calls them; what their tasks have of their own."""
+    found: dict[str, dict[str, Any]] = {"shardwise": {"peer": "shardwise"}}
+    found["verify: false"] = {"peer": "shardwise", "over": {"verify": False}}
+    if not options.numpy and not options.tiny:
+        if row.dtype == "float32" and row.dim == peers.LARGE * 4:
+            found["tf32x3"] = {"peer": "shardwise", "over": {"precision": "tf32x3"}}
+        for readers in READERS:
+            found[SCRIPT.format(readers)] = {"peer": "script", "readers": readers}
+        found["raw"] = {"peer": "raw", "over": {"cold": row.where == "cold"}}
+    found["plain loop"] = {"peer": "plain loop"}
+    return {name: own for name, own in found.items() if re.search(options.peers, name)}
 
 
-def stack_path(folder: Path, cell: Cell, matrices: int | None = None) -> Path:
-    """Where the input of a cell lies, or a smaller one."""
-    return folder / f"{cell.dtype}-{cell.dim}-{matrices or cell.matrices}.npy"
+HEADINGS = ["shardwise", "verify: false", "tf32x3", *map(SCRIPT.format, READERS), "plain loop",
+            "raw"]  # fmt: skip
 
 
-@dataclass
-class Bench:
-    """The workers, and what goes around a job.
-
-    Attributes
-    ----------
-    broken
-        Why a peer has no result, by its name; of the present cell.
-    """
-
-    folder: Path
-    options: argparse.Namespace
-    workers: dict[str, Worker]
-    memory: np.ndarray
-    broken: dict[str, str] = field(default_factory=dict)
-
-    def names(self) -> list[str]:
-        """Peers in the order of the columns."""
-        both = [UNPROVEN] if self.options.verify == "both" else []
-        return [*self.options.peers, *both]
-
-    def stack(self, cell: Cell, matrices: int | None = None) -> Path:
-        """A ``.npy`` file as NumPy writes it, of normal numbers; no two matrices are equal."""
-        path = stack_path(self.folder, cell, matrices)
-        if path.exists():
-            return path
-        begun = path.with_suffix(".part")
-        shape = (matrices or cell.matrices, cell.dim, cell.dim)
-        fields = {"descr": np.dtype(cell.dtype).str, "fortran_order": False, "shape": shape}
-        with open(begun, "wb") as file:
+def source(folder: Path, row: Row, total: float) -> Path:
+    """A stack; or, of large matrices, a folder that has ``total`` GiB of names for them."""
+    single = row.dim < peers.LARGE * 4
+    shape = (row.matrices, row.dim, row.dim) if single else (row.dim, row.dim)
+    names = [
+        folder / ("stack.npy" if single else f"m{i}") for i in range(1 if single else row.matrices)
+    ]
+    for number, name in enumerate(names if not names[0].exists() else []):
+        with open(name, "wb") as file:
+            fields = {"descr": np.dtype(row.dtype).str, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, fields)
-            for piece in harness.pieces(cell.dtype, math.prod(shape)):
+            for piece in harness.pieces(row.dtype, int(np.prod(shape)), number):
                 file.write(piece.data)
-            file.flush()
-            os.fsync(file.fileno())
-        return begun.rename(path)
+    os.sync()
+    if single:
+        return names[0]
+    path = folder / f"{total} GiB"
+    if not path.exists():
+        path.mkdir()
+        for i in range(max(len(names), int(total * GIB) // row.matrix_bytes)):
+            (path / f"{i:06}.npy").symlink_to(names[i % len(names)])
+    return path
 
-    def forget(self, later: list[Cell]) -> None:
-        """Remove the files that no later row needs."""
-        keep = {stack_path(self.folder, cell) for cell in later}
-        for path in {*self.folder.glob("*.npy"), *self.folder.glob("*.part")} - keep:
-            path.unlink()
 
-    def job(self, name: str, cell: Cell, matrices: int) -> tuple[Worker, Job]:
-        """Who does it, and what; the folder of the result is made."""
-        folder = self.folder / "job"
+class Group:
+    """The processes of one peer, one per GPU."""
+
+    def __init__(self, row: Row, where: Path, folder: Path, gpus: list[str], own: Any) -> None:
+        single = where.is_file()
+        self.processes = []
+        for part, gpu in enumerate(gpus):
+            mine = folder / str(part)
+            mine.mkdir(parents=True)
+            task = peers.Task(
+                **{"source": str(where), "folder": str(mine), "dtype": row.dtype, "dim": row.dim,
+                   "keep": row.keep, "product": row.product, "part": part, "parts": len(gpus),
+                   "backend": "cupy" if gpu else "numpy", "shards": 4 if single else 2, **own},
+            )  # fmt: skip
+            env = os.environ | {
+                "CUDA_VISIBLE_DEVICES": gpu,
+                "SHARDWISE_LEASES": str(mine / "leases"),
+            }
+            line = [sys.executable, peers.__file__, json.dumps(vars(task))]
+            self.processes.append(subprocess.Popen(
+                line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env=env if gpu else os.environ,
+            ))  # fmt: skip
+
+    def ready(self) -> None:
+        """Wait for all; RuntimeError where one has failed."""
+        for process in self.processes:
+            if self._line(process) != "ready\n":
+                raise RuntimeError("did not get ready: see above")
+
+    def turn(self) -> tuple[float, Any]:
+        """GB per second of one turn, and the row of its sum, or None."""
+        began = time.perf_counter()
+        for process in self.processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        answers = [json.loads(self._line(process)) for process in self.processes]
+        seconds = time.perf_counter() - began
+        sizes, rows = zip(*answers, strict=True)
+        return sum(sizes) / seconds / harness.GB, None if None in rows else np.sum(rows, axis=0)
+
+    def _line(self, process: Any) -> str:
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"ended with {process.wait()}: see above")
+        return line
+
+    def end(self) -> None:
+        """End the processes."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+def measure(
+    table: harness.Table, row: Row, where: Path, folder: Path, gpus: list[str],
+    options: argparse.Namespace, budget: harness.Budget,
+) -> None:  # fmt: skip
+    """One row: all peers get ready one by one, then take turns."""
+    once = row.matrices * row.matrix_bytes
+    if where.is_dir():
+        once = len(list(where.glob("*.npy"))) * row.matrix_bytes
+    cached_sum = row.keep == "sum" and row.where == "cached" and not options.numpy
+    window = options.window_gib * len(gpus) * GIB if cached_sum and not options.tiny else 0
+    passes = max(1, round(window / once))
+    groups: dict[str, Group] = {}
+    rates: dict[str, list[float]] = {}
+    try:
+        for name, own in columns(row, options).items():
+            groups[name] = Group(row, where, folder / f"job {name}", gpus, own | {"passes": passes})
+        for name in list(groups):
+            try:
+                groups[name].ready()
+                rates[name] = []
+            except RuntimeError as error:
+                table.note(f"{row.label}, {name}: {error}")
+                groups.pop(name).end()
+        for number in range(options.rounds):
+            if budget.left < ROUND_SECONDS and not options.tiny:
+                table.note(f"{row.label}: {number} rounds, out of time")
+                break
+            expected = None
+            for name in harness.in_turn(groups, number):
+                if row.where == "cold":
+                    harness.drop([where] if where.is_file() else list(where.glob("*.npy")))
+                os.sync()
+                rate, found = groups[name].turn()
+                rates[name].append(rate)
+                expected = found if expected is None else expected
+                if found is not None and differ(found, expected) > TOLERANCE[row.dtype]:
+                    table.note(f"{row.label}, {name}: wrong by {differ(found, expected):.1e}")
+    finally:
+        for group in groups.values():
+            group.end()
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        over = dict(self.options.set) | {"verify": name != UNPROVEN}
-        worker = self.workers[OURS if name == UNPROVEN else name]
-        return worker, Job(
-            str(self.stack(cell, matrices)), str(folder), cell.dtype, cell.dim, matrices,
-            cell.keep, cell.where == "cached", cell.product, over,
-        )  # fmt: skip
-
-    def measure(self, name: str, cell: Cell) -> dict[str, Any] | None:
-        """One job of one peer; None where it failed, which is noted."""
-        if name in self.broken:
-            return None
-        try:
-            if "error" in (answer := self._warm_up(name, cell)):
-                self.broken[name] = answer["error"]
-                return None
-            worker, job = self.job(name, cell, cell.matrices)
-            if job.cached:
-                transfers.warm(Path(job.stack), self.memory)
-            else:
-                transfers.evict(Path(job.stack))
-            os.sync()
-            answer = worker.ask(job)
-            if "error" not in answer and name != RAW:
-                answer["row"] = result_row(job, Path(answer["output"]))
-        except Exception as error:
-            answer = {"error": harness.reason(error)}
-        if "error" in answer:
-            self.broken[name] = answer["error"]
-            return None
-        return answer
-
-    def _warm_up(self, name: str, cell: Cell) -> dict[str, Any]:
-        """A small job of the same kind: libraries, kernels and pinned memory are there after it."""
-        worker = self.workers[OURS if name == UNPROVEN else name]
-        key = (name, cell.dtype, cell.dim, cell.keep, cell.product)
-        if key in worker.warmed or name == RAW:
-            return {}
-        few = min(
-            cell.matrices, max(2, WARM_BYTES // (cell.dim**2 * np.dtype(cell.dtype).itemsize))
-        )
-        answer = worker.ask(self.job(name, cell, few)[1])
-        if "error" not in answer:
-            worker.warmed.add(key)
-        return answer
+    add_row(table, row, len(gpus), once * passes / harness.GB, rates)
 
 
-def result_row(job: Job, path: Path) -> np.ndarray | None:
-    """First row of the last product, or of the sum; None where the file holds something else."""
-    result = np.load(path, mmap_mode="r")
-    if job.keep == "sum" and result.ndim == 3:  # the nodes of a sum
-        return result[:, 0].sum(axis=0)
-    whole = (job.dim, job.dim) if job.keep == "sum" else (job.matrices, job.dim, job.dim)
-    if result.shape != whole:
-        return None
-    return np.array(result[0] if job.keep == "sum" else result[-1, 0], "float64")
+def differ(found: Any, expected: Any) -> float:
+    """How far one sum is from another, relative to its norm."""
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
-def true_row(stack: Path) -> np.ndarray:
-    """First row of the last product, in float64."""
-    last = np.load(stack, mmap_mode="r")[-1].astype("float64")
-    return last[0] @ last
-
-
-def check_rows(bench: Bench, cell: Cell, found: dict[str, dict[str, Any]]) -> None:
-    """Results that differ count as failed: products from the truth, sums from the plain loop's."""
-    if cell.keep == "products":
-        truth = true_row(bench.stack(cell))
-    else:
-        truth = found.get(PLAIN, {}).get("row")
-    for name in [n for n, answer in found.items() if n != RAW]:
-        row = found[name].pop("row")
-        if row is None or truth is None:
-            continue
-        error = np.linalg.norm(row - truth) / np.linalg.norm(truth)
-        if not error < TOLERANCE[cell.dtype]:
-            bench.broken[name] = f"wrong result, by {error:.1e} of a row's norm"
-            del found[name]
-
-
-def rounds(bench: Bench, cell: Cell, reserve: float, budget: harness.Budget) -> list[Any]:
-    """Answers by peer, a dictionary a round; more rounds while they leave the reserve alone."""
-    done: list[dict[str, dict[str, Any]]] = []
-    names = bench.names()
-    while len(done) < bench.options.rounds:
-        begin, found = time.monotonic(), {}
-        for name in harness.in_turn(names, len(done)):
-            answer = bench.measure(name, cell)
-            if answer is not None:
-                found[name] = answer
-        check_rows(bench, cell, found)
-        done.append(found)
-        if budget.left - (time.monotonic() - begin) < reserve:
-            break
-    return [{n: a for n, a in found.items() if n not in bench.broken} for found in done]
-
-
-def limits(cell: Cell, device: dict[str, float], rate: float | None) -> dict[str, float]:
-    """Bytes of input per second that each part of the machine allows, by its name."""
-    found = {} if rate is None else {"page cache" if cell.where == "cached" else "disk": rate}
-    if cell.where == "cached" and cell.keep == "products" and rate is not None:
-        found = {"page cache and disk": rate}
-    lane = "PCIe" if cell.keep == "sum" else "PCIe both ways"
-    if lane in device:
-        found["PCIe"] = device[lane]
-    if f"GEMM {cell.dtype}" in device and cell.dim >= LARGE:
-        item = np.dtype(cell.dtype).itemsize
-        found["GEMM"] = device[f"GEMM {cell.dtype}"] * item / (2 * cell.dim)
-    return found
-
-
-def add_row(
-    table: harness.Table, bench: Bench, cell: Cell, done: list[Any], device: dict[str, float]
-) -> None:
-    """One row of the table, with its remarks."""
-    nbytes = cell.matrices * cell.dim**2 * np.dtype(cell.dtype).itemsize
-    rates: dict[str, list[float | None]] = {
-        name: [nbytes / found[name]["seconds"] if name in found else None for found in done]
-        for name in bench.names()
-    }
-    lows = [limits(cell, device, rate) for rate in rates.get(RAW, [None] * len(done))]
-    lowest = [min(low.values(), default=None) for low in lows]
-    narrow = min(lows[0], key=lows[0].get) if lows[0] else None
-    ours = rates.get(OURS, [None] * len(done))
-
-    def against(others: list[float | None]) -> float | None:
-        return harness.median(harness.ratio(a, b) for a, b in zip(ours, others, strict=True))
-
-    columns: list[object] = []
-    for name, values in rates.items():
-        middle = harness.median(values)
-        failed = "failed" if name in bench.broken else None
-        columns.append(middle / harness.GB if middle else failed)
-    to_ceiling, to_plain = against(lowest), against(rates.get(PLAIN, [None] * len(done)))
-    price = against(rates[UNPROVEN]) if UNPROVEN in rates else None
-    columns += [narrow, to_ceiling, to_plain]
-    if UNPROVEN in rates:
-        columns.append(100 * (1 / price - 1) if price else None)
-    seconds = {n: [f[n]["seconds"] if n in f else None for f in done] for n in bench.names()}
-    figures = {**vars(cell), "bytes": nbytes, "seconds": seconds, "limits": lows,
-               "broken": dict(bench.broken), "rounds": len(done)}  # fmt: skip
-    table.row([cell.label, f"{nbytes / harness.GB:.2f}", len(done), *columns], figures)
-    for name, why in bench.broken.items():
-        table.note(f"{name}: {why}")
-    for name in bench.names() if bench.options.numpy else []:
-        cpu = harness.median(found[name]["cpu"] for found in done if name in found)
-        table.note(f"{cell.label}, {name}: {harness.number(cpu)} s of the processors")
+def add_row(table: harness.Table, row: Row, gpus: int, size: float, rates: Any) -> None:
+    """Medians, and ours beside the best script and the bare reads."""
+    middle = {name: statistics.median(found) for name, found in rates.items() if found}
+    best = max((rate for name, rate in middle.items() if name.startswith("script")), default=None)
+    ours = middle.get("shardwise")
+    cells = [middle.get(name) for name in HEADINGS]
+    against = [harness.ratio(ours, best or middle.get("plain loop")),
+               harness.ratio(ours, middle.get("raw"))]  # fmt: skip
+    table.row([row.label, gpus, size, *cells, *against], {"rates": rates})
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -278,82 +238,40 @@ def arguments() -> argparse.ArgumentParser:
     parser = harness.parser(__doc__)
     harness.add_folder(parser)
     parser.add_argument("--numpy", action="store_true", help="on the CPU, rows of its own")
-    parser.add_argument("--rounds", type=int, default=3, help="at most, while time is left")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the files' sizes")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2], help="numbers of GPUs")
+    parser.add_argument("--gib", type=float, default=4.0, help="GiB of a row on the disk")
+    parser.add_argument("--window-gib", type=float, default=32.0, help="read per GPU and turn")
     parser.add_argument("--only", default="", help="regular expression that a row's label matches")
-    parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
-    parser.add_argument(
-        "--set", nargs="+", type=harness.setting, default=[], help="KEY=VALUE for ours"
-    )
-    parser.add_argument(
-        "--verify", choices=["true", "both"], default="true", help="both: what the proof costs"
-    )
+    parser.add_argument("--peers", default="", help="the same for the names of the columns")
     return parser
 
 
-def run(options: argparse.Namespace, folder: Path) -> None:
-    """Measure row by row."""
-    budget = harness.Budget(options.minutes)
-    workers = {name: Worker(name, options.tiny or options.numpy) for name in PEERS}
-    memory = transfers.pinned(np, transfers.RING * transfers.BLOCK)
-    bench = Bench(folder, options, workers, memory)
-    rows = cells(options.scale, options.tiny)
-    rows = numpy_cells(options.scale) if options.numpy else rows
-    wanted = [c for c in rows if re.search(options.only, c.label)]
-    harness.say(
-        f"Shard jobs, {harness.machine()}, {transfers.file_system(folder)}; GB of input per second"
-    )
-    headings = ["job", "GB", "rounds", *bench.names()]
-    headings += ["bottleneck", "to the ceiling", "to the plain"]
-    if UNPROVEN in bench.names():
-        headings.append("proof costs %")
-    table = harness.Table("shard_jobs", headings, options.json)
-    device = device_limits(table, workers, wanted)
-    turns: list[float] = []  # seconds of a round, by row
-    for index, cell in enumerate(wanted):
-        if budget.left <= max(turns, default=0.0):
-            table.note(f"{cell.label}: skipped, out of time")
-            continue
-        begin, bench.broken = time.monotonic(), {}
-        try:
-            bench.stack(cell)
-            reserve = (harness.median(turns) or 0.0) * (len(wanted) - index - 1)
-            done = rounds(bench, cell, reserve, budget)
-            add_row(table, bench, cell, done, device)
-            turns.append((time.monotonic() - begin) / len(done))
-        except Exception as error:  # the disk is full, say: the next row may be smaller
-            table.note(f"{cell.label}: {harness.reason(error)}")
-        bench.forget(wanted[index + 1 :])
-    for worker in workers.values():
-        worker.stop()
-    table.end()
-
-
-def device_limits(
-    table: harness.Table, workers: dict[str, Worker], wanted: list[Cell]
-) -> dict[str, float]:
-    """PCIe and matrix products of this device, measured once."""
-    dims = {c.dtype: c.dim for c in wanted if c.dim >= LARGE}
-    if not dims:
-        return {}
-    found = workers[RAW].ask(dims)
-    if "error" in found:
-        table.note(f"PCIe and GEMM: {found['error']}")
-        return {}
-    for name, rate in found.items():
-        unit = f"{rate / 1e12:.0f} TFLOP/s" if "GEMM" in name else f"{rate / harness.GB:.1f} GB/s"
-        table.note(f"{name}: {unit}")
-    return found
-
-
 def main() -> None:
-    """Measure in a folder that is removed afterwards."""
+    """Measure row by row in a folder that is removed afterwards."""
     options = arguments().parse_args()
-    harness.need_gpu(options.tiny or options.numpy)
-    if options.tiny:
-        options.rounds = 1
+    cpu = options.numpy or options.tiny
+    gpus = [""] if cpu else harness.devices()
+    counts = [n for n in ([1] if cpu else options.gpus) if n <= len(gpus)]
+    budget = harness.Budget(options.minutes)
+    headings = ["job", "GPUs", "GB", *HEADINGS, "to the best script", "to raw"]
     with harness.working_folder(options) as folder:
-        run(options, folder)
+        harness.say(f"Shard jobs, {harness.machine()}, {harness.file_system(folder)}")
+        table = harness.Table("shard_jobs", headings, options.json)
+        last = None
+        for row in [r for r in rows(options) if re.search(options.only, r.label)]:
+            if budget.left < 2 * ROUND_SECONDS and not options.tiny:
+                table.note(f"{row.label}: skipped, out of time")
+                continue
+            if last and (last.dtype, last.dim) != (row.dtype, row.dim):
+                shutil.rmtree(folder)
+                folder.mkdir()
+            last = row
+            total = options.window_gib * max(counts) if row.keep == "sum" else row.gib
+            where = source(folder, row, total if row.where == "cached" else row.gib)
+            for count in counts:
+                measure(table, row, where, folder / "jobs", gpus[:count], options, budget)
+        table.end()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Say what would run on this machine and what is missing. It changes nothing and kills nothing."""
 
+import shutil
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
@@ -8,6 +9,7 @@ from pathlib import Path
 try:
     from shardwise import cli
     from shardwise.doctor import report
+    from shardwise.processes import contain, environment
 except ImportError as error:  # say what is missing, without a traceback
     sys.stderr.write(f"{error}: run make install first\n")
     sys.exit(2)
@@ -15,14 +17,18 @@ except ImportError as error:  # say what is missing, without a traceback
 
 def main(options: Namespace) -> int:
     """Look at everything, write the report, and return the exit code."""
-    chosen, findings = report.choose(options.configfile, options.results)
-    limits = {"launcher": options.launcher, "time_limit": options.time_limit}
-    result = report.look(chosen | limits, findings)
-    if options.json:
-        sys.stdout.write(result.json())
-    else:
-        result.show(report.console())
-    return result.code
+    environment.clear_stray()
+    contain.adopt()
+    try:
+        checks = report.sections(options.configfile, options.results, options.launcher)
+        found = report.look(checks, min(options.time_limit, 1e6))
+    finally:  # what it has started itself, and nothing else, is ended
+        contain.sweep()
+    width = min(120, shutil.get_terminal_size((100, 24)).columns)
+    sys.stdout.reconfigure(errors="replace")  # names of any alphabet
+    lines = [report.to_json(found)] if options.json else report.to_text(found, width)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return report.verdict(found)["exit_code"]
 
 
 def arguments() -> ArgumentParser:

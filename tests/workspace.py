@@ -24,7 +24,7 @@ _PARTS = ("Snakefile", "config.yaml", "workflow", "scripts", "profiles", "exampl
 _PACKAGE = Path("scripts", "shardwise", "numerics")
 _JOB = re.compile(r"^(?:local)?rule (\w+):\n(?:    .*\n)*", re.MULTILINE)
 _warm: dict[tuple[str | None, ...], WarmSnakemake] = {}
-_SHARD = re.compile(r"^    wildcards: (?:thousand=\d+, )?shard=(\d+)$", re.MULTILINE)
+_SHARD = re.compile(r"^    wildcards: (?:thousand=\d+, )?shard=(\d+), ", re.MULTILINE)
 
 
 @dataclass
@@ -110,8 +110,9 @@ class Workspace:
         return self.succeed("--dry-run", *arguments).jobs
 
     def file(self, name: str) -> Path:
-        """A file of the default results folder."""
-        return self.root / "results" / "default" / name
+        """A file of the default results folder; a ``*`` in its name stands for a key."""
+        folder = self.root / "results" / "default"
+        return next(folder.glob(name), folder / name) if "*" in name else folder / name
 
     def load(self, name: str) -> np.ndarray:
         """An array of the default results folder."""

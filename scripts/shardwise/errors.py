@@ -79,9 +79,11 @@ class Terminated(BaseException):
 
 
 def of_code(code: int, text: str) -> ShardwiseError:
-    """The error of an exit code, as another process has sent it."""
+    """The error of an exit code, as another process has sent it; of one that is no error's, too."""
     kinds = (InputError, IntegrityError, TryAgain)
-    return next((kind for kind in kinds if kind.exit_code == code), ShardwiseError)(text)
+    error = next((kind for kind in kinds if kind.exit_code == code), ShardwiseError)(text)
+    error.exit_code = code
+    return error
 
 
 def short(value: Any) -> str:

@@ -7,7 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise.errors import IntegrityError
+from shardwise.devices import nvml
+from shardwise.errors import DeviceFailed, IntegrityError
 from shardwise.multiply import job, operation
 from shardwise.numerics import end_to_end, freivalds, gemm, tolerances
 from shardwise.numerics.tolerances import CheckSpec
@@ -293,6 +294,33 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
             job.run_shard(made, shard)
         assert refused.value.exit_code == 3
         assert not failures.barred(made.results)
+
+
+@needs_gpu
+def test_one_wrong_element_blames_the_gpu(tmp_path, monkeypatch):
+    """The error names it, so that another one tries the shard; nothing is published."""
+    honest = gemm.kernel
+
+    def wrong(xp, problem, precision):
+        run = honest(xp, problem, precision)
+        multiply = run.multiply
+
+        def off(block, other, out, count):
+            multiply(block, other, out, count)
+            if out[0, 0, 1:].any():  # else it is the known product, which has a diagonal only
+                out[0, 0, 0] += 1
+
+        run.multiply = off
+        return run
+
+    monkeypatch.setattr(operation, "kernel", wrong)
+    left = factories.stack((4, 256, 256), "float64")
+    made = factories.plan(tmp_path, left, shards=1, backend="cupy", materialize=False)
+    with pytest.raises(DeviceFailed, match="product of matrix 0 is wrong: Freivalds") as refused:
+        job.run_shard(made, "00000")
+    assert refused.value.suspect
+    assert any(device.uuid in str(refused.value) for device in nvml.present())
+    assert not list(made.results.products.glob("*"))
 
 
 UNDER_OVERRIDE = """

@@ -76,10 +76,10 @@ CHANGES: list[tuple[int, list[Config]]] = [
 
 ALL = ("sum", "mean", "min", "max", "std")
 LOST = (
-    "products/00001.npy", "products/00001.json", "products/00000.*", "products", "shards/00000.npy",
-    "shards", "ledger.tsv", "sum.npy", "summary.json", "{sum.npy,summary.json}", "plan.tsv",
-    "plan.json", "plan.*", "sources.tsv", "input.npy", "logs", "report.html", "metrics.prom",
-    "{ledger.tsv,summary.json}", "logs/multiply/done",
+    "products/00001-*.npy", "products/00001-*.json", "products/00000-*", "products",
+    "shards/00000-*.npy", "shards", "done", "failed", "ledger.tsv", "sum.npy", "summary.json",
+    "{sum.npy,summary.json}", "plan.tsv", "plan.json", "plan.*", "sources.tsv", "input.npy", "logs",
+    "report.html", "metrics.prom", "{ledger.tsv,summary.json}", "logs/ledger",
 )  # fmt: skip
 """What may be removed from a results folder, as patterns of bash."""
 
@@ -114,6 +114,8 @@ _CURES = (
     re.compile(r"(\S+\.(?:tsv|json|npy)):? [^\n]*; remove it,? (?:and )?run snakemake"),
 )
 _PLAN = "$PYTHON scripts/plan.py --configfile config.yaml mine.yaml"
+_KEY = re.compile("-[0-9a-f]{12}")
+_NAME = r"""sed -n 's/^\(00001\)\t.*\t\(.*\)$/\1-\2/p' "$RESULTS"/plan.tsv"""
 _SNAKEMAKE = "$SNAKEMAKE --profile profiles/local --configfile mine.yaml --cores 1"
 
 
@@ -144,7 +146,8 @@ class Stage:
     def fresh(self, place: Path, config: Config) -> tuple[Finished, dict[str, bytes]]:
         """How a run in an empty folder ends on the files as they are now, and its arrays by name.
 
-        They are of all statistics that can be had: none may lie there that is of something else.
+        The names are without keys. They are of all statistics that can be had: none may lie there
+        that is of something else.
         """
         asked = config["reduce"]["statistics"]
         more = {"products": ALL, "sum": ("sum", "mean")}[config["keep"]]
@@ -162,7 +165,8 @@ class Stage:
                 copy(place / name, workspace.root / name)
             workspace.configure(**config)
             done, out = workspace.run("--cores", "1"), workspace.root / "out"
-            arrays = {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*.npy")}
+            paths = {_KEY.sub("", str(path.relative_to(out))): path for path in out.rglob("*.npy")}
+            arrays = {name: path.read_bytes() for name, path in paths.items()}
             self._fresh[key.hexdigest()] = done, arrays
             shutil.rmtree(workspace.root)
         return self._fresh[key.hexdigest()]
@@ -340,9 +344,10 @@ class Histories(RuleBasedStateMachine):
         words, check = {
             "until": (f"--until {dispatch.replace('jobs', 'multiply')}", "products"),
             "plan": ('"$RESULTS"/plan.tsv', "none"),
-            "product": ('"$RESULTS"/products/00001.npy', "one"),
+            "product": (f'"$RESULTS"/products/"$({_NAME})".npy', "one"),
         }[what if dispatch == "jobs" or what != "product" else "until"]
-        self.step(f"snakemake {words}", f"{_SNAKEMAKE} {words}\n", at, check=check)
+        first = f'{_SNAKEMAKE} "$RESULTS"/plan.tsv || exit\n' * (check == "one")
+        self.step(f"snakemake {words}", f"{first}{_SNAKEMAKE} {words}\n", at, check=check)
 
     # What a step does, and what must hold behind it.
 
@@ -383,7 +388,6 @@ class Histories(RuleBasedStateMachine):
         for _ in range(REPAIRS):
             cures = {cure.strip("`'\"") for cure in _CURES[0].findall(done.output)}
             cures |= {f"rm -f {shlex.quote(path)}" for path in _CURES[1].findall(done.output)}
-            cures |= {f"{_SNAKEMAKE} --unlock"} if "--unlock" in done.output else set()
             assert cures, f"no way on from exit {done.code}:\n{done.output}"
             for cure in cures:
                 self._bash(f"{head}{cure}\n")
@@ -403,22 +407,17 @@ class Histories(RuleBasedStateMachine):
         if whole:
             wanted = wanted | {f"{name}.npy" for name in config["reduce"]["statistics"]}
             assert "not finished" not in output, output
+        rows = [line.split("\t") for line in (results / "plan.tsv").read_text().split("\n")[1:-1]]
+        keys = {f"products/{row[0]}.npy": row[-1] for row in rows}
+        assert set(keys) == products, f"{results}/plan.tsv has other shards:\n{output}"
         for name in sorted(wanted | {name for name in arrays if whole and "/" not in name})[::-1]:
-            there = (results / name).is_file()
-            assert there or name not in wanted, f"{results / name} is missing:\n{output}"
+            path = results / (name.replace(".", f"-{keys[name]}.") if name in keys else name)
+            there = path.is_file()
+            assert there or name not in wanted, f"{path} is missing:\n{output}"
             if there:
-                found, right = np.load(results / name), np.load(io.BytesIO(arrays[name]))
+                found, right = np.load(path), np.load(io.BytesIO(arrays[name]))
                 same = found.dtype == right.dtype and np.array_equal(found, right, equal_nan=True)
-                assert same, f"{results / name} is\n{found}\na fresh run gives\n{right}\n{output}"
-        if check == "one":
-            return
-        rows = {Path(name).stem for name in products}
-        planned = [line.split("\t")[0] for line in (results / "plan.tsv").read_text().split("\n")]
-        assert set(planned[1:-1]) == rows, f"{results}/plan.tsv has other shards:\n{output}"
-        for folder in ("products", "shards"):
-            files = [path for path in (results / folder).glob("*") if path.is_file()]
-            stale = sorted(path.name for path in files if path.name.split(".")[0] not in rows)
-            assert not stale, f"{results / folder} holds {stale}:\n{output}"
+                assert same, f"{path} is\n{found}\na fresh run gives\n{right}\n{output}"
 
     def _bash(self, script: str) -> Finished:
         """Run a script until nothing of it lives."""

@@ -1,8 +1,11 @@
-"""Which jobs a run consists of: the sets that dry runs name."""
+"""Which jobs a run consists of, whatever has happened to its results: names say what is there."""
 
+import functools
 import os
 import re
+import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,100 +15,228 @@ from tests import packages
 from tests.factories import nightly, save
 from tests.workspace import Workspace
 
-SHARDS = [f"{i:05}" for i in range(4)]
+OWN = {"input": "stack", "shards": 4, "results": "out"}
 SUM_UP = {"ledger", "reduce", "report"}
+ALL = range(4)
+Finished = Callable[[str], Workspace]
 
 
-def each(rule: str) -> set[str]:
-    """The jobs of a rule for every shard."""
-    return {f"{rule} {shard}" for shard in SHARDS}
+def jobs(dispatch: str, shards: object = (), *rules: str, copied: object = ()) -> set[str]:
+    """The jobs that compute some shards, and other ones."""
+    if dispatch == "pool":
+        return {*rules, *(["pool"] if shards else [])}
+    copies = {f"shard {number:05}" for number in copied}
+    return {*rules, *copies, *(f"multiply {number:05}" for number in shards)}
 
 
-def with_stack(folder: Path) -> Workspace:
-    """A fresh workspace with a folder of eight matrices.
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A workspace that has run to its end on a folder of eight matrices, by its dispatch.
 
     They are links, as a copy of a file is another file to a run: in a clone these lead to the same.
     """
-    workspace = Workspace.create(folder / "a clone")
-    (workspace.root / "stack").mkdir()
-    for i in range(8):
-        path = save(folder / "stack" / f"{i}.npy", np.full((3, 3), float(i)))
-        (workspace.root / "stack" / path.name).symlink_to(path)
-    return workspace
+
+    @functools.cache
+    def of(dispatch: str) -> Workspace:
+        folder = tmp_path_factory.mktemp(dispatch)
+        workspace = Workspace.create(folder / "a clone")
+        (workspace.root / "stack").mkdir()
+        for i in range(8):
+            path = save(folder / "stack" / f"{i}.npy", np.full((3, 3), float(i)))
+            (workspace.root / "stack" / path.name).symlink_to(path)
+        workspace.configure(**OWN, dispatch=dispatch)
+        workspace.succeed()
+        return workspace
+
+    return of
 
 
-def change(path: Path) -> None:
-    """Put another matrix in the place of one, with a time stamp after everything that has run."""
+def lose(*patterns: str) -> Callable[[Workspace, dict], None]:
+    """Files and folders of the working folder are removed."""
+
+    def act(workspace: Workspace, config: dict) -> None:
+        for path in [path for pattern in patterns for path in workspace.root.glob(pattern)]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return act
+
+
+def ask(*words: str, **values: object) -> Callable[[Workspace, dict], None]:
+    """The config is another; perhaps snakemake runs with some words."""
+
+    def act(workspace: Workspace, config: dict) -> None:
+        workspace.configure(**config | values)
+        if words:
+            workspace.succeed(*words)
+
+    return act
+
+
+def change_input(workspace: Workspace, config: dict) -> None:
+    """Another matrix takes the place of one, under an older time stamp."""
+    path = workspace.root / "stack" / "5.npy"
     path.unlink()
     np.save(path, np.full((3, 3), 9.0))
-    os.utime(path)
+    os.utime(path, (1e9, 1e9))
 
 
-OWN = {"input": "stack", "shards": 4}
-POOL = OWN | {"dispatch": "pool"}
+def change_comment(workspace: Workspace, config: dict) -> None:
+    """The code of all stages has another comment."""
+    for path in (workspace.root / "scripts").rglob("*.py"):
+        path.write_text(path.read_text() + "\n# a comment\n")
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """A workspace that has run to its end on a folder of eight matrices."""
-    workspace = with_stack(tmp_path_factory.mktemp("dag"))
-    workspace.configure(**OWN)
+def raise_version(workspace: Workspace, config: dict) -> None:
+    """New code computes other products."""
+    path = workspace.root / "scripts" / "shardwise" / "__init__.py"
+    path.write_text(re.sub(r'"multiply": (\d+)', r'"multiply": 1\1', path.read_text()))
+
+
+def move(workspace: Workspace, config: dict) -> None:
+    """The results get another name."""
+    (workspace.root / "out").rename(workspace.root / "moved")
+    workspace.configure(**config | {"results": "moved"})
+
+
+def copy(workspace: Workspace, config: dict) -> None:
+    """They are copied, so that sums, and the page, are older than what they were made from."""
+    shutil.copytree(workspace.root / "out", workspace.root / "copied", copy_function=shutil.copy)
+    for at, path in enumerate(sorted((workspace.root / "copied").rglob("*.*"))):
+        os.utime(path, (1e9 - at, 1e9 - at))
+    workspace.configure(**config | {"results": "copied"})
+
+
+MARKS = ("out/done", "out/logs")
+HISTORIES: dict[str, tuple[Callable[[Workspace, dict], None], object, object, set[str]]] = {
+    "nothing": (ask(), (), (), set()),
+    "page lost": (lose("out/report.html"), (), (), {"report"}),
+    "figures lost": (lose("out/metrics.prom"), (), (), {"report"}),
+    "receipt lost": (lose("out/products/00002-*.json"), [2], (), SUM_UP),
+    "product lost": (lose("out/products/00003-*.npy"), [3], (), SUM_UP),
+    "copies lost": (lose("out/shards"), (), (), set()),
+    "products and copies lost": (lose("out/shards", "out/products"), ALL, ALL, SUM_UP),
+    "sum lost": (lose("out/sum.npy"), (), (), {"reduce", "report"}),
+    "summary lost": (lose("out/summary.json"), (), (), {"reduce", "report"}),
+    "ledger lost": (lose("out/ledger.tsv"), (), (), {"ledger", "report"}),
+    "plan lost": (lose("out/plan.*", "out/sources.tsv"), (), (), {"plan"}),
+    "marks lost": (lose(*MARKS), (), (), {"plan"} | SUM_UP),
+    "records lost": (lose(".snakemake"), (), (), set()),
+    "moved": (move, (), (), set()),
+    "copied": (copy, (), (), {"report"}),
+    "touched": (ask("--touch"), (), (), set()),
+    "changed and touched": (ask("--touch", product="A.T @ A"), ALL, (), {"plan"} | SUM_UP),
+    "plan forced": (ask("--force", "out/plan.tsv"), (), (), set()),
+    "input changed": (change_input, [2], [2], {"plan"} | SUM_UP),
+    "comment changed": (change_comment, (), (), set()),
+    "version raised": (raise_version, ALL, (), {"plan"} | SUM_UP),
+    "product changed": (ask(product="A.T @ A"), ALL, (), {"plan"} | SUM_UP),
+    "cut changed": (ask(shards=2), range(2), range(2), {"plan"} | SUM_UP),
+    "ranks changed": (ask(reduce={"ranks": 3}), (), (), set()),
+    "statistics changed": (ask(reduce={"statistics": ["sum", "max"]}), (), (),
+                           {"reduce", "report"}),
+    "dispatch changed": (ask(dispatch="mpi"), (), (), set()),
+}  # fmt: skip
+"""What happens to a finished run; the shards to compute again, those to copy, and other jobs."""
+
+PLAYED = {"receipt lost", "marks lost", "changed and touched", "input changed", "ledger lost"}
+"""Those after which each `make test` runs to the end."""
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+@pytest.mark.parametrize("history", HISTORIES)
+def test_a_rerun_makes_what_is_missing(finished, tmp_path, history, dispatch):
+    """No more and no less; nothing that is there is written again, and then nothing is to do."""
+    act, shards, copied, rules = HISTORIES[history]
+    workspace = finished(dispatch).clone(tmp_path / "a clone")
+    act(workspace, OWN | {"dispatch": dispatch})
+    wanted = jobs(dispatch, shards, *rules, copied=copied)
+    assert workspace.dry_run() == wanted
+    if wanted and history in PLAYED:
+        there = [p for p in workspace.root.glob("out/products/*") if int(p.name[:5]) not in shards]
+        before = {path: path.stat().st_mtime_ns for path in there}
+        workspace.succeed()
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+        stack = np.stack([np.load(workspace.root / "stack" / f"{i}.npy") for i in range(8)])
+        product = stack.swapaxes(1, 2) @ stack if "changed and" in history else stack @ stack
+        assert np.array_equal(np.load(workspace.root / "out" / "sum.npy"), product.sum(axis=0))
+        assert workspace.dry_run() == set()
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+def test_a_config_changed_to_and_fro_computes_nothing_twice(finished, tmp_path, dispatch):
+    """The products of both lie side by side; ledger and sum are of the last one."""
+    workspace = finished(dispatch).clone(tmp_path / "a clone")
+    own, total = OWN | {"dispatch": dispatch}, workspace.root / "out" / "sum.npy"
+    receipts, right = workspace.root / "out" / "products", total.read_bytes()
+    workspace.configure(**own, product="A.T @ A")
     workspace.succeed()
-    return workspace
-
-
-@pytest.fixture
-def workspace(finished: Workspace, tmp_path: Path) -> Workspace:
-    """A copy of the finished workspace, to be changed."""
-    return finished.clone(tmp_path / "a clone")
-
-
-@pytest.fixture(scope="module")
-def pooled(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """The same under `dispatch: pool`."""
-    workspace = with_stack(tmp_path_factory.mktemp("pool"))
-    workspace.configure(**POOL)
+    assert total.read_bytes() == right  # its matrices are symmetric
+    before = {path: path.stat().st_mtime_ns for path in receipts.glob("*.json")}
+    assert len(before) == 8
+    workspace.configure(**own)
+    assert workspace.dry_run() == {"plan"} | SUM_UP
     workspace.succeed()
-    return workspace
+    assert {path: path.stat().st_mtime_ns for path in receipts.glob("*.json")} == before
+    assert total.read_bytes() == right
+    assert workspace.dry_run() == set()
 
 
-@pytest.fixture
-def pool(pooled: Workspace, tmp_path: Path) -> Workspace:
-    """A copy of it, to be changed."""
-    return pooled.clone(tmp_path / "another clone")
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+@pytest.mark.parametrize("words", [["--forceall"], nightly(["-R", "multiply"])])
+def test_what_is_forced_is_computed_again(finished, tmp_path, words, dispatch):
+    """All products, with the same bits; a dry run and --touch only speak of it."""
+    workspace = finished(dispatch).clone(tmp_path / "a clone")
+    words = [
+        word.replace("multiply", {"jobs": "multiply"}.get(dispatch, dispatch)) for word in words
+    ]
+    total = workspace.root / "out" / "sum.npy"
+    before = {p: p.stat().st_mtime_ns for p in workspace.root.glob("out/products/*.json")}
+    assert jobs(dispatch, ALL) <= workspace.dry_run(*words)
+    workspace.succeed("--touch", *words)
+    touched = {path: path.stat().st_mtime_ns for path in before}
+    assert workspace.dry_run() == set()
+    right = total.read_bytes()
+    workspace.succeed(*words)
+    assert all(path.stat().st_mtime_ns > written for path, written in touched.items())
+    assert total.read_bytes() == right
+    assert workspace.dry_run() == set()
 
 
-def test_a_fresh_dry_run_names_every_job_and_writes_nothing(tmp_path: Path) -> None:
-    """A first look shows the whole plan and leaves no file, by either Snakefile."""
+@pytest.mark.parametrize("dispatch", ["jobs", "array", "pool", "mpi"])
+def test_a_fresh_dry_run_names_every_job_and_writes_nothing(tmp_path: Path, dispatch: str) -> None:
+    """One job for all shards but under jobs; it says what there is to compute."""
     workspace = Workspace.create(tmp_path / "w")
-    workspace.configure(shards=4)
-    expected = {"plan", "synthesize"} | each("shard") | each("multiply") | SUM_UP
-    assert workspace.dry_run() == expected
-    assert workspace.dry_run("--snakefile", "workflow/Snakefile") == expected
+    workspace.configure(shards=4, dispatch=dispatch)
+    one = {dispatch.replace("array", "multiply")}
+    work = jobs("jobs", ALL, copied=ALL) if dispatch == "jobs" else one
+    for words in ([], ["--snakefile", "workflow/Snakefile"]):
+        done = workspace.succeed("--dry-run", *words)
+        assert done.jobs == {"plan", "synthesize"} | work | SUM_UP
+        assert "4 of 4 shards have no products yet; 12.0 MiB to read" in done.output
     assert not (workspace.root / "results").exists()
     assert not list(workspace.root.glob(".snakemake/shardwise/planned-*"))
 
 
-def test_what_is_removed_by_hand_is_made_again(workspace: Workspace) -> None:
-    """A page alone, as where results are older than pages; of shards those, then the sum.
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+def test_who_asks_for_a_sum_gets_that_of_this_config(finished, tmp_path, dispatch):
+    """And no page: by name or by rule, where it is of another, or where products are lost."""
+    workspace, own = finished(dispatch).clone(tmp_path / "a clone"), OWN | {"dispatch": dispatch}
+    for words in (["out/sum.npy"], ["--until", "reduce"]):
+        workspace.configure(**own, product="A.T @ A")
+        wanted = jobs(dispatch, ALL, "plan", "ledger", "reduce")
+        assert workspace.dry_run(*words) == wanted
+        workspace.configure(**own)
+        assert workspace.dry_run(*words) == set()
+    lose("out/products/00002-*.json")(workspace, own)
+    assert workspace.dry_run("out/sum.npy") == jobs(dispatch, [2], "ledger", "reduce")
 
-    Who asks for no more gets no page.
-    """
-    for name in ("report.html", "metrics.prom"):
-        workspace.file(name).unlink()
-        assert workspace.dry_run() == {"report"}
-    workspace.file("products/00002.npy").unlink()
-    workspace.file("products/00003.json").unlink()
-    lost = {"multiply 00002", "multiply 00003"}
-    assert workspace.dry_run() == lost | SUM_UP
-    assert workspace.dry_run("--until", "reduce") == lost | {"ledger", "reduce"}
 
-
-def test_snakemakes_own_report_holds_the_page(workspace, tmp_path, monkeypatch):
+def test_snakemakes_own_report_holds_the_page(finished, tmp_path, monkeypatch):
     """Page, figures, ledger and receipt with captions and categories.
 
     It needs no network, and no package that `make run` does not install.
     """
+    workspace = finished("jobs").clone(tmp_path / "a clone")
     monkeypatch.setenv("PYTHONPATH", packages.hide_the_others(tmp_path / "hidden"))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -113,121 +244,9 @@ def test_snakemakes_own_report_holds_the_page(workspace, tmp_path, monkeypatch):
     with zipfile.ZipFile(workspace.root / "all.zip") as made:
         names = {Path(name).name: name for name in made.namelist()}
         text = made.read("all/report.html").decode()
-        page = workspace.file("report.html").read_bytes()
+        page = (workspace.root / "out" / "report.html").read_bytes()
         pages = [n for n in made.namelist() if made.read(n) == page]
     assert {"metrics.prom", "ledger.tsv", "summary.json", "report.html"} <= set(names)
     assert len(pages) == 1
     for words in ("The run", "Proof", "Start with the page", "One row per shard, made from"):
         assert words in text
-
-
-def test_a_changed_input_file_reruns_its_shard_only(workspace: Workspace) -> None:
-    """One file of a folder changes one shard."""
-    change(workspace.root / "stack" / "5.npy")
-    assert workspace.dry_run() == {"plan", "shard 00002", "multiply 00002"} | SUM_UP
-
-
-def test_a_changed_reduce_only_reduces(workspace: Workspace, pool: Workspace) -> None:
-    """Other statistics keep the products; other ranks give the same bits, so nothing runs.
-
-    Another treatment of NaN needs a plan, and no products.
-    """
-    workspace.configure(**OWN, reduce={"ranks": 3})
-    assert workspace.dry_run() == set()
-    workspace.configure(**OWN, reduce={"statistics": ["sum", "mean"]})
-    assert workspace.dry_run() == {"reduce", "report"}
-    pool.configure(**POOL, nonfinite="allow")
-    assert pool.dry_run() == {"plan", "reduce", "report"}
-
-
-def test_a_raised_algorithm_version_reruns_what_it_computes(workspace: Workspace) -> None:
-    """New code for the products computes all products again; a comment computes nothing."""
-    package = workspace.root / "scripts" / "shardwise" / "__init__.py"
-    text = package.read_text()
-    package.write_text(text + "\n# a comment\n")
-    kernel = package.with_name("multiply") / "session.py"
-    kernel.write_text(kernel.read_text() + "\n# a comment\n")
-    assert workspace.dry_run() == set()
-    package.write_text(re.sub(r'"multiply": (\d+)', r'"multiply": 1\1', text))
-    assert workspace.dry_run() == {"plan"} | each("multiply") | SUM_UP
-
-
-def test_a_changed_config_is_noticed_without_snakemakes_history(workspace: Workspace) -> None:
-    """With .snakemake gone, as in another clone, a results folder still follows its config."""
-    (workspace.root / ".snakemake").rename(workspace.root / "forgotten")
-    workspace.configure(**OWN, product="A.T @ A")
-    assert workspace.dry_run() == {"plan"} | each("multiply") | SUM_UP
-
-
-@pytest.mark.parametrize(
-    ("dispatch", "job"), [("array", "multiply"), ("pool", "pool"), ("mpi", "mpi")]
-)
-def test_one_job_computes_all_shards(tmp_path: Path, dispatch: str, job: str) -> None:
-    """The graph does not grow with the shards; the dry run says what there is to compute."""
-    workspace = Workspace.create(tmp_path / "w")
-    workspace.configure(shards=4, dispatch=dispatch)
-    done = workspace.run("--dry-run")
-    assert done.jobs == {"plan", "synthesize", job} | SUM_UP
-    assert "4 of 4 shards have no products yet; 12.0 MiB to read" in done.output
-    assert "of device memory each on a GPU" in done.output
-    assert not (workspace.root / "results").exists()
-
-
-def test_another_dispatch_of_a_finished_run_has_nothing_to_do(workspace, pool):
-    """One word changes the way of working, and none of the results."""
-    for finished, others in ((workspace, ("array",)), (pool, ("jobs", "mpi"))):
-        for dispatch in others:
-            finished.configure(**POOL | {"dispatch": dispatch})
-            done = finished.succeed("--dry-run")
-            assert (done.jobs, "Nothing to be done" in done.output) == (set(), True), done.output
-
-
-def test_a_changed_input_file_recomputes_its_shard_under_pool(pool: Workspace) -> None:
-    """A receipt that is newer than the plan is found stale, also without Snakemake's history."""
-    (pool.root / ".snakemake").rename(pool.root / "forgotten")
-    change(pool.root / "stack" / "5.npy")
-    os.utime(pool.file("products/00002.json"))
-    assert pool.dry_run() == {"plan", "pool"} | SUM_UP
-    before = pool.file("products/00001.npy").stat().st_mtime_ns
-    pool.succeed()
-    assert pool.file("products/00001.npy").stat().st_mtime_ns == before
-    stack = np.stack([np.load(pool.root / "stack" / f"{i}.npy") for i in range(8)])
-    assert np.array_equal(pool.load("sum.npy"), (stack @ stack).sum(axis=0))
-
-
-def test_what_pool_computed_is_not_computed_again_by_jobs(workspace: Workspace) -> None:
-    """Snakemake's memory of earlier jobs does not speak of products that were made since."""
-    changed = POOL | {"product": "A.T @ A"}
-    workspace.configure(**changed)
-    assert workspace.dry_run() == {"plan", "pool"} | SUM_UP
-    workspace.succeed()
-    workspace.configure(**changed | {"dispatch": "jobs"})
-    assert workspace.dry_run() == set()
-
-
-@pytest.mark.parametrize("words", [["--forceall"], nightly(["-R", "pool"])])
-def test_what_is_forced_is_computed_again(pool: Workspace, words: list[str]) -> None:
-    """All products, with the same bits; a dry run and --touch only speak of it.
-
-    The receipts are removed only by a run that makes them again, not where the plan is forced.
-    """
-    before = {path: path.stat().st_mtime_ns for path in pool.file("products").glob("*.json")}
-    done = pool.run("--dry-run", *words)
-    assert "pool" in done.jobs
-    assert "4 of 4 shards are computed again; " in done.output
-    pool.succeed("--touch", *words)
-    pool.succeed("--forceall", "results/default/plan.tsv")
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert pool.dry_run() == set()
-    total = pool.file("sum.npy").read_bytes()
-    pool.succeed(*words)
-    assert all(path.stat().st_mtime_ns > written for path, written in before.items())
-    assert pool.file("sum.npy").read_bytes() == total
-
-
-def test_a_run_that_ended_before_the_ledger_makes_it(pool: Workspace) -> None:
-    """Products that are all there, and newer than ledger and sum, are summed, not made again."""
-    os.utime(pool.file("products/00003.json"))
-    assert pool.dry_run() == SUM_UP
-    pool.succeed()
-    assert pool.dry_run() == set()

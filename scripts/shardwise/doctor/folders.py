@@ -1,67 +1,45 @@
-"""The file system of the results folder.
-
-Whether it can be written to and has room, only a dry run can say, as it knows the size.
-"""
+"""The results folder: its disk, whether locks hold there, and the space on it."""
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
-
-import psutil
 
 from shardwise.devices.choose import SCHEDULER_CLIENTS
-from shardwise.doctor.findings import Finding, fault, note, ok
+from shardwise.doctor.finding import Call, Finding, Findings, judge
+from shardwise.units import human_bytes
 
-CAVEATS = {
-    "nfs": "other nodes may see a finished file a minute later (latency-wait in the profiles)",
-    "lustre": "large files read fastest when striped: lfs setstripe -c -1 on the results folder",
-    "fuse": "a file system in user space: what it promises depends on the program behind it",
-    "tmpfs": "it is in memory: gone after a reboot",
-    "overlay": "a layer of a container: gone with the container",
+_CAVEATS = {
+    "nfs": ": other nodes may see a finished file a minute later (latency-wait in the profiles)",
+    "lustre": ": large files read fastest when striped: lfs setstripe -c -1 on the results folder",
+    "fuse": ": in user space; what it promises depends on the program behind it",
+    "tmpfs": ": in memory, gone after a reboot",
+    "overlay": ": a layer of a container, gone with it",
 }
-"""What to know about a file system whose type begins like this."""
-
 _OF_THIS_MACHINE = {"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay"}
+_WITHOUT_LOCKS = {"nolock", "local_lock=all", "local_lock=flock", "localflock", "noflock"}
 
 
-def findings(results: Path) -> Iterator[Finding]:
-    """The disk that the folder is on."""
-    path = results.absolute()
+def check(ask: Call, results: Path, which: Call = shutil.which) -> Findings:
+    """The disk that the folder is on, or will be; nothing is written there."""
+    path, name_another = results.absolute(), "name another: key results of the config"
     folder = next(p for p in (path, *path.parents) if os.path.lexists(p))
-    if not folder.is_dir():
-        text = f"{folder} is no folder, but a file or a link to nothing"
-        yield fault("file system", text, "move it away, or name another: key results of the config")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        found, allowed = f"{folder} is no folder to write to", "one that jobs may write to"
+        yield Finding("fault", "folder", found, allowed, name_another)
         return
-    disk = mount(folder, psutil.disk_partitions(all=True))
-    cluster = any(shutil.which(client) for client in SCHEDULER_CLIENTS)
-    if disk is None:  # as in a chroot
-        yield note("file system", f"{folder}: the kernel does not tell what it lies on")
-    else:
-        yield place(results, folder, disk, cluster)
-
-
-def mount(folder: Path, mounts: Iterable[Any]) -> Any:
-    """The mount, as psutil has it, that a folder lies on: the longest, of several the last.
-
-    None where none is known.
-    """
-    real = os.path.realpath(folder)
-    above = [one for one in mounts if f"{real}/".startswith(f"{one.mountpoint.rstrip('/')}/")]
-    return max(reversed(above), key=lambda one: len(one.mountpoint), default=None)
-
-
-def place(results: Path, folder: Path, disk: Any, cluster: bool) -> Finding:
-    """What is known about the disk of a folder, which may not exist yet."""
-    where = str(folder) if folder == results.absolute() else f"{results} (not made yet)"
-    facts = {"path": str(results.absolute()), "folder": str(folder)}
-    caveat = next((text for name, text in CAVEATS.items() if disk.fstype.startswith(name)), "")
-    text = f"{where} is on {disk.fstype}, mounted at {disk.mountpoint}"
-    text = f"{text}: {caveat}" if caveat else text
-    local = disk.fstype in _OF_THIS_MACHINE
-    facts |= {"type": disk.fstype, "mount": disk.mountpoint, "local": local}
-    if local and cluster:
-        cure = "unless all is one machine, jobs on other nodes need a shared disk: key results"
-        return note("file system", f"{text}; other nodes do not see it", cure, **facts)
-    return (note if caveat else ok)("file system", text, **facts)
+    line = ["findmnt", "--raw", "--noheadings", "--output", "FSTYPE,OPTIONS,TARGET", "--target"]
+    reply = ask([*line, str(folder)])
+    if reply.code == 0:  # else nothing is known, as in a chroot
+        kind, options, mounted = reply.last.split(" ", 2)
+        caveat = next((text for name, text in _CAVEATS.items() if kind.startswith(name)), "")
+        found = f"{results} is on {kind}, mounted at {mounted}{caveat}"
+        allowed = "a disk that all nodes see, unless all jobs run on this machine"
+        seen = kind not in _OF_THIS_MACHINE or not any(map(which, SCHEDULER_CLIENTS))
+        yield judge(seen, "file system", found, allowed, name_another)
+        alone = [one for one in options.split(",") if one in _WITHOUT_LOCKS]
+        alone += ["no flock"] * (kind == "lustre" and "flock" not in options)
+        do = "start one run at a time in a results folder; ask the admin for the option flock"
+        found = f"mounted with {', '.join(alone)}" if alone else "the disk has them"
+        yield judge(not alone, "locks", found, "locks that all nodes see", do)
+    free = human_bytes(shutil.disk_usage(folder).free)
+    yield Finding("ok", "space", f"{free} free; a dry run says what the results need")

@@ -1,298 +1,118 @@
-"""GPUs: driver and cupy, each device, who holds it, and whether it computes."""
+"""GPUs: driver, cupy and KvikIO; each device, who holds it, and whether it computes."""
 
-import importlib.metadata
-import logging
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from logging.handlers import MemoryHandler
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
 
 from shardwise import host
-from shardwise.devices import choose, grants, leases, nvml, wait
-from shardwise.devices.leases import Holder
-from shardwise.devices.nvml import Device, Process
-from shardwise.doctor import findings as base
-from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply, fault, note, ok
-from shardwise.errors import ShardwiseError
+from shardwise.devices import choose, grants, nvml
+from shardwise.devices.nvml import Device
+from shardwise.doctor.finding import Call, Finding, Findings, Reply, judge
+from shardwise.doctor.python import installed
 from shardwise.units import clock, human_bytes
 
-_NAMES = re.compile(r"cupy(?:-cuda(\d+)x)?", re.IGNORECASE)
-
-_KVIKIO = re.compile(r"(?:lib)?kvikio(?:-cu\d+)?", re.IGNORECASE)
-_GDS = Path("/proc/driver/nvidia-fs/version")
-"""There where the driver of GPUDirect Storage is loaded."""
-
-UNLISTED_BYTES = 512 * 1024**2
-"""Memory in use beside all that is listed: the driver keeps up to some hundred MiB for itself."""
-
-_LONGEST = 120
-"""Letters of a command that are shown."""
+_DRIVER_BYTES = 512 * 1024**2  # what the driver may keep beside what it says
 
 _PRODUCT = """
-import json, os, sys
-from shardwise.devices import leases
-from shardwise.errors import TryAgain
-how, uuid = sys.argv[1:]
-sys.argv = ["doctor"]  # what the lease names
-try:
-    if how == "lease" and not leases.take(uuid):
-        raise TryAgain("it is leased by now")
-except TryAgain as error:
-    print(json.dumps({"hindrance": str(error).partition(". ")[0]}))
-    sys.exit()
-os.environ.update(CUDA_VISIBLE_DEVICES=uuid, CUDA_DEVICE_ORDER="PCI_BUS_ID",
-                  CUPY_CACHE_IN_MEMORY="1")
-import cupy
-print(json.dumps({"cuda": cupy.cuda.runtime.runtimeGetVersion()}), flush=True)
+from shardwise.devices import choose
+choose.take(0, limit=0)
+import cupy, kvikio.defaults as kvikio
 ones = cupy.ones((256, 256), "float32")
-print(json.dumps({"sum": float((ones @ ones).sum())}), flush=True)
+assert float((ones @ ones).sum()) == 256**3, "a product of ones is wrong"
+print("through host memory" if kvikio.is_compat_mode_preferred() else "by GPUDirect Storage")
 """
-"""Multiplies ones, which needs NVRTC, cuBLAS and a device that computes. Meanwhile the device is
-leased, as by a task; the kernel frees it with the process."""
-
-_SUM = float(256**3)
+"""Takes its device as a task does, multiplies ones there, and says how bytes get there."""
 
 
-def installed() -> dict[str, str]:
-    """The versions of the cupy packages that are installed, by their names."""
-    found = ((d.metadata["Name"] or "", d.version) for d in importlib.metadata.distributions())
-    return {name: version for name, version in found if _NAMES.fullmatch(name)}
-
-
-def findings(deadline: Deadline, backend: str = "auto") -> Iterator[Finding]:
+def check(
+    ask: Call, backend: str = "auto", cuda: Call = choose.driver_cuda_version,
+    listed: Call = nvml.driver_and_devices, installed: Call = installed, environ: Any = os.environ,
+) -> Findings:  # fmt: skip
     """All about GPUs; nothing if the config asks for NumPy."""
-    if backend == "numpy":
-        yield note("backend", "numpy, as the config says: devices are neither used nor checked")
+    if (version := cuda()) is None or backend == "numpy":
+        found = "no NVIDIA driver here (libcuda.so.1)" if version is None else "backend: numpy"
+        do = f"for jobs on GPUs: {host.install(12)} (or 13, as their driver runs), backend: cupy"
+        level = "fault" if backend == "cupy" else "note"
+        yield Finding(level, "driver", found, "NumPy, unless the config says cupy", do)
         return
-    cuda = choose.driver_cuda_version()
-    cupy = _cupy(installed(), cuda, backend)
-    if cuda is None:
-        text = "no NVIDIA driver here (libcuda.so.1)"
-        if backend == "cupy":
-            cure = "run on a GPU node, or set backend: numpy"
-            yield fault("driver", text, cure, cuda=None)
-        else:
-            yield note("driver", f"{text}: computing with NumPy (backend: {backend})", cuda=None)
-        yield cupy
-        return
-    warned = MemoryHandler(sys.maxsize, sys.maxsize)  # else nobody would see what is logged
-    logger = logging.getLogger("shardwise")
-    logger.addHandler(warned)
-    version, present, refused = "", [], []
-    try:
-        version, present = nvml.driver_and_devices()
-    except ShardwiseError as error:
-        refused = [base.refused("devices", error, "see what nvidia-smi says")]
-    finally:
-        logger.removeHandler(warned)
-    text = f"{version}, runs CUDA up to {_dotted(cuda)}".removeprefix(", ")
-    yield ok("driver", text, cuda=cuda, version=version)
-    yield from (cupy, _kvikio(kvikio_version(), cuda), *refused)
-    if refused:
-        return
-    for record in warned.buffer:
-        yield note("devices", record.getMessage(), "ask the admin: dmesg names its errors (Xid)")
-    yield from _devices(present, deadline, cupy.level != FAULT)
-
-
-def _dotted(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _cupy(packages: dict[str, str], driver: int | None, backend: str) -> Finding:
-    """The cupy that is installed, beside what the driver runs."""
-    shown = ", ".join(f"{name} {version}" for name, version in packages.items())
-    fitting = [major for major in choose.CUDA_MAJORS if driver and major <= driver // 1000]
-    built = _NAMES.fullmatch(next(iter(packages), ""))
-    level, cure = FAULT, host.install(fitting[-1], anew=True) if fitting else ""
-    if driver is None:
-        wanted = f"where jobs run on GPUs: {host.install(12)} (or 13, as the driver of the nodes)"
-        level, cure = NOTE, wanted if backend == "cupy" and not packages else ""
-        text = f"{shown}; it has to fit the driver of the nodes" if shown else "not installed"
-    elif not fitting:
-        text = f"cupy needs a driver for CUDA {choose.CUDA_MAJORS[0]} or newer"
-        cure = "ask the admin for a newer driver, or set backend: numpy"
-    elif len(packages) > 1:
-        text = f"several are installed and conflict: {shown}"
-    elif built is None:
-        text, cure = "not installed", host.install(fitting[-1])
-    elif built[1] and int(built[1]) not in fitting:
-        text = f"{shown} is built for CUDA {built[1]}, but the driver runs {_dotted(driver)}"
-    else:
-        level, text, cure = OK, f"{shown} fits the driver", ""
-    return Finding("cupy", level, text, cure, {"packages": packages}, 2 * (level == FAULT))
-
-
-def kvikio_version() -> str | None:
-    """The version of KvikIO that is installed."""
-    found = ((d.metadata["Name"] or "", d.version) for d in importlib.metadata.distributions())
-    return next((version for name, version in found if _KVIKIO.fullmatch(name)), None)
-
-
-def _kvikio(version: str | None, driver: int) -> Finding:
-    """Whether bytes can come from files to devices, and which way they go here."""
-    if version is None:
-        cure = f"{host.install(driver // 1000)}, or set backend: numpy"
-        return fault("kvikio", "not installed, but tasks on a GPU read files by it", cure)
-    way = "by GPUDirect Storage" if _GDS.exists() else "through host memory (no GPUDirect Storage)"
-    return ok("kvikio", f"{version}; bytes go between files and devices {way}", version=version)
-
-
-def _devices(present: Sequence[Device], deadline: Deadline, computes: bool) -> Iterator[Finding]:
-    """Each device with its holders; last, whether one is free for a task."""
-    if not present:
-        text = "there is a driver, but no device"
-        yield fault("devices", text, "in a job, ask for a GPU; else ask the admin", code=75)
-        return
-    try:
-        grant = grants.read(os.environ)
-        ours = list(present) if grant is None else grants.named(grant, present)
-    except ShardwiseError as error:
-        grant, ours = None, []
-        yield base.refused("granted", error, "correct that variable")
-    if grant is not None:
-        text = f"{grant}: {', '.join(map(_name, ours))}"
-        yield note("granted", text, source=grant.source, uuids=[d.uuid for d in ours])
-    # What a scheduler has granted to this job alone, only its own tasks wait for.
-    alone = grant is not None and grant.source != "lease" and len(ours) == 1
-    leased = {device.uuid: leases.holder(device.uuid) for device in present}
-    hindrances = {
-        device.uuid: _hindrance(device, leased[device.uuid], device in ours, alone, computes)
-        for device in present
-    }
-    tried = [uuid for uuid, hindrance in hindrances.items() if hindrance is None]
-    how = "granted" if alone else "lease"
-    lines = [[sys.executable, "-P", "-c", _PRODUCT, how, uuid] for uuid in tried]
-    answers = base.ask_all(lines, deadline, base.environment())
-    replies, free = dict(zip(tried, answers, strict=True)), 0
+    (driver, present), most = listed(), version // 1000
+    yield Finding("ok", "driver", f"{driver}, runs CUDA up to {most}.{version % 1000 // 10}")
+    packages = [f"{name} {version}" for name, version in installed().items()]
+    cupy = [one for one in packages if re.match(r"cupy(-cuda\d+x)? ", one)]
+    kvikio = [one for one in packages if re.match(r"kvikio(-cu\d+)? ", one)]
+    built = re.findall(r"cupy-cuda(\d+)", " ".join(cupy))  # a cupy built here names no CUDA
+    good, allowed = len(cupy) == 1 and all(int(n) <= most for n in built), f"one, for CUDA {most}"
+    do = f"{host.install(min(most, choose.CUDA_MAJORS[-1]), anew=True)}; or set backend: numpy"
+    yield judge(good, "cupy", ", ".join(cupy) or "not installed", allowed, do, "fault")
+    ours = choose.candidates(lambda: present, environ) if present else []
+    tried = ours if good and kvikio else []
+    names = {*grants.variables(environ), grants.VISIBLE}  # each as in a task of that device alone
+    line = [sys.executable, "-P", "-c", _PRODUCT]
+    with ThreadPoolExecutor(max(1, len(tried))) as pool:
+        asked = pool.map(lambda one: ask(line, **dict.fromkeys(names, one.uuid)), tried)
+        replies = dict(zip(tried, asked, strict=True))
+    ways = {f"bytes come {reply.last}" for reply in replies.values() if reply.code == 0}
+    found, allowed = ", ".join([*kvikio, *ways]), "one: tasks on a GPU read files by it"
+    yield judge(kvikio, "kvikio", found or "not installed", allowed, do, "fault")
     for device in present:
-        found = _device(device, replies.get(device.uuid), hindrances[device.uuid])
-        free += found.level == OK
-        yield replace(found, facts={**found.facts, "usable": found.level == OK})
-        yield from _held(device, leased[device.uuid])
-    if ours and computes:
-        # A single granted device that was tried has reported what is wrong; no task waits for it.
-        yield _leases(free, len(ours), alone and bool(tried))
+        why = "see cupy and kvikio" if device in ours else "it is not granted here"
+        yield _device(device, replies.get(device, Reply(1, f"no product was tried: {why}")))
+        yield from _held(device)
+    if not present or (tried and not any(reply.code == 0 for reply in replies.values())):
+        allowed = "a GPU, or an instance of one under MIG, that no other task has"
+        do = "wait, as a task would; in a job, ask for a GPU; else ask the admin"
+        yield Finding("later", "devices", "no device can be had now", allowed, do)
 
 
-def _hindrance(
-    device: Device, lease: Holder | None, ours: bool, alone: bool, computes: bool
-) -> str | None:
-    """Why no product is tried on a device; None if one is."""
-    if not computes:
-        return "cupy does not work here"
-    if not ours:
-        return "it is not granted here"
-    if lease is not None and (not alone or lease.job == host.job(os.environ)):
-        return "it is leased"
-    return None if alone else wait.obstacle(device, 0)
-
-
-def _leases(free: int, count: int, alone: bool) -> Finding:
-    """How many of some devices wait for a task, and whether it can lease one."""
-    folder = leases.folder()
-    facts = {"folder": str(folder), "free": free}
-    if free or alone:
-        text = f"{free} of {count} devices free for a task; leases lie in {folder}"
-        return ok("leases", text, **facts)
-    text = (
-        "no device is free: a task waits for its turn, and ends with 75 when no device has changed "
-        f"hands for {wait.wait_seconds(host.job(os.environ)) / 60:.0f} minutes"
-    )
-    return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
-
-
-def _device(device: Device, answer: Reply | None, hindrance: str | None) -> Finding:
+def _device(device: Device, reply: Reply) -> Finding:
     """The device itself, and the outcome of the product on it, or why there was none."""
-    name = _name(device)
-    text = (
-        f"{device.name}, {human_bytes(device.free)} free of {human_bytes(device.memory)}, "
-        f"compute mode {device.mode}, {device.uuid}"
-    )
-    facts: dict[str, Any] = {
-        "uuid": device.uuid, "device": device.name, "index": device.index, "memory": device.memory,
-        "free": device.free, "mode": device.mode, "works": None,
-    }  # fmt: skip
-    result: dict[str, Any] = {} if answer else {"hindrance": hindrance}
-    for line in answer.said() if answer else ():
-        result |= line
-    if "hindrance" in result:
-        return note(name, f"{text}: no product was tried: {result['hindrance']}", **facts)
-    facts |= {"works": result.get("sum") == _SUM, "cuda": result.get("cuda")}
-    if facts["works"]:
-        return ok(name, f"{text}: computes", **facts)
-    if answer.code is None:
-        text = f"{text}: a small product hangs (or cupy, on a slow disk, takes long to import)"
-        cure = "try again with --time-limit 60; if it persists, ask the admin for a reset"
-        return fault(name, text, cure, code=75, **facts)
-    if "cuda" not in result:
-        text = f"cupy cannot be used: {answer.reason}"
-        return fault(name, text, f"install it again: {host.install(anew=True)}", **facts)
-    wrong = f"a product of ones sums to {result.get('sum')}, not {_SUM:.0f}"
-    text = f"{text}: a small product fails: {answer.reason if answer.code else wrong}"
-    cure = "leave it out with CUDA_VISIBLE_DEVICES, and tell the admin: dmesg names its errors"
-    return fault(name, text, cure, code=75, **facts)
+    works, reason = reply.code == 0, reply.last.partition("; end what hangs")[0]
+    level, words, do = "later", f"a product fails: {reason}", "tell the admin: dmesg says why (Xid)"
+    if works:
+        level, words, do = "ok", "computes", ""
+    elif reply.code is None:
+        words, do = "a product hangs", "try --time-limit 60; if it persists, ask for a reset"
+    elif re.match(r"shardwise|no product", reason):
+        level, words, do = "note", reason, "wait, or see below who holds it"
+    elif re.match(r"\w+Error: .*\.so|ImportError|ModuleNotFoundError", reason):
+        level, do = "fault", host.install(anew=True)
+    memory = f"{human_bytes(device.free)} free of {human_bytes(device.memory)}"
+    found = f"{device.name}, {memory}, compute mode {device.mode}, {device.uuid}: {words}"
+    facts = {"uuid": device.uuid, "works": works}
+    allowed = "a device of one task alone, where a product is right" if do else ""
+    return Finding(level, f"GPU {device.index}", found, allowed, do, facts)
 
 
-def describe(pid: int) -> dict[str, Any] | None:
-    """A process as people name it; None if not visible: ended, or of another container."""
-    wanted = ["ppid", "username", "create_time", "status", "cmdline", "name"]
+def _held(device: Device) -> Findings:
+    """The processes on a device, and the memory that none of them uses."""
+    name, facts = f"GPU {device.index}", {"uuid": device.uuid}
+    listed = {one.pid: one for one in (*device.others, *device.processes)}.values()
+    for process in listed:
+        memory = "" if process.memory is None else f"{human_bytes(process.memory)}, "
+        found = f"held by process {process.pid}: {memory}{_describe(process.pid)}"
+        do = "ask its user to end it, if it should not be there; the doctor ends nothing"
+        yield Finding("note", name, found, "one task per device", do, facts | vars(process))
+    kept = device.memory if device.reserved is None else device.reserved
+    unlisted = nvml.unlisted(device.memory - device.free - kept, listed) or 0
+    if unlisted > _DRIVER_BYTES:
+        found = f"{human_bytes(unlisted)} are in use by no process that is listed here"
+        do = "ask the admin to look with nvidia-smi and fuser -v /dev/nvidia*"
+        allowed = "processes of other containers; but a dead one may have left it"
+        yield Finding("note", name, found, allowed, do, facts | {"unlisted": unlisted})
+
+
+def _describe(pid: int) -> str:
+    """A process, as far as it is visible."""
     try:
-        found = psutil.Process(pid).as_dict(wanted, ad_value="")
-    except psutil.Error:
-        return None
-    words = shlex.join(filter(None, found["cmdline"] or []))
-    return {
-        "pid": pid, "parent": found["ppid"], "user": found["username"],
-        "since": found["create_time"], "zombie": found["status"] == psutil.STATUS_ZOMBIE,
-        "command": (words or found["name"])[:_LONGEST],
-    }  # fmt: skip
-
-
-def _name(device: Device) -> str:
-    """What a device is called in the report."""
-    return f"GPU {device.index}"
-
-
-def _held(device: Device, lease: Holder | None) -> Iterator[Finding]:
-    """The lease of a task, the processes on a device, and the memory that none of them uses."""
-    if lease:
-        yield note(_name(device), f"leased to {lease}", uuid=device.uuid, lease=True, **vars(lease))
-    listed = {process.pid: process for process in (*device.others, *device.processes)}
-    for process in listed.values():
-        yield _holder(device, process)
-    if device.reserved is None:
-        return  # what is not told cannot be told from what nobody has
-    used = device.memory - device.free - device.reserved
-    unlisted = nvml.unlisted(used, listed.values())
-    if unlisted is not None and unlisted > UNLISTED_BYTES:
-        text = f"{human_bytes(unlisted)} are in use by no process that is listed here"
-        cure = (
-            "another container's, or left by one that died: ask the admin to look with "
-            "nvidia-smi and fuser -v /dev/nvidia*, and to reset the device when it is idle"
-        )
-        yield note(_name(device), text, cure, uuid=device.uuid, unlisted=unlisted)
-
-
-def _holder(device: Device, process: Process) -> Finding:
-    """A process on a device, as far as it is visible."""
-    memory = "" if process.memory is None else f", {human_bytes(process.memory)}"
-    facts = {"uuid": device.uuid, "pid": process.pid, "memory": process.memory}
-    who = describe(process.pid)
-    if who is None:
-        text = f"held by process {process.pid}{memory}: not visible here (another container's?)"
-        return note(_name(device), text, visible=False, **facts)
-    facts |= {"visible": True, **who}
-    user = who["user"]
-    text = f"process {process.pid} of {user} since {clock(who['since'])}{memory} ({who['command']})"
-    if who["zombie"]:
-        cure = f"it ends with its parent, process {who['parent']}: ask {user} or the admin"
-        return note(_name(device), f"held by a zombie: {text}", cure, **facts)
-    return note(_name(device), f"held by {text}", **facts)
+        who = psutil.Process(pid)
+        words = shlex.join(who.cmdline()) or who.name()
+        zombie = f"; a zombie, which ends with its parent, process {who.ppid()}"
+        zombie *= who.status() == psutil.STATUS_ZOMBIE
+        return f"{who.username()}, since {clock(who.create_time())}, {words:.120}{zombie}"
+    except psutil.Error:  # ended, or of another container
+        return "not visible here (another container's?)"

@@ -1,76 +1,35 @@
-"""Which launcher would start the ranks of the reduce, and whether two of them meet.
+"""Which launcher starts the ranks of the reduce, and whether two meet; as a program, one of them."""
 
-python -m shardwise.doctor.mpi RANKS LAUNCHER starts the ranks, or is one of them.
-"""
-
-import json
 import os
 import shlex
 import socket
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
 
-from shardwise.doctor import findings as base
-from shardwise.doctor.findings import Deadline, Finding, Reply, fault, ok
-from shardwise.errors import ShardwiseError
+from shardwise import host
+from shardwise.doctor.finding import Call, Finding, Findings, judge
 from shardwise.mpi import launch
 
-RANKS = 2
-_NAME_YOURS = "name your site's launcher with --launcher, and in the line 'mpi' of the profile"
 
-
-def findings(deadline: Deadline, launcher: str = "mpiexec") -> Iterator[Finding]:
-    """The launcher, and a real hello of two ranks."""
-    try:
-        words = launch.build_command(RANKS, launcher)
-    except ShardwiseError as error:
-        yield base.refused("launcher", error, _NAME_YOURS)
-        return
-    yield ok("launcher", shlex.join(words), words=words)
-    line = [sys.executable, "-P", "-m", "shardwise.doctor.mpi", str(RANKS), launcher]
-    answer = base.ask(line, deadline, base.environment())
-    yield _hello(answer, words[0], deadline)
-
-
-def _hello(answer: Reply, launcher: str, deadline: Deadline) -> Finding:
-    """What the ranks said, judged."""
-    said = sorted((line for line in answer.said() if "size" in line), key=lambda rank: rank["rank"])
-    worlds = [rank["size"] for rank in said]
-    if answer.code is None:
-        text = f"{RANKS} ranks did not end within {deadline.limit:.0f} s ({len(said)} said hello)"
-        return fault("hello", text, _NAME_YOURS, code=75, ranks=said)
-    if answer.code or not said:
-        return fault("hello", f"no rank could say hello: {answer.reason}", _NAME_YOURS, ranks=said)
-    mpi, hosts = said[0]["mpi"], sorted({rank["host"] for rank in said})
-    if sorted(worlds) != [RANKS] * RANKS or any(rank["sum"] != RANKS for rank in said):
-        text = (
-            f"{launcher} started {len(said)} processes in worlds of "
-            f"{' and '.join(map(str, sorted(worlds)))}, not {RANKS} ranks in one world: it belongs "
-            f"to another MPI than the one that mpi4py loads ({mpi})"
-        )
-        cure = "name the launcher of that MPI with --launcher, or set MPI4PY_LIBMPI to the other's"
-        return fault("hello", text, cure, ranks=said)
-    text = f"{RANKS} ranks in one world on {', '.join(hosts)}: {mpi}"
-    return ok("hello", text, ranks=said)
-
-
-def say_hello(ranks: int, launcher: str) -> None:
-    """Start the ranks, or be one: tell the size of the world in a line of JSON, after a sum."""
-    try:
-        mpi = launch.start_ranks(Namespace(ranks=ranks, launcher=launcher))
-    except ShardwiseError as error:
-        sys.exit(str(error))
-    comm = mpi.COMM_WORLD
-    said = {
-        "rank": comm.rank,
-        "size": comm.size,
-        "sum": comm.allreduce(1),
-        "host": socket.gethostname(),
-        "mpi": " ".join(mpi.Get_library_version().splitlines()[0].strip("\0").split()),
-    }
-    os.write(1, f"{json.dumps(said)}\n".encode())  # in one piece: lines of ranks do not mix
+def check(ask: Call, launcher: str, ranks: int = 2, shared: str = "/dev/shm") -> Findings:
+    """The launcher, the memory that the config's ``ranks`` share, and a hello of two ranks."""
+    words = launch.build_command(2, launcher)
+    yield Finding("ok", "launcher", shlex.join(words))
+    host.refuse_small_shared_memory(ranks, "reduce.ranks", shared)
+    reply = ask([sys.executable, "-P", __file__, launcher])
+    said = [line.split(maxsplit=3) for line in reply.out.splitlines() if line[:6] == "hello "]
+    worlds = " and ".join(line[1] for line in said)
+    found = f"worlds of {worlds or 'nobody'}: {reply.last}"
+    if good := reply.code == 0 and worlds == "2 and 2":
+        found = f"2 ranks in one world on {said[0][2]}: {said[0][3]}"
+    do = "name your site's launcher with --launcher and in the line 'mpi' of the profile; if it is "
+    do += "of another MPI than mpi4py loads, set MPI4PY_LIBMPI to its library"
+    bad = "later" if reply.code is None else "fault"
+    yield judge(good, "hello", found, "2 ranks in one world", do, bad)
 
 
 if __name__ == "__main__":
-    say_hello(int(sys.argv[1]), sys.argv[2])
+    mpi = launch.start_ranks(Namespace(ranks=2, launcher=sys.argv[1]))
+    version = " ".join(mpi.Get_library_version().splitlines()[0].strip("\0").split())
+    line = f"hello {mpi.COMM_WORLD.allreduce(1)} {socket.gethostname()} {version}\n"
+    os.write(1, line.encode())  # in one piece: lines of ranks do not mix

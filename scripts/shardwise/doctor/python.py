@@ -1,72 +1,42 @@
-"""Python and the packages that the main job needs, beside their pins."""
+"""Python, the packages that the jobs import, and variables that lead to others."""
 
-import importlib
 import importlib.metadata
+import os
 import platform
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from shardwise import host
-from shardwise.doctor import findings as base
-from shardwise.doctor.findings import Finding, fault, note, ok
-from shardwise.errors import InputError, of_import
-from shardwise.host import PROJECT
-from shardwise.processes import environment
-
-_PIN = re.compile(r"([\w.-]+)(?:\[[^]]*\])?==([\w.]+)$")
+from shardwise.doctor.finding import Call, Finding, Findings, judge
+from shardwise.errors import FINDERS
+from shardwise.processes.environment import PACKAGES
 
 
-def findings() -> Iterator[Finding]:
-    """Python's version, and each package's."""
-    version = platform.python_version()
-    text = f"{version}, {sys.executable}"
-    yield ok("python", text, version=version, executable=sys.executable)
-    yield from packages(pins(), _installed)
-    yield from loading(environment.PACKAGES, importlib.import_module)
+def installed() -> dict[str, str]:
+    """The version of each package that is installed, by its name as an index has it."""
+    found = ((d.metadata["Name"] or "", d.version) for d in importlib.metadata.distributions())
+    return {re.sub("[-_.]+", "-", name).lower(): version for name, version in found}
 
 
-def pins() -> dict[str, str]:
-    """The version that the project pins of each package, by the package's name."""
-    text = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
-    lines = tomllib.loads(text)["project"]["dependencies"]
-    return {match[1]: match[2] for line in lines if (match := _PIN.match(line))}
-
-
-def packages(
-    pinned: Mapping[str, str], installed: Callable[[str], str | None]
-) -> Iterator[Finding]:
-    """What is missing, and what has another version than the tested one."""
-    found = {name: installed(name) for name in pinned}
-    missing = [name for name, version in found.items() if version is None]
-    if missing:
-        text = f"not installed: {', '.join(missing)}"
-        yield fault("packages", text, host.install(), missing=missing)
-    for name, version in found.items():
-        if version not in (None, pinned[name]):
-            text = f"{name} is {version}; tested is {pinned[name]}"
-            yield note("packages", text, host.install(), package=name, version=version)
-    fitting = [name for name, version in found.items() if version == pinned[name]]
-    if fitting:
-        text = f"{len(fitting)} of {len(pinned)} have the version that was tested"
-        yield ok("packages", text, versions=found)
-
-
-def loading(names: Iterable[str], load: Callable[[str], Any]) -> Iterator[Finding]:
-    """What keeps the jobs from loading what they import, if anything does."""
-    try:
-        environment.refuse_other_packages()
-        for name in names:
-            load(name)
-    except (InputError, ImportError) as error:
-        refused = of_import(error) if isinstance(error, ImportError) else error
-        yield base.refused("loading", refused, host.install(anew=True))
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def check(ask: Call, installed: Call = installed, environ: Any = os.environ) -> Findings:
+    """Python's version, each package's, and whether all that the jobs import loads."""
+    yield Finding("ok", "python", f"{platform.python_version()}, {sys.executable}")
+    project = tomllib.loads((host.PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    pins, here = dict(line.split("==") for line in project["dependencies"]), installed()
+    odd = {name: here.get(name, "missing") for name, pin in pins.items() if here.get(name) != pin}
+    found = ", ".join(f"{name} {version} (tested: {pins[name]})" for name, version in odd.items())
+    bad = "fault" if "missing" in odd.values() else "note"
+    found, allowed = found or f"all {len(pins)} as tested", "the tested versions; others may work"
+    yield judge(not odd, "packages", found, allowed, host.install(), bad)
+    strays = [name for name in FINDERS if environ.get(name)]
+    for name in strays:
+        found = f"{name}={environ[name]}: what is there comes before what is installed"
+        do = f"unset {name}, unless a module of your site sets it on purpose"
+        yield Finding("note", "variables", found, "copies that load in this Python", do)
+    reply = ask([sys.executable, "-P", "-c", f"import {', '.join(PACKAGES)}"])
+    cure = f"unset {' '.join(strays)}" if strays else host.install(anew=True)
+    found = "what the jobs import" if reply.code == 0 else f"a package does not load: {reply.last}"
+    do, bad = ("try --time-limit 60", "later") if reply.code is None else (cure, "fault")
+    yield judge(reply.code == 0, "loading", found, "packages for this Python", do, bad)

@@ -168,10 +168,12 @@ class Claims:
 
     def _claim_block(self) -> int | None:
         """Claim any of the first free blocks, so that workers seldom want the same one."""
-        while free := sorted(set(range(len(self._blocks))).difference(map(_number, self._names()))):
-            block = random.choice(free[: self._round.workers])
-            if self._create(str(block)):
-                return block
+        blocks = range(len(self._blocks))
+        with suppress(FileNotFoundError):  # the round has ended: all shards are whole
+            while free := sorted(set(blocks).difference(map(_number, self._names()))):
+                block = random.choice(free[: self._round.workers])
+                if self._create(str(block)):
+                    return block
         return None
 
     def _claim_again(self) -> tuple[str, int] | None:

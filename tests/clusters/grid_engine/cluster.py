@@ -44,7 +44,7 @@ class GridEngine(Cluster):
     title, profile = "Grid Engine", "uge"
     quick = ("--seconds-between-status-checks", "1")
     clients = ("qsub", "qstat", "qdel", "qacct", "qconf", "qalter", "qhost", "qmod", "qrsh")
-    submits, looks = "qsub", "qstat"
+    submits, looks, cancels = "qsub", "qstat", "qdel"
     silence = "error: commlib error: got select error (Connection refused)"
     full = "25 job rejected: only 4 jobs are allowed per user"
     lost_node = "n2"

@@ -63,7 +63,7 @@ class Slurm(Cluster):
     quick = ("--slurm-init-seconds-before-status-checks", "1")
     variables = impatient.environment()
     clients = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sacctmgr", "sinfo")
-    submits, looks = "sbatch", "squeue"
+    submits, looks, cancels = "sbatch", "squeue", "scancel"
     silence = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
     no_scheduler = frozenset({"scontrol", "sacct"})  # the plugin asks them as it is loaded

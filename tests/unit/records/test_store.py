@@ -14,8 +14,8 @@ from tests import factories
 @pytest.mark.parametrize("shards", [4, 1001])
 def test_what_lacks_product_or_receipt_is_missing(tmp_path, shards):
     """Flat or by the thousand; what is of another plan, or of no run at all, counts for nothing."""
-    made = factories.repeated(factories.plan(tmp_path, factories.stack((shards, 2, 2)), shards=shards,
-                                             materialize=False))  # fmt: skip
+    over = {"shards": shards, "materialize": False}
+    made = factories.repeated(factories.plan(tmp_path, factories.stack((shards, 2, 2)), **over))
     rows, results = list(made.shards.values()), made.results
     own = Store(made)
     assert own.missing() == []
@@ -25,8 +25,8 @@ def test_what_lacks_product_or_receipt_is_missing(tmp_path, shards):
     assert own.missing() == [rows[1].shard, rows[-1].shard]
     assert [own.is_whole(row.shard) for row in (rows[0], rows[1], rows[-1])] == [True, False, False]
     assert own.missing_copies() == list(made.shards)
-    other = factories.plan(tmp_path, product="A.T @ A", input=str(tmp_path / "input.npy"),
-                           shards=shards, materialize=False)  # fmt: skip
+    own_input = str(tmp_path / "input.npy")
+    other = factories.plan(tmp_path, product="A.T @ A", input=own_input, **over)
     assert Store(other).missing() == list(other.shards)
     assert own.missing() == [rows[1].shard, rows[-1].shard]
 

@@ -1,8 +1,6 @@
 """The page on a run that has failed: the hook that makes it never makes anything worse."""
 
-import os
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -48,23 +46,6 @@ def test_a_run_without_a_folder_has_no_page(said, tmp_path):
     hooks.after_failure(Results(tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()
     assert said == []
-
-
-@pytest.mark.parametrize(
-    ("code", "new", "tries"), [(2, True, 0), (3, True, 0), (75, True, 5), (2, False, 5)]
-)
-def test_bad_input_is_not_tried_again(tmp_path, monkeypatch, code, new, tries):
-    """Nor is a failed check; a log of an earlier run says nothing of this one."""
-    monkeypatch.setattr(hooks.Job, "restart_times", None)
-    results = Results(tmp_path)
-    results.running.parent.mkdir(parents=True)
-    results.running.touch()
-    log = tmp_path / "job.log"
-    log.write_text(f"2026-01-02 03:04:05,678 INFO exit code {code}\n")
-    hooks._try_once(results)
-    os.utime(log, None if new else (1, 1))
-    job = SimpleNamespace(log=[str(log)], rule=SimpleNamespace(restart_times=5))
-    assert hooks.Job.restart_times.fget(job) == tries
 
 
 def test_a_run_that_gets_no_threads_is_refused():

@@ -1,0 +1,245 @@
+"""A shard with a user's function, by hand or in a job: the job ends well, or says what happened."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shardwise import errors
+from shardwise.plan import plan
+from shardwise.plan.plan import Plan
+from shardwise.processes import contain
+from shardwise.records import failures
+
+from tests import factories, processes
+
+FUNCTION = """
+import atexit, os, pathlib, signal, subprocess, sys, threading, time
+HERE = pathlib.Path(__file__).parent
+
+def own(xp, block):
+    if (HERE / "results" / "plan.tsv").exists():  # not where it is tried before there is a plan
+        trouble(block)
+    return 2 * block
+
+def trouble(block):
+"""
+
+LEFT = np.arange(24.0).reshape(4, 2, 3)
+
+
+def planned(folder: Path, trouble: str, **over: object) -> Plan:
+    """A plan of two shards, by relative paths, whose function runs some lines before each batch."""
+    body = "".join(f"    {line}\n" for line in trouble.splitlines())
+    (folder / "own.py").write_text(FUNCTION + body)
+    np.save(folder / "input.npy", LEFT)
+    keys = {"input": "input.npy", "results": "results", "product": "own.py:own", "shards": 2}
+    with contextlib.chdir(folder):
+        factories.plan(Path(), **{"materialize": False, **keys, **over})
+    return plan.load(folder / "results" / "plan.tsv")
+
+
+def run(made: Plan, shard: str = "00000", code: int = 0) -> subprocess.CompletedProcess:
+    """Compute a shard as a job does, from the folder of the config; it must come to an end."""
+    words = ("--plan", "results/plan.tsv", "--shard", shard)
+    done = factories.run("multiply", *words, cwd=made.results.root.parent, timeout=60)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def files(folder: Path) -> set[Path]:
+    """All files of a folder."""
+    return {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in str(path)}
+
+
+@pytest.mark.parametrize(("keep", "materialize"), [("products", True), ("sum", False)])
+def test_the_shard_is_computed(tmp_path, keep, materialize):
+    """A function that does nothing else: product, receipt, and what the log has always said."""
+    made = planned(tmp_path, "print('hello')", keep=keep, materialize=materialize)
+    for shard in made.shards:
+        done = run(made, shard)
+        assert done.stdout == ""
+        assert "hello" in done.stderr
+        assert done.stderr.splitlines()[-1].endswith(
+            f"results/products/{made.shards[shard].name}.json written"
+        )
+    expected = 2 * LEFT if keep == "products" else 2 * LEFT.reshape(2, 2, 2, 3).sum(axis=1)
+    np.testing.assert_array_equal(factories.results(made), expected)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code", "told"),
+    [
+        ("os._exit(0)", 2, "your function own.py:own ended its process with os._exit(0)"),
+        ("sys.exit(0)", 2, "own.py:own failed on matrices 0 to 1: SystemExit: 0"),
+        ("os.kill(os.getpid(), 11)", 75, "own.py:own was killed by signal 11 (SIGSEGV)"),
+        ("os.killpg(0, 9)", 75, "own.py:own was killed by signal 9 (SIGKILL"),
+        ("raise MemoryError", 75, "out of host memory"),
+        ("os.closerange(3, 1000)", 2, "own.py:own closed files that are not its own"),
+        ("os.kill(os.getpid(), 15)", 143, "ended by SIGTERM"),
+    ],
+)
+def test_a_function_that_ends_its_process_fails_its_shard(tmp_path, trouble, code, told):
+    """Never success without a receipt; the last line of the log says what the function did."""
+    made = planned(tmp_path, trouble)
+    done = run(made, code=code)
+    errors = [line for line in done.stderr.splitlines() if " ERROR " in line]
+    assert len(errors) == 1, done.stderr
+    assert told in errors[0]
+    name = made.shards["00000"].name
+    assert not made.results.receipt(name).exists()
+    failed = failures.of(made.results, [name])
+    assert [(each.code, told in each.reason) for each in failed.values()] == [(code, True)] * (
+        code != 143  # a task that is told to end leaves no word
+    )
+
+
+LEAVES = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(['sleep', '1000'], start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(1000)
+__import__('multiprocessing').Process(target=time.sleep, args=(1000,)).start()
+atexit.register(time.sleep, 1000)
+threading.Thread(target=time.sleep, args=(1000,)).start()
+"""
+
+
+@pytest.mark.parametrize(
+    "trouble", [LEAVES, "if os.fork() == 0:\n    return"], ids=["all", "returns twice"]
+)
+def test_the_end_waits_for_nothing_that_the_function_leaves(tmp_path, trouble):
+    """Threads, children and handlers at exit end with the shard, whose product stays.
+
+    The lock by which others see that a job works on the results ends, too.
+    """
+    note = "(HERE / 'process').write_text(str(os.getpid()))\n"
+    made = planned(tmp_path, note + trouble)
+    began = time.monotonic()
+    run(made)
+    assert time.monotonic() - began < 30
+    np.testing.assert_array_equal(
+        np.load(made.results.product(made.shards["00000"].name)), 2 * LEFT[:2]
+    )
+    session = (tmp_path / "process").read_text()
+    assert not [pid for pid in processes.running() if str(tmp_path) in processes.words(pid)]
+    assert not processes.living([int(session)])
+    assert "sleep" not in [processes.words(pid)[:1] for pid in processes.children(1)]
+    held = subprocess.run(["flock", "--nonblock", made.results.living, "true"], check=False)
+    assert held.returncode == 0
+
+
+@pytest.mark.parametrize("materialize", [factories.nightly(True), False])
+def test_a_change_of_the_working_directory_moves_nothing(tmp_path, materialize):
+    """Results land where they belong, inputs are found, also while the function is elsewhere."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "results").mkdir(parents=True)
+    # Long enough for the file that says how far a shard is, which is written every two seconds.
+    trouble = f"os.chdir({str(elsewhere)!r})\ntime.sleep(2.5)"
+    made = planned(tmp_path, trouble, materialize=materialize)
+    run(made)
+    np.testing.assert_array_equal(
+        np.load(made.results.product(made.shards["00000"].name)), 2 * LEFT[:2]
+    )
+    assert not files(elsewhere)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, factories.nightly(signal.SIGINT), signal.SIGKILL]
+)
+def test_a_job_that_is_ended_takes_the_function_with_it(tmp_path, number):
+    """Neither the function's process nor a temporary file is left."""
+    made = planned(tmp_path, "(HERE / 'process').write_text(f'{os.getpid()} ')\ntime.sleep(1000)")
+    job = subprocess.Popen(
+        factories.command("multiply", "--plan", made.results.plan, "--shard", "00000"),
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
+    )  # fmt: skip
+    note = tmp_path / "process"
+    processes.until(lambda: note.exists() and note.read_text().endswith(" "))
+    job.send_signal(number)
+    _, told = job.communicate(timeout=60)
+    assert job.returncode == {15: 143, 2: 130, 9: -9}[number]
+    processes.until(lambda: not processes.living([int(note.read_text())]))
+    if number != signal.SIGKILL:
+        assert " ERROR " in told
+        assert not factories.leftovers(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_in_the_first_moment_reaches_the_child(monkeypatch, number):
+    """It comes before the parent knows its child: that ends with it, or is told of a warning."""
+    fork, began, warned = os.fork, [], threading.Event()
+
+    def fork_and_signal() -> int:
+        if child := fork():
+            began.append(child)
+            signal.pthread_kill(threading.get_ident(), number)
+        return child
+
+    handlers = {signal.SIGTERM: errors.terminate, signal.SIGUSR1: lambda *_: warned.set()}
+    before = {each: signal.signal(each, handlers[each]) for each in handlers}
+    monkeypatch.setattr(contain.os, "fork", fork_and_signal)
+    refused = pytest.raises(errors.Terminated)
+    try:
+        with refused if number == signal.SIGTERM else contextlib.nullcontext():
+            ending = contain.run(partial(warned.wait, 20), forward=[signal.SIGUSR1])
+            assert ending.result is True
+            assert warned.is_set(), "the next child must not begin as if nothing were"
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert not processes.living(began)
+
+
+@pytest.fixture
+def terminable():
+    """SIGTERM is heeded as by a command line."""
+    before = signal.signal(signal.SIGTERM, errors.terminate)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_that_comes_as_the_child_ends_is_no_error_of_the_system(monkeypatch, terminable):
+    """Slurm ends parent and child at once: the child is gone before the parent can end it."""
+    wait = os.waitpid
+
+    def wait_and_signal(pid: int, options: int) -> tuple[int, int]:
+        found = wait(pid, options)
+        signal.raise_signal(signal.SIGTERM)
+        return found
+
+    monkeypatch.setattr(contain.os, "waitpid", wait_and_signal)
+    with pytest.raises(errors.Terminated):
+        contain.run(dict)
+
+
+def test_a_second_signal_does_not_cut_the_end_short(terminable):
+    """A child gets it from its scheduler, and from its parent."""
+    cleaned = []
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except errors.Terminated:
+        signal.raise_signal(signal.SIGTERM)
+        cleaned.append("all")
+    assert cleaned
+
+
+def test_where_no_process_can_be_had_signals_are_heard_again(monkeypatch):
+    """They are held back only while there are two processes to tell apart."""
+
+    def refused():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    monkeypatch.setattr(os, "fork", refused)
+    with pytest.raises(BlockingIOError):
+        contain.run(lambda: None)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
