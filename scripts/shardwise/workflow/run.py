@@ -294,7 +294,7 @@ class Run:
         They may be there, but of another plan, or without products. That a marker or a product is
         missing tells Snakemake nothing if nobody asks for it by name.
         """
-        path = CACHE / "anew"
+        path = CACHE / f"anew-{plans.digest(str(self.results.root))}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(failures.this_run())
         there = [Path(name) for name in (self.results.ledger, *self.in_the_end())]
