@@ -12,8 +12,9 @@ from shardwise.errors import TryAgain
 from shardwise.files import npy
 from shardwise.files.checksum import file_checksum
 from shardwise.multiply import job, ring
-from shardwise.records import ledger, missing, receipts
+from shardwise.records import ledger, receipts
 from shardwise.records.receipts import ArrayFile
+from shardwise.records.store import Store
 
 from tests import factories
 from tests.factories import noise
@@ -83,7 +84,7 @@ def interleaved(monkeypatch, made, order, products):
 
 def vouched(made):
     """Whether the shard is not whole, or its receipt has the checksum of its product."""
-    if missing.list_missing(made):
+    if Store(made).missing():
         return False
     facts = factories.receipt(made).file
     path = factories.file(made, "product")

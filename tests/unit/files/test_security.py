@@ -170,7 +170,11 @@ def test_commands_that_we_print_do_what_they_say(tmp_path):
     made = replace(small(tmp_path), results=Results(root))
     line = ledger.build_repair(made, ["00000", "00001"])
     found = words(line, tmp_path)
-    assert found == ["rm", "-f", *(f"./{root}/products/{row.name}.json" for row in made.shards.values())]
+    assert found == [
+        "rm",
+        "-f",
+        *(f"./{root}/products/{row.name}.json" for row in made.shards.values()),
+    ]
     assert words(for_bash(root / "x"), tmp_path) == [f"./{root}/x"]
 
 

@@ -171,7 +171,10 @@ def test_a_receipt_changed_with_its_file_is_named(tmp_path):
     made = computed(tmp_path)
     forge(made, "00002", lambda array: array.__setitem__((0, 1, 2), 50))
     form = end_to_end.SumForm((5, 5), "float64")
-    form.add(np.load(factories.file(made, "product", "00002")).astype("float64").sum(axis=0).reshape(-1), 0)
+    form.add(
+        np.load(factories.file(made, "product", "00002")).astype("float64").sum(axis=0).reshape(-1),
+        0,
+    )
     witness_rewritten(factories.file(made, "receipt", "00002"), contribution=form.value().item())
     with pytest.raises(IntegrityError, match="shard 00002: its products, by its receipt"):
         reduced(made)
