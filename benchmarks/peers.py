@@ -134,7 +134,8 @@ class Shardwise(Peer):
                 if ended:
                     ended.result()
                 ended = behind.submit(job.finish)
-        files = [np.load(self.plan.results.product(name), mmap_mode="r") for name in self.mine]
+        names = [self.plan.shards[shard].name for shard in self.mine]
+        files = [np.load(self.plan.results.product(name), mmap_mode="r") for name in names]
         return sum(f[:, 0].sum(axis=0) for f in files) if self.task.keep == "sum" else None
 
 

@@ -20,6 +20,7 @@ from shardwise.records import failures, ledger, locks, receipts
 from shardwise.records.receipts import ArrayFile, CopyReceipt, SumReceipt
 from shardwise.records.store import Store
 from shardwise.reduce import job as reduce_job
+from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs
 
 from tests import factories
@@ -97,12 +98,12 @@ def _noted(folder: Path) -> None:
     plan = _plan(folder)
     results = plan.results
     if "run-2" not in [row[1] for row in earlier_runs._rows(results.runs)]:
-        earlier_runs.remember(results, "slurm", "run-2")
+        schedulers.remember(results, "slurm", "run-2")
     failures.note(results, plan.shards["00000"].name, 75, "the device is busy")
 
 
 def _before_notes(folder: Path) -> None:
-    earlier_runs.remember(_made(folder).results, "slurm", "run-1")
+    schedulers.remember(_made(folder).results, "slurm", "run-1")
 
 
 def _after(*steps: Callable[[Path], object]) -> Callable[[Path], None]:

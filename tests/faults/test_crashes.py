@@ -8,7 +8,7 @@ from tests.faults.conftest import Program
 NAMES = {
     "plan", "plan over another", "synthesize", "shard", "multiply", "multiply, keep: sum",
     "multiply over another", "ledger", "ledger over another", "reduce", "reduce over another",
-    "dispatchers",
+    "notes",
 }  # fmt: skip
 
 

@@ -9,7 +9,6 @@ import itertools
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import sys
@@ -26,18 +25,17 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from shardwise.dispatch.array import journal
-from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.files.paths import Results
 from shardwise.observe import folder as folders
-from shardwise.observe import metrics, observation, verdict
+from shardwise.observe import metrics, status
 from shardwise.plan import config, config_file, sources
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts
+from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs
 
 from tests import factories, pretend
@@ -359,22 +357,6 @@ class Forged(Table):
         assert all(n > 0 for n in (problem.product_bytes, problem.matrix_bytes, problem.flop))
 
 
-class Ledger(Reader):
-    """``ledger.tsv``, as the reduce reads it."""
-
-    def prepare(self) -> None:
-        self.plan = _planned(self.folder)
-        self.file = self.plan.results.ledger
-        self.seeds = [self.file.read_bytes()]
-        self.whole = ledger.read(self.plan)
-
-    def read(self) -> Any:
-        return ledger.read(self.plan)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert found == self.whole
-
-
 class Sheet(Reader):
     """A sheet of paths."""
 
@@ -451,31 +433,6 @@ class Config(Reader):
         assert found.shards == "auto" or found.shards >= 1
 
 
-class Arrays(Reader):
-    """``arrays.tsv``: which tasks were submitted."""
-
-    memory = 64 << 20  # a few letters may name a million shards
-
-    def prepare(self) -> None:
-        self.results = Results(self.folder)
-        self.file = self.results.arrays
-        for i in range(2):
-            journal.note(
-                self.results,
-                common.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, (0, 1, 5), 3),
-            )
-        self.seeds = [self.file.read_bytes()]
-
-    def read(self) -> Any:
-        return journal.noted(self.results)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert all(
-            isinstance(number, int) and number >= 0 for array in found for number in array.numbers
-        )
-        assert len(found) <= 20 + len(re.findall(rb"[\n\r\xc2\xe2]", raw)) + 1
-
-
 class Runs(Reader):
     """``runs.tsv``: names of jobs, which become words of a command."""
 
@@ -484,8 +441,8 @@ class Runs(Reader):
     def prepare(self) -> None:
         self.results = Results(self.folder)
         self.file = self.results.runs
-        earlier_runs.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
-        earlier_runs.remember(self.results, "uge", "3f2a1b")
+        schedulers.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
+        schedulers.remember(self.results, "uge", "3f2a1b")
         self.seeds = [self.file.read_bytes()]
 
     def read(self) -> Any:
@@ -516,12 +473,12 @@ class Seen(Reader):
 
     def read(self) -> Any:
         seen = folders.Observer(self.made.root).look(self.made.at)
-        return seen, verdict.verdict(seen), metrics.text(seen)
+        return seen, seen.verdict, metrics.text(seen)
 
     def right(self, found: Any, raw: bytes) -> None:
         seen, told, text = found
         assert list(seen.shards) == ["00000", "00001"]
-        assert all(one.state in observation.STATES for one in seen.shards.values())
+        assert all(one.state in status.STATES for one in seen.shards.values())
         assert told.kind in metrics.VERDICTS
         assert told.words.isprintable()
         assert all(problem.isprintable() for problem in seen.problems)
@@ -541,7 +498,7 @@ class Live(Seen):
 
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1, running=1)
-        self.file = self.made.plan.results.live / "00001.json"
+        self.file = self.made.plan.results.live / f"{self.made.plan.shards['00001'].name}.json"
         self.seeds = [self.file.read_bytes()]
 
     def place(self, raw: bytes) -> None:
@@ -558,26 +515,22 @@ class Summed(Seen):
         self.seeds = [self.file.read_bytes()]
 
 
-class Logged(Several, Seen):
-    """The journal of a shard's starts and its log."""
+class Failed(Seen):
+    """Why a shard failed last."""
 
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1, failed=1)
         self.shard = self.made.roles["failed"][0]
-        results = self.made.plan.results
-        self.paths = results.starts(self.shard), results.log("multiply", self.shard)
-        self.file = self.paths[1]
-        self.join()
+        self.file = self.made.plan.results.failure(self.made.plan.shards[self.shard].name)
+        self.seeds = [self.file.read_bytes()]
 
     def place(self, raw: bytes) -> None:
-        super().place(raw)
-        for path in self.paths:
-            os.utime(path, (self.made.at - 90.0, self.made.at - 90.0))
+        self.file.write_bytes(raw)
 
     def right(self, found: Any, raw: bytes) -> None:
         super().right(found, raw)
         one = found[0].shards[self.shard]
-        assert one.state in (observation.FAILED, observation.WAITING, observation.RUNNING)
+        assert one.state in (status.FAILED, status.WAITING)
         assert one.failure is None or one.failure.reason.isprintable()
 
 
@@ -698,8 +651,8 @@ class Zarr2(Zarr):
 READERS = {
     kind.__name__.lower(): kind
     for kind in (
-        Header, Receipt, Table, Forged, Ledger, Sheet, Cache, Config,
-        Arrays, Runs, Seen, Live, Summed, Logged, Hdf5, Safetensors, Zarr, Zarr2,
+        Header, Receipt, Table, Forged, Sheet, Cache, Config,
+        Runs, Seen, Live, Summed, Failed, Hdf5, Safetensors, Zarr, Zarr2,
     )
 }  # fmt: skip
 
