@@ -65,7 +65,7 @@ class Spread:
     def line(self, *words: object) -> str:
         """The command that computes what is missing, for a shell on a node with fake devices."""
         variables = [f"{name}={value}" for name, value in self.devices.items()]
-        command = factories.command("dispatch", "--plan", self.plan.results.plan, *words)
+        command = factories.command("work", "--plan", self.plan.results.plan, *words)
         return shlex.join(["env", *variables, *command])
 
     def put(self, name: str) -> None:
@@ -78,14 +78,14 @@ class Spread:
 
     def receipts(self) -> dict[str, dict]:
         """All receipts, by shard."""
-        found = self.plan.results.receipt("0").parent.glob("*.json")
-        return {path.stem: json.loads(path.read_text()) for path in found}
+        found = self.plan.results.products.glob("*.json")
+        return {path.stem.partition("-")[0]: json.loads(path.read_text()) for path in found}
 
     def starts(self) -> dict[str, int]:
         """How often each shard was begun; the journal of one begun once goes when it is done."""
-        found = self.plan.results.starts("0").parent.glob("*.starts")
-        once = dict.fromkeys(self.receipts(), 1)
-        return once | {path.stem: path.read_text().count("\n") for path in found}
+        found = self.plan.results.log("multiply").parent.glob("*.starts")
+        begun = {path.stem.partition("-")[0]: path.read_text().count("\n") for path in found}
+        return dict.fromkeys(self.receipts(), 1) | begun
 
     def devices_at_work(self) -> list[str]:
         """The devices that have begun to compute, each with its node in front."""

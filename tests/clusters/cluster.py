@@ -77,7 +77,8 @@ class Cluster(abc.ABC):
     launcher = "mpiexec"  # of MPI ranks, as in its profile
     clients: tuple[str, ...]  # the scheduler's commands,
     submits: str  # the one of them that submits,
-    looks: str  # and the one that tells of jobs
+    looks: str  # the one that tells of jobs,
+    cancels: str  # and the one that cancels them
     silence: str  # what all say when nobody answers
     full: str  # what the one that submits ends with and says where the queue is full
     no_scheduler: frozenset[str] = frozenset()  # commands that a dry run may call

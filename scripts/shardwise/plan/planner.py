@@ -150,7 +150,8 @@ def _facts(
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
     digest = plans.digest([digested, *map(small.checksum, plans.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
-    return replace(facts, digest=digest, config=config, config_digest=plans.digest(config))
+    moved = config | {"results": None}  # a folder may move
+    return replace(facts, digest=digest, config=config, config_digest=plans.digest(moved))
 
 
 def _returned(

@@ -99,6 +99,7 @@ class Store:
         """Say that this plan has neither here, before one of its products is made anew."""
         for marker in (self._results.listed(self._plan.key), self._results.summed(self._plan.key)):
             marker.unlink(missing_ok=True)
+        unmark(self._results.work(self._plan.key))  # what earlier runs have left
 
     def work_name(self, missing: Sequence[str]) -> str:
         """The name of this run's work on some shards; no earlier run has left such a file."""

@@ -3,7 +3,8 @@
 import mmap
 import os
 import struct
-from contextlib import suppress
+
+from shardwise.processes import contain
 
 _COUNT = struct.Struct("<q")
 _BYTES = 64
@@ -33,10 +34,14 @@ class Board:
 
     @classmethod
     def inherited(cls) -> "Board":
-        """That of this process, if somebody watches over it."""
-        with suppress(OSError, ValueError):
-            return cls(int(os.environ.pop(cls.VARIABLE, "")))
-        return cls(None)
+        """That of this process, if somebody watches over it: then it ends with its parent."""
+        descriptor, _, parent = os.environ.pop(cls.VARIABLE, "").partition(" ")
+        if not descriptor:
+            return cls(None)
+        contain.end_with_parent()
+        if os.getppid() != int(parent):  # it has ended already
+            os._exit(1)
+        return cls(int(descriptor))
 
     @property
     def finished(self) -> int:

@@ -38,6 +38,7 @@ _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 class _Seat:
     """The place of a worker: its words, and the process that has it now."""
 
+    who: str
     words: list[str]
     board: Board = field(default_factory=Board.new)
     process: subprocess.Popen[bytes] | None = None
@@ -55,17 +56,21 @@ class Pool:
     """
 
     def __init__(self, plan: Plan, round_name: str, words: Sequence[Sequence[str]]) -> None:
-        self._plan, self._attempt = plan, claims.load(plan, round_name).attempt
+        self._plan, self._round, self._store = plan, claims.load(plan, round_name), Store(plan)
         fixed = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={plan.results.plan}"]
-        self._seats = [
-            _Seat([*fixed, f"--round={round_name}", f"--name={_name()} worker {number}", *own])
-            for number, own in enumerate(words)
-        ]
+        job = host.job(os.environ) or f"process {os.getpid()} on {host.node()}"
+        self._seats = []
+        for number, own in enumerate(words):
+            who = f"{job} worker {number}"
+            line = [*fixed, f"--round={round_name}", f"--name={who}", *own]
+            self._seats.append(_Seat(who, line))
 
     def run(self) -> int:
         """Start all workers and wait for their end; the worst of their exit codes."""
         before = {number: signal.signal(number, self._pass_on) for number in _PASSED_ON}
         codes = set()
+        if self._plan.function:
+            contain.adopt()
         try:
             for seat in self._seats:
                 self._start(seat)
@@ -81,7 +86,7 @@ class Pool:
     def _start(self, seat: _Seat) -> None:
         seat.board.begin("")
         with launch.hide_rank_variables():
-            environ = os.environ | {Board.VARIABLE: str(seat.board.descriptor)}
+            environ = os.environ | {Board.VARIABLE: f"{seat.board.descriptor} {os.getpid()}"}
         environ |= {"RESTARTED": "1"} if seat.deaths else {}
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker leaves it to its parent
         seat.process = subprocess.Popen(
@@ -93,6 +98,7 @@ class Pool:
     def _ended(self, seat: _Seat) -> int:
         """A worker has ended: start another one if it died; its exit code."""
         code, seat.process = seat.process.returncode, None
+        self._sweep()
         if seat.board.shard is None:  # else it did not come to an end of its own
             return code if code in _OWN_CODES else TryAgain.exit_code
         self._bury(seat.board.shard, code)
@@ -100,6 +106,9 @@ class Pool:
         seat.deaths = 1 if progress else seat.deaths + 1
         if seat.deaths < _DEATHS:
             self._start(seat)
+        else:
+            is_whole = self._store.is_whole
+            claims.Claims(self._plan, self._round, seat.who, is_whole, again=True).give_back()
         return TryAgain.exit_code
 
     def _bury(self, shard: str, status: int) -> None:
@@ -109,10 +118,10 @@ class Pool:
             words = f"product: your function {self._plan.function} {contain.words(status)}"
             code = InputError.exit_code
         log.warning("shard %s: %s", shard, words)
-        if Store(self._plan).is_whole(shard):
+        if self._store.is_whole(shard):
             return
         before = claims.of_this_run(self._plan, [shard]).get(shard)
-        attempt = max(self._attempt, before.attempt + 1 if before else 0)
+        attempt = max(self._round.attempt, before.attempt + 1 if before else 0)
         name = self._plan.shards[shard].name
         failures.note(self._plan.results, name, code, words, attempt=attempt)
 
@@ -132,10 +141,9 @@ class Pool:
                 process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """End the processes that a user's function has left: they may hold a device."""
         if self._plan.function:
-            contain.sweep()
-
-
-def _name() -> str:
-    """What the workers of this process are called, also when its scheduler starts it again."""
-    return host.job(os.environ) or f"process {os.getpid()} on {host.node()}"
+            contain.sweep([seat.process.pid for seat in self._seats if seat.process is not None])

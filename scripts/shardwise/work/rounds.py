@@ -91,7 +91,7 @@ def finish(plan: Plan) -> None:
     parts += [f"{left} were not computed"] if left else []
     words = f"of {len(plan.shards)} shards {', '.join(parts)}"
     if failed:
-        shard, failure = next((s, f) for s, f in failed.items() if f.code == worst or worst == 75)
+        shard, failure = next((s, f) for s, f in failed.items() if worst in (f.code, 75))
         words += f"; shard {shard}: {failure.reason}"
     raise errors.of_code(worst, words)
 

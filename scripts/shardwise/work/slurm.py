@@ -1,4 +1,4 @@
-"""What the project asks of Slurm itself: arrays, and living jobs. Its plugin does everything else."""
+"""What the project asks of Slurm itself: arrays, and living jobs; its plugin does the rest."""
 
 import os
 import re

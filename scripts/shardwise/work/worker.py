@@ -68,8 +68,6 @@ def work(
     store = Store(plan)
     own = claims.Claims(plan, claims.load(plan, round_name), who, store.is_whole, again)
     logs, board = ShardLogs(plan.results), Board.inherited()
-    if board.descriptor is not None:
-        contain.end_with_parent()
     loop: ShardLoop | None = None
     try:
         with locks.hold_job_lock(plan.results):

@@ -164,8 +164,6 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         earlier_runs.lock_results(run.results)
         _write_command(run.results)
         failures.forget_devices(run.results)
-        if (run.missing or run.forces) and not workflow.touch:
-            run.store.withdraw()
         needed = list(workflow.dag.needrun_jobs())
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()

@@ -63,7 +63,7 @@ class Slurm(Cluster):
     quick = ("--slurm-init-seconds-before-status-checks", "1")
     variables = impatient.environment()
     clients = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sacctmgr", "sinfo")
-    submits, looks = "sbatch", "squeue"
+    submits, looks, cancels = "sbatch", "squeue", "scancel"
     silence = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
     no_scheduler = frozenset({"scontrol", "sacct"})  # the plugin asks them as it is loaded
@@ -230,9 +230,10 @@ class Slurm(Cluster):
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:
         found = {finding["name"]: finding for finding in findings}
         assert {f["level"] for name, f in found.items() if name != "nodes"} == {"ok"}
-        assert found["gpus"]["facts"]["kinds"] == {"gpu:a100:4": 1, "gpu:h200:2": 1}
-        assert "pmi2" in found["mpi types"]["facts"]["types"]
-        assert found["nodes"]["cure"].startswith("srun --gres=gpu:1 ")
+        assert set(found["gpus"]["found"].split(", ")) == {"gpu:a100:4", "gpu:h200:2"}
+        assert "pmi2" in found["mpi types"]["found"]
+        assert "gpu" in found["partitions"]["found"].split(", ")
+        assert found["nodes"]["do"].startswith("srun --gres=gpu:1 ")
 
     def crash(self, node: str) -> None:
         """Crash a node, and declare it down, as else Slurm waits for it.

@@ -1,0 +1,297 @@
+"""Workers of one node: what becomes of shards, processes and devices, whoever dies."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shardwise.plan.plan import Plan
+from shardwise.records import failures
+from shardwise.records.failures import Failure
+from shardwise.work.board import Board
+
+from tests import factories, fake_devices, processes
+
+SHARDS = 12
+
+# A product of one's own: the square, and before it what a test wants of the matrix in its corner.
+FUNCTION = """
+import os, pathlib, signal, sys, time
+
+HERE = pathlib.Path(__file__).parent
+
+def until(true):
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.01)
+
+def once(name):
+    if (HERE / name).exists():
+        return False
+    (HERE / name).touch()
+    return True
+
+def square(xp, block):
+    if (HERE / "begun").exists():  # not where the function is tried before the plan is made
+        trouble(int(block[0, 0, 0]))
+    return block @ block
+
+def trouble(first):
+"""
+
+
+def planned(folder: Path, trouble: str = "pass", **over: object) -> Plan:
+    """A plan of small shards of two matrices, whose function runs some lines before each shard.
+
+    ``first``, in these lines, is the index of the shard's first matrix.
+    """
+    body = "".join(f"    {line}\n" for line in trouble.splitlines())
+    (folder / "own.py").write_text(FUNCTION + body)
+    left = factories.stack((2 * SHARDS, 6, 6), "float64")
+    left[:, 0, 0] = np.arange(2 * SHARDS)
+    keys = {"product": f"{folder / 'own.py'}:square", "shards": SHARDS, "materialize": False}
+    made = factories.plan(folder, left, **keys | over)
+    (folder / "begun").touch()
+    return made
+
+
+def started(made: Plan, *words: object, devices: int = 2, **variables: str) -> subprocess.Popen:
+    """A pool at work on some devices that do not exist."""
+    folder = made.results.root.parent
+    environ = os.environ | fake_devices.environment(devices, folder / "leases") | variables
+    return subprocess.Popen(
+        factories.command("work", "--plan", made.results.plan, *words),
+        stderr=subprocess.PIPE, text=True, env=environ, cwd=folder,
+        preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
+    )  # fmt: skip
+
+
+def ended(run: subprocess.Popen, code: int) -> str:
+    """What a pool has said that ends with this code."""
+    said = run.communicate(timeout=120)[1]
+    assert run.returncode == code, said
+    return said
+
+
+def pooled(made: Plan, *words: object, code: int = 0, devices: int = 2, **variables: str) -> str:
+    """Compute what is missing; what the pool has said."""
+    return ended(started(made, *words, devices=devices, **variables), code)
+
+
+def is_right(made: Plan) -> bool:
+    """Whether the products are the squares of all matrices."""
+    left = np.load(made.results.root.parent / "input.npy")
+    return bool((factories.products(made) == left @ left).all())
+
+
+def whole(made: Plan) -> set[int]:
+    """The numbers of the shards that have a receipt."""
+    rows = made.shards.values()
+    return {int(row.shard) for row in rows if made.results.receipt(row.name).exists()}
+
+
+def failed(made: Plan) -> dict[int, Failure]:
+    """The failures, by the number of the shard."""
+    return {int(name[:5]): failure for name, failure in failures.every(made.results).items()}
+
+
+def attempts(made: Plan) -> dict[int, int]:
+    """Which attempts have succeeded, beside first ones."""
+    found = {int(s): factories.receipt(made, s).attempt for s in made.shards}
+    return {number: attempt for number, attempt in found.items() if attempt > 1}
+
+
+def fake_uuid(number: int) -> str:
+    """The UUID of a fake device."""
+    return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{socket.gethostname()} {number}')}"
+
+
+@pytest.mark.parametrize(("keep", "materialize"), [("products", True), ("sum", False)])
+def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
+    """All products equal those that shards alone give; nothing else is left."""
+    left = factories.noise((40, 9, 9), seed=3)
+    over = {"shards": 7, "keep": keep, "materialize": materialize}
+    alone = factories.computed(factories.plan(tmp_path / "alone", left, **over))
+    made = factories.plan(tmp_path / "pool", left, **over)
+    pooled(made)
+    assert factories.products(alone).tobytes() == factories.products(made).tobytes()
+    logs = made.results.log("multiply").parent
+    assert list(logs.glob("*")) == [], "a shard that went well leaves its product and receipt"
+    assert not made.results.claims.exists()
+    assert factories.leftovers(tmp_path) == []
+
+
+def test_each_worker_has_a_device_of_its_own(tmp_path):
+    """Two workers on two devices, each one process to its end, without MPI."""
+    wait = (
+        "(HERE / f'at {first}').touch()\n"
+        "until(lambda: len(list(HERE.glob('at *'))) > 1)\n"  # the first two wait for each other
+        "assert 'mpi4py' not in sys.modules"
+    )
+    made = planned(tmp_path, wait)
+    pooled(made)
+    assert is_right(made)
+    receipts = [factories.receipt(made, shard) for shard in made.shards]
+    assert len({receipt.device.uuid for receipt in receipts}) == 2
+    assert len({receipt.process for receipt in receipts}) == 2
+
+
+@pytest.mark.fault("a worker or task that is killed")
+def test_a_killed_worker_is_replaced(tmp_path):
+    """Its shard is tried again by another process, which goes on with the same claims."""
+    made = planned(tmp_path, "if first == 8 and once('killed'):\n    os.kill(os.getpid(), 9)")
+    said = pooled(made, devices=1)
+    assert is_right(made)
+    assert attempts(made) in ({4: 2}, {3: 2, 4: 2})  # the one before was perhaps being written
+    assert "shard 00004: its process was killed by signal 9 (SIGKILL" in said
+    assert failed(made) == {}
+
+
+@pytest.mark.fault("a poison shard")
+def test_a_poison_shard_costs_itself_alone(tmp_path):
+    """One kills each process that computes it, one ends it, one is bad input: the rest is whole.
+
+    What ends its process is tried once, whatever code it names.
+    """
+    trouble = (
+        "if first == 2:\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "if first == 12:\n    raise ValueError('such a bad matrix')\n"
+        "if first == 18:\n    os.closerange(3, 1000); os._exit(0)"
+    )
+    made = planned(tmp_path, trouble)
+    said = pooled(made, "--retries", 2, code=2)
+    assert whole(made) == set(range(SHARDS)) - {1, 6, 9}
+    found = failed(made)
+    assert {n: (f.code, f.attempt) for n, f in found.items()} == {1: (75, 3), 6: (2, 1), 9: (2, 1)}
+    assert "was killed by signal 11 (SIGSEGV)" in found[1].reason
+    assert "such a bad matrix" in found[6].reason
+    assert "such a bad matrix" in (made.results.root / found[6].log).read_text()
+    assert "own.py:square ended its process with os._exit(0)" in found[9].reason
+    assert "of 12 shards 3 failed; shard 00006: " in said
+
+
+def test_what_its_run_has_seen_fail_for_good_is_not_computed_again(tmp_path):
+    """Another try of the same job, as Snakemake makes, repeats the message and ends."""
+    trouble = "with open(HERE / 'tries', 'a') as f:\n    f.write('x')\nraise ValueError('bad')"
+    made = planned(tmp_path, trouble)
+    for _ in range(2):
+        assert "ValueError: bad" in pooled(made, code=2, SHARDWISE_RUN="abc")
+    assert (tmp_path / "tries").read_text() == "x" * SHARDS
+    pooled(made, code=2, SHARDWISE_RUN="another")
+    assert (tmp_path / "tries").read_text() == "x" * 2 * SHARDS
+
+
+def test_two_deaths_in_a_row_end_one_worker_and_the_other_does_the_rest(tmp_path):
+    """A device on which all processes die costs no more than its tries."""
+    kill = (
+        f"if os.environ['CUDA_VISIBLE_DEVICES'] == '{fake_uuid(0)}':\n"
+        "    (HERE / f'{first}.dies').touch()\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "until(lambda: len(list(HERE.glob('*.dies'))) == 2)"  # else this device does all before
+    )
+    made = planned(tmp_path, kill)
+    said = pooled(made)
+    assert is_right(made)
+    devices = {factories.receipt(made, shard).device.uuid for shard in made.shards}
+    assert devices == {fake_uuid(1)}
+    assert said.count("WARNING shard") == 2
+
+
+WAIT = "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)"
+
+
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR2, 75), (signal.SIGINT, 130)]
+)
+def test_signals_that_end_leave_nothing(tmp_path, number, code):
+    """Workers give up, no temporary file and no claim stays, and another run does the rest."""
+    made = planned(tmp_path, WAIT)
+    run = started(made)
+    processes.until((tmp_path / "at").exists)
+    workers = processes.children(run.pid)
+    run.send_signal(number)
+    ended(run, code)
+    assert not processes.living(workers)
+    assert not made.results.claims.exists()
+    (tmp_path / "go").touch()
+    pooled(made)
+    assert is_right(made)
+    assert factories.leftovers(tmp_path) == []
+
+
+def test_sigusr1_finishes_what_was_begun(tmp_path):
+    """The shard in work is whole in the end, no further one is, and the code says try again."""
+    made = planned(tmp_path, WAIT)
+    run = started(made, devices=1)
+    processes.until((tmp_path / "at").exists)
+    run.send_signal(signal.SIGUSR1)
+    (tmp_path / "go").touch()
+    said = ended(run, 75)
+    assert 1 <= len(whole(made)) <= 2
+    assert re.search(r"the run time is nearly up: \d+ claimed shards are handed back", said)
+    assert failed(made) == {}
+
+
+@pytest.mark.fault("a worker or task that is killed")
+def test_workers_end_with_who_watches_over_them(tmp_path):
+    """However that one ends."""
+    made = planned(tmp_path, WAIT)
+    run = started(made)
+    processes.until((tmp_path / "at").exists)
+    workers = processes.children(run.pid)
+    run.kill()
+    run.communicate()
+    processes.until(lambda: not processes.living(workers))
+
+
+def test_run_time_is_kept(tmp_path):
+    """No shard is begun in a job that is too short; its code says try again, with the reason."""
+    made = planned(tmp_path)
+    environ = {"JOB_ID": "7", "SGE_ROOT": "/", "SGE_TASK_ID": "undefined"}
+    said = pooled(made, "--run-time", 10, code=75, **environ)
+    assert "the run time of this job is too short to begin a shard" in said
+    assert whole(made) == set()
+
+
+def test_one_process_hands_out_the_shards(tmp_path):
+    """A second pool beside the first says who works there."""
+    made = planned(tmp_path, WAIT)
+    run = started(made)
+    processes.until((tmp_path / "at").exists)
+    assert f"are being computed by process {run.pid} on " in pooled(made, code=75)
+    (tmp_path / "go").touch()
+    ended(run, 0)
+
+
+def test_children_of_a_function_end_with_its_shard(tmp_path):
+    """Those that it leaves when it returns, and those of a worker that was killed."""
+    trouble = (
+        "child = os.fork()\n"
+        "if child == 0:\n    os.setsid()\n    time.sleep(1000)\n"
+        "(HERE / f'{child}.child').touch()\n"
+        "if first == 4 and once('killed'):\n    os.kill(os.getpid(), 9)\n"
+    )
+    made = planned(tmp_path, trouble)
+    pooled(made, devices=1)
+    children = [int(path.stem) for path in tmp_path.glob("*.child")]
+    assert SHARDS < len(children) <= SHARDS + 2  # the shard before was perhaps still being written
+    assert not processes.living(children)
+
+
+def test_a_board_outlives_its_worker():
+    """What one process writes, the other reads."""
+    board = Board.new()
+    other = Board(board.descriptor)
+    assert (other.finished, other.shard) == (0, None)
+    board.begin("00007")
+    board.count()
+    assert (other.finished, other.shard) == (1, "00007")
+    board.begin("")
+    assert other.shard is None
