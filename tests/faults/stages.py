@@ -114,10 +114,17 @@ def _after(*steps: Callable[[Path], object]) -> Callable[[Path], None]:
     return prepare
 
 
+def _touched(folder: Path) -> None:
+    """Give the input other times, and its shards other keys."""
+    (folder.parent / "input.npy").touch()
+    _in_place(folder)
+
+
 def _changed(folder: Path) -> None:
     _made(folder, shards=3)
 
 
+_in_place = partial(_made, materialize=False)
 _made_sum = partial(_made, keep="sum", materialize=False)
 _made_synthetic = partial(_made, synthetic={"matrices": 4, "dim": 4, "dtype": "float32", "seed": 1})
 _done = (_copied, _multiplied, _ledger, _reduced)
@@ -129,6 +136,7 @@ STAGES = {
     "multiply": Stage(_after(_made, _first), _last),
     "multiply, keep: sum": Stage(_after(_made_sum, _first), _last),
     "multiply over another": Stage(_after(_made_sum, _multiplied, _made, _first), _last),
+    "multiply, adopted": Stage(_after(_in_place, _multiplied, _touched), _last),
     "ledger": Stage(_after(_made, _multiplied), _ledger),
     "ledger over another": Stage(
         _after(_made_sum, _multiplied, _ledger, _made, _multiplied), _ledger

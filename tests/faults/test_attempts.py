@@ -176,7 +176,7 @@ def f(xp, block):
 @pytest.mark.fault("a results folder that is renamed under a task")
 @pytest.mark.parametrize("command", ["multiply --shard 00000", "work --retries 2"])
 def test_a_task_whose_folder_was_renamed_changes_nothing_in_the_new_one(tmp_path, command):
-    """There another config is computed: its files stay; only lines of logs and a failure are new."""
+    """There another config is computed: its results stay; logs and failures may be new."""
     results, other = str(tmp_path / "results"), tmp_path / "other"
     function = tmp_path / "f.py"
     function.write_text(RENAMING.format(results=results, other=str(other / "results")))
