@@ -1,7 +1,7 @@
 """What ``shard_jobs.py`` compares, each in processes of its own: python peers.py TASK (JSON).
 
-A process says "ready" once its memory and kernels are there; for each line that it reads it does
-its part of the work, and answers with the beginning of its sum's first row.
+A process says "ready" once its memory and kernels are there. For each line that it reads it does
+its part of the work, and answers with the bytes of that and the beginning of its sum's first row.
 """
 
 import functools
@@ -24,6 +24,8 @@ CHUNK_BYTES = 64 * harness.MIB  # what a script reads and multiplies at once, at
 LARGE = 1024  # from here on a matrix is multiplied by a call of its own
 WRITERS, SLOTS = 4, 8
 ANSWER = 8  # elements of the row by which sums are compared
+FEW = 8  # chunks that warm a script up
+PLAIN_CHUNKS = 128  # that the plain loop takes: its rate does not change any more
 
 
 class Chunk(NamedTuple):
@@ -58,8 +60,11 @@ class Task:
         """Bytes of one matrix."""
         return self.dim**2 * np.dtype(self.dtype).itemsize
 
-    def chunks(self) -> list[Chunk]:
-        """This part of all matrices, once."""
+    def chunks(self, passes: int) -> list[Chunk]:
+        """The matrices of a part, so many times; a few of them for no pass at all."""
+        return self._once() * passes or self._once()[:FEW]
+
+    def _once(self) -> list[Chunk]:
         if Path(self.source).is_dir():
             files = sorted(Path(self.source).glob("*.npy"))
             offset = np.load(files[0], mmap_mode="r").offset
@@ -80,8 +85,8 @@ class Peer:
         self.task, self.xp = task, harness.array_module(task.backend == "numpy")
         self.shape = (task.dim, task.dim)
 
-    def run(self, passes: int) -> np.ndarray | None:
-        """Do it; the first row of the sum of one pass, where there is one."""
+    def run(self, passes: int) -> tuple[int, np.ndarray | None]:
+        """Do it; the number of matrices, and the first row of the sum of one pass, if any."""
         raise NotImplementedError
 
     def add(self, total: Any, block: Any, product: Any) -> None:
@@ -115,7 +120,7 @@ class Shardwise(Peer):
         self.session, self.job = Session(self.plan, most), ShardJob
         warm(self.session, self.mine[0])
 
-    def run(self, passes: int) -> np.ndarray | None:
+    def run(self, passes: int) -> tuple[int, np.ndarray | None]:
         """Take shard after shard to its receipt."""
         names, ended = iter(self.mine * passes), None
         with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
@@ -134,8 +139,12 @@ class Shardwise(Peer):
                 if ended:
                     ended.result()
                 ended = behind.submit(job.finish)
-        files = [np.load(self.plan.results.product(name), mmap_mode="r") for name in self.mine]
-        return sum(f[:, 0].sum(axis=0) for f in files) if self.task.keep == "sum" else None
+        if not passes:
+            return 0, None
+        rows = [self.plan.shards[shard] for shard in self.mine]
+        files = [np.load(self.plan.results.product(row.name), mmap_mode="r") for row in rows]
+        count = passes * sum(len(row.run) for row in rows)
+        return count, sum(f[:, 0].sum(axis=0) for f in files) if self.task.keep == "sum" else None
 
 
 class Script(Peer):
@@ -159,9 +168,9 @@ class Script(Peer):
         self.hosts = [cupyx.empty_pinned(shape, task.dtype) for _ in range(outs)]
         self.up, self.work = (xp.cuda.Stream(non_blocking=True) for _ in range(2))
 
-    def run(self, passes: int) -> np.ndarray | None:
+    def run(self, passes: int) -> tuple[int, np.ndarray | None]:
         """Read, multiply and add; or write, and flush the file to the disk at the end."""
-        chunks, full = self.task.chunks() * passes, SimpleQueue[Any]()
+        chunks, full = self.task.chunks(passes), SimpleQueue[Any]()
         todo, lock = iter(chunks), threading.Lock()
 
         def read() -> None:
@@ -178,7 +187,8 @@ class Script(Peer):
             threading.Thread(target=read, daemon=True).start()
         with ThreadPoolExecutor(WRITERS) as writers:
             total = self._multiply(full, len(chunks), writers)
-        return None if self.task.keep == "products" else total[0].get() / passes
+        row = None if self.task.keep == "products" else total.get()[0] / max(1, passes)
+        return sum(chunk.count for chunk in chunks), row
 
     def _multiply(self, full: SimpleQueue[Any], count: int, writers: ThreadPoolExecutor) -> Any:
         total = self.xp.zeros(self.shape)
@@ -220,11 +230,13 @@ class Script(Peer):
 class Plain(Peer):
     """The loop that everybody writes first."""
 
-    def run(self, passes: int) -> np.ndarray | None:
+    def run(self, passes: int) -> tuple[int, np.ndarray | None]:
         """Multiply one chunk after the other, by way of a memory map."""
-        xp, total = self.xp, self.xp.zeros(self.shape)
+        xp, total, chunks = self.xp, self.xp.zeros(self.shape), self.task.chunks(passes)
+        whole = xp is np or self.task.keep == "products" or len(chunks) <= PLAIN_CHUNKS
+        chunks = chunks if whole else chunks[:PLAIN_CHUNKS]
         with open(Path(self.task.folder) / "result", "wb") as file:
-            for path, offset, count in self.task.chunks() * passes:
+            for path, offset, count in chunks:
                 shape = (count, *self.shape)
                 block = xp.asarray(np.memmap(path, self.task.dtype, "r", offset, shape))
                 product = xp.empty_like(block)
@@ -233,8 +245,9 @@ class Plain(Peer):
                     file.write(memoryview(product if xp is np else product.get()).cast("B"))
             file.flush()
             os.fsync(file.fileno())
-        first = total[0] / passes
-        return None if self.task.keep == "products" else first if xp is np else first.get()
+        row = (total if xp is np else total.get())[0] / max(1, passes)
+        known = self.task.keep == "sum" and whole
+        return sum(chunk.count for chunk in chunks), row if known else None
 
 
 class Raw(Peer):
@@ -254,10 +267,10 @@ class Raw(Peer):
         size = max(1, CHUNK_BYTES // task.matrix_bytes) * task.matrix_bytes
         self.ring = [self.xp.zeros(size, "u1") for _ in range(SLOTS)]
 
-    def run(self, passes: int) -> np.ndarray | None:
+    def run(self, passes: int) -> tuple[int, np.ndarray | None]:
         """Read all, with some reads, and some writes, under way at any time."""
         opened = functools.cache(lambda path: self.open(path, "r"))
-        chunks, behind = self.task.chunks() * passes, SLOTS // 2
+        chunks, behind = self.task.chunks(passes), SLOTS // 2
         reads, writes, at = deque[Any](), deque[Any](), 0
         path = Path(self.task.folder) / "result"
         result = self.open(str(path), "w")
@@ -278,7 +291,7 @@ class Raw(Peer):
         result.close()
         with open(path, "rb") as file:
             os.fsync(file.fileno())
-        return None
+        return sum(chunk.count for chunk in chunks), None
 
 
 def fill(chunk: Chunk, block: np.ndarray) -> None:
@@ -297,11 +310,12 @@ PEERS: dict[str, Callable[[Task], Peer]] = {
 def answers(task: Task) -> Iterator[str]:
     """What the process says."""
     peer = PEERS[task.peer](task)
-    peer.run(1)
+    peer.run(0)
     yield "ready"
     for _ in sys.stdin:
-        row = peer.run(task.passes)
-        yield json.dumps(None if row is None else row[:ANSWER].tolist())
+        count, row = peer.run(task.passes)
+        first = None if row is None else row[:ANSWER].tolist()
+        yield json.dumps([count * task.matrix_bytes, first])
 
 
 if __name__ == "__main__":

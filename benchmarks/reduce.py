@@ -131,7 +131,7 @@ def part_of(comm: Any, plan: Any) -> Iterator[np.ndarray]:
 
 def paths_of(plan: Any) -> list[Path]:
     """The files that are added."""
-    return [plan.results.product(shard) for shard in plan.shards]
+    return [plan.results.product(row.name) for row in plan.shards.values()]
 
 
 def check(plan: Any) -> None:

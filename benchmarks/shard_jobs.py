@@ -73,9 +73,8 @@ def rows(options: argparse.Namespace) -> list[Row]:
     found = [Row(t, 4096, gib=gib) for t in ("float32", "float16")]
     found += [Row("float32", d, gib=gib) for d in (256, 1024, 32)]
     found += [Row("float16", 256, gib=gib)]
-    found += [Row("float32", 4096, *both, gib=gib)
-              for both in (("products", "cached"), ("sum", "cold"), ("products", "cold"))]  # fmt: skip
-    return found
+    slow = ("products", "cached"), ("sum", "cold"), ("products", "cold")
+    return [*found, *(Row("float32", 4096, *both, gib=gib) for both in slow)]
 
 
 def columns(row: Row, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -151,14 +150,15 @@ class Group:
                 raise RuntimeError("did not get ready: see above")
 
     def turn(self) -> tuple[float, Any]:
-        """Seconds of one turn, and the row of its sum, or None."""
+        """GB per second of one turn, and the row of its sum, or None."""
         began = time.perf_counter()
         for process in self.processes:
             process.stdin.write("\n")
             process.stdin.flush()
-        rows = [json.loads(self._line(process)) for process in self.processes]
+        answers = [json.loads(self._line(process)) for process in self.processes]
         seconds = time.perf_counter() - began
-        return seconds, None if None in rows else np.sum(rows, axis=0)
+        sizes, rows = zip(*answers, strict=True)
+        return sum(sizes) / seconds / harness.GB, None if None in rows else np.sum(rows, axis=0)
 
     def _line(self, process: Any) -> str:
         line = process.stdout.readline()
@@ -182,20 +182,20 @@ def measure(
     if where.is_dir():
         once = len(list(where.glob("*.npy"))) * row.matrix_bytes
     cached_sum = row.keep == "sum" and row.where == "cached" and not options.numpy
-    passes = max(1, round(options.window_gib * len(gpus) * GIB / once)) if cached_sum else 1
-    groups, rates, nbytes = {}, {}, {}
+    window = options.window_gib * len(gpus) * GIB if cached_sum and not options.tiny else 0
+    passes = max(1, round(window / once))
+    groups: dict[str, Group] = {}
+    rates: dict[str, list[float]] = {}
     try:
         for name, own in columns(row, options).items():
-            slow = name == "plain loop" and passes > 1
-            own["passes"] = 1 if slow or options.tiny else passes
-            nbytes[name] = once * own["passes"]
-            group = Group(row, where, folder / f"job {name}", gpus, own)
+            groups[name] = Group(row, where, folder / f"job {name}", gpus, own | {"passes": passes})
+        for name in list(groups):
             try:
-                group.ready()
-                groups[name], rates[name] = group, []
+                groups[name].ready()
+                rates[name] = []
             except RuntimeError as error:
                 table.note(f"{row.label}, {name}: {error}")
-                group.end()
+                groups.pop(name).end()
         for number in range(options.rounds):
             if budget.left < ROUND_SECONDS and not options.tiny:
                 table.note(f"{row.label}: {number} rounds, out of time")
@@ -205,18 +205,16 @@ def measure(
                 if row.where == "cold":
                     harness.drop([where] if where.is_file() else list(where.glob("*.npy")))
                 os.sync()
-                seconds, found = groups[name].turn()
-                rates[name].append(nbytes[name] / seconds / harness.GB)
+                rate, found = groups[name].turn()
+                rates[name].append(rate)
                 expected = found if expected is None else expected
                 if found is not None and differ(found, expected) > TOLERANCE[row.dtype]:
-                    table.note(
-                        f"{row.label}, {name}: a wrong sum, by {differ(found, expected):.1e}"
-                    )
+                    table.note(f"{row.label}, {name}: wrong by {differ(found, expected):.1e}")
     finally:
         for group in groups.values():
             group.end()
         shutil.rmtree(folder, ignore_errors=True)
-    add_row(table, row, len(gpus), nbytes, rates)
+    add_row(table, row, len(gpus), once * passes / harness.GB, rates)
 
 
 def differ(found: Any, expected: Any) -> float:
@@ -224,7 +222,7 @@ def differ(found: Any, expected: Any) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
-def add_row(table: harness.Table, row: Row, gpus: int, nbytes: Any, rates: Any) -> None:
+def add_row(table: harness.Table, row: Row, gpus: int, size: float, rates: Any) -> None:
     """Medians, and ours beside the best script and the bare reads."""
     middle = {name: statistics.median(found) for name, found in rates.items() if found}
     best = max((rate for name, rate in middle.items() if name.startswith("script")), default=None)
@@ -232,8 +230,7 @@ def add_row(table: harness.Table, row: Row, gpus: int, nbytes: Any, rates: Any) 
     cells = [middle.get(name) for name in HEADINGS]
     against = [harness.ratio(ours, best or middle.get("plain loop")),
                harness.ratio(ours, middle.get("raw"))]  # fmt: skip
-    size = max(nbytes.values()) / harness.GB
-    table.row([row.label, gpus, size, *cells, *against], {"rates": rates, "bytes": nbytes})
+    table.row([row.label, gpus, size, *cells, *against], {"rates": rates})
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -1,5 +1,6 @@
 """Say what would run on this machine and what is missing. It changes nothing and kills nothing."""
 
+import os
 import shutil
 import signal
 import sys
@@ -28,6 +29,7 @@ def main(options: Namespace) -> int:
     sys.stdout.reconfigure(errors="replace")  # names of any alphabet
     lines = [report.to_json(found)] if options.json else report.to_text(found, width)
     sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.flush()
     return report.verdict(found)["exit_code"]
 
 
@@ -52,6 +54,6 @@ if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that what it started is ended
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        sys.exit(main(arguments().parse_args()))
+        os._exit(main(arguments().parse_args()))  # what hangs in the kernel is not waited for
     except KeyboardInterrupt:
         sys.exit(130)

@@ -9,6 +9,7 @@ from shardwise.multiply import apart
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures
+from shardwise.records.store import Store
 
 
 def main(options: Namespace) -> int | None:
@@ -17,6 +18,7 @@ def main(options: Namespace) -> int | None:
     shard = plan.shard(options.shard)
     plans.expect(plan, shard.key, options.key)
     failures.refuse_again(plan.results, shard.name)
+    Store(plan).withdraw()
     compute = partial(_compute, shard, options)
     if plan.function:
         apart.run(plan, shard, compute)

@@ -264,7 +264,7 @@ class _Writer:
             str(log.relative_to(results.root)),
         )  # fmt: skip
         fail(results, row.name, failure)
-        if suspect:
+        if suspect and machine.uuid:
             fail(results, f"{failures.DEVICE}{machine.uuid}", failure)
 
     def _run(self, row: Shard, machine: Device, held: Mapping[str, float]) -> None:
@@ -385,7 +385,6 @@ def _sum(made: Pretended, random: Random) -> None:
         "product": plan.problem.product, "keep": plan.settings.keep, "proven": proven,
         **(end if proven else {"no_end_to_end": "verify is false"}),
         "plan": plan.facts.digest, "config": plan.facts.config_digest,
-        "ledger": plans.file_digest(plan.results.ledger),
         "made_by": receipts.count_makers(found), "ranks": 2, "nodes": {found[0].node: 2},
         "scalars": {"count": int(total.size), "sum": float(total.sum()),
                     "mean": float(total.mean())},

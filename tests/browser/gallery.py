@@ -21,7 +21,7 @@ MOST_BYTES = 200_000
 SHOTS = (
     ("first-look", "digits", "", 1000, "light"),
     ("sum", "digits", "result", 1000, "light"),
-    ("timeline", "seismic", "timeline", 1000, "light"),
+    ("timeline", "seismic", "time", 1000, "light"),
     ("failed", "bad night", "", 1000, "light"),
     ("failures", "bad night", "failures", 1000, "dark"),
     ("phone", "digits", "", 380, "dark"),

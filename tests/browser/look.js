@@ -109,7 +109,7 @@
     ground: ground(document.body),
     verdict: document.querySelector("#verdict").textContent,
     title: document.title,
-    count: { script: count("script") - 1, img: count("img"), bars: count("#timeline path") },
+    count: { script: count("script") - 1, img: count("img"), bars: count("#time .bar") },
     parts: Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, {
       text: each.textContent, box: place(each),
     }])),

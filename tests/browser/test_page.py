@@ -15,6 +15,7 @@ import pytest
 from shardwise.observe.folder import Observer
 from shardwise.observe.report import page as pages
 from shardwise.records import receipts
+from shardwise.records.failures import Failure
 
 from tests import pretend
 from tests.browser.browser import Browser
@@ -24,7 +25,7 @@ WIDTHS = (380, 1600)
 RUNS: dict[str, dict[str, Any]] = {
     "whole": {"shards": 48, "slow": 2, "slow_device": True},
     "bad night": {"shards": 40, "failed": 3, "lost": 1, "running": 4, "waiting": 5, "damaged": 1,
-                  "unknown": 1, "quarantined": 1},
+                  "unknown": 1, "suspect": 1},
     "on a CPU": {"shards": 8, "devices": 0, "nodes": 1},
 }  # fmt: skip
 
@@ -91,11 +92,12 @@ def test_it_can_be_read_on_a_phone_and_on_a_wall(browser, made, name, scheme):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_figure_is_drawn_and_has_words(browser, made, name):
-    """Each has a box, ink in it, and a caption; and the browser complains of nothing."""
+    """The sum has a box, ink in it, and a caption; each device has a bar with words."""
     path = page_of(made(name))
     found = browser.look(path, WIDTHS[1])
     drawn = browser.picture(path, WIDTHS[1], math.ceil(found["height"]))
-    assert "timeline" in [figure["id"] for figure in found["figures"]]
+    assert found["count"]["bars"] == len({r["device"].get("uuid") or r["node"] for r in
+                                          made(name).receipts.values()})  # fmt: skip
     for figure in found["figures"]:
         assert len(figure["caption"]) > 20, figure["id"]
         assert figure["drawings"], figure["id"]
@@ -122,29 +124,29 @@ HOSTILE = (
 
 def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> None:
     """Markup, quotes and marks of direction in receipts and logs change nothing but the words."""
-    run = pretend.run(tmp_path, shards=6, failed=1, quarantined=1)
+    run = pretend.run(tmp_path, shards=6, failed=1, suspect=1)
     results = run.plan.results
-    # A receipt whose names hold what no printer prints is refused by the judge; a log may hold it.
+    # A receipt whose names hold what no printer prints is refused by the judge; a failure is not.
     name = "".join(letter for letter in HOSTILE if letter.isprintable())
     for shard, receipt in run.receipts.items():
         receipt["device"]["name"] = receipt["node"] = receipt["host"] = name
-        results.receipt(shard).write_bytes(receipts._text(receipt))
-    (shard,) = run.roles["failed"]
-    log = results.log("multiply", shard)
-    log.write_text(f"2026-01-02 03:04:05,678 ERROR {HOSTILE}\n")
+        run.receipt(shard).write_bytes(receipts._text(receipt))
+    (shard, _) = run.roles["failed"]
+    trouble = Failure(run.name(shard), 3, HOSTILE, HOSTILE, run.at, HOSTILE)
+    pretend.fail(results, trouble.name, trouble)
     pages.write(Observer(run.root).look(run.at))
     path = page_of(run)
     found = checked(browser, path, WIDTHS[0])
     assert found["title"] != "x"
     assert (found["count"]["script"], found["count"]["img"]) == (0, 0)
-    for part in ("timeline", "time", "failures"):
+    for part in ("time", "failures"):
         assert "<script>document.title='x'" in found["parts"][part]["text"], part
 
 
 def test_ten_thousand_shards_fit_into_five_megabytes(browser: Browser, tmp_path: Path) -> None:
-    """And all of their time is drawn."""
+    """And every device has its bar."""
     run = pretend.run(tmp_path, shards=10_000, devices=16, nodes=4, summed=False)
     pages.write(Observer(run.root).look(run.at))
     path = page_of(run)
     assert path.stat().st_size < 5_000_000
-    assert browser.look(path, WIDTHS[1])["count"]["bars"] >= 2 * 16
+    assert browser.look(path, WIDTHS[1])["count"]["bars"] == 16

@@ -8,9 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from shardwise.dispatch import tally
-from shardwise.dispatch.array import journal
-from shardwise.dispatch.schedulers import common
 from shardwise.errors import ShardwiseError
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
@@ -19,15 +16,18 @@ from shardwise.multiply import copy as copies
 from shardwise.multiply import job, synthetic
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
-from shardwise.records import ledger, locks, missing, receipts
+from shardwise.records import failures, ledger, locks, receipts
 from shardwise.records.receipts import ArrayFile, CopyReceipt, SumReceipt
+from shardwise.records.store import Store
 from shardwise.reduce import job as reduce_job
+from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs
 
 from tests import factories
 
 _VOLATILE = (
     "started", "finished", "process", "attempt", "held", "proof", "digest", "made",
+    "at", "run",
 )  # fmt: skip
 """What differs from run to run, with the digest of a receipt that covers it."""
 
@@ -91,22 +91,19 @@ def _reduced(folder: Path) -> None:
 
 
 def _noted(folder: Path) -> None:
-    """What dispatchers leave on their own: names of jobs and arrays, reasons of failures.
+    """What a run leaves on its own: names of jobs, reasons of failures.
 
     A run notes new names. Here they are the same again, so only those are noted that are not there.
     """
-    results = _plan(folder).results
+    plan = _plan(folder)
+    results = plan.results
     if "run-2" not in [row[1] for row in earlier_runs._rows(results.runs)]:
-        earlier_runs.remember(results, "slurm", "run-2")
-    if "array-2" not in [array.name for array in journal.noted(results)]:
-        journal.note(results, common.Array("slurm", "r", "d", "array-2", 1, (0, 1), 2))
-    tally.Tally(_plan(folder), ["00000"]).failed("00000", 75, "the device is busy")
+        schedulers.remember(results, "slurm", "run-2")
+    failures.note(results, plan.shards["00000"].name, 75, "the device is busy")
 
 
 def _before_notes(folder: Path) -> None:
-    results = _made(folder).results
-    earlier_runs.remember(results, "slurm", "run-1")
-    journal.note(results, common.Array("slurm", "r", "d", "array-1", 1, (0, 1), 2))
+    schedulers.remember(_made(folder).results, "slurm", "run-1")
 
 
 def _after(*steps: Callable[[Path], object]) -> Callable[[Path], None]:
@@ -117,10 +114,17 @@ def _after(*steps: Callable[[Path], object]) -> Callable[[Path], None]:
     return prepare
 
 
+def _touched(folder: Path) -> None:
+    """Give the input other times, and its shards other keys."""
+    (folder.parent / "input.npy").touch()
+    _in_place(folder)
+
+
 def _changed(folder: Path) -> None:
     _made(folder, shards=3)
 
 
+_in_place = partial(_made, materialize=False)
 _made_sum = partial(_made, keep="sum", materialize=False)
 _made_synthetic = partial(_made, synthetic={"matrices": 4, "dim": 4, "dtype": "float32", "seed": 1})
 _done = (_copied, _multiplied, _ledger, _reduced)
@@ -132,6 +136,7 @@ STAGES = {
     "multiply": Stage(_after(_made, _first), _last),
     "multiply, keep: sum": Stage(_after(_made_sum, _first), _last),
     "multiply over another": Stage(_after(_made_sum, _multiplied, _made, _first), _last),
+    "multiply, adopted": Stage(_after(_in_place, _multiplied, _touched), _last),
     "ledger": Stage(_after(_made, _multiplied), _ledger),
     "ledger over another": Stage(
         _after(_made_sum, _multiplied, _ledger, _made, _multiplied), _ledger
@@ -140,7 +145,7 @@ STAGES = {
     "reduce over another": Stage(
         _after(_made_sum, _multiplied, _ledger, _reduced, _made, _multiplied, _ledger), _reduced
     ),
-    "dispatchers": Stage(_before_notes, _noted),
+    "notes": Stage(_before_notes, _noted),
 }
 
 
@@ -156,15 +161,12 @@ def state(folder: Path) -> dict[str, bytes]:
 
 def _comparable(path: Path) -> bytes:
     raw = path.read_bytes()
-    if path.suffix == ".json" and path.parent.name in ("products", "shards", "results"):
+    if path.suffix == ".json" and path.parent.name in ("products", "shards", "results", "failed"):
         return json.dumps(_steady(json.loads(raw))).encode()
     if path.name == "ledger.tsv":
         rows = [line.split(b"\t") for line in raw.splitlines()]
         return b"\n".join(b"\t".join(row[:12] + row[14:]) for row in rows)
-    results = Results(path.parent)  # of notes, the names by which a next run asks for jobs
-    if path == results.arrays:
-        return repr([array.name for array in journal.noted(results)]).encode()
-    if path == results.runs:
+    if path == Results(path.parent).runs:  # of notes, the names by which a next run asks for jobs
         return repr([row[1] for row in earlier_runs._rows(path)]).encode()
     return raw
 
@@ -197,7 +199,7 @@ def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
 
 
 def _untrue_products(plan: plans.Plan) -> Iterator[str]:
-    lacking = missing.list_missing(plan)
+    lacking = Store(plan).missing()
     for name in plan.shards:
         if name not in lacking and not _vouches(
             factories.receipt(plan, name).file, factories.file(plan, "product", name)

@@ -10,7 +10,8 @@ import pytest
 from mpi4py import MPI
 from shardwise.multiply import job
 from shardwise.plan.plan import Plan
-from shardwise.records import ledger, missing, receipts
+from shardwise.records import ledger, receipts
+from shardwise.records.store import Store
 from shardwise.reduce import job as jobs
 
 from tests import factories
@@ -27,7 +28,7 @@ def ahead(*paths: Path) -> None:
 
 def multiplied(made: Plan) -> list[str]:
     """Multiply what is missing, as a run does; which shards that were."""
-    lacking = missing.scan_products(made).missing
+    lacking = Store(made).missing()
     for name in lacking:
         job.run_shard(made, name)
     return lacking
@@ -36,7 +37,7 @@ def multiplied(made: Plan) -> list[str]:
 def finished(made: Plan) -> None:
     """Make the ledger and the sum, and compare both with what is right."""
     ledger.write(made)
-    found = ledger.read(made)
+    found = ledger.checked_receipts(made)
     assert [receipt.shard for receipt in found] == list(made.shards)
     assert {receipt.attempt for receipt in found} == {1}
     jobs.run(MPI.COMM_SELF, made.results.plan, ["sum", "mean"])
@@ -60,9 +61,8 @@ def test_files_of_tomorrow_are_files(planned: Plan) -> None:
     own = planned.results
     for name in ("00000", "00001"):
         job.run_shard(planned, name)
-        ahead(own.product(name), own.receipt(name), own.shard(name), own.shard_receipt(name))
-    found = missing.scan_products(planned)
-    assert (found.missing, found.newest) == (["00002"], "00001")
+        kinds = ("product", "receipt", "shard", "shard_receipt")
+        ahead(*(factories.file(planned, kind, name) for kind in kinds))
     assert multiplied(planned) == ["00002"]
     assert multiplied(planned) == []
     finished(planned)
@@ -98,7 +98,7 @@ def test_a_clock_that_jumps_at_each_look_changes_nothing(tmp_path, monkeypatch, 
     finished(made)
     assert multiplied(made) == []
     monkeypatch.undo()
-    found = ledger.read(made)
+    found = ledger.checked_receipts(made)
     assert next(looks) > 2 * len(made.shards)
     begins = [receipt.started - real() for receipt in found]
     assert all(abs(begin) > HOUR / 2 for begin in begins), "the clock has jumped"

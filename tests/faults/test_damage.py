@@ -11,7 +11,8 @@ from mpi4py import MPI
 from shardwise.errors import IntegrityError, ShardwiseError
 from shardwise.multiply import job
 from shardwise.plan import plan
-from shardwise.records import ledger, missing
+from shardwise.records import failures, ledger
+from shardwise.records.store import Store
 from shardwise.reduce import job as jobs
 
 from tests import factories
@@ -78,7 +79,7 @@ def repaired(made, error):
     """Run the command that an error prints, then what a run of snakemake would; the sum."""
     command = f"rm -f {str(error.value).split('rm -f ')[1].split(',')[0]}"
     subprocess.run(["bash", "-c", command], check=True)
-    lacking = missing.list_missing(made)
+    lacking = Store(made).missing()
     assert lacking
     for shard in lacking:
         path = factories.file(made, "product", shard)
@@ -116,7 +117,7 @@ def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
     harm(factories.file(made, "receipt", "00001"), seed)
     said = "00001"
     for _ in range(2):
-        for shard in missing.list_missing(made):
+        for shard in Store(made).missing():
             job.run_shard(made, shard)
         try:
             ledger.write(made)
@@ -141,6 +142,7 @@ def test_a_damaged_copy_is_refused(made, harm, seed):
     except ShardwiseError as error:
         said = str(error)
         factories.file(made, "shard_receipt", "00001").unlink()
+        failures.begin_run()
         job.run_shard(made, "00001")
     assert "00001" in said
     assert factories.file(made, "product", "00001").read_bytes() == before

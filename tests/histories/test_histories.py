@@ -78,8 +78,8 @@ ALL = ("sum", "mean", "min", "max", "std")
 LOST = (
     "products/00001-*.npy", "products/00001-*.json", "products/00000-*", "products",
     "shards/00000-*.npy", "shards", "done", "failed", "ledger.tsv", "sum.npy", "summary.json",
-    "{sum.npy,summary.json}", "plan.tsv", "plan.json", "plan.*", "sources.tsv", "input.npy", "logs", "report.html", "metrics.prom",
-    "{ledger.tsv,summary.json}", "logs/ledger",
+    "{sum.npy,summary.json}", "plan.tsv", "plan.json", "plan.*", "sources.tsv", "input.npy", "logs",
+    "report.html", "metrics.prom", "{ledger.tsv,summary.json}", "logs/ledger",
 )  # fmt: skip
 """What may be removed from a results folder, as patterns of bash."""
 

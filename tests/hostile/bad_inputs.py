@@ -96,11 +96,17 @@ def with_elements(*found: float, dtype: str = "float32") -> np.ndarray:
     return array
 
 
-def flipped(name: str) -> Step:
+def one(pattern: str) -> Path:
+    """A file of the results, by its name up to the key."""
+    (path,) = Path("results/default").glob(pattern)
+    return path
+
+
+def flipped(pattern: str) -> Step:
     """A step that flips a bit in the last byte of a file and keeps its time stamp."""
 
     def step() -> None:
-        path = Path(name)
+        path = one(pattern)
         times = os.stat(path)
         raw = path.read_bytes()
         path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
@@ -184,6 +190,7 @@ CASES: dict[str, list[Case]] = {
         Case("`product` is unknown", {"product": "A*A"}),
         Case("`A @ B` without `right`", {"product": "A @ B"}),
         Case("`right` without `A @ B`", {"right": "b.npy"}),
+        Case("`depends` without a function", {"depends": ["mean.npy"]}),
         Case("`dispatch` is unknown", {"dispatch": "slurm"}),
         Case("`reduce.statistics` is unknown", {"reduce": {"statistics": ["medium"]}}),
         Case("it is a line of NumPy", {"reduce": {"statistics": ["median"]}}),
@@ -271,6 +278,11 @@ CASES: dict[str, list[Case]] = {
         own("it cannot be compiled", "def f(xp, block)\n"),
         own("it cannot be imported", "import nosuchmodule\n"),
         own("it ends the process", "raise SystemExit(0)\n"),
+        Case(
+            "a file in `depends` is missing",
+            {"product": "mine.py:f", "depends": ["mean.npy"], **TWO},
+            put("mine.py", "def f(xp, block):\n    return block\n"),
+        ),
         own("no such function", "def g(xp, block):\n    return block\n"),
         own("no function", "f = 3\n"),
         own("other parameters", "def f(block):\n    return block\n"),
@@ -312,44 +324,54 @@ CASES: dict[str, list[Case]] = {
         shard(
             "the copy of the shard is damaged", {"shards": 2, "materialize": True}, code=3,
             then=all_of(
-                done("shard", PLAN, "--shard", "00001"), flipped("results/default/shards/00001.npy")
+                done("shard", PLAN, "--shard", "00001"),
+                flipped("shards/00001-*.npy"),
             ),
         ),
-        shard("the plan is damaged", {}, code=3, then=flipped("results/default/plan.tsv")),
+        shard("the plan is damaged", {}, code=3, then=flipped("plan.tsv")),
         shard("`plan.json` is damaged", {}, code=3, then=put("results/default/plan.json", "{")),
         shard(
             "the function has changed", {"product": "mine.py:f", **TWO},
             put("mine.py", "def f(xp, block):\n    return block\n"), 3,
             put("mine.py", "def f(xp, block):\n    return -block\n"),
         ),
+        shard(
+            "a file in `depends` has changed",
+            {"product": "mine.py:f", "depends": ["mean.npy"], **TWO},
+            all_of(
+                put("mine.py", "def f(xp, block):\n    return block\n"),
+                put("mean.npy", stack((3, 3))),
+            ),
+            3, put("mean.npy", stack((3, 4))),
+        ),
         Case(
             "an option without a meaning",
-            words=("dispatch", PLAN, "--dispatch", "mpi", "--devices", "2"),
+            words=("work", PLAN, "--dispatch", "mpi", "--devices", "2"),
         ),
     ],
     "Ledger and sum: `scripts/ledger.py`, `scripts/reduce.py`": [
         summed(
             "a receipt is missing",
-            all_of(multiplied, lambda: Path("results/default/products/00001.json").unlink()),
+            all_of(multiplied, lambda: one("products/00001-*.json").unlink()),
             "ledger", PLAN,
         ),
         summed(
             "a receipt is damaged",
-            all_of(multiplied, put("results/default/products/00001.json", "{}")), "ledger", PLAN,
+            all_of(multiplied, lambda: one("products/00001-*.json").write_text("{}")),
+            "ledger", PLAN,
         ),
         summed(
             "a product was cut off",
-            all_of(multiplied, lambda: os.truncate("results/default/products/00001.npy", 4100)),
+            all_of(multiplied, lambda: os.truncate(one("products/00001-*.npy"), 4100)),
             "ledger", PLAN,
         ),
         summed(
             "there is no launcher", ledgered, "reduce", PLAN, "--launcher", "nosuch", code=2,
             vary=(r"(?<=beside )\S+",),
         ),
-        summed("the ledger is missing", multiplied, *REDUCE, apart=True),
         summed(
             "a product is damaged",
-            all_of(ledgered, flipped("results/default/products/00001.npy")), *REDUCE, apart=True,
+            all_of(ledgered, flipped("products/00001-*.npy")), *REDUCE, apart=True,
         ),
     ],
 }  # fmt: skip
@@ -404,6 +426,7 @@ def shown(case: Case, message: str) -> str:
     message = re.sub(rf"(looked (?:for|in)) {re.escape(here)}/", r"\1 …/", message)
     for pattern in (re.escape(here) + "/?", *case.vary):
         message = re.sub(pattern, "…" if pattern in case.vary else "", message)
+    message = re.sub(r"(?<=0000\d-)[0-9a-f]{12}", "KEY", message)
     # What follows is Python's own, and other in its next version.
     message = re.sub(r"\nTraceback (.|\n)*", "\n… and the traceback", message)
     cut = [line if len(line) < 400 else f"{line[:300]}…" for line in message.splitlines()]

@@ -9,7 +9,6 @@ import itertools
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import sys
@@ -26,13 +25,11 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from shardwise.dispatch.array import journal
-from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.files.paths import Results
 from shardwise.observe import folder as folders
-from shardwise.observe import metrics, observation, verdict
+from shardwise.observe import metrics, status
 from shardwise.plan import config, config_file, sources
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
@@ -233,19 +230,18 @@ class Receipt(Reader):
     """A receipt, as the ledger checks it against the plan and the product.
 
     Every second case has the digest of what it holds, as do those from before there were digests.
-    In a case a mark stands for the fingerprint of the plan, which differs from folder to folder: so
+    In a case a mark stands for the key of the shard, which differs from folder to folder: so
     a case that is kept says the same wherever it is read again.
     """
 
-    mark = b"@fingerprint-00@"
+    mark = b"@fingerprnt@"
 
     def prepare(self) -> None:
         self.plan = _planned(self.folder)
         self.file = factories.file(self.plan, "receipt")
-        self.own = self.plan.shards["00000"].fingerprint.encode()
-        raw = [
-            factories.file(self.plan, "receipt", shard).read_bytes() for shard in self.plan.shards
-        ]
+        self.own = self.plan.shards["00000"].key.encode()
+        files = (factories.file(self.plan, "receipt", shard) for shard in self.plan.shards)
+        raw = [file.read_bytes() for file in files]
         self.whole = json.loads(raw[0])
         self.seeds = [text.replace(self.own, self.mark) for text in raw]
         self.writes = (self.plan.results.root,)
@@ -258,14 +254,13 @@ class Receipt(Reader):
         receipts.read(self.file, receipts.ProductReceipt)
         found = ledger.checked_receipts(self.plan)
         ledger.write(self.plan)
-        assert ledger.read(self.plan) == found
         return found[0]
 
     def names(self) -> list[str]:
         return ["00000"]  # where backends are mixed, the shards are named
 
     def right(self, found: Any, raw: bytes) -> None:
-        for key in ("shard", "start", "stop", "fingerprint"):
+        for key in ("shard", "start", "stop", "key"):
             assert getattr(found, key) == self.whole[key]
         own, whole = found.file, self.whole["file"]
         assert list(own.shape) == whole["shape"]
@@ -361,22 +356,6 @@ class Forged(Table):
         assert all(n > 0 for n in (problem.product_bytes, problem.matrix_bytes, problem.flop))
 
 
-class Ledger(Reader):
-    """``ledger.tsv``, as the reduce reads it."""
-
-    def prepare(self) -> None:
-        self.plan = _planned(self.folder)
-        self.file = self.plan.results.ledger
-        self.seeds = [self.file.read_bytes()]
-        self.whole = ledger.read(self.plan)
-
-    def read(self) -> Any:
-        return ledger.read(self.plan)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert found == self.whole
-
-
 class Sheet(Reader):
     """A sheet of paths."""
 
@@ -453,31 +432,6 @@ class Config(Reader):
         assert found.shards == "auto" or found.shards >= 1
 
 
-class Arrays(Reader):
-    """``arrays.tsv``: which tasks were submitted."""
-
-    memory = 64 << 20  # a few letters may name a million shards
-
-    def prepare(self) -> None:
-        self.results = Results(self.folder)
-        self.file = self.results.arrays
-        for i in range(2):
-            journal.note(
-                self.results,
-                common.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, (0, 1, 5), 3),
-            )
-        self.seeds = [self.file.read_bytes()]
-
-    def read(self) -> Any:
-        return journal.noted(self.results)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert all(
-            isinstance(number, int) and number >= 0 for array in found for number in array.numbers
-        )
-        assert len(found) <= 20 + len(re.findall(rb"[\n\r\xc2\xe2]", raw)) + 1
-
-
 class Runs(Reader):
     """``runs.tsv``: names of jobs, which become words of a command."""
 
@@ -518,12 +472,12 @@ class Seen(Reader):
 
     def read(self) -> Any:
         seen = folders.Observer(self.made.root).look(self.made.at)
-        return seen, verdict.verdict(seen), metrics.text(seen)
+        return seen, seen.verdict, metrics.text(seen)
 
     def right(self, found: Any, raw: bytes) -> None:
         seen, told, text = found
         assert list(seen.shards) == ["00000", "00001"]
-        assert all(one.state in observation.STATES for one in seen.shards.values())
+        assert all(one.state in status.STATES for one in seen.shards.values())
         assert told.kind in metrics.VERDICTS
         assert told.words.isprintable()
         assert all(problem.isprintable() for problem in seen.problems)
@@ -543,7 +497,7 @@ class Live(Seen):
 
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1, running=1)
-        self.file = self.made.plan.results.live / "00001.json"
+        self.file = self.made.plan.results.live / f"{self.made.name('00001')}.json"
         self.seeds = [self.file.read_bytes()]
 
     def place(self, raw: bytes) -> None:
@@ -560,26 +514,19 @@ class Summed(Seen):
         self.seeds = [self.file.read_bytes()]
 
 
-class Logged(Several, Seen):
-    """The journal of a shard's starts and its log."""
+class Failed(Seen):
+    """The failure of a shard."""
 
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1, failed=1)
-        self.shard = self.made.roles["failed"][0]
-        results = self.made.plan.results
-        self.paths = results.starts(self.shard), results.log("multiply", self.shard)
-        self.file = self.paths[1]
-        self.join()
-
-    def place(self, raw: bytes) -> None:
-        super().place(raw)
-        for path in self.paths:
-            os.utime(path, (self.made.at - 90.0, self.made.at - 90.0))
+        (self.shard,) = self.made.roles["failed"]
+        self.file = self.made.plan.results.failure(self.made.name(self.shard))
+        self.seeds = [self.file.read_bytes()]
 
     def right(self, found: Any, raw: bytes) -> None:
         super().right(found, raw)
         one = found[0].shards[self.shard]
-        assert one.state in (observation.FAILED, observation.WAITING, observation.RUNNING)
+        assert one.state in (status.FAILED, status.WAITING)
         assert one.failure is None or one.failure.reason.isprintable()
 
 
@@ -700,8 +647,8 @@ class Zarr2(Zarr):
 READERS = {
     kind.__name__.lower(): kind
     for kind in (
-        Header, Receipt, Table, Forged, Ledger, Sheet, Cache, Config,
-        Arrays, Runs, Seen, Live, Summed, Logged, Hdf5, Safetensors, Zarr, Zarr2,
+        Header, Receipt, Table, Forged, Sheet, Cache, Config,
+        Runs, Seen, Live, Summed, Failed, Hdf5, Safetensors, Zarr, Zarr2,
     )
 }  # fmt: skip
 

@@ -17,26 +17,23 @@ MORE = {
     "dispatch": ["--scheduler", "none"],
     "proof": ["--only", "float32", "complex64", "int16"],
     "reduce": ["--only", "float32 d=(8 products cold ranks=2|72 sum cached ranks=1)"],
-    "shard_jobs": ["--only", "float32 d=16 .* cold", "--verify", "both"],
 }
 TABLES = {
     "dispatch": {"dispatch": 3},
     "dry_run": {"dry run": 3, "dry run, array": 4},
-    "kernels": {"kernels": 10, "precision": 1},
+    "kernels": {"kernels": 2},
     "makespan": {"makespan": 8},
     "many_shards": {"many shards": 4},
     "proof": {"false alarms": 3, "one wrong element": 4, "one wrong element, closely": 4,
               "wrong products": 4, "flipped bits": 4,
               "price": 4},
-    "raw": {"raw": 12},
     "reduce": {"reduce": 2},
-    "scaling": {"scaling": 2},
-    "shard_jobs": {"shard_jobs": 2},
+    "shard_jobs": {"shard_jobs": 1},
     "startup": {"startup": 3},
 }  # fmt: skip
 """The tables that each one fills, and their rows."""
 
-LONG = ("dispatch", "dry_run", "many_shards", "reduce", "scaling")  # for the night
+LONG = ("dispatch", "dry_run", "many_shards", "reduce")  # for the night
 
 
 @pytest.fixture
@@ -64,18 +61,16 @@ def test_a_benchmark_fills_its_tables(tmp_path: Path, script: str) -> None:
     if script not in FOLDERLESS:
         assert list((tmp_path / "work").iterdir()) == []
     if script == "kernels":
-        rows = figures["kernels"]["rows"]
-        assert all(row["seconds_a_matrix"]["shardwise"] > 0 for row in rows)
+        assert all(row["seconds"]["shardwise"] > 0 for row in figures["kernels"]["rows"])
         assert "strided cuBLAS: RuntimeError: needs a GPU" in text
     if script == "reduce":
         for row in figures["reduce"]["rows"]:
             assert row["seconds_and_mib"].keys() == {"shardwise", "plain_loop"}
     if script == "shard_jobs":
-        for row in figures["shard_jobs"]["rows"]:
-            for peer in ("shardwise", "shardwise, verify: false", "plain CuPy loop"):
-                assert row["seconds"][peer][0], row["broken"]
-    if script == "scaling":
-        assert [row["cells"]["speed-up"] for row in figures["scaling"]["rows"]] == ["1", "1"], text
+        (row,) = figures["shard_jobs"]["rows"]
+        assert row["rates"].keys() == {"shardwise", "verify: false", "plain loop"}, text
+        assert all(rates[0] > 0 for rates in row["rates"].values())
+        assert "wrong by" not in text
 
 
 @pytest.mark.parametrize("script", ["kernels", "reduce"])
@@ -89,7 +84,7 @@ def test_a_wrong_product_is_no_figure(modules) -> None:
     """A kernel that leaves the last product unwritten, or is off, is found."""
     import kernels
 
-    cell = kernels.Cell("float32", 8, "A @ A", "ieee")
+    cell = kernels.Cell("float32", 8)
     a = np.random.default_rng(0).standard_normal((4, 8, 8)).astype("float32")
     out = a @ a
     assert kernels.wrongness(np, cell, a, out, 4) < kernels.ERRORS["float32"]
@@ -108,23 +103,3 @@ def test_a_wrong_sum_is_no_figure(modules) -> None:
     total[3, 5] = np.nextafter(total[3, 5], np.inf, dtype="float32")
     with pytest.raises(ValueError, match="the sums differ"):
         benchmark.check(total, np.random.default_rng(0).standard_normal((8, 8)))
-
-
-def test_cold_means_cold(modules, tmp_path: Path) -> None:
-    """A file that was just written is cached; after its eviction hardly a page is.
-
-    A page that the kernel holds at that moment stays.
-    """
-    import transfers
-
-    path = tmp_path / "file"
-    path.write_bytes(bytes(8 * 2**20))
-    try:
-        written = transfers.cached_fraction(path)
-        transfers.evict(path)
-    except (OSError, RuntimeError) as error:
-        pytest.skip(f"this file system keeps its pages: {error}")
-    if written is None:
-        pytest.skip("this file system tells nothing of its page cache")
-    assert written == 1
-    assert transfers.cached_fraction(path) < 0.05

@@ -82,11 +82,11 @@ def test_the_architecture_links_to_what_exists() -> None:
 
 
 @pytest.mark.parametrize("key", SETTINGS_THAT_MATTER)
-def test_settings_of_the_fingerprint_are_named(key: str) -> None:
+def test_settings_of_the_key_are_named(key: str) -> None:
     """Whoever changes a setting that reruns all products can read so beforehand."""
-    fingerprints = page("receipts.md").split("## Fingerprints")[1].split("\n\n")[1]
+    keys = page("receipts.md").split("## The key: ")[1].split("\n\n")[1]
     row = next(r for r in page("reruns.md").splitlines() if r.startswith("| `product`"))
-    assert f"`{key}`" in fingerprints
+    assert f"`{key}`" in keys
     assert f"`{key}`" in row
 
 

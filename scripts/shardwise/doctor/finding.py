@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Call = Callable[..., Any]
+Findings = Iterator["Finding"]
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,6 @@ class Finding:
     allowed: str = ""
     do: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-Findings = Iterator[Finding]
 
 
 def judge(good: object, name: str, found: str, allowed: str, do: str, bad: str = "note") -> Finding:

@@ -16,8 +16,6 @@ from shardwise.doctor.finding import Call, Finding, Findings, Reply, judge
 from shardwise.doctor.python import installed
 from shardwise.units import clock, human_bytes
 
-_DRIVER_BYTES = 512 * 1024**2  # what the driver may keep beside what it says
-
 _PRODUCT = """
 from shardwise.devices import choose
 choose.take(0, limit=0)
@@ -52,7 +50,7 @@ def check(
     ours = choose.candidates(lambda: present, environ) if present else []
     tried = ours if good and kvikio else []
     names = {*grants.variables(environ), grants.VISIBLE}  # each as in a task of that device alone
-    line = [sys.executable, "-P", "-c", _PRODUCT]
+    line = [sys.executable, "-P", "-c", _PRODUCT, "doctor"]  # as its lease says
     with ThreadPoolExecutor(max(1, len(tried))) as pool:
         asked = pool.map(lambda one: ask(line, **dict.fromkeys(names, one.uuid)), tried)
         replies = dict(zip(tried, asked, strict=True))
@@ -61,24 +59,24 @@ def check(
     yield judge(kvikio, "kvikio", found or "not installed", allowed, do, "fault")
     for device in present:
         why = "see cupy and kvikio" if device in ours else "it is not granted here"
-        yield _device(device, replies.get(device, Reply(1, f"no product was tried: {why}")))
+        yield _device(device, replies.get(device, Reply(1, f"not tried: {why}")))
         yield from _held(device)
-    if not present or (tried and not any(reply.code == 0 for reply in replies.values())):
-        allowed = "a GPU, or an instance of one under MIG, that no other task has"
-        do = "wait, as a task would; in a job, ask for a GPU; else ask the admin"
+    allowed = "a GPU, or an instance of one under MIG, that no other task has"
+    do = "wait, as a task would; in a job, ask for a GPU; else ask the admin"
+    if not present or (tried and not ways):
         yield Finding("later", "devices", "no device can be had now", allowed, do)
 
 
 def _device(device: Device, reply: Reply) -> Finding:
     """The device itself, and the outcome of the product on it, or why there was none."""
-    works, reason = reply.code == 0, reply.last.partition("; end what hangs")[0]
+    works, reason = reply.code == 0, reply.last
     level, words, do = "later", f"a product fails: {reason}", "tell the admin: dmesg says why (Xid)"
     if works:
         level, words, do = "ok", "computes", ""
     elif reply.code is None:
         words, do = "a product hangs", "try --time-limit 60; if it persists, ask for a reset"
-    elif re.match(r"shardwise|no product", reason):
-        level, words, do = "note", reason, "wait, or see below who holds it"
+    elif busy := re.match(r"(?:shardwise\.\S+|not tried): (.*?)(?:; end what.*)?$", reason):
+        words, level, do = f"not tried: {busy[1]}", "note", "wait, or see below who holds it"
     elif re.match(r"\w+Error: .*\.so|ImportError|ModuleNotFoundError", reason):
         level, do = "fault", host.install(anew=True)
     memory = f"{human_bytes(device.free)} free of {human_bytes(device.memory)}"
@@ -99,20 +97,21 @@ def _held(device: Device) -> Findings:
         yield Finding("note", name, found, "one task per device", do, facts | vars(process))
     kept = device.memory if device.reserved is None else device.reserved
     unlisted = nvml.unlisted(device.memory - device.free - kept, listed) or 0
-    if unlisted > _DRIVER_BYTES:
+    if unlisted > 512 * 1024**2:  # so much the driver may keep beside what it says
         found = f"{human_bytes(unlisted)} are in use by no process that is listed here"
-        do = "ask the admin to look with nvidia-smi and fuser -v /dev/nvidia*"
         allowed = "processes of other containers; but a dead one may have left it"
+        do = "ask the admin to look with nvidia-smi and fuser -v /dev/nvidia*"
         yield Finding("note", name, found, allowed, do, facts | {"unlisted": unlisted})
 
 
 def _describe(pid: int) -> str:
     """A process, as far as it is visible."""
+    wanted = ["username", "create_time", "status", "ppid", "cmdline", "name"]
     try:
-        who = psutil.Process(pid)
-        words = shlex.join(who.cmdline()) or who.name()
-        zombie = f"; a zombie, which ends with its parent, process {who.ppid()}"
-        zombie *= who.status() == psutil.STATUS_ZOMBIE
-        return f"{who.username()}, since {clock(who.create_time())}, {words:.120}{zombie}"
+        who = psutil.Process(pid).as_dict(wanted, ad_value="")
     except psutil.Error:  # ended, or of another container
         return "not visible here (another container's?)"
+    words = f"{shlex.join(who['cmdline']) or who['name']:.120}"
+    if who["status"] == psutil.STATUS_ZOMBIE:
+        words += f"; a zombie, which ends with its parent, process {who['ppid']}"
+    return f"{who['username']}, since {clock(who['create_time'])}, {words}"

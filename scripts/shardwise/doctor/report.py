@@ -17,10 +17,7 @@ from shardwise.doctor.finding import Call, Finding, ask
 from shardwise.plan import config
 from shardwise.plan.config_file import read_files
 
-FORMAT = 2  # of the JSON; raised when a key changes its meaning or goes
-_MARKS = {"ok": "ok", "note": "--", "later": "!!", "fault": "!!"}
-_SPARE_SECONDS = 2.0  # of a section, once what it has asked is ended
-
+_INDENT, _MARKS = " " * 20, {"ok": "ok", "note": "--"}
 Report = Mapping[str, list[Finding]]
 
 
@@ -45,13 +42,13 @@ def sections(files: list[Path] | None, results: str | None, launcher: str) -> di
 
 def look(checks: Mapping[str, Call], seconds: float) -> Report:
     """Look at everything side by side; what hangs costs its section, after this time limit."""
-    end, report, threads = time.monotonic() + seconds, {}, {}
-    for title, check in checks.items():
-        words = report.setdefault(title, []), check, partial(ask, end=end)
+    end, threads, report = time.monotonic() + seconds, {}, {title: [] for title in checks}
+    for title, findings in report.items():
+        words = findings, checks[title], partial(ask, end=end)
         threads[title] = Thread(target=_fill, args=words, daemon=True)
         threads[title].start()
     for title, thread in threads.items():
-        thread.join(max(0.0, end + _SPARE_SECONDS - time.monotonic()))
+        thread.join(max(0.0, end + 2 - time.monotonic()))  # what it asks has its limit itself
         if thread.is_alive():
             do = "try again with --time-limit 60; where it lasts, tell the admin"
             report[title].append(Finding("later", "check", "this hangs", "an answer in time", do))
@@ -65,45 +62,41 @@ def _fill(findings: list[Finding], check: Call, ask: Call) -> None:
             findings.append(one)
     except Exception as error:
         code, words = errors.verdict(error)
-        found, *allowed, do = (f"{error!r}; {words}" if code == 1 else words).rsplit("; ", 2)
-        level = "later" if code == 75 else "fault"
-        findings.append(Finding(level, "check", found, "".join(allowed), do))
+        found, *more = (f"{error!r}; {words}" if code == errors.FAULT else words).rsplit("; ", 2)
+        rest = [*[""] * (2 - len(more)), *more]  # a message of two parts says what to do
+        findings.append(Finding("later" if code == 75 else "fault", "check", found, *rest))
 
 
 def verdict(report: Report) -> dict[str, Any]:
     """Whether the main job can run here, with what, and the exit code."""
     told = [(f"{title}: {one.name}", one) for title, some in report.items() for one in some]
     bad = {name: one.level for name, one in told if one.level in ("later", "fault")}
+    code = 2 if "fault" in [one.level for _, one in told] else 75 if bad else 0
     devices = [one.facts["uuid"] for _, one in told if one.facts.get("works")]
     backend = "cupy" if devices else "numpy"
-    code = 2 if "fault" in bad.values() else 75 if bad else 0
-    text = {
-        0: f"can run here, with {backend}" + (f", GPUs: {len(devices)}" if devices else ""),
-        2: f"cannot run here yet ({', '.join(bad)})",
-        75: f"cannot run here now; try again later ({', '.join(bad)})",
-    }[code]
-    text = f"the main job {text}"
+    text = f"the main job can run here, with {backend}" + f" on {len(devices)}" * bool(devices)
+    if bad:
+        text = f"the main job cannot run here {'yet' if code == 2 else 'now'} ({', '.join(bad)})"
     return {"exit_code": code, "backend": backend, "devices": devices, "text": text}
 
 
 def to_json(report: Report) -> str:
-    """For programs; the keys are those that docs/doctor.md lists."""
+    """For programs; docs/doctor.md lists the keys. The format changes with their meaning."""
     told = [{"section": title.lower(), **asdict(o)} for title, some in report.items() for o in some]
-    head = {"format": FORMAT, "host": socket.gethostname(), "time": time.time()}
+    head = {"format": 2, "host": socket.gethostname(), "time": time.time()}
     return json.dumps({**head, "verdict": verdict(report), "findings": told}, indent=1)
 
 
 def to_text(report: Report, width: int) -> Iterator[str]:
     """For people, line by line."""
     yield f"Shardwise doctor on {socket.gethostname()}, {time.strftime('%Y-%m-%d %H:%M')}"
-    wrap = partial(textwrap.fill, width=width, subsequent_indent=" " * 20, break_on_hyphens=False)
+    wrap = partial(textwrap.fill, width=width, subsequent_indent=_INDENT, break_on_hyphens=False)
     for title, findings in report.items():
         yield f"\n{title}"
         for one in findings:
-            begin = f"  {_MARKS[one.level]}  {one.name:<14}"
-            for mark, part in ("", one.found), ("allowed: ", one.allowed), ("→ ", one.do):
-                if part:  # a file may have any name
-                    yield wrap(f"{begin}{mark}{errors.one_line(' '.join(part.split()))}")
-                begin = " " * 20
+            lines = [f"  {_MARKS.get(one.level, '!!')}  {one.name:<14}{one.found}"]
+            lines += [f"{_INDENT}allowed: {one.allowed}"] * bool(one.allowed)
+            lines += [f"{_INDENT}→ {one.do}"] * bool(one.do)
+            yield from (errors.shown(wrap(line)) for line in lines)  # a file may have any name
     told = verdict(report)
     yield f"\n{'!!' if told['exit_code'] else 'ok'}  {told['text']}"

@@ -12,9 +12,12 @@ from shardwise.doctor.finding import Call, Finding, Findings, judge
 _SLURM, _UGE = "profiles/slurm/config.yaml", "profiles/uge/config.yaml"
 _LOCAL = "jobs on this machine (profiles/local) need none"
 
+CLIENTS = {  # what is there with it, what tells the version, what starts a job
+    "slurm": ("sbatch", "sinfo --version", "srun --gres=gpu:1"),
+    "grid engine": ("qconf", "qstat -help", "qrsh -cwd -l gpu=1"),
+}
 QUESTIONS = {
     "slurm": (
-        ("sbatch", "sinfo --version", "srun --gres=gpu:1"),
         ("partitions", "sinfo --noheader --format=%P", r"\S+", r"\*",
          "a default, or one that is named", f"name one in {_SLURM}, key slurm_partition"),
         ("gpus", "sinfo --noheader --format=%G", r"gpu(?::[^,(\s]+)*", "gpu",
@@ -23,29 +26,27 @@ QUESTIONS = {
          "pmi2, for the MPI in .venv", f'in {_SLURM}, set mpi: "mpiexec"'),
     ),
     "grid engine": (
-        ("qconf", "qstat -help", "qrsh -cwd -l gpu=1"),
         ("gpus", "qconf -sc", r"^([^#\s]*(?:gpu|cuda)\S*) +\S+ +(\S+) +\S+ +\S+ +(\S+)", r"\bgpu\b",
          "a consumable that counts GPUs", f"name that of your site in the line uge_gpu of {_UGE}"),
         ("environments", "qconf -spl", r"\S+", r"\bmpi\b",
          "a parallel environment for MPI", f"name one of them in the lines uge_parallel of {_UGE}"),
     ),
 }  # fmt: skip
-"""The client, what tells the version, and what starts a job; then name, question, pattern of the
-answers, what the shipped profile needs of them, what is allowed, and what to do without it."""
+"""What is asked, with a pattern of the answers, and what the shipped profile needs of them."""
 
 
 def check(ask: Call, name: str, which: Call = shutil.which) -> Findings:
     """Whether a scheduler is here and answers, and what it has."""
-    (client, version, start), *questions = QUESTIONS[name]
+    client, version, start = CLIENTS[name]
     if which(client) is None:
         yield Finding("note", name, f"none here: {client} is not on PATH", _LOCAL)
         return
     yield Finding("ok", name, (ask(version.split()).out.splitlines() or [f"{client} is here"])[0])
-    for what, question, pattern, needed, allowed, do in questions:
+    for what, question, pattern, needed, allowed, do in QUESTIONS[name]:
         reply = ask(question.split())
         if reply.code != 0:
             cure = "try again before you submit, from a login node; if it persists, ask your site"
-            yield Finding("note", name, f"{question}: no answer: {reply.last}", _LOCAL, cure)
+            yield Finding("note", name, f"{question}: {reply.last}", _LOCAL, cure)
             return
         rows = re.findall(pattern, reply.out, re.MULTILINE | re.IGNORECASE)
         found = ", ".join(dict.fromkeys(r if isinstance(r, str) else " ".join(r) for r in rows))

@@ -73,13 +73,15 @@ class ShardJob:
         A, and B where each matrix has its own.
     done
         Matrices that were multiplied and checked so far.
+    adopted
+        Whether an earlier product of the same matrices was there: nothing is to be computed.
     """
 
     def __init__(self, session: Session, shard_id: str) -> None:
         self._session, self._plan = session, session.plan
         self.shard = session.plan.shard(shard_id)
         self.factors: list[Factor] = []
-        self.done, self._next = 0, self.shard.start
+        self.done, self._next, self.adopted = 0, self.shard.start, False
         self._copied: str | None = None  # the checksum of the copy
         self._right: PieceChecksum | None = None
         self._writes: list[Any] = []
@@ -107,12 +109,16 @@ class ShardJob:
             self.watch = Stopwatch()
             if plan.settings.materialize:
                 self._copied = copy.existing_copy(plan, shard)
-                if self._copied is None:
-                    log.info("%s: copying its matrices", plan.results.shard(shard.input_name))
-                    attempt = receipts.count_starts(plan.results.starts(shard.name)) + 1
-                    with self._at_work(attempt):
-                        copy.materialize(plan, shard.shard)
-                    self._copied = copy.existing_copy(plan, shard)
+            self.adopted = session.earlier.adopt(shard, self._copied)
+            if self.adopted:
+                self._next = shard.stop
+                return self
+            if plan.settings.materialize and self._copied is None:
+                log.info("%s: copying its matrices", plan.results.shard(shard.input_name))
+                attempt = receipts.count_starts(plan.results.starts(shard.name)) + 1
+                with self._at_work(attempt):
+                    copy.materialize(plan, shard.shard)
+                self._copied = copy.existing_copy(plan, shard)
             return self.open()
 
     def open(self) -> Self:
@@ -154,6 +160,8 @@ class ShardJob:
         ``coming`` gives the next shard, once it has begun: it is read while this one ends. It is
         called again and again when all of this shard is read or under way.
         """
+        if self.adopted:
+            return
         session, shard = self._session, self.shard
         with ExitStack() as opened:
             small.refuse_moved(self._plan.results, session.folder)
@@ -198,6 +206,8 @@ class ShardJob:
 
     def finish(self) -> None:
         """Wait until all is written, and commit it with its receipt."""
+        if self.adopted:
+            return
         with self._open:
             with self.watch.timed("write"), self._committing:
                 for write in self._writes:
@@ -269,6 +279,7 @@ class ShardJob:
             "attempt": self._attempt,
             **facts,
             "bytes_by": session.machine.bytes_by,
+            "recipe": plan.recipe,
             "held": watch.held(finished),
             **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
         }

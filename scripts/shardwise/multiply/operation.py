@@ -6,6 +6,7 @@ An operation leaves what is to be looked at, once the work is done, in the repor
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,20 @@ class BatchReport:
     # How far products are from those of their factors, in units of the tolerance.
     ratio: Any = None
     forms: Any = None  # what `end_to_end.ShardForms` adds up; a row for each ratio
+    # Finds the moduli of the factors, where a ratio that is not finite asks for them.
+    measure: "Callable[[BatchReport], None] | None" = None
 
     def fetched(self, machine: Machine) -> "BatchReport":
-        """The same in host memory."""
+        """The same in host memory, while the batch is still there."""
+        host = self._copied(machine)
+        if self.measure is None or host.ratio is None or np.isfinite(host.ratio).all():
+            return host
+        with machine.work():
+            self.measure(self)
+        machine.settle()
+        return self._copied(machine)
+
+    def _copied(self, machine: Machine) -> "BatchReport":
         arrays = {k: machine.fetch(v) for k, v in vars(self).items() if hasattr(v, "shape")}
         return replace(self, **arrays)
 
@@ -85,6 +97,7 @@ class UserFunction(Operation):
 
     def __init__(self, machine: Machine, plan: Plan) -> None:
         super().__init__(machine, plan)
+        user_function.check_used(plan.facts.depends)
         self._function = user_function.load(plan.problem.product, plan.facts.function)
         self.compute = plan.problem.product_dtype
 
@@ -151,17 +164,19 @@ class Multiplication(Operation):
             if self.compute == "int64":
                 _check_integers(self._xp, self._problem, block, other, report.first)
         else:
-            self._measure(report, block, other)
+            report.measure = partial(self._measure, block, other)
+            if not (self.proof and self._strict):
+                report.measure(report)
         self._kernel.multiply(left, right, out, count)
         if self.proof:
             report.ratio = self._checker.check(_signed(block), _signed(other), product)
             report.forms = self._checker.forms
-        # A finite ratio says that the product is finite as well: one pass less.
+        # A finite ratio says that factors and product are finite as well: two passes less.
         if product.dtype.kind != "i" and not (self.proof and self._strict):
             report.product = self._checker.largest(product)
         return product
 
-    def _measure(self, report: BatchReport, block: Any, other: Any) -> None:
+    def _measure(self, block: Any, other: Any, report: BatchReport) -> None:
         """Note the largest moduli of the factors."""
         report.left = self._checker.largest(block)
         if other is not None and other.ndim == 3:

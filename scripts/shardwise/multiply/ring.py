@@ -150,21 +150,25 @@ class Ring:
         return self._right if slot.right is None else slot.right
 
     def warm(self, job: "ShardJob") -> None:
-        """Take a first batch through the ring, twice, of which nothing stays.
+        """Take up to two batches through the ring, of which nothing stays.
 
         So kernels are compiled, and what libraries make at their first call is there.
         """
-        for _ in range(2):
-            count = min(self.matrices, len(job.shard.run))
-            slot = self._begin_reads(job, job.shard.start, count)
+        run, count = job.shard.run, min(self.matrices, len(job.shard.run))
+        with self._machine.work():
+            self.sink.begin()
+        for first in run[::count][: min(2, len(self._slots))]:
+            slot = self._begin_reads(job, first, min(count, run.stop - first))
             settle(slot.reads)
             self._machine.hash(job.factors[0].digest, 0, raw_bytes(slot.left[: slot.count]))
             if not self._problem.result:  # a user's function may do anything
                 with self._machine.work(), np.errstate(all="ignore"):
-                    self.sink.begin()
                     self._work(slot)
-                    self.sink.begin()
-            self._drop(job)
+                self._machine.mark()()
+                slot.report.fetched(self._machine)
+        with self._machine.work():
+            self.sink.result()
+        self._drop(job)
 
     def compute(self, job: "ShardJob", coming: Callable[[], "ShardJob | None"]) -> None:
         """Take all batches of a shard through the ring; its writes may be under way afterwards.

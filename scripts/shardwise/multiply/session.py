@@ -9,6 +9,7 @@ import numpy as np
 from shardwise.devices import choose
 from shardwise.multiply import backend as backends
 from shardwise.multiply import blame, checks
+from shardwise.multiply.adopt import Earlier
 from shardwise.multiply.cuda import Cuda
 from shardwise.multiply.host import Host
 from shardwise.multiply.operation import Machine
@@ -59,6 +60,7 @@ class Session:
             self.machine: Machine = self._machine()
             self.versions = choose.versions(self.xp) if self.cuda else {}
             checks.refuse_too_large(plan, self.cuda, self.machine.total())
+        self.earlier = Earlier(plan, self.xp.__name__)
         self._ring: Ring | None = None
 
     def _machine(self) -> Machine:

@@ -44,7 +44,7 @@ __device__ __forceinline__ u64 mixed(u64 word, u64 key) {
 
 // XOR the digests of `count` pieces, from number `first` on, into two halves at `out`. `data` begins
 // at byte `base` of elements that are `total` bytes long; see PieceChecksum for the pieces.
-extern "C" __global__ void xxh3_pieces(
+extern "C" __global__ void __launch_bounds__(1024) xxh3_pieces(
     const unsigned char* data, u64 base, u64 total, u64 row, u64 piece, u64 first, u64 count, u64* out
 ) {
     u64 number = (u64)blockIdx.x * blockDim.y + threadIdx.y;

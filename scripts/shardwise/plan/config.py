@@ -48,6 +48,7 @@ class Settings:
     synthetic: Recipe
     right: str | None
     product: str
+    depends: list[str]
     results: str
     shards: int | str
     shard_bytes: int
@@ -213,9 +214,10 @@ def _explain(error: Any, words: Collection[str]) -> list[str]:
     }[error.validator]
     hint = _quotes(value, allowed)
     if key.startswith("reduce.statistics.") and value in _BY_NUMPY:
+        path = f"{DEFAULT_RESULTS}/products/00000-KEY.npy"
         hint = (
             "; with keep: products this one is a line of Python for the products of a shard: "
-            f'np.{value}(np.load("{DEFAULT_RESULTS}/products/00000.npy", mmap_mode="r"), axis=0)'
+            f'np.{value}(np.load("{path}", mmap_mode="r"), axis=0)'
         )
     # Snakemake makes texts of all that stands in braces, a number of 1_2, and a text of false.
     if key.partition(".")[0] in words and (hint or value in ("true", "false", "null")):
@@ -260,6 +262,11 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
         yield "right: the product A @ B needs it; name the .npy file of B"
     if product != "A @ B" and full["right"] is not None:
         yield f"right: the product {product:.200} has no B; remove it, or use A @ B"
+    if full["depends"] and not function_parts(product):
+        yield (
+            f"depends: the product {short(product)} reads no files but its factors; remove this "
+            "key, or name a function of your own, file.py:function"
+        )
     try:
         parse_bytes(full["shard_bytes"])
     except ValueError as error:

@@ -16,11 +16,13 @@ from shardwise.units import MIB
 
 # Row and piece of the checksum of what a task reads.
 SHARD_PIECES = pieces.CHECKSUM_PIECE_BYTES, pieces.CHECKSUM_PIECE_BYTES
-# Factors, or products, in a batch on a device: enough to make the gaps between calls small.
-BATCH_BYTES = 128 * MIB
+# Factors, or products, in a batch on a device: enough to make the gaps between calls small, and so
+# many large products that their sum is written for several of them at once.
+BATCH_BYTES = 256 * MIB
+CALL_BYTES = 128 * MIB  # the same in a call, which a batch has some of
 HOST_BATCH_BYTES = 16 * MIB  # the same on NumPy, which multiplies one matrix a call anyway
 # Slots of the ring on a device: some are read into while one is multiplied.
-SLOTS, RING_BYTES = 8, 1024 * MIB
+SLOTS, RING_BYTES = 6, 1536 * MIB
 OUTS = 4  # batches of products on a device, of which some are written while one is made
 READERS = 4  # threads that read and write on NumPy, and that copy a shard
 # Threads by which KvikIO reads and writes, and bytes that each moves at once by pinned memory.
@@ -106,7 +108,7 @@ def call_matrices(problem: Problem) -> int:
     largest = _largest(problem)
     if largest >= LARGE_BYTES:
         return 1
-    return min(_power_of_two(BATCH_BYTES // largest), MOST_IN_CALL)
+    return min(_power_of_two(CALL_BYTES // largest), MOST_IN_CALL)
 
 
 def batch_matrices(problem: Problem, cuda: bool) -> int:
@@ -171,7 +173,7 @@ def _slots(problem: Problem, matrices: int, cuda: bool) -> int:
 
 def proof_matrices(problem: Problem, matrices: int) -> int:
     """Matrices of a batch whose products are proven at once."""
-    return max(1, min(matrices, BATCH_BYTES // _proof_bytes(problem)))
+    return max(1, min(matrices, CALL_BYTES // _proof_bytes(problem)))
 
 
 def _proof_bytes(problem: Problem) -> int:

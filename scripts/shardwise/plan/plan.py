@@ -12,8 +12,8 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,15 @@ class ShardSettings:
     nonfinite: str
 
 
+def describe_recipe(
+    problem: Problem, settings: Any, function: str | None, depends: Mapping[str, str]
+) -> list[Any]:
+    """All that a product depends on but for the bytes of its factors; part of the key."""
+    chosen = [getattr(settings, key) for key in SETTINGS_THAT_MATTER]
+    own = asdict(replace(problem, matrices=0))  # how many there are changes no product
+    return [ALGORITHM["multiply"], own, chosen, function, depends]
+
+
 @dataclass(frozen=True)
 class Written:
     """Bytes that a run writes."""
@@ -186,6 +195,7 @@ class Facts:
     synthetic: Recipe | None  # None if the input is the user's own
     bytes: Written
     digest: str  # changes with anything that a result depends on
+    depends: dict[str, str] = field(default_factory=dict)  # digests of files that it uses
     config: dict[str, Any] = field(default_factory=dict)  # that the plan follows from, for people
     config_digest: str | None = None
     made: Made | None = None
@@ -229,6 +239,12 @@ class Plan:
     def key(self) -> str:
         """Changes with anything that the sum and its companions depend on."""
         return key_of(f"{self.facts.digest} {ALGORITHM['reduce']}".encode())
+
+    @cached_property
+    def recipe(self) -> str:
+        """Changes with all that a product depends on but for the bytes of its factors."""
+        facts = self.facts
+        return digest(describe_recipe(facts.problem, facts.settings, facts.function, facts.depends))
 
     @property
     def mark(self) -> str:

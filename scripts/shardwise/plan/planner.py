@@ -72,18 +72,21 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     given = left.sources if settings.input is not None else ()
     right_sources = right.sources if right else ()
     _refuse_names(results, [*given, *right_sources])
-    function = None  # the digest of its file
-    if function_parts(settings.product):
-        function = plans.digest_of_bytes(user_function.read_source(settings.product))
+    function, used = None, user_function.digests_of(settings.depends)  # the digests of its files
+    if parts := function_parts(settings.product):
+        source = user_function.read_source(settings.product)
+        function = plans.digest_of_bytes(source)
+        if told := user_function.unlisted(parts[0], source, settings.depends):
+            log.warning(f"shardwise: {told}")
     problem = Problem(
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
         shared,
-        *(_returned(settings, function, left, cache, log) if function else (None, None)),
+        *(_returned(settings, (function, used), left, cache, log) if function else (None, None)),
     )  # fmt: skip
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
-    rows = _rows(settings, problem, left, right_sources, function)
+    rows = _rows(settings, problem, left, right_sources, function, used)
     copied = _is_copied(settings, left, len(rows), log)
-    facts = _facts(settings, copied, problem, rows, left, right_sources, function)
+    facts = _facts(settings, copied, problem, rows, left, right_sources, function, used)
     return Plan(results, {row.shard: row for row in rows}, facts, made_of=left.sources)
 
 
@@ -123,7 +126,7 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
 
 def _facts(
     settings: Settings, copied: bool, problem: Problem, rows: list[Shard], left: Stack,
-    right_sources: tuple[Source, ...], function: str | None,
+    right_sources: tuple[Source, ...], function: str | None, used: dict[str, str],
 ) -> Facts:  # fmt: skip
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
     chosen["materialize"] = copied
@@ -140,20 +143,26 @@ def _facts(
             products=sum(row.product_bytes for row in rows),
         ),
         digest="",
+        depends=used,
         decoded=left.decoded,
         notes=left.notes,
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
     digest = plans.digest([digested, *map(small.checksum, plans.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
-    return replace(facts, digest=digest, config=config, config_digest=plans.digest(config))
+    moved = config | {"results": None}  # a folder may move
+    return replace(facts, digest=digest, config=config, config_digest=plans.digest(moved))
 
 
 def _returned(
-    settings: Settings, function: str, left: Stack, cache: Path | None, log: logging.Logger
+    settings: Settings,
+    code: tuple[str, dict[str, str]],
+    left: Stack,
+    cache: Path | None,
+    log: logging.Logger,
 ) -> tuple[Shape, str]:
     """Shape and element type of what a user's function makes of a matrix, tried once a content."""
-    key = plans.digest([settings.product, function, left.shape, left.dtype])
+    key = plans.digest([settings.product, code, left.shape, left.dtype])
     path = cache and cache / f"function-{key}.json"
     entry = small.read_cache(path)
     if entry is not None:
@@ -212,6 +221,7 @@ def read_planned(path: Path) -> Plan:
         check_unchanged(source)
     if facts.function is not None:
         user_function.read_source(facts.problem.product, facts.function)
+        user_function.check_used(facts.depends)
     return replace(plan, results=Results(Path(facts.config["results"])), made_of=sources)
 
 
@@ -307,16 +317,13 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
 
 def _rows(
     settings: Settings, problem: Problem, left: Stack, right_sources: tuple[Source, ...],
-    function: str | None,
+    function: str | None, used: dict[str, str],
 ) -> list[Shard]:  # fmt: skip
     cuda = settings.backend != "numpy"
     rows = cut.table(problem, _runs(settings, problem), settings.keep, cuda, settings.precision)
     common = [
-        ALGORITHM["multiply"],
-        asdict(replace(problem, matrices=0)),  # how many there are changes no product
-        [getattr(settings, key) for key in plans.SETTINGS_THAT_MATTER],
+        *plans.describe_recipe(problem, settings, function, used),
         [[source.path, source.identity] for source in right_sources],
-        function,
     ]
     return _with_keys(rows, left, plans.digest(common))
 
@@ -362,4 +369,6 @@ def _with_keys(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
 
 
 def _files_text(sources: Iterable[Source]) -> str:
-    return json.dumps([[s.path, s.first, s.identity] for s in sources])
+    """The files as a key has them; a synthetic stack is its recipe, wherever the results lie."""
+    return json.dumps([[s.path if s.identity[:1].isdigit() else "", s.first, s.identity]
+                       for s in sources])  # fmt: skip

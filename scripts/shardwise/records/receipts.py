@@ -139,6 +139,10 @@ class ProductReceipt(Receipt, frozen=True):
     compute: str | None = None
     bytes_by: Line | None = None
     """How bytes went between files and the device."""
+    recipe: str | None = None
+    """`Plan.recipe`; a later plan with the same one may adopt a product of the same bytes."""
+    adopted: Line | None = None
+    """The name under which an earlier plan had the product, where this one did not compute it."""
 
 
 class CopyReceipt(Receipt, frozen=True):

@@ -6,13 +6,13 @@ else lies in the folder is of another config, and harms nothing.
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.files.paths import place
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures
 from shardwise.units import human_bytes
 
@@ -56,7 +56,7 @@ class Store:
         return self._missing(self._results.shards, {r.shard: r.input_name for r in self._rows})
 
     @property
-    def _rows(self) -> Sequence:
+    def _rows(self) -> Iterable[Shard]:
         return self._plan.shards.values()
 
     def _missing(
@@ -99,6 +99,7 @@ class Store:
         """Say that this plan has neither here, before one of its products is made anew."""
         for marker in (self._results.listed(self._plan.key), self._results.summed(self._plan.key)):
             marker.unlink(missing_ok=True)
+        unmark(self._results.work(self._plan.key))  # what earlier runs have left
 
     def work_name(self, missing: Sequence[str]) -> str:
         """The name of this run's work on some shards; no earlier run has left such a file."""

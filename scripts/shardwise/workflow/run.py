@@ -7,6 +7,7 @@ library alone. Only the main process checks the config and the headers of the in
 import functools
 import inspect
 import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from shardwise.workflow import hooks, names, recipe
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 _DAY_MINUTES = 24 * 60
+_MOMENT = 1_000_000  # nanoseconds, by which a file is newer than another on any disk
 
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
@@ -285,6 +287,27 @@ class Run:
         """What the one job for all shards waits for."""
         return self.plan_files + self.stack_files
 
+    @functools.cached_property
+    def _anew(self) -> list[str]:
+        """A file newer than plan, ledger and sum, and other than ever: a job with it is run.
+
+        They may be there, but of another plan, or without products. That a marker or a product is
+        missing tells Snakemake nothing if nobody asks for it by name.
+        """
+        path = CACHE / f"anew-{plans.digest(str(self.results.root))}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(failures.this_run())
+        there = map(Path, (*self.plan_files, self.results.ledger, *self.in_the_end()))
+        newest = max((file.stat().st_mtime_ns for file in there if file.exists()), default=0)
+        os.utime(path, ns=(newest + _MOMENT, newest + _MOMENT))
+        return [str(path)]
+
+    @property
+    def plan_input(self) -> list[str]:
+        """What the plan is made from; nothing if it is there."""
+        there = self.missing is None or all(map(os.path.exists, self.plan_files))
+        return [] if there else self._anew
+
     @property
     def _open(self) -> bool:
         """Whether any product is to be made, or may be."""
@@ -295,17 +318,17 @@ class Run:
         if self.missing is None or (self.store.is_listed() and not self._open):
             return []
         if self.rule_for_all is None:
-            return self.plan_files + self._products()
+            return self._anew + self.plan_files + self._products()
         shards = self.to_compute
         work = [str(self.results.work(self.store.work_name(shards)))] if shards else []
-        return self.plan_files + work
+        return self._anew + self.plan_files + work
 
     def ledger_for_reduce(self, wildcards: Any = None) -> list[str]:
         """What the sum is made from; nothing if it is there, and all products with it."""
         summed = self.store.is_summed(self.reduce["statistics"])
         if self.missing is None or (summed and not self._open):
             return []
-        return self.plan_files + self.ledger_files
+        return self._anew + self.plan_files + self.ledger_files
 
     # Resources: the most that any shard needs, times the attempt.
 

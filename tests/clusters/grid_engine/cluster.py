@@ -204,10 +204,10 @@ class GridEngine(Cluster):
 
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:
         found = {finding["name"]: finding for finding in findings}
-        assert "gpu (INT, counted once per job)" in found["gpus"]["text"]
-        assert "gpuslot (INT, counted for each slot)" in found["gpus"]["text"]
-        assert found["grid engine"]["facts"]["version"].startswith("SGE ")
-        assert found["nodes"]["cure"].startswith("qrsh -cwd -l gpu=1 ")
+        assert {"gpu INT JOB", "gpuslot INT YES"} <= set(found["gpus"]["found"].split(", "))
+        assert "mpi" in found["environments"]["found"].split(", ")
+        assert found["grid engine"]["found"].startswith("SGE ")
+        assert found["nodes"]["do"].startswith("qrsh -cwd -l gpu=1 ")
 
     def cancel_all(self) -> None:
         self.call("qdel", "-u", user_name(), check=False)  # fails where there is none

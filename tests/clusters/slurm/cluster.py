@@ -233,9 +233,10 @@ class Slurm(Cluster):
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:
         found = {finding["name"]: finding for finding in findings}
         assert {f["level"] for name, f in found.items() if name != "nodes"} == {"ok"}
-        assert found["gpus"]["facts"]["kinds"] == {"gpu:a100:4": 1, "gpu:h200:2": 1}
-        assert "pmi2" in found["mpi types"]["facts"]["types"]
-        assert found["nodes"]["cure"].startswith("srun --gres=gpu:1 ")
+        assert set(found["gpus"]["found"].split(", ")) == {"gpu:a100:4", "gpu:h200:2"}
+        assert "pmi2" in found["mpi types"]["found"]
+        assert "gpu" in found["partitions"]["found"].split(", ")
+        assert found["nodes"]["do"].startswith("srun --gres=gpu:1 ")
 
     def crash(self, node: str) -> None:
         """Crash a node, and declare it down, as else Slurm waits for it.

@@ -39,7 +39,7 @@ def multiplied(problem, left, right=None, precision="tf32x3", xp=None):
 def few():
     """Calls of a few matrices, so that a stack takes several."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "BATCH_BYTES", 2**17)
+        patch.setattr(memory, "CALL_BYTES", 2**17)
         patch.setattr(memory, "MOST_IN_CALL", 256)
         yield
 

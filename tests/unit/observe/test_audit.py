@@ -213,10 +213,10 @@ def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
     one = made.shards["00001"].name
     (moved / "products" / f"{one}.npy").unlink()
     found = audit.look(moved)
+    receipt = moved / made.synthetic_receipt.name
     assert found.line().endswith(
         f"1 of 2 shards damaged (00001); input.npy damaged; repair: rm -f "
-        f"{moved}/products/{one}.json {moved}/input.npy {moved}/input.json, then snakemake "
-        "as before"
+        f"{moved}/products/{one}.json {moved}/input.npy {receipt}, then snakemake as before"
     )
     (moved / "input.npy").unlink()
     assert "input" not in audit.look(moved).line()

@@ -176,11 +176,12 @@ def test_a_task_is_given_what_it_holds(monkeypatch, keep, unit):
 def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
     """Batches of A, B and products, padded copies of a call, vectors, and the sum."""
     monkeypatch.setattr(memory, "BATCH_BYTES", 50 * MIB)
+    monkeypatch.setattr(memory, "CALL_BYTES", 25 * MIB)
     for scale, shared in ((1, False), (67, False), (67, True)):
         own = problem(product, dtype, shared and product == "A @ B", scale, matrices=10**8)
         batch = memory.batch_matrices(own, cuda=True)
         left, right, shared_, out = shapes_of(own)
-        slots = max(2, min(8, memory.RING_BYTES // (batch * (left + right) * own.item)))
+        slots = max(2, min(memory.SLOTS, memory.RING_BYTES // (batch * (left + right) * own.item)))
         products = out * (min(4, slots) if keep == "products" else 1)
         held = batch * (slots * (left + right) + products) * own.item + shared_ * own.item
         if memory.padded(own):

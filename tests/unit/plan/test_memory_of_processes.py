@@ -33,7 +33,7 @@ def peak(words):
 
 
 OWN_MIB = 180
-"""What the interpreter takes with NumPy, numba and threads; the model grants it more, which the rest may not use."""
+"""What the interpreter takes with NumPy, numba and threads; the rest may not use the spare."""
 
 GENEROUS = memory.PYTHON_BYTES - OWN_MIB * MIB
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 from shardwise.errors import IntegrityError
-from shardwise.observe import audit, observation
+from shardwise.observe import audit, status
 from shardwise.observe import folder as folders
 from shardwise.plan import plan
 from shardwise.records import judge, ledger, receipts
@@ -69,7 +69,7 @@ def copy_of(made):
 
 def is_seen(made):
     """Whether the watch, the page and the metrics take a shard for done."""
-    return folders.Observer(made.results.root).look().shards[SHARD].state == observation.DONE
+    return folders.Observer(made.results.root).look().shards[SHARD].state == status.DONE
 
 
 def is_audited(made):

@@ -6,7 +6,7 @@ import time
 import pytest
 from shardwise.files.paths import Results
 from shardwise.multiply import job
-from shardwise.observe import folder, observation
+from shardwise.observe import folder, status
 from shardwise.records import live, receipts
 
 from tests import factories, processes
@@ -74,13 +74,13 @@ def test_a_shard_and_its_copy_are_at_work(tmp_path, monkeypatch):
     made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1)
     job.run_shard(made, "00000")
     (name, copying), (other, computing) = told
-    assert name == other == "00000.json"
+    assert name == other == f"{made.shards['00000'].name}.json"
     assert copying == computing
     assert computing["attempt"] == 1
     assert computing["matrices"] == 4
     assert computing["device"] == {"name": "CPU", "uuid": None}
     assert computing["started"] == factories.receipt(made).started
-    made.results.receipt("00000").unlink()
+    made.results.receipt(made.shards["00000"].name).unlink()
     job.run_shard(made, "00000")
     assert told[-1][1]["attempt"] == 2
     assert len(told) == 3
@@ -90,18 +90,18 @@ def test_a_shard_and_its_copy_are_at_work(tmp_path, monkeypatch):
 def test_who_watches_sees_a_shard_at_work(tmp_path, quick):
     """From the folder alone: on which device it runs, and how far it is."""
     made = factories.plan(tmp_path, stack((240, 4, 4)), shards=2, materialize=False)
-    results, done = made.results, [0.0]
-    results.live.parent.mkdir()
+    results, done, name = made.results, [0.0], made.shards["00001"].name
+    results.live.parent.mkdir(exist_ok=True)
 
     def seen() -> tuple[str, float | None, str | None]:
         now = folder.Observer(results.root).look().shards["00001"]
         return now.state, now.progress, now.device and now.device.node
 
     facts = {**FACTS, "shard": "00001", "started": time.time()}
-    with live.AtWork(results.live / "00001.json", facts, lambda: done[0]):
-        processes.until(lambda: seen() == (observation.RUNNING, 0.0, "n1"))
+    with live.AtWork(results.live / f"{name}.json", facts, lambda: done[0]):
+        processes.until(lambda: seen() == (status.RUNNING, 0.0, "n1"))
         done[0] = 60.9
-        processes.until(lambda: seen() == (observation.RUNNING, 0.5, "n1"))
+        processes.until(lambda: seen() == (status.RUNNING, 0.5, "n1"))
     assert list(results.live.iterdir()) == []
 
 

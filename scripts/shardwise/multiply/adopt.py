@@ -1,0 +1,142 @@
+"""A product of the very same matrices under another key, such as of an input that has grown since.
+
+The key changes with the identity of the input files, whatever they hold. So before a shard is
+computed its bytes are compared with what earlier products were made of: a read, but no product.
+"""
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from shardwise.errors import IntegrityError, writing
+from shardwise.files import pieces
+from shardwise.files.commit import publish, remove_leftovers, temporary_for
+from shardwise.files.extents import OpenFiles
+from shardwise.multiply.factor import Factor
+from shardwise.plan import memory
+from shardwise.plan.identity import InputFiles
+from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.stack import StackReader
+from shardwise.records import receipts
+from shardwise.records.receipts import ProductReceipt
+
+log = logging.getLogger(__name__)
+
+_MOST_MISSES = 3
+
+
+class Earlier:
+    """The products that a results folder had when this was made, by shard.
+
+    ``backend`` is the name of the one that would compute the shards now. Each folder is listed
+    once. Where the first few shards have other matrices now, so have all: no more are read.
+    """
+
+    def __init__(self, plan: Plan, backend: str) -> None:
+        self._plan, self._backend = plan, backend
+        self._names: dict[Path, dict[str, list[str]]] = {}
+        self._matches, self._misses = 0, 0
+
+    def adopt(self, shard: Shard, copied: str | None) -> bool:
+        """Commit an earlier product of the same bytes, and its receipt, under the shard's name.
+
+        Parameters
+        ----------
+        copied
+            The checksum of the shard's copy; None where the input itself is to be read.
+
+        Raises
+        ------
+        IntegrityError
+            Where an input file is not the one that was planned for.
+        """
+        known = [] if self._misses == _MOST_MISSES else list(filter(None, self._known(shard)))
+        if not known:
+            return False
+        present = _checksums(self._plan, shard, copied)
+        for receipt in known:
+            if (receipt.input_checksum, receipt.right_checksum) != present:
+                continue
+            product = self._plan.results.product(f"{shard.shard}-{receipt.key}")
+            if receipts.passes(receipts.check_elements, product, receipt.file):
+                self._matches += 1
+                return _commit(self._plan, shard, receipt, product)
+        self._misses += not self._matches
+        return False
+
+    def _known(self, shard: Shard) -> "list[ProductReceipt | None]":
+        """The receipts of what differs from the shard by the bytes of its factors at most."""
+        folder = self._plan.results.receipt(shard.name).parent
+        if folder not in self._names:
+            self._names[folder] = names = {}
+            with suppress(FileNotFoundError):
+                for name in os.listdir(folder):
+                    names.setdefault(name.partition("-")[0], []).append(name)
+        own = f"{shard.name}.json"
+        listed = self._names[folder].get(shard.shard, [])
+        return [self._read(shard, folder / n) for n in listed if n.endswith(".json") and n != own]
+
+    def _read(self, shard: Shard, path: Path) -> ProductReceipt | None:
+        with suppress(IntegrityError):
+            said = receipts.read(path, ProductReceipt)
+            stated = (f"{said.shard}-{said.key}", said.start, said.stop, said.backend, said.recipe)
+            planned = (path.stem, shard.start, shard.stop, self._backend, self._plan.recipe)
+            return said if stated == planned else None
+        return None
+
+
+def _checksums(plan: Plan, shard: Shard, copied: str | None) -> tuple[str, str | None]:
+    """What the receipt of a product made now would say of its factors."""
+    problem, inputs, right = plan.problem, InputFiles(), None
+    with inputs.unchanged():
+        sources = plan.sources_of(shard.start, shard.stop)
+        own = copied or _read(StackReader(sources, problem.left, plan.dtype, inputs), shard.run)
+        if problem.right:
+            stack = StackReader(plan.facts.right_sources, problem.right, plan.dtype, inputs)
+            right = _read(stack, range(1) if problem.shared_right else shard.run)
+    return own, right
+
+
+def _read(stack: StackReader, run: range) -> str:
+    factor = Factor(stack, run, OpenFiles(stack.inputs.compare))
+    total, most = factor.hashed.total_bytes, pieces.PART_BYTES
+
+    def read(offset: int) -> None:
+        factor.read(offset, np.empty(min(most, total - offset), np.uint8))
+
+    with ThreadPoolExecutor(memory.READERS, "adopt") as pool:
+        for _ in pool.map(read, range(0, total, most)):
+            pass
+    return factor.hashed.hexdigest()
+
+
+def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) -> bool:
+    """Link a product to the shard's name; False where the disk knows no links."""
+    own = plan.results.product(shard.name)
+    remove_leftovers(own.parent, own.name)
+    temporary = temporary_for(own)
+    try:
+        os.link(product, temporary)
+    except OSError as error:
+        log.info("%s: cannot be linked to %s: %s", product, own, error.strerror)
+        return False
+    try:
+        with writing(own), open(temporary, "rb") as file:
+            publish(file, temporary, own, plan.results.receipt(shard.name))
+            identity = os.fstat(file.fileno())
+    finally:
+        temporary.unlink(missing_ok=True)  # a rename to a link of the same file does nothing
+    said = msgspec.structs.asdict(receipt) | {
+        "key": shard.key,
+        "file": msgspec.structs.replace(receipt.file, name=own.name),
+        "adopted": product.stem,
+    }
+    del said["schema"], said["digest"]
+    receipts.write_for(plan.results.receipt(shard.name), said, own, identity)
+    log.info("its matrices have not changed: the product is that of %s", product)
+    return True
