@@ -1,4 +1,4 @@
-"""Ranks: which devices each works with, wherever the launcher puts it, and ranks on this machine."""
+"""Ranks: which devices each works with, wherever the launcher puts it; ranks on this machine."""
 
 import os
 import signal

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from shardwise.errors import InputError, TryAgain
-from shardwise.plan import plan as plans
 from shardwise.files.paths import Results
+from shardwise.plan import plan as plans
 from shardwise.records import failures
 from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs
@@ -43,8 +43,8 @@ EMPTY = "<job_info><queue_info></queue_info><job_info></job_info></job_info>"
 def job(rule: str, local: bool = False, **resources: object) -> Any:
     """A job of Snakemake's, at its second try."""
     return SimpleNamespace(
-        rule=SimpleNamespace(name=rule, restart_times=2), is_local=local, resources=resources, attempt=2,
-        wildcards_dict={"shard": "00007", "key": KEY},
+        rule=SimpleNamespace(name=rule, restart_times=2), is_local=local, attempt=2,
+        resources=resources, wildcards_dict={"shard": "00007", "key": KEY},
     )  # fmt: skip
 
 
