@@ -22,7 +22,7 @@ from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks
 from shardwise.records.store import Store, describe
-from shardwise.work import claims, rounds, schedulers
+from shardwise.work import claims, rounds, schedulers, sites
 from shardwise.work.schedulers import QueueFull, Scheduler
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
     limit
         Tasks that run at once at most; None: as many as the scheduler lets.
     """
-    scheduler, retries = schedulers.find(request.scheduler), len(request.words) - 1
+    scheduler, retries = sites.ALL[request.scheduler], len(request.words) - 1
     most = min(tasks or MOST_TASKS, scheduler.most_tasks())
     followed, attempt, idle = locks.is_job_locked(plan.results.running), 0, 0
     with rounds.holding(plan.results):
