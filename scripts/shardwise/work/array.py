@@ -54,8 +54,8 @@ def load(path: Path) -> Request:
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             f"{path} cannot be read ({error}). It says what a task asks the scheduler for, and "
-            "snakemake writes it when it runs under dispatch: array. By hand, submit an array of "
-            "your own, whose tasks run multiply.py with --array-task"
+            "snakemake writes it when it runs under dispatch: array. By hand, use --dispatch pool "
+            "or mpi, in a job of your own"
         ) from None
     if not request.scheduler:
         raise InputError(
