@@ -101,12 +101,10 @@ def load(plan: Plan, name: str) -> Round:
 
 
 def end(results: Results, name: str) -> None:
-    """Remove what a round has left, once all its workers have ended."""
-    folder = results.claims / name
-    shutil.rmtree(folder, ignore_errors=True)
-    for empty in (folder.parent, results.claims):
-        with suppress(OSError):
-            empty.rmdir()
+    """Remove what a round has left, and rounds of its run that were killed before."""
+    shutil.rmtree(results.claims / name.partition("/")[0], ignore_errors=True)
+    with suppress(OSError):
+        results.claims.rmdir()
 
 
 def of_this_run(plan: Plan, shards: Sequence[str]) -> dict[str, failures.Failure]:

@@ -23,7 +23,7 @@ from shardwise.multiply.job import ShardJob, warm
 from shardwise.multiply.session import Session
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
-from shardwise.records import failures, locks, receipts
+from shardwise.records import failures, receipts
 from shardwise.records.store import Store
 from shardwise.work import claims
 from shardwise.work.board import Board
@@ -70,15 +70,14 @@ def work(
     logs, board = ShardLogs(plan.results), Board.inherited()
     loop: ShardLoop | None = None
     try:
-        with locks.hold_job_lock(plan.results):
+        needed = max(shard.device_memory for shard in plan.shards.values())
+        own_failure = f"multiply-{plan.key}"  # of no single shard
+        with failures.noted(plan.results, own_failure, device=choose.taken_uuid):
             if not limits.run_time.suffices(1):
                 raise TryAgain("the run time of this job is too short to begin a shard")
-            needed = max(shard.device_memory for shard in plan.shards.values())
-            own_failure = f"multiply-{plan.key}"  # of no single shard
-            with failures.noted(plan.results, own_failure, device=choose.taken_uuid):
-                session = Session(plan, needed, limits.memory, limits.wait, prefer)
-            loop = ShardLoop(plan, session, own, limits.run_time, logs, board)
-            loop.run()
+            session = Session(plan, needed, limits.memory, limits.wait, prefer)
+        loop = ShardLoop(plan, session, own, limits.run_time, logs, board)
+        loop.run()
     except errors.Terminated as error:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)  # a second one must not cut this short
