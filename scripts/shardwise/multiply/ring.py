@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -226,7 +227,9 @@ class Ring:
                 offset = (first - job.shard.start) * stack[0].nbytes
                 slot.reads += self._machine.fill(factor, offset, raw_bytes(stack[:count]))
         except Exception as error:  # of a shard that is perhaps not the one at work
-            slot.reads.append(_Failed(error))
+            failed: Future[None] = Future()
+            failed.set_exception(error)
+            slot.reads.append(failed)
         return slot
 
     def _queue(self, slot: _Slot) -> None:
@@ -321,16 +324,6 @@ class Ring:
         self._queued.clear()
         self._reading = deque(slot for slot in self._reading if slot.job is not job)
         self._free = deque(slot for slot in self._slots if slot not in self._reading)
-
-
-class _Failed:
-    """A read that could not be begun."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def result(self) -> None:
-        raise self._error
 
 
 def settle(transfers: list[Any]) -> None:
