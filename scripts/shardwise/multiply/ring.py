@@ -156,6 +156,7 @@ class Ring:
         So kernels are compiled, and what libraries make at their first call is there.
         """
         run, count = job.shard.run, min(self.matrices, len(job.shard.run))
+        job.share_right(self)
         with self._machine.work():
             self.sink.begin()
         for first in run[::count][: min(2, len(self._slots))]:
