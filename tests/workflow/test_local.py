@@ -105,7 +105,6 @@ def test_a_failed_shard_costs_that_shard(workspace: Workspace, dispatch: str) ->
     assert workspace.file("failed/00001-*.json").exists()
     before = workspace.file("products/00000-*.npy").stat().st_mtime_ns
     workspace.succeed()
-    assert not list(workspace.file("failed").iterdir())
     assert workspace.file("report.html").stat().st_mtime_ns > page
     assert workspace.file("products/00000-*.npy").stat().st_mtime_ns == before
     assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
