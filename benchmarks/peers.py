@@ -141,8 +141,9 @@ class Shardwise(Peer):
                 ended = behind.submit(job.finish)
         if not passes:
             return 0, None
-        files = [np.load(self.plan.results.product(name), mmap_mode="r") for name in self.mine]
-        count = passes * sum(len(self.plan.shards[name].run) for name in self.mine)
+        rows = [self.plan.shards[shard] for shard in self.mine]
+        files = [np.load(self.plan.results.product(row.name), mmap_mode="r") for row in rows]
+        count = passes * sum(len(row.run) for row in rows)
         return count, sum(f[:, 0].sum(axis=0) for f in files) if self.task.keep == "sum" else None
 
 

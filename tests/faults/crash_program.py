@@ -10,6 +10,7 @@ JSON: for each stage the calls that were counted, the points that there are and 
 tried, and what was wrong.
 """
 
+import gc
 import json
 import os
 import random
@@ -79,6 +80,9 @@ def warm_up(root: Path) -> None:
     stage = STAGES["reduce over another"]
     stage.prepare(folder)
     stage.run(folder)
+    gc.collect()  # the pools of threads of its tasks end with them
+    for thread in set(threading.enumerate()) - {threading.current_thread()}:
+        thread.join()
 
 
 def points(kinds: list[str], way: str) -> Iterator[tuple[int, str]]:

@@ -20,6 +20,7 @@ from shardwise.records import failures, ledger, locks, receipts
 from shardwise.records.receipts import ArrayFile, CopyReceipt, SumReceipt
 from shardwise.records.store import Store
 from shardwise.reduce import job as reduce_job
+from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs
 
 from tests import factories
@@ -97,12 +98,12 @@ def _noted(folder: Path) -> None:
     plan = _plan(folder)
     results = plan.results
     if "run-2" not in [row[1] for row in earlier_runs._rows(results.runs)]:
-        earlier_runs.remember(results, "slurm", "run-2")
+        schedulers.remember(results, "slurm", "run-2")
     failures.note(results, plan.shards["00000"].name, 75, "the device is busy")
 
 
 def _before_notes(folder: Path) -> None:
-    earlier_runs.remember(_made(folder).results, "slurm", "run-1")
+    schedulers.remember(_made(folder).results, "slurm", "run-1")
 
 
 def _after(*steps: Callable[[Path], object]) -> Callable[[Path], None]:
@@ -113,10 +114,17 @@ def _after(*steps: Callable[[Path], object]) -> Callable[[Path], None]:
     return prepare
 
 
+def _touched(folder: Path) -> None:
+    """Give the input other times, and its shards other keys."""
+    (folder.parent / "input.npy").touch()
+    _in_place(folder)
+
+
 def _changed(folder: Path) -> None:
     _made(folder, shards=3)
 
 
+_in_place = partial(_made, materialize=False)
 _made_sum = partial(_made, keep="sum", materialize=False)
 _made_synthetic = partial(_made, synthetic={"matrices": 4, "dim": 4, "dtype": "float32", "seed": 1})
 _done = (_copied, _multiplied, _ledger, _reduced)
@@ -128,6 +136,7 @@ STAGES = {
     "multiply": Stage(_after(_made, _first), _last),
     "multiply, keep: sum": Stage(_after(_made_sum, _first), _last),
     "multiply over another": Stage(_after(_made_sum, _multiplied, _made, _first), _last),
+    "multiply, adopted": Stage(_after(_in_place, _multiplied, _touched), _last),
     "ledger": Stage(_after(_made, _multiplied), _ledger),
     "ledger over another": Stage(
         _after(_made_sum, _multiplied, _ledger, _made, _multiplied), _ledger

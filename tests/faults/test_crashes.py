@@ -4,18 +4,12 @@ import pytest
 
 from tests.factories import nightly
 from tests.faults.conftest import Program
-
-NAMES = {
-    "plan", "plan over another", "synthesize", "shard", "multiply", "multiply, keep: sum",
-    "multiply over another", "ledger", "ledger over another", "reduce", "reduce over another",
-    "dispatchers",
-}  # fmt: skip
-
+from tests.faults.stages import STAGES
 
 TERMINATED = ["multiply", "multiply, keep: sum", "reduce"]
 
 
-def check(report, tried, every=1, names=NAMES):
+def check(report, tried, every=1, names=STAGES):
     """All stages were tried at all their points, and none was wrong."""
     assert set(report) == set(names)
     for name, found in report.items():

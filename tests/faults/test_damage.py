@@ -11,7 +11,7 @@ from mpi4py import MPI
 from shardwise.errors import IntegrityError, ShardwiseError
 from shardwise.multiply import job
 from shardwise.plan import plan
-from shardwise.records import ledger
+from shardwise.records import failures, ledger
 from shardwise.records.store import Store
 from shardwise.reduce import job as jobs
 
@@ -142,6 +142,7 @@ def test_a_damaged_copy_is_refused(made, harm, seed):
     except ShardwiseError as error:
         said = str(error)
         factories.file(made, "shard_receipt", "00001").unlink()
+        failures.begin_run()
         job.run_shard(made, "00001")
     assert "00001" in said
     assert factories.file(made, "product", "00001").read_bytes() == before

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from shardwise.errors import IntegrityError
+from shardwise.errors import IntegrityError, writing
 from shardwise.files import pieces
-from shardwise.files.commit import publish, temporary_for
+from shardwise.files.commit import publish, remove_leftovers, temporary_for
 from shardwise.files.extents import OpenFiles
 from shardwise.multiply.factor import Factor
 from shardwise.plan import memory
@@ -118,6 +118,7 @@ def _read(stack: StackReader, run: range) -> str:
 def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) -> bool:
     """Link a product to the shard's name; False where the disk knows no links."""
     own = plan.results.product(shard.name)
+    remove_leftovers(own.parent, own.name)
     temporary = temporary_for(own)
     try:
         os.link(product, temporary)
@@ -125,7 +126,7 @@ def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) ->
         log.info("%s: cannot be linked to %s: %s", product, own, error.strerror)
         return False
     try:
-        with open(temporary, "rb") as file:
+        with writing(own), open(temporary, "rb") as file:
             publish(file, temporary, own, plan.results.receipt(shard.name))
             identity = os.fstat(file.fileno())
     finally:

@@ -17,7 +17,7 @@ from shardwise.multiply.host import Host
 from shardwise.numerics import canary, freivalds, tolerances
 from shardwise.numerics.gemm import kernel
 from shardwise.numerics.tolerances import CheckSpec
-from shardwise.plan import depends, memory, user_function
+from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
 
@@ -97,7 +97,7 @@ class UserFunction(Operation):
 
     def __init__(self, machine: Machine, plan: Plan) -> None:
         super().__init__(machine, plan)
-        depends.check(plan.facts.depends)
+        user_function.check_used(plan.facts.depends)
         self._function = user_function.load(plan.problem.product, plan.facts.function)
         self.compute = plan.problem.product_dtype
 

@@ -22,7 +22,7 @@ from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
-from shardwise.plan import cut, depends, synthetic, user_function
+from shardwise.plan import cut, synthetic, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.plan import (
@@ -72,11 +72,11 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     given = left.sources if settings.input is not None else ()
     right_sources = right.sources if right else ()
     _refuse_names(results, [*given, *right_sources])
-    function, used = None, depends.digests(settings.depends)  # the digests of its files
+    function, used = None, user_function.digests_of(settings.depends)  # the digests of its files
     if parts := function_parts(settings.product):
         source = user_function.read_source(settings.product)
         function = plans.digest_of_bytes(source)
-        if told := depends.unlisted(parts[0], source, settings.depends):
+        if told := user_function.unlisted(parts[0], source, settings.depends):
             log.warning(f"shardwise: {told}")
     problem = Problem(
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
@@ -221,7 +221,7 @@ def read_planned(path: Path) -> Plan:
         check_unchanged(source)
     if facts.function is not None:
         user_function.read_source(facts.problem.product, facts.function)
-        depends.check(facts.depends)
+        user_function.check_used(facts.depends)
     return replace(plan, results=Results(Path(facts.config["results"])), made_of=sources)
 
 
@@ -369,4 +369,6 @@ def _with_keys(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
 
 
 def _files_text(sources: Iterable[Source]) -> str:
-    return json.dumps([[s.path, s.first, s.identity] for s in sources])
+    """The files as a key has them; a synthetic stack is its recipe, wherever the results lie."""
+    return json.dumps([[s.path if s.identity[:1].isdigit() else "", s.first, s.identity]
+                       for s in sources])  # fmt: skip

@@ -35,7 +35,7 @@ def cut_blocks(shards: int, workers: int) -> Iterator[range]:
     """
     start = 0
     while start < shards:
-        size = max(1, (shards - start) // (2 * workers))
+        size = max(1, (shards - start) // (8 * workers))
         for _ in range(workers):
             if start < shards:
                 yield range(start, min(shards, start + size))

@@ -5,7 +5,7 @@ import os
 import pytest
 from shardwise.errors import IntegrityError
 from shardwise.multiply import job
-from shardwise.plan import depends
+from shardwise.plan import user_function
 
 from tests import factories
 from tests.factories import save, stack
@@ -57,9 +57,9 @@ def test_files_that_are_not_listed_are_named(tmp_path, monkeypatch, source, name
     (tmp_path / "f.py").touch()
     monkeypatch.chdir(tmp_path if here else "/")
     listed = [f"{folder}{name}" for name in named]
-    told = depends.unlisted(f"{folder}f.py", source.encode(), [])
+    told = user_function.unlisted(f"{folder}f.py", source.encode(), [])
     assert told.endswith(f"depends: [{', '.join(listed)}]") if named else not told
-    assert not depends.unlisted(f"{folder}f.py", source.encode(), listed)
+    assert not user_function.unlisted(f"{folder}f.py", source.encode(), listed)
 
 
 def test_the_plan_warns_of_them(tmp_path, caplog):
