@@ -1,4 +1,4 @@
-"""When simulated workers of different speed end, under our dealer and under what people use.
+"""When simulated workers of different speed end, by our claims and by what people use.
 
 Prints the table of docs/dispatch.md: the time to the last shard's end, over the lower bound. A cell
 is the mean and the worst over many drawn stacks. No shard is computed; seconds are simulated.
@@ -10,10 +10,10 @@ import math
 import random
 import statistics
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import harness
-from shardwise.dispatch.dealer import Dealer
+from shardwise.work import claims
 
 SPEEDS = (1, 2, 4)
 SHARDS = (5, 10, 20, 50)
@@ -27,23 +27,31 @@ AHEAD = 0.5
 class InOrder:
     """Whoever is free takes the next shard of the list: a pool's `map`, or an array of jobs."""
 
-    def __init__(self, costs: Mapping[str, float]) -> None:
-        self._waiting = deque(costs)
+    def __init__(self, shards: int, workers: int) -> None:
+        self._waiting = iter(range(shards))
 
-    def join(self, worker: int) -> None:
-        """Every worker is as good as another."""
-
-    def ask(self, worker: int, now: float) -> str | None:
+    def ask(self, worker: int) -> int | None:
         """The first shard that waits."""
-        return self._waiting.popleft() if self._waiting else None
+        return next(self._waiting, None)
 
-    def done(self, worker: int, shard: str, now: float) -> None:
-        """Nothing is learned."""
+
+class InBlocks:
+    """Whoever is free claims the next block of our claims."""
+
+    def __init__(self, shards: int, workers: int) -> None:
+        self._blocks = claims.cut_blocks(shards, workers)
+        self._own: list[deque[int]] = [deque() for _ in range(workers)]
+
+    def ask(self, worker: int) -> int | None:
+        """The next shard of the worker's block."""
+        if not self._own[worker]:
+            self._own[worker].extend(next(self._blocks, ()))
+        return self._own[worker].popleft() if self._own[worker] else None
 
 
 def makespan(
-    dealer: Dealer | InOrder,
-    costs: Mapping[str, float],
+    dealer: InBlocks | InOrder,
+    costs: Sequence[float],
     speeds: Sequence[float],
     ahead: float | None = None,
 ) -> float:
@@ -52,7 +60,7 @@ def makespan(
     Parameters
     ----------
     costs
-        What each shard truly takes; the dealer may have been told otherwise.
+        What each shard takes, which no worker knows.
     speeds
         Cost per second of each worker.
     ahead
@@ -67,8 +75,8 @@ def makespan(
     """
     events: list[tuple[float, int, int, bool]] = []
     turns = itertools.count()
-    has: list[deque[str]] = [deque() for _ in speeds]
-    asking, left, now = set(range(len(speeds))), set(costs), 0.0
+    has: list[deque[int]] = [deque() for _ in speeds]
+    asking, left, now = set(range(len(speeds))), set(range(len(costs))), 0.0
 
     def begin(worker: int) -> None:
         seconds = costs[has[worker][0]] / speeds[worker]
@@ -76,11 +84,9 @@ def makespan(
             heapq.heappush(events, (now + ahead * seconds, next(turns), worker, False))
         heapq.heappush(events, (now + seconds, next(turns), worker, True))
 
-    for worker in asking:
-        dealer.join(worker)
     while True:
         for worker in sorted(asking):
-            shard = dealer.ask(worker, now)
+            shard = dealer.ask(worker)
             if shard is not None:
                 asking.remove(worker)
                 left.remove(shard)
@@ -91,7 +97,7 @@ def makespan(
             break
         now, _, worker, ended = heapq.heappop(events)
         if ended:
-            dealer.done(worker, has[worker].popleft(), now)
+            has[worker].popleft()
             if has[worker]:
                 begin(worker)
         if not ended or not has[worker]:
@@ -113,34 +119,20 @@ def lower_bound(costs: Sequence[float], speeds: Sequence[float]) -> float:
     return max(math.fsum(costs) / math.fsum(speeds), max(costs) / max(speeds))
 
 
-def best_of_equal(shards: int, speeds: Sequence[float]) -> float:
-    """The shortest possible time for shards of cost 1: each goes where it ends first."""
-    ends = [(1 / speed, speed) for speed in speeds]
-    heapq.heapify(ends)
-    for _ in range(shards - 1):
-        end, speed = ends[0]
-        heapq.heapreplace(ends, (end + 1 / speed, speed))
-    return ends[0][0]
-
-
-def drawn(kind: str, shards: int, seed: int) -> tuple[dict[str, float], dict[str, float]]:
-    """The true costs of shards, and those that the dealer is told."""
-    names = [f"{shard:05}" for shard in range(shards)]
-    if kind == "equal":
-        return dict.fromkeys(names, 1.0), dict.fromkeys(names, 1.0)
+def drawn(kind: str, shards: int, seed: int) -> list[float]:
+    """The costs of shards."""
     numbers = random.Random(seed)
-    true = {name: numbers.lognormvariate(0, SPREAD) for name in names}
-    return true, true if kind == "skewed, known" else dict.fromkeys(names, 1.0)
+    return [1.0 if kind == "equal" else numbers.lognormvariate(0, SPREAD) for _ in range(shards)]
 
 
 def ratios(kind: str, shards: int, seed: int) -> Iterator[float]:
     """What each way takes of the lower bound: ours, ours asking ahead, in order, evenly split."""
-    true, told = drawn(kind, shards, seed)
-    least = lower_bound(list(true.values()), SPEEDS)
-    yield makespan(Dealer(told), true, SPEEDS) / least
-    yield makespan(Dealer(told), true, SPEEDS, AHEAD) / least
-    yield makespan(InOrder(told), true, SPEEDS) / least
-    yield even_split(list(true.values()), SPEEDS) / least
+    costs, workers = drawn(kind, shards, seed), len(SPEEDS)
+    least = lower_bound(costs, SPEEDS)
+    yield makespan(InBlocks(shards, workers), costs, SPEEDS) / least
+    yield makespan(InBlocks(shards, workers), costs, SPEEDS, AHEAD) / least
+    yield makespan(InOrder(shards, workers), costs, SPEEDS) / least
+    yield even_split(costs, SPEEDS) / least
 
 
 def main() -> None:
@@ -152,7 +144,7 @@ def main() -> None:
     columns = ["costs", "shards per device", "shardwise", "shardwise, asking ahead"]
     columns += ["in order, whoever is free", "even split beforehand"]
     table = harness.Table("makespan", columns, options.json)
-    for kind in ("equal", "skewed, known", "skewed, hidden"):
+    for kind in ("equal", "skewed"):
         for each in SHARDS:
             seeds = range(1 if kind == "equal" else stacks)
             found = [list(ratios(kind, each * len(SPEEDS), seed)) for seed in seeds]

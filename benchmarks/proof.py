@@ -2,7 +2,7 @@
 
 Prints the tables of docs/verification.md. On a GPU, in less than four minutes:
 ``python3 benchmarks/proof.py --minutes 3.5``. Without one: ``--numpy --minutes 6 --counts 20000 500
-4``. The cost in whole shard jobs is printed by ``shard_jobs.py --verify both``.
+4``. The cost in whole shard jobs is printed by ``shard_jobs.py``.
 """
 
 import argparse

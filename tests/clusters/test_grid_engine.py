@@ -81,15 +81,14 @@ def test_a_lost_host_costs_no_result(array_night_of_nodes: ArrayNight) -> None:
 
 
 def test_a_task_that_cannot_start_leaves_its_work_to_others(array_night: ArrayNight) -> None:
-    """Its working directory goes away: it is deleted from the queue, and the reason told."""
+    """Its working directory goes away: others claim its shards, and it is deleted in the end."""
     night = array_night
     night.gated(6)
     run = night.start(*MULTIPLY)
     night.wait_for("two wait", lambda: len(night.waiting()) == 2 and len(night.at_gate()) == 4)
     number = night.waiting()[0].partition(".")[0]
     night.cluster.call("qalter", "-wd", "/nowhere", number)
-    night.cluster.cancel(night.at_gate()["00000"])  # a waiting task takes its device
-    night.wait_for("it is told", lambda: "/nowhere" in night.log())
+    night.cluster.cancel(night.at_gate()["00000"])
     night.open_gate()
     assert run.wait(timeout=300) == 0, night.output()
     assert night.starts() == Counter({f"{i:05}": 1 for i in range(1, 6)} | {"00000": 2})

@@ -35,7 +35,6 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts
-from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs
 
 from tests import factories, pretend
@@ -235,7 +234,7 @@ class Receipt(Reader):
     a case that is kept says the same wherever it is read again.
     """
 
-    mark = b"@fingerprint-00@"
+    mark = b"@fingerprnt@"
 
     def prepare(self) -> None:
         self.plan = _planned(self.folder)
@@ -441,8 +440,8 @@ class Runs(Reader):
     def prepare(self) -> None:
         self.results = Results(self.folder)
         self.file = self.results.runs
-        schedulers.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
-        schedulers.remember(self.results, "uge", "3f2a1b")
+        earlier_runs.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
+        earlier_runs.remember(self.results, "uge", "3f2a1b")
         self.seeds = [self.file.read_bytes()]
 
     def read(self) -> Any:
@@ -498,7 +497,7 @@ class Live(Seen):
 
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1, running=1)
-        self.file = self.made.plan.results.live / f"{self.made.plan.shards['00001'].name}.json"
+        self.file = self.made.plan.results.live / f"{self.made.name('00001')}.json"
         self.seeds = [self.file.read_bytes()]
 
     def place(self, raw: bytes) -> None:
@@ -516,16 +515,13 @@ class Summed(Seen):
 
 
 class Failed(Seen):
-    """Why a shard failed last."""
+    """The failure of a shard."""
 
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1, failed=1)
-        self.shard = self.made.roles["failed"][0]
-        self.file = self.made.plan.results.failure(self.made.plan.shards[self.shard].name)
+        (self.shard,) = self.made.roles["failed"]
+        self.file = self.made.plan.results.failure(self.made.name(self.shard))
         self.seeds = [self.file.read_bytes()]
-
-    def place(self, raw: bytes) -> None:
-        self.file.write_bytes(raw)
 
     def right(self, found: Any, raw: bytes) -> None:
         super().right(found, raw)

@@ -63,7 +63,7 @@ def test_a_job_per_shard(tmp_path):
     workspace.succeed("--", "results/default/plan.tsv")
     with contextlib.chdir(workspace.root):
         name = plans.load(Path("results/default/plan.tsv")).shards["0001000"].name
-    target = ("--", f"results/default/products/001/{name}.json")
+    target = ("--", f"results/default/products/001/{name}.npy")
     workspace.succeed(*target)
     assert names(workspace.file("products")) == {"001"}
     assert names(workspace.file("shards")) == {"001"}

@@ -101,14 +101,17 @@ def test_a_prefix_moves_the_results(workspace: Workspace, entry: str) -> None:
 
 @pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_the_workflow_twice_in_one(workspace: Workspace, dispatch: str) -> None:
-    """Two modules with configs of their own: each job works by its own plan."""
-    host(
-        workspace,
-        HOST.format(wanted='"out/one/summary.json", "two/out/x/summary.json"'),
-        module("one", X | {"results": "out/one", "dispatch": dispatch}),
-        module("two", Y | {"dispatch": dispatch}, prefix="two"),
-    )  # fmt: skip
-    done = workspace.succeed("out/one/sum.npy", "two/out/x/sum.npy")
-    assert np.array_equal(total(workspace, "out/one"), SUM_X)
-    assert np.array_equal(total(workspace, "two/out/x"), SUM_Y)
-    assert done.output.count("shardwise: done: what was asked for") == 2
+    """Two modules with configs of their own: each job works by its own plan, each sum is of it."""
+    sums = ["out/one/sum.npy", "two/out/x/sum.npy"]
+    for one, two in ((X, Y), (Y, X)):
+        host(
+            workspace,
+            HOST.format(wanted='"out/one/summary.json", "two/out/x/summary.json"'),
+            module("one", one | {"results": "out/one", "dispatch": dispatch}),
+            module("two", two | {"dispatch": dispatch}, prefix="two"),
+        )  # fmt: skip
+        assert {"one_reduce", "two_reduce"} <= workspace.dry_run(*sums)
+        done = workspace.succeed(*sums)
+        for name, config in (("out/one", one), ("two/out/x", two)):
+            assert np.array_equal(total(workspace, name), SUM_X if config is X else SUM_Y)
+        assert done.output.count("shardwise: done: what was asked for") == 2

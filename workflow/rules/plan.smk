@@ -6,6 +6,8 @@
 
 rule plan:
     """Commit the plan of this run, if its input is still the same."""
+    input:
+        run.plan_input,
     output:
         run.plan_files,
     log:

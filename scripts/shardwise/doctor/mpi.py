@@ -21,7 +21,8 @@ def check(ask: Call, launcher: str, ranks: int = 2, shared: str = "/dev/shm") ->
     worlds = " and ".join(line[1] for line in said)
     found = f"worlds of {worlds or 'nobody'}: {reply.last}"
     if good := reply.code == 0 and worlds == "2 and 2":
-        found = f"2 ranks in one world on {said[0][2]}: {said[0][3]}"
+        hosts = " and ".join(sorted({line[2] for line in said}))
+        found = f"2 ranks in one world on {hosts}: {said[0][3]}"
     do = "name a launcher of mpi4py's MPI: --launcher, 'mpi' of the profile; or set MPI4PY_LIBMPI"
     bad = "later" if reply.code is None else "fault"
     yield judge(good, "hello", found, "2 ranks in one world", do, bad)

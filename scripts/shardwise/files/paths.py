@@ -66,7 +66,7 @@ def list_names(top: Path) -> set[str]:
     return names
 
 
-def stamp(path: Path) -> tuple[int, int] | None:
+def stamp(path: Path | str) -> tuple[int, int] | None:
     """When a file was written, in nanoseconds, and its size in bytes; None if there is none."""
     try:
         status = os.stat(path)

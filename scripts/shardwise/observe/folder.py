@@ -5,9 +5,9 @@ with a failure file has failed; any other waits. Nothing is written, and no sche
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,6 +52,16 @@ class _LiveFile(msgspec.Struct):
     done: Whole | None = None
 
 
+@dataclass(frozen=True)
+class _There:
+    """The names of the files in three folders, and where the products lie."""
+
+    live: set[str]
+    failed: set[str]
+    done: set[str]
+    products: str
+
+
 class Observer:
     """Looks at a results folder repeatedly; a file that has not changed is not read again.
 
@@ -62,7 +72,7 @@ class Observer:
     def __init__(self, root: Path) -> None:
         self.results = Results(root)
         self.last: Status | None = None
-        self._cache: dict[Path, tuple[Any, Any]] = {}
+        self._cache: dict[Path | str, tuple[Any, Any]] = {}
         if self.results.plan.is_file():
             plans.refuse_old_layout(self.results.plan)
 
@@ -76,9 +86,9 @@ class Observer:
         elif plan:
             # In the order in which a task leaves them, so that none that ends meanwhile is missed.
             tops = results.live, results.failed, results.products
-            there = {top: list_names(top) for top in tops}
+            there = _There(*map(list_names, tops), products=f"{results.products}/")
             found = {shard: self._shard(plan, row, there, at) for shard, row in plan.shards.items()}
-            failed = {name.removesuffix(".json") for name in there[results.failed]}
+            failed = {name.removesuffix(".json") for name in there.failed}
             stages = self._failures(failed, "", f"-{plan.key}")
             suspects = self._failures(failed, failures.DEVICE, "")
             summary, flaw = _summed(plan)
@@ -89,22 +99,21 @@ class Observer:
         self.last = seen
         return seen
 
-    def _shard(
-        self, plan: Plan, row: Shard, there: Mapping[Path, set[str]], at: float
-    ) -> ShardStatus:
+    def _shard(self, plan: Plan, row: Shard, there: "_There", at: float) -> ShardStatus:
         results, name = self.results, f"{place(row.name)}.json"
-        if name in there[results.products] and f"{place(row.name)}.npy" in there[results.products]:
-            paths = results.receipt(row.name), results.product(row.name)
-            return self._read(lambda *_: _judge(plan, row), *paths) or _waiting(row)
+        product = f"{name[:-5]}.npy"
+        if name in there.done and product in there.done:  # as text: there may be 100,000
+            paths = there.products + name, there.products + product
+            return self._read(lambda _: _judge(plan, row), *paths) or _waiting(row)
         path, lost = results.live / f"{row.name}.json", ""
-        if f"{row.name}.json" in there[results.live] and (task := self._read(_task, path)):
+        if f"{row.name}.json" in there.live and (task := self._read(_task, path)):
             seen = (stamp(path) or (0, 0))[0] / 1e9
             if at - seen < FRESH_SECONDS:
                 return _running(row, task)
             lost = f"{row.shard}: its task on {task.node} has given no sign of life since "
             lost += f"{any_clock(seen)}: killed, or lost with its node"
         for file in (name, f"copy-{row.input_name}.json"):
-            if file in there[results.failed] and (why := self._failure(file)):
+            if file in there.failed and (why := self._failure(file)):
                 return replace(_waiting(row), state=FAILED, attempts=why.attempt, failure=why)
         return replace(_waiting(row), flaw=lost)
 
@@ -118,11 +127,11 @@ class Observer:
     def _failure(self, name: str) -> failures.Failure | None:
         return self._read(_failure, self.results.failed / name)
 
-    def _read(self, read: Callable[..., _T], *paths: Path) -> _T | None:
+    def _read(self, read: Callable[..., _T], *paths: Path | str) -> _T | None:
         """What is read of some files, again when one has changed; None if none is there."""
         stamps, before = [stamp(path) for path in paths], self._cache.get(paths[0])
         if before is None or before[0] != stamps:
-            found = read(*paths[:1]) if any(stamps) else None
+            found = read(paths[0]) if any(stamps) else None
             before = self._cache[paths[0]] = stamps, found
         return before[1]
 

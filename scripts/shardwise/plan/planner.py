@@ -369,4 +369,6 @@ def _with_keys(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
 
 
 def _files_text(sources: Iterable[Source]) -> str:
-    return json.dumps([[s.path, s.first, s.identity] for s in sources])
+    """The files as a key has them; a synthetic stack is its recipe, wherever the results lie."""
+    return json.dumps([[s.path if s.identity[:1].isdigit() else "", s.first, s.identity]
+                       for s in sources])  # fmt: skip

@@ -150,8 +150,6 @@ class Reducer:
         except BaseException:
             self._files.discard()
             raise
-        finally:
-            self._scan.close()
 
     def _read_own(self) -> None:
         everything = 0, self._layout.starts[-1]

@@ -31,6 +31,7 @@ MOST_TASKS = 1000
 """Tasks of an array by default, at most: each costs the scheduler work, and a start of Python."""
 
 _LOOK_SECONDS = 0.5
+_ASK_SECONDS = 15.0
 _LOOKS = 20.0  # a look at the results may take one part in so many of the time
 _LEAVE_SECONDS = 60.0  # for tasks that have nothing left to do
 _FULL_SECONDS = 30.0
@@ -143,9 +144,9 @@ class _Array:
             log.info("%s", shlex.join(words))
             client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=said)
             try:
-                if self._all_whole_before(client):
+                if (well := self._is_over_before(client, job)) is not None:
                     self._see_off(job, client)
-                    return True
+                    return well
             except BaseException:
                 log.warning("cancelling all tasks of this run")
                 schedulers.cancel_detached(self._scheduler.cancel(job))
@@ -161,19 +162,28 @@ class _Array:
             )
             return client.returncode == 0
 
-    def _all_whole_before(self, client: subprocess.Popen[bytes]) -> bool:
-        """Wait for the client; whether all shards are whole before it knows that they are."""
-        store, pause = Store(self._plan), _LOOK_SECONDS
+    def _is_over_before(self, client: subprocess.Popen[bytes], job: str) -> bool | None:
+        """Wait for the client; None: it has ended. True: all shards are whole, which it will see.
+
+        False: no task is left that works, or ever will.
+        """
+        store, pause, asked, stuck = Store(self._plan), _LOOK_SECONDS, time.monotonic(), 0.0
         while client.poll() is None:
             time.sleep(pause)
             began = time.monotonic()
             if not store.missing():
-                return client.poll() is None
+                return None if client.poll() is not None else True
             pause = max(_LOOK_SECONDS, _LOOKS * (time.monotonic() - began))
-        return False
+            if began - asked > _ASK_SECONDS:
+                asked, why = began, self._scheduler.stuck(job)
+                stuck = stuck or began if why else 0.0
+                if why and began - stuck >= schedulers.UNHEARD_SECONDS:
+                    log.warning("the tasks that are left are given up: %s", why)
+                    return False
+        return None
 
     def _see_off(self, job: str, client: subprocess.Popen[bytes]) -> None:
-        """All shards are whole: cancel the tasks that wait, and wait for the others."""
+        """Cancel the tasks that are left, and wait until they have gone."""
         end = time.monotonic() + _LEAVE_SECONDS
         with suppress(TryAgain):
             while client.poll() is None and time.monotonic() < end:

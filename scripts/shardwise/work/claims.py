@@ -35,7 +35,7 @@ def cut_blocks(shards: int, workers: int) -> Iterator[range]:
     """
     start = 0
     while start < shards:
-        size = max(1, (shards - start) // (2 * workers))
+        size = max(1, (shards - start) // (8 * workers))
         for _ in range(workers):
             if start < shards:
                 yield range(start, min(shards, start + size))
@@ -148,12 +148,14 @@ class Claims:
 
         A worker that is ``idle`` also tries shards again that have failed: these may kill it.
         """
-        while not self._waiting:
-            if (block := self._claim_block()) is None:
-                return self._claim_again() if idle else None
-            self._claimed.append(block)
-            self._waiting.extend(self._open(block))
-        return self._waiting.popleft(), self._round.attempt
+        with suppress(FileNotFoundError):  # the round has ended
+            while not self._waiting:
+                if (block := self._claim_block()) is None:
+                    return self._claim_again() if idle else None
+                self._claimed.append(block)
+                self._waiting.extend(self._open(block))
+            return self._waiting.popleft(), self._round.attempt
+        return None
 
     def give_back(self) -> int:
         """Let others have what this worker has claimed and not ended; how many shards these are."""
@@ -169,11 +171,10 @@ class Claims:
     def _claim_block(self) -> int | None:
         """Claim any of the first free blocks, so that workers seldom want the same one."""
         blocks = range(len(self._blocks))
-        with suppress(FileNotFoundError):  # the round has ended: all shards are whole
-            while free := sorted(set(blocks).difference(map(_number, self._names()))):
-                block = random.choice(free[: self._round.workers])
-                if self._create(str(block)):
-                    return block
+        while free := sorted(set(blocks).difference(map(_number, self._names()))):
+            block = random.choice(free[: self._round.workers])
+            if self._create(str(block)):
+                return block
         return None
 
     def _claim_again(self) -> tuple[str, int] | None:

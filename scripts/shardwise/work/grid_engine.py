@@ -108,6 +108,14 @@ class GridEngine:
         jobs = [job for job in queue() if not (job.silent and "d" in job.state)]
         return [job.number for job in jobs if job.name.startswith(tuple(names))]
 
+    def stuck(self, name: str) -> str:
+        try:
+            jobs = [job for job in queue() if job.name == name]
+        except TryAgain:
+            return ""
+        idle = [job for job in jobs if job.silent or {"E", "h"} & {*job.state}]
+        return f"state {idle[0].state} {idle[0].host}".strip() if jobs and idle == jobs else ""
+
     def see(self, numbers: Sequence[str]) -> tuple[str, str]:
         return "qstat -u '*'", f"qdel {' '.join(dict.fromkeys(numbers))}"
 

@@ -17,6 +17,13 @@ JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 QUERY_SECONDS = 30.0
 
+UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
+"""How long a host has to be silent before its jobs count as lost.
+
+After a restart of qmaster all hosts are silent for half a minute. (Grid Engine itself calls a host
+unheard only after five minutes, or after what the site has set as max_unheard.)
+"""
+
 
 class QueueFull(TryAgain):
     """The cluster has as many jobs, of this user or of all, as it allows."""
@@ -52,6 +59,9 @@ class Scheduler(Protocol):
 
     def living(self, names: Sequence[str]) -> list[str]:
         """The numbers of the jobs with these names that still wait or work."""
+
+    def stuck(self, name: str) -> str:
+        """Why none of a job's tasks works or will start; empty where one may, or nobody says."""
 
     def see(self, numbers: Sequence[str]) -> tuple[str, str]:
         """The commands by which a user sees these jobs, and cancels them."""

@@ -22,6 +22,17 @@ _FULL = re.compile(
     r"|MaxJobCount|maximum.* job count",
     re.IGNORECASE,
 )
+_STUCK = re.compile(
+    r"PENDING (AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS"
+    r"|Job(HeldAdmin|HeldUser|HoldMaxRequeue)|PartitionTimeLimit|QOSNotAllowed"
+    r"|launch failed requeued held)",
+    re.IGNORECASE,
+)
+"""Tasks that will not start until someone changes something.
+
+PartitionNodeLimit is no such reason: Slurm says it also while nodes are down.
+"""
+
 _WRONG = re.compile(
     r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
 )
@@ -96,6 +107,15 @@ class Slurm:
         if strange := [line for line in jobs if not re.fullmatch(r"\d+(_.*)?", line)]:
             raise TryAgain(f"squeue printed {strange[0]!r}, not the number of a job")
         return jobs
+
+    def stuck(self, name: str) -> str:
+        try:
+            rows = call("squeue", "--all", "--noheader", "--format=%T %r", f"--name={name}")
+        except (TryAgain, InputError):
+            return ""
+        tasks = rows.splitlines()
+        idle = [row for row in tasks if _STUCK.fullmatch(row)]
+        return idle[0] if tasks and idle == tasks else ""
 
     def see(self, numbers: Sequence[str]) -> tuple[str, str]:
         arrays = list(dict.fromkeys(number.partition("_")[0] for number in numbers))

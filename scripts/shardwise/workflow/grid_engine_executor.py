@@ -33,13 +33,6 @@ _PAUSE_SECONDS = 5
 _MESSAGE_SECONDS = 60
 _TRACE_SECONDS = 10  # how long a job's mark may take to arrive once it has left
 
-UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
-"""How long a host has to be silent before its jobs count as lost.
-
-After a restart of qmaster all hosts are silent for half a minute. (Grid Engine itself calls a host
-unheard only after five minutes, or after what the site has set as max_unheard.)
-"""
-
 _JOBSCRIPT = """\
 #!/bin/bash
 # If the submission got no answer, its number is found here, even if the job ends at once.
@@ -74,7 +67,7 @@ def begin(plan: Plan, workflow: Any, needed: Iterable[Any]) -> None:
 
 @dataclass
 class Submission:
-    """A job's name, that of its failure, and since when it is seen neither in the queue nor ended."""
+    """A job's name, that of its failure, and since when nothing is seen of it."""
 
     name: str
     failure: str
@@ -219,7 +212,7 @@ class Submissions:
         if any("E" in job.state for job in own):
             reason = f"it cannot start, state {own[0].state} (see: qstat -j {number})"
         for job in own:
-            if now - self._silent.get(job.host, now) >= UNHEARD_SECONDS:
+            if now - self._silent.get(job.host, now) >= schedulers.UNHEARD_SECONDS:
                 reason = f"lost: its host {job.host} does not respond"
         if reason:
             grid_engine.call("qdel", number)  # where that fails, the next look tries again

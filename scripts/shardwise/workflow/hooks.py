@@ -15,7 +15,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from snakemake.path_modifier import PathModifier
-from snakemake.persistence import NO_PARAMS_CHANGE
 from snakemake.settings.types import DeploymentMethod
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 
@@ -89,7 +88,7 @@ def around_graph(workflow: Any, check: Callable[[bool], None]) -> None:
     one. But it uses threads as the profile's own executor would: always, unless jobs run here.
 
     And it believes its own records of how each file was made, where the profile does not say
-    otherwise. We need the names of our files to count, which say what is inside.
+    otherwise. We need the names of our files to count. So there are no records of our jobs.
     """
     prepare = workflow._prepare_dag
     rules = workflow.current_basedir.get_path_or_uri(secret_free=True)  # no folder in a git source
@@ -101,24 +100,12 @@ def around_graph(workflow: Any, check: Callable[[bool], None]) -> None:
         except InputError as error:
             refuse(error)
         prepare(*args, **named)
-        records = workflow.persistence
-        for name, unchanged in (
-            ("params_changed", NO_PARAMS_CHANGE), ("input_changed", ()), ("code_changed", ()),
-            ("software_stack_changed", ()),
-        ):  # fmt: skip
-            setattr(records, name, _of_other_rules(getattr(records, name), rules, unchanged))
+        has_metadata = workflow.persistence.has_metadata
+        workflow.persistence.has_metadata = lambda job: (
+            str(job.rule.basedir) != rules and has_metadata(job)
+        )
 
     workflow._prepare_dag = prepared
-
-
-def _of_other_rules(changed: Callable, rules: str, unchanged: Any) -> Callable:
-    def answer(job: Any, *args: Any, **named: Any) -> Any:
-        rule = getattr(job, "rule", None)  # a group of jobs has none
-        if rule is not None and str(rule.basedir) == rules:
-            return unchanged
-        return changed(job, *args, **named)
-
-    return answer
 
 
 def add_hooks(workflow: Any, run: "Run") -> None:

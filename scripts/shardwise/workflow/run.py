@@ -289,18 +289,24 @@ class Run:
 
     @functools.cached_property
     def _anew(self) -> list[str]:
-        """A file newer than ledger and sum, and other than ever: a job with this input is run.
+        """A file newer than plan, ledger and sum, and other than ever: a job with it is run.
 
         They may be there, but of another plan, or without products. That a marker or a product is
         missing tells Snakemake nothing if nobody asks for it by name.
         """
-        path = CACHE / "anew"
+        path = CACHE / f"anew-{plans.digest(str(self.results.root))}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(failures.this_run())
-        there = [Path(name) for name in (self.results.ledger, *self.in_the_end())]
+        there = map(Path, (*self.plan_files, self.results.ledger, *self.in_the_end()))
         newest = max((file.stat().st_mtime_ns for file in there if file.exists()), default=0)
         os.utime(path, ns=(newest + _MOMENT, newest + _MOMENT))
         return [str(path)]
+
+    @property
+    def plan_input(self) -> list[str]:
+        """What the plan is made from; nothing if it is there."""
+        there = self.missing is None or all(map(os.path.exists, self.plan_files))
+        return [] if there else self._anew
 
     @property
     def _open(self) -> bool:

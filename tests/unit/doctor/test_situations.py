@@ -148,7 +148,7 @@ HELLO, BUSY = "hello 2 node1 MPICH 5", "shardwise.errors.TryAgain"
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (Reply(0, f"noise\n{HELLO}\n{HELLO}\n"), "ok 2 ranks in one world on node1: MPICH 5"),
+        (Reply(0, f"noise\n{HELLO}\nhello 2 a MPICH 5\n"), "ok one world on a and node1: MPICH 5"),
         (Reply(0, "hello 1 n M\nhello 1 n M\n"), "fault worlds of 1 and 1"),
         (Reply(1, f"{HELLO}\nsrun: error: no pmi"), "fault no pmi"),
         (Reply(0, ""), "fault worlds of nobody"),

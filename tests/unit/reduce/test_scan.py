@@ -43,7 +43,6 @@ def test_every_row_comes_once_with_its_digest(tmp_path, monkeypatch, shape, dtyp
         found = [read.copy() for _, read in scan.read(batches, stripe)]
         expected = np.concatenate([stack.reshape(len(stack), -1) for stack in stacks])
         np.testing.assert_array_equal(np.concatenate(found), expected[:, low:high])
-    scan.close()
     assert [row.tobytes().hex() for row in scan.digests] == [checksum for _, checksum in files]
 
 
@@ -58,4 +57,3 @@ def test_a_file_that_becomes_shorter_is_an_error(tmp_path):
     os.truncate(path, 4096)
     with pytest.raises(IntegrityError, match=r"0\.npy: became shorter"):
         list(batches)
-    scan.close()

@@ -47,7 +47,7 @@ def test_failures_are_told_by_cause(kinds: int, lines: int) -> None:
     assert all(len(line) < 400 for line in said)
     first, *others = said
     assert first.startswith("failed: multiply 0000000")
-    assert "(log: logs/0)" in first
+    assert "(log: r/logs/0)" in first
     if kinds == 1:
         assert "multiply 0000004 and 99995 more: g: shard 0000000-" in first
     if lines == 5:

@@ -1,4 +1,4 @@
 """The page on a run.
 
-An observation comes in; one HTML file goes out.
+A status comes in; one HTML file goes out.
 """

@@ -72,7 +72,7 @@ def render(seen: Status) -> str:
         title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
         at=any_clock(seen.at), version=__version__, verify=host.command("verify"),
         command=read_command(seen.results), files=results, load=load, facts=_facts(seen, run),
-        bad=seen.verdict.kind in ("failed", "damaged") or bool(seen.failures),
+        bad=seen.verdict.kind in ("failed", "damaged"),
         spent=run.spent(), bars=_bars(run), shards=_shards(run), scalars=_scalars(seen),
         failed=_failed(seen), remarks=_table(["", "what was found in the folder"], remarks, [1]),
         seconds=seconds, share=share, style=Markup((_HERE / "page.css").read_text("utf-8")),
