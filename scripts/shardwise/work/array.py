@@ -22,7 +22,7 @@ from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks
 from shardwise.records.store import Store, describe
-from shardwise.work import claims, rounds, schedulers
+from shardwise.work import claims, rounds, schedulers, sites
 from shardwise.work.schedulers import QueueFull, Scheduler
 
 log = logging.getLogger(__name__)
@@ -54,8 +54,8 @@ def load(path: Path) -> Request:
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             f"{path} cannot be read ({error}). It says what a task asks the scheduler for, and "
-            "snakemake writes it when it runs under dispatch: array. By hand, submit an array of "
-            "your own, whose tasks run multiply.py with --array-task"
+            "snakemake writes it when it runs under dispatch: array. By hand, use --dispatch pool "
+            "or mpi, in a job of your own"
         ) from None
     if not request.scheduler:
         raise InputError(
@@ -75,7 +75,7 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
     limit
         Tasks that run at once at most; None: as many as the scheduler lets.
     """
-    scheduler, retries = schedulers.find(request.scheduler), len(request.words) - 1
+    scheduler, retries = sites.ALL[request.scheduler], len(request.words) - 1
     most = min(tasks or MOST_TASKS, scheduler.most_tasks())
     followed, attempt, idle = locks.is_job_locked(plan.results.running), 0, 0
     with rounds.holding(plan.results):

@@ -13,7 +13,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.units import MIB
-from shardwise.work import array, ranks, rounds, schedulers
+from shardwise.work import array, ranks, rounds, sites
 from shardwise.work.pool import Pool
 from shardwise.work.run_time import RunTime
 
@@ -63,7 +63,7 @@ def _worker(plan: Plan, options: Namespace) -> int:
 
 def _end(options: Namespace) -> float | None:
     """When this job is ended: whoever started this process says it, or the scheduler."""
-    return options.until or schedulers.end_of_this_job(options.run_time)
+    return options.until or sites.end_of_this_job(options.run_time)
 
 
 def _pool(plan: Plan, options: Namespace, name: str, seats: list[int], beside: int) -> int:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from shardwise import host
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.files.small import append_line
@@ -30,7 +29,7 @@ class QueueFull(TryAgain):
 
 
 class Scheduler(Protocol):
-    """What is asked of a scheduler. A new one is a class with these methods, in `find`.
+    """What is asked of a scheduler. A new one is a class with these methods, in `sites`.
 
     ``title`` is for messages; the command ``client`` is there where this machine can reach it.
     What asks the scheduler raises TryAgain where it does not answer.
@@ -71,23 +70,6 @@ class Scheduler(Protocol):
 
     def end_of_job(self, asked: float | None) -> float | None:
         """When this job is ended, in Unix time; ``asked``: the seconds of `run_time`, from now."""
-
-
-def find(name: str) -> Scheduler:
-    """The scheduler of a name, ``slurm`` or ``uge``."""
-    from shardwise.work.grid_engine import GridEngine
-    from shardwise.work.slurm import Slurm
-
-    return {"slurm": Slurm, "uge": GridEngine}[name]()
-
-
-NAMES = ("slurm", "uge")
-
-
-def end_of_this_job(asked: float | None) -> float | None:
-    """When the job that this process belongs to is ended; None outside of a scheduler."""
-    name = {"slurm": "slurm", "grid": "uge"}.get((host.job(os.environ) or "").partition(" ")[0])
-    return find(name).end_of_job(asked) if name else None
 
 
 def ask(

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.records.locks import is_job_locked, take_lock
-from shardwise.work import schedulers
+from shardwise.work import sites
 from shardwise.work.schedulers import JOB_NAME, Scheduler
 
 _locked: list[BinaryIO] = []
@@ -33,8 +33,7 @@ def lock_results(results: Results) -> None:
 def refuse_beside_living(results: Results) -> None:
     """Raise TryAgain if jobs of an earlier run still wait or work."""
     rows = _rows(results.runs)
-    for title in schedulers.NAMES:
-        scheduler = schedulers.find(title)
+    for title, scheduler in sites.ALL.items():
         names = sorted({row[1] for row in rows if row[0] == title})
         if names and shutil.which(scheduler.client):
             _refuse_beside(results, scheduler, names)

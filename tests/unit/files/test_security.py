@@ -37,7 +37,7 @@ def small(folder: Path, **over):
     "name",
     [
         *("shards", "products", "logs", "logs/multiply"),
-        *("runs.tsv"),
+        "runs.tsv",
     ],
 )
 def test_results_that_lead_elsewhere_are_refused(tmp_path, name):

@@ -4,7 +4,7 @@ import pytest
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.records import locks
-from shardwise.work import schedulers
+from shardwise.work import schedulers, sites
 from shardwise.workflow import earlier_runs
 
 
@@ -30,7 +30,7 @@ def queue(monkeypatch):
         def see(living):
             return "see", "cancel " + " ".join(living)
 
-    monkeypatch.setattr(schedulers, "find", lambda _: Scheduler)
+    monkeypatch.setattr(sites, "ALL", {"slurm": Scheduler})
     return names
 
 
