@@ -88,10 +88,11 @@ def test_a_task_that_cannot_start_leaves_its_work_to_others(array_night: ArrayNi
     night.wait_for("two wait", lambda: len(night.waiting()) == 2 and len(night.at_gate()) == 4)
     number = night.waiting()[0].partition(".")[0]
     night.cluster.call("qalter", "-wd", "/nowhere", number)
-    night.cluster.cancel(night.at_gate()["00000"])
+    cancelled = min(night.at_gate())
+    night.cluster.cancel(night.at_gate()[cancelled])
     night.open_gate()
     assert run.wait(timeout=300) == 0, night.output()
-    assert night.starts() == Counter({f"{i:05}": 1 for i in range(1, 6)} | {"00000": 2})
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(6)} | {cancelled: 2})
     night.wait_for("the queue is empty", night.idle)
 
 

@@ -57,10 +57,9 @@ def pooled(environment):
     """Compute what is missing of a plan, by the command line."""
 
     def run(made):
-        line = factories.command("dispatch", "--plan", made.results.plan)
+        line = factories.command("work", "--plan", made.results.plan)
         done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr
-        assert "did not end when asked to" not in done.stderr
         return done.stderr
 
     return run

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import yaml
-from shardwise.dispatch.schedulers import grid_engine
+from shardwise.workflow import recipe
 
 from tests.workspace import REPO, Workspace
 
@@ -19,7 +19,7 @@ def test_every_choice_of_the_uge_profile_reaches_qsub(workspace: Workspace) -> N
     """
     assert len(CHOICES) > 10
     for text in CHOICES:
-        words = grid_engine.site_words({"uge_x": text, "mem_mb": 1000, "runtime": 10, "tasks": 2})
+        words = recipe.site_words({"uge_x": text, "mem_mb": 1000, "runtime": 10, "tasks": 2})
         assert words
         assert "{" not in "".join(words)
     profile = yaml.safe_load(UGE)

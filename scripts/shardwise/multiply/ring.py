@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -155,6 +156,7 @@ class Ring:
         So kernels are compiled, and what libraries make at their first call is there.
         """
         run, count = job.shard.run, min(self.matrices, len(job.shard.run))
+        job.share_right(self)
         with self._machine.work():
             self.sink.begin()
         for first in run[::count][: min(2, len(self._slots))]:
@@ -226,7 +228,9 @@ class Ring:
                 offset = (first - job.shard.start) * stack[0].nbytes
                 slot.reads += self._machine.fill(factor, offset, raw_bytes(stack[:count]))
         except Exception as error:  # of a shard that is perhaps not the one at work
-            slot.reads.append(_Failed(error))
+            failed: Future[None] = Future()
+            failed.set_exception(error)
+            slot.reads.append(failed)
         return slot
 
     def _queue(self, slot: _Slot) -> None:
@@ -321,16 +325,6 @@ class Ring:
         self._queued.clear()
         self._reading = deque(slot for slot in self._reading if slot.job is not job)
         self._free = deque(slot for slot in self._slots if slot not in self._reading)
-
-
-class _Failed:
-    """A read that could not be begun."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def result(self) -> None:
-        raise self._error
 
 
 def settle(transfers: list[Any]) -> None:

@@ -83,7 +83,7 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
             if followed and not locks.is_job_locked(plan.results.running):
                 raise TryAgain("snakemake has ended, so no more tasks are submitted")
             log.info("%s", describe(plan, shards))
-            array = _Array(plan, scheduler, request, min(attempt, retries))
+            array = Array(plan, scheduler, request, min(attempt, retries))
             well = array.run(shards, min(most, len(shards)), limit)
             left = rounds.to_try(plan, retries + 1)
             idle = 0 if len(left) < len(shards) else idle + 1
@@ -91,7 +91,7 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
         rounds.finish(plan)
 
 
-class _Array:
+class Array:
     """One round: an array of the scheduler."""
 
     def __init__(self, plan: Plan, scheduler: Scheduler, request: Request, attempt: int) -> None:
@@ -210,7 +210,8 @@ _SETUP = """\
 {{
 {line}
 }} || {{
-  echo "$(date '+%F %T,000') ERROR the profile's set-up line (precommand) ended with $?"
+  code=$?
+  echo "$(date '+%F %T,000') ERROR the profile's set-up line (precommand) ended with $code"
   exit 75
 }}
 """

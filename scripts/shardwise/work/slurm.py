@@ -89,7 +89,8 @@ class Slurm:
         self, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
     ) -> list[str]:
         indices = f"1-{tasks}" + (f"%{limit}" if limit else "")
-        own = ["--parsable", "--wait", f"--job-name={name}", f"--array={indices}"]
+        own = ["--parsable", "--wait", f"--job-name={name}", f"--comment={name}"]
+        own.append(f"--array={indices}")
         return ["sbatch", *words, *own, "--output=/dev/null", "--error=/dev/null", script]
 
     def refusal(self, text: str, code: int) -> Exception:

@@ -82,6 +82,7 @@ class Submissions:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan, self._folder, self._prefix = plan, folder, f"sw-{folder.name}-"
         self._unended: set[str] = set()
+        self._asked = 0.0
         self._silent: dict[str, float] = {}  # since when a host has not responded
         self._last_said: dict[str, float] = {}
 
@@ -98,7 +99,8 @@ class Submissions:
         if not self._folder.exists():
             schedulers.remember(self._plan.results, "uge", self._prefix)
             self._folder.mkdir(parents=True)
-        parts = [job.rule.name, *job.wildcards_dict.values(), str(job.attempt)]
+        parts = [job.rule.name, *job.wildcards_dict.values()]
+        parts += [str(job.attempt)] if job.attempt > 1 else []
         name = self._prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
         submission = Submission(name, failure_name(job.rule.name, job.wildcards_dict, self._plan))
         own = grid_engine.submission(name, str(self._folder / f"{name}.out"))
@@ -109,6 +111,7 @@ class Submissions:
         except ShardwiseError as error:
             if not isinstance(error, TryAgain):  # else it may still arrive
                 self._unended.discard(name)
+                job.attempt = job.rule.restart_times + 1  # no other try would be taken
             words = f"Grid Engine did not accept the job: {error}; {recipe.cure(job.rule.name)}"
             failures.note(self._plan.results, submission.failure, verdict(error)[0], words)
             raise
@@ -177,7 +180,7 @@ class Submissions:
             self._silent = {}  # all hosts are silent for half a minute after qmaster restarts
             self._say("queue", f"Grid Engine does not answer ({error}); its jobs count as running")
             return None
-        now = time.monotonic()
+        self._asked = now = time.monotonic()
         self._silent = {job.host: self._silent.get(job.host, now) for job in queue if job.silent}
         return queue
 
@@ -208,11 +211,11 @@ class Submissions:
             waited = time.monotonic() - submission.gone >= _TRACE_SECONDS
             return f"killed or deleted (see: qacct -j {number})" if waited else ""
         submission.gone = None
-        now, reason = time.monotonic(), ""
+        reason = ""
         if any("E" in job.state for job in own):
             reason = f"it cannot start, state {own[0].state} (see: qstat -j {number})"
         for job in own:
-            if now - self._silent.get(job.host, now) >= schedulers.UNHEARD_SECONDS:
+            if self._asked - self._silent.get(job.host, self._asked) >= schedulers.UNHEARD_SECONDS:
                 reason = f"lost: its host {job.host} does not respond"
         if reason:
             grid_engine.call("qdel", number)  # where that fails, the next look tries again

@@ -35,7 +35,7 @@ from tests.clusters.grid_engine.jobs import Job, Record, parse_jobs, parse_queue
 STEERING = frozenset({"ARC", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE"})
 
 _STATES = {"r": "running", "qw": "waiting"}
-_JOB_NAME = re.compile(r"sw-[^-]+-([a-z]+)(?:-(\d{5}))?(?:-\d+)?")
+_JOB_NAME = re.compile(r"sw-[^-]+-([a-z]+)(?:-(\d{5}))?(?:-[0-9a-f]{12})?(?:-\d{1,2})?")
 
 
 class GridEngine(Cluster):

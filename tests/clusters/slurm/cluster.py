@@ -47,6 +47,9 @@ UP_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 # The largest number of a first job; Slurm itself counts to 67 million, then from the first again.
 LAST_JOB = 60_000_000
 
+_KEY = re.compile(r"(_wildcards)?_[0-9a-f]{12}$")
+"""What names that hold a key have behind the shard, or in its place."""
+
 _STATES = {"PENDING": "waiting", "RUNNING": "running", **dict.fromkeys(FINAL_STATES, "ended")}
 
 PMI = "srun --mpi=pmi2"
@@ -131,7 +134,7 @@ class Slurm(Cluster):
     def submitted(self, after: int) -> list[Submitted]:
         return [
             Submitted(
-                job.comment.removeprefix("rule_").replace("_wildcards_", " "),
+                _KEY.sub("", job.comment.removeprefix("rule_")).replace("_wildcards_", " "),
                 _STATES.get(job.state, job.state),
                 str(job.job_id),
                 job.nodes,

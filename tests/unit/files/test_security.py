@@ -7,14 +7,10 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 from shardwise import errors
-from shardwise.dispatch import crew
-from shardwise.dispatch.array import task
-from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit
 from shardwise.files import small as small_files
@@ -22,6 +18,8 @@ from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan, planner
 from shardwise.records import ledger, logs
 from shardwise.reduce import results
+from shardwise.work import array
+from shardwise.work.slurm import Slurm
 from shardwise.workflow import hooks
 from snakemake.settings.types import DeploymentMethod
 
@@ -39,7 +37,7 @@ def small(folder: Path, **over):
     "name",
     [
         *("shards", "products", "logs", "logs/multiply"),
-        *("runs.tsv", "arrays.tsv"),
+        *("runs.tsv"),
     ],
 )
 def test_results_that_lead_elsewhere_are_refused(tmp_path, name):
@@ -125,18 +123,6 @@ def test_a_temporary_name_that_is_taken_is_not_opened(tmp_path, monkeypatch):
     assert victim.read_text() == "mine"
 
 
-# A test before it may have ended the tracker of this process; it is started again.
-@pytest.mark.filterwarnings("ignore:resource_tracker")
-def test_the_socket_of_the_fork_server_is_private():
-    """It has a file, in a folder that nobody else may enter."""
-    crew.start_fork_server()
-    address = forkserver._forkserver._forkserver_address
-    assert isinstance(address, str)
-    assert not address.startswith("\0")
-    assert Path(address).stat().st_mode & 0o077 == 0
-    assert Path(address).parent.stat().st_mode & 0o077 == 0
-
-
 # Names are names.
 
 HOSTILE = "-rf a'b\"$(touch pwned);`touch pwned`&|>x *\n"
@@ -203,17 +189,18 @@ def test_an_environment_of_conda_keeps_its_python(tmp_path):
 def test_the_script_of_an_array_quotes_its_names(tmp_path):
     """A task of an array is given the plan by its whole name, and runs nothing of it."""
     made = replace(small(tmp_path), results=Results(tmp_path / "w" / HOSTILE))
-    about = common.Array("slurm", "r", "d", "r-1", 1, (0, 1), 2)
-    text = task.script(made, about, "index=0 job=1", "", None)
+    own = array.Array(made, Slurm(), array.Request("slurm", [[]], [None], ""), 0)
+    folder = made.results.array_folder("r")
+    text = own.script("r/1", folder / "sw-r-1")
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[2:])\n")
     program.chmod(0o700)
     text = text.replace(sys.executable, str(program))
-    folder = made.results.array_folder("r")
     folder.mkdir(parents=True)
-    subprocess.run(["bash", "-c", text], cwd=tmp_path, check=True)
-    words = [f"--plan={made.results.plan}", "--dispatch=array", "--array-task=r-1"]
-    assert (folder / "r-1.0.log").read_text().strip() == str(words)
+    env = os.environ | {"SLURM_ARRAY_TASK_ID": "3"}
+    subprocess.run(["bash", "-c", text], cwd=tmp_path, check=True, env=env)
+    words = [f"--plan={made.results.plan}", "--round=r/1"]
+    assert (folder / "sw-r-1.3.log").read_text().strip() == str(words)
     assert not list(tmp_path.rglob("pwned"))
 
 

@@ -1,12 +1,11 @@
-"""Beside which jobs of an earlier run a new one may start: tasks of an array of the same plan."""
+"""Beside which jobs of an earlier run a new one does not start."""
 
 import pytest
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.records import locks
+from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs
-
-OURS, OTHER = "a" * 16, "b" * 16
 
 
 @pytest.fixture
@@ -28,47 +27,41 @@ def queue(monkeypatch):
             return [name for name in asked if name in names]
 
         @staticmethod
-        def commands(names, living):
+        def see(living):
             return "see", "cancel " + " ".join(living)
 
-    monkeypatch.setattr(earlier_runs, "SCHEDULERS", {"slurm": Scheduler})
+    monkeypatch.setattr(schedulers, "find", lambda _: Scheduler)
     return names
 
 
-def note_array(results, name, digest):
-    """Note an array as its dispatch does, before it is submitted."""
-    earlier_runs.remember(results, "slurm", name)
-    with open(results.arrays, "a") as file:
-        file.write(f"slurm\t{name}\t{digest}\tmore\n")
-
-
-def test_jobs_at_work_are_joined_or_refused(results, queue):
-    """The lock of an array's tasks keeps all away but runs that join them; others keep all away."""
-    with locks.hold_job_lock(results, array=True):
-        earlier_runs.refuse_beside_living(results, joins=OURS)
-        with pytest.raises(TryAgain, match="jobs of an earlier run still work on"):
-            earlier_runs.refuse_beside_living(results)
+def test_no_run_starts_beside_jobs_that_wait(results, queue):
+    """It names those that live, and not those that have gone."""
+    for name in ("sw-a-1", "sw-b-1"):
+        schedulers.remember(results, "slurm", name)
     earlier_runs.refuse_beside_living(results)
-    with locks.hold_job_lock(results), pytest.raises(TryAgain):
-        earlier_runs.refuse_beside_living(results, joins=OURS)
+    queue.append("sw-b-1")
+    with pytest.raises(
+        TryAgain, match=r"1 jobs of an earlier run .* cancel them \(cancel sw-b-1\)"
+    ):
+        earlier_runs.refuse_beside_living(results)
 
 
-def test_arrays_in_the_queue_are_joined_by_their_own_plan(results, queue, monkeypatch):
-    """Those of this plan may live, under dispatch array; no answer says nothing of the others."""
-    note_array(results, "ours", OURS)
-    note_array(results, "other", OTHER)
-    queue[:] = ["ours"]
-    earlier_runs.refuse_beside_living(results, joins=OURS)
-    for joins in (None, OTHER):
-        with pytest.raises(TryAgain, match="cancel ours"):
-            earlier_runs.refuse_beside_living(results, joins=joins)
-    queue[:] = ["ours", "other"]
-    with pytest.raises(TryAgain, match=r"cancel other\)"):
-        earlier_runs.refuse_beside_living(results, joins=OURS)
+def test_no_run_starts_beside_tasks_that_work(results):
+    """They hold a lock, whatever started them; the claims of those that have gone are removed."""
+    (results.claims / "run" / "1").mkdir(parents=True)
+    with locks.hold_job_lock(results), pytest.raises(TryAgain, match="still work on"):
+        earlier_runs.refuse_beside_living(results)
+    assert results.claims.exists()
+    earlier_runs.lock_results(results)
+    assert not results.claims.exists()
 
-    def away(names):
-        raise TryAgain("no answer")
 
-    monkeypatch.setattr(earlier_runs.SCHEDULERS["slurm"], "living", away)
-    with pytest.raises(TryAgain, match="does not say whether jobs"):
-        earlier_runs.refuse_beside_living(results, joins=OURS)
+def test_a_line_that_was_cut_off_hides_no_other(results, queue):
+    """A crash in the middle of a note: the names before and after it are asked for."""
+    schedulers.remember(results, "slurm", "sw-a-1")
+    with open(results.runs, "a") as file:
+        file.write("slurm\tsw-b;")
+    schedulers.remember(results, "slurm", "sw-c-1")
+    queue += ["sw-c-1", "sw-b;"]
+    with pytest.raises(TryAgain, match=r"1 jobs of an earlier run .* \(cancel sw-c-1\)"):
+        earlier_runs.refuse_beside_living(results)

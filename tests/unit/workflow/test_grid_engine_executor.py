@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
+from shardwise.plan import plan as plans
+from shardwise.records import failures
+from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs
 from shardwise.workflow import grid_engine_executor as executor
 
@@ -18,8 +21,8 @@ from tests import processes
 AWAY = 'error: unable to send message to qmaster using port 6444 on host "h": got send error'
 SILENT = f"echo '{AWAY}' >&2; exit 1"
 UNHEARD = "echo 'error: failed receiving gdi request response' >&2; exit 1"
-LOG = Path("results/logs/multiply/00007.log")
-NAME = "sw-3f2a1b-multiply-00007-2"
+KEY = "a" * 12
+NAME = f"sw-3f2a1b-multiply-00007-{KEY}-2"
 
 # Each does what a file named after it says, once, and else what its last line does.
 CLIENT = """#!/bin/sh
@@ -31,9 +34,8 @@ if [ -e "$name.once" ]; then mv "$name.once" once; . ./once; fi
 """
 OTHERWISE = {
     "qsub": 'echo 11; echo "$*" >words',
-    "qstat": 'case "$*" in -j*) cat reason ;; *) cat queue ;; esac',
-    "qacct": 'cat record 2>/dev/null || { echo "error: job id not found" >&2; exit 1; }',
-    "qdel": "empty=1; cp empty queue",
+    "qstat": "cat queue",
+    "qdel": "cp empty queue",
 }
 EMPTY = "<job_info><queue_info></queue_info><job_info></job_info></job_info>"
 
@@ -41,8 +43,8 @@ EMPTY = "<job_info><queue_info></queue_info><job_info></job_info></job_info>"
 def job(rule: str, local: bool = False, **resources: object) -> Any:
     """A job of Snakemake's, at its second try."""
     return SimpleNamespace(
-        rule=SimpleNamespace(name=rule), is_local=local, resources=resources, attempt=2,
-        wildcards_dict={"shard": "00007"}, log=[str(LOG)],
+        rule=SimpleNamespace(name=rule, restart_times=2), is_local=local, attempt=2,
+        resources=resources, wildcards_dict={"shard": "00007", "key": KEY},
     )  # fmt: skip
 
 
@@ -59,7 +61,8 @@ class Grid:
             (self.bin / name).write_text(EMPTY)
         (self.bin / "asked").touch()
         self.run = root / ".snakemake" / "uge" / "3f2a1b"
-        self.submissions = executor.Submissions(Results(Path("results")), self.run)
+        self.plan = plans.sample(Results(Path("results")))
+        self.submissions = executor.Submissions(self.plan, self.run)
         self.submitted: SimpleNamespace | None = None
 
     def once(self, name: str, script: str) -> None:
@@ -96,9 +99,10 @@ class Grid:
         assert {other for _, other in rest} <= {state}
         return state
 
-    def log(self) -> str:
-        """What the job's own log says."""
-        return LOG.read_text() if LOG.exists() else ""
+    def failure(self) -> str:
+        """Why the job has failed."""
+        found = failures.read(self.plan.results.failure(f"00007-{KEY}"))
+        return found.reason if found else ""
 
 
 @pytest.fixture
@@ -124,12 +128,12 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
     ids=["refused", "away for long"],
 )  # fmt: skip
 def test_a_submission_that_fails(grid, monkeypatch, answer, error, words, unended):
-    """Qsub's words stand in the job's log, too; where nobody answered, it may still arrive."""
+    """Qsub's words are the job's failure, too; where nobody answered, it may still arrive."""
     monkeypatch.setattr(executor, "_AWAY_SECONDS", -1)
     grid.once("qsub", answer)
     with pytest.raises(error, match=re.escape(words)):
         grid.submit()
-    assert f"ERROR Grid Engine did not accept the job: {words}" in grid.log()
+    assert f"Grid Engine did not accept the job: {words}" in grid.failure()
     assert len(grid.asked("qsub")) == 1
     assert grid.submissions._unended == unended
 
@@ -181,24 +185,19 @@ def test_a_mark_decides_though_qmaster_is_away(grid, code, mark, state):
     done = subprocess.run(["bash", script, grid.run], env=env, check=False)
     assert str(done.returncode) == mark
     assert (grid.run / f"{NAME}.number").read_text() == f"{number}\n"
-    LOG.parent.mkdir(parents=True)
-    LOG.write_text("2026-01-02 03:04:05,678 ERROR bad input\n")
+    failures.note(grid.plan.results, f"00007-{KEY}", 2, "bad input")
     grid.once("qstat", SILENT)
     assert grid.look() == state
-    assert grid.log().count("\n") == 1
+    assert grid.failure() == "bad input", "its own words are kept"
     assert not grid.submissions._unended
 
 
-def test_a_job_that_ended_before_its_log_began(grid: Grid) -> None:
-    """A set-up line that fails is shown, not the error of an earlier attempt."""
-    LOG.parent.mkdir(parents=True)
-    LOG.write_text("2026-01-02 03:04:05,678 ERROR of the first attempt\n")
-    os.utime(LOG, (1, 1))
+def test_a_job_that_ended_before_it_could_say_why(grid: Grid) -> None:
+    """A set-up line that fails: the failure names the file with all that was printed."""
     number = grid.submit()
-    (grid.run / f"{NAME}.out").write_text("module: command not found\n\n")
     (grid.run / f"{number}.exit").write_text("1\n")
     assert grid.look() == "failed"
-    assert "ERROR the job ended early and printed: module: command not found (" in grid.log()
+    assert f"it ended early: see {grid.run / NAME}.out" in grid.failure()
 
 
 @pytest.mark.parametrize("state", ["qw", "t", "dr", "Rr"])
@@ -215,7 +214,7 @@ def test_a_job_in_the_queue_goes_on(grid: Grid, state: str) -> None:
 @pytest.mark.parametrize("between", ["", "heard", "away"])
 def test_a_job_is_lost_when_its_host_stays_silent(grid, monkeypatch, between):
     """Its silence is counted from anew once it is heard, or after qmaster was away."""
-    monkeypatch.setattr(executor, "UNHEARD_SECONDS", 1e-9)
+    monkeypatch.setattr(schedulers, "UNHEARD_SECONDS", 1e-9)
     grid.submit()
     grid.queue("r", "n1", "au")
     assert grid.look() == "running"
@@ -228,60 +227,31 @@ def test_a_job_is_lost_when_its_host_stays_silent(grid, monkeypatch, between):
         assert grid.look() == "running"
     assert grid.asked("qdel") == []
     assert grid.look() == "failed"
-    assert "ERROR the scheduler says: lost: its host n1 does not respond" in grid.log()
+    assert "the scheduler says: lost: its host n1 does not respond" in grid.failure()
     assert grid.asked("qdel") == ["qdel 11"]
 
 
-@pytest.mark.parametrize(
-    ("failed", "status", "waits", "reason"),
-    [
-        ("100 : x", 137, 0, "deleted or killed (failed 100 : x), killed by signal 9"),
-        ("0", 0, 1, "it ended well, but the mark of its end has not arrived"),
-        (None, 0, 1, "deleted or killed; the accounting does not know it"),
-    ],
-)
-def test_a_job_that_left_without_a_mark(grid, monkeypatch, failed, status, waits, reason):
-    """The accounting says why at once; where it does not, some seconds are given to the disk."""
+def test_a_job_that_cannot_start_is_deleted(grid: Grid) -> None:
+    """Its failure says how to see why."""
     grid.submit()
-    (grid.run / f"{NAME}.out").touch()
-    if failed:
-        record = f"{'=' * 62}\njobname {NAME}\nfailed {failed}\nexit_status {status}\n"
-        (grid.bin / "record").write_text(record)
-    if waits:
-        assert grid.look() == "running"
-        monkeypatch.setattr(executor, "_TRACE_SECONDS", 0)
+    grid.queue("Eqw")
     assert grid.look() == "failed"
-    assert f"ERROR the scheduler says: {reason}" in grid.log()
+    assert "it cannot start, state Eqw (see: qstat -j 11)" in grid.failure()
+    assert grid.asked("qdel") == ["qdel 11"]
 
 
-def test_a_job_that_is_back_in_the_queue_has_not_left_it(grid, monkeypatch):
-    """The next time it leaves is the first; one that never ran was deleted while it waited."""
+def test_a_job_that_left_without_a_mark(grid, monkeypatch):
+    """Some seconds are given to the disk; one that is back in the queue has not left it."""
     grid.submit()
     assert grid.look() == "running"
     grid.queue("r", "n1")
     assert grid.look() == "running"
     assert grid.submitted.aux["submission"].gone is None
-    grid.queue("qw")
     (grid.bin / "queue").write_text(EMPTY)
+    assert grid.look() == "running"
     monkeypatch.setattr(executor, "_TRACE_SECONDS", 0)
     assert grid.look() == "failed"
-    assert "ERROR the scheduler says: deleted while it waited in the queue" in grid.log()
-
-
-def test_the_schedulers_word_does_not_hide_the_jobs_own(grid, monkeypatch):
-    """A job that found an error and was ended before it could leave a mark keeps its error.
-
-    So does one that ended before qsub had returned.
-    """
-    monkeypatch.setattr(executor, "_TRACE_SECONDS", 0)
-    grid.once(
-        "qsub",
-        f"cd ..; mkdir -p {LOG.parent}; sleep 0.1; echo 11\n"
-        f"echo '2026-01-02 03:04:05,678 ERROR matrix 9 holds NaN' >{LOG}; sleep 0.1",
-    )
-    grid.submit()
-    assert grid.look() == "failed"
-    assert "WARNING the scheduler says: deleted" in grid.log()
+    assert "the scheduler says: killed or deleted (see: qacct -j 11)" in grid.failure()
 
 
 def test_no_job_fails_while_its_state_cannot_be_found(grid, capsys):
@@ -293,21 +263,18 @@ def test_no_job_fails_while_its_state_cannot_be_found(grid, capsys):
     (grid.run / f"{number}.exit").mkdir()
     assert [grid.look(jobs=2) for _ in range(2)] == ["running"] * 2
     said = capsys.readouterr().err
-    assert said.count("the state of job 11, and maybe of others, cannot be found (IsADirecto") == 1
+    assert said.count("the state of job 11 cannot be found (IsADirecto") == 1
 
 
-def test_jobs_that_were_not_seen_to_end_are_deleted(
-    grid: Grid, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_that_were_not_seen_to_end_are_deleted(grid, monkeypatch):
     """By one process of its own, as Snakemake gives this one little time."""
     grid.submit()
-    grid.queue("r", "n1")
     started, start = [], subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *w, **n: started.append(start(*w, **n)))
     for _ in range(2):
         grid.submissions.cancel()
     (process,) = started
-    processes.until(lambda: (grid.bin / "asked").read_text().count("qdel 11\n") == 1)
+    processes.until(lambda: grid.asked("qdel") == ["qdel sw-3f2a1b-*"])
     process.kill()
     process.wait()
 
@@ -319,7 +286,7 @@ def begin(*needed: Any, plugin: str = executor.PLUGIN) -> list[Any]:
         executor_plugin=SimpleNamespace(name=plugin),
         scheduler=SimpleNamespace(get_executor=lambda _: SimpleNamespace(begin=given.append)),
     )
-    executor.begin(Results(Path("results")), workflow, needed)
+    executor.begin(plans.sample(Results(Path("results"))), workflow, needed)
     return given
 
 
@@ -352,7 +319,7 @@ def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, monkeypatch, 
 def test_a_run_does_not_start_beside_jobs_in_the_queue(grid, monkeypatch):
     """It names the command that deletes them; where there is no qstat, there are none."""
     results = Results(Path("results"))
-    earlier_runs.remember(results, "uge", "000000")  # has left nothing
+    schedulers.remember(results, "uge", "sw-000000-")  # has left nothing
     grid.submit()
     grid.queue("qw")
     words = (

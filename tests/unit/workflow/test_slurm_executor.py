@@ -8,8 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from shardwise.records import logs
-from shardwise.workflow.slurm_executor import keeping, logging_refusals, long_if_untold
+from shardwise.files.paths import Results
+from shardwise.plan import plan as plans
+from shardwise.records import failures
+from shardwise.workflow.slurm_executor import keeping, long_if_untold, noting_refusals
 
 
 class Executor:
@@ -91,19 +93,21 @@ BUSY = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retr
         (None, FAILED.format(ACCOUNT), "Batch job submission failed: Invalid account; change", 2),
         (None, RAISED.format(f"{ACCOUNT}\n"), "Invalid account; change the block multiply", 2),
         (None, FAILED.format(f"sbatch: error: \x1b[2J\n{ACCOUNT}"), "\\x1b[2J", 2),
-        (None, FAILED.format(BUSY), "Slurm temporarily unable to accept job", None),
+        (None, FAILED.format(BUSY), "Slurm temporarily unable to accept job", 75),
         (None, None, None, None),
         ("7", FAILED.format(ACCOUNT), None, None),
     ],
 )
-def test_why_sbatch_refused_a_job_is_in_its_log(tmp_path: Path, number, message, words, code):
-    """With the exit code of bad input where a retry is of no use; nothing for other failures."""
-    path, told = tmp_path / "00000.log", []
-    path.write_text("2026-01-01 00:00:00,000 ERROR an earlier run's\n")
-    job = SimpleNamespace(log=[str(path)], rule=SimpleNamespace(name="multiply"))
+def test_why_sbatch_refused_a_job_is_its_failure(tmp_path: Path, number, message, words, code):
+    """With the code of bad input, and no retry, where that is of no use; else nothing is noted."""
+    plan, told = plans.sample(Results(tmp_path)), []
+    wildcards = {"shard": "00007", "key": "a" * 12}
+    rule = SimpleNamespace(name="multiply", restart_times=2)
+    job = SimpleNamespace(rule=rule, wildcards_dict=wildcards, attempt=1)
     info = SimpleNamespace(external_jobid=number, job=job)
-    logging_refusals(lambda self, info, msg: told.append(msg))(None, info, message)
-    (error,) = logs.find_errors(path.read_text())
-    assert (words or "an earlier run's") in error
-    assert logs.find_exit_code(path.read_text()) == code
+    noting_refusals(plan, lambda self, info, msg: told.append(msg))(None, info, message)
+    failure = failures.read(plan.results.failure(f"00007-{'a' * 12}"))
+    assert (failure and failure.code) == code
+    assert words is None or words in failure.reason
+    assert job.attempt == (3 if code == 2 else 1)
     assert told == [message]

@@ -1,0 +1,212 @@
+"""Arrays: the words of a submission, and rounds of tasks that a pretended scheduler starts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shardwise.errors import InputError, TryAgain
+from shardwise.plan.plan import Plan
+from shardwise.work import array, schedulers
+from shardwise.work.array import Request
+from shardwise.work.schedulers import QueueFull
+
+from tests import processes
+from tests.unit.work.test_pool import failed, is_right, planned, whole
+
+# A scheduler in a file: sbatch runs all tasks at once, waits, and ends with the worst code.
+SBATCH = """#!{python}
+import os, subprocess, sys
+from pathlib import Path
+here = Path({here!r})
+with open(here / "words", "a") as file:
+    file.write(" ".join(sys.argv[1:]) + "\\n")
+refusal = here / "refusal"
+if refusal.exists():
+    text = refusal.read_text()
+    refusal.unlink()
+    sys.exit(text)
+print(len((here / "words").read_text().splitlines()), flush=True)
+array = next(w for w in sys.argv if w.startswith("--array=1-"))
+tasks = int(array[10:].partition("%")[0])
+run = [subprocess.Popen(["bash", sys.argv[-1]], start_new_session=True,
+       env=os.environ | {{"SLURM_ARRAY_TASK_ID": str(n)}}) for n in range(1, tasks + 1)]
+codes = [p.wait() for p in run]
+sys.exit(max(c if c >= 0 else 128 - c for c in codes))
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a pretended Slurm, whose commands come first."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    scripts = {
+        "sbatch": SBATCH.format(python=sys.executable, here=str(folder)),
+        "scontrol": "#!/bin/sh\necho MaxArraySize = 1001\n",
+        "squeue": "#!/bin/sh\n",
+        "scancel": f'#!/bin/sh\necho "$@" >>"{folder}/cancelled"\n',
+    }
+    for name, text in scripts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def request(folder: Path, retries: int = 2, setup: str = "") -> Path:
+    """What the profile asks for."""
+    path = folder / "request.json"
+    words = [["-t", str(n)] for n in range(1, retries + 2)]
+    memory = [600 * n for n in range(1, retries + 2)]
+    path.write_text(json.dumps(vars(Request("slurm", words, memory, setup))))
+    return path
+
+
+def started(made: Plan, asked: Path, *words: str) -> subprocess.Popen:
+    """The local job of an array at work."""
+    line = [sys.executable, str(array.SCRIPTS / "work.py"), f"--plan={made.results.plan}"]
+    line += ["--dispatch=array", f"--request={asked}", *words]
+    return subprocess.Popen(
+        line, stderr=subprocess.PIPE, text=True, cwd=made.results.root.parent,
+        preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
+    )  # fmt: skip
+
+
+def ended(run: subprocess.Popen, code: int) -> str:
+    """What it has said that ends with this code."""
+    said = run.communicate(timeout=120)[1]
+    assert run.returncode == code, said
+    return said
+
+
+def rounds_of(site: Path) -> list[str]:
+    """The tasks and the words of each submission."""
+    lines = [line.split() for line in (site / "words").read_text().splitlines()]
+    return [f"{line[1]} {line[6]}" for line in lines]
+
+
+GOLDEN = {
+    "slurm": "sbatch -p gpu --parsable --wait --job-name=sw-a1-2 --comment=sw-a1-2 --array=1-20%4 "
+    "--output=/dev/null --error=/dev/null task.sh",
+    "uge": "qsub -terse -cwd -b n -r n -S /bin/bash -m n -j y -o /dev/null -N sw-a1-2 -sync y "
+    "-t 1-20 -tc 4 -p gpu task.sh",
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_words_of_a_submission(name, monkeypatch):
+    """What the project asks for, and what the profile does, word by word."""
+    for variable in [key for key in os.environ if key.startswith("SHARDWISE_")]:
+        monkeypatch.delenv(variable)
+    words = schedulers.find(name).array("sw-a1-2", 20, 4, ["-p", "gpu"], "task.sh")
+    assert " ".join(words) == GOLDEN[name]
+    without = schedulers.find(name).array("sw-a1-2", 1, None, [], "task.sh")
+    assert not {"-tc", "--array=1-1%None"} & {*without}
+
+
+def test_an_array_has_as_many_tasks_as_shards_are_missing(tmp_path, site):
+    """The tasks share them; a second run has nothing to do, and one of a few submits as few."""
+    made = planned(tmp_path)
+    ended(started(made, request(tmp_path), "--array-limit=5"), 0)
+    assert is_right(made)
+    assert rounds_of(site) == ["1 --array=1-12%5"]
+    ended(started(made, request(tmp_path)), 0)
+    for shard in ("00002", "00007"):
+        made.results.receipt(made.shards[shard].name).unlink()
+    ended(started(made, request(tmp_path), "--array-tasks=4"), 0)
+    assert rounds_of(site) == ["1 --array=1-12%5", "1 --array=1-2"]
+    assert is_right(made)
+    assert not made.results.claims.exists()
+    assert "slurm\tsw-" in made.results.runs.read_text()
+
+
+@pytest.mark.fault("a worker or task that is killed")
+def test_what_killed_tasks_leave_is_for_the_next_round(tmp_path, site):
+    """A task and all its processes die: another round, which asks for more, computes the rest."""
+    kill = (
+        "if first == 8 and once('killed'):\n    os.kill(os.getppid(), 9); os.kill(os.getpid(), 9)"
+    )
+    made = planned(tmp_path, kill)
+    ended(started(made, request(tmp_path), "--array-tasks=1"), 0)
+    assert is_right(made)
+    assert rounds_of(site) == ["1 --array=1-1", "2 --array=1-1"]
+
+
+def test_a_poison_shard_ends_the_rounds(tmp_path, site):
+    """One that kills all of its task each time is lost; whatever the others do, they are whole."""
+    made = planned(
+        tmp_path, "if first == 8:\n    os.kill(os.getppid(), 9); os.kill(os.getpid(), 9)"
+    )
+    said = ended(started(made, request(tmp_path, retries=1), "--array-tasks=2"), 75)
+    assert whole(made) == set(range(12)) - {4}
+    assert len(rounds_of(site)) <= 5
+    assert "of 12 shards 1 were not computed" in said
+
+
+def test_bad_input_is_not_tried_again(tmp_path, site):
+    """The others are whole, one round is enough, and the code is that of bad input."""
+    made = planned(tmp_path, "if first == 8:\n    raise ValueError('bad')")
+    said = ended(started(made, request(tmp_path), "--array-tasks=3"), 2)
+    assert whole(made) == set(range(12)) - {4}
+    assert [failure.code for failure in failed(made).values()] == [2]
+    assert len(rounds_of(site)) == 1
+    assert "of 12 shards 1 failed; shard 00004: " in said
+
+
+@pytest.mark.fault("a full queue")
+def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
+    """And what is refused for good ends with the scheduler's words."""
+    made = planned(tmp_path)
+    (site / "refusal").write_text("sbatch: error: AssocMaxSubmitJobLimit")
+    said = ended(started(made, request(tmp_path)), 0)
+    assert "Slurm accepts no more tasks now (AssocMaxSubmitJobLimit)" in said
+    assert rounds_of(site) == ["1 --array=1-12", "1 --array=1-6"]
+    made.results.receipt(made.shards["00002"].name).unlink()
+    (site / "refusal").write_text("sbatch: error: invalid partition specified: nowhere")
+    assert "invalid partition specified: nowhere" in ended(started(made, request(tmp_path)), 2)
+
+
+def test_a_set_up_line_that_fails_is_told_in_the_logs_of_tasks(tmp_path, site):
+    """No shard is blamed; the code says try again."""
+    made = planned(tmp_path)
+    ended(
+        started(made, request(tmp_path, 0, "module load nothing || false"), "--array-tasks=1"), 75
+    )
+    (log,) = made.results.array_folder("*").parent.glob("*/*.log")
+    assert "the profile's set-up line (precommand) ended with 1" in log.read_text()
+    assert failed(made) == {}
+
+
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_cancels_the_array(tmp_path, site, number, code):
+    """By its name, as its number may not be known yet."""
+    made = planned(tmp_path, "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)")
+    run = started(made, request(tmp_path))
+    processes.until((tmp_path / "at").exists)
+    run.send_signal(number)
+    ended(run, code)
+    cancelled = site / "cancelled"
+    processes.until(lambda: cancelled.exists() and cancelled.read_text())
+    assert cancelled.read_text().startswith("--name=sw-")
+    (tmp_path / "go").touch()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "kind"),
+    [
+        ("slurm", "sbatch: error: Unable to contact slurm controller", 1, TryAgain),
+        ("slurm", "sbatch: error: QOSMaxSubmitJobPerUserLimit", 1, QueueFull),
+        ("slurm", "sbatch: error: QOSMaxGRESPerJob", 1, InputError),
+        ("uge", "error: commlib error: got select error (Connection refused)", 1, TryAgain),
+        ("uge", "job rejected: too many jobs", 25, QueueFull),
+        ("uge", 'Unable to run job: unknown resource "gpux"', 1, InputError),
+    ],
+)
+def test_refusals_are_told_apart(name, text, code, kind):
+    """Away, full, or wrong: each is answered in its own way."""
+    assert type(schedulers.find(name).refusal(text, code)) is kind

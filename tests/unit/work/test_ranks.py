@@ -1,0 +1,97 @@
+"""Ranks: which devices each works with, wherever the launcher puts it; ranks on this machine."""
+
+import os
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise.work.ranks import View, seats
+
+from tests import processes
+from tests.unit.work.test_pool import attempts, ended, is_right, planned, started, whole
+
+ALL = ["a", "b", "c", "d"]
+ONE, TWO = View(1, ALL[:2]), View(2, ALL[:2])
+
+
+@pytest.mark.parametrize(
+    ("views", "workers", "own"),
+    [
+        # The k-th rank of a node begins at the k-th device, wherever its number comes from.
+        ([ONE, ONE, TWO, TWO], "device", [[0], [1]] * 2),
+        ([ONE, TWO, ONE, TWO], "device", [[0], [0], [1], [1]]),
+        # A scheduler that binds a device to each task leaves nothing to share.
+        ([View(0, [uuid], granted=True) for uuid in ALL], "device", [[0]] * 4),
+        # A rank per node has all its devices; two have them in turn.
+        ([View(0, ALL), ONE], "node", [[0, 1, 2, 3], [0, 1]]),
+        ([View(0, ALL[:3])] * 2, "node", [[0, 2], [1]]),
+        # Without a grant the other devices may be somebody else's.
+        ([View(0, ALL)] * 2, "device", [[0], [1]]),
+        ([View(0, ["a"])] * 2, "device", [[0], []]),
+        # A node without devices counts as one worker, unless others have devices.
+        ([View(0), View(0), View(2)], "device", [[0], [], [0]]),
+        ([View(0), View(3, ["a"])], "node", [[], [0]]),
+        ([View(0, []), View(3, ["a"])], "node", [[], [0]]),
+    ],
+)
+def test_each_rank_has_its_seats(views, workers, own):
+    """So many workers, and the devices at which they look first."""
+    assert [seats(views, rank, workers) for rank in range(len(views))] == own
+
+
+@given(
+    nodes=st.lists(st.integers(0, 2), min_size=1, max_size=12),
+    counts=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+)
+def test_every_granted_device_has_one_worker_wherever_ranks_are(nodes, counts):
+    """On each node with a rank the seats are all devices, each once."""
+    views = [View(node, ALL[: counts[node]], True) for node in nodes]
+    for workers in ("device", "node"):
+        own: dict[int, list[int]] = {}
+        for rank, view in enumerate(views):
+            own.setdefault(view.node, []).extend(seats(views, rank, workers))
+        assert {n: sorted(o) for n, o in own.items()} == {n: [*range(counts[n])] for n in own}
+
+
+SLOW = "time.sleep(0.1)\n(HERE / 'at').touch()"
+
+
+@pytest.mark.fault("a worker or task that is killed")
+def test_a_worker_that_dies_costs_its_shard(tmp_path):
+    """Two ranks, a worker each on a device of its own; the shard is tried again by one of them."""
+    kill = "if first == 8 and once('killed'):\n    os.kill(os.getpid(), 9)\n"
+    made = planned(tmp_path, kill + SLOW, backend="auto")
+    said = ended(started(made, "--dispatch", "mpi", "--ranks", 2), 0)
+    assert is_right(made)
+    assert 4 in attempts(made)
+    assert len(attempts(made)) <= 2  # the one before was perhaps being written
+    assert "starting 2 ranks" in said
+
+
+@pytest.mark.fault("a rank that is killed")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGKILL])
+def test_signals_and_dead_ranks_leave_no_process(tmp_path, number):
+    """The launcher passes signals on; what is not whole then, another run computes."""
+    made = planned(tmp_path, SLOW, backend="auto")
+    run = started(made, "--dispatch", "mpi", "--ranks", 2)
+    processes.until((tmp_path / "at").exists)
+    plan = f"--plan={made.results.plan}"
+    own = [pid for pid in processes.running() if plan in processes.words(pid)]
+    if number == signal.SIGKILL:
+        os.kill(min(processes.parents(own)), number)
+    else:
+        run.send_signal(number)
+    ended(run, 143 if number == signal.SIGTERM else 75)
+    assert len(whole(made)) < 12
+    processes.until(lambda: not processes.living(own))
+    assert not made.results.claims.exists()
+    ended(started(made), 0)
+    assert is_right(made)
+
+
+def test_a_rank_is_started_by_this_command_alone(tmp_path):
+    """Under a launcher of the user's it says how to name that one."""
+    made = planned(tmp_path)
+    said = ended(started(made, "--dispatch", "mpi", PMI_RANK="0", PMI_SIZE="2"), 2)
+    assert "name yours, with its options, by --launcher" in said
