@@ -1,7 +1,8 @@
 """What ``shard_jobs.py`` compares, each in processes of its own: python peers.py TASK (JSON).
 
 A process says "ready" once its memory and kernels are there. For each line that it reads it does
-its part of the work, and answers with the bytes of that and the beginning of its sum's first row.
+its part of the work, and answers with the bytes of that, the processors' seconds, and the beginning
+of its sum's first row.
 """
 
 import functools
@@ -9,6 +10,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -313,9 +315,11 @@ def answers(task: Task) -> Iterator[str]:
     peer.run(0)
     yield "ready"
     for _ in sys.stdin:
+        began = time.process_time()
         count, row = peer.run(task.passes)
+        cpu = time.process_time() - began
         first = None if row is None else row[:ANSWER].tolist()
-        yield json.dumps([count * task.matrix_bytes, first])
+        yield json.dumps([count * task.matrix_bytes, cpu, first])
 
 
 if __name__ == "__main__":

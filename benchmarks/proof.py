@@ -2,7 +2,7 @@
 
 Prints the tables of docs/verification.md. On a GPU, in less than four minutes:
 ``python3 benchmarks/proof.py --minutes 3.5``. Without one: ``--numpy --minutes 6 --counts 20000 500
-4``. The cost in whole shard jobs is printed by ``shard_jobs.py``.
+4``. ``kernels.py`` prints the cost, of whole jobs ``shard_jobs.py``.
 """
 
 import argparse
@@ -17,13 +17,11 @@ import numpy as np
 
 CLASSES = {"small": "d ≤ 128", "middle": "d ≤ 1024", "large": "d = 4096"}
 VISITS = 400  # batches that the wanted number of products is divided into
-SHARES = {"alarms": 0.55, "detection": 0.4, "price": 0.05}  # of the time
+SHARES = {"alarms": 0.6, "detection": 0.4}  # of the time
 FACTORS = (0.5, 0.9, 1.0, 1.1, 2.0)  # of a tolerance, by which one element is wrong
 UNITS = {"row": "tolerance", "element": "tolerance of the element"}
 TILE = 32
 LARGEST_INT64_ON_NUMPY = 256  # integers have no BLAS there
-PRICE_CALLS = 5
-SLOW = 1024  # from here on one call is measured on NumPy
 
 
 class Honest:
@@ -324,30 +322,6 @@ def detection(xp: Any, options: argparse.Namespace, names: list[str]) -> None:
     table.end()
 
 
-def price(xp: Any, options: argparse.Namespace, names: list[str]) -> None:
-    """What the check takes beside the multiplication, both on the device."""
-    headings = ["arithmetic", "d", "product, µs", "check, µs", "check, %", "check, GB/s"]
-    table = harness.Table("price", headings, options.json)
-    budget = harness.Budget(options.minutes * SHARES["price"])
-    for name, dim in itertools.product(names, options.dims):
-        if not budget.left:
-            table.note(f"{name}, d = {dim}: skipped, out of time")
-            continue
-        cell = honest.square(name, dim)
-        count = honest.matrices(xp, cell, 4 if options.tiny else 2**14)
-        made = honest.batch(xp, cell, count, 0)
-        multiply, _, _ = honest.multiplication(xp, cell, made.left, None)
-        calls = 1 if xp is np and dim >= SLOW else PRICE_CALLS
-        times = []
-        for call in (multiply, made.ratio):
-            harness.seconds_of(xp, call, 1)
-            times.append(harness.seconds_of(xp, call, calls) / count)
-        rate = 2 * cell.problem(1).matrix_bytes / times[1] / harness.GB
-        micro = [1e6 * seconds for seconds in times]
-        table.row([name, dim, *micro, 100 * times[1] / times[0], rate])
-    table.end()
-
-
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = harness.parser(__doc__.splitlines()[0])
@@ -375,7 +349,6 @@ def main() -> None:
     floats = [name for name in options.only if name in honest.FLOATS]
     if options.dims:
         detection(xp, options, floats)
-        price(xp, options, floats)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,16 +150,17 @@ class Group:
             if self._line(process) != "ready\n":
                 raise RuntimeError("did not get ready: see above")
 
-    def turn(self) -> tuple[float, Any]:
-        """GB per second of one turn, and the row of its sum, or None."""
+    def turn(self) -> tuple[float, float, Any]:
+        """GB per second of a turn, processor seconds per GB, and the row of its sum, or None."""
         began = time.perf_counter()
         for process in self.processes:
             process.stdin.write("\n")
             process.stdin.flush()
         answers = [json.loads(self._line(process)) for process in self.processes]
         seconds = time.perf_counter() - began
-        sizes, rows = zip(*answers, strict=True)
-        return sum(sizes) / seconds / harness.GB, None if None in rows else np.sum(rows, axis=0)
+        sizes, cpu, rows = zip(*answers, strict=True)
+        size = sum(sizes) / harness.GB
+        return size / seconds, sum(cpu) / size, None if None in rows else np.sum(rows, axis=0)
 
     def _line(self, process: Any) -> str:
         line = process.stdout.readline()
@@ -186,6 +188,7 @@ def measure(
     passes = max(1, round(window / once))
     groups: dict[str, Group] = {}
     rates: dict[str, list[float]] = {}
+    cpu: dict[str, list[float]] = defaultdict(list)
     try:
         for name, own in columns(row, options).items():
             groups[name] = Group(row, where, folder / f"job {name}", gpus, own | {"passes": passes})
@@ -205,8 +208,9 @@ def measure(
                 if row.where == "cold":
                     harness.drop([where] if where.is_file() else list(where.glob("*.npy")))
                 os.sync()
-                rate, found = groups[name].turn()
+                rate, seconds, found = groups[name].turn()
                 rates[name].append(rate)
+                cpu[name].append(seconds)
                 expected = found if expected is None else expected
                 if found is not None and differ(found, expected) > TOLERANCE[row.dtype]:
                     table.note(f"{row.label}, {name}: wrong by {differ(found, expected):.1e}")
@@ -214,6 +218,9 @@ def measure(
         for group in groups.values():
             group.end()
         shutil.rmtree(folder, ignore_errors=True)
+    for name, seconds in cpu.items() if options.numpy else ():
+        middle = statistics.median(seconds)
+        table.note(f"{row.label}, {name}: {middle:.2f} s of the processors per GB")
     add_row(table, row, len(gpus), once * passes / harness.GB, rates)
 
 

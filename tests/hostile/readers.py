@@ -35,6 +35,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts
+from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs
 
 from tests import factories, pretend
@@ -440,8 +441,8 @@ class Runs(Reader):
     def prepare(self) -> None:
         self.results = Results(self.folder)
         self.file = self.results.runs
-        earlier_runs.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
-        earlier_runs.remember(self.results, "uge", "3f2a1b")
+        schedulers.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
+        schedulers.remember(self.results, "uge", "3f2a1b")
         self.seeds = [self.file.read_bytes()]
 
     def read(self) -> Any:

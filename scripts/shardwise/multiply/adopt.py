@@ -6,6 +6,7 @@ computed its bytes are compared with what earlier products were made of: a read,
 
 import logging
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -55,7 +56,7 @@ class Earlier:
         IntegrityError
             Where an input file is not the one that was planned for.
         """
-        known = [] if self._misses == _MOST_MISSES else list(filter(None, self._known(shard)))
+        known = [] if self._misses == _MOST_MISSES else list(self._known(shard))
         if not known:
             return False
         present = _checksums(self._plan, shard, copied)
@@ -69,7 +70,7 @@ class Earlier:
         self._misses += not self._matches
         return False
 
-    def _known(self, shard: Shard) -> "list[ProductReceipt | None]":
+    def _known(self, shard: Shard) -> Iterator[ProductReceipt]:
         """The receipts of what differs from the shard by the bytes of its factors at most."""
         folder = self._plan.results.receipt(shard.name).parent
         if folder not in self._names:
@@ -77,17 +78,14 @@ class Earlier:
             with suppress(FileNotFoundError):
                 for name in os.listdir(folder):
                     names.setdefault(name.partition("-")[0], []).append(name)
-        own = f"{shard.name}.json"
-        listed = self._names[folder].get(shard.shard, [])
-        return [self._read(shard, folder / n) for n in listed if n.endswith(".json") and n != own]
-
-    def _read(self, shard: Shard, path: Path) -> ProductReceipt | None:
-        with suppress(IntegrityError):
-            said = receipts.read(path, ProductReceipt)
-            stated = (f"{said.shard}-{said.key}", said.start, said.stop, said.backend, said.recipe)
+        for path in (folder / name for name in self._names[folder].get(shard.shard, ())):
             planned = (path.stem, shard.start, shard.stop, self._backend, self._plan.recipe)
-            return said if stated == planned else None
-        return None
+            with suppress(IntegrityError):
+                if path.suffix == ".json" and path.stem != shard.name:
+                    said = receipts.read(path, ProductReceipt)
+                    name = f"{said.shard}-{said.key}"
+                    if (name, said.start, said.stop, said.backend, said.recipe) == planned:
+                        yield said
 
 
 def _checksums(plan: Plan, shard: Shard, copied: str | None) -> tuple[str, str | None]:

@@ -81,6 +81,7 @@ class ShardJob:
         self._session, self._plan = session, session.plan
         self.shard = session.plan.shard(shard_id)
         self.factors: list[Factor] = []
+        self.watch = Stopwatch()
         self.done, self._next, self.adopted = 0, self.shard.start, False
         self._copied: str | None = None  # the checksum of the copy
         self._right: PieceChecksum | None = None
@@ -106,7 +107,7 @@ class ShardJob:
         session, plan, shard = self._session, self._plan, self.shard
         with session.blame():
             session.machine.bind()
-            self.watch = Stopwatch()
+            self.watch = Stopwatch()  # anew
             if plan.settings.materialize:
                 self._copied = copy.existing_copy(plan, shard)
             self.adopted = session.earlier.adopt(shard, self._copied)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -37,17 +38,6 @@ _PROGRESS_SECONDS = 10.0
 
 
 @dataclass(eq=False)
-class _Out:
-    """Memory of a batch of products, and the writes from it that may be under way."""
-
-    array: Any
-    writes: list[Any] = field(default_factory=list)
-
-    def settle(self) -> None:
-        settle(self.writes)
-
-
-@dataclass(eq=False)
 class _Slot:
     """Memory of a batch of factors, and the batch that is in it."""
 
@@ -62,7 +52,7 @@ class _Slot:
     report: BatchReport | None = None
     fragments: list[tuple[Any, Fragment]] = field(default_factory=list)
     written: Any = None
-    out: _Out | None = None
+    writes: list[Any] = field(default_factory=list)
 
 
 class Ring:
@@ -85,7 +75,7 @@ class Ring:
         self._allocate(shard, most)
         self._free, self._reading = deque(self._slots), deque[_Slot]()
         self._queued = deque[_Slot]()
-        self._nodes = _Out(None)  # of a sum
+        self._writing_nodes: list[Any] = []  # of a sum
 
     def _allocate(self, shard: Shard, most: int | None) -> None:
         """Take the memory of the ring: as large as is planned, or smaller while it is short.
@@ -126,7 +116,8 @@ class Ring:
         ]
         shape = (matrices, *problem.product_shape)
         outs = memory.outs(slots, self._keep)
-        self._outs = deque(_Out(zeros(shape, problem.product_dtype)) for _ in range(outs))
+        # Memory of batches of products, and the writes from it that may be under way.
+        self._outs = deque((zeros(shape, problem.product_dtype), []) for _ in range(outs))
         with self._machine.work():
             self.sink.allocate(run)
             self.operation.allocate(matrices)
@@ -144,7 +135,7 @@ class Ring:
     def trial_memory(self) -> tuple[Any, Any, list[Any]]:
         """A slot's A and B, and all memory of products, for `try_arithmetic`."""
         slot = self._slots[0]
-        return slot.left, self._right_of(slot), [out.array for out in self._outs]
+        return slot.left, self._right_of(slot), [out for out, _ in self._outs]
 
     def _right_of(self, slot: _Slot) -> Any:
         return self._right if slot.right is None else slot.right
@@ -155,6 +146,7 @@ class Ring:
         So kernels are compiled, and what libraries make at their first call is there.
         """
         run, count = job.shard.run, min(self.matrices, len(job.shard.run))
+        job.share_right(self)
         with self._machine.work():
             self.sink.begin()
         for first in run[::count][: min(2, len(self._slots))]:
@@ -226,7 +218,9 @@ class Ring:
                 offset = (first - job.shard.start) * stack[0].nbytes
                 slot.reads += self._machine.fill(factor, offset, raw_bytes(stack[:count]))
         except Exception as error:  # of a shard that is perhaps not the one at work
-            slot.reads.append(_Failed(error))
+            failed: Future[None] = Future()
+            failed.set_exception(error)
+            slot.reads.append(failed)
         return slot
 
     def _queue(self, slot: _Slot) -> None:
@@ -236,7 +230,7 @@ class Ring:
             for read in slot.reads:
                 read.result()
         with job.watch.timed("write"):
-            self._outs[0].settle()
+            settle(self._outs[0][1])
         with job.watch.timed("compute"):
             slot.fragments = []
             for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
@@ -256,10 +250,10 @@ class Ring:
 
     def _work(self, slot: _Slot) -> None:
         """Multiply a batch, and prove and take its products."""
-        slot.out = self._outs[0]
+        out, slot.writes = self._outs[0]
         self._outs.rotate(-1)
         slot.report = BatchReport(slot.first, slot.count)
-        products = self.operation.run(slot.report, slot.left, self._right_of(slot), slot.out.array)
+        products = self.operation.run(slot.report, slot.left, self._right_of(slot), out)
         slot.written = self.sink.take(products, slot.first)
 
     def _look_at(self, slot: _Slot) -> None:
@@ -271,7 +265,7 @@ class Ring:
             job.checks.examine(slot.report.fetched(self._machine))
         if slot.written is not None:
             offset = (slot.first - job.shard.start) * self._problem.product_bytes
-            slot.out.writes = job.write(offset, slot.written)
+            slot.writes += job.write(offset, slot.written)
         job.done += slot.count
         self._free.append(slot)
 
@@ -282,7 +276,7 @@ class Ring:
     def _finish_sum(self, job: "ShardJob") -> None:
         """Finish the sum of a shard, and begin to write its nodes."""
         with job.watch.timed("write"):
-            self._nodes.settle()
+            settle(self._writing_nodes)
         with job.watch.timed("compute"):
             with self._machine.work(), np.errstate(all="ignore"):
                 nodes, overflow = self.sink.result()
@@ -297,7 +291,7 @@ class Ring:
             job.finish_checksums()
         at = 0
         for node in nodes:
-            self._nodes.writes += job.write(at, raw_bytes(node))
+            self._writing_nodes += job.write(at, raw_bytes(node))
             at += node.nbytes
 
     def share(self, right: np.ndarray) -> None:
@@ -321,16 +315,6 @@ class Ring:
         self._queued.clear()
         self._reading = deque(slot for slot in self._reading if slot.job is not job)
         self._free = deque(slot for slot in self._slots if slot not in self._reading)
-
-
-class _Failed:
-    """A read that could not be begun."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def result(self) -> None:
-        raise self._error
 
 
 def settle(transfers: list[Any]) -> None:

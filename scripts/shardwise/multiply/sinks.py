@@ -9,17 +9,16 @@ from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
 
 
-class Sink:
-    """Takes the products of one batch after another; the base of the classes below."""
-
-    dtype: str  # of the elements of the file
+class Products:
+    """``keep: products``: each batch is written as it is."""
 
     def __init__(self, xp: Any, problem: Problem) -> None:
         self._xp, self._problem = xp, problem
+        self.dtype = problem.product_dtype  # of the elements of the file
 
     def shape(self, run: range) -> tuple[int, ...]:
         """Shape of the file of a shard."""
-        raise NotImplementedError
+        return (len(run), *self._problem.product_shape)
 
     def allocate(self, run: range) -> None:
         """Take the memory of the sum of a shard."""
@@ -32,7 +31,7 @@ class Sink:
 
     def take(self, products: Any, first: int) -> Any:
         """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None."""
-        raise NotImplementedError
+        return raw_bytes(products)
 
     def result(self) -> tuple[list[Any], Any]:
         """Finish the sum: the nodes to write, and what `refuse_overflow` looks at, or None.
@@ -43,21 +42,7 @@ class Sink:
         return [], None
 
 
-class Products(Sink):
-    """``keep: products``: each batch is written as it is."""
-
-    def __init__(self, xp: Any, problem: Problem) -> None:
-        super().__init__(xp, problem)
-        self.dtype = problem.product_dtype
-
-    def shape(self, run: range) -> tuple[int, ...]:
-        return (len(run), *self._problem.product_shape)
-
-    def take(self, products: Any, first: int) -> Any:
-        return raw_bytes(products)
-
-
-class NodesOfSum(Sink):
+class NodesOfSum(Products):
     """``keep: sum``: the nodes of the tree that the products of a shard come to."""
 
     def __init__(self, xp: Any, problem: Problem) -> None:
@@ -89,7 +74,7 @@ class NodesOfSum(Sink):
         return self._written, self._total.overflow.copy()
 
 
-def choose(xp: Any, plan: Plan) -> Sink:
+def choose(xp: Any, plan: Plan) -> Products:
     """The sink that a plan asks for."""
     kind = Products if plan.settings.keep == "products" else NodesOfSum
     return kind(xp, plan.problem)

@@ -33,13 +33,7 @@ def small(folder: Path, **over):
     return factories.plan(folder, factories.stack((4, 4, 4)), shards=2, **over)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("shards", "products", "logs", "logs/multiply"),
-        "runs.tsv",
-    ],
-)
+@pytest.mark.parametrize("name", ["shards", "products", "logs", "logs/multiply", "runs.tsv"])
 def test_results_that_lead_elsewhere_are_refused(tmp_path, name):
     """A link in place of a folder of results, or of a file that is appended to, ends with 2."""
     made, aside = small(tmp_path), tmp_path / "aside"

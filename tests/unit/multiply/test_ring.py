@@ -98,11 +98,13 @@ RIGHTS = {"A @ B": (4, 11), "A.T @ A": None}
     slots=st.integers(1, 5),
     machine=st.sampled_from([Host, Device]),
     keep=st.sampled_from(["products", "sum"]),
+    warm=st.booleans(),
 )
-def test_every_byte_comes_in_order(tmp_path_factory, data, part, batch, slots, machine, keep):
+def test_every_byte_comes_in_order(tmp_path_factory, data, part, batch, slots, machine, keep, warm):
     """Any parts, slots and batches of any size: each byte once, from several files.
 
-    No slot is read into, and no batch written over, while it is still used.
+    No slot is read into, and no batch written over, while it is still used. Of the batches that
+    warm a ring nothing stays.
     """
     folder, way = tmp_path_factory.mktemp("a"), data.draw(st.sampled_from(list(RIGHTS)))
     left = stack((data.draw(st.integers(1, 37)), 3, 4), "float32")
@@ -117,6 +119,8 @@ def test_every_byte_comes_in_order(tmp_path_factory, data, part, batch, slots, m
         over = {"input": str(folder / "in"), "materialize": False, "product": way, "keep": keep}
         made = factories.plan(folder, right=right, shards=2 if len(left) > 1 else 1, **over)
         own = Session(made, 0)
+        if warm:
+            own.ring(made.shard("00000")).warm(job.ShardJob(own, "00000").open())
         jobs = [job.ShardJob(own, shard).begin() for shard in made.shards]
         for each in jobs:
             each.compute(lambda: jobs[-1])
