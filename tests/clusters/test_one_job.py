@@ -50,17 +50,18 @@ def jobs(
 
 @enough("slurm mpi")
 @pytest.mark.fault("a rank that is killed")
-def test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest(jobs: SpreadJobs) -> None:
-    """What was whole stays as it is, and no process of the first job lives on."""
+def test_a_killed_parent_costs_the_shards_of_its_workers(jobs: SpreadJobs) -> None:
+    """They end with it; what was whole stays as it is, and a rerun does the rest."""
     job = jobs.submit()
     processes.until(lambda: len(jobs.spread.receipts()) >= 3)
     jobs.spread.put("hold")
+    jobs.all_at_work()
     processes.kill(jobs.spread.leaders()[-1:])
+    jobs.spread.take_away("hold")
     assert jobs.cluster.finish(job) != 0
     processes.until(lambda: not jobs.spread.living())
     before = jobs.spread.receipts()
     assert 3 <= len(before) < SHARDS
-    jobs.spread.take_away("hold")
     jobs.succeeds(jobs.submit())
     after = jobs.spread.receipts()
     assert {shard: after[shard] for shard in before} == before
