@@ -1,4 +1,4 @@
-"""Multiply the matrices of all shards that have no product yet.
+"""Multiply the matrices of all shards that have no product yet: start workers, and wait for them.
 
 If a shard fails, the others still finish, and the last lines name those that failed.
 """
@@ -43,9 +43,6 @@ if __name__ == "__main__":
     words = "what a task asks the scheduler for; snakemake writes it from the profile"
     add("--request", type=Path, metavar="FILE", help=words)
 
-    add = arguments.add_argument_group("for the workers that this command starts").add_argument
-    add("--round", metavar="NAME", help="compute shards of this round: a folder of claims")
-    add("--name", help="what its claims say of this worker")
-    add("--seat", type=cli.natural, metavar="N", help="the GPU of this node to look at first")
-    add("--until", type=float, metavar="TIME", help="when this job is ended, in Unix time")
+    words = "be one of the ranks that this command starts, for a round of claims"
+    arguments.add_argument("--round", metavar="NAME", help=words)
     cli.run(options.run, arguments)
