@@ -32,7 +32,7 @@ def peak(words):
     return int(done.stdout) * (1 if sys.platform == "darwin" else 1024)
 
 
-OWN_MIB = 180
+OWN_MIB = 170
 """What the interpreter takes with NumPy and numba. The model grants it more, which the rest may not
 use."""
 
