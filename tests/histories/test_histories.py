@@ -255,7 +255,7 @@ class Histories(RuleBasedStateMachine):
         lines += [f"$PYTHON scripts/synthesize.py {plan}"] * (config["input"] is None)
         lines += [each.format("shard")] * config["materialize"]
         ranks = " --ranks 1" if dispatch == "mpi" else ""
-        by = f"$PYTHON scripts/work.py {plan} --dispatch {dispatch}{ranks}"
+        by = f"$PYTHON scripts/dispatch.py {plan} --dispatch {dispatch}{ranks}"
         lines += [by if dispatch else each.format("multiply")]
         lines += [f"$PYTHON scripts/ledger.py {plan}"] * (end != "multiply")
         names = " ".join(config["reduce"]["statistics"])

@@ -62,8 +62,8 @@ def test_help_explains_the_exit_codes(script):
         ["multiply"],
         ["multiply", "--plan", "x", "--sharrd", "1"],
         ["multiply", "--plan", "x", "--shard", "1", "--mem-mb", "2GiB"],
-        ["work", "--plan", "x", "--retries", "-1"],
-        ["work", "--plan", "x", "--dispatch", "jobs"],
+        ["dispatch", "--plan", "x", "--retries", "-1"],
+        ["dispatch", "--plan", "x", "--dispatch", "jobs"],
     ],
 )
 def test_wrong_words_are_bad_input(words):

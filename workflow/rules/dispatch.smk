@@ -27,7 +27,7 @@ if run.dispatch == "array":
             request=run.request,
             tasks=run.array_words,
         shell:
-            'python "$SCRIPTS"/work.py --plan={params.plan:q} --dispatch array'
+            'python "$SCRIPTS"/dispatch.py --plan={params.plan:q} --dispatch array'
             " --request={params.request:q} {params.tasks} 2> {log:q}"
 
 
@@ -51,7 +51,7 @@ if run.dispatch == "pool":
             devices=run.most_devices,
             run_time=run.run_time_words,
         shell:
-            'python "$SCRIPTS"/work.py --plan={params.plan:q} --dispatch pool'
+            'python "$SCRIPTS"/dispatch.py --plan={params.plan:q} --dispatch pool'
             " --devices {params.devices} --mem-mb {resources.mem_mb}"
             " {params.run_time} 2> {log:q}"
 
@@ -79,6 +79,6 @@ if run.dispatch == "mpi":
             workers=run.workers,
             run_time=run.run_time_words,
         shell:
-            'python "$SCRIPTS"/work.py --plan={params.plan:q} --dispatch mpi'
+            'python "$SCRIPTS"/dispatch.py --plan={params.plan:q} --dispatch mpi'
             " --ranks {resources.tasks} --launcher {resources.mpi:q} --workers {params.workers}"
             " --mem-mb {resources.mem_mb} {params.run_time} 2> {log:q}"

@@ -17,7 +17,8 @@ _STAGES = {
     "synthesize": "generate the synthetic stack",
     "shard": "copy the matrices of one shard into a file",
     "multiply": "multiply the matrices of one shard",
-    "work": "multiply all shards that are missing",
+    "work": "be a worker: multiply missing shards on one device",
+    "dispatch": "start workers on all missing shards",
     "ledger": "check the receipts, one row per shard",
     "reduce": "sum the products of all shards",
 }

@@ -250,8 +250,9 @@ def result_bytes(problem: Problem, run: range, keep: str) -> int:
 def task_memory(problem: Problem, run: range, keep: str, cuda: bool) -> int:
     """Host bytes that the task of a shard, the matrices ``run`` of the stack, needs at most.
 
-    Matrices as they lie in a file in another order, and what copies them; and, because a job that
-    may run on a GPU may find none, the larger of what CUDA takes and of the ring on NumPy.
+    Matrices as they lie in a file in another order, what copies them, and what the allocator keeps
+    of that; and, because a job that may run on a GPU may find none, the larger of what CUDA takes
+    and of the ring on NumPy.
     """
     shared = problem.right_bytes if problem.shared_right else 0
     shared += shared // problem.item  # as it was read, and which of its elements are finite
@@ -261,7 +262,7 @@ def task_memory(problem: Problem, run: range, keep: str, cuda: bool) -> int:
     lefts, rights = (
         converted_bytes(shape, problem.item) for shape in (problem.left, problem.right or (0, 0))
     )
-    converted = READERS * pieces.PART_BYTES + 2 * (STEP_BYTES + lefts + rights)
+    converted = READERS * pieces.PART_BYTES + 3 * STEP_BYTES + 2 * (lefts + rights)
     work = max(host, CUDA_BYTES + IO_THREADS * IO_BYTES + shared) if cuda else host
     return PYTHON_BYTES + converted + work
 

@@ -1,4 +1,4 @@
-"""What the options of ``scripts/work.py`` mean: who computes, and with what."""
+"""What the options of ``dispatch`` and ``work`` mean: who computes, and with what."""
 
 import os
 import sys
@@ -23,17 +23,14 @@ _OWNERS = {"devices": "pool", "workers": "mpi", "ranks": "mpi", "launcher": "mpi
 
 
 def run(options: Namespace) -> int:
-    """Compute all missing shards in the way that ``--dispatch`` names, or be one worker.
-
-    The exit code of a worker is the worst of its failures; who starts workers raises what is worst.
-    """
+    """Compute all missing shards in the way that ``--dispatch`` names, or be a rank of those."""
     for name, dispatch in _OWNERS.items():
         if getattr(options, name) is not None and options.dispatch != dispatch:
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} applies only with --dispatch {dispatch}")
     plan = plans.load(options.plan)
     if options.round:
-        return _rank(plan, options) if options.dispatch == "mpi" else _worker(plan, options)
+        return _rank(plan, options)
     if options.dispatch == "array":
         request = array.load(options.request or Path())
         array.run(plan, request, options.array_tasks, options.array_limit)
@@ -49,21 +46,32 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _worker(plan: Plan, options: Namespace) -> int:
-    """Be a worker, or watch over one where a user's function might end it."""
+def work(options: Namespace) -> int:
+    """Be a worker; its exit code is the worst of its failures."""
+    plan = plans.load(options.plan)
+    if options.round:
+        return _worker(plan, options, options.round)
+    rounds.run_once(
+        plan, rounds.RETRIES, lambda shards: 1, lambda name: _worker(plan, options, name)
+    )
+    return 0
+
+
+def _worker(plan: Plan, options: Namespace, name: str) -> int:
+    """Be a worker of a round, or watch over one where a user's function might end it."""
     if plan.function and options.seat is None:
-        return _pool(plan, options, options.round, [0], 1)
+        return _pool(plan, options, name, [0], 1)
     from shardwise.work import worker  # here: it loads what computes
 
     limits = worker.Limits(options.memory, options.device_wait, RunTime(_end(options)))
     again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" or os.environ.get("RESTARTED") == "1"
     who = options.name or host.job(os.environ) or f"process {os.getpid()} on {host.node()}"
-    return worker.work(plan, options.round, who, again, options.seat, limits)
+    return worker.work(plan, name, who, again, options.seat, limits)
 
 
 def _end(options: Namespace) -> float | None:
     """When this job is ended: whoever started this process says it, or the scheduler."""
-    return options.until or sites.end_of_this_job(options.run_time)
+    return getattr(options, "until", None) or sites.end_of_this_job(options.run_time)
 
 
 def _pool(plan: Plan, options: Namespace, name: str, seats: list[int], beside: int) -> int:

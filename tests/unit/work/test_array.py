@@ -68,7 +68,7 @@ def request(folder: Path, retries: int = 2, setup: str = "") -> Path:
 
 def started(made: Plan, asked: Path, *words: str) -> subprocess.Popen:
     """The local job of an array at work."""
-    line = [sys.executable, str(array.SCRIPTS / "work.py"), f"--plan={made.results.plan}"]
+    line = [sys.executable, str(array.SCRIPTS / "dispatch.py"), f"--plan={made.results.plan}"]
     line += ["--dispatch=array", f"--request={asked}", *words]
     return subprocess.Popen(
         line, stderr=subprocess.PIPE, text=True, cwd=made.results.root.parent,
