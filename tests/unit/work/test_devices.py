@@ -42,7 +42,7 @@ def test_no_worker_of_the_run_takes_a_device_that_failed(tmp_path, monkeypatch):
     wrong, left = f"the product is wrong ({gpu(0)} of", "no device is left for this task"
     for devices, code, said in ((1, 75, wrong), (1, 75, left), (2, 0, "written")):
         env = os.environ | fake_devices.environment(devices, tmp_path / "leases")
-        done = factories.run("work", "--plan", made.results.plan, env=env)
+        done = factories.run("dispatch", "--plan", made.results.plan, env=env)
         assert done.returncode == code, done.stderr
         assert list(failures.barred(made.results)) == [gpu(0)]
         assert said in done.stderr

@@ -66,7 +66,7 @@ def started(made: Plan, *words: object, devices: int = 2, **variables: str) -> s
     folder = made.results.root.parent
     environ = os.environ | fake_devices.environment(devices, folder / "leases") | variables
     return subprocess.Popen(
-        factories.command("work", "--plan", made.results.plan, *words),
+        factories.command("dispatch", "--plan", made.results.plan, *words),
         stderr=subprocess.PIPE, text=True, env=environ, cwd=folder,
         preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
     )  # fmt: skip
