@@ -72,7 +72,7 @@ def test_the_ranks_are_where_they_were_granted(cluster, way, made, submit):
 )
 def test_the_exit_code_reaches_the_scheduler(cluster, made, submit):
     """A missing product ends the job with 3, its error told once."""
-    made.results.product("00001").unlink()
+    factories.file(made, "product", "00001").unlink()
     job = submit()
     assert cluster.finish(job) == 3, cluster.printed(job)
     assert cluster.printed(job).count(" ERROR ") == 1

@@ -59,7 +59,7 @@ def test_a_large_matrix_is_one_batch(tmp_path, side, product, keep):
     job.run_shard(made, "00000")
     assert pool.total_bytes() - before <= needed - memory.DEVICE_BYTES
     assert factories.receipt(made).witness is not None
-    found = np.load(made.results.product("00000"), mmap_mode="r")
+    found = np.load(factories.file(made, "product", "00000"), mmap_mode="r")
     for low in range(0, side, ROWS):
         rows = slice(low, low + ROWS)
         np.testing.assert_array_equal(found[0, rows], expected(product, x, y, rows))

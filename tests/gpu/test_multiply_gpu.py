@@ -161,7 +161,7 @@ def shards_of(folder, left, shards, **over):
     made = factories.plan(folder, left, shards=shards, materialize=False, **over)
     for shard_id in made.shards:
         job.run_shard(made, shard_id)
-    return made, [np.load(made.results.product(shard_id)) for shard_id in made.shards]
+    return made, [np.load(factories.file(made, "product", shard_id)) for shard_id in made.shards]
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
@@ -185,7 +185,7 @@ def test_bits_do_not_depend_on_slots_and_batches(tmp_path, backend, product, kee
         monkeypatch.setattr(memory, "BATCH_BYTES", batch)
         made, (found,) = shards_of(tmp_path / str(number), left, 1, **over)
         receipt = factories.receipt(made)
-        receipts.check_elements(made.results.product("00000"), receipt.file)
+        receipts.check_elements(factories.file(made, "product", "00000"), receipt.file)
         written.add((found.tobytes(), receipt.input_checksum, receipt.right_checksum))
     assert len(written) == 1
 
@@ -211,7 +211,7 @@ def test_a_file_in_any_order_and_many_files_give_the_same(tmp_path, backend, dty
         for shard in made.shards:
             job.run_shard(made, shard)
             receipt = factories.receipt(made, shard)
-            receipts.check_elements(made.results.product(shard), receipt.file)
+            receipts.check_elements(factories.file(made, "product", shard), receipt.file)
         found.add((factories.products(made).tobytes(), receipt.input_checksum))
     assert len(found) == 1
 
@@ -240,7 +240,7 @@ def test_a_file_that_ends_early_is_named(tmp_path, cut):
 
     with pytest.raises(IntegrityError, match=r"changed while|became shorter|is damaged"):
         rest()
-    assert not made.results.product("00000").exists()
+    assert not factories.file(made, "product", "00000").exists()
 
 
 @needs_gpu
@@ -290,7 +290,7 @@ def test_a_device_lost_in_mid_run_says_try_again(tmp_path):
     done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000")
     assert done.returncode == 75, done.stderr
     assert "illegal" in done.stderr.lower()
-    assert not made.results.product("00000").exists()
+    assert not factories.file(made, "product", "00000").exists()
     assert not made.results.receipt("00000").exists()
     assert not factories.leftovers(made.results.root)
 
@@ -336,7 +336,7 @@ def test_by_hand_the_receipt_names_the_device(tmp_path, backend):
     made = factories.plan(tmp_path, left, shards=1, backend=backend, materialize=False)
     done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000")
     assert done.returncode == 0, done.stderr
-    receipt = json.loads(made.results.receipt("00000").read_bytes())
+    receipt = json.loads(factories.file(made, "receipt").read_bytes())
     assert receipt["backend"] == backend
     if backend == "numpy":
         assert receipt["device"]["name"] == "CPU"

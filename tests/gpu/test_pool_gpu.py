@@ -57,7 +57,7 @@ def pooled(environment):
     """Compute what is missing of a plan, by the command line."""
 
     def run(made):
-        line = factories.command("work", "--plan", made.results.plan)
+        line = factories.command("dispatch", "--plan", made.results.plan)
         done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr
         return done.stderr
@@ -99,14 +99,14 @@ def test_all_devices_give_the_bits_of_one(tmp_path, backend, keep, pooled, envir
         {d.uuid for d in here()} if backend == "cupy" else {None}
     )
     assert len(users) == len({uuid for uuid, _ in users})
-    before = {shard: made.results.product(shard).read_bytes() for shard in made.shards}
+    before = {shard: factories.file(made, "product", shard).read_bytes() for shard in made.shards}
     for shard in list(made.shards)[:2]:
         made.results.receipt(shard).unlink()
         done = factories.run(
             "multiply", "--plan", made.results.plan, "--shard", shard, env=environment
         )
         assert done.returncode == 0, done.stderr
-        assert made.results.product(shard).read_bytes() == before[shard]
+        assert factories.file(made, "product", shard).read_bytes() == before[shard]
 
 
 def test_a_worker_killed_in_its_products(tmp_path, backend, pooled):

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -93,12 +94,17 @@ def test_a_wrong_product_is_no_figure(modules) -> None:
     assert np.isnan(kernels.wrongness(np, cell, a, out, 4))
 
 
-def test_a_wrong_sum_is_no_figure(modules) -> None:
+def test_a_wrong_sum_is_no_figure(modules, tmp_path) -> None:
     """The sum of the reduce is compared with that of the plain loop."""
     import reduce as benchmark
+    from shardwise.files.paths import Results
 
-    total = np.random.default_rng(0).standard_normal((8, 8))
-    benchmark.check(total * (1 + 1e-15), total)
+    total, made = np.random.default_rng(0).standard_normal((8, 8)), Results(tmp_path / "results")
+    made.root.mkdir()
+    np.save(made.root.with_name(benchmark.PLAIN), total)
+    np.save(made.statistic("sum"), total * (1 + 1e-15))
+    benchmark.check(SimpleNamespace(results=made))
     total[3, 5] = np.nextafter(total[3, 5], np.inf, dtype="float32")
+    np.save(made.statistic("sum"), total)
     with pytest.raises(ValueError, match="the sums differ"):
-        benchmark.check(total, np.random.default_rng(0).standard_normal((8, 8)))
+        benchmark.check(SimpleNamespace(results=made))

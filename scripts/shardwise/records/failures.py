@@ -9,9 +9,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import msgspec
 
 from shardwise import host
 from shardwise.errors import (
@@ -35,7 +34,8 @@ DEVICE = "device-"
 _FINAL = (InputError.exit_code, IntegrityError.exit_code)
 
 
-class Failure(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Failure:
     """One failure of a shard, by its name, or of a stage, such as ``reduce-KEY``.
 
     ``code`` is the exit code, ``device`` the UUID of a GPU, ``run`` the run in which it happened,
@@ -91,7 +91,7 @@ def _write(results: Results, name: str, failure: Failure) -> None:
         results.failed.mkdir(exist_ok=True)
         make_folder(path.parent)
         with commit(path) as file:
-            file.write(json.dumps(msgspec.to_builtins(failure), indent=1).encode() + b"\n")
+            file.write(json.dumps(asdict(failure), indent=1).encode() + b"\n")
 
 
 def forget(results: Results, name: str) -> None:
@@ -126,6 +126,8 @@ def noted(
 def read(path: Path) -> Failure | None:
     """A failure; None where there is none, or none that can be read."""
     with suppress(IntegrityError, ValueError, RecursionError):
+        import msgspec  # here: a Snakefile is parsed where it need not be installed
+
         return msgspec.json.decode(small.read(path) or b"", type=Failure)
     return None
 
