@@ -182,7 +182,7 @@ def _running(row: Shard, task: _LiveFile) -> ShardStatus:
 
 def _failure(path: Path) -> failures.Failure | None:
     why = failures.read(path)
-    return why and msgspec.structs.replace(why, reason=one_line(why.reason)[:_MOST_LETTERS])
+    return why and replace(why, reason=one_line(why.reason)[:_MOST_LETTERS])
 
 
 def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
