@@ -92,7 +92,8 @@ def work(
     except BaseException:
         _leave(own, board, "this worker cannot compute")
         raise
-    _leave(own, board, "the device failed" if loop.device_failed else "the run time is nearly up")
+    late = "" if limits.run_time.suffices(1) else "the run time is nearly up"
+    _leave(own, board, "the device failed" if loop.device_failed else late)
     commit.abandon()
     return loop.exit_code()
 
@@ -100,7 +101,8 @@ def work(
 def _leave(own: claims.Claims, board: Board, why: str) -> None:
     """Come to an end of one's own, and let others have the rest."""
     board.begin("")
-    if left := own.give_back():
+    left = own.give_back()
+    if why:
         log.info("%s: %d claimed shards are handed back", why, left)
 
 
