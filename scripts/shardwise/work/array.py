@@ -83,6 +83,8 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
             if followed and not locks.is_job_locked(plan.results.running):
                 raise TryAgain("snakemake has ended, so no more tasks are submitted")
             log.info("%s", describe(plan, shards))
+            # Those in work when a task was killed come last: one of them may have killed it.
+            shards.sort(key=lambda shard: plan.results.starts(plan.shards[shard].name).exists())
             array = Array(plan, scheduler, request, min(attempt, retries))
             well = array.run(shards, min(most, len(shards)), limit)
             left = rounds.to_try(plan, retries + 1)

@@ -59,7 +59,7 @@ class Pool:
         self._plan, self._round, self._store = plan, claims.load(plan, round_name), Store(plan)
         fixed = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={plan.results.plan}"]
         job = host.job(os.environ) or f"process {os.getpid()} on {host.node()}"
-        self._seats = []
+        self._seats, self._given_back = [], len(words)
         for number, own in enumerate(words):
             who = f"{job} worker {number}"
             line = [*fixed, f"--round={round_name}", f"--name={who}", *own]
@@ -72,11 +72,15 @@ class Pool:
         if self._plan.function:
             contain.adopt()
         try:
-            for seat in self._seats:
-                self._start(seat)
-            while working := [seat for seat in self._seats if seat.process is not None]:
-                codes |= {self._ended(seat) for seat in working if seat.process.poll() is not None}
-                time.sleep(_POLL_SECONDS)
+            while self._given_back:  # what a dead worker had, after the others had come to an end
+                self._given_back = 0
+                for seat in self._seats:
+                    if seat.deaths < _DEATHS:
+                        self._start(seat)
+                while working := [seat for seat in self._seats if seat.process is not None]:
+                    ended = [seat for seat in working if seat.process.poll() is not None]
+                    codes |= {self._ended(seat) for seat in ended}
+                    time.sleep(_POLL_SECONDS)
         finally:
             self._end()
             for number, handler in before.items():
@@ -108,7 +112,8 @@ class Pool:
             self._start(seat)
         else:
             is_whole = self._store.is_whole
-            claims.Claims(self._plan, self._round, seat.who, is_whole, again=True).give_back()
+            own = claims.Claims(self._plan, self._round, seat.who, is_whole, again=True)
+            self._given_back += own.give_back()
         return TryAgain.exit_code
 
     def _bury(self, shard: str, status: int) -> None:
