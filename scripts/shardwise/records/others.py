@@ -10,6 +10,7 @@ from shardwise.files.paths import list_names, place
 from shardwise.plan.plan import Plan
 from shardwise.units import human_bytes
 
+_MOST_SHARDS = 100_000
 _NAME = "[0-9]+-[0-9a-f]{12}"
 _ARRAY, _LOG, _FAILURE = (
     re.compile(rf"(?:[0-9]{{3}}/)?({_NAME})\.(?:{suffixes})")
@@ -54,7 +55,12 @@ def amount(plan: Plan) -> tuple[int, int]:
 
 
 def advice(plan: Plan) -> str:
-    """What to say of other configs once they take a tenth of what the plan's own files take."""
+    """What to say of other configs once they take a tenth of what the plan's own files take.
+
+    Nothing for a plan of very many shards, whose folders take seconds to list.
+    """
+    if len(plan.shards) > _MOST_SHARDS:
+        return ""
     own = sum(row.product_bytes for row in plan.shards.values())
     own += sum(row.bytes for row in plan.shards.values()) if plan.settings.materialize else 0
     files, nbytes = amount(plan)

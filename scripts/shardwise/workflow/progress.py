@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import tell
-from shardwise.records import failures
+from shardwise.records import failures, others
 from shardwise.records.failures import Failure
 from shardwise.work import schedulers
 from shardwise.workflow.names import failure_name
@@ -200,6 +200,8 @@ class Listener(logging.Handler):
             whole = ", ".join(run.in_the_end())
             tell(f"shardwise: done: {whole if finished else 'what was asked for'}")
             self._tell_devices()
+            if advice := others.advice(run.plan):
+                tell(f"shardwise: {advice}")
             return
         shards = len(run.plan.shards)
         done = shards - len(missing)

@@ -22,7 +22,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import environment
-from shardwise.records import failures, store
+from shardwise.records import failures, others, store
 from shardwise.records.store import Store
 from shardwise.units import MIB
 from shardwise.work.array import MOST_TASKS
@@ -75,6 +75,8 @@ class Run:
             failures.begin_run()
             self.missing = self.store.missing()
             log.info("shardwise: " + store.describe(self.plan, self.missing))
+            if advice := others.advice(self.plan):
+                log.info(f"shardwise: {advice}")
             hooks.around_graph(workflow, self._refuse_unfit_to_submit)
             hooks.add_hooks(workflow, self)
 
