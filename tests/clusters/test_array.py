@@ -47,10 +47,11 @@ def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) ->
     bad[1, 1] = np.nan
     np.save(night.matrix(4), bad)
     run = night.start(*MULTIPLY)
-    night.wait_for("both run", lambda: {"00001", "00002"} <= set(night.at_gate()))
+    night.wait_for("two run", lambda: len(set(night.at_gate()) - {"00004"}) > 1)
     before = night.at_gate()
-    night.cluster.cancel(before["00001"])
-    child = night.process("00002")
+    one, other = sorted(set(before) - {"00004"})[:2]  # tasks claim any of the first blocks
+    night.cluster.cancel(before[one])
+    child = night.process(other)
     processes.kill([*processes.parents([child]), child])
     night.open_gate()
     assert run.wait(timeout=300) != 0
@@ -58,7 +59,7 @@ def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) ->
     words = night.output()[night.output().index("shardwise: not finished: 5 of 6 shards") :]
     assert "multiply 00004: " in words
     assert "matrix 4 holds NaN or Inf" in words
-    assert "00001" not in words
+    assert one not in words
     assert night.arrays() == 2
 
     np.save(night.matrix(4), stack[4])
@@ -97,7 +98,8 @@ def test_ctrl_c_cancels_the_array(night: ArrayNight) -> None:
     night.gated(8)
     run = night.start(*MULTIPLY)
     night.wait_for("tasks run", night.at_gate)
-    night.open_gate("00000")
+    one = min(night.at_gate())
+    night.open_gate(one)
     night.wait_for("one is done", night.receipts)
     os.killpg(run.pid, signal.SIGINT)
     assert run.wait(timeout=300) != 0
@@ -105,7 +107,7 @@ def test_ctrl_c_cancels_the_array(night: ArrayNight) -> None:
     night.open_gate()
     done = night.run(*MULTIPLY)
     assert done.code == 0, done.output
-    assert night.starts()["00000"] == 1
+    assert night.starts()[one] == 1
     assert len(night.receipts()) == 8
 
 
