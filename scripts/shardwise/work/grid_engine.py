@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from shardwise.errors import InputError, TryAgain
@@ -19,6 +20,7 @@ _AWAY = re.compile(
     r"|got (send|select|receive|read|write|no) |timed? ?out|no connection|temporarily",
     re.IGNORECASE,
 )
+_ENDS = {37: "it passed its limit of run time or memory", 100: "deleted or killed"}
 _FULL = 25
 """The exit code of qsub if the cluster has as many jobs as it allows, of one user or of all."""
 
@@ -42,6 +44,28 @@ def call(*words: str, seconds: float = schedulers.QUERY_SECONDS) -> str:
     """What a command of Grid Engine prints; errors as of `schedulers.ask`."""
     advice = "load Grid Engine first, often by: source $SGE_ROOT/default/common/settings.sh"
     return schedulers.ask(words, GridEngine().refusal, advice, seconds)
+
+
+def how_it_ended(number: str) -> str:
+    """What the accounting says of a job that left no mark of its end; numbers come again."""
+    text = ""
+    with suppress(InputError, TryAgain):  # no accounting here, or a slow one
+        text = call("qacct", "-j", number).rpartition("=" * 20)[2]
+    found = dict(re.findall(r"^(failed|exit_status) +(\d+\b.*?) *$", text, re.MULTILINE))
+    failed, status = found.get("failed", "0"), int(found.get("exit_status", "0").split()[0])
+    code = int(failed.split()[0])
+    words = [f"{_ENDS.get(code, 'it failed')} (failed {' '.join(failed.split())})"] if code else []
+    words += [f"killed by signal {status - 128}"] if status > 128 else []
+    return ", ".join(words or ["killed or deleted"]) + f" (see: qacct -j {number})"
+
+
+def why_it_cannot_start(number: str) -> str:
+    """Why a job is in an error state."""
+    with suppress(InputError, TryAgain):
+        told = re.findall(r"^error reason +\d+: +(.*)$", call("qstat", "-j", number), re.MULTILINE)
+        if told:
+            return str(told[-1].strip())
+    return f"see: qstat -j {number}"
 
 
 def submission(name: str, output: str) -> list[str]:

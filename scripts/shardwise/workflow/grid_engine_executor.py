@@ -209,11 +209,12 @@ class Submissions:
         if not own:
             submission.gone = submission.gone or time.monotonic()
             waited = time.monotonic() - submission.gone >= _TRACE_SECONDS
-            return f"killed or deleted (see: qacct -j {number})" if waited else ""
+            return grid_engine.how_it_ended(number) if waited else ""
         submission.gone = None
         reason = ""
         if any("E" in job.state for job in own):
-            reason = f"it cannot start, state {own[0].state} (see: qstat -j {number})"
+            why = grid_engine.why_it_cannot_start(number)
+            reason = f"it cannot start, state {own[0].state}: {why}"
         for job in own:
             if self._asked - self._silent.get(job.host, self._asked) >= schedulers.UNHEARD_SECONDS:
                 reason = f"lost: its host {job.host} does not respond"

@@ -25,7 +25,7 @@ _STAGES = ("plan", "synthesize", "shard", "multiply", "ledger", "reduce", "repor
 _PER_SHARD = ("shard", "multiply")
 _FOR_ALL = ("pool", "mpi")
 """Rules whose one job computes all shards; so does `multiply` under `dispatch: array`."""
-_MOST_CAUSES = 4
+_MOST_CAUSES = 8
 _MOST_NAMED = 5
 _RUN_NAME = re.compile(r"SLURM run ID: (\S+)")
 _STATUS = re.compile(r"status is: '?([A-Z_]+)")

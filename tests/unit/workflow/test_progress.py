@@ -31,7 +31,7 @@ def test_the_rerun_is_the_same_command_without_force(typed: list[str], again: st
     assert rerun_command(typed, "/a b") == f"cd '/a b' && {again}"
 
 
-@pytest.mark.parametrize(("kinds", "lines"), [(1, 1), (4, 4), (5, 5), (10**5, 5)])
+@pytest.mark.parametrize(("kinds", "lines"), [(1, 1), (8, 8), (9, 9), (10**5, 9)])
 def test_failures_are_told_by_cause(kinds: int, lines: int) -> None:
     """Ten lines at most for a hundred thousand, the most frequent first, with shards and a log.
 
@@ -50,8 +50,8 @@ def test_failures_are_told_by_cause(kinds: int, lines: int) -> None:
     assert "(log: r/logs/0)" in first
     if kinds == 1:
         assert "multiply 0000004 and 99995 more: g: shard 0000000-" in first
-    if lines == 5:
-        assert f"failures of {kinds - 4} other causes: shardwise watch" in others[-1]
+    if lines == 9:
+        assert f"failures of {kinds - 8} other causes: shardwise watch" in others[-1]
 
 
 OWN, OTHER = "a" * 12, "b" * 12
