@@ -65,7 +65,7 @@ class Spread:
     def line(self, *words: object) -> str:
         """The command that computes what is missing, for a shell on a node with fake devices."""
         variables = [f"{name}={value}" for name, value in self.devices.items()]
-        command = factories.command("work", "--plan", self.plan.results.plan, *words)
+        command = factories.command("dispatch", "--plan", self.plan.results.plan, *words)
         return shlex.join(["env", *variables, *command])
 
     def put(self, name: str) -> None:

@@ -107,7 +107,7 @@ def test_a_real_disk_is_full(small_disk, leave):
     """A tmpfs with so much room left: 75 with a word of it or done, and done once there is room."""
     made = on_disk(small_disk)
     filler = filled(small_disk, leave)
-    words = ["work", "--plan", made.results.plan, "--retries", 0]
+    words = ["dispatch", "--plan", made.results.plan, "--retries", 0]
     done = factories.run(*words)
     assert done.returncode in (0, 75), done.stderr
     assert done.returncode == 0 or os.strerror(errno.ENOSPC) in done.stderr

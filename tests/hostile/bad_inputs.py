@@ -346,7 +346,7 @@ CASES: dict[str, list[Case]] = {
         ),
         Case(
             "an option without a meaning",
-            words=("work", PLAN, "--dispatch", "mpi", "--devices", "2"),
+            words=("dispatch", PLAN, "--dispatch", "mpi", "--devices", "2"),
         ),
     ],
     "Ledger and sum: `scripts/ledger.py`, `scripts/reduce.py`": [
