@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import time
@@ -10,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import ShardwiseError, explain, terminate
+from shardwise.errors import ShardwiseError, Terminated, explain, terminate
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
 from shardwise.host import begin_in_utf8
@@ -198,6 +199,11 @@ def run(
 
             abandon()  # an abort does not wait for the thread that may be writing
             abort(world.COMM_WORLD, code)
+        if isinstance(error, (Terminated, KeyboardInterrupt)):
+            # All is cleaned up. A thread that was about to start when the signal came, no pool
+            # knows to end, and Python would wait for it for ever.
+            logging.shutdown()
+            os._exit(code)
     sys.exit(code)
 
 
