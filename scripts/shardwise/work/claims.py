@@ -197,14 +197,17 @@ class Claims:
         return is_final(failure) or failure.attempt >= self._round.attempt
 
     def _create(self, name: str) -> bool:
-        path = self._folder / name
+        path, now = self._folder / name, time.strftime("%Y-%m-%dT%H:%M:%S")
+        said = f"{self._who}\t{host.node()}\t{os.getpid()}\t{now}\n".encode()
         with writing(path):
             try:
-                with open(path, "x") as file:
-                    now = time.strftime("%Y-%m-%dT%H:%M:%S")
-                    file.write(f"{self._who}\t{host.node()}\t{os.getpid()}\t{now}\n")
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             except FileExistsError:
                 return False
+            try:
+                os.write(file, said)  # at once: a claim of nobody is lost for the round
+            finally:
+                os.close(file)
         return True
 
     def _is_own(self, name: str) -> bool:
