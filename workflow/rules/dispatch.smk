@@ -3,7 +3,7 @@
 #
 # REQUIRED INPUTS: plan.tsv, the input files (or input.npy), the right factor of A @ B
 # OUTPUTS: products/{shard}-{key}.npy, products/{shard}-{key}.json (the receipt) of all shards;
-#          shards/{shard}-{key}.npy where `materialize` is true; logs/work/{missing}
+#          shards/{shard}-{key}.npy where `materialize` is true; logs/computed/{missing}
 
 if run.dispatch == "array":
 

@@ -180,7 +180,7 @@ class Results:
 
     def work(self, missing: str) -> Path:
         """What the one job for all shards leaves, by a digest of the shards that were missing."""
-        return Path(f"{self._top}logs/work/{missing}")
+        return Path(f"{self._top}logs/computed/{missing}")
 
     def listed(self, key: str) -> Path:
         """Says of which plan the ledger is."""
