@@ -20,7 +20,7 @@ from typing import IO
 from shardwise.errors import InputError, TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
-from shardwise.records import failures, locks
+from shardwise.records import failures, locks, receipts
 from shardwise.records.store import Store, describe
 from shardwise.work import claims, rounds, schedulers, sites
 from shardwise.work.schedulers import QueueFull, Scheduler
@@ -84,7 +84,8 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
                 raise TryAgain("snakemake has ended, so no more tasks are submitted")
             log.info("%s", describe(plan, shards))
             # Those in work when a task was killed come last: one of them may have killed it.
-            shards.sort(key=lambda shard: plan.results.starts(plan.shards[shard].name).exists())
+            starts = {s: plan.results.starts(plan.shards[s].name) for s in shards}
+            shards.sort(key=lambda shard: receipts.count_starts(starts[shard]))
             array = Array(plan, scheduler, request, min(attempt, retries))
             well = array.run(shards, min(most, len(shards)), limit)
             left = rounds.to_try(plan, retries + 1)

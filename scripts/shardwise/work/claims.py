@@ -1,10 +1,12 @@
-"""Which worker computes which shard: a claim is a file that only one of them can create.
+"""Which worker computes which shard: a claim is a link that only one of them can create.
 
 A round begins with a list of shards in a folder of its own, ``claims/RUN/ROUND``, which gets its
 name whole. All workers cut the list into the same blocks, which shrink, so that workers of unequal
-speed end together. A worker that is free claims a block: it creates a file exclusively, which needs
-no lock and no hard link, on network disks as well. A claim says who made it, so that a worker which
-its scheduler starts again goes on with its own. The folder is removed at the end of the round.
+speed end together. A worker that is free claims a block: it creates a symbolic link, which only one
+of them can do, without a lock and on network disks as well. The link's target is no file but says
+who made the claim: unlike what is written to a file, it is there from the first moment, however its
+worker ends. So a worker that is started again goes on with its own. The folder is removed at the
+end of the round.
 """
 
 import errno
@@ -198,21 +200,15 @@ class Claims:
 
     def _create(self, name: str) -> bool:
         path, now = self._folder / name, time.strftime("%Y-%m-%dT%H:%M:%S")
-        said = f"{self._who}\t{host.node()}\t{os.getpid()}\t{now}\n".encode()
         with writing(path):
             try:
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                path.symlink_to("\t".join([self._who, host.node(), str(os.getpid()), now]))
             except FileExistsError:
                 return False
-            try:
-                os.write(file, said)  # at once: a claim of nobody is lost for the round
-            finally:
-                os.close(file)
         return True
 
     def _is_own(self, name: str) -> bool:
-        own = name.isdecimal() and (self._folder / name).read_text().split("\t")[0] == self._who
-        return bool(own)
+        return name.isdecimal() and os.readlink(self._folder / name).split("\t")[0] == self._who
 
     def _names(self) -> list[str]:
         return os.listdir(self._folder)

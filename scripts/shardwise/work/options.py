@@ -59,13 +59,14 @@ def work(options: Namespace) -> int:
 
 def _worker(plan: Plan, options: Namespace, name: str) -> int:
     """Be a worker of a round, or watch over one where a user's function might end it."""
+    # A task that its scheduler starts again has the same job; a job of ranks has several processes.
+    who = options.name or host.job(os.environ) or _this_process()
     if plan.function and options.seat is None:
-        return _pool(plan, options, name, [0], 1)
+        return _pool(plan, options, name, [0], 1, who)
     from shardwise.work import worker  # here: it loads what computes
 
     limits = worker.Limits(options.memory, options.device_wait, RunTime(_end(options)))
     again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" or os.environ.get("RESTARTED") == "1"
-    who = options.name or host.job(os.environ) or f"process {os.getpid()} on {host.node()}"
     return worker.work(plan, name, who, again, options.seat, limits)
 
 
@@ -74,7 +75,13 @@ def _end(options: Namespace) -> float | None:
     return getattr(options, "until", None) or sites.end_of_this_job(options.run_time)
 
 
-def _pool(plan: Plan, options: Namespace, name: str, seats: list[int], beside: int) -> int:
+def _this_process() -> str:
+    return f"process {os.getpid()} on {host.node()}"
+
+
+def _pool(
+    plan: Plan, options: Namespace, name: str, seats: list[int], beside: int, who: str = ""
+) -> int:
     """Workers of this node; the memory is for all that are ``beside`` each other there."""
     shared = []
     if options.memory:
@@ -83,7 +90,8 @@ def _pool(plan: Plan, options: Namespace, name: str, seats: list[int], beside: i
         shared.append(f"--device-wait={options.device_wait}")
     if end := _end(options):
         shared.append(f"--until={end}")
-    return Pool(plan, name, [[*shared, f"--seat={seat}"] for seat in seats]).run()
+    words = [[*shared, f"--seat={seat}"] for seat in seats]
+    return Pool(plan, name, who or _this_process(), words).run()
 
 
 def _mpi(plan: Plan, options: Namespace) -> None:

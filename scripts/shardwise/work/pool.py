@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
-from shardwise import host
 from shardwise.errors import FAULT, InputError, IntegrityError, TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.mpi import launch
@@ -51,19 +50,22 @@ class Pool:
 
     Parameters
     ----------
+    who
+        Who starts them: no other process of the round has this name.
     words
-        What each worker is told besides its plan and round, one list a worker.
+        What each worker is told besides its plan and round, one list per worker.
     """
 
-    def __init__(self, plan: Plan, round_name: str, words: Sequence[Sequence[str]]) -> None:
+    def __init__(
+        self, plan: Plan, round_name: str, who: str, words: Sequence[Sequence[str]]
+    ) -> None:
         self._plan, self._round, self._store = plan, claims.load(plan, round_name), Store(plan)
         fixed = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={plan.results.plan}"]
-        job = host.job(os.environ) or f"process {os.getpid()} on {host.node()}"
         self._seats, self._given_back = [], len(words)
         for number, own in enumerate(words):
-            who = f"{job} worker {number}"
-            line = [*fixed, f"--round={round_name}", f"--name={who}", *own]
-            self._seats.append(_Seat(who, line))
+            name = f"{who} worker {number}"
+            line = [*fixed, f"--round={round_name}", f"--name={name}", *own]
+            self._seats.append(_Seat(name, line))
 
     def run(self) -> int:
         """Start all workers and wait for their end; the worst of their exit codes."""

@@ -106,6 +106,10 @@ def _leave(own: claims.Claims, board: Board, why: str) -> None:
         log.info("%s: %d claimed shards are handed back", why, left)
 
 
+def _nothing() -> None:
+    """No shard comes next."""
+
+
 @dataclass(frozen=True)
 class _Step:
     """A try of a shard that was begun, or why it could not be begun."""
@@ -190,7 +194,11 @@ class ShardLoop:
             try:
                 if step.job is None:
                     raise step.error or AssertionError
-                step.job.compute(self._coming())
+                coming = self._coming()
+                if receipts.count_starts(self._plan.results.starts(step.shard.name)):
+                    self._settle()  # it may end this worker, as it has perhaps done before:
+                    coming = _nothing  # no other shard must be lost with it
+                step.job.compute(coming)
                 self._tidy()
                 self._settle()
             except Exception as error:
