@@ -128,8 +128,7 @@ def look(
     """Audit a results folder.
 
     Each of the threads that read takes about 8 MiB of memory. ``progress`` is called now and then
-    with a line. Raises InputError if there is no such folder, no plan in it, or one of a version
-    whose files have no keys in their names.
+    with a line. Raises InputError if there is no such folder, or no plan in it.
     """
     results = Results(root)
     if not root.is_dir():
@@ -137,8 +136,6 @@ def look(
     files = results.plan_facts, results.plan, results.sources
     if not (results.plan.exists() or results.plan_facts.exists()):
         raise InputError(f"{root} holds no plan (plan.tsv, plan.json): not the results of a run")
-    if results.plan.is_file():
-        plans.refuse_old_layout(results.plan)
     audit = Audit(root)
     try:
         plan = plans.load(results.plan)

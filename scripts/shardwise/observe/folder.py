@@ -63,16 +63,13 @@ class _There:
 class Observer:
     """Looks at a results folder repeatedly; a file that has not changed is not read again.
 
-    ``last`` is the result of the last look, for callers between two looks. Raises InputError for a
-    folder of a version whose files have no keys in their names.
+    ``last`` is the result of the last look, for callers between two looks.
     """
 
     def __init__(self, root: Path) -> None:
         self.results = Results(root)
         self.last: Status | None = None
         self._cache: dict[Path | str, tuple[Any, Any]] = {}
-        if self.results.plan.is_file():
-            plans.refuse_old_layout(self.results.plan)
 
     def look(self, at: float | None = None) -> Status:
         """What the folder shows now, or at time ``at``; its content never makes this fail."""

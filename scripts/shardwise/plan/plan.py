@@ -26,7 +26,6 @@ from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
 _ROWS_AT_ONCE = 1000
-_LONGEST_ROW = 4096  # bytes, and more
 # Opening several results folders in threads would crash; see `receipts._DECODERS`.
 _CONVERTING = threading.Lock()
 
@@ -38,12 +37,7 @@ Part = tuple[int, str]
 
 
 def refuse_strangers(results: Results) -> None:
-    """Refuse a folder that no run has made, where it holds names that a run would write.
-
-    Likewise the folder of an earlier version, of whose files a new plan would know nothing.
-    """
-    if results.plan.is_file():
-        refuse_old_layout(results.plan)
+    """Refuse a folder that no run has made, where it holds names that a run would write."""
     if results.marker.is_file():
         return
     taken = [name for name in results.names() if os.path.lexists(results.root / name)]
@@ -475,7 +469,6 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
     try:
         for file in (path, results.plan_facts):
             refuse_special(file)
-        refuse_old_layout(path)
         content = json.loads(results.plan_facts.read_bytes())
         if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
             raise ValueError
@@ -494,18 +487,6 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
             f"{results.plan_facts} is damaged; remove it and run snakemake again"
         ) from None
     return (raw if only is None else _excerpt(raw, only)), facts
-
-
-def refuse_old_layout(path: Path) -> None:
-    """Refuse, with InputError, a plan of a version whose files have no keys in their names."""
-    with open(path, "rb") as file:
-        columns = file.readline(_LONGEST_ROW).rstrip(b"\n").split(b"\t")
-    if b"fingerprint" in columns:
-        raise InputError(
-            f"{path}: an earlier version made these results, whose files have no keys in their "
-            "names. Choose another results folder, use the version that made them, or remove what "
-            f"it left and compute all anew: rm -r {for_bash(path.parent)}"
-        )
 
 
 def file_digest(path: Path) -> str:

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import shardwise
-from shardwise.observe import audit
 from shardwise.observe.folder import Observer
 from shardwise.observe.status import DAMAGED, DONE, FAILED, RUNNING, STATES, WAITING, Status
 from shardwise.plan.plan import Shard
@@ -245,17 +243,6 @@ def test_a_plan_that_was_changed_is_damage(tmp_path):
     assert (seen.plan, dict(seen.shards)) == (None, {})
     assert seen.verdict.kind == "damaged"
     assert "plan" in seen.verdict.words
-
-
-def test_an_old_folder_is_refused(tmp_path):
-    """By everything that looks at one, in the words of the plan, with what to do."""
-    made = pretend.run(tmp_path, shards=2)
-    plan = made.plan.results.plan
-    plan.write_bytes(plan.read_bytes().replace(b"\tkey\n", b"\tfingerprint\n"))
-    for act in (Observer, audit.look, shardwise.open):
-        told = factories.refusal(act, made.root)
-        assert "an earlier version made these results" in told
-        assert f"rm -r {made.root}" in told
 
 
 def test_a_second_look_reads_only_what_has_changed(tmp_path, monkeypatch):

@@ -16,16 +16,6 @@ from tests import factories
 from tests.factories import save, settings, stack
 
 
-def test_the_layout_of_an_earlier_version_is_refused(tmp_path):
-    """Its files have no keys in their names, and a new plan would know nothing of them."""
-    made = factories.plan(tmp_path, stack((4, 2, 2)))
-    raw = made.results.plan.read_bytes()
-    made.results.plan.write_bytes(raw.replace(b"input_key\tkey", b"matrices\tfingerprint"))
-    for refused in (lambda: plan.load(made.results.plan), lambda: planner.check_folder(made)):
-        with pytest.raises(InputError, match=r"an earlier version.*Choose another results folder"):
-            refused()
-
-
 @pytest.mark.parametrize("name", ["plan.tsv", "plan.json", "sources.tsv"])
 def test_a_pipe_in_the_place_of_a_plan_is_not_waited_for(tmp_path, name):
     """It is refused by its name."""
