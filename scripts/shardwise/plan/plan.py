@@ -196,8 +196,7 @@ class Facts:
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
     notes: list[str] = field(default_factory=list)  # of the input, for people
     checksums: dict[str, str] = field(default_factory=dict)  # of the three files of the plan
-    parts: list[Part] = field(default_factory=list)  # of plan.tsv, where it is long
-    source_parts: list[Part] = field(default_factory=list)  # of sources.tsv, likewise
+    source_parts: list[Part] = field(default_factory=list)  # of sources.tsv, where it is long
 
 
 @dataclass(frozen=True)
@@ -271,7 +270,7 @@ class Plan:
     def sources_of(self, start: int, stop: int) -> list[Source]:
         """The input files that hold matrices ``start`` to ``stop``.
 
-        Of a long table only the parts with these are read, and checked, as in :func:`load`.
+        Of a long table only the parts with these are read, and checked.
         """
         if self.made_of or not self.facts.source_parts:
             return between(self.sources, self.problem.matrices, start, stop)
@@ -358,42 +357,24 @@ def dumps(facts: dict[str, Any]) -> bytes:
     return json.dumps(proven, sort_keys=True).encode()
 
 
-def load(path: Path, only: str | int | None = None) -> Plan:
-    """Read a plan.
-
-    Parameters
-    ----------
-    only
-        The one shard that will be computed, by its id or by its number from 0 on. The plan then
-        holds its row, if there is one, the first and the last. Of a long table only the parts with
-        these are read, and checked: a million rows are 70 MB, which each task would read.
-
-    Raises
-    ------
-    InputError
-        Where there is none.
-    IntegrityError
-        Where it is damaged.
-    """
-    raw, facts = _checked(path, only)
-    results = Results.of_plan(path)
-    problem = facts.problem
+def load(path: Path) -> Plan:
+    """Read a plan; InputError where there is none, IntegrityError where it is damaged."""
+    raw, facts = _checked(path)
     rows: list[Shard] = from_tsv(raw, Shard, path)
     for row in rows:  # they become names of files, and words of commands
         if not (_NAME.fullmatch(row.name) and _NAME.fullmatch(row.input_name)):
             raise IntegrityError(
                 f"{path}: {short(row.name)} is no name of a shard; run snakemake again"
             )
-    # A task that knows its own row alone does not see the gaps.
-    ends = [0, *(row.stop for row in rows)] if only is None else [row.start for row in rows]
-    fit = [row.start for row in rows] == ends[: len(rows)] and all(r.start < r.stop for r in rows)
+    ends = [0, *(row.stop for row in rows)]
+    fit = [row.start for row in rows] == ends[:-1] and all(r.start < r.stop for r in rows)
     ids = {row.shard for row in rows}
-    if not rows or not fit or len(ids) != len(rows) or rows[-1].stop != problem.matrices:
+    if not rows or not fit or len(ids) != len(rows) or ends[-1] != facts.problem.matrices:
         raise IntegrityError(
-            f"{path} is damaged: its shards are not matrices 0 to {problem.matrices - 1}, each "
-            "once; remove it and run snakemake again"
+            f"{path} is damaged: its shards are not matrices 0 to {facts.problem.matrices - 1}, "
+            "each once; remove it and run snakemake again"
         )
-    return Plan(results, {row.shard: row for row in rows}, facts)
+    return Plan(Results.of_plan(path), {row.shard: row for row in rows}, facts)
 
 
 def read_sources(results: Results, facts: Facts, start: int | None = None, stop: int = 0) -> bytes:
@@ -401,12 +382,26 @@ def read_sources(results: Results, facts: Facts, start: int | None = None, stop:
 
     Refused if they are not what the plan was written with.
     """
-    path, numbers = results.sources, None
-    if start is not None:  # with so many files each holds one matrix, numbered as its line
-        numbers = {0, *range((1 + start) // _ROWS_AT_ONCE, stop // _ROWS_AT_ONCE + 1)}
+    path, parts = results.sources, facts.source_parts
     try:
         refuse_special(path)
-        return _read_table(path, facts, facts.source_parts, numbers)
+        if start is None or not parts:
+            raw = path.read_bytes()
+            _check(raw, facts.checksums, path)
+            return raw
+        raw = b""
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size != parts[-1][0]:
+                raise _changed(path)
+            # With so many files each holds one matrix, numbered as its line.
+            lines = range((1 + start) // _ROWS_AT_ONCE, stop // _ROWS_AT_ONCE + 1)
+            for number in sorted({0, *lines}):
+                begin, (end, digest) = parts[number - 1][0] if number else 0, parts[number]
+                file.seek(begin)
+                part = file.read(end - begin)
+                _check(part, {path.name: digest}, path)
+                raw += part
+        return raw
     except OSError as error:
         raise IntegrityError(f"{path}: {error.strerror}; remove {results.plan} too") from error
 
@@ -415,35 +410,6 @@ def describe_parts(parts: list[bytes]) -> list[Part]:
     """What a plan says about the parts of a table; nothing for a short one."""
     ends = itertools.accumulate(map(len, parts))
     return list(zip(ends, map(checksum, parts), strict=True)) if len(parts) > 1 else []
-
-
-def _read_table(path: Path, facts: Facts, parts: list[Part], numbers: set[int] | None) -> bytes:
-    """A table, or some parts of a long one, checked."""
-    if numbers is None or not parts:
-        raw = path.read_bytes()
-        _check(raw, facts.checksums, path)
-        return raw
-    raw = b""
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size != parts[-1][0]:
-            raise _changed(path)
-        for number in sorted(numbers):
-            start, (end, digest) = parts[number - 1][0] if number else 0, parts[number]
-            file.seek(start)
-            read = file.read(end - start)
-            _check(read, {path.name: digest}, path)
-            raw += read
-    return raw
-
-
-def _excerpt(raw: bytes, only: str | int) -> bytes:
-    """The columns, the first row, the one of a shard if there is one, and the last row."""
-    columns, *rows = raw.splitlines(keepends=True) or [b""]
-    if isinstance(only, int) and rows:
-        only = f"{only:0{len(rows[-1].split()[0])}}"
-    begin = f"{only}\t".encode("utf-8", "surrogateescape")
-    chosen = [row for row in rows if row.startswith(begin)]
-    return b"".join(dict.fromkeys([columns, *rows[:1], *chosen, *rows[-1:]]))
 
 
 def sample(results: Results) -> Plan:
@@ -463,8 +429,8 @@ def load_facts(path: Path) -> Facts:
     return _checked(path)[1]
 
 
-def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
-    """The rows of a plan, as bytes, and its facts; both are what was written. See `load`."""
+def _checked(path: Path) -> tuple[bytes, Facts]:
+    """The rows of a plan, as bytes, and its facts; both are what was written."""
     results = Results.of_plan(path)
     try:
         for file in (path, results.plan_facts):
@@ -473,10 +439,8 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
         if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
             raise ValueError
         _check(dumps(content), content["checksums"], results.plan_facts)
-        facts = _facts(content, results.plan_facts)
-        line, last = 1 + int(only or 0) if str(only).isdecimal() else 0, len(facts.parts) - 1
-        numbers = None if only is None else {0, min(line // _ROWS_AT_ONCE, last), last}
-        raw = _read_table(path, facts, facts.parts, numbers)
+        raw = path.read_bytes()
+        _check(raw, content["checksums"], path)
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(
@@ -486,7 +450,7 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
         raise IntegrityError(
             f"{results.plan_facts} is damaged; remove it and run snakemake again"
         ) from None
-    return (raw if only is None else _excerpt(raw, only)), facts
+    return raw, _facts(content, results.plan_facts)
 
 
 def file_digest(path: Path) -> str:

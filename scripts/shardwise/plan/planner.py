@@ -48,8 +48,7 @@ _LOG = logging.getLogger(__name__)
 _LONGEST_BELOW, _LONGEST_RESULT = 256, 32
 # Where only these change, no shard is computed again.
 _NOT_DIGESTED = (
-    "digest", "config", "config_digest", "made", "decoded", "notes", "checksums", "parts",
-    "source_parts",
+    "digest", "config", "config_digest", "made", "decoded", "notes", "checksums", "source_parts",
 )  # fmt: skip
 
 
@@ -191,8 +190,8 @@ def write(plan: Plan) -> None:
         plan.results.plan: list(plans.to_tsv(plan.shards.values(), Shard)),
     }
     origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
-    source_parts, parts = map(plans.describe_parts, tables.values())
-    facts = asdict(replace(plan.facts, made=origin, parts=parts, source_parts=source_parts))
+    source_parts = plans.describe_parts(tables[plan.results.sources])
+    facts = asdict(replace(plan.facts, made=origin, source_parts=source_parts))
     mark(plan.results)
     checksums = {}
     for path, table in tables.items():
