@@ -127,7 +127,7 @@ def test_the_id_of_a_shard_is_digits(tmp_path, shard):
     """One that is asked for is in the plan, and no plan holds others, though checksums fit."""
     made = small(tmp_path)
     with pytest.raises(InputError, match="is not in"):
-        plan.load(made.results.plan, shard).shard(shard)
+        plan.load(made.results.plan).shard(shard)
     row = replace(made.shards["00000"], shard=shard)
     planner.write(replace(made, shards={shard: row}))
     with pytest.raises(IntegrityError, match=r"is no name of a shard"):
