@@ -4,16 +4,13 @@
 plan. Reading takes the standard library only, because every job reads the plan.
 """
 
-import csv
 import hashlib
-import io
-import itertools
 import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,17 +20,14 @@ from shardwise.errors import InputError, IntegrityError, short, some
 from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
 from shardwise.files.small import checksum, refuse_special
+from shardwise.plan import tables
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
-_ROWS_AT_ONCE = 1000
 # Opening several results folders in threads would crash; see `receipts._DECODERS`.
 _CONVERTING = threading.Lock()
 
 _KEY_DIGITS = 12
 _NAME = re.compile(rf"[0-9]+-[0-9a-f]{{{_KEY_DIGITS}}}")
-
-Part = tuple[int, str]
-"""A part of a table: its rows, the byte at which they end, and their checksum."""
 
 
 def refuse_strangers(results: Results) -> None:
@@ -196,7 +190,9 @@ class Facts:
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
     notes: list[str] = field(default_factory=list)  # of the input, for people
     checksums: dict[str, str] = field(default_factory=dict)  # of the three files of the plan
-    source_parts: list[Part] = field(default_factory=list)  # of sources.tsv, where it is long
+    source_parts: list[tables.Part] = field(
+        default_factory=list
+    )  # of sources.tsv, where it is long
 
 
 @dataclass(frozen=True)
@@ -278,7 +274,7 @@ class Plan:
         return [row for row in rows if row.holds(start, stop)]
 
     def _parse_sources(self, raw: bytes) -> list[Source]:
-        rows = from_tsv(raw, Source, self.results.sources)
+        rows = tables.from_tsv(raw, Source, self.results.sources)
         if not self.folder:
             return rows
         return [replace(row, path=os.path.join(self.folder, row.path)) for row in rows]
@@ -321,36 +317,6 @@ def key_of(raw: bytes) -> str:
     return hashlib.blake2b(raw, digest_size=_KEY_DIGITS // 2).hexdigest()
 
 
-def to_tsv(rows: Iterable[Any], kind: type) -> Iterator[bytes]:
-    """A table of dataclass rows, in parts of a number of lines; quoted if a path needs it."""
-    lines = itertools.chain([[f.name for f in fields(kind)]], (vars(row).values() for row in rows))
-    while part := list(itertools.islice(lines, _ROWS_AT_ONCE)):
-        # The csv module does not quote a lone carriage return, but its reader ends a line there.
-        awkward = any("\r" in str(value) for line in part for value in line)
-        text = io.StringIO(newline="")
-        csv.writer(
-            text, delimiter="\t", lineterminator="\n",
-            quoting=csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL,
-        ).writerows(part)  # fmt: skip
-        yield text.getvalue().encode("utf-8", "surrogateescape")
-
-
-def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
-    """The rows of a table, or of its first and other parts; refused if one does not fit."""
-    text = io.StringIO(raw.decode("utf-8", "surrogateescape"), newline="")
-    reader = csv.reader(text, delimiter="\t")
-    columns = fields(kind)
-    try:
-        if next(reader, None) != [c.name for c in columns]:
-            raise IntegrityError(f"{path} is damaged; remove it and run snakemake again")
-        return [
-            kind(*(c.type(v) for c, v in zip(columns, row, strict=True)))  # type: ignore[operator]
-            for row in reader
-        ]
-    except (ValueError, csv.Error) as error:
-        raise IntegrityError(f"{path} is damaged ({short(error)}); run snakemake again") from error
-
-
 def dumps(facts: dict[str, Any]) -> bytes:
     """The facts without the checksums, as bytes that a checksum can vouch for."""
     proven = {key: value for key, value in facts.items() if key != "checksums"}
@@ -360,7 +326,7 @@ def dumps(facts: dict[str, Any]) -> bytes:
 def load(path: Path) -> Plan:
     """Read a plan; InputError where there is none, IntegrityError where it is damaged."""
     raw, facts = _checked(path)
-    rows: list[Shard] = from_tsv(raw, Shard, path)
+    rows: list[Shard] = tables.from_tsv(raw, Shard, path)
     for row in rows:  # they become names of files, and words of commands
         if not (_NAME.fullmatch(row.name) and _NAME.fullmatch(row.input_name)):
             raise IntegrityError(
@@ -382,34 +348,17 @@ def read_sources(results: Results, facts: Facts, start: int | None = None, stop:
 
     Refused if they are not what the plan was written with.
     """
-    path, parts = results.sources, facts.source_parts
+    path = results.sources
     try:
         refuse_special(path)
-        if start is None or not parts:
-            raw = path.read_bytes()
-            _check(raw, facts.checksums, path)
-            return raw
-        raw = b""
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size != parts[-1][0]:
-                raise _changed(path)
+        if start is not None and facts.source_parts:
             # With so many files each holds one matrix, numbered as its line.
-            lines = range((1 + start) // _ROWS_AT_ONCE, stop // _ROWS_AT_ONCE + 1)
-            for number in sorted({0, *lines}):
-                begin, (end, digest) = parts[number - 1][0] if number else 0, parts[number]
-                file.seek(begin)
-                part = file.read(end - begin)
-                _check(part, {path.name: digest}, path)
-                raw += part
+            return tables.read_parts(path, facts.source_parts, 1 + start, stop)
+        raw = path.read_bytes()
+        tables.check(raw, facts.checksums, path)
         return raw
     except OSError as error:
         raise IntegrityError(f"{path}: {error.strerror}; remove {results.plan} too") from error
-
-
-def describe_parts(parts: list[bytes]) -> list[Part]:
-    """What a plan says about the parts of a table; nothing for a short one."""
-    ends = itertools.accumulate(map(len, parts))
-    return list(zip(ends, map(checksum, parts), strict=True)) if len(parts) > 1 else []
 
 
 def sample(results: Results) -> Plan:
@@ -438,9 +387,9 @@ def _checked(path: Path) -> tuple[bytes, Facts]:
         content = json.loads(results.plan_facts.read_bytes())
         if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
             raise ValueError
-        _check(dumps(content), content["checksums"], results.plan_facts)
+        tables.check(dumps(content), content["checksums"], results.plan_facts)
         raw = path.read_bytes()
-        _check(raw, content["checksums"], path)
+        tables.check(raw, content["checksums"], path)
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(
@@ -456,18 +405,6 @@ def _checked(path: Path) -> tuple[bytes, Facts]:
 def file_digest(path: Path) -> str:
     """The :func:`checksum` of a text file on the disk; OSError if it cannot be read."""
     return checksum(path.read_bytes())
-
-
-def _check(raw: bytes, checksums: dict[str, str], path: Path) -> None:
-    if checksums.get(path.name) != checksum(raw):
-        raise _changed(path)
-
-
-def _changed(path: Path) -> IntegrityError:
-    return IntegrityError(
-        f"{path} does not match its plan.json (changed by hand, or damaged); remove both and "
-        "run snakemake again"
-    )
 
 
 def _facts(content: dict[str, Any], path: Path) -> Facts:

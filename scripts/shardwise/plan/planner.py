@@ -22,7 +22,7 @@ from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
-from shardwise.plan import cut, synthetic, user_function
+from shardwise.plan import cut, synthetic, tables, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.plan import (
@@ -147,7 +147,7 @@ def _facts(
         notes=left.notes,
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
-    digest = plans.digest([digested, *map(small.checksum, plans.to_tsv(rows, Shard))])
+    digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
     moved = config | {"results": None}  # a folder may move
     return replace(facts, digest=digest, config=config, config_digest=plans.digest(moved))
@@ -185,16 +185,16 @@ def _first_matrix(settings: Settings, left: Stack) -> np.ndarray:
 
 def write(plan: Plan) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
-    tables = {
-        plan.results.sources: list(plans.to_tsv(plan.sources, Source)),
-        plan.results.plan: list(plans.to_tsv(plan.shards.values(), Shard)),
+    written = {
+        plan.results.sources: list(tables.to_tsv(plan.sources, Source)),
+        plan.results.plan: list(tables.to_tsv(plan.shards.values(), Shard)),
     }
     origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
-    source_parts = plans.describe_parts(tables[plan.results.sources])
+    source_parts = tables.describe_parts(written[plan.results.sources])
     facts = asdict(replace(plan.facts, made=origin, source_parts=source_parts))
     mark(plan.results)
     checksums = {}
-    for path, table in tables.items():
+    for path, table in written.items():
         raw = b"".join(table)
         checksums[path.name] = small.checksum(raw)
         with commit(path) as file:

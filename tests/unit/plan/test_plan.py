@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
-from shardwise.plan import memory, plan, planner
+from shardwise.plan import memory, plan, planner, tables
 from shardwise.plan.plan import Source
 
 from tests import factories
@@ -45,8 +45,8 @@ def test_tables_round_trip(names):
             continue  # no file can have this name
         if name.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape") == name:
             rows.append(Source(name, 3, 5, "7:11"))
-    raw = b"".join(plan.to_tsv(rows, Source))
-    assert plan.from_tsv(raw, Source, Path("x")) == rows
+    raw = b"".join(tables.to_tsv(rows, Source))
+    assert tables.from_tsv(raw, Source, Path("x")) == rows
 
 
 def test_a_plan_is_read_as_it_was_made(tmp_path):
@@ -87,7 +87,7 @@ def test_a_task_reads_kilobytes_of_a_long_list_of_files(tmp_path, monkeypatch):
     """The rows of its own files, whatever their names; all rows where they are few."""
     paths = [save(tmp_path / f"{i:02}line\nend.npy", stack((2, 2))) for i in range(23)]
     for lines in (4, 1000):
-        monkeypatch.setattr(plan, "_ROWS_AT_ONCE", lines)
+        monkeypatch.setattr(tables, "ROWS_AT_ONCE", lines)
         made = factories.plan(tmp_path, input=str(tmp_path / "*.npy"), shards=5)
         assert bool(made.facts.source_parts) == (lines == 4)
         for row in made.shards.values():
@@ -99,7 +99,7 @@ def test_a_task_reads_kilobytes_of_a_long_list_of_files(tmp_path, monkeypatch):
     with pytest.raises(IntegrityError, match="does not match"):
         plan.load(made.results.plan).sources_of(0, 2)
 
-    monkeypatch.setattr(plan, "_ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 4)
     made = factories.plan(tmp_path, input=str(tmp_path / "*.npy"), shards=5)
     raw = made.results.sources.read_bytes()
     at = raw.index(b"12line") + 1
