@@ -20,9 +20,7 @@ def main(options: Namespace) -> int:
     named = options.configfile, options.results
     try:
         if options.once:
-            seen = Observer(config.existing_folder(*named)).look()
-            watch.show_once(seen, options.json)
-            return seen.code
+            return watch.show_once(Observer(config.existing_folder(*named)), options.json)
         observer = Observer(config.folder_of_run(*named))
         if options.listen is not None:
             from shardwise.observe import metrics  # here: most watches need no server
@@ -49,8 +47,7 @@ def arguments() -> ArgumentParser:
     add = parser.add_argument
     add("--once", action="store_true", help="show one look as plain text, then end")
     add("--json", action="store_true", help="one JSON object per look, each on a line")
-    words = "time between two looks; longer if a look at the folder takes long; default: 2, in a "
-    words += "pipe 10"
+    words = "pause between two looks, at least; default: 2, in a pipe 10"
     add("--interval", type=cli.seconds, metavar="SECONDS", help=words)
     words = "serve /metrics as well, also after the end of the run; without HOST to this machine "
     words += "alone, with port 0 on any free port"

@@ -69,8 +69,14 @@ def _at_work(shard: ShardStatus, at: float) -> str:
     return f"{shard.shard}{done}{since}  {shard.device.label if shard.device else '?'}"
 
 
-def show_once(seen: Status, as_json: bool) -> None:
-    """Show the whole picture, and the command to continue if there is one."""
+def show_once(observer: Observer, as_json: bool) -> int:
+    """Show the whole picture, and the command to continue; return the exit code."""
+    seen = observer.look()
+    _show(seen, as_json)
+    return seen.code
+
+
+def _show(seen: Status, as_json: bool) -> None:
     if not as_json:
         _console().print(draw(seen))
     _write([json.dumps(seen.json())] if as_json else _ending(seen))
@@ -98,7 +104,7 @@ def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool
         while seen is None or stay or not seen.ended:
             began, seen = time.monotonic(), observer.look()
             if as_json:
-                show_once(seen, as_json)
+                _show(seen, as_json)
             elif in_place:
                 live.start()
                 leave = Text("Ctrl-C ends the watch, not the run", "dim")
@@ -112,7 +118,7 @@ def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool
     finally:
         live.stop()
         if seen and in_place:  # the last picture stays
-            show_once(seen, as_json)
+            _show(seen, as_json)
         elif seen and not as_json:
             _write(_ending(seen))
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, IntegrityError, short, some
+from shardwise.files import tables
 from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
 from shardwise.files.small import checksum, refuse_special
-from shardwise.plan import tables
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
 # Opening several results folders in threads would crash; see `receipts._DECODERS`.

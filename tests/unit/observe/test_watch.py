@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -177,7 +178,7 @@ def test_what_is_news_is_the_same_whatever_the_rate() -> None:
 
 def test_json_has_everything_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """One object a look."""
-    watch.show_once(busy(), as_json=True)
+    watch.show_once(SimpleNamespace(look=busy), as_json=True)
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
     assert found["schema"] == 6

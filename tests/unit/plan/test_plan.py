@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
-from shardwise.plan import memory, plan, planner, tables
+from shardwise.files import tables
+from shardwise.plan import memory, plan, planner
 from shardwise.plan.plan import Source
 
 from tests import factories
