@@ -18,6 +18,12 @@ _TILE = 512  # columns; their sums stay in a core's first cache
 _ANY_ORDER = {"reassoc", "contract"}
 
 
+def prepare(dtype: np.dtype) -> None:
+    """Compile the loops for stacks of float16, float32 or float64."""
+    name = "uint16" if dtype == np.float16 else dtype.name
+    _loop(_rows, name), _loop(_columns, name), _search(f"int{8 * dtype.itemsize}")
+
+
 def times(
     stack: np.ndarray, transposed: bool, vectors: np.ndarray, size: np.ndarray, floor: float
 ) -> tuple[np.ndarray, np.ndarray]:

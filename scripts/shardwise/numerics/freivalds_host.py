@@ -1,5 +1,6 @@
 """Freivalds' check on the host, with NumPy."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -31,6 +32,10 @@ class _Host:
     """Floating point on NumPy; vectors are rows of ``(n, vectors, length)``."""
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
+        if spec.group * math.prod(spec.left) * np.dtype(spec.dtype).itemsize >= tree.COMPILED_BYTES:
+            from shardwise.numerics import freivalds_cpu  # what it takes in passing, before buffers
+
+            freivalds_cpu.prepare(np.dtype(spec.dtype).type(0).real.dtype)
         self._complex = "complex" in spec.dtype
         self._wide = np.dtype("complex128" if self._complex else "float64")
         signs = np.ascontiguousarray(spec.signs().T)
