@@ -137,14 +137,13 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
     The library takes too few as they are, and reads whatever lies in memory behind them.
     """
     filters = _filters(dataset)
-    ends = [i for i, number in enumerate(filters) if number in _COMPRESSED]
-    behind = filters[ends[0] + 1 :] if ends else []
-    odd = {*filters} - {_SHUFFLE, _FLETCHER32, *_COMPRESSED} or {*behind} - {_FLETCHER32}
+    first = next((i for i, n in enumerate(filters) if n in _COMPRESSED), len(filters))
+    odd = {*filters[:first]} - {_SHUFFLE, _FLETCHER32} or {*filters[first + 1 :]} - {_FLETCHER32}
     if odd:
         raise InputError(
-            f"{where}: its chunks went through filters {filters}, and to how many bytes filter "
-            f"{min(odd)} decodes one, cannot be checked there: write the file anew with gzip "
-            "(h5repack -f GZIP=4 IN OUT)"
+            f"{where}: its chunks went through the HDF5 filters {filters}; allowed are shuffle, "
+            f"then gzip or LZF, then Fletcher32, as nobody can check here how many bytes filter "
+            f"{min(odd)} makes of a chunk. Write the file anew: h5repack -f GZIP=4 IN OUT"
         )
 
 
