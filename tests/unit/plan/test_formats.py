@@ -12,6 +12,7 @@ from pathlib import Path
 
 import google_crc32c
 import h5py
+import hdf5plugin
 import numcodecs
 import numpy as np
 import pytest
@@ -80,6 +81,18 @@ CHUNKED = {
     "hdf5, shuffle, chunks by itself": lambda f, a: hdf5(
         f / "a.hdf5", a, compression="lzf", shuffle=True, fletcher32=True
     ),
+    **{
+        f"hdf5, {name}": lambda f, a, own=own: hdf5(f / "a.h5", a, chunks=(4, 8, 5), **own)
+        for name, own in {
+            "bitshuffle with LZ4": hdf5plugin.Bitshuffle(),
+            "bitshuffle with zstd": hdf5plugin.Bitshuffle(cname="zstd"),
+            "bitshuffle alone": hdf5plugin.Bitshuffle(cname="none"),
+            "Blosc": hdf5plugin.Blosc(),
+            "bzip2": hdf5plugin.BZip2(),
+            "LZ4": hdf5plugin.LZ4(),
+            "zstd": hdf5plugin.Zstd(),
+        }.items()
+    },
     "zarr 2": zarr_array(2),
     "zarr 3": zarr_array(3),
     "zarr 3, shards": zarr_array(3, chunks=(2, 4, 6), shards=(4, 8, 12)),
@@ -576,7 +589,8 @@ def _stored(compression, chunk):
     """A maker of a file of HDF5 of which one chunk is stored so."""
 
     def make(folder):
-        name = hdf5(folder / "a.h5", noise(SHAPE), chunks=(4, 8, 5), compression=compression)
+        own = {"compression": compression} if isinstance(compression, str) else compression
+        name = hdf5(folder / "a.h5", noise(SHAPE), chunks=(4, 8, 5), **own)
         with h5py.File(names.file_of(name), "r+") as file:
             file["run/frames"].id.write_direct_chunk((4, 0, 0), chunk)
         return name
@@ -632,7 +646,9 @@ def _bomb_in_shard(folder):
     [(_short_chunk, "a chunk is damaged, in matrices"),
      *((_stored(kind, chunk), r"\(4, 0, 0\) does not decode to 1280 bytes") for kind, chunk in (
          ("gzip", zlib.compress(bytes(8))), ("gzip", zlib.compress(bytes(1 << 26))),
-         ("lzf", b"\7ABCDEFGH"), ("lzf", b"\0A" + LZF_COPY * (1 << 12)))),
+         ("lzf", b"\7ABCDEFGH"), ("lzf", b"\0A" + LZF_COPY * (1 << 12)),
+         (hdf5plugin.Bitshuffle(), GIB.to_bytes(8) + bytes(64)),
+         (hdf5plugin.LZ4(), (8).to_bytes(8) + bytes(64)))),
      (_stored("lzf", b"\0A\xe0"), "cannot be read as HDF5"),
      *((_bomb(kind, version), "decodes to many more than its 1280 bytes")
        for version, kinds in ((2, BOMBS), (3, ("gzip", "zstd", "blosc"))) for kind in kinds),

@@ -5,7 +5,7 @@ import operator
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,11 @@ from shardwise.units import MIB
 
 _MOST_LINKS = 64
 _SHUFFLE, _FLETCHER32 = 2, 3  # numbers of filters, as the format has them
-_COMPRESSED = {1: "zlib", 32000: "lzf"}  # whose decoded bytes can be counted
+_BITSHUFFLE = 32008
+_COMPRESSED = {  # filters whose decoded bytes can be counted
+    1: "zlib", 307: "bz2", 32000: "lzf", 32001: "blosc", 32004: "hdf5 lz4", _BITSHUFFLE: "hdf5 lz4",
+    32015: "zstd",
+}  # fmt: skip
 _CHECKSUM_BYTES = 4
 _AT_ONCE = 4  # chunks that are looked at together
 
@@ -126,9 +130,19 @@ def _leads_out(where: Path | str, what: str) -> InputError:
 
 
 def _filters(dataset: Any) -> list[int]:
-    """The numbers of the filters that chunks went through, in order."""
+    """The numbers of the filters that chunks went through, in order, all of them loaded."""
+    import h5py
+
     plist = dataset.id.get_create_plist()
-    return [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
+    found = [plist.get_filter(i) for i in range(plist.get_nfilters())]
+    if not all(h5py.h5z.filter_avail(number) for number, *_ in found):
+        with suppress(ImportError):
+            import hdf5plugin  # noqa: F401 (it brings filters of detectors)
+    # Bitshuffle alone leaves the number of bytes as it is.
+    return [
+        _SHUFFLE if number == _BITSHUFFLE and not any(values[4:5]) else number
+        for number, _, values, _ in found
+    ]
 
 
 def _refuse_filters(dataset: Any, where: Path) -> None:
@@ -136,6 +150,8 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
 
     The library takes too few as they are, and reads whatever lies in memory behind them.
     """
+    import h5py
+
     filters = _filters(dataset)
     first = next((i for i, n in enumerate(filters) if n in _COMPRESSED), len(filters))
     odd = {*filters[:first]} - {_SHUFFLE, _FLETCHER32} or {*filters[first + 1 :]} - {_FLETCHER32}
@@ -144,6 +160,12 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
             f"{where}: its chunks went through the HDF5 filters {filters}; allowed are shuffle, "
             f"then gzip or LZF, then Fletcher32, as nobody can check here how many bytes filter "
             f"{min(odd)} makes of a chunk. Write the file anew: h5repack -f GZIP=4 IN OUT"
+        )
+    if absent := [number for number in filters if not h5py.h5z.filter_avail(number)]:
+        raise InputError(
+            f"{where}: its chunks went through filter {absent[0]}, which is not installed: "
+            "pip install hdf5plugin on every node, or write the file anew with gzip "
+            "(h5repack -f GZIP=4 IN OUT)"
         )
 
 

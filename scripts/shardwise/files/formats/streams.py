@@ -83,6 +83,7 @@ def _number(begin: int, raw: bytes, most: int) -> int:
 COUNTED: dict[str, Callable[[bytes, int], int]] = {
     "blosc": partial(_number, 4),
     "bz2": partial(_streamed, bz2.BZ2Decompressor),
+    "hdf5 lz4": lambda raw, most: int.from_bytes(raw[:8]),
     "gzip": partial(_streamed, partial(zlib.decompressobj, 31)),
     "lz4": partial(_number, 0),
     "lzf": _lzf,
