@@ -194,6 +194,7 @@ CASES: dict[str, list[Case]] = {
         Case("`dispatch` is unknown", {"dispatch": "slurm"}),
         Case("`reduce.statistics` is unknown", {"reduce": {"statistics": ["medium"]}}),
         Case("it is a line of NumPy", {"reduce": {"statistics": ["median"]}}),
+        Case("`reproducible`, of an earlier version", {"reproducible": False}),
         Case("`reduce.statistics` names one twice", {"reduce": {"statistics": ["sum", "sum"]}}),
         Case("`std` under `keep: sum`", {"keep": "sum", "reduce": {"statistics": ["std"]}}),
         Case(

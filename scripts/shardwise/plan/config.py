@@ -24,6 +24,8 @@ PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
 DEFAULT_RESULTS = "results/default"  # as the schema has it, for jobs, which do not read the schema
 # Keys that no plan depends on.
 NO_PLAN = ("reduce", "dispatch", "workers", "array_tasks", "array_limit")
+# Keys of earlier versions, and why they are refused.
+_GONE = {"reproducible": "this key is gone, as every sum is reproducible now; remove the line"}
 # Statistics that are no part of a reduce, but a call of NumPy.
 _BY_NUMPY = ("prod", "argmin", "argmax", "all", "any", "var", "median")
 _MOST_NUMBER = 10**40
@@ -245,6 +247,8 @@ def _quotes(value: Any, allowed: str) -> str:
 
 
 def _unknown_key(prefix: str, key: str, keys: list[str]) -> str:
+    if not prefix and key in _GONE:
+        return f"{key}: {_GONE[key]}"
     near = difflib.get_close_matches(key, keys, n=1)
     hint = f"did you mean {prefix}{near[0]}?" if near else "known keys: " + ", ".join(keys)
     return f"{prefix}{key:.80}: unknown key; {hint}"

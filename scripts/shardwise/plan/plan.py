@@ -26,12 +26,18 @@ from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 # Opening several results folders in threads would crash; see `receipts._DECODERS`.
 _CONVERTING = threading.Lock()
 
+_LONGEST_ROW = 4096  # bytes, and more
 _KEY_DIGITS = 12
 _NAME = re.compile(rf"[0-9]+-[0-9a-f]{{{_KEY_DIGITS}}}")
 
 
 def refuse_strangers(results: Results) -> None:
-    """Refuse a folder that no run has made, where it holds names that a run would write."""
+    """Refuse a folder that no run has made, where it holds names that a run would write.
+
+    Likewise the folder of an earlier version, of whose files a new plan would know nothing.
+    """
+    if results.plan.is_file():
+        _refuse_old_layout(results.plan)
     if results.marker.is_file():
         return
     taken = [name for name in results.names() if os.path.lexists(results.root / name)]
@@ -378,12 +384,25 @@ def load_facts(path: Path) -> Facts:
     return _checked(path)[1]
 
 
+def _refuse_old_layout(path: Path) -> None:
+    """Refuse, with InputError, a plan of a version whose files have no keys in their names."""
+    with open(path, "rb") as file:
+        columns = file.readline(_LONGEST_ROW).rstrip(b"\n").split(b"\t")
+    if b"fingerprint" in columns:
+        raise InputError(
+            f"{path}: an earlier version made these results, whose files have no keys in their "
+            "names. Choose another results folder, use the version that made them, or remove what "
+            f"it left and compute all anew: rm -r {for_bash(path.parent)}"
+        )
+
+
 def _checked(path: Path) -> tuple[bytes, Facts]:
     """The rows of a plan, as bytes, and its facts; both are what was written."""
     results = Results.of_plan(path)
     try:
         for file in (path, results.plan_facts):
             refuse_special(file)
+        _refuse_old_layout(path)
         content = json.loads(results.plan_facts.read_bytes())
         if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
             raise ValueError

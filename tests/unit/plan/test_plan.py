@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shardwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
@@ -15,6 +16,20 @@ from shardwise.plan.plan import Source
 
 from tests import factories
 from tests.factories import save, settings, stack
+
+
+def test_the_layout_of_an_earlier_version_is_refused(tmp_path):
+    """Its files have no keys in their names, and a new plan would know nothing of them."""
+    made = factories.plan(tmp_path, stack((4, 2, 2)))
+    raw = made.results.plan.read_bytes()
+    made.results.plan.write_bytes(raw.replace(b"input_key\tkey", b"matrices\tfingerprint"))
+    for refused in (
+        lambda: plan.load(made.results.plan),
+        lambda: planner.check_folder(made),
+        lambda: shardwise.open(made.results.root),
+    ):
+        with pytest.raises(InputError, match=r"an earlier version.*Choose another results folder"):
+            refused()
 
 
 @pytest.mark.parametrize("name", ["plan.tsv", "plan.json", "sources.tsv"])

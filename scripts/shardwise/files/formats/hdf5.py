@@ -158,8 +158,9 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
     if odd:
         raise InputError(
             f"{where}: its chunks went through the HDF5 filters {filters}; allowed are shuffle, "
-            f"then gzip or LZF, then Fletcher32, as nobody can check here how many bytes filter "
-            f"{min(odd)} makes of a chunk. Write the file anew: h5repack -f GZIP=4 IN OUT"
+            "then gzip, LZF or (with hdf5plugin) bitshuffle, LZ4, Blosc, bzip2 or zstd, then "
+            f"Fletcher32, as nobody can check here how many bytes filter {min(odd)} makes of a "
+            "chunk. Write the file anew: h5repack -f GZIP=4 IN OUT"
         )
     if absent := [number for number in filters if not h5py.h5z.filter_avail(number)]:
         raise InputError(
