@@ -9,15 +9,11 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shardwise.files.paths import place
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures
 from shardwise.units import human_bytes
-
-if TYPE_CHECKING:
-    from shardwise.records.receipts import ProductReceipt
 
 NO_PRODUCTS = "have no products yet"
 
@@ -76,12 +72,6 @@ class Store:
         """Whether a shard has its product and receipt."""
         name = self._plan.shards[shard].name
         return self._results.product(name).exists() and self._results.receipt(name).exists()
-
-    def receipt(self, shard: str) -> "ProductReceipt":
-        """The receipt of a shard, if the judge takes it; errors as of `judge.check_product`."""
-        from shardwise.records import judge  # here: a job that submits needs no NumPy
-
-        return judge.check_product(self._plan, shard)
 
     # The ledger and the sum have no key in their names: a marker says of which plan they are.
 
