@@ -37,6 +37,7 @@ _JOBSCRIPT = """\
 #!/bin/bash
 # If the submission got no answer, its number is found here, even if the job ends at once.
 echo "$JOB_ID" >"$1/$JOB_NAME.number"
+export PYTHONSAFEPATH=1 # as under Slurm, whose jobs get all variables
 (
 {script}
 )
