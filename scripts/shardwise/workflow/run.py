@@ -16,7 +16,7 @@ from typing import Any
 from shardwise.devices import grants
 from shardwise.errors import ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
-from shardwise.host import begin_in_utf8, refuse_small_shared_memory
+from shardwise.host import begin_in_utf8
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
@@ -91,14 +91,6 @@ class Run:
             hooks.refuse(error)
         log.info("shardwise: " + planner.describe(plan))
         return plan
-
-    def refuse_small_memory(self) -> None:
-        """Refuse ranks that the shared memory of this machine cannot hold, if they run here.
-
-        Snakemake knows where they run only after it has read the rules.
-        """
-        if self._workflow.local_exec and self._words_for("reduce").get("mpi") == "mpiexec":
-            refuse_small_shared_memory(self.reduce["ranks"], "reduce.ranks")
 
     @property
     def rule_for_all(self) -> str | None:
