@@ -10,7 +10,7 @@ import numpy as np
 from shardwise.errors import DeviceFailed, IntegrityError, short
 from shardwise.numerics.end_to_end import SEED, gap, parts_of, sum_bound, summed
 from shardwise.plan.problem import Problem
-from shardwise.records.receipts import Number, ProductReceipt, Witness
+from shardwise.records.receipts import Number, ProductReceipt
 
 
 @dataclass(frozen=True)
@@ -127,18 +127,14 @@ def read(receipt: ProductReceipt, problem: Problem) -> ShardWitness | str:
     IntegrityError
         If the witness is damaged.
     """
-    if receipt.witness is None:
+    said = receipt.witness
+    if said is None:
         return receipt.no_witness or "its receipt is of an older version"
-    if receipt.witness.seed != SEED:
-        return f"its receipt has other weights (seed {short(receipt.witness.seed)})"
-    return parse(receipt.witness, problem)
-
-
-def parse(witness: Witness, problem: Problem) -> ShardWitness:
-    """The numbers of a receipt's witness, as :func:`read`."""
+    if said.seed != SEED:
+        return f"its receipt has other weights (seed {short(said.seed)})"
     try:
-        one = number_from_json(witness.contribution, problem.product_dtype)
-        other = number_from_json(witness.reference, problem.product_dtype)
+        one = number_from_json(said.contribution, problem.product_dtype)
+        other = number_from_json(said.reference, problem.product_dtype)
     except ValueError as error:
         raise IntegrityError(f"its receipt has a damaged witness ({error!r})") from None
-    return ShardWitness(one, other, witness.mass, witness.tolerance)
+    return ShardWitness(one, other, said.mass, said.tolerance)
