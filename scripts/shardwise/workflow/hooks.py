@@ -106,7 +106,8 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         small.mark(run.results)
         earlier_runs.lock_results(run.results)
         failures.forget_devices(run.results)
-        needed = list(workflow.dag.needrun_jobs())
+        rules = list(workflow.rules)  # what is wrong with a job is said of the first that has it
+        needed = sorted(workflow.dag.needrun_jobs(), key=lambda job: rules.index(job.rule))
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()
         slurm_executor.begin(run.plan, workflow, needed)
