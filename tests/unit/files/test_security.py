@@ -170,6 +170,16 @@ def test_the_prefix_of_every_job_quotes_its_names(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("pwned"))
 
 
+def test_a_script_imports_what_lies_beside_it(tmp_path):
+    """Also in a job whose Snakemake takes no module from its folder, as a variable says."""
+    (tmp_path / "beside.py").touch()
+    script = tmp_path / "script.py"
+    script.write_text("import beside")
+    line = f"{hooks.shell_prefix().format()} python {script}"
+    env = os.environ | {"PYTHONSAFEPATH": "1"}
+    subprocess.run(["bash", "-c", line], check=True, env=env)
+
+
 def test_an_environment_of_conda_keeps_its_python(tmp_path):
     """The Python that runs Snakemake comes first in PATH, but not before that of --sdm conda."""
     line = 'printf "%s" "$PATH"'

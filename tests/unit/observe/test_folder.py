@@ -144,8 +144,8 @@ def test_a_shard_is_in_the_state_that_its_files_say(tmp_path, files, state, word
         (lambda r: (r.unlink(), os.mkfifo(r)), "is not a file"),
         (lambda r: r.with_suffix(".npy").write_bytes(b"short"), "has 5 bytes"),
         (lambda r: r.write_bytes(b" " * (1 << 21)), "more than any such file"),
-        (lambda r: factories.rewritten(r, start=1), "says {'shard': '00000', 'start': 1,"),
-        (lambda r: factories.rewritten(r, key="0" * 12), "belongs to another plan"),
+        (lambda r: factories.rewritten(r, start=1), "'shard': '00000', 'start': 1,"),
+        (lambda r: factories.rewritten(r, key="0" * 12), "but the plan says"),
     ],
 )
 def test_a_damaged_shard_is_named_with_its_repair(tmp_path, harm, said):
