@@ -209,6 +209,9 @@ class Listener(logging.Handler):
                 tell(f"The page on it: {run.results.report}")
         again = rerun_command(sys.argv, os.getcwd())
         tell(f"To run just what is missing, then the sum:\n  {again}")
+        if self._interrupted:  # Snakemake ends with 1: a shell and our scripts tell a Ctrl-C by this
+            logging.shutdown()
+            os._exit(128 + signal.SIGINT)
 
     def _causes(self, names: list[str]) -> dict[str, Failure]:
         """What failed in this run of what it leaves open, by name."""
