@@ -125,7 +125,7 @@ class Listener(logging.Handler):
             now = time.monotonic()
             done = shards - len(run.store.missing())
             pause = max(pause, _COUNTS * (time.monotonic() - now))
-            words = f"{done} of {shards} shards done"
+            words = f"multiply: {done} of {shards} shards done"
             words += f", {len(self._failed)} failed so far" if self._failed else ""
             if words != told and not self._interrupted:
                 seconds = (now - began) * (shards - done) / max(1, done - first)
@@ -209,7 +209,7 @@ class Listener(logging.Handler):
                 tell(f"The page on it: {run.results.report}")
         again = rerun_command(sys.argv, os.getcwd())
         tell(f"To run just what is missing, then the sum:\n  {again}")
-        if self._interrupted:  # Snakemake ends with 1: a shell and our scripts tell a Ctrl-C by this
+        if self._interrupted:  # Snakemake ends with 1; scripts and a shell tell a Ctrl-C by this
             logging.shutdown()
             os._exit(128 + signal.SIGINT)
 
