@@ -1,0 +1,97 @@
+"""Small faults in the code, one at a time, and whether the unit tests of their room see them.
+
+``python -m tests.mutants`` draws 40 and says of each whether it was killed. The suite does not run
+this. The faults are in a copy of the tree.
+"""
+
+import argparse
+import ast
+import collections
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.factories import ROOT
+
+PACKAGE = "scripts/shardwise"
+SOURCES = ("records/store.py", "numerics/tree.py", "multiply/ring.py", "work/", "reduce/", "plan/")
+_PAIRS = (
+    "Eq NotEq, Lt LtE, Gt GtE, In NotIn, Is IsNot, Add Sub, Mult FloorDiv, LShift RShift, And Or"
+)
+OTHERS = {one: other for pair in _PAIRS.split(", ") for a, b in [pair.split()]
+          for one, other in ((a, b), (b, a))}  # fmt: skip
+"""What stands in the place of an operator."""
+
+
+def faults(path: Path) -> list[tuple[ast.AST, Any, str, object]]:
+    """Each fault that one change makes: the tree, its node, the field, and what it then holds."""
+    tree = ast.parse(path.read_text())
+    return [(tree, node, *change) for node in ast.walk(tree) for change in changes(node)]
+
+
+def changes(node: Any) -> Iterator[tuple[str, object]]:
+    """The fields of a node that may hold another value, and that value."""
+    operator = node.ops[0] if isinstance(node, ast.Compare) else getattr(node, "op", None)
+    if other := OTHERS.get(type(operator).__name__):
+        made = getattr(ast, other)()
+        yield ("ops", [made, *node.ops[1:]]) if isinstance(node, ast.Compare) else ("op", made)
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
+        yield "value", not node.value if isinstance(node.value, bool) else node.value + 1
+    if isinstance(node, ast.If | ast.IfExp | ast.While):
+        yield "test", ast.UnaryOp(ast.Not(), node.test)
+
+
+def drawn(count: int, seed: int) -> Iterator[tuple[Path, int, str, str]]:
+    """Random faults, as many in each of `SOURCES`: file, line, what has changed, the whole text."""
+    chance = random.Random(seed)
+    for number in range(count):
+        source = ROOT / PACKAGE / SOURCES[number % len(SOURCES)]
+        files = sorted(source.glob("*.py")) if source.is_dir() else [source]
+        every = [(path, *fault) for path in files for fault in faults(path)]
+        path, tree, node, field, value = chance.choice(every)
+        before = ast.unparse(node)
+        setattr(node, field, value)
+        what = f"{before} -> {ast.unparse(node)}"
+        yield path.relative_to(ROOT), node.lineno, what, ast.unparse(tree)
+
+
+def passes(copy: Path, room: str, limit: int) -> bool:
+    """Whether the unit tests of a room pass, in so many seconds."""
+    line = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", f"tests/unit/{room}"]
+    with subprocess.Popen(line, cwd=copy, stdout=subprocess.DEVNULL, start_new_session=True) as run:
+        try:
+            return run.wait(limit) == 0
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            return False
+
+
+def main() -> None:
+    """Try the faults and print what became of each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, number in {"count": 40, "seed": 0, "limit": 300}.items():
+        parser.add_argument(f"--{name}", type=int, default=number)
+    given, ends = parser.parse_args(), collections.Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "results"))
+        for path, line, what, text in drawn(given.count, given.seed):
+            before, room = (copy / path).read_text(), path.parts[2]
+            (copy / path).write_text(text)
+            end = "survived" if passes(copy, room, given.limit) else "killed"
+            (copy / path).write_text(before)
+            ends[end] += 1
+            sys.stdout.write(f"{end:8} {path}:{line}: {' '.join(what.split())[:150]}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{ends['killed']} of {ends.total()} killed\n")
+
+
+if __name__ == "__main__":
+    main()
