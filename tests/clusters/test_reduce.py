@@ -20,7 +20,7 @@ from tests.clusters.jobs import waiting_ranks
 
 pytestmark = pytest.mark.timeout(600)
 
-WAYS = on_each_site("reduces", night=("one node, mpiexec",))
+ON_ONE = ("one node", "one node, mpiexec", "one host")
 BUT_MPIEXEC = on_each_site("reduces", night=("one node, mpiexec", "two nodes, mpiexec"))
 
 
@@ -51,7 +51,7 @@ def submit(cluster: Cluster, way: str, made: Plan) -> Callable[[], int]:
     return lambda: cluster.submit(line, *found.options)
 
 
-@pytest.mark.parametrize(("site", "way"), WAYS, indirect=["site"])
+@pytest.mark.parametrize(("site", "way"), on_each_site("reduces", night=ON_ONE), indirect=["site"])
 def test_the_ranks_are_where_they_were_granted(cluster, way, made, submit):
     """As many as the job has tasks, on its nodes, in one world; and the sum of the tree."""
     job = submit()
@@ -82,7 +82,7 @@ def test_the_exit_code_reaches_the_scheduler(cluster, made, submit):
 
 @pytest.mark.fault("a rank that is killed")
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
-@pytest.mark.parametrize("how", ["kill", "cancel"])
+@pytest.mark.parametrize("how", ["kill", factories.nightly("cancel")])
 @pytest.mark.parametrize(
     ("site", "way"),
     [way for way in BUT_MPIEXEC if not way.values[1].startswith("one ")],
