@@ -143,12 +143,37 @@ def receipt(made: Plan, shard_id: str = "00000") -> ProductReceipt:
     return receipts.read(file(made, "receipt", shard_id), ProductReceipt)
 
 
+def kept(path: Path, raw: bytes) -> None:
+    """Other bytes in a file, under the same time stamp."""
+    before = path.stat()
+    path.write_bytes(raw)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def flip(path: Path, at: int = -1, bit: int = 0) -> None:
+    """Change one bit of a file, of which no header, no size and no time stamp tells."""
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1 << bit
+    kept(path, raw)
+
+
+def pipe(path: Path) -> None:
+    """Put a pipe in the place of a file: to open it would wait for ever."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def astray(path: Path) -> None:
+    """Put a link to nothing in the place of a file."""
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
 def rewritten(path: Path, without: str = "", **values: Any) -> None:
     """Write a receipt with other values, its digest made anew and its time stamp kept."""
-    said, before = json.loads(path.read_bytes()) | values, path.stat()
+    said = json.loads(path.read_bytes()) | values
     own = {key: value for key, value in said.items() if key not in ("digest", without)}
-    path.write_bytes(receipts._text(own))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    kept(path, receipts._text(own))
 
 
 def products(made: Plan) -> np.ndarray:

@@ -49,7 +49,7 @@ def changes(node: Any) -> Iterator[tuple[str, object]]:
 
 
 def drawn(each: int, seed: int) -> Iterator[tuple[Path, int, str, str]]:
-    """Random faults, so many for each of `SOURCES`: file, line, what has changed, the whole text."""
+    """Random faults, so many in each of `SOURCES`: file, line, what has changed, whole text."""
     chance = random.Random(seed)
     for source in (ROOT / PACKAGE / name for name in SOURCES):
         files = sorted(source.glob("*.py")) if source.is_dir() else [source]

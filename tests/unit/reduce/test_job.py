@@ -85,8 +85,8 @@ def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path):
 
 @pytest.mark.parametrize(
     ("keep", "dtype", "most"),
-    [("sum", "float16", 5), ("sum", "float64", 1), ("sum", "complex64", 1),
-     ("products", "float32", 1), ("products", "complex64", 5), ("products", "int16", 1)],
+    [("sum", "float16", 3), ("sum", "float64", 1), ("sum", "complex64", 1),
+     ("products", "float32", 1), ("products", "complex64", 1), ("products", "int16", 1)],
 )  # fmt: skip
 def test_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypatch, keep, dtype, most):
     """Shards, batches, stripes and ranks: the tree over the products as they are written."""
@@ -107,8 +107,7 @@ def test_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypatch, 
     assert seen == {expected.value().tobytes()}
 
 
-@pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(("keep", "ranks"), [("products", 1), ("products", 3), ("sum", 2)])
 def test_integers_whose_sum_does_not_fit_are_refused(tmp_path, keep, ranks):
     """Whichever rank forms the node that does not fit."""
     left = np.full((3, 1, 1), 2**31, "int64")
@@ -145,15 +144,9 @@ def test_other_ranks_than_asked_are_refused(made):
     assert nothing_summed(made)
 
 
-def flip_last_byte(path):
-    """Damage one element."""
-    raw = path.read_bytes()
-    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-
-
 DAMAGE = {
     "product missing": lambda product, _: product.unlink(),
-    "product flipped": lambda product, _: flip_last_byte(product),
+    "product flipped": lambda product, _: factories.flip(product),
     "other backend": lambda _, receipt: factories.rewritten(receipt, backend="cupy"),
 }
 
@@ -162,7 +155,7 @@ DAMAGE = {
 def test_the_reduce_refuses_and_leaves_no_sum(made, how):
     """Damage after the ledger was written ends all ranks with 3; one error names the repair."""
     DAMAGE[how](*(factories.file(made, kind, "00001") for kind in ("product", "receipt")))
-    done = factories.run("reduce", "--plan", made.results.plan, "--ranks", 3)
+    done = factories.run("reduce", "--plan", made.results.plan, "--ranks", 2)
     assert done.returncode == 3, done.stderr
     assert "00001" in done.stderr
     cure = "set backend: numpy or backend: cupy" if how == "other backend" else "rm -f "
@@ -177,7 +170,7 @@ def test_the_reduce_refuses_and_leaves_no_sum(made, how):
 def test_all_shards_are_named_whichever_rank_judges_them(made):
     """Each rank judges a part of the receipts; one error tells all that are refused."""
     for shard in ("00000", "00002"):
-        flip_last_byte(factories.file(made, "receipt", shard))
+        factories.flip(factories.file(made, "receipt", shard))
     done = mpirun(3, made)
     assert done.returncode == 3, done.stderr
     assert "2 of 3 shards cannot be summed" in done.stderr
@@ -256,7 +249,7 @@ def test_damaged_partial_sums_are_refused(tmp_path, how):
     made = computed(factories.plan(tmp_path, stack((5, 2, 2)), **over))
     path = factories.file(made, "product", "00001")
     if how == "flipped":
-        flip_last_byte(path)
+        factories.flip(path)
     else:
         np.save(path, np.zeros((5, 2, 2)))
     with pytest.raises(IntegrityError, match=r"00001|does not match the receipts"):
