@@ -1,10 +1,12 @@
 """Freivalds' check on the host, with NumPy."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
 
+from shardwise.numerics import tree
 from shardwise.numerics.tolerances import _TINY, CheckSpec
 
 Steps = list[tuple[Any, bool]]
@@ -30,10 +32,10 @@ class _Host:
     """Floating point on NumPy; vectors are rows of ``(n, vectors, length)``."""
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
-        from shardwise.numerics import freivalds_cpu  # here: tasks on a GPU do without numba
+        if spec.group * math.prod(spec.left) * np.dtype(spec.dtype).itemsize >= tree.COMPILED_BYTES:
+            from shardwise.numerics import freivalds_cpu  # what it takes in passing, before buffers
 
-        self._cpu = freivalds_cpu
-        freivalds_cpu.prepare(np.dtype(spec.dtype).type(0).real.dtype)
+            freivalds_cpu.prepare(np.dtype(spec.dtype).type(0).real.dtype)
         self._complex = "complex" in spec.dtype
         self._wide = np.dtype("complex128" if self._complex else "float64")
         signs = np.ascontiguousarray(spec.signs().T)
@@ -83,19 +85,19 @@ class _Host:
         """Products of a stack with vectors, and of its moduli with ``size``."""
         least = stack.shape[1 if transposed else 2] * self._least
         if not self._complex:
-            product, moduli = self._cpu.times(stack, transposed, v, size, self._floor)
+            product, moduli = _times(stack, transposed, v, size, self._floor)
             return product, moduli + least
         # Real and imaginary parts of a row lie side by side, as twice as many real numbers.
         reals, half = stack.view(stack.real.dtype), v.shape[1]
         if transposed:
             parts = np.concatenate([v.real, v.imag], axis=1)
-            product, moduli = self._cpu.times(reals, True, parts, size, self._floor)
+            product, moduli = _times(reals, True, parts, size, self._floor)
             product, moduli = product.view(self._wide), moduli.reshape(*moduli.shape[:1], -1, 2)
             moduli = moduli.sum(axis=-1)
         else:
             parts = np.concatenate([v.conj(), 1j * v.conj()], axis=1).view("float64")
             size = np.repeat(size, 2, axis=1)
-            product, moduli = self._cpu.times(reals, False, parts, size, self._floor)
+            product, moduli = _times(reals, False, parts, size, self._floor)
         return product[:, :half] + 1j * product[:, half:], moduli + least
 
     def largest(self, stack: Any) -> np.ndarray:
@@ -103,5 +105,27 @@ class _Host:
         stack = np.ascontiguousarray(stack)
         real = stack.real.dtype
         words = stack.view(f"i{real.itemsize}").reshape(len(stack), -1)
-        largest: np.ndarray = self._cpu.largest(words).view(real).astype("float64")
+        largest: np.ndarray = _largest(words).view(real).astype("float64")
         return largest
+
+
+def _times(
+    stack: np.ndarray, transposed: bool, vectors: np.ndarray, size: np.ndarray, floor: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `freivalds_cpu.times`, whose loops pay for larger stacks only."""
+    if stack.nbytes >= tree.COMPILED_BYTES:
+        from shardwise.numerics import freivalds_cpu  # here: numba takes most of a second
+
+        return freivalds_cpu.times(stack, transposed, vectors, size, floor)
+    wide = stack.astype("float64") if transposed else stack.astype("float64").swapaxes(1, 2)
+    return vectors @ wide, (size[:, np.newaxis] @ np.maximum(np.abs(wide), floor))[:, 0]
+
+
+def _largest(words: np.ndarray) -> np.ndarray:
+    """As `freivalds_cpu.largest`."""
+    if words.nbytes >= tree.COMPILED_BYTES:
+        from shardwise.numerics import freivalds_cpu
+
+        return freivalds_cpu.largest(words)
+    found: np.ndarray = (words & np.iinfo(words.dtype).max).max(axis=1, initial=0)
+    return found

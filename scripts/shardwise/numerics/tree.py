@@ -17,6 +17,9 @@ from shardwise.errors import InputError
 from shardwise.plan.nodes import Node, cover, node_span
 from shardwise.plan.problem import sum_dtype
 
+COMPILED_BYTES = 1 << 20
+"""From this size on, loops of numba beat NumPy on a CPU; loading them takes most of a second."""
+
 _THREADS = 256
 _LEVELS = 5  # that a GPU adds in registers: 32 products are read once
 _NUMBERS = {"float16": "Half", "float32": "float", "float64": "double"}
@@ -155,6 +158,12 @@ class TreeSum(Tree):
             out[...] = rows[0]
             return
         flat, wide = _reals(rows).reshape(1 << level, -1), _reals(out).reshape(-1)
+        if self._xp is np and flat.nbytes < COMPILED_BYTES:
+            flat = flat.astype(wide.dtype)
+            while len(flat) > 1:
+                flat = flat[::2] + flat[1::2]
+            wide[...] = flat[0]
+            return
         if self._xp is np:
             from shardwise.numerics import tree_cpu  # here: tasks on a GPU do without numba
 

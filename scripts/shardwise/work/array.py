@@ -20,7 +20,7 @@ from typing import IO
 from shardwise.errors import InputError, TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
-from shardwise.records import failures, locks, receipts
+from shardwise.records import failures, locks
 from shardwise.records.store import Store, describe
 from shardwise.work import claims, rounds, schedulers, sites
 from shardwise.work.schedulers import QueueFull, Scheduler
@@ -75,6 +75,8 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
     limit
         Tasks that run at once at most; None: as many as the scheduler lets.
     """
+    from shardwise.records.receipts import count_starts  # here: Snakemake needs no NumPy
+
     scheduler, retries = sites.ALL[request.scheduler], len(request.words) - 1
     most = min(tasks or MOST_TASKS, scheduler.most_tasks())
     followed, attempt, idle = locks.is_job_locked(plan.results.running), 0, 0
@@ -85,7 +87,7 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
             log.info("%s", describe(plan, shards))
             # Those in work when a task was killed come last: one of them may have killed it.
             starts = {s: plan.results.starts(plan.shards[s].name) for s in shards}
-            shards.sort(key=lambda shard: receipts.count_starts(starts[shard]))
+            shards.sort(key=lambda shard: count_starts(starts[shard]))
             array = Array(plan, scheduler, request, min(attempt, retries))
             well = array.run(shards, min(most, len(shards)), limit)
             left = rounds.to_try(plan, retries + 1)

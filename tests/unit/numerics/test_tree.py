@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import InputError
+from shardwise.numerics import tree_cpu
 from shardwise.numerics.tree import TreeSum, error_bound
 from shardwise.plan import nodes
 from shardwise.plan.problem import sum_dtype
@@ -147,8 +148,28 @@ def test_what_was_taken_from_a_tree_outlives_the_next_sum():
     assert total.value().tolist() == [21]
 
 
-def test_a_device_does_without_numba():
-    """What runs on a GPU imports no compiler for the CPU."""
-    code = "import sys, shardwise.multiply.session; assert 'numba' not in sys.modules"
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("levels", [0, 1, 2, 5])
+@pytest.mark.parametrize("width", [1, 513])
+def test_loops_add_as_numpy_does(dtype, levels, width):
+    """What is large is added by compiled loops, with the same bits."""
+    random = np.random.default_rng(levels)
+    rows = np.frombuffer(random.bytes((width << levels) * np.dtype(dtype).itemsize), dtype)
+    rows, out = rows.reshape(1 << levels, width), np.empty(width, sum_dtype(dtype))
+    reals = rows.view(rows.real.dtype)
+    tree_cpu.fold(reals.copy(), out.view("float64"))
+    assert np.where(
+        np.isnan(out.view("float64")), np.nan, out.view("float64")
+    ).tobytes() == expected(rows)
+
+
+def test_small_matrices_and_devices_do_without_numba(tmp_path):
+    """It takes most of a second to load."""
+    made = factories.plan(tmp_path, factories.stack((4, 3, 3)), shards=1)
+    code = (
+        "import pathlib, sys, shardwise.plan.plan as plan, shardwise.multiply.job as job\n"
+        f"job.run_shard(plan.load(pathlib.Path({str(made.results.plan)!r})), '00000')\n"
+        "assert 'numba' not in sys.modules"
+    )
     environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

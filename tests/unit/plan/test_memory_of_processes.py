@@ -32,7 +32,7 @@ def peak(words):
     return int(done.stdout) * (1 if sys.platform == "darwin" else 1024)
 
 
-OWN_MIB = 180
+OWN_MIB = 190
 """What the interpreter takes with NumPy, numba and threads; the rest may not use the spare."""
 
 GENEROUS = memory.PYTHON_BYTES - OWN_MIB * MIB
