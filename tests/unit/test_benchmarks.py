@@ -33,7 +33,8 @@ TABLES = {
 }  # fmt: skip
 """The tables that each one fills, and their rows."""
 
-LONG = ("dispatch", "dry_run", "many_shards", "reduce")  # for the night
+LONG = ("dispatch", "dry_run", "makespan", "many_shards", "proof", "reduce", "startup")
+"""For the night; by day test_freivalds_rates.py runs what is in proof."""
 
 
 @pytest.fixture
