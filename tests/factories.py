@@ -17,8 +17,9 @@ from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
-from shardwise.records import receipts
+from shardwise.records import ledger, receipts
 from shardwise.records.receipts import ProductReceipt
+from shardwise.reduce import job as reduce_job
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -109,6 +110,20 @@ def computed(made: Plan) -> Plan:
     for shard_id in copied(made).shards:
         job.run_shard(made, shard_id)
     return made
+
+
+def listed(made: Plan) -> Plan:
+    """The same plan, all its shards multiplied, with their ledger."""
+    ledger.write(computed(made))
+    return made
+
+
+def reduced(made: Plan, *names: str) -> np.ndarray:
+    """The sum of a listed plan, or other statistics too, by one rank in this process."""
+    from mpi4py import MPI
+
+    reduce_job.run(MPI.COMM_SELF, made.results.plan, list(names) or ["sum"])
+    return np.load(made.results.statistic(names[0] if names else "sum"))
 
 
 def repeated(made: Plan, count: int | None = None) -> Plan:

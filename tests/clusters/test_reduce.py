@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan.plan import Plan
-from shardwise.records import ledger
 
 from tests import factories, processes
 from tests.clusters.cluster import Cluster
@@ -36,9 +35,8 @@ def cluster(request: pytest.FixtureRequest, site: Cluster, way: str) -> Iterator
 @pytest.fixture
 def made(tmp_path: Path) -> Plan:
     """A plan of products whose sum rounds, with its ledger."""
-    made = factories.plan(tmp_path, factories.noise((9, 8, 8)), shards=3, materialize=False)
-    ledger.write(factories.computed(made))
-    return made
+    left = factories.noise((9, 8, 8))
+    return factories.listed(factories.plan(tmp_path, left, shards=3, materialize=False))
 
 
 @pytest.fixture

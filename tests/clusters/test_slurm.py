@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shardwise.plan.plan import Plan
-from shardwise.records import ledger
 
 from tests import factories, processes
 from tests.clusters.jobs import SpreadJobs
@@ -137,9 +136,7 @@ def test_a_requeued_job_goes_on(idle: Slurm, dispatch: str, tmp_path: Path) -> N
 @pytest.fixture
 def made(tmp_path: Path) -> Plan:
     """A plan of seven matrices in three shards, computed."""
-    made = factories.computed(factories.plan(tmp_path, LEFT, shards=3))
-    ledger.write(made)
-    return made
+    return factories.listed(factories.plan(tmp_path, LEFT, shards=3))
 
 
 def reduce_line(made: Plan, *words: str) -> str:

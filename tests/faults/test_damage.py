@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 from shardwise.errors import IntegrityError, ShardwiseError
 from shardwise.multiply import job
 from shardwise.plan import plan
 from shardwise.records import failures, ledger
 from shardwise.records.store import Store
-from shardwise.reduce import job as jobs
 
 from tests import factories
 
@@ -22,9 +20,7 @@ STACK = factories.stack((6, 4, 4))
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A plan whose shards are whole, with its ledger."""
-    made = factories.computed(factories.plan(tmp_path_factory.mktemp("whole"), STACK, shards=3))
-    ledger.write(made)
-    return made
+    return factories.listed(factories.plan(tmp_path_factory.mktemp("whole"), STACK, shards=3))
 
 
 @pytest.fixture
@@ -52,12 +48,6 @@ def folder(path, seed):
     path.mkdir()
 
 
-def summed(made):
-    """Reduce in this process; the sum."""
-    jobs.run(MPI.COMM_SELF, made.results.plan, ["sum"])
-    return np.load(made.results.statistic("sum"))
-
-
 def repaired(made, error):
     """Run the command that an error prints, then what a run of snakemake would; the sum."""
     command = f"rm -f {str(error.value).split('rm -f ')[1].split(',')[0]}"
@@ -70,7 +60,7 @@ def repaired(made, error):
             path.rmdir()
         job.run_shard(made, shard)
     ledger.write(made)
-    return summed(made)
+    return factories.reduced(made)
 
 
 def ways(flips, more):
@@ -92,10 +82,10 @@ def test_a_damaged_product_is_named_and_repaired(made, harm, seed):
     """The reduce refuses it; the command that it prints, and a rerun, give the right sum."""
     harm(factories.file(made, "product", "00001"), seed)
     try:
-        total = summed(made)  # the header has room for a bit that means nothing
+        total = factories.reduced(made)  # the header has room for a bit that means nothing
     except IntegrityError:
         with pytest.raises(IntegrityError, match="00001") as error:
-            summed(made)
+            factories.reduced(made)
         total = repaired(made, error)
     np.testing.assert_array_equal(total, (STACK @ STACK).sum(axis=0))
 
@@ -111,7 +101,7 @@ def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
             job.run_shard(made, shard)
         try:
             ledger.write(made)
-            total = summed(made)
+            total = factories.reduced(made)
             break
         except IntegrityError as error:
             said = str(error)
@@ -150,7 +140,7 @@ def test_a_damaged_table_is_refused(made, whole, name, harm, seed):
         read = plan.load(made.results.plan)
         assert (read.shards, read.sources) == (whole.shards, whole.sources)
         assert replace(read.facts, checksums={}) == replace(whole.facts, checksums={})
-        np.testing.assert_array_equal(summed(read), (STACK @ STACK).sum(axis=0))
+        np.testing.assert_array_equal(factories.reduced(read), (STACK @ STACK).sum(axis=0))
     except ShardwiseError as error:
         said = str(error)
     assert str(path) in said or "plan.json" in said

@@ -15,7 +15,6 @@ from shardwise.numerics import end_to_end, freivalds, statistics
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan.problem import Problem
 from shardwise.records import ledger, receipts, witness
-from shardwise.reduce import job as jobs
 
 from tests import factories
 from tests.factories import FLOATS, PRODUCTS, REFERENCES, noise, stack
@@ -30,16 +29,12 @@ KINDS = {
 def computed(folder, kind="products", left=None, **over):
     """A plan of three shards, multiplied, with its ledger."""
     left = noise((7, 5, 5), "float32") if left is None else left
-    made = factories.computed(factories.plan(folder, left, shards=3, **KINDS[kind], **over))
-    ledger.write(made)
-    return made
+    return factories.listed(factories.plan(folder, left, shards=3, **KINDS[kind], **over))
 
 
 def reduced(made, names=("sum",)):
     """The summary of a reduce by one rank in this process."""
-    from mpi4py import MPI
-
-    jobs.run(MPI.COMM_SELF, made.results.plan, list(names))
+    factories.reduced(made, *names)
     return json.loads(made.results.summary.read_bytes())
 
 
