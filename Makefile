@@ -82,7 +82,8 @@ test-fast: .venv/.test-$(CUDA)
 	$(BIN)/snakemake --profile profiles/local --forceall --config results=results/test-fast
 
 nightly: .venv/.test-$(CUDA)
-	$(BIN)/pytest -m nightly $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m nightly --ignore tests/histories $(ARGS)
+	$(MAKE) histories
 
 faults: .venv/.test-$(CUDA)
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "fault and not nightly" $(ARGS)
@@ -94,7 +95,7 @@ fuzz: .venv/.test-$(CUDA)
 	$(BIN)/pytest -m nightly tests/hostile $(ARGS)
 
 histories: .venv/.test-$(CUDA)
-	$(BIN)/pytest -m nightly tests/histories $(ARGS)
+	$(BIN)/pytest -n 4 --dist load -m nightly tests/histories $(ARGS)
 
 gallery: .venv/.test-$(CUDA) examples/digits/input.npy examples/seismic/input.npy
 	$(BIN)/python -m tests.browser.gallery

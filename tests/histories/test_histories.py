@@ -44,6 +44,9 @@ LIMIT_S = 300
 REPAIRS = 4
 """Times that a user does what a message says before the run has to end with 0."""
 
+PARTS = 4
+"""Into which the histories of a night are divided, as processes wait half of their time."""
+
 MATRICES = 12
 ROOT = "@ROOT@"
 """Stands for the folder that the history is played in."""
@@ -490,12 +493,14 @@ def test_results_by_hand_of_another_config() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(12 * 3600)
-def test_300_histories_keep_the_promises() -> None:
-    """The same for many; what fails is told with its steps."""
+@pytest.mark.parametrize("part", range(PARTS))
+def test_300_histories_keep_the_promises(part: int) -> None:
+    """The same for many, in parts side by side; what fails is told with its steps."""
+    played = int(os.environ.get("HISTORIES", "300"))
     run_state_machine_as_test(
         Histories,
         settings=settings(
-            max_examples=int(os.environ.get("HISTORIES", "300")), stateful_step_count=6,
+            max_examples=(played + part) // PARTS, stateful_step_count=6,
             deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip

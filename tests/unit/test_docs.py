@@ -41,8 +41,8 @@ def test_the_config_page_names_no_other_key() -> None:
 
 @pytest.mark.parametrize("script", sorted((REPO / "scripts").glob("*.py")), ids=lambda p: p.stem)
 def test_every_command_line_is_shown(script: Path) -> None:
-    """docs/by_hand.md shows each stage by hand."""
-    assert f"scripts/{script.name}" in page("by_hand.md")
+    """docs/cheatsheet.md shows each stage by hand."""
+    assert f"scripts/{script.name}" in page("cheatsheet.md")
 
 
 def test_every_dependency_has_its_reason() -> None:
@@ -84,7 +84,7 @@ def test_the_architecture_links_to_what_exists() -> None:
 @pytest.mark.parametrize("key", SETTINGS_THAT_MATTER)
 def test_settings_of_the_key_are_named(key: str) -> None:
     """Whoever changes a setting that reruns all products can read so beforehand."""
-    keys = page("receipts.md").split("## The key: ")[1].split("\n\n")[1]
+    keys = page("internals/receipts.md").split("## The key: ")[1].split("\n\n")[1]
     row = next(r for r in page("reruns.md").splitlines() if r.startswith("| `product`"))
     assert f"`{key}`" in keys
     assert f"`{key}`" in row
@@ -95,19 +95,19 @@ def test_the_checksum_on_the_page_is_that_of_receipts(total: int) -> None:
     """A few lines of Python on the page give what a receipt says."""
     elements = np.random.default_rng(total).bytes(total)
     found = {"elements": elements, "row_bytes": 250, "piece_bytes": 100}
-    exec(code("receipts.md"), found)
+    exec(code("internals/receipts.md"), found)
     own = PieceChecksum(total, 250, 100)
     own.append(memoryview(elements))
     assert found["checksum"] == own.hexdigest()
 
 
-def test_the_page_of_results_opens_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_on_python_opens_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its example reads a sum, a product, a ledger and a verdict."""
     monkeypatch.chdir(tmp_path)
     stack = factories.stack((20, 3, 3))
     finished(tmp_path, stack, shards=4, results="results/default")
     found: dict = {}
-    exec(code("results.md"), found)
+    exec(code("python.md"), found)
     np.testing.assert_allclose(found["mean"], (stack @ stack).mean(axis=0))
     np.testing.assert_array_equal(found["seventeenth"], stack[17] @ stack[17])
     assert len(found["slowest"]) == 3
@@ -126,23 +126,38 @@ def test_the_page_of_sums_reads_a_sum(tmp_path: Path, monkeypatch: pytest.Monkey
     np.testing.assert_allclose(found["total"], exact, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", *sorted(f"docs/{p.name}" for p in DOCS.glob("*.md"))]
-)
-def test_links_between_documents_lead_somewhere(name: str) -> None:
-    """Each relative link names a file of the repository."""
-    folder = (REPO / name).parent
-    links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", (REPO / name).read_text())
-    assert [link for link in links if not (folder / link).exists()] == []
+PAGES = [REPO / "README.md", REPO / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 
 
-def test_every_picture_of_the_gallery_is_small_and_has_words() -> None:
-    """At most eight PNG files of 200 kB, each with alternative text; no other lies beside them."""
-    shown = dict(re.findall(r"!\[([^\]]+)\]\(pictures/([^)]+)\)", page("gallery.md")))
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(REPO)))
+def test_links_between_documents_lead_somewhere(path: Path) -> None:
+    """Each relative link names a file of the repository, and a heading that it has."""
+    for link, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", path.read_text()):
+        target = path.parent / link if link else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+def anchors(path: Path) -> set[str]:
+    """The headings of a page as a browser's address names them."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_on_a_shelf() -> None:
+    """docs/README.md leads to each document."""
+    shelves = page("README.md")
+    names = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - {"README.md"}
+    assert {name for name in names if f"({name}" not in shelves} == set()
+
+
+def test_every_picture_is_small_and_has_words() -> None:
+    """Each is shown with alternative text; drawings are SVG, photographs of a page PNG."""
+    pattern = r"!\[([^\]]+)\]\((?:docs/)?pictures/([^)]+)\)"
+    shown = {name: words for path in PAGES for words, name in re.findall(pattern, path.read_text())}
     files = {path.name: path.read_bytes() for path in (DOCS / "pictures").iterdir()}
-    assert sorted(shown.values()) == sorted(files)
-    assert len(files) <= 8
-    assert all(len(words) > 40 for words in shown)
-    for data in files.values():
-        assert data.startswith(b"\x89PNG")
+    assert sorted(shown) == sorted(files)
+    assert all(len(words) > 40 for words in shown.values())
+    for name, data in files.items():
+        assert data.startswith(b"\x89PNG" if name.endswith(".png") else b"<svg")
         assert len(data) <= 200_000

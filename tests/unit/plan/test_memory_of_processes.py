@@ -170,7 +170,7 @@ def loops(tmp_path_factory):
 def test_the_reduce_stays_within_its_model(tmp_path, ranks, keep, dtype, dim, matrices, names):
     """A rank takes what one is asked for, whatever it adds, and however much.
 
-    Some statistics at once take up to 276 MiB (docs/reduce.md).
+    Some statistics at once take up to 276 MiB (docs/internals/reduce.md).
     """
     path = save(tmp_path / "a.npy", np.ones((matrices, dim, 1), dtype))
     over = {"keep": keep, "product": "A @ A.T", "materialize": False, "shards": 2}
