@@ -14,7 +14,7 @@ from shardwise.records.store import Store
 
 def main(options: Namespace) -> int | None:
     """Compute the shard that is named; one that its run has seen fail for good fails again."""
-    plan = plans.load(options.plan, options.shard)
+    plan = plans.load(options.plan)
     shard = plan.shard(options.shard)
     plans.expect(plan, shard.key, options.key)
     failures.refuse_again(plan.results, shard.name)

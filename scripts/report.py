@@ -6,6 +6,7 @@ progress, has failed, or is damaged. It reads no byte of the products.
 """
 
 from argparse import ArgumentParser, Namespace
+from contextlib import nullcontext
 from pathlib import Path
 
 from shardwise import cli
@@ -14,16 +15,21 @@ from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
 from shardwise.observe.report import page
 from shardwise.plan import config
+from shardwise.records import failures
 
 
 def main(options: Namespace) -> None:
     """Make the page and the figures from one look at the folder."""
     observer = Observer(config.existing_folder(options.configfile, options.results))
     small.refuse_unmarked(observer.results)
-    seen = observer.look()
-    cli.log.info("report: %s", page.write(seen, options.output))
-    if options.output is None:
-        metrics.write(seen)
+    seen, told = observer.look(), nullcontext()
+    if seen.plan and options.output is None:
+        log = observer.results.log("report")
+        told = failures.noted(observer.results, f"report-{seen.plan.key}", log)
+    with told:
+        cli.log.info("report: %s", page.write(seen, options.output))
+        if options.output is None:
+            metrics.write(seen)
 
 
 def arguments() -> ArgumentParser:

@@ -10,7 +10,7 @@ from shardwise.records import failures
 
 def main(options: Namespace) -> None:
     """Materialize one shard."""
-    plan = plans.load(options.plan, options.shard)
+    plan = plans.load(options.plan)
     name = plan.shard(options.shard).input_name
     plans.expect(plan, plan.shard(options.shard).input_key, options.key)
     with failures.noted(plan.results, f"copy-{name}", plan.results.log("shard", name)):

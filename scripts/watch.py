@@ -21,13 +21,13 @@ def main(options: Namespace) -> int:
     try:
         if options.once:
             return watch.show_once(Observer(config.existing_folder(*named)), options.json)
-        view, observer = watch.choose_view(options.json), Observer(config.folder_of_run(*named))
+        observer = Observer(config.folder_of_run(*named))
         if options.listen is not None:
             from shardwise.observe import metrics  # here: most watches need no server
 
             server = metrics.serve(lambda: observer.last, *options.listen)
             cli.log.info("metrics: http://%s:%d/metrics", options.listen[0], server.server_port)
-        watch.follow(observer, view, options.interval, stay=options.listen is not None)
+        watch.follow(observer, options.json, options.interval, stay=options.listen is not None)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader has seen enough; Python would complain at its end
@@ -47,8 +47,8 @@ def arguments() -> ArgumentParser:
     add = parser.add_argument
     add("--once", action="store_true", help="show one look as plain text, then end")
     add("--json", action="store_true", help="one JSON object per look, each on a line")
-    words = "time between two looks; longer if a look at the folder takes long"
-    add("--interval", type=cli.seconds, default=2.0, metavar="SECONDS", help=words)
+    words = "pause between two looks, at least; default: 2, in a pipe 10"
+    add("--interval", type=cli.seconds, metavar="SECONDS", help=words)
     words = "serve /metrics as well, also after the end of the run; without HOST to this machine "
     words += "alone, with port 0 on any free port"
     add("--listen", type=cli.address, metavar="[HOST:]PORT", help=words)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import ShardwiseError, Terminated, explain, terminate
+from shardwise.files.commit import abandon
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
 from shardwise.host import begin_in_utf8
@@ -194,10 +195,11 @@ def run(
         code = _refuse(error, world)
     except BaseException as error:
         code, _ = explain(error)
+        if world or isinstance(error, (Terminated, KeyboardInterrupt)):
+            # An abort does not wait for the thread that may be writing, and a signal may come just
+            # before Python notes that a file has to be removed.
+            abandon()
         if world:
-            from shardwise.files.commit import abandon  # here: jobs that submit need no NumPy
-
-            abandon()  # an abort does not wait for the thread that may be writing
             abort(world.COMM_WORLD, code)
         if isinstance(error, (Terminated, KeyboardInterrupt)):
             # All is cleaned up. A thread that was about to start when the signal came, no pool

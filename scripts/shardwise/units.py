@@ -116,15 +116,3 @@ def share(value: float | None) -> str:
     if 0 < percent < 1:
         return "< 1 %"
     return f"{percent:.0f} %" if percent < 99.5 or value >= 1 else "> 99 %"
-
-
-def figure(value: object) -> str:
-    """A number of a result, with as many digits as people read."""
-    if isinstance(value, list | tuple) and len(value) == 2:
-        real, imaginary = (number(part) for part in value)
-        if real is not None and imaginary is not None:
-            return f"{real:.6g} {'-' if imaginary < 0 else '+'} {abs(imaginary):.6g}i"
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**15:
-        return f"{value:,}"
-    found = number(value)
-    return plain(value) if found is None else f"{found:.6g}"

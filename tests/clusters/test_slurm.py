@@ -180,7 +180,6 @@ def test_the_profile_spreads_the_ranks(night: Night, mpi: str) -> None:
     profile.write_text(others + reduce + text)
     done = night.run("--quiet", "rules")
     assert done.code == 0, done.output
-    assert "shardwise: multiply: 1 of 1 shards done; then ledger, reduce, report" in done.output
     assert len(done.output.splitlines()) <= 20, done.output
     assert night.starts() == Counter(["synthesize", "shard 00000", "multiply 00000", "reduce"])
     summary = json.loads(night.workspace.file("summary.json").read_text())

@@ -1,8 +1,6 @@
 """Two attempts of one shard at once: whatever the order, a receipt speaks of the file beside it."""
 
 import itertools
-import json
-import os
 import threading
 from pathlib import Path
 
@@ -125,34 +123,6 @@ def replaced(tmp_path):
     product.write_bytes(b"another")
     former.write_bytes(b"own")
     return tmp_path / "a.json", {"by": "a", "file": file}, product, former.stat()
-
-
-def then_once(monkeypatch, owner, name, step):
-    """Let a step follow the first call of a function."""
-    real, steps = getattr(owner, name), [step]
-
-    def both(*words):
-        found = real(*words)
-        while steps:
-            steps.pop()()
-        return found
-
-    monkeypatch.setattr(owner, name, both)
-
-
-@pytest.mark.fault("two attempts of one shard at once")
-@pytest.mark.parametrize(
-    ("owner", "call"), [(Path, "read_bytes"), (os, "rename")], ids=["read", "taken"]
-)
-def test_a_receipt_that_is_committed_in_between_stays(replaced, monkeypatch, owner, call):
-    """The other attempt commits its receipt just when this one is taking its own back."""
-    path, receipt, _, _ = replaced
-    other = {**receipt, "by": "b"}
-    then_once(monkeypatch, owner, call, lambda: receipts.write(path, other))
-    with pytest.raises(TryAgain, match="another attempt"):
-        receipts.write_for(*replaced)
-    assert json.loads(path.read_bytes())["by"] == "b"
-    assert factories.leftovers(path.parent) == []
 
 
 def test_a_receipt_of_a_file_that_is_gone_is_taken_back(replaced):

@@ -315,8 +315,6 @@ class Table(Several):
         self.join()
 
     def read(self) -> Any:
-        for only in ("00001", 0):
-            plans.load(self.file, only)
         found = plans.load(self.file)
         return found, list(found.sources)
 

@@ -29,7 +29,7 @@ def whole_numbers(count: int, rows: int = 4, columns: int = 4) -> np.ndarray:
     [("jobs", 3, 3), ("pool", 7, 2), ("mpi", 7, 1), nightly("jobs", 16, 1)],
 )
 def test_digits_have_the_bits_of_a_plain_sum(workspace, dispatch, shards, ranks):
-    """Handwritten digits: any dispatch, shards and ranks give NumPy's exact sum; progress is told.
+    """Handwritten digits: any dispatch, shards and ranks give NumPy's exact sum.
 
     Under `array` tests/clusters shows the same, with a scheduler.
     """
@@ -37,24 +37,22 @@ def test_digits_have_the_bits_of_a_plain_sum(workspace, dispatch, shards, ranks)
     np.save(workspace.root / "digits.npy", digits)
     own = {"input": "digits.npy", "shards": shards, "materialize": shards < 16}
     workspace.configure(**own, dispatch=dispatch, reduce={"ranks": ranks})
-    done = workspace.succeed()
+    workspace.succeed()
     assert workspace.load("sum.npy").tobytes() == (digits @ digits).sum(axis=0).tobytes()
-    assert f"multiply: {shards} of {shards} shards done; then ledger, reduce, report" in done.output
     assert workspace.file("shards").exists() == (shards < 16)
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
-def test_what_this_machine_cannot_hold_is_refused_before_any_job(workspace, dispatch):
-    """Two rows that are longer than memory, in a file of holes: figures, exit code 2, no job."""
+def test_what_this_machine_cannot_hold_is_refused(workspace):
+    """Two rows that are longer than memory, in a file of holes: figures, and no second try."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     np.lib.format.open_memmap(workspace.root / "a.npy", "w+", float, (1, 2, total // 8))
     workspace.configure(input="a.npy", product="A @ A.T", shards=1, materialize=False,
-                        backend="numpy", dispatch=dispatch)  # fmt: skip
-    done = workspace.run()
-    assert done.code == 2, done.output
-    assert re.search(r"input: A @ A.T of \(2, \d+\) float64 needs .* GiB of memory", done.output)
-    assert "this machine has" in done.output
-    assert not workspace.file("plan.tsv").exists()
+                        backend="numpy")  # fmt: skip
+    done = workspace.run("--retries", "2")
+    assert done.code == 1, done.output
+    found = r"failed: multiply 00000: input: A @ A.T of \(2, \d+\) float64 needs .* GiB of memory"
+    assert re.search(found, done.output)
+    assert workspace.file("logs/multiply/00000-*.log").read_text().count("needs") == 1
 
 
 @pytest.mark.parametrize(("keep", "materialize"), [nightly("products", True), ("sum", False)])
@@ -100,7 +98,6 @@ def test_a_failed_shard_costs_that_shard(workspace: Workspace, dispatch: str) ->
     assert "failed: multiply 00001: input: matrix 3 holds NaN or Inf" in words
     assert re.search(r"\(log: results/default/logs/multiply/00001-[0-9a-f]{12}.log\)", words)
     assert f"cd {workspace.root} && " in words
-    assert "1 failed so far" in done.output
     starts = workspace.file("logs/multiply/00001-*.starts").read_text()
     assert starts.count("\n") == 1, "bad input was tried again"
     assert "The page on it: results/default/report.html" in words

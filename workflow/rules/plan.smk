@@ -29,7 +29,7 @@ if run.plan.facts.synthetic:
     rule synthesize:
         """Generate the stack of the config's key `synthetic`."""
         input:
-            run.plan_files,
+            run.plan_mark,
         output:
             run.stack_files,
         log:

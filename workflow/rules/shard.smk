@@ -1,25 +1,27 @@
-# One file of matrices per shard, where `materialize` is true.
+# One file of matrices per shard, where `materialize` is true, under `dispatch: jobs`. Workers make
+# the copies of their shards themselves.
 #
 # REQUIRED INPUTS: plan.tsv, the input files that hold the shard's matrices
 # OUTPUTS: shards/{shard}-{key}.npy, shards/{shard}-{key}.json (its receipt)
 
+if run.dispatch == "jobs":
 
-rule shard:
-    """Copy the matrices of one shard into a file of their own."""
-    input:
-        run.input_files,
-    output:
-        matrices=run.pattern(run.results.shard),
-        receipt=run.pattern(run.results.shard_receipt),
-    log:
-        run.log_pattern("shard"),
-    conda:
-        "../envs/shardwise.yaml"
-    resources:
-        mem_mb=run.mib("shard"),
-        runtime=run.minutes("shard"),
-    params:
-        plan=run.results.plan,
-    shell:
-        'python "$SCRIPTS"/shard.py --plan={params.plan:q} --shard {wildcards.shard}'
-        " --key {wildcards.key} 2> {log:q}"
+    rule shard:
+        """Copy the matrices of one shard into a file of their own."""
+        input:
+            run.input_files,
+        output:
+            matrices=run.pattern(run.results.shard),
+            receipt=run.pattern(run.results.shard_receipt),
+        log:
+            run.log_pattern("shard"),
+        conda:
+            "../envs/shardwise.yaml"
+        resources:
+            mem_mb=run.mib("shard"),
+            runtime=run.minutes("shard"),
+        params:
+            plan=run.results.plan,
+        shell:
+            'python "$SCRIPTS"/shard.py --plan={params.plan:q} --shard {wildcards.shard}'
+            " --key {wildcards.key} 2> {log:q}"

@@ -3,8 +3,7 @@
 `shardwise submit --job` submits it. Where it is cancelled (SIGTERM of scancel, SIGUSR2 of qdel),
 Snakemake gets a Ctrl-C and cancels its jobs. Where its run time is nearly up (SIGUSR1, before the
 limit of Slurm, at ``s_rt`` of Grid Engine), Snakemake is killed, its jobs live on, and this job is
-queued again. Started again, it takes the lock of the killed Snakemake away, and waits for jobs that
-still live.
+queued again. Started again, it waits for jobs that still live.
 """
 
 import os
@@ -53,25 +52,22 @@ class _Controller:
 
     def run(self) -> int:
         """The exit code of the job."""
-        again = _restarted()
-        if again:
-            self._call("--unlock")
         while True:
             code = self._call()
             if self._cancelled:
                 return code
             if self._late:
                 return self._queue_again()
-            if not (again and code == TryAgain.exit_code):
+            if not (_restarted() and code == TryAgain.exit_code):
                 return code
             self._woken.wait(_LOOK_AGAIN_SECONDS)  # jobs of the Snakemake before still live
 
-    def _call(self, *words: str) -> int:
+    def _call(self) -> int:
         """Run Snakemake in a session of its own: Grid Engine's signals are for this process."""
         if self._cancelled or self._late:
             return TryAgain.exit_code
         self._running = subprocess.Popen(
-            [*self._line, *words], env=self._env, start_new_session=True, stdin=subprocess.DEVNULL,
+            self._line, env=self._env, start_new_session=True, stdin=subprocess.DEVNULL,
             preexec_fn=lambda: contain.end_with_parent(signal.SIGINT),  # noqa: PLW1509 - no threads
         )  # fmt: skip
         if self._cancelled or self._late:  # a signal came meanwhile

@@ -128,11 +128,6 @@ def _of_workers(backend: str) -> list[Device]:
     return [] if backend == "numpy" or driver_cuda_version() is None else candidates()
 
 
-def largest_memory(backend: str) -> int | None:
-    """Bytes of the largest GPU that a worker of this node can take; None if there is none."""
-    return max((device.memory for device in _of_workers(backend)), default=None)
-
-
 def take(
     needed: int, limit: float | None = None, listed: Callable[[], list[Device]] | None = None,
     environ: MutableMapping[str, str] = os.environ, prefer: int | None = None,

@@ -15,7 +15,8 @@ from shardwise.errors import IntegrityError
 CHUNK_BYTES = 8 * 1024**2
 
 
-def _read_fully(file: FileIO | BufferedReader, view: np.ndarray, path: Path) -> None:
+def read_fully(file: FileIO | BufferedReader, view: np.ndarray, path: Path) -> None:
+    """Fill a buffer of bytes from where a file stands; IntegrityError where it ends before."""
     done = 0
     while done < len(view):  # one read returns at most 2 GiB, and less at a signal
         got = file.readinto(view[done:])
@@ -189,7 +190,7 @@ def file_checksum(
         file.seek(offset)
         for done in range(0, total, len(buffer)):
             part = buffer[: min(len(buffer), total - done)]
-            _read_fully(file, part, path)
+            read_fully(file, part, path)
             checksum.append(part)
             read(len(part))
     return checksum.hexdigest()

@@ -16,7 +16,7 @@ import numpy as np
 from shardwise.errors import InputError, short
 from shardwise.files import checksum as checksums
 from shardwise.files import extents, pieces, signatures
-from shardwise.files.checksum import PieceChecksum, _read_fully, raw_bytes
+from shardwise.files.checksum import PieceChecksum, raw_bytes, read_fully
 from shardwise.files.small import refuse_special
 
 MAGIC = b"\x93NUMPY"
@@ -202,7 +202,7 @@ def read_matrices(
             _read_fortran(file, path, header, (start, stop), out, first_row)
         else:
             file.seek(header.offset + (start * rows + first_row) * columns * out.itemsize)
-            _read_fully(file, raw_bytes(out), path)
+            read_fully(file, raw_bytes(out), path)
             if not header.dtype.isnative:
                 out.byteswap(inplace=True)
 
@@ -230,7 +230,7 @@ def _read_fortran(
             block = space[: math.prod(shape)].reshape(shape)
             first = j * rows + first_row + i
             file.seek(header.offset + first * line + low * header.dtype.itemsize)
-            _read_fully(file, raw_bytes(block), path)
+            read_fully(file, raw_bytes(block), path)
             taken = block[:, :, part[0] - low : part[1] - low].transpose(2, 1, 0)
             out[:, i : i + shape[1], j : j + shape[0]] = taken
 

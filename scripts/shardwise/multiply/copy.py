@@ -17,6 +17,7 @@ from shardwise.plan.plan import Plan, Shard
 from shardwise.plan.stack import StackReader
 from shardwise.records import judge, receipts
 from shardwise.records.receipts import ArrayFile
+from shardwise.records.starts import note_start
 
 
 def materialize(plan: Plan, shard_id: str) -> None:
@@ -30,7 +31,7 @@ def materialize(plan: Plan, shard_id: str) -> None:
         Where the disk has no room for the copy.
     """
     started, shard = time.time(), plan.shard(shard_id)
-    attempt = receipts.note_start(plan.results.starts(shard.input_name, "shard"))
+    attempt = note_start(plan.results.starts(shard.input_name, "shard"))
     receipt = {
         "shard": shard_id,
         "start": shard.start,

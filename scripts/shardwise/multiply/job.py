@@ -25,6 +25,7 @@ from shardwise.plan.nodes import cover
 from shardwise.plan.plan import Plan, Source
 from shardwise.plan.stack import StackReader
 from shardwise.records import live, receipts
+from shardwise.records.starts import count_starts, note_start
 from shardwise.records.store import Store
 from shardwise.records.timeline import Stopwatch
 
@@ -116,7 +117,7 @@ class ShardJob:
                 return self
             if plan.settings.materialize and self._copied is None:
                 log.info("%s: copying its matrices", plan.results.shard(shard.input_name))
-                attempt = receipts.count_starts(plan.results.starts(shard.name)) + 1
+                attempt = count_starts(plan.results.starts(shard.name)) + 1
                 with self._at_work(attempt):
                     copy.materialize(plan, shard.shard)
                 self._copied = copy.existing_copy(plan, shard)
@@ -166,7 +167,7 @@ class ShardJob:
         session, shard = self._session, self.shard
         with ExitStack() as opened:
             small.refuse_moved(self._plan.results, session.folder)
-            self._attempt = receipts.note_start(self._plan.results.starts(shard.name))
+            self._attempt = note_start(self._plan.results.starts(shard.name))
             opened.enter_context(self._at_work(self._attempt))
             opened.enter_context(session.blame())
             ring = session.ring(shard)

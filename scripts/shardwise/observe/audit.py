@@ -114,12 +114,9 @@ class Audit:
 
     def json(self) -> str:
         """All of it, for programs."""
-        found = {
-            "schema": SCHEMA, **asdict(self), "results": str(self.root), "verdict": self.verdict,
-            "code": self.code, "line": self.line(), "bytes": self.nbytes,
-        }  # fmt: skip
-        left_out = ("root", "nbytes")
-        return json.dumps({k: v for k, v in found.items() if k not in left_out}, indent=1) + "\n"
+        own = asdict(self) | {"schema": SCHEMA, "verdict": self.verdict, "code": self.code}
+        own |= {"line": self.line(), "results": str(own.pop("root")), "bytes": own.pop("nbytes")}
+        return json.dumps(own, indent=1) + "\n"
 
 
 def look(
@@ -128,8 +125,7 @@ def look(
     """Audit a results folder.
 
     Each of the threads that read takes about 8 MiB of memory. ``progress`` is called now and then
-    with a line. Raises InputError if there is no such folder, no plan in it, or one of a version
-    whose files have no keys in their names.
+    with a line. Raises InputError if there is no such folder, or no plan in it.
     """
     results = Results(root)
     if not root.is_dir():
@@ -137,8 +133,6 @@ def look(
     files = results.plan_facts, results.plan, results.sources
     if not (results.plan.exists() or results.plan_facts.exists()):
         raise InputError(f"{root} holds no plan (plan.tsv, plan.json): not the results of a run")
-    if results.plan.is_file():
-        plans.refuse_old_layout(results.plan)
     audit = Audit(root)
     try:
         plan = plans.load(results.plan)
@@ -163,7 +157,7 @@ class _Auditor:
 
     def run(self, threads: int, progress: Callable[[str], object]) -> None:
         """Look at everything."""
-        audit, plan, lines, backends = self._audit, self._plan, [], set()
+        audit, plan, lines = self._audit, self._plan, []
         audit.shards, audit.proven, audit.others = len(plan.shards), True, others.amount(plan)
         stack, receipt = self._results.synthetic, plan.synthetic_receipt
         if receipt and stack.exists():  # it may have been removed
@@ -178,15 +172,15 @@ class _Auditor:
             audit.nbytes += nbytes
             if receipt:
                 lines.append(ledger.format_line(receipt))
-                backends.add(receipt.backend)
                 audit.proven &= receipt.proof is not None
             progress(f"{number} of {len(plan.shards)} shards, {human_bytes(audit.nbytes)} read")
-        if len(backends) > 1:
-            why = f"computed by {' and '.join(sorted(backends))}; set backend"
-            self._note(DAMAGED, self._results.products, why)
         if self._missing == DAMAGED and len(lines) == len(plan.shards):
             with self._noting(self._results.ledger):
-                _compare_table(self._results.ledger, ledger.format_table(lines))
+                expected = ledger.format_table(lines)
+                raw = small.read(self._results.ledger, len(expected) + small.MOST_BYTES)
+                if raw != expected:
+                    what = "is missing" if raw is None else "differs"
+                    raise IntegrityError(f"{self._results.ledger} {what}, by the receipts")
         audit.findings.sort(key=lambda finding: (finding.path, finding.reason))
         audit.repair = self._repair()
 
@@ -206,8 +200,7 @@ class _Auditor:
     def _shard(self, row: Shard) -> tuple[int, ProductReceipt | None]:
         """Bytes that were read of a product and its copy, and the receipt of a whole product."""
         shard, results, nbytes = row.shard, self._results, 0
-        product, copy = results.product(row.name), results.shard(row.input_name)
-        receipt = whole = copied = None
+        product, copy, whole = results.product(row.name), results.shard(row.input_name), None
         with self._noting(results.receipt(row.name), shard):
             try:
                 receipt = judge.check_receipt(self._plan, shard)
@@ -218,14 +211,8 @@ class _Auditor:
                 self._note(self._missing, product, why, shard)
         if self._copies:
             with self._noting(results.shard_receipt(row.input_name)), suppress(receipts.NoReceipt):
-                copied = judge.check_copy(self._plan, shard)
-                nbytes += _read(copy, copied) if copy.exists() else 0  # it may have been removed
-        read = receipt and receipt.input_checksum
-        if read and copied and read != copied.file.checksum:
-            made = copied.file.checksum
-            reason = f"was made from matrices with checksum {read}, but the copy has {made}"
-            self._note(DAMAGED, product, reason, shard)
-            self._note(DAMAGED, copy, reason)
+                own = judge.check_copy(self._plan, shard)
+                nbytes += _read(copy, own) if copy.exists() else 0  # it may have been removed
         return nbytes, whole
 
     def _sum(self) -> None:
@@ -271,15 +258,6 @@ def _read(path: Path, receipt: ProductReceipt | receipts.CopyReceipt | StackRece
     """Compare every byte of a file with its receipt, which the judge has accepted."""
     receipts.check_elements(path, receipt.file)
     return receipt.file.bytes
-
-
-def _compare_table(path: Path, expected: bytes) -> None:
-    """Refuse a ledger that is not of the lines that the receipts make."""
-    raw = small.read(path, len(expected) + small.MOST_BYTES)
-    if raw != expected:
-        raise IntegrityError(
-            f"{path} {'is missing' if raw is None else 'differs'}, by the receipts"
-        )
 
 
 def _command(paths: Iterable[Path], words: list[str]) -> str:

@@ -9,10 +9,9 @@ import pandas as pd
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.paths import Results
 from shardwise.observe import audit
+from shardwise.observe.folder import read_sum
 from shardwise.plan import plan as plans
-from shardwise.records import judge, receipts
-from shardwise.records.receipts import SumReceipt
-from shardwise.records.store import Store
+from shardwise.records import judge
 
 
 class FinishedRun:
@@ -35,14 +34,10 @@ class FinishedRun:
     @property
     def statistics(self) -> dict[str, np.ndarray]:
         """The results over all products, each ``(m, p)``, by their names in the config."""
-        if not Store(self._plan).is_summed(()):
+        if (summary := read_sum(self._plan)) is None:
             raise InputError(
                 f"{self._results.root}: the run has not finished; run snakemake as before"
             )
-        summary = receipts.read(self._results.summary, SumReceipt)
-        judge.check_summary(self._plan, summary)
-        for name, facts in summary.files.items():
-            judge.check_statistic(self._plan, name, facts)
         return {name: _map(self._results.statistic(name)) for name in summary.files}
 
     @property

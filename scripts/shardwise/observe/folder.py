@@ -25,6 +25,7 @@ from shardwise.observe.status import (
     Device,
     ShardStatus,
     Status,
+    status,
 )
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
@@ -32,9 +33,6 @@ from shardwise.records import failures, judge, ledger, live, receipts
 from shardwise.records.receipts import Line, Moment, SumReceipt, UsedDevice, Whole
 from shardwise.records.store import Store
 from shardwise.units import any_clock
-
-FRESH_SECONDS = 30.0
-"""A living task gives a sign of life within this time: it renews its live file every 2 s."""
 
 _MOST_LETTERS, _MOST_NAMED = 1000, 20
 _T = TypeVar("_T")
@@ -65,16 +63,13 @@ class _There:
 class Observer:
     """Looks at a results folder repeatedly; a file that has not changed is not read again.
 
-    ``last`` is the result of the last look, for callers between two looks. Raises InputError for a
-    folder of a version whose files have no keys in their names.
+    ``last`` is the result of the last look, for callers between two looks.
     """
 
     def __init__(self, root: Path) -> None:
         self.results = Results(root)
         self.last: Status | None = None
         self._cache: dict[Path | str, tuple[Any, Any]] = {}
-        if self.results.plan.is_file():
-            plans.refuse_old_layout(self.results.plan)
 
     def look(self, at: float | None = None) -> Status:
         """What the folder shows now, or at time ``at``; its content never makes this fail."""
@@ -105,17 +100,19 @@ class Observer:
         if name in there.done and product in there.done:  # as text: there may be 100,000
             paths = there.products + name, there.products + product
             return self._read(lambda _: _judge(plan, row), *paths) or _waiting(row)
-        path, lost = results.live / f"{row.name}.json", ""
-        if f"{row.name}.json" in there.live and (task := self._read(_task, path)):
-            seen = (stamp(path) or (0, 0))[0] / 1e9
-            if at - seen < FRESH_SECONDS:
-                return _running(row, task)
-            lost = f"{row.shard}: its task on {task.node} has given no sign of life since "
-            lost += f"{any_clock(seen)}: killed, or lost with its node"
+        path, task, seen, why = results.live / f"{row.name}.json", None, 0.0, None
+        if f"{row.name}.json" in there.live:
+            task, seen = self._read(_task, path), (stamp(path) or (0, 0))[0] / 1e9
         for file in (name, f"copy-{row.input_name}.json"):
-            if file in there.failed and (why := self._failure(file)):
-                return replace(_waiting(row), state=FAILED, attempts=why.attempt, failure=why)
-        return replace(_waiting(row), flaw=lost)
+            why = why or (self._failure(file) if file in there.failed else None)
+        state = status(False, why, seen if task else None, at)
+        if state == RUNNING and task:
+            return _running(row, task)
+        if state == FAILED and why:
+            return replace(_waiting(row), state=FAILED, attempts=why.attempt, failure=why)
+        lost = f"no sign of life since {any_clock(seen)}: killed, or lost with its node"
+        flaw = f"{row.shard}: its task on {task.node} has given {lost}" if task else ""
+        return replace(_waiting(row), flaw=flaw)
 
     def _failures(self, names: set[str], begin: str, end: str) -> dict[str, failures.Failure]:
         """Failures by what their names say between these."""
@@ -187,19 +184,23 @@ def _failure(path: Path) -> failures.Failure | None:
 
 def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
     """The receipt of the sum of this plan, or why it cannot be used."""
-    if not Store(plan).is_summed(()):
-        return None, ""
-    path = plan.results.summary
     try:
-        summary = receipts.read(path, SumReceipt)
-        judge.check_summary(plan, summary)
-        for name, facts in summary.files.items():
-            judge.check_statistic(plan, name, facts)
+        return read_sum(plan), ""
     except IntegrityError as error:
-        cure = f"; remove it (rm -f {for_bash(path)}), and run snakemake as before"
+        cure = f"; remove it (rm -f {for_bash(plan.results.summary)}), and run snakemake as before"
         known = not isinstance(error, receipts.UnknownSchema)
         return None, one_line(f"{error}{cure * known}")
-    return summary, ""
+
+
+def read_sum(plan: Plan) -> SumReceipt | None:
+    """The receipt of the sum of this plan, if there is one; IntegrityError if it is not whole."""
+    if not Store(plan).is_summed(()):
+        return None
+    summary = receipts.read(plan.results.summary, SumReceipt)
+    judge.check_summary(plan, summary)
+    for name, facts in summary.files.items():
+        judge.check_statistic(plan, name, facts)
+    return summary
 
 
 def read_command(results: Results) -> str:

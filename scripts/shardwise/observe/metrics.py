@@ -15,18 +15,13 @@ from prometheus_client import CollectorRegistry, core, generate_latest, start_ht
 
 from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
-from shardwise.observe.status import Device, Status
+from shardwise.observe.status import VERDICTS, Device, Status
 
 BUCKETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000)
 """Upper bounds, in seconds, by which the durations of shards are counted."""
 
-VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
-
 _WHO = ("device", "node")
 _MOST_LETTERS = 500
-
-Gauge = tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]
-"""A name, its help, its labels beside ``results``, and the value under the values of the labels."""
 
 
 class Figures:
@@ -39,19 +34,20 @@ class Figures:
         """Every metric with a sample; all have the label ``results``: where the run lies."""
         if (seen := self._look()) is None:
             return
-        results, seconds = _plain(str(seen.results.root.absolute())), _durations(seen)
-        for name, words, labels, values in _gauges(seen):
+        root = _plain(str(seen.results.root.absolute()))
+        durations = [one.seconds for one in seen.done if one.seconds is not None]
+        for name, words, labels, values in _gauges(seen, durations):
             family = core.GaugeMetricFamily(f"shardwise_{name}", words, labels=("results", *labels))
             # A device may have any name; of two equal series Prometheus would refuse everything.
             for own, value in {tuple(map(_plain, key)): v for key, v in values.items()}.items():
-                family.add_metric((results, *own), value)
+                family.add_metric((root, *own), value)
             if family.samples:
                 yield family
-        buckets = [(str(most), sum(one <= most for one in seconds)) for most in BUCKETS]
+        buckets = [(str(most), sum(one <= most for one in durations)) for most in BUCKETS]
         name, words = "shardwise_shard_duration_seconds", "How long the finished shards took."
-        durations = core.HistogramMetricFamily(name, words, labels=("results",))
-        durations.add_metric((results,), [*buckets, ("+Inf", len(seconds))], math.fsum(seconds))
-        yield durations
+        taken = core.HistogramMetricFamily(name, words, labels=("results",))
+        taken.add_metric((root,), [*buckets, ("+Inf", len(durations))], math.fsum(durations))
+        yield taken
 
 
 def text(seen: Status) -> str:
@@ -68,9 +64,8 @@ def write(seen: Status) -> None:
 def serve(look: Callable[[], Status | None], host: str = "127.0.0.1", port: int = 0) -> HTTPServer:
     """Serve the metrics of what ``look`` returns, until the process or the server is ended.
 
-    Each request calls it, in a thread. Whoever can reach the port can read the figures of the run
-    and the name of its folder. Port 0 is any free port. Raises InputError if nobody can listen
-    there.
+    Each request calls it, in a thread. Port 0 is any free port. Raises InputError if nobody can
+    listen there.
     """
     registry = CollectorRegistry()
     registry.register(Figures(look))
@@ -87,45 +82,42 @@ def _plain(value: str) -> str:
     return one_line(value)[:_MOST_LETTERS]
 
 
-def _durations(seen: Status) -> list[float]:
-    return [one.seconds for one in seen.done if one.seconds is not None]
-
-
 def _who(device: Device | None) -> tuple[str, str]:
     return (device.key, device.node) if device else ("unknown", "unknown")
 
 
-def _gauges(seen: Status) -> Iterator[Gauge]:
-    kind, seconds = seen.verdict.kind, _durations(seen)
-    verdicts = {(word,): word == kind for word in VERDICTS}
-    yield "run_verdict", "1 under the verdict on the run, else 0.", ("verdict",), verdicts
-    words = "Whether all is done, and the sum is proven: 1, else 0."
-    yield "run_proven", words, (), {(): kind == "proven"}
-    yield "last_look_timestamp_seconds", "When these figures were taken.", (), {(): seen.at}
-    failed = {(stage,): 1.0 for stage in seen.failures}
-    yield "stage_failed", "1 for each stage for all shards that has failed.", ("stage",), failed
-    states = {(state,): float(n) for state, n in seen.counts.items()}
-    yield "shards", "Shards of the plan by their state.", ("state",), states
-    done = float(sum(one.bytes for one in seen.done))
-    yield "done_bytes", "Bytes of the input of shards that are done.", (), {(): done}
-    median = {(): statistics.median(seconds)} if seconds else {}
-    yield "median_shard_duration_seconds", "Median of the shards that are done.", (), median
+def _gauges(
+    seen: Status, durations: list[float]
+) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]]:
+    """Names, helps, labels beside ``results``, and the values under the values of the labels."""
+    kind, shards = seen.verdict.kind, seen.shards.values()
     oldest = sorted((one.started, one.shard) for one in seen.running if one.started is not None)
-    ages = {(shard,): max(0.0, seen.at - began) for began, shard in oldest[:1]}
-    yield "oldest_running_shard_seconds", "How long the oldest task has worked.", ("shard",), ages
     suspects = {(uuid, why.host) for uuid, why in seen.suspects.items()}
-    everyone = {_who(one.device) for one in seen.shards.values() if one.device} | suspects
+    everyone = {_who(one.device) for one in shards if one.device} | suspects
     busy = Counter(_who(one.device) for one in seen.running if one.device)
-    yield (
-        "device_running_shards",
-        "Tasks at work on it.",
-        _WHO,
-        {who: busy[who] for who in everyone},
-    )
-    words = "Whether a product failed its proof on a device: 1, else 0."
-    yield "device_suspect", words, _WHO, {who: who in suspects for who in everyone}
-    yield "device_done_shards", "Shards done.", _WHO, Counter(_who(one.device) for one in seen.done)
     held = Counter[tuple[str, ...]]()
     for one in seen.done:
         held.update({(phase, *_who(one.device)): s for phase, s in dict(one.held or {}).items()})
-    yield "shard_held_seconds", "Seconds by what held shards up.", ("phase", *_WHO), held
+    yield from (
+        ("run_verdict", "1 under the verdict on the run, else 0.", ("verdict",),
+         {(word,): word == kind for word in VERDICTS}),
+        ("run_proven", "Whether all is done, and the sum is proven: 1, else 0.", (),
+         {(): kind == "proven"}),
+        ("last_look_timestamp_seconds", "When these figures were taken.", (), {(): seen.at}),
+        ("stage_failed", "1 for each stage for all shards that has failed.", ("stage",),
+         {(stage,): 1.0 for stage in seen.failures}),
+        ("shards", "Shards of the plan by their state.", ("state",),
+         {(state,): float(n) for state, n in seen.counts.items()}),
+        ("done_bytes", "Bytes of the input of shards that are done.", (),
+         {(): float(sum(one.bytes for one in seen.done))}),
+        ("median_shard_duration_seconds", "Median of the shards that are done.", (),
+         {(): statistics.median(durations)} if durations else {}),
+        ("oldest_running_shard_seconds", "How long the oldest task has worked.", ("shard",),
+         {(shard,): max(0.0, seen.at - began) for began, shard in oldest[:1]}),
+        ("device_running_shards", "Tasks at work on it.", _WHO,
+         {who: busy[who] for who in everyone}),
+        ("device_suspect", "Whether a product failed its proof on a device: 1, else 0.", _WHO,
+         {who: who in suspects for who in everyone}),
+        ("device_done_shards", "Shards done.", _WHO, Counter(_who(s.device) for s in seen.done)),
+        ("shard_held_seconds", "Seconds by what held shards up.", ("phase", *_WHO), held),
+    )  # fmt: skip

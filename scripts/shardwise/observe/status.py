@@ -20,12 +20,18 @@ from shardwise.plan.plan import Plan
 from shardwise.records import ledger
 from shardwise.records.failures import Failure
 from shardwise.records.receipts import Held, SumReceipt
+from shardwise.units import any_clock, decimal, seconds
 
 DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
 """States of a shard: product and receipt are there; a task is at work on it; the last task has left
 a failure; none of these; a receipt or product is there that cannot be used."""
 
 STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED
+
+VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
+
+FRESH_SECONDS = 30.0
+"""A living task gives a sign of life within this time: it renews its live file every 2 s."""
 
 SCHEMA = 6
 """Of what :meth:`Status.json` gives."""
@@ -89,12 +95,24 @@ class ShardStatus:
         return self.bytes * {DONE: 1.0, RUNNING: self.progress or 0.0}.get(self.state, 0.0)
 
 
+def status(receipt: bool, failure: Failure | None, alive: float | None, at: float) -> str:
+    """The state of a shard at a moment, by what its files say; all that shows one asks here.
+
+    ``receipt``: product and receipt are there; ``alive``: when its task gave a sign of life last.
+    A shard that is tried again is running, whatever it failed of.
+    """
+    if receipt:
+        return DONE
+    if alive is not None and at - alive < FRESH_SECONDS:
+        return RUNNING
+    return FAILED if failure else WAITING
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Whether the number is right, in a word and in a sentence for a tired person.
 
-    ``kind`` is ``proven``, ``unproven`` (all there, nothing proved it), ``unfinished``, ``failed``,
-    ``damaged`` or ``empty``.
+    ``kind`` is one of :data:`VERDICTS`; ``unproven``: all is there, and nothing proved it.
     """
 
     kind: str
@@ -162,6 +180,27 @@ class Status:
             return self.verdict.words
         failed = f", {self.counts[FAILED]} have failed so far" if self.counts[FAILED] else ""
         return f"Running: {self.counts[DONE]} of {len(self.shards)} shards are done{failed}."
+
+    @property
+    def counts_line(self) -> str:
+        """The counts, the rate and the time left; empty without a plan."""
+        words = [f"{self.counts[DONE]} of {len(self.shards)} shards done"]
+        words += [f"{n} {state}" for state, n in self.counts.items() if n and state != DONE]
+        rate = "" if self.rate is None else f"{decimal(self.rate, 'B/s')}; "
+        return f"{', '.join(words)}; {rate}{self.when_done}" if self.shards else ""
+
+    @property
+    def when_done(self) -> str:
+        """When the run will be done, or why nobody can say."""
+        if self.ended:
+            return "all is done"
+        if self.shards and not self.counts[RUNNING] + self.counts[WAITING]:
+            bad = len(self.done) < len(self.shards)
+            return "what is left has to be run again" if bad else "the sum is next"
+        if self.left is None:
+            return "time left unknown: nothing was done in the last minutes"
+        end, far = any_clock(self.at + self.left), self.left > 20 * 3600
+        return f"about {seconds(self.left)} left, done about {end[:16] if far else end[11:16]}"
 
     @cached_property
     def done_bytes(self) -> float:

@@ -337,6 +337,3 @@ def reduce_memory(ranks: int, shards: int) -> int:
 REDUCE_BATCH_BYTES = 4 * MIB  # what a rank of the reduce reads at once
 # What a rank of the reduce takes: Python, batches, and the states of one stripe.
 REDUCE_RANK_BYTES = 256 * MIB
-# How long a rank of the reduce may give no sign of life, or one of its steps may take.
-REDUCE_LIMIT_SECONDS = 300.0
-REDUCE_SAVE_SECONDS = 60.0  # a reduce that is killed loses about so much of its work at most

@@ -4,37 +4,31 @@
 plan. Reading takes the standard library only, because every job reads the plan.
 """
 
-import csv
 import hashlib
-import io
-import itertools
 import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, IntegrityError, short, some
+from shardwise.files import tables
 from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
-_ROWS_AT_ONCE = 1000
-_LONGEST_ROW = 4096  # bytes, and more
 # Opening several results folders in threads would crash; see `receipts._DECODERS`.
 _CONVERTING = threading.Lock()
 
+_LONGEST_ROW = 4096  # bytes, and more
 _KEY_DIGITS = 12
 _NAME = re.compile(rf"[0-9]+-[0-9a-f]{{{_KEY_DIGITS}}}")
-
-Part = tuple[int, str]
-"""A part of a table: its rows, the byte at which they end, and their checksum."""
 
 
 def refuse_strangers(results: Results) -> None:
@@ -43,7 +37,7 @@ def refuse_strangers(results: Results) -> None:
     Likewise the folder of an earlier version, of whose files a new plan would know nothing.
     """
     if results.plan.is_file():
-        refuse_old_layout(results.plan)
+        _refuse_old_layout(results.plan)
     if results.marker.is_file():
         return
     taken = [name for name in results.names() if os.path.lexists(results.root / name)]
@@ -202,8 +196,9 @@ class Facts:
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
     notes: list[str] = field(default_factory=list)  # of the input, for people
     checksums: dict[str, str] = field(default_factory=dict)  # of the three files of the plan
-    parts: list[Part] = field(default_factory=list)  # of plan.tsv, where it is long
-    source_parts: list[Part] = field(default_factory=list)  # of sources.tsv, likewise
+    source_parts: list[tables.Part] = field(
+        default_factory=list
+    )  # of sources.tsv, where it is long
 
 
 @dataclass(frozen=True)
@@ -277,7 +272,7 @@ class Plan:
     def sources_of(self, start: int, stop: int) -> list[Source]:
         """The input files that hold matrices ``start`` to ``stop``.
 
-        Of a long table only the parts with these are read, and checked, as in :func:`load`.
+        Of a long table only the parts with these are read, and checked.
         """
         if self.made_of or not self.facts.source_parts:
             return between(self.sources, self.problem.matrices, start, stop)
@@ -285,7 +280,7 @@ class Plan:
         return [row for row in rows if row.holds(start, stop)]
 
     def _parse_sources(self, raw: bytes) -> list[Source]:
-        rows = from_tsv(raw, Source, self.results.sources)
+        rows = tables.from_tsv(raw, Source, self.results.sources)
         if not self.folder:
             return rows
         return [replace(row, path=os.path.join(self.folder, row.path)) for row in rows]
@@ -328,78 +323,30 @@ def key_of(raw: bytes) -> str:
     return hashlib.blake2b(raw, digest_size=_KEY_DIGITS // 2).hexdigest()
 
 
-def to_tsv(rows: Iterable[Any], kind: type) -> Iterator[bytes]:
-    """A table of dataclass rows, in parts of a number of lines; quoted if a path needs it."""
-    lines = itertools.chain([[f.name for f in fields(kind)]], (vars(row).values() for row in rows))
-    while part := list(itertools.islice(lines, _ROWS_AT_ONCE)):
-        # The csv module does not quote a lone carriage return, but its reader ends a line there.
-        awkward = any("\r" in str(value) for line in part for value in line)
-        text = io.StringIO(newline="")
-        csv.writer(
-            text, delimiter="\t", lineterminator="\n",
-            quoting=csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL,
-        ).writerows(part)  # fmt: skip
-        yield text.getvalue().encode("utf-8", "surrogateescape")
-
-
-def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
-    """The rows of a table, or of its first and other parts; refused if one does not fit."""
-    text = io.StringIO(raw.decode("utf-8", "surrogateescape"), newline="")
-    reader = csv.reader(text, delimiter="\t")
-    columns = fields(kind)
-    try:
-        if next(reader, None) != [c.name for c in columns]:
-            raise IntegrityError(f"{path} is damaged; remove it and run snakemake again")
-        return [
-            kind(*(c.type(v) for c, v in zip(columns, row, strict=True)))  # type: ignore[operator]
-            for row in reader
-        ]
-    except (ValueError, csv.Error) as error:
-        raise IntegrityError(f"{path} is damaged ({short(error)}); run snakemake again") from error
-
-
 def dumps(facts: dict[str, Any]) -> bytes:
     """The facts without the checksums, as bytes that a checksum can vouch for."""
     proven = {key: value for key, value in facts.items() if key != "checksums"}
     return json.dumps(proven, sort_keys=True).encode()
 
 
-def load(path: Path, only: str | int | None = None) -> Plan:
-    """Read a plan.
-
-    Parameters
-    ----------
-    only
-        The one shard that will be computed, by its id or by its number from 0 on. The plan then
-        holds its row, if there is one, the first and the last. Of a long table only the parts with
-        these are read, and checked: a million rows are 70 MB, which each task would read.
-
-    Raises
-    ------
-    InputError
-        Where there is none.
-    IntegrityError
-        Where it is damaged.
-    """
-    raw, facts = _checked(path, only)
-    results = Results.of_plan(path)
-    problem = facts.problem
-    rows: list[Shard] = from_tsv(raw, Shard, path)
+def load(path: Path) -> Plan:
+    """Read a plan; InputError where there is none, IntegrityError where it is damaged."""
+    raw, facts = _checked(path)
+    rows: list[Shard] = tables.from_tsv(raw, Shard, path)
     for row in rows:  # they become names of files, and words of commands
         if not (_NAME.fullmatch(row.name) and _NAME.fullmatch(row.input_name)):
             raise IntegrityError(
                 f"{path}: {short(row.name)} is no name of a shard; run snakemake again"
             )
-    # A task that knows its own row alone does not see the gaps.
-    ends = [0, *(row.stop for row in rows)] if only is None else [row.start for row in rows]
-    fit = [row.start for row in rows] == ends[: len(rows)] and all(r.start < r.stop for r in rows)
+    ends = [0, *(row.stop for row in rows)]
+    fit = [row.start for row in rows] == ends[:-1] and all(r.start < r.stop for r in rows)
     ids = {row.shard for row in rows}
-    if not rows or not fit or len(ids) != len(rows) or rows[-1].stop != problem.matrices:
+    if not rows or not fit or len(ids) != len(rows) or ends[-1] != facts.problem.matrices:
         raise IntegrityError(
-            f"{path} is damaged: its shards are not matrices 0 to {problem.matrices - 1}, each "
-            "once; remove it and run snakemake again"
+            f"{path} is damaged: its shards are not matrices 0 to {facts.problem.matrices - 1}, "
+            "each once; remove it and run snakemake again"
         )
-    return Plan(results, {row.shard: row for row in rows}, facts)
+    return Plan(Results.of_plan(path), {row.shard: row for row in rows}, facts)
 
 
 def read_sources(results: Results, facts: Facts, start: int | None = None, stop: int = 0) -> bytes:
@@ -407,49 +354,17 @@ def read_sources(results: Results, facts: Facts, start: int | None = None, stop:
 
     Refused if they are not what the plan was written with.
     """
-    path, numbers = results.sources, None
-    if start is not None:  # with so many files each holds one matrix, numbered as its line
-        numbers = {0, *range((1 + start) // _ROWS_AT_ONCE, stop // _ROWS_AT_ONCE + 1)}
+    path = results.sources
     try:
         refuse_special(path)
-        return _read_table(path, facts, facts.source_parts, numbers)
+        if start is not None and facts.source_parts:
+            # With so many files each holds one matrix, numbered as its line.
+            return tables.read_parts(path, facts.source_parts, 1 + start, stop)
+        raw = path.read_bytes()
+        tables.check(raw, facts.checksums, path)
+        return raw
     except OSError as error:
         raise IntegrityError(f"{path}: {error.strerror}; remove {results.plan} too") from error
-
-
-def describe_parts(parts: list[bytes]) -> list[Part]:
-    """What a plan says about the parts of a table; nothing for a short one."""
-    ends = itertools.accumulate(map(len, parts))
-    return list(zip(ends, map(checksum, parts), strict=True)) if len(parts) > 1 else []
-
-
-def _read_table(path: Path, facts: Facts, parts: list[Part], numbers: set[int] | None) -> bytes:
-    """A table, or some parts of a long one, checked."""
-    if numbers is None or not parts:
-        raw = path.read_bytes()
-        _check(raw, facts.checksums, path)
-        return raw
-    raw = b""
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size != parts[-1][0]:
-            raise _changed(path)
-        for number in sorted(numbers):
-            start, (end, digest) = parts[number - 1][0] if number else 0, parts[number]
-            file.seek(start)
-            read = file.read(end - start)
-            _check(read, {path.name: digest}, path)
-            raw += read
-    return raw
-
-
-def _excerpt(raw: bytes, only: str | int) -> bytes:
-    """The columns, the first row, the one of a shard if there is one, and the last row."""
-    columns, *rows = raw.splitlines(keepends=True) or [b""]
-    if isinstance(only, int) and rows:
-        only = f"{only:0{len(rows[-1].split()[0])}}"
-    begin = f"{only}\t".encode("utf-8", "surrogateescape")
-    chosen = [row for row in rows if row.startswith(begin)]
-    return b"".join(dict.fromkeys([columns, *rows[:1], *chosen, *rows[-1:]]))
 
 
 def sample(results: Results) -> Plan:
@@ -469,34 +384,7 @@ def load_facts(path: Path) -> Facts:
     return _checked(path)[1]
 
 
-def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
-    """The rows of a plan, as bytes, and its facts; both are what was written. See `load`."""
-    results = Results.of_plan(path)
-    try:
-        for file in (path, results.plan_facts):
-            refuse_special(file)
-        refuse_old_layout(path)
-        content = json.loads(results.plan_facts.read_bytes())
-        if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
-            raise ValueError
-        _check(dumps(content), content["checksums"], results.plan_facts)
-        facts = _facts(content, results.plan_facts)
-        line, last = 1 + int(only or 0) if str(only).isdecimal() else 0, len(facts.parts) - 1
-        numbers = None if only is None else {0, min(line // _ROWS_AT_ONCE, last), last}
-        raw = _read_table(path, facts, facts.parts, numbers)
-    except OSError as error:
-        what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
-        raise InputError(
-            f"{error.filename} {what}; make the plan first: snakemake, or scripts/plan.py"
-        ) from error
-    except (ValueError, RecursionError):
-        raise IntegrityError(
-            f"{results.plan_facts} is damaged; remove it and run snakemake again"
-        ) from None
-    return (raw if only is None else _excerpt(raw, only)), facts
-
-
-def refuse_old_layout(path: Path) -> None:
+def _refuse_old_layout(path: Path) -> None:
     """Refuse, with InputError, a plan of a version whose files have no keys in their names."""
     with open(path, "rb") as file:
         columns = file.readline(_LONGEST_ROW).rstrip(b"\n").split(b"\t")
@@ -508,21 +396,34 @@ def refuse_old_layout(path: Path) -> None:
         )
 
 
+def _checked(path: Path) -> tuple[bytes, Facts]:
+    """The rows of a plan, as bytes, and its facts; both are what was written."""
+    results = Results.of_plan(path)
+    try:
+        for file in (path, results.plan_facts):
+            refuse_special(file)
+        _refuse_old_layout(path)
+        content = json.loads(results.plan_facts.read_bytes())
+        if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
+            raise ValueError
+        tables.check(dumps(content), content["checksums"], results.plan_facts)
+        raw = path.read_bytes()
+        tables.check(raw, content["checksums"], path)
+    except OSError as error:
+        what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
+        raise InputError(
+            f"{error.filename} {what}; make the plan first: snakemake, or scripts/plan.py"
+        ) from error
+    except (ValueError, RecursionError):
+        raise IntegrityError(
+            f"{results.plan_facts} is damaged; remove it and run snakemake again"
+        ) from None
+    return raw, _facts(content, results.plan_facts)
+
+
 def file_digest(path: Path) -> str:
     """The :func:`checksum` of a text file on the disk; OSError if it cannot be read."""
     return checksum(path.read_bytes())
-
-
-def _check(raw: bytes, checksums: dict[str, str], path: Path) -> None:
-    if checksums.get(path.name) != checksum(raw):
-        raise _changed(path)
-
-
-def _changed(path: Path) -> IntegrityError:
-    return IntegrityError(
-        f"{path} does not match its plan.json (changed by hand, or damaged); remove both and "
-        "run snakemake again"
-    )
 
 
 def _facts(content: dict[str, Any], path: Path) -> Facts:

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwise import ALGORITHM, host
 from shardwise.errors import InputError, short
-from shardwise.files import small
+from shardwise.files import small, tables
 from shardwise.files.commit import commit
 from shardwise.files.formats.registry import read_header_and_status
 from shardwise.files.lookup import mode_of, refuse_undecodable
@@ -48,8 +48,7 @@ _LOG = logging.getLogger(__name__)
 _LONGEST_BELOW, _LONGEST_RESULT = 256, 32
 # Where only these change, no shard is computed again.
 _NOT_DIGESTED = (
-    "digest", "config", "config_digest", "made", "decoded", "notes", "checksums", "parts",
-    "source_parts",
+    "digest", "config", "config_digest", "made", "decoded", "notes", "checksums", "source_parts",
 )  # fmt: skip
 
 
@@ -148,7 +147,7 @@ def _facts(
         notes=left.notes,
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
-    digest = plans.digest([digested, *map(small.checksum, plans.to_tsv(rows, Shard))])
+    digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
     moved = config | {"results": None}  # a folder may move
     return replace(facts, digest=digest, config=config, config_digest=plans.digest(moved))
@@ -186,16 +185,16 @@ def _first_matrix(settings: Settings, left: Stack) -> np.ndarray:
 
 def write(plan: Plan) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
-    tables = {
-        plan.results.sources: list(plans.to_tsv(plan.sources, Source)),
-        plan.results.plan: list(plans.to_tsv(plan.shards.values(), Shard)),
+    written = {
+        plan.results.sources: list(tables.to_tsv(plan.sources, Source)),
+        plan.results.plan: list(tables.to_tsv(plan.shards.values(), Shard)),
     }
     origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
-    source_parts, parts = map(plans.describe_parts, tables.values())
-    facts = asdict(replace(plan.facts, made=origin, parts=parts, source_parts=source_parts))
+    source_parts = tables.describe_parts(written[plan.results.sources])
+    facts = asdict(replace(plan.facts, made=origin, source_parts=source_parts))
     mark(plan.results)
     checksums = {}
-    for path, table in tables.items():
+    for path, table in written.items():
         raw = b"".join(table)
         checksums[path.name] = small.checksum(raw)
         with commit(path) as file:

@@ -23,6 +23,7 @@ from shardwise.errors import (
 )
 from shardwise.files import small
 from shardwise.files.paths import Results, folders, list_names, make_folder, place
+from shardwise.records.starts import count_starts
 
 RUN = "SHARDWISE_RUN"
 """The variable by which the jobs of a run know it."""
@@ -112,8 +113,6 @@ def noted(
     try:
         yield
     except Exception as error:
-        from shardwise.records.receipts import count_starts  # here: who reads needs no NumPy
-
         note(
             results, name, *verdict(error), log=log, device=device(),
             attempt=count_starts(results.starts(name)) or 1,

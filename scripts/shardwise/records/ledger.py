@@ -79,12 +79,20 @@ def format_table(lines: Iterable[bytes]) -> bytes:
     return b"".join([_join_cells(COLUMNS), *lines])
 
 
-def judge_part(plan: Plan, shards: Iterable[str]) -> list[ProductReceipt]:
-    """The receipts of some shards; none of them where the judge refuses one."""
-    verdicts = [verdict for _, verdict in look_at(partial(_verdicts, plan), shards)]
-    taken = [verdict for verdict in verdicts if not isinstance(verdict, str)]
-    # `checked_receipts` names all that are refused
-    return taken if len(taken) == len(verdicts) else []
+Judged = tuple[list[ProductReceipt], dict[str, str]]
+"""Receipts of shards, and of other shards why there is none that can be used."""
+
+
+def judge_shards(plan: Plan, shards: Iterable[str]) -> Judged:
+    """The receipts of some shards, each as the judge takes it, and why it refuses others."""
+    taken: list[ProductReceipt] = []
+    refused: dict[str, str] = {}
+    for shard, verdict in look_at(partial(_verdicts, plan), shards):
+        if isinstance(verdict, str):
+            refused[shard] = verdict
+        else:
+            taken.append(verdict)
+    return taken, refused
 
 
 def _verdicts(plan: Plan, shards: list[str]) -> list[ProductReceipt | str]:
@@ -98,27 +106,15 @@ def _verdicts(plan: Plan, shards: list[str]) -> list[ProductReceipt | str]:
     return verdicts
 
 
-def checked_receipts(
-    plan: Plan, judged: list[ProductReceipt] | None = None
-) -> list[ProductReceipt]:
-    """The receipts of exactly the plan's shards, in order, each as the judge takes it.
-
-    ``judged`` are all of them, if the judge has taken each (`judge_part`).
-    """
-    checked = list(judged or ())
-    problems: dict[str, str] = {}
-    for shard, verdict in () if judged else look_at(partial(_verdicts, plan), plan.shards):
-        if isinstance(verdict, str):
-            problems[shard] = verdict
-        else:
-            checked.append(verdict)
-    backends: set[str] = {receipt.backend for receipt in checked}
+def checked_receipts(plan: Plan, judged: Judged | None = None) -> list[ProductReceipt]:
+    """The receipts of exactly the plan's shards, in order; ``judged`` where that is done."""
+    taken, refused = judged or judge_shards(plan, plan.shards)
+    backends: set[str] = {receipt.backend for receipt in taken}
     if len(backends) > 1:
-        for receipt in checked:
-            problems[receipt.shard] = f"was computed by {receipt.backend}"
-    if problems:
-        raise IntegrityError(_explain(plan, problems, backends))
-    return checked
+        refused |= {receipt.shard: f"was computed by {receipt.backend}" for receipt in taken}
+    if refused:
+        raise IntegrityError(_explain(plan, refused, backends))
+    return taken
 
 
 def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:

@@ -17,12 +17,11 @@ import numpy as np
 from msgspec import Meta
 
 from shardwise import ALGORITHM, host
-from shardwise.errors import IntegrityError, TryAgain, short, writing
+from shardwise.errors import IntegrityError, TryAgain, short
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
-from shardwise.files.commit import commit, temporary_for
+from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, padded_header
-from shardwise.files.small import open_own
 from shardwise.host import job_number, loaded
 from shardwise.plan.nodes import Node
 from shardwise.plan.problem import Recipe
@@ -163,7 +162,7 @@ class StackReceipt(Receipt, frozen=True):
 
 
 class EndToEnd(ReceiptPart, frozen=True):
-    """How the sum was compared with all receipts, see `witness.SumComparison`."""
+    """How the sum was compared with all receipts, see `witness.compare_sum`."""
 
     shards: Whole
     off: Size
@@ -237,28 +236,13 @@ def write_for(path: Path, receipt: dict[str, Any], product: Path, written: os.st
             return
     if passes(check_elements, product, receipt["file"]):
         return
-    _withdraw(path, _text(receipt))
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == _text(receipt):
+            path.unlink()
     raise TryAgain(
         f"{product}: another attempt of this shard, whose bytes differ, has replaced it meanwhile; "
         "let that one finish, then try again"
     )
-
-
-def _withdraw(path: Path, text: bytes) -> None:
-    """Remove a receipt if its text is this one, and no other, whenever that is committed.
-
-    It is renamed before it is looked at for the last time: the other attempt may commit its own
-    between a look and a removal, which would then remove that.
-    """
-    with suppress(FileNotFoundError):
-        if path.read_bytes() != text:
-            return
-        aside = temporary_for(path)
-        os.rename(path, aside)
-        if aside.read_bytes() != text:
-            with suppress(OSError):  # a still newer one is there, or the disk has no hard links
-                os.link(aside, path)
-        aside.unlink()
 
 
 def passes(check: Callable[..., object], *words: Any) -> bool:
@@ -298,24 +282,6 @@ def read(path: Path, kind: type[_R]) -> _R:
 def _schema(raw: bytes) -> str:
     match = re.match(rb'{\n "schema": ([^\n]*),\n', raw)
     return f"{match[1].decode('utf-8', 'replace'):.80}" if match else "None"
-
-
-def note_start(path: Path) -> int:
-    """Add a line to the journal of a shard's starts, which outlives them; which attempt this is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    line = f"{time.time():.3f}\t{host.node()}\t{os.getpid()}\t{job_number() or ''}\n"
-    with writing(path), open_own(path, "a+b") as file:
-        file.write(line.encode())
-        file.flush()
-        file.seek(0)
-        return file.read().count(b"\n")
-
-
-def count_starts(path: Path) -> int:
-    """How many attempts a journal knows of."""
-    with suppress(OSError):
-        return path.read_bytes().count(b"\n")
-    return 0
 
 
 def count_makers(products: Sequence[ProductReceipt]) -> dict[str, Any]:

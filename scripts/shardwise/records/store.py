@@ -6,18 +6,14 @@ else lies in the folder is of another config, and harms nothing.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shardwise.files.paths import place
-from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.units import human_bytes
-
-if TYPE_CHECKING:
-    from shardwise.records.receipts import ProductReceipt
 
 NO_PRODUCTS = "have no products yet"
 
@@ -41,47 +37,23 @@ class Store:
     def __init__(self, plan: Plan) -> None:
         self._plan, self._results = plan, plan.results
 
-    def missing(self, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
+    def missing(self) -> list[str]:
         """The shards, in the plan's order, that lack their product or its receipt.
 
-        Each folder is listed once, and no file is opened. ``meanwhile`` is called at each shard, as
-        a slow disk takes minutes for many of them.
+        Each folder is listed once, and no file is opened.
         """
-        return self._missing(
-            self._results.products, {r.shard: r.name for r in self._rows}, meanwhile
-        )
+        rows = self._plan.shards.values()
+        return _missing(self._results.products, ((row.shard, row.name) for row in rows))
 
     def missing_copies(self) -> list[str]:
         """The same of the copies of shards."""
-        return self._missing(self._results.shards, {r.shard: r.input_name for r in self._rows})
-
-    @property
-    def _rows(self) -> Iterable[Shard]:
-        return self._plan.shards.values()
-
-    def _missing(
-        self, top: Path, names: dict[str, str], meanwhile: Callable[[], object] = lambda: None
-    ) -> list[str]:
-        lacking, listed, there = [], None, set[str]()
-        for shard, name in names.items():
-            meanwhile()
-            folder, _, file = f"{top}/{place(name)}".rpartition("/")
-            if folder != listed:  # of a million shards, those in a folder follow each other
-                listed, there = folder, _names(folder)
-            if not (f"{file}.npy" in there and f"{file}.json" in there):
-                lacking.append(shard)
-        return lacking
+        rows = self._plan.shards.values()
+        return _missing(self._results.shards, ((row.shard, row.input_name) for row in rows))
 
     def is_whole(self, shard: str) -> bool:
         """Whether a shard has its product and receipt."""
         name = self._plan.shards[shard].name
         return self._results.product(name).exists() and self._results.receipt(name).exists()
-
-    def receipt(self, shard: str) -> "ProductReceipt":
-        """The receipt of a shard, if the judge takes it; errors as of `judge.check_product`."""
-        from shardwise.records import judge  # here: a job that submits needs no NumPy
-
-        return judge.check_product(self._plan, shard)
 
     # The ledger and the sum have no key in their names: a marker says of which plan they are.
 
@@ -105,6 +77,18 @@ class Store:
         """The name of this run's work on some shards; no earlier run has left such a file."""
         text = "\n".join([failures.this_run(), self._plan.key, *missing])
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _missing(top: Path, names: Iterable[tuple[str, str]]) -> list[str]:
+    """The shards, each with the name of its files, that lack one of the two in a folder."""
+    lacking, listed, there = [], None, set[str]()
+    for shard, name in names:
+        folder, _, file = f"{top}/{place(name)}".rpartition("/")
+        if folder != listed:  # of a million shards, those in a folder follow each other
+            listed, there = folder, _names(folder)
+        if not (f"{file}.npy" in there and f"{file}.json" in there):
+            lacking.append(shard)
+    return lacking
 
 
 def _names(folder: str) -> set[str]:

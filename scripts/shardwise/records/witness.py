@@ -10,7 +10,7 @@ import numpy as np
 from shardwise.errors import DeviceFailed, IntegrityError, short
 from shardwise.numerics.end_to_end import SEED, gap, parts_of, sum_bound, summed
 from shardwise.plan.problem import Problem
-from shardwise.records.receipts import Number, ProductReceipt, Witness
+from shardwise.records.receipts import Number, ProductReceipt
 
 
 @dataclass(frozen=True)
@@ -60,47 +60,29 @@ class ShardWitness:
         }
 
 
-@dataclass(frozen=True)
-class SumComparison:
-    """How the sum compares with the receipts of all shards.
-
-    Attributes
-    ----------
-    why
-        Why nothing can be said; empty where something is.
-    off
-        How far the sum is from them, as a part of the tolerance.
-    wrong
-        Indices of shards whose contribution does not fit their reference.
-    """
-
-    why: str = ""
-    off: float = 0.0
-    wrong: Sequence[int] = ()
-
-
 def compare_sum(
     problem: Problem, products: Sequence[ProductReceipt], form: np.ndarray | None
-) -> SumComparison:
-    """Compare ``form``, the ``lᵀ S r`` of the sum, with all shards; None where there is no sum."""
+) -> float | str:
+    """How far the sum is from what the receipts of all shards say, as a part of the tolerance.
+
+    Or why nothing can be said. ``form`` is the ``lᵀ S r`` of the sum, None where there is no sum.
+    """
     if form is None:
-        return SumComparison("there is no sum among the statistics")
+        return "there is no sum among the statistics"
     witnesses: list[ShardWitness] = []
     for receipt in products:
         account = read(receipt, problem)
         if isinstance(account, str):
-            return SumComparison(account)
+            return account
         witnesses.append(account)
     if not np.isfinite(form).all():
-        return SumComparison("the sum is not finite")
-    gaps = [(gap(w.contribution, w.reference), w.tolerance) for w in witnesses]
-    wrong = [i for i, (apart, tolerance) in enumerate(gaps) if not apart <= tolerance]
+        return "the sum is not finite"
     (size,) = summed([np.array([w.mass + w.tolerance]) for w in witnesses])
     off = gap(form, summed([w.contribution for w in witnesses]))
     bound = sum_bound(problem, float(size))
     if not math.isfinite(bound) or math.isnan(off):
-        return SumComparison("its numbers are too large for float64")
-    return SumComparison("", off / bound if off else 0.0, wrong)
+        return "its numbers are too large for float64"
+    return off / bound if off else 0.0
 
 
 def matches(problem: Problem, receipt: ProductReceipt, form: np.ndarray) -> bool:
@@ -145,18 +127,14 @@ def read(receipt: ProductReceipt, problem: Problem) -> ShardWitness | str:
     IntegrityError
         If the witness is damaged.
     """
-    if receipt.witness is None:
+    said = receipt.witness
+    if said is None:
         return receipt.no_witness or "its receipt is of an older version"
-    if receipt.witness.seed != SEED:
-        return f"its receipt has other weights (seed {short(receipt.witness.seed)})"
-    return parse(receipt.witness, problem)
-
-
-def parse(witness: Witness, problem: Problem) -> ShardWitness:
-    """The numbers of a receipt's witness, as :func:`read`."""
+    if said.seed != SEED:
+        return f"its receipt has other weights (seed {short(said.seed)})"
     try:
-        one = number_from_json(witness.contribution, problem.product_dtype)
-        other = number_from_json(witness.reference, problem.product_dtype)
+        one = number_from_json(said.contribution, problem.product_dtype)
+        other = number_from_json(said.reference, problem.product_dtype)
     except ValueError as error:
         raise IntegrityError(f"its receipt has a damaged witness ({error!r})") from None
-    return ShardWitness(one, other, witness.mass, witness.tolerance)
+    return ShardWitness(one, other, said.mass, said.tolerance)

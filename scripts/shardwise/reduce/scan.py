@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwise.files.checksum import _read_fully, piece_digest
+from shardwise.files.checksum import piece_digest, read_fully
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.reduce.layout import Layout, Rows
 
@@ -57,7 +57,7 @@ class Scan:
         for number, begin, nbytes in self._layout.pieces(rows, stripe):
             piece = room[at : at + nbytes]
             file.seek(DATA_OFFSET + begin)
-            _read_fully(file, piece, file.name)
+            read_fully(file, piece, file.name)
             digest ^= piece_digest(piece, number)
             at += nbytes
         self.digests[rows.shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)

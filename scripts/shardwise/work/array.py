@@ -21,6 +21,7 @@ from shardwise.errors import InputError, TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks
+from shardwise.records.starts import count_starts
 from shardwise.records.store import Store, describe
 from shardwise.work import claims, rounds, schedulers, sites
 from shardwise.work.schedulers import QueueFull, Scheduler
@@ -75,8 +76,6 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
     limit
         Tasks that run at once at most; None: as many as the scheduler lets.
     """
-    from shardwise.records.receipts import count_starts  # here: Snakemake needs no NumPy
-
     scheduler, retries = sites.ALL[request.scheduler], len(request.words) - 1
     most = min(tasks or MOST_TASKS, scheduler.most_tasks())
     followed, attempt, idle = locks.is_job_locked(plan.results.running), 0, 0

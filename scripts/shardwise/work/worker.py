@@ -23,7 +23,8 @@ from shardwise.multiply.job import ShardJob, warm
 from shardwise.multiply.session import Session
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
-from shardwise.records import failures, receipts
+from shardwise.records import failures
+from shardwise.records.starts import count_starts
 from shardwise.records.store import Store
 from shardwise.work import claims
 from shardwise.work.board import Board
@@ -195,7 +196,7 @@ class ShardLoop:
                 if step.job is None:
                     raise step.error or AssertionError
                 coming = self._coming()
-                if receipts.count_starts(self._plan.results.starts(step.shard.name)):
+                if count_starts(self._plan.results.starts(step.shard.name)):
                     self._settle()  # it may end this worker, as it has perhaps done before:
                     coming = _nothing  # no other shard must be lost with it
                 step.job.compute(coming)
@@ -236,7 +237,7 @@ class ShardLoop:
             log.info("%s written", results.receipt(shard.name))
         failures.forget(results, shard.name)
         starts = results.starts(shard.name)
-        if receipts.count_starts(starts) == 1:  # the journal of a shard that succeeded at once
+        if count_starts(starts) == 1:  # the journal of a shard that succeeded at once
             with suppress(OSError):
                 starts.unlink()
         self._logs.end(shard, well=True)

@@ -37,6 +37,7 @@ _JOBSCRIPT = """\
 #!/bin/bash
 # If the submission got no answer, its number is found here, even if the job ends at once.
 echo "$JOB_ID" >"$1/$JOB_NAME.number"
+export PYTHONSAFEPATH=1 # as under Slurm, whose jobs get all variables
 (
 {script}
 )
@@ -130,18 +131,13 @@ class Submissions:
                 if match := re.search(r"(?:^|\s)(\d+)(?:\.\S+)?\s*$", answer):
                     return match[1]
                 raise TryAgain(f"qsub answered {answer.strip()!r}, not the number of a job")
-            except QueueFull as error:
-                end = time.monotonic() + _AWAY_SECONDS
-                message = (
-                    f"the cluster accepts no more jobs now ({error}); waiting until some have "
-                    "ended. --jobs limits the jobs of a run in the queue"
-                )
             except TryAgain as error:
-                unheard = True
-                if time.monotonic() > end:
+                if isinstance(error, QueueFull):  # waits as long as it takes
+                    end = time.monotonic() + _AWAY_SECONDS
+                elif time.monotonic() > end:
                     raise
-                message = f"Grid Engine does not accept jobs now ({error}); trying again"
-            self._say("submission", message)
+                unheard |= not isinstance(error, QueueFull)
+                self._say("submission", f"Grid Engine accepts no job now ({error}); trying again")
             time.sleep(_PAUSE_SECONDS)
 
     def _number_of(self, name: str) -> str | None:

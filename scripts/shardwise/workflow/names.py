@@ -5,7 +5,6 @@ Slurm plugin puts it into double quotes once more, for the shell of this machine
 ``%j`` and its like. None of that is ours to mend, so one rule holds for every scheduler.
 """
 
-import argparse
 import os
 import re
 import shlex
@@ -65,18 +64,10 @@ def _submitted(workflow: Any, config: Mapping[str, Any], plan: Plan) -> Iterator
     yield "the working directory", os.getcwd()
     yield "the Snakefile", str(workflow.main_snakefile)
     yield from (("the config file", str(path)) for path in workflow.overwrite_configfiles)
-    yield from (("the profile", name) for name in _profiles(sys.argv[1:]))
     yield "results", str(plan.results.root)
     yield from _texts(config, "config")
     for key, sources in (("input", plan.sources), ("right", plan.facts.right_sources)):
         yield from ((key, source.file) for source in sources)
-
-
-def _profiles(words: list[str]) -> list[str]:
-    """The profiles that a command line of Snakemake names, which it keeps nowhere."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--profile", "--workflow-profile", dest="named", action="append", nargs="?")
-    return [name for name in parser.parse_known_args(words)[0].named or () if name]
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 from shardwise.devices import grants
 from shardwise.errors import ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
-from shardwise.host import begin_in_utf8, refuse_small_shared_memory
+from shardwise.host import begin_in_utf8
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
@@ -26,7 +26,7 @@ from shardwise.records import failures, others, store
 from shardwise.records.store import Store
 from shardwise.units import MIB
 from shardwise.work.array import MOST_TASKS
-from shardwise.workflow import hooks, names, recipe
+from shardwise.workflow import hooks, recipe
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -43,12 +43,9 @@ class Run:
     ``dispatch``, ``workers``, ``array_tasks`` and ``array_limit`` are as the config has them.
     ``missing`` are the shards that lack their products, in the plan's order; None in a job.
     ``name_of`` gives the name of a rule here, as another workflow may rename the rules of a module.
-    ``began``, ``succeeded``, ``interrupted``: whether a job was to run, whether all such jobs did,
-    whether the user pressed Ctrl-C.
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
-        hooks.start_apart()
         self.config = dict(config)
         self._workflow, linting = workflow, not workflow.check_envvars  # only --lint checks none
         main = workflow.is_main_process and not linting
@@ -70,15 +67,13 @@ class Run:
         self.reduce = reduce_settings(config)
         self.store = Store(self.plan)
         self.missing: list[str] | None = None
-        self.began = self.succeeded = self.interrupted = False
         if main:
             failures.begin_run()
             self.missing = self.store.missing()
             log.info("shardwise: " + store.describe(self.plan, self.missing))
             if advice := others.advice(self.plan):
                 log.info(f"shardwise: {advice}")
-            hooks.around_graph(workflow, self._refuse_unfit_to_submit)
-            hooks.add_hooks(workflow, self)
+            hooks.keep_no_records(workflow)
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 if anything is wrong."""
@@ -96,21 +91,6 @@ class Run:
             hooks.refuse(error)
         log.info("shardwise: " + planner.describe(plan))
         return plan
-
-    def _refuse_unfit_to_submit(self, submits: bool) -> None:
-        """Refuse names and variables that would mislead the scheduler that ``submits``."""
-        if submits:
-            names.refuse_odd(self._workflow, self.config, self.plan)
-        if submits or self.dispatch == "array":
-            names.refuse_other_clusters()
-
-    def refuse_small_memory(self) -> None:
-        """Refuse ranks that the shared memory of this machine cannot hold, if they run here.
-
-        Snakemake knows where they run only after it has read the rules.
-        """
-        if self._workflow.local_exec and self._words_for("reduce").get("mpi") == "mpiexec":
-            refuse_small_shared_memory(self.reduce["ranks"], "reduce.ranks")
 
     @property
     def rule_for_all(self) -> str | None:
@@ -190,10 +170,15 @@ class Run:
         """The log of a rule that runs for every shard."""
         return str(self.results.log(rule, self._wildcards))
 
-    @property
+    @functools.cached_property
     def plan_files(self) -> list[str]:
         """The plan on the disk, and the file that says which one it is."""
         return [str(path) for path in self.results.plan_files(self.plan.mark)]
+
+    @property
+    def plan_mark(self) -> list[str]:
+        """The last of these, which stands for all: Snakemake looks at each file of each job."""
+        return self.plan_files[-1:]
 
     @property
     def ledger_files(self) -> list[str]:
@@ -261,15 +246,15 @@ class Run:
     def _input_files(self) -> Any:
         plan = self.plan
         if plan.facts.synthetic:
-            return self.plan_files + self.stack_files
+            return self.plan_mark + self.stack_files
         if not plan.facts.source_parts and len(plan.sources) == 1:
-            return [*self.plan_files, plan.sources[0].file]
+            return [*self.plan_mark, plan.sources[0].file]
         return self._own_input_files
 
     def _own_input_files(self, wildcards: Any) -> list[str]:
         row = self.plan.shards[wildcards.shard]
         files = (source.file for source in self.plan.sources_of(row.start, row.stop))
-        return [*self.plan_files, *dict.fromkeys(files)]  # a file may hold many matrices of a sheet
+        return [*self.plan_mark, *dict.fromkeys(files)]  # a file may hold many matrices of a sheet
 
     @property
     def factor_files(self) -> Any:
@@ -282,12 +267,12 @@ class Run:
     def _copy_files(self, wildcards: Any) -> list[str]:
         name = self.plan.shards[wildcards.shard].input_name
         copy = [self.results.shard(name), self.results.shard_receipt(name)]
-        return [*self.plan_files, *map(str, copy)]
+        return [*self.plan_mark, *map(str, copy)]
 
     @property
     def files_for_all(self) -> list[str]:
         """What the one job for all shards waits for."""
-        return self.plan_files + self.stack_files
+        return self.plan_mark + self.stack_files
 
     @functools.cached_property
     def _anew(self) -> list[str]:
@@ -320,17 +305,17 @@ class Run:
         if self.missing is None or (self.store.is_listed() and not self._open):
             return []
         if self.rule_for_all is None:
-            return self._anew + self.plan_files + self._products()
+            return self._anew + self.plan_mark + self._products()
         shards = self.to_compute
         work = [str(self.results.work(self.store.work_name(shards)))] if shards else []
-        return self._anew + self.plan_files + work
+        return self._anew + self.plan_mark + work
 
     def ledger_for_reduce(self, wildcards: Any = None) -> list[str]:
         """What the sum is made from; nothing if it is there, and all products with it."""
         summed = self.store.is_summed(self.reduce["statistics"])
         if self.missing is None or (summed and not self._open):
             return []
-        return self._anew + self.plan_files + self.ledger_files
+        return self._anew + self.plan_mark + self.ledger_files
 
     # Resources: the most that any shard needs, times the attempt.
 

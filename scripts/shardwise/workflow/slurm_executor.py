@@ -19,7 +19,7 @@ from typing import Any
 from shardwise.errors import InputError, one_line, verdict
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
-from shardwise.work import slurm
+from shardwise.work import schedulers, slurm
 from shardwise.workflow import recipe
 from shardwise.workflow.names import failure_name
 
@@ -48,7 +48,9 @@ def begin(plan: Plan, workflow: Any, needed: Iterable[Any]) -> None:
     # Else an account that no job may use would only show in the failure of each.
     for rule, job in {job.rule.name: job for job in jobs}.items():
         recipe.verify("slurm", rule, job.resources, recipe.slurm_words(job, workflow))
-    executor = type(workflow.scheduler.get_executor(jobs[0]))
+    submits = workflow.scheduler.get_executor(jobs[0])
+    schedulers.remember(plan.results, "slurm", submits.run_uuid)  # the name of all its jobs
+    executor = type(submits)
     executor.check_active_jobs = keeping(executor.check_active_jobs)
     executor.report_job_error = noting_refusals(plan, executor.report_job_error)
     plugin = sys.modules[_PLUGIN]

@@ -52,14 +52,14 @@ def test_a_signal_ends_snakemake_in_its_way(tmp_path, line, number, code):
     processes.until(lambda: not [p for p in processes.running() if line[1] in processes.words(p)])
 
 
-def test_it_unlocks_and_waits_where_it_is_started_again(tmp_path, line, monkeypatch):
+def test_it_waits_where_it_is_started_again(tmp_path, line, monkeypatch):
     """75 says that jobs of the run before still live; any other code is the end."""
     monkeypatch.setattr(controller, "_LOOK_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    (tmp_path / "codes").write_text("0 75 75 1 0")
+    (tmp_path / "codes").write_text("75 75 1 0")
     assert controller._Controller([*line, "-n"]).run() == 1
-    assert (tmp_path / "calls").read_text().splitlines() == ["-n --unlock", "-n", "-n", "-n"]
+    assert (tmp_path / "calls").read_text().splitlines() == ["-n", "-n", "-n"]
 
 
 def test_a_profile_without_a_scheduler_is_refused():

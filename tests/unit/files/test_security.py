@@ -127,7 +127,7 @@ def test_the_id_of_a_shard_is_digits(tmp_path, shard):
     """One that is asked for is in the plan, and no plan holds others, though checksums fit."""
     made = small(tmp_path)
     with pytest.raises(InputError, match="is not in"):
-        plan.load(made.results.plan, shard).shard(shard)
+        plan.load(made.results.plan).shard(shard)
     row = replace(made.shards["00000"], shard=shard)
     planner.write(replace(made, shards={shard: row}))
     with pytest.raises(IntegrityError, match=r"is no name of a shard"):
@@ -168,6 +168,16 @@ def test_the_prefix_of_every_job_quotes_its_names(tmp_path, monkeypatch):
     )  # fmt: skip
     assert done.stdout == HOSTILE
     assert not list(tmp_path.rglob("pwned"))
+
+
+def test_a_script_imports_what_lies_beside_it(tmp_path):
+    """Also in a job whose Snakemake takes no module from its folder, as a variable says."""
+    (tmp_path / "beside.py").touch()
+    script = tmp_path / "script.py"
+    script.write_text("import beside")
+    line = f"{hooks.shell_prefix().format()} python {script}"
+    env = os.environ | {"PYTHONSAFEPATH": "1"}
+    subprocess.run(["bash", "-c", line], check=True, env=env)
 
 
 def test_an_environment_of_conda_keeps_its_python(tmp_path):

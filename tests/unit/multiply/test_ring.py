@@ -148,7 +148,7 @@ def checksum_of(block):
 
 
 FAILURES = {
-    "the start": (receipts, "note_start"),
+    "the start": (job, "note_start"),
     "opening": (StackReader, "extents"),
     "reading": (StackReader, "read_into"),
     "hashing what is read": (PieceChecksum, "update"),

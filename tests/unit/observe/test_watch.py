@@ -5,15 +5,16 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from shardwise import cli
 from shardwise.files.paths import Results
-from shardwise.observe import watch as watchs
+from shardwise.observe import watch
 from shardwise.observe.status import Device, ShardStatus, Status, Verdict
-from shardwise.observe.watch import draw, when_done
+from shardwise.observe.watch import draw
 from shardwise.records.failures import Failure
 
 AT = 1_795_000_000.0
@@ -50,10 +51,10 @@ def busy(done: int = 10, **over: object) -> Status:
     return status(*states, *["waiting"] * (18 - done), **over)
 
 
-def text(seen: Status, width: int, height: int | None = None, encoding: str = "utf-8") -> str:
+def text(seen: Status, width: int, most: int = 12, encoding: str = "utf-8") -> str:
     """A picture without colours."""
     file = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace")
-    Console(file=file, width=width, highlight=False).print(draw(seen, height))
+    Console(file=file, width=width, highlight=False).print(draw(seen, most))
     file.flush()
     lines = file.buffer.getvalue().decode(encoding).splitlines()
     return "\n".join(line.rstrip() for line in lines)
@@ -101,7 +102,7 @@ def test_the_exit_code_says_whether_to_wait_or_to_act(kind: str, code: int) -> N
         ("done running failed", "Running: 1 of 3 shards are done, 1 have failed so far.", "about"),
         ("done failed", "Not finished", "what is left has to be run again"),
         ("waiting waiting", "Not finished", "time left unknown: nothing was done in the last"),
-        ("done", "Not finished", "all shards are done; the sum is next"),
+        ("done", "Not finished", "the sum is next"),
     ],
 )
 def test_the_words_promise_no_more_than_is_known(states: str, headline: str, end: str) -> None:
@@ -109,26 +110,27 @@ def test_the_words_promise_no_more_than_is_known(states: str, headline: str, end
     kind = "" if states else "empty"
     seen = status(*states.split(), kind=kind, words="Not finished: it is so.")
     assert seen.headline.startswith(headline)
-    assert when_done(seen).startswith(end)
+    assert seen.when_done.startswith(end)
 
 
 def test_a_picture_of_80_columns() -> None:
     """Headline, bar, counts, rate, time left; then what is at work, failures and remarks."""
-    lines = text(busy(problems=("the plan is odd",)), 79).splitlines()
+    lines = text(busy(problems=("the plan is odd",)), 99).splitlines()
     assert re.fullmatch(r"shardwise results/big +\d\d:\d\d:\d\d", lines[0])
     assert lines[1] == "Running: 10 of 22 shards are done, 1 have failed so far."
-    assert lines[3].endswith(" 50 %")
-    assert lines[4:6] == ["10 of 22 shards done, 2 running, 1 failed, 8 waiting, 1 damaged",
-                          "1.97 GB/s; 110.0 GiB of 220.0 GiB"]  # fmt: skip
-    assert re.fullmatch(r"about 49.1 s left, done about \d\d:\d\d", lines[6])
-    assert lines[8:] == [
+    assert lines[3].endswith(" 50 %, 110.0 GiB of 220.0 GiB")
+    told = (
+        "10 of 22 shards done, 2 running, 1 failed, 8 waiting, 1 damaged; 1.97 GB/s; about 49.1 s"
+    )
+    assert re.fullmatch(rf"{told} left, done about \d\d:\d\d", " ".join(lines[4:6]))
+    assert lines[7:] == [
         "At work",
         "  00010  50 % 5 s  NVIDIA H200 · node01 · GPU-00000000",
         "  00011  50 % 5 s  NVIDIA H200 · node01 · GPU-00000001",
         "",
         "Failed, the last first",
         "  00012  out of memory",
-        "    on GPU-00000001-1111-2222-3333-444444444444 of node01, exit code 75, log: …",
+        "    on GPU-00000001-1111-2222-3333-444444444444 of node01, exit code 75, log: logs/x.log",
         "",
         "Remarks",
         "  the plan is odd",
@@ -136,12 +138,12 @@ def test_a_picture_of_80_columns() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 39, 79, 199])
-@pytest.mark.parametrize("height", [None, 24])
-def test_a_picture_fits_its_terminal(width: int, height: int | None) -> None:
+@pytest.mark.parametrize("most", [3, 99])
+def test_a_picture_fits_its_terminal(width: int, most: int) -> None:
     """No line is wider, and long lists leave room for the others."""
-    lines = text(busy(problems=("x" * 300,) * 90), width, height).split("\n")
+    lines = text(busy(problems=("x" * 300,) * 90), width, most).split("\n")
     assert max(map(cell_len, lines)) <= width
-    assert (len(lines) > 90) == (height is None)
+    assert (len(lines) > 90) == (most == 99)
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n\u202eevil\x9b31m\udc80"
@@ -162,29 +164,21 @@ def test_nothing_from_a_file_steers_the_terminal() -> None:
     json.dumps(seen.json()).encode("ascii")
 
 
-def test_lines_come_when_something_changed_and_not_too_often(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """One at once, none for ten seconds, none where nothing is new; the last state at the end."""
-    now, shown = [0.0], []
-    view = watchs.Lines(lambda: now[0])
-    with view:
-        for now[0], done in ((0, 10), (5, 11), (10, 11), (30, 11), (31, 12), (32, 13)):
-            view.show(busy(done))
-            shown.append(capsys.readouterr().out.splitlines())
-    assert [len(lines) for lines in shown] == [2, 0, 1, 0, 1, 0]
-    assert "13 of 22 shards done" in capsys.readouterr().out
-    first, second = shown[0]
+def test_what_is_news_is_the_same_whatever_the_rate() -> None:
+    """Counts that have changed, and each failure with its reason and log; no other time left."""
+    first, later = watch.news(busy()), watch.news(replace(busy(), at=AT + 1))
+    assert first.keys() == later.keys()
+    assert first != later
+    assert first.keys() & watch.news(busy(11)).keys() == {
+        "failed: 00012: out of memory (log: logs/x.log)"
+    }
     words = "10 of 22 shards done, 2 running, 1 failed, 8 waiting, 1 damaged; 1.97 GB/s; about"
-    assert re.match(rf"\d\d:\d\d:\d\d {re.escape(words)}", first)
-    # Told once, with its reason and its log.
-    assert second.endswith("failed: 00012: out of memory (log: logs/x.log)")
+    assert [*first.values()][1].startswith(words)
 
 
 def test_json_has_everything_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """One object a look."""
-    with watchs.Json() as view:
-        view.show(busy())
+    watch.show_once(SimpleNamespace(look=busy), as_json=True)
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
     assert found["schema"] == 6

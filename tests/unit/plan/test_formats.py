@@ -10,7 +10,10 @@ import time
 import zlib
 from pathlib import Path
 
+import google_crc32c
 import h5py
+import hdf5plugin
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -78,6 +81,18 @@ CHUNKED = {
     "hdf5, shuffle, chunks by itself": lambda f, a: hdf5(
         f / "a.hdf5", a, compression="lzf", shuffle=True, fletcher32=True
     ),
+    **{
+        f"hdf5, {name}": lambda f, a, own=own: hdf5(f / "a.h5", a, chunks=(4, 8, 5), **own)
+        for name, own in {
+            "bitshuffle with LZ4": hdf5plugin.Bitshuffle(),
+            "bitshuffle with zstd": hdf5plugin.Bitshuffle(cname="zstd"),
+            "bitshuffle alone": hdf5plugin.Bitshuffle(cname="none"),
+            "Blosc": hdf5plugin.Blosc(),
+            "bzip2": hdf5plugin.BZip2(),
+            "LZ4": hdf5plugin.LZ4(),
+            "zstd": hdf5plugin.Zstd(),
+        }.items()
+    },
     "zarr 2": zarr_array(2),
     "zarr 3": zarr_array(3),
     "zarr 3, shards": zarr_array(3, chunks=(2, 4, 6), shards=(4, 8, 12)),
@@ -428,6 +443,12 @@ def _cut(path, name, nbytes):
     return name
 
 
+def _grown(folder):
+    name = zarr_array(2)(folder, noise(SHAPE))
+    os.truncate(folder / "stack.zarr/0.0.0", 3 << 20)
+    return name
+
+
 def _unknown_filter(path):
     """A number of a filter that nobody has registered, put into the file's own message."""
     name = hdf5(path / "a.h5", noise(SHAPE), chunks=(4, 8, 5), compression="lzf")
@@ -495,12 +516,34 @@ REFUSALS = {
     "objects": (_h5(_objects), "Python objects, which are never unpickled"),
     "strings": (lambda p: hdf5(p / "a.h5", np.full((2, 2, 2), b"x")), "holds strings"),
     "two dimensions": (lambda p: hdf5(p / "a.h5", noise((4, 4))), "three dimensions"),
-    "filter not installed": (_unknown_filter, "compressed by filter 31999 .*not installed"),
+    "a filter that nobody knows": (
+        _unknown_filter,
+        "check here how many bytes filter 31999 makes of a *chunk",
+    ),
     "a chunk that fills memory": (_h5(_huge_chunk), "chunks .* of 1.5 GiB.* with chunks of 1.0"),
     "a chunk of another length": (_h5(_odd_chunk), r"chunk at \(0, 0, 0\) has 8 bytes, not 132"),
     "no store": (lambda p: f"{p}/none.zarr", "does not exist"),
     "no array": (lambda p: zarr_array(3)(p, noise(SHAPE)) + ":x", "holds no array 'x'; name one"),
     "out of the store": (lambda p: zarr_array(3)(p, noise(SHAPE)) + ":../x", "holds no array"),
+    "a stored chunk of any length": (_grown, "0.0.0 has 3145728 bytes, many more than a chunk"),
+    "a filter whose bytes nobody can count": (
+        _h5(
+            lambda f, _: f.create_dataset(
+                "x", data=np.eye(4)[None], chunks=True, compression="szip"
+            )
+        ),
+        r"HDF5 filters \[4\]; allowed are shuffle, then gzip, LZF or",
+    ),
+    "compressed twice": (
+        lambda p: zarr_array(
+            3,
+            compressors=[
+                {"name": "gzip", "configuration": {"level": 1}},
+                {"name": "zstd", "configuration": {}},
+            ],
+        )(p, noise(SHAPE)),
+        "went through bytes gzip zstd, of which only the last may be gzip",
+    ),
     "a codec that unpickles": (_codec, "the codec pickle is not one of"),
     "no JSON": (lambda p: _metadata(p, b"{"), "damaged metadata"),
     "chunks of no length": (_chunks_of(0), "damaged metadata of Zarr: chunks"),
@@ -542,28 +585,81 @@ def _short_chunk(folder):
     return name
 
 
-def _deflated(nbytes):
-    """A maker of a file of which one chunk decodes to so many bytes instead of 1280."""
+def _stored(compression, chunk):
+    """A maker of a file of HDF5 of which one chunk is stored so."""
 
     def make(folder):
-        name = CHUNKED["hdf5, gzip"](folder, noise(SHAPE))
+        own = {"compression": compression} if isinstance(compression, str) else compression
+        name = hdf5(folder / "a.h5", noise(SHAPE), chunks=(4, 8, 5), **own)
         with h5py.File(names.file_of(name), "r+") as file:
-            file["run/frames"].id.write_direct_chunk((4, 0, 0), zlib.compress(bytes(nbytes)))
+            file["run/frames"].id.write_direct_chunk((4, 0, 0), chunk)
         return name
 
     return make
 
 
+GIB = 1 << 30
+LZF_COPY = b"\xe0\xff\0"  # of 264 bytes
+BOMBS = {
+    "zlib": numcodecs.Zlib().encode(bytes(1 << 26)),
+    "gzip": numcodecs.GZip().encode(b"1") + numcodecs.GZip().encode(bytes(1 << 26)),
+    "bz2": numcodecs.BZ2().encode(bytes(1 << 26)),
+    "lzma": numcodecs.LZMA().encode(bytes(1 << 26)),
+    "zstd": numcodecs.Zstd().encode(bytes(1 << 26)),
+    "lz4": GIB.to_bytes(4, "little") + b"1",
+    "blosc": numcodecs.Blosc().encode(bytes(1 << 26)),
+}
+# A frame of zstd that does not say its size: a block that repeats one byte, often.
+ENDLESS = b"\x28\xb5\x2f\xfd\0\x88" + (2 + (1 << 20)).to_bytes(3, "little") + b"1"
+ENDLESS += ((2 + (1 << 20)).to_bytes(3, "little") + b"1") * 99
+
+
+def _bomb(kind, version, chunk=None, **options):
+    """A maker of a store of which one chunk decodes to many times what a chunk has."""
+
+    def make(folder):
+        codec = {"name": kind, "configuration": {}}
+        codec = numcodecs.get_codec({"id": kind}) if version == 2 else codec
+        name = zarr_array(version, compressors=[codec], **options)(folder, noise(SHAPE))
+        first = folder / "stack.zarr" / ("0.0.0" if version == 2 else "c/0/0/0")
+        first.write_bytes(chunk or BOMBS[kind])
+        return name
+
+    return make
+
+
+def _bomb_in_shard(folder):
+    """A chunk inside a shard, of which the index at the end says where it lies."""
+    name = CHUNKED["zarr 3, shards"](folder, noise(SHAPE))
+    shard = folder / "stack.zarr/c/0/0/0"
+    index = bytearray(shard.read_bytes()[-(16 * 8 + 4) : -4])
+    index[8:16] = len(BOMBS["zstd"]).to_bytes(8, "little")
+    index[:8] = bytes(8)
+    end = int(google_crc32c.value(bytes(index))).to_bytes(4, "little")
+    body = BOMBS["zstd"].ljust(shard.stat().st_size - len(index) - 4, b"\0")
+    shard.write_bytes(body + index + end)
+    return name
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [(_short_chunk, "a chunk is damaged, in matrices"),
-     (_deflated(8), r"\(4, 0, 0\) does not decode to 1280 bytes"),
-     (_deflated(1 << 26), r"\(4, 0, 0\) does not decode to 1280 bytes")],
+     *((_stored(kind, chunk), r"\(4, 0, 0\) does not decode to 1280 bytes") for kind, chunk in (
+         ("gzip", zlib.compress(bytes(8))), ("gzip", zlib.compress(bytes(1 << 26))),
+         ("lzf", b"\7ABCDEFGH"), ("lzf", b"\0A" + LZF_COPY * (1 << 12)),
+         (hdf5plugin.Bitshuffle(), GIB.to_bytes(8) + bytes(64)),
+         (hdf5plugin.LZ4(), (8).to_bytes(8) + bytes(64)))),
+     (_stored("lzf", b"\0A\xe0"), "cannot be read as HDF5"),
+     *((_bomb(kind, version), "decodes to many more than its 1280 bytes")
+       for version, kinds in ((2, BOMBS), (3, ("gzip", "zstd", "blosc"))) for kind in kinds),
+     (_bomb("zstd", 2, ENDLESS), "decodes to many more than its"),
+     (_bomb_in_shard, "decodes to many more than its")],
 )  # fmt: skip
 def test_a_damaged_chunk_is_an_integrity_error(tmp_path, make, told):
     """The identity may fit, as after a copy back; the codec does not, or not the length.
 
-    HDF5's library would read what lies in memory behind a chunk that is too short.
+    HDF5's library would read what lies in memory behind a chunk that is too short, and others take
+    gigabytes for one that decodes to as many.
     """
     name = make(tmp_path)
     made = factories.plan(tmp_path, input=name, shards=1, product="A.T @ A", materialize=True)

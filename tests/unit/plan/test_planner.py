@@ -12,7 +12,7 @@ import pytest
 from shardwise.errors import InputError
 from shardwise.files import small
 from shardwise.files.paths import Results
-from shardwise.plan import plan, planner
+from shardwise.plan import plan, planner, sources
 from shardwise.plan.plan import Written
 
 from tests import factories
@@ -90,6 +90,26 @@ def test_a_changed_stack_or_right_factor_changes_every_shard(tmp_path, name):
     before = keys(**over)
     os.utime(tmp_path / name, ns=(10**18, 10**18))
     assert not set(before) & set(keys(**over))
+
+
+def test_keys_are_those_of_earlier_releases(monkeypatch):
+    """Other digits in the names of files would compute everything that users have again."""
+    versions = {"synthesize": 2, "shard": 4, "multiply": 7, "reduce": 7}
+    monkeypatch.setattr(plan, "ALGORITHM", versions)
+    monkeypatch.setattr(planner, "ALGORITHM", versions)
+    monkeypatch.setattr(sources, "ALGORITHM", versions)
+    recipe = {"matrices": 10, "dim": 4, "dtype": "float32", "seed": 0}
+    copies = ["51fed87127ad", "7ed14abd706b"]
+    for over, products, digest, key in (
+        ({}, ["69a588e4b423", "4087dc76e914"], "3cc0c53b866687ba", "1e631b5aa227"),
+        ({"keep": "sum", "backend": "cupy", "precision": "tf32"},
+         ["acf3d779524f", "a26d9c56a058"], "c3c3398f2fb4fd80", "3d6ae6062db8"),
+    ):  # fmt: skip
+        made = planner.make(settings(synthetic=recipe, shards=2, **over))
+        assert [row.input_key for row in made.shards.values()] == copies
+        assert [row.key for row in made.shards.values()] == products
+        assert (made.facts.digest, made.key) == (digest, key)
+        assert made.synthetic_receipt.name == "input-8d8942dc4061.json"
 
 
 def test_the_algorithm_is_in_the_key(folder, monkeypatch):

@@ -212,10 +212,10 @@ def test_a_changed_header_is_refused_wherever_a_file_is_judged(own):
 
 
 def test_an_answer_names_what_is_wrong(model, own):
-    """No receipt, one of another plan and one of another version are told apart from damage."""
+    """No receipt and one of another version are told apart from damage."""
     path = receipt_of(own)
     for values, kind in (
-        ({"key": "0" * 12}, judge.OtherPlan),
+        ({"key": "0" * 12}, IntegrityError),
         ({"schema": 7, "key": "0" * 12}, receipts.UnknownSchema),
         ({"start": 0}, IntegrityError),
     ):

@@ -159,7 +159,7 @@ def test_a_submission_waits_for_qmaster_and_is_never_repeated(grid, capsys, answ
         (grid.run / f"{NAME}.number").write_text("11\n")
     assert grid.submit() == "11"
     assert len(grid.asked("qsub")) == asked
-    assert "Grid Engine does not accept jobs now" in capsys.readouterr().err
+    assert "Grid Engine accepts no job now" in capsys.readouterr().err
 
 
 @pytest.mark.fault("a full queue")
@@ -169,7 +169,7 @@ def test_a_submission_waits_for_room_in_the_queue(grid, monkeypatch, capsys):
     grid.once("qsub", "echo 'job rejected: only 1 jobs are allowed per user' >&2; exit 25")
     assert grid.submit() == "11"
     assert (len(grid.asked("qsub")), grid.asked("qstat")) == (2, [])
-    said = "the cluster accepts no more jobs now (job rejected: only 1 jobs are allowed per user)"
+    said = "Grid Engine accepts no job now (job rejected: only 1 jobs are allowed per user)"
     assert said in capsys.readouterr().err
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.workflow import hooks, run
 
@@ -46,10 +45,3 @@ def test_a_run_without_a_folder_has_no_page(said, tmp_path):
     hooks.after_failure(Results(tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()
     assert said == []
-
-
-def test_a_run_that_gets_no_threads_is_refused():
-    """Before any job, in words that name the limit; Snakemake would end with a traceback."""
-    hooks.probe_threads()
-    with pytest.raises(TryAgain, match="ulimit -u"):
-        hooks.probe_threads(Mock(side_effect=[None, RuntimeError("can't start new thread")]))

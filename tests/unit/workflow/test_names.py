@@ -1,7 +1,6 @@
 """What would not reach a scheduler's job as it is, is refused; all else does."""
 
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -60,9 +59,6 @@ PLACES: dict[str, Callable[[Plan, str, pytest.MonkeyPatch], None]] = {
     "right": lambda plan, name, _: refuse(plan, {"right": name}),
     "the config file": lambda plan, name, _: refuse(plan, overwrite_configfiles=[name]),
     "the Snakefile": lambda plan, name, _: refuse(plan, main_snakefile=name),
-    "the profile": lambda plan, name, patch: (
-        patch.setattr(sys, "argv", ["snakemake", f"--profile={name}", "-n"]), refuse(plan)
-    ),
     "the working directory": lambda plan, name, patch: (
         Path(name).mkdir(), patch.chdir(name), refuse(plan)
     ),

@@ -78,13 +78,16 @@ def test_a_killed_job_is_told_from_one_that_failed(
         failures.note(made.results, row.name, 2, "input: matrix 3 holds NaN")
     monkeypatch.setenv(failures.RUN, OWN)
     run = SimpleNamespace(dispatch=dispatch, plan=made, results=made.results, store=Store(made),
-                          reduce={"statistics": ["sum"]}, began=True, succeeded=False,
-                          interrupted=False)  # fmt: skip
-    workflow = SimpleNamespace(dryrun=False, output_settings=SimpleNamespace(quiet=None))
-    listener = Listener(workflow, run)
+                          reduce={"statistics": ["sum"]}, name_of=str,
+                          rule_for_all={"jobs": None}.get(dispatch, dispatch))  # fmt: skip
     rule, wildcards = ("pool", {}) if dispatch == "pool" else (
         "multiply", {"shard": row.shard, "key": row.key}
     )  # fmt: skip
+    job = SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict=wildcards)
+    workflow = SimpleNamespace(dryrun=False, output_settings=SimpleNamespace(quiet=None),
+                               dag=SimpleNamespace(needrun_jobs=lambda: [job]))  # fmt: skip
+    listener = Listener(workflow, run)
+    listener.began = True
     told = {"jobid": 1, "rule_name": rule, "wildcards": wildcards, "log": ["a.log"]}
     for event in ("job_info", "job_error"):
         value = SimpleNamespace(value=event)

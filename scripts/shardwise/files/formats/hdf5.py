@@ -5,7 +5,7 @@ import operator
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,17 @@ import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
 from shardwise.files import signatures
-from shardwise.files.formats import names
+from shardwise.files.formats import names, streams
 from shardwise.files.npy import Header, checked_descr
 from shardwise.units import MIB
 
 _MOST_LINKS = 64
-_DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3  # numbers of filters, as the format has them
+_SHUFFLE, _FLETCHER32 = 2, 3  # numbers of filters, as the format has them
+_BITSHUFFLE = 32008
+_COMPRESSED = {  # filters whose decoded bytes can be counted
+    1: "zlib", 307: "bz2", 32000: "lzf", 32001: "blosc", 32004: "hdf5 lz4", _BITSHUFFLE: "hdf5 lz4",
+    32015: "zstd",
+}  # fmt: skip
 _CHECKSUM_BYTES = 4
 _AT_ONCE = 4  # chunks that are looked at together
 
@@ -65,7 +70,7 @@ def _opened(path: Path, fault: type[ShardwiseError] = InputError) -> Iterator[An
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
-    except (OSError, KeyError, RuntimeError, ValueError, TypeError, zlib.error) as error:
+    except (OSError, LookupError, RuntimeError, ValueError, TypeError, zlib.error) as error:
         other = None if h5py.is_hdf5(path) else signatures.kind_of_file(path)
         raise fault(f"{path} {other or f'cannot be read as HDF5: {error!s:.200}'}") from error
 
@@ -124,18 +129,45 @@ def _leads_out(where: Path | str, what: str) -> InputError:
     )
 
 
-def _refuse_filters(dataset: Any, where: Path) -> None:
+def _filters(dataset: Any) -> list[int]:
+    """The numbers of the filters that chunks went through, in order, all of them loaded."""
     import h5py
 
     plist = dataset.id.get_create_plist()
-    for i in range(plist.get_nfilters()):
-        number, _, _, name = plist.get_filter(i)
-        if not h5py.h5z.filter_avail(number):
-            raise InputError(
-                f"{where}: is compressed by filter {number} ({name.decode(errors='replace'):.60}), "
-                "which is not installed: install it on every node and set HDF5_PLUGIN_PATH, or "
-                "write the file anew with gzip (h5repack -f GZIP=4)"
-            )
+    found = [plist.get_filter(i) for i in range(plist.get_nfilters())]
+    if not all(h5py.h5z.filter_avail(number) for number, *_ in found):
+        with suppress(ImportError):
+            import hdf5plugin  # noqa: F401 (it brings filters of detectors)
+    # Bitshuffle alone leaves the number of bytes as it is.
+    return [
+        _SHUFFLE if number == _BITSHUFFLE and not any(values[4:5]) else number
+        for number, _, values, _ in found
+    ]
+
+
+def _refuse_filters(dataset: Any, where: Path) -> None:
+    """Refuse filters of which nobody can tell how many bytes they make of a chunk.
+
+    The library takes too few as they are, and reads whatever lies in memory behind them.
+    """
+    import h5py
+
+    filters = _filters(dataset)
+    first = next((i for i, n in enumerate(filters) if n in _COMPRESSED), len(filters))
+    odd = {*filters[:first]} - {_SHUFFLE, _FLETCHER32} or {*filters[first + 1 :]} - {_FLETCHER32}
+    if odd:
+        raise InputError(
+            f"{where}: its chunks went through the HDF5 filters {filters}; allowed are shuffle, "
+            "then gzip, LZF or (with hdf5plugin) bitshuffle, LZ4, Blosc, bzip2 or zstd, then "
+            f"Fletcher32, as nobody can check here how many bytes filter {min(odd)} makes of a "
+            "chunk. Write the file anew: h5repack -f GZIP=4 IN OUT"
+        )
+    if absent := [number for number in filters if not h5py.h5z.filter_avail(number)]:
+        raise InputError(
+            f"{where}: its chunks went through filter {absent[0]}, which is not installed: "
+            "pip install hdf5plugin on every node, or write the file anew with gzip "
+            "(h5repack -f GZIP=4 IN OUT)"
+        )
 
 
 def _address(dataset: Any) -> int:
@@ -161,26 +193,20 @@ def _unwritten(dataset: Any, where: Path) -> dict[str, Any]:
     return {"chunks": chunks, "missing": missing, "fill": str(dataset.fillvalue)}
 
 
-# The library takes a chunk of fewer bytes than it should have as it is, and reads whatever lies in
-# memory behind it; one that decodes to many more it decodes as a whole.
-
-
-def _chunk_filters(dataset: Any) -> tuple[list[int], int]:
-    """The numbers of the filters that chunks went through, in order, and the bytes of a chunk."""
-    plist = dataset.id.get_create_plist()
-    numbers = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
-    return numbers, math.prod(dataset.chunks) * dataset.id.get_type().get_size()
+def _chunk_bytes(dataset: Any) -> int:
+    return int(math.prod(dataset.chunks) * dataset.id.get_type().get_size())
 
 
 def _refuse_odd_sizes(dataset: Any, where: Path) -> None:
     """Refuse a chunk that is stored as it is, but not in as many bytes as a chunk has."""
-    filters, nbytes = _chunk_filters(dataset)
+    filters, nbytes = _filters(dataset), _chunk_bytes(dataset)
 
     def look(chunk: Any) -> Any:
         used = [f for i, f in enumerate(filters) if not chunk.filter_mask >> i & 1]
         whole = nbytes + _CHECKSUM_BYTES * used.count(_FLETCHER32)
         # A writer may leave chunks at the edge as they are, which no mask tells.
-        odd = {_SHUFFLE, _FLETCHER32}.issuperset(used) and chunk.size not in (nbytes, whole)
+        plain = {_SHUFFLE, _FLETCHER32}.issuperset(used)
+        odd = chunk.size not in (nbytes, whole) if plain else chunk.size > 2 * whole + MIB
         return (chunk.chunk_offset, chunk.size, whole) if odd else None  # what ends the search
 
     if odd := dataset.id.chunk_iter(look):
@@ -192,19 +218,21 @@ def _refuse_odd_sizes(dataset: Any, where: Path) -> None:
 
 def _refuse_odd_streams(dataset: Any, path: Path, part: tuple[slice, ...]) -> None:
     """Refuse a compressed chunk of some part that does not decode to the bytes of a chunk."""
-    filters, nbytes = _chunk_filters(dataset) if dataset.chunks else ([], 0)
-    if _DEFLATE not in filters or set(filters[filters.index(_DEFLATE) + 1 :]) - {_FLETCHER32}:
+    filters = _filters(dataset) if dataset.chunks else []
+    at = next((i for i, number in enumerate(filters) if number in _COMPRESSED), None)
+    if at is None:
         return
-    at = filters.index(_DEFLATE)
+    nbytes, kind = _chunk_bytes(dataset), _COMPRESSED[filters[at]]
     whole = nbytes + _CHECKSUM_BYTES * filters[:at].count(_FLETCHER32)
 
     def check(origin: tuple[int, ...]) -> None:
         if dataset.id.get_chunk_info_by_coord(origin).byte_offset is None:
             return  # it was never written
-        mask, raw = dataset.id.read_direct_chunk(origin)
+        mask, stored = dataset.id.read_direct_chunk(origin)
+        raw = stored[: len(stored) - _CHECKSUM_BYTES * filters[at:].count(_FLETCHER32)]
         ends = map(operator.add, origin, dataset.chunks)
-        edge = any(map(operator.gt, ends, dataset.shape)) and len(raw) == nbytes
-        if not (mask >> at & 1 or edge) and _inflated_bytes(raw, whole) != whole:
+        edge = any(map(operator.gt, ends, dataset.shape)) and len(stored) == nbytes
+        if not (mask >> at & 1 or edge) and streams.decoded_bytes(kind, raw, whole) != whole:
             raise IntegrityError(
                 f"{path}: the chunk of {dataset.name} at {origin} does not decode to {whole} "
                 "bytes; copy or write it again"
@@ -217,15 +245,6 @@ def _refuse_odd_streams(dataset: Any, path: Path, part: tuple[slice, ...]) -> No
         )
         for _ in pool.map(check, origins):
             pass
-
-
-def _inflated_bytes(raw: bytes, most: int) -> int:
-    """How many bytes a stream decodes to, counted up to somewhat more than ``most``."""
-    stream, nbytes = zlib.decompressobj(), 0
-    while raw and nbytes <= most:
-        nbytes += len(stream.decompress(raw, MIB))
-        raw = stream.unconsumed_tail
-    return nbytes
 
 
 def _offset(file: Any, dataset: Any, path: Path) -> int | None:

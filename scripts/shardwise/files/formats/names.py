@@ -4,12 +4,18 @@ import re
 
 from shardwise.errors import InputError
 
-# The fields' own suffixes too, of netCDF-4, MATLAB 7.3, CXI and NWB: all are HDF5.
-HDF5 = (".h5", ".hdf5", ".he5", ".nxs", ".cxi", ".nc", ".mat", ".hdf", ".nwb")
-SAFETENSORS = (".safetensors",)
 ZARR = (".zarr",)
 ZARR_METADATA = (".zarray", "zarr.json")  # of version 2 and 3: this file stands for the array
-_SUFFIXES = "|".join(suffix[1:] for suffix in (*HDF5, *SAFETENSORS, *ZARR))
+FORMATS = {
+    # The fields' own suffixes too, of netCDF-4, MATLAB 7.3, CXI and NWB.
+    "hdf5": (".h5", ".hdf5", ".he5", ".nxs", ".cxi", ".nc", ".mat", ".hdf", ".nwb"),
+    "safetensors": (".safetensors",),
+    "zarr_store": ZARR_METADATA,
+}
+"""How the files of a format end, by its module in this folder: a new one is a module and a row."""
+
+_OF_FILES = (end for ends in (*FORMATS.values(), ZARR) for end in ends)
+_SUFFIXES = "|".join(end[1:] for end in _OF_FILES if end not in ZARR_METADATA)
 _NAME = re.compile(rf"(.+?\.(?:{_SUFFIXES}))/*(?::(.*))?", re.IGNORECASE | re.DOTALL)
 
 

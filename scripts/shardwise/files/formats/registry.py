@@ -1,16 +1,16 @@
-"""The formats of input, chosen by name: a new one is one module and one row of :data:`FORMATS`."""
+"""The formats of input, chosen by the name of a file: the rows are in `names`."""
 
+import importlib
 import os
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, cast
 
 import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.files import npy, signatures
-from shardwise.files.formats import hdf5, names, safetensors, zarr_store
+from shardwise.files.formats import names, zarr_store
 from shardwise.files.lookup import mode_of
 from shardwise.files.npy import Header
 from shardwise.files.small import refuse_special
@@ -18,29 +18,23 @@ from shardwise.files.small import refuse_special
 Span = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class InputFormat:
-    """What is known of a format.
+class InputFormat(Protocol):
+    """What the module of a format has."""
 
-    ``header`` says where the elements of an array lie, or in which chunks, and raises InputError if
-    it cannot be read for whatever reason; ``read`` reads rows of some matrices, if arrays of the
-    format may have chunks.
-    """
+    def header(self, path: Path, inside: str) -> Header:
+        """Where the elements of an array lie, or in which chunks; InputError if nobody can tell."""
 
-    suffixes: tuple[str, ...]
-    header: Callable[[Path, str], Header]
-    read: Callable[[Path, str, Span, Span], np.ndarray] | None = None
-
-
-FORMATS = (
-    InputFormat(names.HDF5, hdf5.header, hdf5.read),
-    InputFormat(names.SAFETENSORS, safetensors.header),
-    InputFormat(names.ZARR_METADATA, zarr_store.header, zarr_store.read),
-)
+    def read(self, path: Path, inside: str, matrices: Span, rows: Span) -> np.ndarray:
+        """Rows of some matrices; only for arrays whose header has a ``chunk``."""
 
 
 def _format_of(file: str) -> InputFormat | None:
-    return next((f for f in FORMATS if file.lower().endswith(f.suffixes)), None)
+    """The module of a file's format, whose own library is loaded when it reads one."""
+    ends = names.FORMATS.items()
+    module = next((name for name, own in ends if file.lower().endswith(own)), None)
+    if module is None:
+        return None
+    return cast(InputFormat, importlib.import_module(f"{__package__}.{module}"))
 
 
 def locate(text: str) -> str | None:
@@ -85,5 +79,4 @@ def read_matrices(name: str, matrices: Span, rows: Span) -> np.ndarray:
     file, inside = names.split(name)
     kind = _format_of(file)
     assert kind is not None  # a .npy file has no chunks
-    assert kind.read is not None
     return kind.read(Path(file), inside, matrices, rows)

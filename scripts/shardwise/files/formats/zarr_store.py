@@ -15,8 +15,9 @@ import numpy as np
 
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import small
-from shardwise.files.formats import names
+from shardwise.files.formats import names, streams
 from shardwise.files.npy import Header, checked_descr
+from shardwise.units import MIB
 
 # Codecs that only turn bytes into numbers. (numcodecs also has one that unpickles.)
 _CODECS = (
@@ -24,7 +25,6 @@ _CODECS = (
     "fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits", "quantize",
     "sharding_indexed", "shuffle", "transpose", "zlib", "zstd",
 )  # fmt: skip
-_AT_ONCE = 4  # chunks that are decoded at once
 
 
 def header(path: Path, inside: str) -> Header:
@@ -36,7 +36,7 @@ def header(path: Path, inside: str) -> Header:
     if 0 in chunk:
         raise InputError(f"{path}: damaged metadata of Zarr: chunks {chunk}; write the array again")
     grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
-    chunks, (written, other) = math.prod(grid), _look_for_chunks(path, array, grid)
+    chunks, (written, other) = math.prod(grid), _look_for_chunks(path, array, grid, chunk)
     missing, key = chunks - written, array.metadata.encode_chunk_key((0,) * len(grid))
     if missing and other:
         raise InputError(
@@ -56,7 +56,9 @@ def header(path: Path, inside: str) -> Header:
     )  # fmt: skip
 
 
-def _look_for_chunks(path: Path, array: Any, grid: list[int]) -> tuple[int, str]:
+def _look_for_chunks(
+    path: Path, array: Any, grid: list[int], chunk: tuple[int, ...]
+) -> tuple[int, str]:
     """How many chunks zarr finds by their names; and a file that looks like one, but is none.
 
     zarr takes chunks that it does not find for fill values, though they may be there under another
@@ -64,12 +66,18 @@ def _look_for_chunks(path: Path, array: Any, grid: list[int]) -> tuple[int, str]
     on purpose, as its index says.
     """
     written, other = 0, ""
-    for file, _ in _files(path):
+    most = 2 * math.prod(chunk) * array.dtype.itemsize + MIB  # filters may widen numbers
+    for file, status in _files(path):
         key = os.path.relpath(file, path.parent)
         numbers = tuple(map(int, re.findall("[0-9]+", key)))[-len(grid) :]
         inside = len(numbers) == len(grid) and all(map(operator.lt, numbers, grid))
         if inside and array.metadata.encode_chunk_key(numbers) == key:
             written += 1
+            if status.st_size > most:
+                raise InputError(
+                    f"{file} has {status.st_size} bytes, many more than a chunk {chunk}; copy or "
+                    "write it again"
+                )
         elif re.search("[0-9]", os.path.basename(file)):
             other = key
     return written, other
@@ -77,13 +85,10 @@ def _look_for_chunks(path: Path, array: Any, grid: list[int]) -> tuple[int, str]
 
 def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
     """Rows of some matrices; zarr decodes each chunk that they lie in once."""
-    import zarr
-
     array = _opened(path)
     try:
-        with zarr.config.set({"async.concurrency": _AT_ONCE}):
-            selection = (slice(*matrices), slice(*rows))[-(array.ndim - 1) :]
-            block = np.asarray(array[selection])
+        selection = (slice(*matrices), slice(*rows))[-(array.ndim - 1) :]
+        block = np.asarray(array[selection])
     except Exception as error:  # each codec fails in its own way
         raise IntegrityError(
             f"{path.parent}: a chunk is damaged, in matrices {matrices[0]} to {matrices[1]}: "
@@ -169,28 +174,42 @@ def _metadata(path: Path) -> dict[str, Any]:
 
 
 def _refuse_codecs(path: Path) -> None:
-    """Refuse codecs that are unknown here, before anything of theirs is called."""
+    """Refuse codecs that are unknown here, before anything of theirs is called.
+
+    Also one that is decoded after another and may make gigabytes of what that leaves.
+    """
     metadata = _metadata(path)
-    waiting = [metadata.get(key) for key in ("compressor", "filters", "codecs")]
-    for entry in waiting:  # which grows meanwhile
-        if isinstance(entry, list):
-            waiting += entry
-        elif entry is not None:
+    version_2 = [*_entries(metadata.get("filters")), metadata.get("compressor")]
+    waiting: list[Any] = [version_2, metadata.get("codecs")]
+    for entries in waiting:  # which grows meanwhile
+        used = []
+        for entry in _entries(entries):
             fields = entry if isinstance(entry, dict) else {"name": entry}
-            name = str(fields.get("id", fields.get("name"))).removeprefix("numcodecs.")
-            if name not in _CODECS:
-                raise InputError(
-                    f"{path.parent}: the codec {name:.60} is not one of {', '.join(_CODECS)}; "
-                    "write the array again with one of these, such as zstd"
-                )
+            used.append(str(fields.get("id", fields.get("name"))).removeprefix("numcodecs."))
             inner = fields.get("configuration")
             if isinstance(inner, dict):
                 waiting += [inner.get("codecs"), inner.get("index_codecs")]
+        if unknown := [name for name in used if name not in _CODECS]:
+            raise InputError(
+                f"{path.parent}: the codec {unknown[0]:.60} is not one of {', '.join(_CODECS)}; "
+                "write the array again with one of these, such as zstd"
+            )
+        if twice := streams.COUNTED.keys() & [name for name in used if name != "crc32c"][:-1]:
+            raise InputError(
+                f"{path.parent}: its chunks went through {' '.join(used)}, of which only the last "
+                f"may be {' or '.join(sorted(twice))}; write the array again with one compressor"
+            )
+
+
+def _entries(value: Any) -> list[Any]:
+    return [entry for entry in value if entry is not None] if isinstance(value, list) else []
 
 
 def _opened(path: Path) -> Any:
     try:
         import zarr
+
+        from shardwise.files.formats import zarr_chunks  # noqa: F401 (zarr decodes by it)
     except ImportError as error:
         raise names.needs(path.parent, "Zarr", "zarr", "zarr") from error
     version = 3 if path.name == "zarr.json" else 2

@@ -1,7 +1,7 @@
 """The page: what a results folder shows, put into its template."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -17,8 +17,7 @@ from shardwise.observe.report import picture
 from shardwise.observe.report.times import RunTime
 from shardwise.observe.status import Status
 from shardwise.plan.plan import Plan
-from shardwise.records.timeline import PHASES
-from shardwise.units import DASH, any_clock, count, figure, human_bytes, plain, seconds, share
+from shardwise.units import DASH, any_clock, count, human_bytes, plain, seconds, share
 
 _HERE = Path(__file__).parent
 _MOST_ROWS = 1000
@@ -41,10 +40,10 @@ class Table:
 
 
 def _table(
-    heads: Sequence[str], rows: Sequence[Sequence[Cell]], texts: Sequence[int] = (), every: int = 0
+    heads: Sequence[str], rows: Sequence[Sequence[Cell]], texts: Sequence[int] = ()
 ) -> Table | None:
-    """A table of the first rows; None if there are none. ``every``: how many there are in all."""
-    more = max(every, len(rows)) - _MOST_ROWS
+    """A table of the first rows; None if there are none."""
+    more = len(rows) - _MOST_ROWS
     note = f"… and {more:,} more; ledger.tsv and failed/ have all." if more > 0 else ""
     return Table(heads, rows[:_MOST_ROWS], texts, note) if rows else None
 
@@ -73,9 +72,9 @@ def render(seen: Status) -> str:
         at=any_clock(seen.at), version=__version__, verify=host.command("verify"),
         command=read_command(seen.results), files=results, load=load, facts=_facts(seen, run),
         bad=seen.verdict.kind in ("failed", "damaged"),
-        spent=run.spent(), bars=_bars(run), shards=_shards(run), scalars=_scalars(seen),
+        spent=run.spent(), bars=_bars(run),
         failed=_failed(seen), remarks=_table(["", "what was found in the folder"], remarks, [1]),
-        seconds=seconds, share=share, style=Markup((_HERE / "page.css").read_text("utf-8")),
+        seconds=seconds, style=Markup((_HERE / "page.css").read_text("utf-8")),
     )  # fmt: skip
 
 
@@ -153,20 +152,6 @@ def _files(seen: Status) -> tuple[Table | None, str]:
     return _table(["file", "path", "size"], rows, [1]), line
 
 
-def _scalars(seen: Status) -> list[Pair]:
-    """The scalars of the summary, over all elements of all products."""
-    pairs: list[Pair] = []
-    for name, value in seen.summary.scalars.items() if seen.summary else ():
-        if isinstance(value, Mapping):  # where the extremes lie
-            for which, place in list(value.items())[:4]:
-                items = place.items() if isinstance(place, Mapping) else [("", place)]
-                words = ", ".join(f"{plain(k)} {figure(v)}" for k, v in list(items)[:4])
-                pairs.append((f"where the {plain(which)} lies", words.strip()))
-        else:
-            pairs.append((plain(name), figure(value)))
-    return pairs
-
-
 def _failed(seen: Status) -> Table | None:
     """Shards and stages without a result: why, where, and the log that has more."""
     rows: list[list[Cell]] = []
@@ -195,18 +180,3 @@ def _bars(run: RunTime) -> Table | None:
         at_work = share(min(1.0, device.busy / max(run.seconds, 1e-9)))
         rows.append([device.label, drawn.format(words, bar), at_work, f"{device.shards:,}", pace])
     return _table(["device", "its time", "at work", "shards", "matrices/s"], rows, [1])
-
-
-def _shards(run: RunTime) -> Table | None:
-    """The shards with their times, the longest first."""
-    begin = run.stretches[0][0] if run.stretches else 0.0
-    rows: list[list[Cell]] = []
-    for own, (began, ended) in run.slowest(_MOST_ROWS):
-        held = dict[str, float](own.held or {})
-        rows.append([
-            plain(own.shard), plain(own.device.label if own.device else "unknown device"),
-            own.state, seconds(began - begin), seconds(ended - began),
-            *(seconds(held.get(phase)) for phase in PHASES), f"{own.attempts}",
-        ])  # fmt: skip
-    heads = ["shard", "device", "state", "began after", "took", *PHASES, "attempts"]
-    return _table(heads, rows, [1, 2], sum(len(device.spans) for device in run.devices))

@@ -3,7 +3,7 @@
 Receipts may be damaged or made up: a shard without usable times is left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -112,12 +112,6 @@ class RunTime:
         rest = max(0.0, last - planned.time - breaks - before)
         rows.append(("p0", "queue and start", rest))
         return [row for row in (rows[3], rows[2], *rows[:2]) if row[2] > 0]
-
-    def slowest(self, most: int) -> Sequence[tuple[ShardStatus, Span]]:
-        """The shards that took longest, with their times."""
-        known = [(own, span) for own in self._seen.shards.values()
-                 if (span := span_of(own, self._seen.at))]  # fmt: skip
-        return sorted(known, key=lambda pair: pair[1][0] - pair[1][1])[:most]
 
 
 def _copies(seen: Status) -> Iterator[Span]:
