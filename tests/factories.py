@@ -17,8 +17,9 @@ from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
-from shardwise.records import receipts
+from shardwise.records import ledger, receipts
 from shardwise.records.receipts import ProductReceipt
+from shardwise.reduce import job as reduce_job
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -111,6 +112,20 @@ def computed(made: Plan) -> Plan:
     return made
 
 
+def listed(made: Plan) -> Plan:
+    """The same plan, all its shards multiplied, with their ledger."""
+    ledger.write(computed(made))
+    return made
+
+
+def reduced(made: Plan, *names: str) -> np.ndarray:
+    """The sum of a listed plan, or other statistics too, by one rank in this process."""
+    from mpi4py import MPI
+
+    reduce_job.run(MPI.COMM_SELF, made.results.plan, list(names) or ["sum"])
+    return np.load(made.results.statistic(names[0] if names else "sum"))
+
+
 def repeated(made: Plan, count: int | None = None) -> Plan:
     """The same plan, the first shard's product given to as many as ``count``, or to all.
 
@@ -143,12 +158,37 @@ def receipt(made: Plan, shard_id: str = "00000") -> ProductReceipt:
     return receipts.read(file(made, "receipt", shard_id), ProductReceipt)
 
 
+def kept(path: Path, raw: bytes) -> None:
+    """Other bytes in a file, under the same time stamp."""
+    before = path.stat()
+    path.write_bytes(raw)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def flip(path: Path, at: int = -1, bit: int = 0) -> None:
+    """Change one bit of a file, of which no header, no size and no time stamp tells."""
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1 << bit
+    kept(path, raw)
+
+
+def pipe(path: Path) -> None:
+    """Put a pipe in the place of a file: to open it would wait for ever."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def astray(path: Path) -> None:
+    """Put a link to nothing in the place of a file."""
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
 def rewritten(path: Path, without: str = "", **values: Any) -> None:
     """Write a receipt with other values, its digest made anew and its time stamp kept."""
-    said, before = json.loads(path.read_bytes()) | values, path.stat()
+    said = json.loads(path.read_bytes()) | values
     own = {key: value for key, value in said.items() if key not in ("digest", without)}
-    path.write_bytes(receipts._text(own))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    kept(path, receipts._text(own))
 
 
 def products(made: Plan) -> np.ndarray:

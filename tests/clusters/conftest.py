@@ -24,6 +24,9 @@ def on_each_site(ways: str, night: Container[str] = ()) -> list[object]:
 
 
 SLURM_FIRST = pytest.mark.parametrize("site", ["slurm", nightly("grid_engine")], indirect=True)
+GRID_ENGINE_FIRST = pytest.mark.parametrize(
+    "site", [nightly("slurm"), "grid_engine"], indirect=True
+)
 """For what does not depend on the scheduler."""
 
 

@@ -67,7 +67,7 @@ def test_a_killed_parent_costs_the_shards_of_its_workers(jobs: SpreadJobs) -> No
     assert {shard: after[shard] for shard in before} == before
 
 
-@enough("grid_engine mpi")
+@enough()
 def test_a_shard_that_always_fails_costs_itself(jobs: SpreadJobs) -> None:
     """All others finish; the job ends with its code, and its last words name it."""
     jobs.spread.put("bad")
@@ -101,7 +101,10 @@ def test_a_cancelled_job_leaves_no_process(jobs: SpreadJobs) -> None:
 @pytest.mark.parametrize("dispatch", ["mpi"], indirect=True)
 @pytest.mark.parametrize(
     ("site", "placement"),
-    on_each_site("placements", night=("a rank a device", "mpiexec", "a rank a node")),
+    on_each_site(
+        "placements",
+        night=("a rank a device", "mpiexec", "a rank a node", "fill-up", "a device bound to each"),
+    ),
     indirect=["site"],
 )
 def test_every_device_that_was_granted_computes(jobs: SpreadJobs, placement: str) -> None:
@@ -136,7 +139,7 @@ def test_the_digits_have_the_same_bits(night: Night, dispatch: str, tmp_path: Pa
     assert night.workspace.run("--dry-run", profile=night.cluster.profile).jobs == set()
 
 
-@enough("slurm jobs", "grid_engine jobs", ways=("jobs", *DEVICES))
+@enough("grid_engine jobs", ways=("jobs", *DEVICES))
 @pytest.mark.fault("snakemake killed by -9 and started again")
 @pytest.mark.fault("two runs at once")
 def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night, dispatch: str) -> None:

@@ -14,9 +14,10 @@ import pytest
 from tests import processes
 from tests.clusters.night import MULTIPLY, ArrayNight
 
-pytestmark = pytest.mark.timeout(900)
+# By day test_array.py kills and cancels tasks.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.nightly]
 
-SHARDS, TASKS = 24, 2
+SHARDS, TASKS, TIMES = 24, 2, 20
 
 
 SLOW = """
@@ -83,30 +84,18 @@ def starter(journal: Path) -> int | None:
     return None
 
 
-@pytest.mark.parametrize(
-    ("site", "number", "times"),
-    [
-        ("slurm", signal.SIGTERM, 2),
-        ("grid_engine", signal.SIGKILL, 2),
-        *(
-            pytest.param(site, number, 20, marks=pytest.mark.nightly)
-            for site in ("slurm", "grid_engine")
-            for number in (signal.SIGTERM, signal.SIGKILL)
-        ),
-    ],
-    indirect=["site"],
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.fault("a worker or task that is killed")
-def test_a_task_that_is_ended_loses_nothing(array_night, number, times):
+def test_a_task_that_is_ended_loses_nothing(array_night, number):
     """At random moments: only what was under way is computed again, and the bits are the same.
 
     That is a shard, and where the disk is slow the one before, which is still being written.
     """
-    night, moments = array_night, random.Random(times + number)
-    stack = slow(night, 0.5, shards=12 * times)
+    night, moments = array_night, random.Random(number)
+    stack = slow(night, 0.5, shards=12 * TIMES)
     run = night.start(*MULTIPLY)
     struck = lost = 0
-    while struck < times:
+    while struck < TIMES:
         night.wait_for("a task works", lambda: pullers(night) and night.receipts())
         time.sleep(moments.uniform(0, 4))
         if run.poll() is not None:
@@ -115,17 +104,16 @@ def test_a_task_that_is_ended_loses_nothing(array_night, number, times):
             assert len(begun) <= 2
             struck, lost = struck + 1, lost + len(begun)
     assert run.wait(timeout=600) == 0, night.output()
-    assert struck >= min(times, 2)
+    assert struck >= 2
     starts = night.starts()
     assert set(starts) == set(night.receipts())
-    assert len(starts) == 12 * times
+    assert len(starts) == 12 * TIMES
     assert sum(starts.values()) - len(starts) <= lost
     assert np.array_equal(night.products(), stack @ stack)
     if number == signal.SIGTERM:
         assert not list(night.workspace.file("failed").glob("*")), "nobody is blamed"
 
 
-@pytest.mark.nightly  # run times are counted in minutes
 @pytest.mark.fault("a limit of run time")
 def test_a_task_leaves_before_its_time_is_up(array_night: ArrayNight) -> None:
     """A minute for each task, shards of 4 s: none is cut off, others go on, none starts twice."""
@@ -161,7 +149,6 @@ def square(xp, block):
 """Every third shard takes longer than its task has, but only the first time."""
 
 
-@pytest.mark.nightly  # run times are counted in minutes
 @pytest.mark.fault("a limit of run time")
 def test_a_shard_that_is_cut_off_is_all_that_is_lost(array_night: ArrayNight) -> None:
     """Twenty tasks are ended in the middle of a shard: these are begun again, and no others.

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan.plan import Plan
-from shardwise.records import ledger
 
 from tests import factories, processes
 from tests.clusters.cluster import Cluster
@@ -20,7 +19,7 @@ from tests.clusters.jobs import waiting_ranks
 
 pytestmark = pytest.mark.timeout(600)
 
-WAYS = on_each_site("reduces", night=("one node, mpiexec",))
+ON_ONE = ("one node", "one node, mpiexec", "one host")
 BUT_MPIEXEC = on_each_site("reduces", night=("one node, mpiexec", "two nodes, mpiexec"))
 
 
@@ -36,9 +35,8 @@ def cluster(request: pytest.FixtureRequest, site: Cluster, way: str) -> Iterator
 @pytest.fixture
 def made(tmp_path: Path) -> Plan:
     """A plan of products whose sum rounds, with its ledger."""
-    made = factories.plan(tmp_path, factories.noise((9, 8, 8)), shards=3, materialize=False)
-    ledger.write(factories.computed(made))
-    return made
+    left = factories.noise((9, 8, 8))
+    return factories.listed(factories.plan(tmp_path, left, shards=3, materialize=False))
 
 
 @pytest.fixture
@@ -51,7 +49,7 @@ def submit(cluster: Cluster, way: str, made: Plan) -> Callable[[], int]:
     return lambda: cluster.submit(line, *found.options)
 
 
-@pytest.mark.parametrize(("site", "way"), WAYS, indirect=["site"])
+@pytest.mark.parametrize(("site", "way"), on_each_site("reduces", night=ON_ONE), indirect=["site"])
 def test_the_ranks_are_where_they_were_granted(cluster, way, made, submit):
     """As many as the job has tasks, on its nodes, in one world; and the sum of the tree."""
     job = submit()
@@ -82,7 +80,7 @@ def test_the_exit_code_reaches_the_scheduler(cluster, made, submit):
 
 @pytest.mark.fault("a rank that is killed")
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
-@pytest.mark.parametrize("how", ["kill", "cancel"])
+@pytest.mark.parametrize("how", ["kill", factories.nightly("cancel")])
 @pytest.mark.parametrize(
     ("site", "way"),
     [way for way in BUT_MPIEXEC if not way.values[1].startswith("one ")],

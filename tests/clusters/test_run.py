@@ -13,7 +13,7 @@ import pytest
 
 from tests import factories
 from tests.clusters.cluster import Cluster
-from tests.clusters.conftest import SLURM_FIRST
+from tests.clusters.conftest import GRID_ENGINE_FIRST, SLURM_FIRST
 from tests.clusters.night import FAULTY_SHARDS, MULTIPLY, Night, sum_of_squares
 
 pytestmark = pytest.mark.timeout(600)
@@ -100,6 +100,7 @@ def test_a_lost_node_costs_no_result(night_of_nodes: Night) -> None:
     assert np.array_equal(night.products(), stack @ stack)
 
 
+@GRID_ENGINE_FIRST
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 def test_ctrl_c_leaves_no_job(night: Night) -> None:
     """Interrupting snakemake empties the queue and says how to go on."""

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shardwise.plan.plan import Plan
-from shardwise.records import ledger
 
 from tests import factories, processes
 from tests.clusters.jobs import SpreadJobs
@@ -114,7 +113,8 @@ def test_a_task_that_can_never_run_leaves_its_work_to_others(array_night: ArrayN
     assert night.starts() == Counter({f"{i:05}": 1 for i in range(9)})
 
 
-@pytest.mark.parametrize("dispatch", ["pool", nightly("mpi")])
+@pytest.mark.nightly
+@pytest.mark.parametrize("dispatch", ["pool", "mpi"])
 @pytest.mark.fault("a job that is requeued")
 def test_a_requeued_job_goes_on(idle: Slurm, dispatch: str, tmp_path: Path) -> None:
     """Started again by Slurm, it computes what is missing; each shard commits once."""
@@ -136,9 +136,7 @@ def test_a_requeued_job_goes_on(idle: Slurm, dispatch: str, tmp_path: Path) -> N
 @pytest.fixture
 def made(tmp_path: Path) -> Plan:
     """A plan of seven matrices in three shards, computed."""
-    made = factories.computed(factories.plan(tmp_path, LEFT, shards=3))
-    ledger.write(made)
-    return made
+    return factories.listed(factories.plan(tmp_path, LEFT, shards=3))
 
 
 def reduce_line(made: Plan, *words: str) -> str:
@@ -155,7 +153,7 @@ def test_mpiexec_works_in_any_shell_of_a_job(idle: Slurm, made: Plan) -> None:
     assert json.loads(made.results.summary.read_text())["nodes"] == {"cpu1": 3}
 
 
-@pytest.mark.parametrize("by_srun", [True, False])
+@pytest.mark.parametrize("by_srun", [True, nightly(False)])
 def test_a_launcher_of_another_mpi_is_refused(idle: Slurm, made: Plan, by_srun: bool) -> None:
     """Worlds of one rank each sum nothing, and start no ranks of their own."""
     line = "srun --mpi=none"
@@ -189,6 +187,7 @@ def test_the_profile_spreads_the_ranks(night: Night, mpi: str) -> None:
     assert f"/{mpi} -n 4" in night.workspace.file("logs/reduce/reduce.log").read_text()
 
 
+@pytest.mark.nightly
 def test_the_doctor_inside_a_job_starts_its_ranks_by_srun(idle: Slurm, tmp_path: Path) -> None:
     """With the launcher of the profile: one world, on the node of the job."""
     launcher = ["--launcher", "srun --mpi=pmi2 --overlap --mem=0"]

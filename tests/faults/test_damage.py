@@ -1,19 +1,16 @@
 """Files that are damaged once they are whole, their time stamps kept: named, repaired, right."""
 
-import os
 import shutil
 import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 from shardwise.errors import IntegrityError, ShardwiseError
 from shardwise.multiply import job
 from shardwise.plan import plan
 from shardwise.records import failures, ledger
 from shardwise.records.store import Store
-from shardwise.reduce import job as jobs
 
 from tests import factories
 
@@ -23,9 +20,7 @@ STACK = factories.stack((6, 4, 4))
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A plan whose shards are whole, with its ledger."""
-    made = factories.computed(factories.plan(tmp_path_factory.mktemp("whole"), STACK, shards=3))
-    ledger.write(made)
-    return made
+    return factories.listed(factories.plan(tmp_path_factory.mktemp("whole"), STACK, shards=3))
 
 
 @pytest.fixture
@@ -37,42 +32,20 @@ def made(tmp_path, whole):
 
 def flip(path, seed):
     """Change one bit of a file, drawn by a seed, and no time stamp."""
-    random, facts = np.random.default_rng(seed), path.stat()
-    raw = bytearray(path.read_bytes())
-    raw[random.integers(len(raw))] ^= 1 << int(random.integers(8))
-    path.write_bytes(raw)
-    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    random = np.random.default_rng(seed)
+    factories.flip(path, random.integers(path.stat().st_size), int(random.integers(8)))
 
 
 def cut(path, seed):
     """Make a file shorter."""
-    facts = path.stat()
-    os.truncate(path, int(np.random.default_rng(seed).integers(facts.st_size)))
-    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    raw = path.read_bytes()
+    factories.kept(path, raw[: np.random.default_rng(seed).integers(len(raw))])
 
 
 def folder(path, seed):
     """Put a folder in the place of a file."""
     path.unlink()
     path.mkdir()
-
-
-def pipe(path, seed):
-    """Put a pipe in the place of a file: to open it would wait for ever."""
-    path.unlink()
-    os.mkfifo(path)
-
-
-def astray(path, seed):
-    """Put a link to nothing in the place of a file."""
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
-def summed(made):
-    """Reduce in this process; the sum."""
-    jobs.run(MPI.COMM_SELF, made.results.plan, ["sum"])
-    return np.load(made.results.statistic("sum"))
 
 
 def repaired(made, error):
@@ -87,31 +60,38 @@ def repaired(made, error):
             path.rmdir()
         job.run_shard(made, shard)
     ledger.write(made)
-    return summed(made)
+    return factories.reduced(made)
 
 
-WAYS = [*((flip, seed) for seed in range(12)), *((cut, seed) for seed in range(4))]
-OTHERS = [(folder, 0), (pipe, 0), (astray, 0)]
+def ways(flips, more):
+    """Bits that are flipped and files that are cut off; more of them at night."""
+    few = [*((flip, seed) for seed in range(flips)), *((cut, seed) for seed in range(2))]
+    rest = [*((flip, flips + seed) for seed in range(more)), (cut, 2), (cut, 3)]
+    return [*few, *(factories.nightly(*way) for way in rest)]
+
+
+OTHERS = [
+    (folder, 0), (lambda path, _: factories.pipe(path), 0),
+    (lambda path, _: factories.astray(path), 0),
+]  # fmt: skip
 
 
 @pytest.mark.fault("damage to a product")
-@pytest.mark.parametrize(("harm", "seed"), [*WAYS, *OTHERS])
+@pytest.mark.parametrize(("harm", "seed"), [*ways(8, 4), *OTHERS])
 def test_a_damaged_product_is_named_and_repaired(made, harm, seed):
     """The reduce refuses it; the command that it prints, and a rerun, give the right sum."""
     harm(factories.file(made, "product", "00001"), seed)
     try:
-        total = summed(made)  # the header has room for a bit that means nothing
+        total = factories.reduced(made)  # the header has room for a bit that means nothing
     except IntegrityError:
         with pytest.raises(IntegrityError, match="00001") as error:
-            summed(made)
+            factories.reduced(made)
         total = repaired(made, error)
     np.testing.assert_array_equal(total, (STACK @ STACK).sum(axis=0))
 
 
 @pytest.mark.fault("damage to a receipt")
-@pytest.mark.parametrize(
-    ("harm", "seed"), [*((flip, seed) for seed in range(40)), *WAYS[12:], *OTHERS[1:]]
-)
+@pytest.mark.parametrize(("harm", "seed"), [*ways(16, 24), *OTHERS[1:]])
 def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
     """It is missing, or refused with a command, or its damage is no matter of the sum."""
     harm(factories.file(made, "receipt", "00001"), seed)
@@ -121,7 +101,7 @@ def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
             job.run_shard(made, shard)
         try:
             ledger.write(made)
-            total = summed(made)
+            total = factories.reduced(made)
             break
         except IntegrityError as error:
             said = str(error)
@@ -131,7 +111,7 @@ def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
 
 
 @pytest.mark.fault("damage to a copy of a shard")
-@pytest.mark.parametrize(("harm", "seed"), WAYS)
+@pytest.mark.parametrize(("harm", "seed"), ways(8, 4))
 def test_a_damaged_copy_is_refused(made, harm, seed):
     """No product is made of it; with its receipt gone, as the error says, it is copied again."""
     before = factories.file(made, "product", "00001").read_bytes()
@@ -150,7 +130,7 @@ def test_a_damaged_copy_is_refused(made, harm, seed):
 
 @pytest.mark.fault("damage to the plan or the ledger")
 @pytest.mark.parametrize("name", ["plan.tsv", "plan.json", "sources.tsv", "ledger.tsv"])
-@pytest.mark.parametrize(("harm", "seed"), WAYS)
+@pytest.mark.parametrize(("harm", "seed"), ways(6, 6))
 def test_a_damaged_table_is_refused(made, whole, name, harm, seed):
     """Whoever reads it says so, or reads what was written."""
     path = made.results.root / name
@@ -160,7 +140,7 @@ def test_a_damaged_table_is_refused(made, whole, name, harm, seed):
         read = plan.load(made.results.plan)
         assert (read.shards, read.sources) == (whole.shards, whole.sources)
         assert replace(read.facts, checksums={}) == replace(whole.facts, checksums={})
-        np.testing.assert_array_equal(summed(read), (STACK @ STACK).sum(axis=0))
+        np.testing.assert_array_equal(factories.reduced(read), (STACK @ STACK).sum(axis=0))
     except ShardwiseError as error:
         said = str(error)
     assert str(path) in said or "plan.json" in said

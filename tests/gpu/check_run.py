@@ -24,8 +24,8 @@ SPREAD = 8
 def load_receipts(results: Path) -> list[dict[str, Any]]:
     """The receipts of all shards of the plan; a missing one is an error of the run."""
     with (results / "plan.tsv").open(newline="") as file:
-        shards = [row["shard"] for row in csv.DictReader(file, delimiter="\t")]
-    return [json.loads((results / "products" / f"{s}.json").read_bytes()) for s in shards]
+        names = [f"{row['shard']}-{row['key']}" for row in csv.DictReader(file, delimiter="\t")]
+    return [json.loads((results / "products" / f"{name}.json").read_bytes()) for name in names]
 
 
 def device_problems(receipts: list[dict[str, Any]], devices: list[str]) -> list[str]:

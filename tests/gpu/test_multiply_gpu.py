@@ -29,7 +29,7 @@ def backend(request):
     return request.param
 
 
-NUMBERS = (*factories.FLOATS, "int8", "int16", "int32", "int64", "uint8")
+NUMBERS = (*factories.FLOATS, "uint8", "int64")
 RIGHT_COLUMNS = 7
 LISTED = r"GPU \d+: (.*) \(UUID: (GPU-[0-9a-f-]+)\)"
 
@@ -91,8 +91,8 @@ def batch_of(xp, problem, matrices):
 
 
 # Many a call, few a call, one a call; rows that are aligned and rows that are not.
-KERNEL_SHAPES = [(8, 8), (33, 33), (65, 65), (129, 129), (260, 260), (257, 130), (9, 2000)]
-LARGE_SHAPES = [(2049, 515), (515, 2051), (2048, 2048), (4100, 100)]
+KERNEL_SHAPES = [(8, 8), (65, 65), (260, 260), (9, 2000)]
+LARGE_SHAPES = [(2049, 515), (515, 2051), (2048, 2048)]
 
 
 def kernel_case(xp, product, shape, dtype, precision="ieee", matrices=3):
@@ -197,7 +197,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex128", "int64"])
 @pytest.mark.parametrize("materialize", [True, False])
 def test_a_file_in_any_order_and_many_files_give_the_same(tmp_path, backend, dtype, materialize):
     """Whatever lies on disk however, copied or in place: the same products and checksums."""
@@ -225,7 +225,7 @@ def test_a_file_that_ends_early_is_named(tmp_path, cut):
     )
     session = Session(made, 0)
     begun = job.ShardJob(session, "00000").begin()
-    path = tmp_path / "input.npy" if cut else made.results.shard("00000")
+    path = tmp_path / "input.npy" if cut else factories.file(made, "shard")
     if cut:
         assert begun.factors[0].extents(0, 10)  # its header is read
         os.truncate(path, 10_000)
@@ -291,7 +291,7 @@ def test_a_device_lost_in_mid_run_says_try_again(tmp_path):
     assert done.returncode == 75, done.stderr
     assert "illegal" in done.stderr.lower()
     assert not factories.file(made, "product", "00000").exists()
-    assert not made.results.receipt("00000").exists()
+    assert not factories.file(made, "receipt").exists()
     assert not factories.leftovers(made.results.root)
 
 

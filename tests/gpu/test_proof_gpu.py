@@ -1,6 +1,5 @@
 """Freivalds' check beside the plain formula: on NumPy and, where there is a GPU, on cupy."""
 
-import itertools
 import os
 import subprocess
 import sys
@@ -25,7 +24,8 @@ def backend(request):
     return request.param
 
 
-SIZES = (1, 3, 31, 33, 129)
+SIZES = ((1, 1), (31, 0), (129, 2))
+"""Of a matrix, and by how much longer its rows are in memory."""
 N = 3
 SEED = 5
 
@@ -100,8 +100,8 @@ def checker(xp, product, left, right, dtype, compute, group=2):
 
 
 CASES = [
-    *itertools.product(factories.FLOATS, SIZES, (0, 1, 2)),
-    *(("float32", dim, 0) for dim in (1024, 1101)),  # large enough to be cut among threads
+    *((dtype, *size) for dtype in factories.FLOATS for size in SIZES),
+    ("float32", 1101, 0),  # large enough to be cut among threads
 ]
 
 
@@ -127,7 +127,7 @@ def test_the_ratio_is_that_of_the_formula(xp, product, dtype, dim, padding):
         np.testing.assert_allclose(found, expected(a, b, c, dtype, compute), rtol=1e-6, atol=atol)
 
 
-@pytest.mark.parametrize("kind", ["honest", "tile", "tf32"])
+@pytest.mark.parametrize("kind", ["tile", "tf32"])
 @pytest.mark.parametrize("dtype", tolerances.CLOSER_LOOK)
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 def test_a_lost_tile_of_a_large_product_is_found(xp, product, dtype, kind):
@@ -175,9 +175,8 @@ def test_the_check_overflows_no_sooner_than_the_product(xp, product, dtype):
     assert (found <= 1.0).tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", factories.FLOATS)
-@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize(("which", "value"), [(0, np.nan), (1, np.inf), (2, -np.inf)])
 def test_a_finite_ratio_means_that_all_is_finite(xp, dtype, which, value):
     """NaN or an infinity in A, in B or in the product alone makes the ratio of that matrix so."""
     left, right, result, compute = case("A @ B", dtype, 31)
@@ -189,8 +188,7 @@ def test_a_finite_ratio_means_that_all_is_finite(xp, dtype, which, value):
     assert not found[1] <= 1.0
 
 
-@pytest.mark.parametrize("padding", [0, 1, 2])
-@pytest.mark.parametrize("dim", SIZES)
+@pytest.mark.parametrize(("dim", "padding"), SIZES)
 @pytest.mark.parametrize("dtype", factories.FLOATS)
 def test_the_largest_modulus(xp, dtype, dim, padding):
     """It is exact, infinite with an infinity, and NaN with a NaN beside it."""
@@ -228,8 +226,7 @@ def test_tf32_has_a_tolerance_of_its_own(xp):
     assert (to_host(xp, check.check(*there)) <= 1.0).tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("padding", [0, 1])
-@pytest.mark.parametrize("dim", SIZES)
+@pytest.mark.parametrize(("dim", "padding"), SIZES)
 @pytest.mark.parametrize("dtype", factories.FLOATS)
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim, padding):

@@ -1,7 +1,5 @@
 """float32 products by three products in tf32, on a GPU: the split, the error, the bits."""
 
-import json
-
 import numpy as np
 import pytest
 from shardwise.multiply.backend import load_backend
@@ -60,8 +58,8 @@ def test_the_parts_are_those_of_the_model_for_any_bits(cupy, shape):
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 @pytest.mark.parametrize(
     ("product", "shape"),
-    [("A @ A", (128, 128)), ("A @ A", (515, 515)), ("A.T @ A", (1100, 1030)),
-     ("A @ A.T", (1030, 1100)), ("A @ A", (2048, 2048)), ("A @ B", (2050, 4100))],
+    [("A @ A", (515, 515)), ("A.T @ A", (1100, 1030)), ("A @ A.T", (1030, 1100)),
+     ("A @ B", (2050, 4100))],
 )  # fmt: skip
 def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
     """The largest over the sums of moduli: 1.5 times that of float32 at most, within the bound.
@@ -111,8 +109,7 @@ def computed(folder, left, right=None, **over):
     """A plan whose shards were multiplied, and what their receipts call the arithmetic."""
     made = factories.plan(folder, left, right, precision="tf32x3", backend="cupy", **over)
     factories.computed(made)
-    receipts = [json.loads(made.results.receipt(shard).read_bytes()) for shard in made.shards]
-    return made, {receipt["compute"] for receipt in receipts}
+    return made, {factories.receipt(made, shard).compute for shard in made.shards}
 
 
 @pytest.mark.parametrize(("product", "shape"), [("A @ A", (70, 24, 24)), ("A @ B", (5, 300, 1100))])

@@ -33,7 +33,8 @@ TABLES = {
 }  # fmt: skip
 """The tables that each one fills, and their rows."""
 
-LONG = ("dispatch", "dry_run", "many_shards", "reduce")  # for the night
+LONG = ("dispatch", "dry_run", "makespan", "many_shards", "proof", "reduce", "startup")
+"""For the night; by day test_freivalds_rates.py runs what is in proof."""
 
 
 @pytest.fixture
@@ -60,23 +61,12 @@ def test_a_benchmark_fills_its_tables(tmp_path: Path, script: str) -> None:
     assert {name: len(table["rows"]) for name, table in figures.items()} == TABLES[script], text
     if script not in FOLDERLESS:
         assert list((tmp_path / "work").iterdir()) == []
-    if script == "kernels":
-        assert all(row["seconds"]["shardwise"] > 0 for row in figures["kernels"]["rows"])
-        assert "strided cuBLAS: RuntimeError: needs a GPU" in text
-    if script == "reduce":
-        for row in figures["reduce"]["rows"]:
-            assert row["seconds_and_mib"].keys() == {"shardwise", "plain_loop"}
-    if script == "shard_jobs":
-        (row,) = figures["shard_jobs"]["rows"]
-        assert row["rates"].keys() == {"shardwise", "verify: false", "plain loop"}, text
-        assert all(rates[0] > 0 for rates in row["rates"].values())
-        assert "wrong by" not in text
+    assert "wrong by" not in text
 
 
-@pytest.mark.parametrize("script", ["kernels", "reduce"])
-def test_a_spent_budget_skips_and_says_so(script: str, tmp_path: Path) -> None:
+def test_a_spent_budget_skips_and_says_so(tmp_path: Path) -> None:
     """Out of time, nothing is begun, and every row that is missing is named."""
-    text, _ = tiny(script, tmp_path, "--minutes", 0)
+    text, _ = tiny("kernels", tmp_path, "--minutes", 0)
     assert text.count("skipped, out of time") >= 2
 
 

@@ -50,7 +50,8 @@ def total(workspace: Workspace, results: str) -> np.ndarray:
     return np.load(workspace.root / results / "sum.npy")
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
+@pytest.mark.nightly  # by day the workflow is there twice, and from git
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
 def test_a_module_from_a_folder(workspace: Workspace, dispatch: str) -> None:
     """The host keeps its own target, though it stands first; a rerun has nothing to do."""
     taken = module("one", X | {"dispatch": dispatch})
@@ -61,6 +62,7 @@ def test_a_module_from_a_folder(workspace: Workspace, dispatch: str) -> None:
     assert workspace.dry_run() == set()
 
 
+@pytest.mark.nightly
 def test_a_forced_module_computes_all_again(workspace: Workspace) -> None:
     """The name that the host gave a rule counts."""
     host(workspace, module("one", X | {"dispatch": "pool"}))

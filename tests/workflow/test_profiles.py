@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 import yaml
 from shardwise.workflow import recipe
 
@@ -29,13 +28,6 @@ def test_every_choice_of_the_uge_profile_reaches_qsub(workspace: Workspace) -> N
     done = workspace.succeed("--dry-run", profile="uge")
     for i, text in enumerate(CHOICES):
         assert f"uge_{i:02}={text}" in done.output
-
-
-@pytest.mark.parametrize("name", ["local", "slurm", "uge"])
-def test_every_profile_is_quiet(name: str) -> None:
-    """Of rules alone: quiet about progress, Snakemake would not tell of finished jobs."""
-    profile = yaml.safe_load((REPO / "profiles" / name / "config.yaml").read_text())
-    assert profile["quiet"] == ["rules"]
 
 
 def test_the_memory_of_a_node_follows_from_the_gpus_asked_for(workspace: Workspace) -> None:

@@ -53,8 +53,14 @@ def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):
 
 
 def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
-    """One clear message, exit code 2, no job; docs/errors.md has all that can be wrong."""
-    factories.save(workspace.root / "input.npy", factories.stack((4, 4, 4)))
+    """One clear message, exit code 2, no job; docs/errors.md has all that can be wrong.
+
+    An input that lies where a run would write is left as it is.
+    """
+    theirs = ["input.npy", "products/stack.npy", "results/default/input.npy"]
+    for name in theirs:
+        factories.save(workspace.root / name, factories.stack((4, 4, 4)))
+    before = [(workspace.root / name).read_bytes() for name in theirs]
     os.mkfifo(workspace.root / "pipe.py")
     (workspace.root / "loop").symlink_to("loop")
     factories.save(workspace.root / "in" / "0.npy", factories.stack((4, 4)))
@@ -64,11 +70,14 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
         ({"results": "loop/r"}, "results: 'loop/r' cannot be used: Too many levels of"),
         ({"input": "in"}, "in/\\xff.npy: this path is not UTF-8 text; rename it"),
         ({"shard": 4}, "shard: unknown key; did you mean shards?"),
+        ({"input": theirs[2]}, "results/default/input.npy"),
+        ({"input": theirs[1], "results": "."}, "products"),
     ):
         workspace.configure(**{"input": "input.npy", **over})
         done = workspace.run(timeout=60)
         refused(done, words)
         assert not done.jobs
+    assert [(workspace.root / name).read_bytes() for name in theirs] == before
 
 
 def test_a_value_after_config_that_snakemake_reads_otherwise(workspace: Workspace) -> None:

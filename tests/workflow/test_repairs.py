@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -32,18 +31,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Worksp
     return of
 
 
-def kept(path: Path, raw: bytes) -> None:
-    """Other bytes under the same time stamp."""
-    before = path.stat()
-    path.write_bytes(raw)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
 def flipped(path: Path) -> None:
     """One bit is another, near the end."""
-    raw = bytearray(path.read_bytes())
-    raw[-6] ^= 1
-    kept(path, bytes(raw))
+    factories.flip(path, -6)
 
 
 def gone(path: Path) -> None:
@@ -53,24 +43,12 @@ def gone(path: Path) -> None:
 
 def empty(path: Path) -> None:
     """Its size is 0."""
-    kept(path, b"")
+    factories.kept(path, b"")
 
 
 def turned(path: Path) -> None:
     """A header says that the elements lie in another order."""
-    kept(path, path.read_bytes().replace(b"False", b"True ", 1))
-
-
-def pipe(path: Path) -> None:
-    """A pipe lies in its place."""
-    path.unlink()
-    os.mkfifo(path)
-
-
-def astray(path: Path) -> None:
-    """A link to nothing lies in its place."""
-    path.unlink()
-    path.symlink_to("nowhere")
+    factories.kept(path, path.read_bytes().replace(b"False", b"True ", 1))
 
 
 def folder(path: Path) -> None:
@@ -83,7 +61,7 @@ def folder(path: Path) -> None:
 def swapped(path: Path) -> None:
     """A copy, whole by its receipt, is of other matrices than the product was made from."""
     (other,) = path.parent.glob("00000-*.npy")
-    kept(path, other.read_bytes())
+    factories.kept(path, other.read_bytes())
     facts = json.loads(other.with_suffix(".json").read_bytes())["file"]
     factories.rewritten(path.with_suffix(".json"), file=facts)
 
@@ -98,7 +76,7 @@ def junk(path: Path) -> None:
 HARMS: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
     "plan flipped": [("plan.tsv", flipped)],
     "plan gone": [("plan.tsv", gone)],
-    "pipe for plan": [("plan.tsv", pipe)],
+    "pipe for plan": [("plan.tsv", factories.pipe)],
     "facts empty": [("plan.json", empty)],
     "folder for facts": [("plan.json", folder)],
     "sources flipped": [("sources.tsv", flipped)],
@@ -111,7 +89,7 @@ HARMS: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
     "folder for product": [("products/00001-*.npy", folder)],
     "product turned": [("products/00001-*.npy", turned)],
     "receipt flipped": [("products/00001-*.json", flipped)],
-    "receipt astray": [("products/00001-*.json", astray)],
+    "receipt astray": [("products/00001-*.json", factories.astray)],
     "copy flipped": [("shards/00001-*.npy", flipped)],
     "receipt of copy flipped": [("shards/00001-*.json", flipped)],
     "copy swapped": [("shards/00001-*.npy", swapped)],
@@ -127,10 +105,7 @@ HARMS: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
     ],
 }  # fmt: skip
 
-ALWAYS = {
-    "jobs": {"folder for sum", "copy swapped", "many"},
-    "pool": {"facts empty"},
-}
+ALWAYS = {"jobs": {"folder for sum", "copy swapped", "facts empty", "many"}, "pool": set()}
 """What each `make test` tries; `make nightly` tries all."""
 
 CASES = [

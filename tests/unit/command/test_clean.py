@@ -55,14 +55,8 @@ def test_other_configs_are_listed_and_removed(two, capsys):
     assert Store(plan).missing() == []
 
 
-def flip(path: Path) -> None:
-    """Change the last byte of a file, of which no header and no size tells."""
-    raw = path.read_bytes()
-    path.write_bytes(raw[:-2] + bytes([raw[-2] ^ 1]) + raw[-1:])
-
-
 HARMS = {
-    "its receipt has changed": lambda npy: flip(npy.with_suffix(".json")),
+    "its receipt has changed": lambda npy: factories.flip(npy.with_suffix(".json"), -2),
     "no receipt": lambda npy: npy.with_suffix(".json").unlink(),
     "another size": lambda npy: npy.write_bytes(npy.read_bytes()[:-8]),
     "another header": lambda npy: npy.write_bytes(b"x" + npy.read_bytes()[1:]),

@@ -46,7 +46,7 @@ def start(folder):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
-    """64 tasks on some devices. Many die by SIGKILL, some of these while a child works on.
+    """32 tasks on some devices. Many die by SIGKILL, some of these while a child works on.
 
     Each writes when it began, and when it was just about to end or to be killed.
     """
@@ -56,14 +56,14 @@ def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
     records.touch()
     tasks = [
         {"hold": chance.uniform(0, 0.02), "end": chance.choice(["exit", "kill", "kill", "orphan"])}
-        for _ in range(64)
+        for _ in range(32)
     ]
     said = start(uuids=uuids, records=str(records), tasks=tasks).communicate()[0]
-    assert [line.split()[0] for line in said.splitlines()] == ["taken"] * 64
+    assert [line.split()[0] for line in said.splitlines()] == ["taken"] * 32
     until(lambda: not any(map(leases.holder, uuids)))
 
     found = one_at_a_time(recorded(records.read_text()))
-    assert sum(found.values()) == 64
+    assert sum(found.values()) == 32
     assert set(found) == set(uuids), "the tasks should have spread over the devices"
     assert all(map(leases.take, uuids))
 

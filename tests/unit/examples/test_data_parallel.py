@@ -22,9 +22,9 @@ example = SimpleNamespace(**runpy.run_path(PROGRAM))
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Losses, accuracies and parameters of one and three ranks, which the command starts itself."""
+    """Losses, accuracies and parameters of one rank and of two, which the command starts itself."""
     found = {}
-    for ranks in (1, 3):
+    for ranks in (1, 2):
         folder = tmp_path_factory.mktemp("ranks") / "results"
         words = ["--ranks", str(ranks), "--epochs", str(EPOCHS), "--results", str(folder)]
         done = subprocess.run(
@@ -45,7 +45,7 @@ def runs(tmp_path_factory):
 
 def test_it_learns_the_same_on_any_number_of_ranks(runs):
     """The loss falls, nine digits in ten are read right; ranks change nothing but rounding."""
-    losses, accuracies, parameters = runs[3]
+    losses, accuracies, parameters = runs[2]
     np.testing.assert_allclose(losses, runs[1][0], rtol=BOUND, atol=0)
     np.testing.assert_array_equal(accuracies, runs[1][1])
     np.testing.assert_allclose(parameters, runs[1][2], rtol=0, atol=BOUND)

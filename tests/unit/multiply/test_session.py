@@ -99,7 +99,7 @@ def test_a_kept_sum_is_the_sum_of_the_products(tmp_path, dtype):
     np.testing.assert_array_equal(found, [whole[:3].sum(axis=0), whole[3:].sum(axis=0)])
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 1, 7), (9, 7, 1), (1, 300, 2), (600, 1, 1)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 1, 7), (9, 7, 1), (600, 1, 1)])
 @pytest.mark.parametrize("product", ["A.T @ A", "A @ A.T", "A @ B"])
 def test_matrices_of_one_row_or_column_and_shards_of_one_matrix(tmp_path, shape, product):
     """The smallest shapes go through as any other, also with one B for all."""
@@ -128,8 +128,9 @@ def test_the_receipt_says_what_was_done(tmp_path):
 
 
 @pytest.mark.parametrize("over", [{}, {"keep": "sum"}])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("dtype", "bad"), list(zip(FLOATS, [np.nan, np.inf, -np.inf, np.nan, -np.inf], strict=True))
+)
 def test_the_first_nonfinite_matrix_is_named(tmp_path, dtype, bad, over):
     """nonfinite: error names the matrix by its place in the whole stack, and leaves nothing."""
     left = stack((9, 3, 3), dtype)
@@ -307,9 +308,7 @@ def test_a_failure_keeps_an_earlier_result(tmp_path):
     made = computed(factories.plan(tmp_path, stack((4, 3, 3)), shards=1))
     paths = factories.file(made, "product"), factories.file(made, "receipt")
     before = [path.read_bytes() for path in paths]
-    shard = factories.file(made, "shard")
-    raw = shard.read_bytes()
-    shard.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    factories.flip(factories.file(made, "shard"))
     with pytest.raises(IntegrityError):
         job.run_shard(made, "00000")
     assert [path.read_bytes() for path in paths] == before

@@ -91,6 +91,7 @@ def test_loops_run_where_nothing_can_be_kept(monkeypatch):
         tree_cpu._loop.cache_clear()
 
 
+@pytest.mark.nightly
 def test_loops_are_compiled_where_numba_is_told_not_to(tmp_path):
     """NUMBA_DISABLE_JIT is for those who debug loops of their own, which stay as they are."""
     own = "\nimport numba\nassert not hasattr(numba.njit(lambda x: x), 'signatures')\n"

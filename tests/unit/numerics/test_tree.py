@@ -137,6 +137,16 @@ def test_products_that_are_missing_or_come_twice_are_refused():
         total.add(np.ones((2, 1)), 2)
 
 
+def test_the_memory_of_a_node_that_is_put_stays_the_callers():
+    """The tree neither keeps it nor writes to it."""
+    total, lent = TreeSum(np, (1,), "float64"), [np.array([float(n)]) for n in range(4)]
+    for number, node in enumerate(lent):
+        total.put(0, number, node)
+    total.add(np.full((4, 1), 9.0), 4)
+    assert [node.tolist() for node in lent] == [[0], [1], [2], [3]]
+    assert total.value().tolist() == [42]
+
+
 def test_what_was_taken_from_a_tree_outlives_the_next_sum():
     """Nodes that are being written stay as they are until they are given back."""
     total = TreeSum(np, (1,), "float64")

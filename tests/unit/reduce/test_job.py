@@ -15,37 +15,24 @@ from shardwise.files.checksum import file_checksum
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan import memory, plan
 from shardwise.records import ledger
-from shardwise.reduce import job
 
 from tests import factories
 from tests.factories import (
     ROOT,
     SCRIPTS,
     leftovers,
+    listed,
     mpirun,
     noise,
+    reduced,
     stack,
 )
-
-
-def computed(made):
-    """A plan with all products and the ledger."""
-    ledger.write(factories.computed(made))
-    return made
-
-
-def summed_alone(made):
-    """The sum of a plan by a world of one rank in this process."""
-    from mpi4py import MPI
-
-    job.run(MPI.COMM_SELF, made.results.plan, ["sum"])
-    return np.load(made.results.statistic("sum"))
 
 
 def summed(made, ranks, *words):
     """The sum of a plan by so many ranks."""
     if ranks == 1 and not words:
-        return summed_alone(made)
+        return reduced(made)
     done = mpirun(ranks, made, *words)
     assert done.returncode == 0, done.stderr
     return np.load(made.results.statistic("sum"))
@@ -60,7 +47,7 @@ def nothing_summed(made):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A plan of seven matrices in three shards, computed."""
-    return computed(factories.plan(tmp_path_factory.mktemp("whole"), stack((7, 4, 4)), shards=3))
+    return listed(factories.plan(tmp_path_factory.mktemp("whole"), stack((7, 4, 4)), shards=3))
 
 
 @pytest.fixture
@@ -85,8 +72,8 @@ def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path):
 
 @pytest.mark.parametrize(
     ("keep", "dtype", "most"),
-    [("sum", "float16", 5), ("sum", "float64", 1), ("sum", "complex64", 1),
-     ("products", "float32", 1), ("products", "complex64", 5), ("products", "int16", 1)],
+    [("sum", "float16", 3), ("sum", "float64", 1), ("sum", "complex64", 1),
+     ("products", "float32", 1), ("products", "complex64", 1), ("products", "int16", 1)],
 )  # fmt: skip
 def test_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypatch, keep, dtype, most):
     """Shards, batches, stripes and ranks: the tree over the products as they are written."""
@@ -96,7 +83,7 @@ def test_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypatch, 
         monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", piece)
         monkeypatch.setattr(memory, "HOST_BATCH_BYTES", size)
         over = {"keep": keep, "shards": shards, "materialize": False, "product": "A.T @ A"}
-        made = computed(factories.plan(tmp_path / str(shards), left, **over))
+        made = listed(factories.plan(tmp_path / str(shards), left, **over))
         found = summed(made, ranks)
         assert found.dtype == made.problem.sum_dtype
         seen.add(found.tobytes())
@@ -107,12 +94,11 @@ def test_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypatch, 
     assert seen == {expected.value().tobytes()}
 
 
-@pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(("keep", "ranks"), [("products", 1), ("products", 3), ("sum", 2)])
 def test_integers_whose_sum_does_not_fit_are_refused(tmp_path, keep, ranks):
     """Whichever rank forms the node that does not fit."""
     left = np.full((3, 1, 1), 2**31, "int64")
-    made = computed(factories.plan(tmp_path, left, keep=keep, shards=3, materialize=False))
+    made = listed(factories.plan(tmp_path, left, keep=keep, shards=3, materialize=False))
     done = mpirun(ranks, made)
     assert done.returncode == 2, done.stderr
     assert "the sum of the integer products does not fit int64" in done.stderr
@@ -145,15 +131,9 @@ def test_other_ranks_than_asked_are_refused(made):
     assert nothing_summed(made)
 
 
-def flip_last_byte(path):
-    """Damage one element."""
-    raw = path.read_bytes()
-    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-
-
 DAMAGE = {
     "product missing": lambda product, _: product.unlink(),
-    "product flipped": lambda product, _: flip_last_byte(product),
+    "product flipped": lambda product, _: factories.flip(product),
     "other backend": lambda _, receipt: factories.rewritten(receipt, backend="cupy"),
 }
 
@@ -162,7 +142,7 @@ DAMAGE = {
 def test_the_reduce_refuses_and_leaves_no_sum(made, how):
     """Damage after the ledger was written ends all ranks with 3; one error names the repair."""
     DAMAGE[how](*(factories.file(made, kind, "00001") for kind in ("product", "receipt")))
-    done = factories.run("reduce", "--plan", made.results.plan, "--ranks", 3)
+    done = factories.run("reduce", "--plan", made.results.plan, "--ranks", 2)
     assert done.returncode == 3, done.stderr
     assert "00001" in done.stderr
     cure = "set backend: numpy or backend: cupy" if how == "other backend" else "rm -f "
@@ -177,7 +157,7 @@ def test_the_reduce_refuses_and_leaves_no_sum(made, how):
 def test_all_shards_are_named_whichever_rank_judges_them(made):
     """Each rank judges a part of the receipts; one error tells all that are refused."""
     for shard in ("00000", "00002"):
-        flip_last_byte(factories.file(made, "receipt", shard))
+        factories.flip(factories.file(made, "receipt", shard))
     done = mpirun(3, made)
     assert done.returncode == 3, done.stderr
     assert "2 of 3 shards cannot be summed" in done.stderr
@@ -210,9 +190,9 @@ def test_a_sum_that_overflows_is_refused(tmp_path, over):
     """Products that fit, but whose sum does not, end with 2 and leave no sum."""
     left = np.zeros((3, 2, 2))
     left[:, 1, 1] = 1.2e154  # one of these squares fits, not three
-    made = computed(factories.plan(tmp_path, left, shards=3, materialize=False, **over))
+    made = listed(factories.plan(tmp_path, left, shards=3, materialize=False, **over))
     with pytest.raises(InputError, match=r"the sum overflows float64 at element \[1, 1\]") as told:
-        summed_alone(made)
+        reduced(made)
     assert "is finite" in str(told.value) or "all products are finite there" in str(told.value)
     assert nothing_summed(made)
 
@@ -225,11 +205,11 @@ def test_products_that_were_allowed_to_be_nan_are_traced(tmp_path, over):
         matrix[2, 1] = np.nan if i == 3 else 1
         factories.save(tmp_path / "in" / f"{i}.npy", matrix)
     over |= {"input": str(tmp_path / "in"), "shards": 3, "materialize": False}
-    made = computed(factories.plan(tmp_path, nonfinite="allow", **over))
+    made = listed(factories.plan(tmp_path, nonfinite="allow", **over))
     made = factories.plan(tmp_path, **over)  # the same products
     ledger.write(made)
     with pytest.raises(InputError) as caught:
-        summed_alone(made)
+        reduced(made)
     told = str(caught.value)
     what = "the sum of shard 00001" if "keep" in over else "the product of matrix 3"
     assert f"the sum is nan at element [0, 1]: so is {what}, which was computed" in told
@@ -244,21 +224,21 @@ def test_allowed_nonfinite_numbers_reach_the_sum(tmp_path, over):
     left, right = np.zeros((3, 5, 1)), np.ones((3, 1, 1))
     left[:, :, 0] = [[1, np.nan, np.inf, np.inf, 1], [2, 3, 4, 5, 6], [3, 1, 1, -np.inf, -np.inf]]
     over = {"product": "A @ B", "shards": 2, "nonfinite": "allow", "materialize": False, **over}
-    made = computed(factories.plan(tmp_path, left, right, **over))
+    made = listed(factories.plan(tmp_path, left, right, **over))
     expected = [6, np.nan, np.inf, np.nan, -np.inf]
-    np.testing.assert_array_equal(summed_alone(made)[:, 0], expected)
+    np.testing.assert_array_equal(reduced(made)[:, 0], expected)
 
 
 @pytest.mark.parametrize("how", ["flipped", "other array"])
 def test_damaged_partial_sums_are_refused(tmp_path, how):
     """They are checked as products are, and are never taken for them."""
     over = {"keep": "sum", "shards": 2, "materialize": False}
-    made = computed(factories.plan(tmp_path, stack((5, 2, 2)), **over))
+    made = listed(factories.plan(tmp_path, stack((5, 2, 2)), **over))
     path = factories.file(made, "product", "00001")
     if how == "flipped":
-        flip_last_byte(path)
+        factories.flip(path)
     else:
         np.save(path, np.zeros((5, 2, 2)))
     with pytest.raises(IntegrityError, match=r"00001|does not match the receipts"):
-        summed_alone(made)
+        reduced(made)
     assert nothing_summed(made)

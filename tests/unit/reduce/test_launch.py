@@ -12,7 +12,6 @@ import pytest
 from shardwise.devices import grants
 from shardwise.errors import InputError
 from shardwise.mpi import launch
-from shardwise.records import ledger
 
 from tests import factories, processes
 from tests.clusters.jobs import WAITING
@@ -153,9 +152,7 @@ def test_the_devices_of_one_node_are_left_alone(job):
 @pytest.fixture
 def made(tmp_path):
     """A plan of seven matrices in three shards, computed."""
-    made = factories.computed(factories.plan(tmp_path, stack((7, 4, 4)), shards=3))
-    ledger.write(made)
-    return made
+    return factories.listed(factories.plan(tmp_path, stack((7, 4, 4)), shards=3))
 
 
 def test_the_reduce_starts_more_ranks_than_cores(made):

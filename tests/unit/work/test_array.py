@@ -15,7 +15,8 @@ from shardwise.work.array import Request
 from shardwise.work.schedulers import QueueFull
 
 from tests import processes
-from tests.unit.work.test_pool import failed, is_right, planned, whole
+from tests.factories import nightly
+from tests.unit.work.test_pool import ended, failed, is_right, planned, whole
 
 # A scheduler in a file: sbatch runs all tasks at once, waits, and ends with the worst code.
 SBATCH = """#!{python}
@@ -74,13 +75,6 @@ def started(made: Plan, asked: Path, *words: str) -> subprocess.Popen:
         line, stderr=subprocess.PIPE, text=True, cwd=made.results.root.parent,
         preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
     )  # fmt: skip
-
-
-def ended(run: subprocess.Popen, code: int) -> str:
-    """What it has said that ends with this code."""
-    said = run.communicate(timeout=120)[1]
-    assert run.returncode == code, said
-    return said
 
 
 def rounds_of(site: Path) -> list[str]:
@@ -162,9 +156,9 @@ def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
     """And what is refused for good ends with the scheduler's words."""
     made = planned(tmp_path)
     (site / "refusal").write_text("sbatch: error: AssocMaxSubmitJobLimit")
-    said = ended(started(made, request(tmp_path)), 0)
+    said = ended(started(made, request(tmp_path), "--array-tasks=4"), 0)
     assert "Slurm accepts no more tasks now (AssocMaxSubmitJobLimit)" in said
-    assert rounds_of(site) == ["1 --array=1-12", "1 --array=1-6"]
+    assert rounds_of(site) == ["1 --array=1-4", "1 --array=1-2"]
     made.results.receipt(made.shards["00002"].name).unlink()
     (site / "refusal").write_text("sbatch: error: invalid partition specified: nowhere")
     assert "invalid partition specified: nowhere" in ended(started(made, request(tmp_path)), 2)
@@ -182,11 +176,11 @@ def test_a_set_up_line_that_fails_is_told_in_the_logs_of_tasks(tmp_path, site):
 
 
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), nightly(signal.SIGINT, 130)])
 def test_a_signal_cancels_the_array(tmp_path, site, number, code):
     """By its name, as its number may not be known yet."""
     made = planned(tmp_path, "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)")
-    run = started(made, request(tmp_path))
+    run = started(made, request(tmp_path), "--array-tasks=2")
     processes.until((tmp_path / "at").exists)
     run.send_signal(number)
     ended(run, code)

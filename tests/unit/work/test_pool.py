@@ -208,7 +208,8 @@ WAIT = "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)"
 
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR2, 75), (signal.SIGINT, 130)]
+    ("number", "code"),
+    [(signal.SIGTERM, 143), factories.nightly(signal.SIGUSR2, 75), (signal.SIGINT, 130)],
 )
 def test_signals_that_end_leave_nothing(tmp_path, number, code):
     """Workers give up, no temporary file and no claim stays, and another run does the rest."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from shardwise.work.ranks import View, seats
 
 from tests import processes
+from tests.factories import nightly
 from tests.unit.work.test_pool import attempts, ended, is_right, planned, started, whole
 
 ALL = ["a", "b", "c", "d"]
@@ -70,7 +71,7 @@ def test_a_worker_that_dies_costs_its_shard(tmp_path):
 
 
 @pytest.mark.fault("a rank that is killed")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, nightly(signal.SIGUSR1), signal.SIGKILL])
 def test_signals_and_dead_ranks_leave_no_process(tmp_path, number):
     """The launcher passes signals on; what is not whole then, another run computes."""
     made = planned(tmp_path, SLOW, backend="auto")

@@ -1,6 +1,12 @@
-"""Which jobs a run consists of, whatever has happened to its results: names say what is there."""
+"""What a run does, whatever has happened to its results: the table to read first.
 
-import functools
+A scenario begins with a finished run. Something happens to its folder or its config; then a dry run
+names these jobs and no others, under any dispatch. Played to its end, it leaves what was there as
+it was, the sum of NumPy, and nothing to do. `make test` asks each scenario under one of the four
+dispatches in turn, `make nightly` under all. What is damaged is in test_repairs.py, what is refused
+in test_refusals.py, histories that nobody thought of in tests/histories.
+"""
+
 import os
 import re
 import shutil
@@ -16,42 +22,41 @@ from tests.factories import nightly, save
 from tests.workspace import Workspace
 
 OWN = {"input": "stack", "shards": 4, "results": "out"}
+DISPATCHES = ("jobs", "array", "pool", "mpi")
 SUM_UP = {"ledger", "reduce", "report"}
 ALL = range(4)
-Finished = Callable[[str], Workspace]
+Act = Callable[[Workspace, dict], None]
 
 
 def jobs(dispatch: str, shards: object = (), *rules: str, copied: object = ()) -> set[str]:
     """The jobs that compute some shards, and other ones."""
-    if dispatch == "pool":
-        return {*rules, *(["pool"] if shards else [])}
+    if dispatch != "jobs":
+        return {*rules, *([dispatch.replace("array", "multiply")] if shards else [])}
     copies = {f"shard {number:05}" for number in copied}
     return {*rules, *copies, *(f"multiply {number:05}" for number in shards)}
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A workspace that has run to its end on a folder of eight matrices, by its dispatch.
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace that has run to its end on a folder of eight matrices, a job per shard.
 
     They are links, as a copy of a file is another file to a run: in a clone these lead to the same.
     """
-
-    @functools.cache
-    def of(dispatch: str) -> Workspace:
-        folder = tmp_path_factory.mktemp(dispatch)
-        workspace = Workspace.create(folder / "a clone")
-        (workspace.root / "stack").mkdir()
-        for i in range(8):
-            path = save(folder / "stack" / f"{i}.npy", np.full((3, 3), float(i)))
-            (workspace.root / "stack" / path.name).symlink_to(path)
-        workspace.configure(**OWN, dispatch=dispatch)
-        workspace.succeed()
-        return workspace
-
-    return of
+    folder = tmp_path_factory.mktemp("finished")
+    workspace = Workspace.create(folder / "a clone")
+    (workspace.root / "stack").mkdir()
+    for i in range(8):
+        path = save(folder / "stack" / f"{i}.npy", np.full((3, 3), float(i)))
+        (workspace.root / "stack" / path.name).symlink_to(path)
+    workspace.configure(**OWN)
+    workspace.succeed()
+    return workspace
 
 
-def lose(*patterns: str) -> Callable[[Workspace, dict], None]:
+# What happens.
+
+
+def lose(*patterns: str) -> Act:
     """Files and folders of the working folder are removed."""
 
     def act(workspace: Workspace, config: dict) -> None:
@@ -61,7 +66,17 @@ def lose(*patterns: str) -> Callable[[Workspace, dict], None]:
     return act
 
 
-def ask(*words: str, **values: object) -> Callable[[Workspace, dict], None]:
+def each(*acts: Act) -> Act:
+    """One after the other."""
+
+    def act(workspace: Workspace, config: dict) -> None:
+        for one in acts:
+            one(workspace, config)
+
+    return act
+
+
+def ask(*words: str, **values: object) -> Act:
     """The config is another; perhaps snakemake runs with some words."""
 
     def act(workspace: Workspace, config: dict) -> None:
@@ -106,84 +121,77 @@ def copy(workspace: Workspace, config: dict) -> None:
     workspace.configure(**config | {"results": "copied"})
 
 
-MARKS = ("out/done", "out/logs")
-HISTORIES: dict[str, tuple[Callable[[Workspace, dict], None], object, object, set[str]]] = {
-    "nothing": (ask(), (), (), set()),
-    "page lost": (lose("out/report.html"), (), (), {"report"}),
-    "figures lost": (lose("out/metrics.prom"), (), (), {"report"}),
+# The table.
+
+SCENARIOS: dict[str, tuple[Act, object, object, set[str]]] = {
+    "input changed": (change_input, [2], [2], {"plan"} | SUM_UP),
+    "copies and records lost, code commented":
+        (each(lose("out/shards", ".snakemake"), change_comment), (), (), set()),
     "receipt lost": (lose("out/products/00002-*.json"), [2], (), SUM_UP),
+    "marks lost": (lose("out/done", "out/logs"), (), (), {"plan"} | SUM_UP),
+    "version raised": (raise_version, ALL, (), {"plan"} | SUM_UP),
     "product lost": (lose("out/products/00003-*.npy"), [3], (), SUM_UP),
-    "copies lost": (lose("out/shards"), (), (), set()),
+    "changed and touched": (ask("--touch", product="A.T @ A"), ALL, (), {"plan"} | SUM_UP),
+    "cut changed": (ask(shards=2), range(2), range(2), {"plan"} | SUM_UP),
     "products and copies lost": (lose("out/shards", "out/products"), ALL, ALL, SUM_UP),
-    "sum lost": (lose("out/sum.npy"), (), (), {"reduce", "report"}),
-    "summary lost": (lose("out/summary.json"), (), (), {"reduce", "report"}),
-    "ledger lost": (lose("out/ledger.tsv"), (), (), {"ledger", "report"}),
-    "plan lost": (lose("out/plan.*", "out/sources.tsv"), (), (), {"plan"}),
-    "marks lost": (lose(*MARKS), (), (), {"plan"} | SUM_UP),
-    "records lost": (lose(".snakemake"), (), (), set()),
     "moved": (move, (), (), set()),
     "copied": (copy, (), (), {"report"}),
-    "touched": (ask("--touch"), (), (), set()),
-    "changed and touched": (ask("--touch", product="A.T @ A"), ALL, (), {"plan"} | SUM_UP),
-    "plan forced": (ask("--force", "out/plan.tsv"), (), (), set()),
-    "input changed": (change_input, [2], [2], {"plan"} | SUM_UP),
-    "comment changed": (change_comment, (), (), set()),
-    "version raised": (raise_version, ALL, (), {"plan"} | SUM_UP),
-    "product changed": (ask(product="A.T @ A"), ALL, (), {"plan"} | SUM_UP),
-    "cut changed": (ask(shards=2), range(2), range(2), {"plan"} | SUM_UP),
-    "ranks changed": (ask(reduce={"ranks": 3}), (), (), set()),
-    "statistics changed": (ask(reduce={"statistics": ["sum", "max"]}), (), (),
-                           {"reduce", "report"}),
-    "dispatch changed": (ask(dispatch="mpi"), (), (), set()),
+    "touched, plan forced, other ranks":
+        (each(ask("--touch"), ask("--force", "out/plan.tsv"), ask(reduce={"ranks": 3})),
+         (), (), set()),
+    "summary lost": (lose("out/summary.json"), (), (), {"reduce", "report"}),
+    "sum lost": (lose("out/sum.npy"), (), (), {"reduce", "report"}),
+    "ledger lost": (lose("out/ledger.tsv"), (), (), {"ledger", "report"}),
+    "plan lost": (lose("out/plan.*", "out/sources.tsv"), (), (), {"plan"}),
+    "other statistics": (ask(reduce={"statistics": ["sum", "max"]}), (), (), {"reduce", "report"}),
+    "figures lost": (lose("out/metrics.prom"), (), (), {"report"}),
+    "nothing but another dispatch": (ask(), (), (), set()),
 }  # fmt: skip
 """What happens to a finished run; the shards to compute again, those to copy, and other jobs."""
 
 PLAYED = {"receipt lost", "marks lost", "changed and touched", "input changed", "ledger lost"}
-"""Those after which each `make test` runs to the end."""
+"""Those that run to their end, but under `array`, which takes a scheduler."""
 
-_TURNS = [
-    (
-        (history, dispatch)
-        if history in PLAYED or (number + turn) % 2 == 0
-        else nightly(history, dispatch)
-    )
-    for number, history in enumerate(HISTORIES)
-    for turn, dispatch in enumerate(("jobs", "pool"))
+TURNS = [
+    (name, dispatch) if (number - turn) % len(DISPATCHES) == 0 else nightly(name, dispatch)
+    for number, name in enumerate(SCENARIOS)
+    for turn, dispatch in enumerate(DISPATCHES)
 ]
-"""Each by day under one dispatch at least."""
 
 
-@pytest.mark.parametrize(("history", "dispatch"), _TURNS)
-def test_a_rerun_makes_what_is_missing(finished, tmp_path, history, dispatch):
+@pytest.mark.parametrize(("name", "dispatch"), TURNS)
+def test_a_rerun_makes_what_is_missing(finished, tmp_path, name, dispatch):
     """No more and no less; nothing that is there is written again, and then nothing is to do."""
-    act, shards, copied, rules = HISTORIES[history]
-    workspace = finished(dispatch).clone(tmp_path / "a clone")
-    act(workspace, OWN | {"dispatch": dispatch})
-    wanted = jobs(dispatch, shards, *rules, copied=copied)
-    assert workspace.dry_run() == wanted
-    if wanted and history in PLAYED:
+    act, shards, copied, rules = SCENARIOS[name]
+    workspace, config = finished.clone(tmp_path / "a clone"), OWN | {"dispatch": dispatch}
+    workspace.configure(**config)
+    act(workspace, config)
+    assert workspace.dry_run() == jobs(dispatch, shards, *rules, copied=copied)
+    if name in PLAYED and dispatch != "array":
         there = [p for p in workspace.root.glob("out/products/*") if int(p.name[:5]) not in shards]
         before = {path: path.stat().st_mtime_ns for path in there}
         workspace.succeed()
         assert {path: path.stat().st_mtime_ns for path in before} == before
         stack = np.stack([np.load(workspace.root / "stack" / f"{i}.npy") for i in range(8)])
-        product = stack.swapaxes(1, 2) @ stack if "changed and" in history else stack @ stack
+        product = stack.swapaxes(1, 2) @ stack if "changed and" in name else stack @ stack
         assert np.array_equal(np.load(workspace.root / "out" / "sum.npy"), product.sum(axis=0))
         assert workspace.dry_run() == set()
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
-def test_a_config_changed_to_and_fro_computes_nothing_twice(finished, tmp_path, dispatch):
-    """The products of both lie side by side; ledger and sum are of the last one."""
-    workspace = finished(dispatch).clone(tmp_path / "a clone")
-    own, total = OWN | {"dispatch": dispatch}, workspace.root / "out" / "sum.npy"
-    receipts, right = workspace.root / "out" / "products", total.read_bytes()
-    workspace.configure(**own, product="A.T @ A")
+# What else is asked of a finished run.
+
+
+def test_a_config_changed_to_and_fro_computes_nothing_twice(finished, tmp_path):
+    """The products of both lie side by side, whichever dispatch; ledger and sum are of the last."""
+    workspace = finished.clone(tmp_path / "a clone")
+    total, receipts = (workspace.root / "out" / name for name in ("sum.npy", "products"))
+    right = total.read_bytes()
+    workspace.configure(**OWN, dispatch="pool", product="A.T @ A")
     assert "files of other configs take" in workspace.succeed().output
     assert total.read_bytes() == right  # its matrices are symmetric
     before = {path: path.stat().st_mtime_ns for path in receipts.glob("*.json")}
     assert len(before) == 8
-    workspace.configure(**own)
+    workspace.configure(**OWN)
     assert workspace.dry_run() == {"plan"} | SUM_UP
     workspace.succeed()
     assert {path: path.stat().st_mtime_ns for path in receipts.glob("*.json")} == before
@@ -192,14 +200,15 @@ def test_a_config_changed_to_and_fro_computes_nothing_twice(finished, tmp_path, 
     assert workspace.dry_run("--rerun-triggers", *triggers) == workspace.dry_run() == set()
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
-@pytest.mark.parametrize("words", [["--forceall"], nightly(["-R", "multiply"])])
-def test_what_is_forced_is_computed_again(finished, tmp_path, words, dispatch):
+@pytest.mark.parametrize(
+    ("dispatch", "words"),
+    [("pool", ["--forceall"]), nightly("pool", ["-R", "pool"]),
+     nightly("jobs", ["--forceall"]), nightly("jobs", ["-R", "multiply"])],
+)  # fmt: skip
+def test_what_is_forced_is_computed_again(finished, tmp_path, dispatch, words):
     """All products, with the same bits; a dry run and --touch only speak of it."""
-    workspace = finished(dispatch).clone(tmp_path / "a clone")
-    words = [
-        word.replace("multiply", {"jobs": "multiply"}.get(dispatch, dispatch)) for word in words
-    ]
+    workspace = finished.clone(tmp_path / "a clone")
+    workspace.configure(**OWN, dispatch=dispatch)
     total = workspace.root / "out" / "sum.npy"
     before = {p: p.stat().st_mtime_ns for p in workspace.root.glob("out/products/*.json")}
     assert jobs(dispatch, ALL) <= workspace.dry_run(*words)
@@ -213,25 +222,23 @@ def test_what_is_forced_is_computed_again(finished, tmp_path, words, dispatch):
     assert workspace.dry_run() == set()
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "array", "pool", "mpi"])
+@pytest.mark.parametrize("dispatch", DISPATCHES)
 def test_a_fresh_dry_run_names_every_job_and_writes_nothing(tmp_path: Path, dispatch: str) -> None:
     """One job for all shards but under jobs; it says what there is to compute."""
     workspace = Workspace.create(tmp_path / "w")
     workspace.configure(shards=4, dispatch=dispatch)
-    one = {dispatch.replace("array", "multiply")}
-    work = jobs("jobs", ALL, copied=ALL) if dispatch == "jobs" else one
-    for words in ([], ["--snakefile", "workflow/Snakefile"]):
-        done = workspace.succeed("--dry-run", *words)
-        assert done.jobs == {"plan", "synthesize"} | work | SUM_UP
-        assert "4 of 4 shards have no products yet; 12.0 MiB to read" in done.output
+    entry = ["--snakefile", "workflow/Snakefile"] if dispatch == "jobs" else []
+    done = workspace.succeed("--dry-run", *entry)
+    assert done.jobs == {"plan", "synthesize"} | jobs(dispatch, ALL, copied=ALL) | SUM_UP
+    assert "4 of 4 shards have no products yet; 12.0 MiB to read" in done.output
     assert not (workspace.root / "results").exists()
     assert not list(workspace.root.glob(".snakemake/shardwise/planned-*"))
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_who_asks_for_a_sum_gets_that_of_this_config(finished, tmp_path, dispatch):
     """And no page: by name or by rule, where it is of another, or where products are lost."""
-    workspace, own = finished(dispatch).clone(tmp_path / "a clone"), OWN | {"dispatch": dispatch}
+    workspace, own = finished.clone(tmp_path / "a clone"), OWN | {"dispatch": dispatch}
     for words in (["out/sum.npy"], ["--until", "reduce"]):
         workspace.configure(**own, product="A.T @ A")
         wanted = jobs(dispatch, ALL, "plan", "ledger", "reduce")
@@ -247,7 +254,7 @@ def test_snakemakes_own_report_holds_the_page(finished, tmp_path, monkeypatch):
 
     It needs no network, and no package that `make run` does not install.
     """
-    workspace = finished("jobs").clone(tmp_path / "a clone")
+    workspace = finished.clone(tmp_path / "a clone")
     monkeypatch.setenv("PYTHONPATH", packages.hide_the_others(tmp_path / "hidden"))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
