@@ -200,7 +200,8 @@ class _Auditor:
     def _shard(self, row: Shard) -> tuple[int, ProductReceipt | None]:
         """Bytes that were read of a product and its copy, and the receipt of a whole product."""
         shard, results, nbytes = row.shard, self._results, 0
-        product, copy, whole = results.product(row.name), results.shard(row.input_name), None
+        product, copy = results.product(row.name), results.shard(row.input_name)
+        receipt = whole = copied = None
         with self._noting(results.receipt(row.name), shard):
             try:
                 receipt = judge.check_receipt(self._plan, shard)
@@ -211,8 +212,14 @@ class _Auditor:
                 self._note(self._missing, product, why, shard)
         if self._copies:
             with self._noting(results.shard_receipt(row.input_name)), suppress(receipts.NoReceipt):
-                own = judge.check_copy(self._plan, shard)
-                nbytes += _read(copy, own) if copy.exists() else 0  # it may have been removed
+                copied = judge.check_copy(self._plan, shard)
+                nbytes += _read(copy, copied) if copy.exists() else 0  # it may have been removed
+        read = receipt and receipt.input_checksum
+        if read and copied and read != copied.file.checksum:
+            made = copied.file.checksum
+            reason = f"was made from matrices with checksum {read}, but the copy has {made}"
+            self._note(DAMAGED, product, reason, shard)
+            self._note(DAMAGED, copy, reason)
         return nbytes, whole
 
     def _sum(self) -> None:

@@ -5,6 +5,7 @@ page read it; nobody parses a log. A task that was killed leaves none.
 """
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,8 @@ from shardwise.errors import (
 from shardwise.files import small
 from shardwise.files.paths import Results, folders, list_names, make_folder, place
 from shardwise.records.starts import count_starts
+
+log = logging.getLogger(__name__)
 
 RUN = "SHARDWISE_RUN"
 """The variable by which the jobs of a run know it."""
@@ -87,12 +90,14 @@ def note(
 def _write(results: Results, name: str, failure: Failure) -> None:
     from shardwise.files.commit import commit  # here: who reads needs no NumPy
 
-    with suppress(OSError, ShardwiseError):
+    try:
         path = results.failure(name)
         results.failed.mkdir(exist_ok=True)
         make_folder(path.parent)
         with commit(path) as file:
             file.write(json.dumps(asdict(failure), indent=1).encode() + b"\n")
+    except (OSError, ShardwiseError) as error:  # then at least the log says why
+        log.error("%s: %s (no file can say so: %s)", name, failure.reason, error)
 
 
 def forget(results: Results, name: str) -> None:
