@@ -35,7 +35,7 @@ CLIENT_LIMIT_S = 120
 POLL_S = 0.2
 TAIL_LINES = 20
 
-ARRAY = re.compile(r"sw-[0-9a-f]{12}-\d+")
+ARRAY = re.compile("sw-[0-9a-f]{12}-[0-9a-f]{8}")
 """The name of an array of ours."""
 
 

@@ -9,7 +9,6 @@ worker ends. So a worker that is started again goes on with its own. The folder 
 end of the round.
 """
 
-import errno
 import json
 import os
 import random
@@ -73,20 +72,14 @@ def begin(plan: Plan, shards: Sequence[str], workers: int, retries: int) -> str:
     tried = [failure.attempt for failure in of_this_run(plan, shards).values()]
     attempt = 1 + max(tried, default=0)
     facts = {"plan": plan.key, "workers": workers, "attempt": attempt, "last": attempt + retries}
-    top = plan.results.claims / run
-    new = top / f".{os.urandom(4).hex()}"
+    # No name comes twice: a task that was given up must not take part in what follows its round.
+    own = os.urandom(4).hex()
+    new = plan.results.claims / run / f".{own}"
     with writing(new):
         new.mkdir(parents=True)
         (new / _LIST).write_text(json.dumps({**facts, "shards": list(shards)}))
-    number = 1
-    while True:
-        try:
-            new.rename(top / str(number))  # it never replaces a folder that has a list
-            return f"{run}/{number}"
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                raise
-            number += 1
+        new.rename(new.with_name(own))
+    return f"{run}/{own}"
 
 
 def load(plan: Plan, name: str) -> Round:

@@ -143,14 +143,15 @@ class GridEngine(Cluster):
         queued = [
             Submitted(job.task, _STATES.get(job.state, job.state), f"{job.job_id}.{job.task}",
                       job.queue.rpartition("@")[2], job.job_id)
-            for job in self.jobs() if ARRAY.fullmatch(job.name)
+            for job in self.jobs() if job.job_id > after and ARRAY.fullmatch(job.name)
         ]  # fmt: skip
         known = {task.handle for task in queued}
         return queued + [
             Submitted(record.task, "ended", f"{record.job_id}.{record.task}", record.host,
                       record.job_id)
             for record in self.all_records()
-            if ARRAY.fullmatch(record.name) and f"{record.job_id}.{record.task}" not in known
+            if record.job_id > after and ARRAY.fullmatch(record.name)
+            and f"{record.job_id}.{record.task}" not in known
         ]  # fmt: skip
 
     def spoil(

@@ -149,9 +149,10 @@ def test_claims_of_another_plan_are_refused(own_plan: Plan, tmp_path: Path) -> N
 
 
 def test_a_worker_after_the_end_of_its_round_has_nothing_to_do(own_plan: Plan) -> None:
-    """The folder is gone, as all shards are whole."""
+    """Its folder is gone, and the next round, of other shards, has another name."""
     name = claims.begin(own_plan, list(own_plan.shards), 2, 0)
     worker = Workers(own_plan, name).new("late")
     claims.end(own_plan.results, name)
+    claims.begin(own_plan, list(own_plan.shards)[1:], 2, 0)
     assert worker.next(idle=False) is None
     assert os.listdir(own_plan.results.root)
