@@ -21,6 +21,7 @@ from typing import Any
 from shardwise.errors import ShardwiseError, tell
 from shardwise.records import failures, others
 from shardwise.records.failures import Failure
+from shardwise.units import seconds
 from shardwise.workflow import hooks
 from shardwise.workflow.names import failure_name
 
@@ -128,9 +129,9 @@ class Listener(logging.Handler):
             words = f"multiply: {done} of {shards} shards done"
             words += f", {len(self._failed)} failed so far" if self._failed else ""
             if words != told and not self._interrupted:
-                seconds = (now - began) * (shards - done) / max(1, done - first)
-                left = f"; about {_duration(seconds)} to go" if first < done < shards else ""
-                tell(f"shardwise: {words}{left}")
+                left = (now - began) * (shards - done) / max(1, done - first)
+                more = f"; about {seconds(left)} to go" if first < done < shards else ""
+                tell(f"shardwise: {words}{more}")
             told = words
 
     def _on_job_info(self, record: Any) -> None:
@@ -255,11 +256,6 @@ def _stage_of(name: str) -> str:
     """The stage that a failure's name speaks of."""
     first = name.split("-", maxsplit=1)[0]
     return {"copy": "shard"}.get(first, first if first in _STAGES else "multiply")
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def rerun_command(argv: list[str], folder: str) -> str:
