@@ -66,6 +66,14 @@ def test_a_line_says_how_much_is_missing(tmp_path, backend, more):
     )
 
 
+def test_matrices_with_a_b_of_their_own_read_it(tmp_path):
+    """A shared B is read once per shard, one of each matrix with that matrix."""
+    left = factories.stack((6, 32, 16))
+    for right, nbytes in ((factories.stack((16, 8)), 9216), (factories.stack((6, 16, 8)), 10240)):
+        made = factories.plan(tmp_path, left, right, product="A @ B", shards=3)
+        assert store.amounts(made, ["00000", "00002"]) == (nbytes, 4096)
+
+
 def test_the_last_words_of_a_run_can_look(tmp_path):
     """As Python ends it starts no thread any more, and what is whole is found all the same."""
     made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
