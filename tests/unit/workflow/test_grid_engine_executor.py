@@ -138,13 +138,16 @@ def test_a_submission_that_fails(grid, monkeypatch, answer, error, words, unende
     assert grid.submissions._unended == unended
 
 
+RUBBISH = pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
+
+
 @pytest.mark.fault("a submission that fails k times")
 @pytest.mark.parametrize(
     ("answer", "arrived", "asked"),
     [
         pytest.param(SILENT, "", 2, id="away"),
-        pytest.param("echo; exit", "queue", 1, id="no-number"),
-        pytest.param("echo busy; exit", "queue", 1, id="rubbish"),
+        pytest.param("echo; exit", "queue", 1, id="no-number", marks=RUBBISH),
+        pytest.param("echo busy; exit", "queue", 1, id="rubbish", marks=RUBBISH),
         pytest.param(UNHEARD, "queue", 1, id="arrived"),
         pytest.param(UNHEARD, "mark", 1, id="arrived-and-ended"),
     ],
