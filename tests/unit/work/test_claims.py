@@ -87,7 +87,7 @@ def test_each_shard_is_computed_once_in_any_order_of_events(plan, data, workers,
 
 
 def test_workers_that_claim_at_the_same_moment_share_the_shards(plan: Plan) -> None:
-    """Threads of one process, as processes of several nodes: a file is created once."""
+    """Threads of one process, as processes of several nodes: a claim is created once."""
     own = Workers(plan, claims.begin(plan, list(plan.shards), 8, 0))
     found: list[str] = []
 
