@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from shardwise.errors import InputError, TryAgain
+from shardwise.errors import DeviceFailed, InputError
 from shardwise.multiply import backend as backends
 from shardwise.multiply import job
 from shardwise.plan import user_function
@@ -60,5 +60,6 @@ def test_lack_of_device_memory_is_no_fault_of_the_function(tmp_path):
     line = "return block if xp is np else xp.ones((10**7, 10**7))"
     over = {"product": write(tmp_path, line), "backend": "cupy", "shards": 1}
     made = factories.copied(factories.plan(tmp_path, factories.stack((2, 3, 3)), **over))
-    with pytest.raises(TryAgain, match="device GPU-"):
+    with pytest.raises(DeviceFailed, match=r"Out of memory .*GPU-") as failed:
         job.run_shard(made, "00000")
+    assert not failed.value.suspect

@@ -13,7 +13,7 @@ pytestmark = needs_gpu
 LONG = """
 def work(xp, block):
     out = block @ block
-    for _ in range(48 if xp.__name__ == "cupy" else 0):  # the plan tries it on NumPy
+    for _ in range(150 if xp.__name__ == "cupy" else 0):  # the plan tries it on NumPy
         out = xp.matmul(block, block, out=out)
     return out
 """

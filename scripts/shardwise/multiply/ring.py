@@ -72,6 +72,7 @@ class Ring:
         self.operation = operations.choose(machine, plan)
         self.sink = sinks.choose(machine.xp, plan)
         self._right: Any = None
+        self._tried = False
         self._allocate(shard, most)
         self._free, self._reading = deque(self._slots), deque[_Slot]()
         self._queued = deque[_Slot]()
@@ -131,6 +132,7 @@ class Ring:
 
     def _try_arithmetic(self) -> None:
         self.operation.try_arithmetic(*self.trial_memory())
+        self._tried = True  # a device that fails is tried again: by `warm`, then by a shard
 
     def trial_memory(self) -> tuple[Any, Any, list[Any]]:
         """A slot's A and B, and all memory of products, for `try_arithmetic`."""
@@ -296,7 +298,7 @@ class Ring:
 
     def share(self, right: np.ndarray) -> None:
         """Take the one B ``(k, p)`` that serves all matrices; nothing is queued meanwhile."""
-        if self._right is None:
+        if not self._tried:
             self._right = self._machine.zeros(right.shape, right.dtype.name)
             self._try_arithmetic()
         with self._machine.work():

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -199,6 +200,20 @@ def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, w
     for shard in ("00001", "00000"):
         job.ShardJob(own, shard).run()
     np.testing.assert_array_equal(factories.products(made), factories.multiplied(made, left))
+
+
+def test_a_device_of_lower_precision_is_refused_by_each_attempt(tmp_path, monkeypatch):
+    """Where one B serves all, it is tried with that: by the attempt that only warms up, too."""
+    right = noise((8, 5))
+    made = factories.plan(tmp_path, noise((40, 8, 8)), right, shards=1, product="A @ B")
+    own = Session(made, 0)
+    error = IntegrityError("lower precision")
+    with monkeypatch.context() as patch:
+        patch.setattr(operation.Multiplication, "try_arithmetic", Mock(side_effect=error))
+        for _ in range(2):
+            with pytest.raises(IntegrityError, match="lower precision"):
+                own.ring(made.shard("00000")).share(right)
+    own.ring(made.shard("00000")).share(right)
 
 
 @pytest.mark.parametrize(
