@@ -1,6 +1,7 @@
 """Seeded makers of stacks, configs and plans; small integers, so that sums are exact to the bit."""
 
 import json
+import operator
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
+from shardwise.plan.problem import PRODUCTS
 from shardwise.records import ledger, receipts
 from shardwise.records.receipts import ProductReceipt
 from shardwise.reduce import job as reduce_job
@@ -25,13 +27,25 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
 FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
-REFERENCES = {
-    "A @ A": lambda a, b: a @ a,
-    "A.T @ A": lambda a, b: a.swapaxes(-1, -2) @ a,
-    "A @ A.T": lambda a, b: a @ a.swapaxes(-1, -2),
-    "A @ B": lambda a, b: a @ b,
+TURNED = {
+    "": lambda x: x,
+    "T": lambda x: x.swapaxes(-1, -2),
+    "H": lambda x: x.swapaxes(-1, -2).conj(),
 }
+
+
+def factors(product: str, a: Any, b: Any = None) -> list[Any]:
+    """The two factors of a product, as it is written."""
+    parts = (part.partition(".") for part in product.split(" @ "))
+    return [TURNED[how]({"A": a, "B": b}[name]) for name, _, how in parts]
+
+
+def right_rows(product: str, rows: int, columns: int) -> int | None:
+    """Rows that B has where A has so many rows and columns; None where there is no B."""
+    return {"A @ B": columns, "A.T @ B": rows, "A.H @ B": rows}.get(product)
+
+
+REFERENCES = {p: lambda a, b=None, p=p: operator.matmul(*factors(p, a, b)) for p in PRODUCTS}
 
 
 def nightly(*values: Any) -> Any:

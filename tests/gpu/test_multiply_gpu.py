@@ -35,10 +35,11 @@ LISTED = r"GPU \d+: (.*) \(UUID: (GPU-[0-9a-f-]+)\)"
 
 
 def factors(product, shape, dtype):
-    """A stack, and the B of ``A @ B``; whole numbers for integers, else numbers that round."""
+    """A stack, and its B if any; whole numbers for integers, else numbers that round."""
     make = factories.stack if "int" in dtype else factories.noise
-    right = make((shape[0], shape[2], RIGHT_COLUMNS), dtype, seed=1)
-    return make(shape, dtype), right if product == "A @ B" else None
+    rows = factories.right_rows(product, *shape[1:])
+    right = make((shape[0], rows, RIGHT_COLUMNS), dtype, seed=1) if rows else None
+    return make(shape, dtype), right
 
 
 def rounding(dtype, k):
@@ -64,7 +65,8 @@ def test_products_are_exact_for_whole_numbers(tmp_path, backend, product, dtype)
     """A shard's products of small integers are NumPy's, whatever the dtype."""
     shape = (5, 24, 24) if product == "A @ A" else (2, 37, 9)
     left = factories.stack(shape, dtype)
-    right = factories.stack((2, 9, RIGHT_COLUMNS), dtype, 1) if product == "A @ B" else None
+    rows = factories.right_rows(product, *shape[1:])
+    right = factories.stack((2, rows, RIGHT_COLUMNS), dtype, 1) if rows else None
     over = {"product": product, "backend": backend}
     _, (found,) = shards_of(tmp_path, left, 1, right=right, **over)
     assert found.dtype == (np.int64 if "int" in dtype else dtype)
@@ -73,7 +75,8 @@ def test_products_are_exact_for_whole_numbers(tmp_path, backend, product, dtype)
 
 def problem_of(product, shape, dtype, shared=False):
     """A problem as the plan states it, with a B of a few columns where there is one."""
-    right = (shape[1], RIGHT_COLUMNS) if product == "A @ B" else None
+    rows = factories.right_rows(product, *shape)
+    right = (rows, RIGHT_COLUMNS) if rows else None
     return Problem(1, shape, product, dtype, right, shared)
 
 
@@ -128,7 +131,9 @@ def test_kernels_are_right_wherever_a_matrix_lies(xp, product, shape, dtype):
 @needs_gpu
 @pytest.mark.parametrize("dtype", factories.FLOATS)
 @pytest.mark.parametrize("shape", LARGE_SHAPES)
-@pytest.mark.parametrize("product", ["A.T @ A", "A @ A.T", "A @ B"])
+@pytest.mark.parametrize(
+    "product", ["A.T @ A", "A @ A.T", "A.H @ A", "A @ A.H", "A @ B", "A.H @ B"]
+)
 def test_large_kernels_are_right(product, shape, dtype):
     """Large products, by a rank-k update where they are symmetric, and awkward rows."""
     xp, _ = load_backend("cupy")
@@ -136,7 +141,7 @@ def test_large_kernels_are_right(product, shape, dtype):
     relative, absolute = rounding(dtype, problem.factor_shapes[0][1])
     assert bool((abs(wide(out[:2]) - exact) <= relative * moduli + absolute).all())
     assert bool((out[2] == out[0]).all())
-    if product != "A @ B" and memory.symmetric(problem):
+    if memory.symmetric(problem):
         assert bool((out[0] == out[0].T).all())
 
 

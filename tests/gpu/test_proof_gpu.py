@@ -11,6 +11,7 @@ from shardwise.errors import DeviceFailed, IntegrityError
 from shardwise.multiply import job, operation
 from shardwise.numerics import end_to_end, freivalds, gemm, tolerances
 from shardwise.numerics.tolerances import CheckSpec
+from shardwise.plan.problem import takes_b
 from shardwise.records import failures
 
 from tests import factories
@@ -41,17 +42,6 @@ def padded(array, padding):
 def on(xp, whole, shape):
     """A padded stack as an array of ``xp``, its padding cut off as a view."""
     return xp.asarray(whole)[:, : shape[-2], : shape[-1]]
-
-
-def factors(product, left, right):
-    """The factors of a product, transposed as it says."""
-    turned = left.swapaxes(1, 2)
-    return {
-        "A @ A": (left, left),
-        "A.T @ A": (turned, left),
-        "A @ A.T": (left, turned),
-        "A @ B": (left, right),
-    }[product]
 
 
 def size(array):
@@ -85,9 +75,10 @@ def case(product, dtype, dim):
     """A stack, its B or None, their products, and the dtype of the accumulation."""
     shape = (N, dim, dim) if product == "A @ A" else (N, dim, dim + 2)
     left = factories.noise(shape, dtype, dim)
-    right = factories.noise((N, dim + 2, dim + 1), dtype, dim + 1) if product == "A @ B" else None
+    rows = factories.right_rows(product, *shape[1:])
+    right = factories.noise((N, rows, dim + 1), dtype, dim + 1) if rows else None
     compute = "float32" if dtype == "float16" else dtype
-    a, b = factors(product, left, right)
+    a, b = factories.factors(product, left, right)
     return left, right, (a.astype(compute) @ b.astype(compute)).astype(dtype), compute
 
 
@@ -114,7 +105,7 @@ def test_the_ratio_is_that_of_the_formula(xp, product, dtype, dim, padding):
     wrong = result.copy()
     wrong[1, dim // 2, dim // 3] += error
     check = checker(xp, product, left, right, dtype, compute)
-    a, b = factors(product, left, right)
+    a, b = factories.factors(product, left, right)
     left_there = on(xp, padded(left, padding), left.shape)
     right_there = None if right is None else on(xp, padded(right, padding), right.shape)
     for c, passes in ((result, [True] * N), (wrong, [True, False, True])):
@@ -134,11 +125,9 @@ def test_a_lost_tile_of_a_large_product_is_found(xp, product, dtype, kind):
     """Far below the tolerance of its rows; so is a float32 product that was computed as tf32."""
     dim = 256 if kind == "tf32" else 512 if xp is np else 2048
     left = xp.asarray(factories.noise((2, dim, dim), dtype, 1))
-    right = xp.asarray(factories.noise((2, dim, dim), dtype, 2)) if product == "A @ B" else None
+    right = xp.asarray(factories.noise((2, dim, dim), dtype, 2)) if takes_b(product) else None
     compute = "float32" if dtype == "float16" else dtype
-    turned = left.swapaxes(1, 2)
-    a = turned if product == "A.T @ A" else left
-    b = {"A @ B": right, "A @ A.T": turned}.get(product, left)
+    a, b = factories.factors(product, left, right)
     if kind == "tf32" and dtype != "float16":
         a, b = (short(xp, x) for x in (a, b))
     result = (a.astype(compute) @ b.astype(compute)).astype(dtype)
@@ -165,8 +154,8 @@ def test_the_check_overflows_no_sooner_than_the_product(xp, product, dtype):
     """Products near the largest number pass, and a wrong one among them is found."""
     left = np.full((N, 2, 2), 6e153, dtype)
     left[0] = 1.0
-    right = left.copy() if product == "A @ B" else None
-    a, b = factors(product, left, right)
+    right = left.copy() if takes_b(product) else None
+    a, b = factories.factors(product, left, right)
     result = a @ b
     assert np.isfinite(result).all()
     result[2, 0, 1] *= 1 + 1e-9
@@ -233,7 +222,7 @@ def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim, paddin
     """Contribution, reference and mass of each matrix, within the rounding of double precision."""
     left, right, result, compute = case(product, dtype, dim)
     result[1] = 0  # contributions are those of the product, right or wrong
-    a, b = (wide(x) for x in factors(product, left, right))
+    a, b = (wide(x) for x in factories.factors(product, left, right))
     check = checker(xp, product, left, right, dtype, compute)
     there = [None if x is None else on(xp, padded(x, padding), x.shape) for x in (left, right)]
     check.check(*there, on(xp, padded(result, padding), result.shape))
@@ -279,7 +268,7 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
     for precision in ("ieee", "tf32x3", "tf32"):
         made = factories.copied(
             factories.plan(
-                tmp_path / precision, left, left[0] if product == "A @ B" else None, shards=1,
+                tmp_path / precision, left, left[0] if takes_b(product) else None, shards=1,
                 product=product, precision=precision, backend="cupy",
             )
         )  # fmt: skip
@@ -323,7 +312,7 @@ def test_one_wrong_element_blames_the_gpu(tmp_path, monkeypatch):
 UNDER_OVERRIDE = """
 import cupy
 from shardwise.numerics import canary, gemm
-from shardwise.plan.problem import Problem
+from shardwise.plan.problem import Problem, takes_b
 
 run = gemm.kernel(cupy, Problem(4, (256, 256), "A @ A", "float32", None), "ieee")
 left, out = cupy.zeros((4, 256, 256), "float32"), cupy.zeros((4, 256, 256), "float32")

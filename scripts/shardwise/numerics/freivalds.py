@@ -11,16 +11,9 @@ from typing import Any
 import numpy as np
 
 from shardwise.numerics.freivalds_device import _Device
-from shardwise.numerics.freivalds_host import Steps, _forms, _groups, _Host
+from shardwise.numerics.freivalds_host import Step, Steps, _forms, _groups, _Host
 from shardwise.numerics.tolerances import CheckSpec
-
-# Which stored factor meets the vectors first and second, and whether it is transposed then.
-_STEPS = {
-    "A @ A": (("left", False), ("left", False)),
-    "A.T @ A": (("left", False), ("left", True)),
-    "A @ A.T": (("left", True), ("left", False)),
-    "A @ B": (("right", False), ("left", False)),
-}
+from shardwise.plan.problem import operands
 
 
 class Checker:
@@ -39,7 +32,9 @@ class Checker:
     """
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
-        self._xp, self._steps = xp, _STEPS[spec.product]
+        self._xp = xp
+        # The right factor meets the vectors first.
+        self._operands = operands(spec.product, spec.dtype)[::-1]
         self._group = spec.group
         self.bound, self.forms = spec.bound, None
         real: Any = _Host if xp is np else _Device
@@ -63,8 +58,8 @@ class Checker:
             numbers it is finite only where A, B and the product all are. For the product of each
             group that had a closer look it is the larger of the two.
         """
-        stacks = {"left": left, "right": None if right is None else _as_stack(right)}
-        steps = [(stacks[name], transposed) for name, transposed in self._steps]
+        stacks = {"A": left, "B": None if right is None else _as_stack(right)}
+        steps = [Step(stacks[name], *how) for name, *how in self._operands]
         groups = [
             self._engine.check(part, product[low : low + self._group])
             for low, part in _groups(steps, len(product), self._group)
@@ -97,7 +92,7 @@ class _Whole:
 
     def check(self, steps: Steps, product: Any) -> tuple[Any, Any]:
         expected, actual = self._signs, product @ self._signs
-        for stack, transposed in steps:
-            expected = (stack.transpose(0, 2, 1) if transposed else stack) @ expected
+        for stack, turned, _ in steps:
+            expected = (stack.transpose(0, 2, 1) if turned else stack) @ expected
         ratio = self._xp.where((actual != expected).any(axis=(1, 2)), np.inf, 0.0)
         return ratio, _forms(self._xp, self._left, actual[..., -1], expected[..., -1], None)

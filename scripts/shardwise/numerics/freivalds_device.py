@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.numerics.freivalds_host import Steps
+from shardwise.numerics.freivalds_host import Step, Steps
 from shardwise.numerics.tolerances import VECTORS, CheckSpec
 
 
@@ -70,7 +70,7 @@ class _Device:
         self, steps: Steps, product: Any, ratio: Any, spot: Any, close: tuple[float, float]
     ) -> None:
         """Raise the ratio of the matrix of the worst row to that of its worst element."""
-        (first, turned), (second, across) = steps
+        (first, turned, conjugated), (second, across, conjugate) = steps
         _, rows, cols, *distances = _geometry(product)
         inner = second.shape[1 if across else 2]
         a = self._products[0][:1]  # of use no more
@@ -80,8 +80,10 @@ class _Device:
             *(second, inner, *_geometry(second)[3:], np.int32(across), rows, spot),
             *(a, a.shape[2], self._where),
         )
+        if conjugate:
+            self._conjugate(a)
         where = self._where if len(first) > 1 else 0
-        self._times(first[:1], not turned, a, self._row, where)
+        self._times(Step(first[:1], not turned, conjugated), a, self._row, where)
         self._launch(
             "compare_row",
             -(-cols // self._BLOCK),
@@ -100,12 +102,27 @@ class _Device:
     def _product(self, steps: Steps) -> Any:
         """The planes of vectors and moduli after all steps, in scratch memory."""
         v = self._signs
-        for (stack, transposed), product in zip(steps, self._products, strict=True):
-            self._times(stack, transposed, v, product[: len(stack)])
-            v = product[: len(stack)]
+        for step, scratch in zip(steps, self._products, strict=True):
+            product = scratch[: len(step.stack)]
+            self._times(step, v, product)
+            v = product
         return v
 
-    def _times(self, stack: Any, turned: bool, v: Any, product: Any, where: Any = 0) -> None:
+    def _times(self, step: Step, v: Any, product: Any, where: Any = 0) -> None:
+        """Multiply vectors; those of a conjugated stack are conjugated, before and after."""
+        if not step.conjugated:
+            self._launch_times(step, v, product, where)
+            return
+        self._conjugate(v)
+        self._launch_times(step, v, product, where)
+        self._conjugate(product)
+
+    def _conjugate(self, planes: Any) -> None:
+        imaginary = planes[:, VECTORS : 2 * VECTORS]
+        self._xp.negative(imaginary, out=imaginary)
+
+    def _launch_times(self, step: Step, v: Any, product: Any, where: Any) -> None:
+        stack, turned, _ = step
         matrix_of_v = v.shape[1] * v.shape[2] if len(v) > 1 else 0
         operands = (stack, *_geometry(stack), v, v.shape[2], matrix_of_v, product, product.shape[2])
         if not turned:

@@ -2,21 +2,29 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from shardwise.numerics import tree
 from shardwise.numerics.tolerances import _TINY, CheckSpec
 
-Steps = list[tuple[Any, bool]]
-"""The factors that vectors are multiplied with, and whether transposed."""
+
+class Step(NamedTuple):
+    """Matrices that vectors are multiplied with, and whether their transposes, or conjugates."""
+
+    stack: Any
+    turned: bool
+    conjugated: bool
+
+
+Steps = list[Step]
 
 
 def _groups(steps: Steps, count: int, group: int) -> Iterator[tuple[int, Steps]]:
     """The steps of so many matrices at a time; one that serves all is in each."""
     for low in range(0, count, group):
-        yield low, [(s if len(s) == 1 else s[low : low + group], turned) for s, turned in steps]
+        yield low, [Step(s if len(s) == 1 else s[low : low + group], *how) for s, *how in steps]
 
 
 def _forms(xp: Any, left: Any, actual: Any, expected: Any, size: Any) -> Any:
@@ -50,9 +58,9 @@ class _Host:
     def check(self, steps: Steps, product: Any) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):
             expected, size = self._signs, self._ones
-            for stack, transposed in steps:
-                expected, size = self._times(stack, transposed, expected, size)
-            actual, _ = self._times(product, False, self._signs, self._ones)
+            for step in steps:
+                expected, size = self._times(step, expected, size)
+            actual, _ = self._times(Step(product, False, False), self._signs, self._ones)
             bound = self._relative * size + self._absolute
             bound[~np.isfinite(bound)] = np.nan  # within an infinite bound nothing is proven
             rows = self._moduli(actual - expected).max(axis=1) / bound
@@ -64,11 +72,13 @@ class _Host:
 
     def _closer_look(self, steps: Steps, product: Any, i: int, row: int) -> float:
         """How far the elements of one row of product i are off, in units of their tolerance."""
-        (first, turned), (second, across) = steps
+        (first, turned, conjugated), (second, across, conjugate) = steps
         a = (second[i, :, row] if across else second[i, row]).astype(self._wide)
+        a = a.conj() if conjugate else a
         size = self._moduli(a, self._floor)[np.newaxis]
         b = first if len(first) == 1 else first[i : i + 1]
-        expected, size = self._times(b, not turned, np.tile(a, (1, 4, 1)), size)
+        step = Step(b, not turned, conjugated)
+        expected, size = self._times(step, np.tile(a, (1, 4, 1)), size)
         gap = self._moduli(product[i, row].astype(self._wide) - expected[0, 0])
         relative, absolute = cast(tuple[float, float], self._close)
         return float((gap / (relative * size[0] + absolute)).max())
@@ -79,10 +89,12 @@ class _Host:
         moduli: np.ndarray = sum(np.maximum(np.abs(part), floor) for part in parts)
         return moduli
 
-    def _times(
-        self, stack: Any, transposed: bool, v: np.ndarray, size: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _times(self, step: Step, v: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Products of a stack with vectors, and of its moduli with ``size``."""
+        stack, transposed, conjugated = step
+        if conjugated:  # the vectors are, before and after: the matrices are larger
+            product, moduli = self._times(Step(stack, transposed, False), v.conj(), size)
+            return product.conj(), moduli
         least = stack.shape[1 if transposed else 2] * self._least
         if not self._complex:
             product, moduli = _times(stack, transposed, v, size, self._floor)

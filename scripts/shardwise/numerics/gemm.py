@@ -90,15 +90,14 @@ def kernel(xp: Any, problem: Problem, precision: str) -> Any:
     return CublasKernel(xp, problem, precision)
 
 
-def factors(product: str, block: Any, other: Any) -> tuple[Any, Any]:
-    """The two factors of a product, as stacks; transposes are views."""
-    transposed = block.swapaxes(-1, -2)
-    return {
-        "A @ A": (block, block),
-        "A.T @ A": (transposed, block),
-        "A @ A.T": (block, transposed),
-        "A @ B": (block, other),
-    }[product]
+def factors(problem: Problem, block: Any, other: Any) -> tuple[Any, Any]:
+    """The two factors of a product, as stacks; transposes are views. None is conjugated."""
+    stacks = {"A": block, "B": other}
+    left, right = (
+        stacks[factor.name].swapaxes(-1, -2) if factor.turned else stacks[factor.name]
+        for factor in problem.operands
+    )
+    return left, right
 
 
 class MatmulKernel:
@@ -122,7 +121,7 @@ class MatmulKernel:
         if self.compute != self._problem.dtype or self._xp is not np:
             for i in range(count):  # one by one: widened copies of all would double the memory
                 b = other[i] if other is not None and other.ndim == 3 else other
-                left, right = factors(self._problem.product, self._wide(block[i]), self._wide(b))
+                left, right = factors(self._problem, self._wide(block[i]), self._wide(b))
                 out[i] = left @ right
         elif self._problem.flop <= _ONE_THREAD:
             threads.split(count, partial(self._stacked, block, other, out))
@@ -131,8 +130,16 @@ class MatmulKernel:
 
     def _stacked(self, block: Any, other: Any, out: Any, low: int, high: int) -> None:
         """Products ``low`` to ``high``; of a matrix and its own transpose NumPy computes half."""
-        b = other[low:high] if other is not None and other.ndim == 3 else other
-        np.matmul(*factors(self._problem.product, block[low:high], b), out=out[low:high])
+        conjugated = [factor.conjugated for factor in self._problem.operands]
+        most = max(1, memory.CONJUGATED_BYTES // self._problem.matrix_bytes)
+        step = most if any(conjugated) else max(1, high - low)
+        for first in range(low, high, step):
+            part = slice(first, min(first + step, high))
+            b = other[part] if other is not None and other.ndim == 3 else other
+            left, right = factors(self._problem, block[part], b)
+            left = left.conj() if conjugated[0] else left
+            right = right.conj() if conjugated[1] else right
+            np.matmul(left, right, out=out[part])
 
     def _wide(self, matrix: Any) -> Any:
         return matrix if matrix is None else matrix.astype(self.compute, copy=False)
@@ -213,7 +220,7 @@ class CublasKernel:
             elif self._halves:
                 self._multiply_halves(left, right, product)
             else:
-                self._gemm(*factors(self._problem.product, left, right), product)
+                self._gemm(*factors(self._problem, left, right), product)
             if self._padded:
                 self._xp.copyto(out[part], _corner(product, out))
 
@@ -232,9 +239,8 @@ class CublasKernel:
 
     def _multiply_halves(self, left: Any, right: Any, out: Any) -> None:
         """The small products first; each of the others is added to what there is."""
-        product = self._problem.product
         (a, b), (low_a, low_b) = (
-            factors(product, left[i], None if right is None else right[i]) for i in range(2)
+            factors(self._problem, left[i], None if right is None else right[i]) for i in range(2)
         )
         self._gemm(low_a, b, out, self._small)
         self._gemm(a, low_b, out, self._small, self._one)
@@ -251,8 +257,9 @@ class CublasKernel:
         """
         n, m, p = out.shape
         item = left.dtype.itemsize
-        a, a_op, lda = _operand(left)
-        b, b_op, ldb = _operand(right)
+        conjugated = (factor.conjugated for factor in self._problem.operands)
+        a, a_op, lda = _operand(left, next(conjugated))
+        b, b_op, ldb = _operand(right, next(conjugated))
         stride_b = b.strides[0] // item if b.ndim == 3 else 0
         kind, out_kind = _TYPES[left.dtype.name], _TYPES[out.dtype.name]
         self._cublas.gemmStridedBatchedEx(
@@ -268,7 +275,7 @@ class CublasKernel:
         _, rows, columns = block.shape
         update = getattr(self._cublas, _SYRK[self._dtype.name][0])
         # Row-major A is column-major Aᵀ. The lower triangle of columns is the upper one of rows.
-        transposed = self._problem.product == "A @ A.T"
+        transposed = self._problem.operands[1].turned
         n, k = (rows, columns) if transposed else (columns, rows)
         for a, c in zip(block, out, strict=True):
             update(
@@ -284,9 +291,12 @@ def _corner(stack: Any, like: Any) -> Any:
     return stack[..., : like.shape[-2], : like.shape[-1]]
 
 
-def _operand(stack: Any) -> tuple[Any, int, int]:
-    """A stack as stored, whether cuBLAS has to transpose it, and its leading dimension."""
+def _operand(stack: Any, conjugated: bool) -> tuple[Any, int, int]:
+    """A stack as stored, what cuBLAS has to do with it, and its leading dimension.
+
+    It may take it as it is (0), transposed (1), or transposed and conjugated (2).
+    """
     item = stack.dtype.itemsize
-    transposed = stack.strides[-1] != item and stack.shape[-1] > 1
+    transposed = conjugated or (stack.strides[-1] != item and stack.shape[-1] > 1)
     stored = stack.swapaxes(-1, -2) if transposed else stack
-    return stored, int(transposed), max(stored.strides[-2] // item, stored.shape[-1])
+    return stored, int(transposed) + conjugated, max(stored.strides[-2] // item, stored.shape[-1])

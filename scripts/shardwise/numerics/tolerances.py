@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.numerics.end_to_end import weights
+from shardwise.plan.problem import Shape, factor_shapes
 
 VECTORS = 4
 """Vectors a product is checked with: random ±1, each of which misses a wrong product with at most
@@ -150,14 +151,18 @@ class CheckSpec:
         return np.dtype(self.dtype).kind in "iu"
 
     @property
+    def _shapes(self) -> tuple[Shape, Shape]:
+        return factor_shapes(self.product, self.left, self.right)
+
+    @property
     def inner(self) -> int:
         """Length of the inner products."""
-        return self.left[0] if self.product == "A.T @ A" else self.left[1]
+        return self._shapes[0][1]
 
     @property
     def columns(self) -> int:
         """Columns of a product."""
-        return (self.right or self.left)[1] if self.product != "A @ A.T" else self.left[0]
+        return self._shapes[1][1]
 
     @property
     def bound(self) -> tuple[float, float]:
@@ -205,6 +210,5 @@ class CheckSpec:
 
     def left_weights(self) -> np.ndarray:
         """The weights of the rows of a product in the end-to-end proof; the scale is undone."""
-        rows = self.left[1] if self.product == "A.T @ A" else self.left[0]
-        whole = weights("l", rows, self.integer)
+        whole = weights("l", self._shapes[0][0], self.integer)
         return whole if self.integer else whole / self.scale

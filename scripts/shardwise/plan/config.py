@@ -16,11 +16,16 @@ from typing import Any
 from shardwise import host
 from shardwise.errors import InputError, short
 from shardwise.host import PROJECT
-from shardwise.plan.problem import Recipe, check_statistics, function_parts
+from shardwise.plan.problem import (
+    PRODUCTS,
+    Recipe,
+    check_statistics,
+    function_parts,
+    takes_b,
+)
 from shardwise.units import parse_bytes
 
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
-PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
 DEFAULT_RESULTS = "results/default"  # as the schema has it, for jobs, which do not read the schema
 # Keys that no plan depends on.
 NO_PLAN = ("reduce", "dispatch", "workers", "array_tasks", "array_limit")
@@ -258,9 +263,9 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with a config whose types and ranges are right."""
     product = full["product"]
     yield from _product_problems(product)
-    if product == "A @ B" and full["right"] is None:
-        yield "right: the product A @ B needs it; name the .npy file of B"
-    if product != "A @ B" and full["right"] is not None:
+    if takes_b(product) and full["right"] is None:
+        yield f"right: the product {product:.200} needs it; name the .npy file of B"
+    if not takes_b(product) and full["right"] is not None:
         yield f"right: the product {product:.200} has no B; remove it, or use A @ B"
     if full["depends"] and not function_parts(product):
         yield (

@@ -20,6 +20,7 @@ SHARD_PIECES = pieces.CHECKSUM_PIECE_BYTES, pieces.CHECKSUM_PIECE_BYTES
 # many large products that their sum is written for several of them at once.
 BATCH_BYTES = 256 * MIB
 CALL_BYTES = 128 * MIB  # the same in a call, which a batch has some of
+CONJUGATED_BYTES = MIB  # of small matrices that a thread conjugates at once, on NumPy
 HOST_BATCH_BYTES = 16 * MIB  # the same on NumPy, which multiplies one matrix a call anyway
 # Slots of the ring on a device: some are read into while one is multiplied.
 SLOTS, RING_BYTES = 6, 1536 * MIB
@@ -93,8 +94,11 @@ def _split_bytes(problem: Problem, precision: str) -> int:
 
 def symmetric(problem: Problem) -> bool:
     """Whether products are symmetric, and so large that half of each is worth computing."""
-    large = problem.product_shape[0] >= SYMMETRIC_ROWS
-    return large and problem.product in ("A.T @ A", "A @ A.T")
+    left, right = problem.operands
+    symmetric = left.name == right.name and left.turned != right.turned
+    # Nor by conjugates: cupy has no rank-k update of Hermitian products.
+    plain = not (left.conjugated or right.conjugated)
+    return symmetric and plain and problem.product_shape[0] >= SYMMETRIC_ROWS
 
 
 def _huge(problem: Problem) -> bool:
@@ -201,9 +205,11 @@ def work_bytes(problem: Problem, matrices: int, run: range, keep: str) -> int:
 
 
 def widened_bytes(problem: Problem) -> int:
-    """Bytes of the copies in which NumPy multiplies one matrix of a narrow floating-point type."""
+    """Bytes of the copies that NumPy multiplies: widened matrices, or conjugated ones."""
     if problem.result or "int" in problem.dtype:
         return 0  # the widened copies of integers are counted with their proof
+    if any(factor.conjugated for factor in problem.operands):
+        return max(READERS * CONJUGATED_BYTES, problem.matrix_bytes)
     wide = ITEM_BYTES[problem.compute_dtype]
     if wide == problem.item:
         return 0

@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from shardwise.errors import InputError
 from shardwise.files.paths import STATISTICS
+
+Shape = tuple[int, int]
 
 _FUNCTION = re.compile(r"(.+\.py):([^\W\d]\w*)")
 
@@ -14,6 +16,45 @@ def function_parts(product: str) -> tuple[str, str] | None:
     """File and name of a product ``file.py:function``; None if it is no such product."""
     match = _FUNCTION.fullmatch(product)
     return (match[1], match[2]) if match else None
+
+
+PRODUCTS = (
+    "A @ A", "A.T @ A", "A @ A.T", "A.H @ A", "A @ A.H", "A @ B", "A.T @ B", "A.H @ B",
+)  # fmt: skip
+
+
+def takes_b(product: str) -> bool:
+    """Whether a product has a factor B of its own."""
+    return product.endswith(" @ B")
+
+
+class Operand(NamedTuple):
+    """A factor of a product: which matrix, ``A`` or ``B``, and whether its transpose is meant.
+
+    Of real numbers ``.H`` is ``.T``, so they are never conjugated.
+    """
+
+    name: str
+    turned: bool
+    conjugated: bool
+
+
+def operands(product: str, dtype: str) -> tuple[Operand, Operand]:
+    """The two factors of one of `PRODUCTS`."""
+    left, right = (
+        Operand(name, operation != "", operation == "H" and "complex" in dtype)
+        for name, _, operation in (factor.partition(".") for factor in product.split(" @ "))
+    )
+    return left, right
+
+
+def factor_shapes(product: str, left: Shape, right: Shape | None) -> tuple[Shape, Shape]:
+    """Shapes of the two factors as they are multiplied, from those of a stored A and B."""
+    stored = {"A": left, "B": right or left}
+    first, second = (
+        stored[x.name][::-1] if x.turned else stored[x.name] for x in operands(product, "")
+    )
+    return first, second
 
 
 def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> None:
@@ -31,9 +72,6 @@ def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> N
             "numbers have no order; leave these out, or make the products real, for example with "
             "a function of your own"
         )
-
-
-Shape = tuple[int, int]
 
 
 class Recipe(TypedDict):
@@ -87,7 +125,7 @@ class Problem:
     left: Shape  # (m, k) of A
     product: str
     dtype: str
-    right: Shape | None = None  # (k, p) of B; None if B is made from A
+    right: Shape | None = None  # of a stored B; None where A is both factors
     shared_right: bool = False  # one B serves all matrices
     result: Shape | None = None
     result_dtype: str | None = None
@@ -128,13 +166,12 @@ class Problem:
     @property
     def factor_shapes(self) -> tuple[Shape, Shape]:
         """Shapes of the two factors, as multiplied; a user's function has none."""
-        m, k = self.left
-        pairs = {
-            "A @ A": ((m, k), (m, k)),
-            "A.T @ A": ((k, m), (m, k)),
-            "A @ A.T": ((m, k), (k, m)),
-        }
-        return pairs[self.product] if self.right is None else ((m, k), self.right)
+        return factor_shapes(self.product, self.left, self.right)
+
+    @property
+    def operands(self) -> tuple[Operand, Operand]:
+        """The two factors; a user's function has none."""
+        return operands(self.product, self.dtype)
 
     @property
     def matrix_bytes(self) -> int:

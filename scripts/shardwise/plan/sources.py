@@ -22,6 +22,7 @@ from shardwise.plan import memory
 from shardwise.plan.config import Settings
 from shardwise.plan.identity import identity_of, state_of
 from shardwise.plan.plan import Source, Stack
+from shardwise.plan.problem import factor_shapes, function_parts
 from shardwise.units import human_bytes
 
 _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
@@ -104,17 +105,20 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
 
 def check_product(product: str, left: Stack, right: Stack | None) -> None:
     """Refuse factors whose inner dimensions do not match."""
-    m, k = left.shape
-    if product == "A @ A" and m != k:
+    if function_parts(product):
+        return
+    (_, k), (rows, _) = factor_shapes(product, left.shape, right.shape if right else None)
+    if k == rows:
+        return
+    if right is None:
         raise InputError(
-            f"product A @ A needs square matrices, but the input's are {(m, k)} @ {(m, k)}; "
-            "use A.T @ A or A @ A.T"
+            f"product A @ A needs square matrices, but the input's are {left.shape} @ "
+            f"{left.shape}; use A.T @ A or A @ A.T"
         )
-    if right is not None and right.shape[0] != k:
-        raise InputError(
-            f"product A @ B: inner dimensions do not match: A is {(m, k)}, B is {right.shape}; "
-            f"B must have {k} rows"
-        )
+    raise InputError(
+        f"product {product}: inner dimensions do not match: A is {left.shape}, B is "
+        f"{right.shape}; B must have {k} rows"
+    )
 
 
 def _synthetic_stack(settings: Settings, path: Path) -> Stack:

@@ -7,10 +7,10 @@ from shardwise.files import pieces
 from shardwise.multiply import job, session
 from shardwise.multiply.host import Host
 from shardwise.plan import memory as plan_memory
-from shardwise.plan.problem import Problem
+from shardwise.plan.problem import Problem, takes_b
 
 from tests import factories
-from tests.factories import PRODUCTS, REFERENCES, leftovers, results, stack, wide
+from tests.factories import PRODUCTS, REFERENCES, leftovers, results, right_rows, stack, wide
 
 DTYPES = ("float16", "float32", "float64", "complex64", "int32", "int8")
 GIB = 2**30
@@ -25,9 +25,10 @@ def small(monkeypatch):
 
 
 def factors(product, dtype, make=stack):
-    """A stack, and the one B of ``A @ B``."""
+    """A stack, and the one B where there is one."""
     left = make((3, 37, 37) if product == "A @ A" else (3, 29, 41), dtype)
-    return left, make((41, 11), dtype, seed=1) if product == "A @ B" else None
+    rows = right_rows(product, *left.shape[1:])
+    return left, make((rows, 11), dtype, seed=1) if rows else None
 
 
 @pytest.mark.usefixtures("small")
@@ -113,7 +114,7 @@ def test_the_least_is_no_more_than_what_is_planned():
     """What the plan grants is never refused, on any device, in any arithmetic."""
     for dtype in DTYPES:
         for product in PRODUCTS:
-            right = (5003, 4001) if product == "A @ B" else None
+            right = (5003, 4001) if takes_b(product) else None
             own = Problem(9, (5003, 5003), product, dtype, right)
             for keep in ("products", "sum"):
                 least = plan_memory.least_bytes(own, range(3, 4), keep, True)

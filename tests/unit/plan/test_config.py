@@ -84,7 +84,10 @@ def test_all_statistics_at_once_are_taken():
         ({"reduce": {"statistics": []}}, "reduce.statistics: [] is not allowed; it must be a non"),
         ({"reduce": {"statistics": "sum"}}, "reduce.statistics: 'sum' is not allowed; it must be"),
         ({"product": "A @A"}, "unknown product; did you mean A @ A? Known are A @ A, A.T @ A"),
-        ({"product": "inverse"}, "unknown product; use one of A @ A, A.T @ A, A @ A.T, A @ B, or"),
+        (
+            {"product": "inverse"},
+            "unknown product; use one of A @ A, A.T @ A, A @ A.T, A.H @ A, A @ A.H",
+        ),
         ({"product": "m.py"}, "names no function; write it as path/to/file.py:function"),
         ({"product": "m.txt:f"}, "unknown product"),
         ({"product": "m.py:f", "right": "b"}, "right: the product m.py:f has no B"),
