@@ -9,7 +9,6 @@ import pandas as pd
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.paths import Results
 from shardwise.observe import audit
-from shardwise.observe.folder import read_sum
 from shardwise.plan import plan as plans
 from shardwise.records import judge
 
@@ -34,22 +33,16 @@ class FinishedRun:
     @property
     def statistics(self) -> dict[str, np.ndarray]:
         """The results over all products, each ``(m, p)``, by their names in the config."""
-        if (summary := read_sum(self._plan)) is None:
-            raise InputError(
-                f"{self._results.root}: the run has not finished; run snakemake as before"
-            )
-        return {name: _map(self._results.statistic(name)) for name in summary.files}
+        return {
+            name: _map(self._results.statistic(name))
+            for name in judge.read_finished(self._plan).files
+        }
 
     @property
     def sum(self) -> np.ndarray:
         """The sum of all products, ``(m, p)``: float64, complex128 or int64."""
-        statistics = self.statistics
-        if "sum" not in statistics:
-            raise InputError(
-                f"{self._results.root} has no sum, as reduce.statistics lists "
-                f"{', '.join(statistics)}; add sum there and run snakemake again"
-            )
-        return statistics["sum"]
+        judge.read_finished(self._plan, "sum")
+        return _map(self._results.statistic("sum"))
 
     def product(self, matrix: int) -> np.ndarray:
         """The product of one matrix, ``(m, p)``; matrices count from 0 in the order of the input.

@@ -31,7 +31,6 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, judge, ledger, live, receipts
 from shardwise.records.receipts import Line, Moment, SumReceipt, UsedDevice, Whole
-from shardwise.records.store import Store
 from shardwise.units import any_clock
 
 _MOST_LETTERS, _MOST_NAMED = 1000, 20
@@ -185,22 +184,11 @@ def _failure(path: Path) -> failures.Failure | None:
 def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
     """The receipt of the sum of this plan, or why it cannot be used."""
     try:
-        return read_sum(plan), ""
+        return judge.read_sum(plan), ""
     except IntegrityError as error:
         cure = f"; remove it (rm -f {for_bash(plan.results.summary)}), and run snakemake as before"
         known = not isinstance(error, receipts.UnknownSchema)
         return None, one_line(f"{error}{cure * known}")
-
-
-def read_sum(plan: Plan) -> SumReceipt | None:
-    """The receipt of the sum of this plan, if there is one; IntegrityError if it is not whole."""
-    if not Store(plan).is_summed(()):
-        return None
-    summary = receipts.read(plan.results.summary, SumReceipt)
-    judge.check_summary(plan, summary)
-    for name, facts in summary.files.items():
-        judge.check_statistic(plan, name, facts)
-    return summary
 
 
 def read_command(results: Results) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import IntegrityError, short
+from shardwise.errors import InputError, IntegrityError, short
 from shardwise.files import pieces
 from shardwise.files.paths import STATISTICS
 from shardwise.plan import memory
@@ -25,6 +25,7 @@ from shardwise.records.receipts import (
     ReceiptPart,
     SumReceipt,
 )
+from shardwise.records.store import Store
 
 
 def check_product(plan: Plan, shard: str) -> ProductReceipt:
@@ -72,6 +73,39 @@ def check_copy(plan: Plan, shard: str) -> CopyReceipt:
     shape = (row.stop - row.start, *plan.problem.left)
     _expect(receipt.file, _facts(shape, plan.dtype, memory.SHARD_PIECES), path)
     return receipt
+
+
+def read_finished(plan: Plan, *names: str) -> SumReceipt:
+    """The receipt of the sum of a plan whose run has finished.
+
+    Raises
+    ------
+    InputError
+        Where it has not, or has none of the results of these names.
+    IntegrityError
+        As :func:`read_sum` raises it.
+    """
+    root, summary = plan.results.root, read_sum(plan)
+    if summary is None:
+        raise InputError(f"{root}: the run has not finished; run snakemake as before")
+    for name in names:
+        if name not in summary.files:
+            raise InputError(
+                f"{root} has no {name}, as reduce.statistics lists {', '.join(summary.files)}; add "
+                f"{name} there and run snakemake again"
+            )
+    return summary
+
+
+def read_sum(plan: Plan) -> SumReceipt | None:
+    """The receipt of the sum of a plan, if there is one; IntegrityError if it is not whole."""
+    if not Store(plan).is_summed(()):
+        return None
+    summary = receipts.read(plan.results.summary, SumReceipt)
+    check_summary(plan, summary)
+    for name, facts in summary.files.items():
+        check_statistic(plan, name, facts)
+    return summary
 
 
 def check_summary(plan: Plan, receipt: SumReceipt) -> None:
