@@ -27,6 +27,7 @@ from shardwise.observe.status import Device
 from shardwise.plan import plan as plans
 from shardwise.plan.nodes import count_nodes, cover
 from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.problem import ITEM_BYTES
 from shardwise.records import failures, ledger, receipts
 from shardwise.records.failures import Failure
 from shardwise.records.store import mark
@@ -374,7 +375,7 @@ def _sum(made: Pretended, random: Random) -> None:
     total = _total(plan.problem.product_shape, random)
     header = padded_header(total.shape, total.dtype)
     path.write_bytes(header + total.tobytes())
-    pieces = piecess.checksum_pieces(total.nbytes)
+    pieces = piecess.result_pieces(total.size, ITEM_BYTES[plan.element_type], total.itemsize)
     checksum = file_checksum(path, read_header(path).offset, *pieces)
     facts = receipts.describe_file(path, total.shape, "float64", checksum, *pieces)
     proven = plan.settings.verify

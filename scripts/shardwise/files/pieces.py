@@ -30,3 +30,12 @@ def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
         return row, -(-row // (count * _ALIGNED)) * _ALIGNED
     group = most // row * row
     return group, group
+
+
+def result_pieces(numbers: int, item: int, own: int) -> tuple[int, int]:
+    """The same for a result, ``own`` bytes a number, over arrays of so many numbers of ``item``.
+
+    The reduce takes a piece of these arrays at a time: as many numbers are a piece of the result.
+    """
+    row, piece = checksum_pieces(numbers * item, item)
+    return row // item * own, piece // item * own

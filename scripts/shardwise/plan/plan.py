@@ -226,6 +226,12 @@ class Plan:
         return self.problem.dtype
 
     @property
+    def element_type(self) -> str:
+        """The dtype of the numbers in the shards' files of products, or of nodes of their sum."""
+        problem = self.problem
+        return problem.sum_dtype if self.settings.keep == "sum" else problem.product_dtype
+
+    @property
     def settings(self) -> ShardSettings:
         """What the config says of how shards are computed."""
         return self.facts.settings

@@ -8,15 +8,13 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shardwise.errors import InputError, IntegrityError, short
 from shardwise.files import pieces
 from shardwise.files.paths import STATISTICS
 from shardwise.plan import memory
 from shardwise.plan.nodes import cover
 from shardwise.plan.plan import Plan
-from shardwise.plan.problem import statistic_dtype
+from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
 from shardwise.records import receipts, witness
 from shardwise.records.receipts import (
     ArrayFile,
@@ -123,7 +121,8 @@ def check_summary(plan: Plan, receipt: SumReceipt) -> None:
 def check_statistic(plan: Plan, name: str, facts: ArrayFile) -> None:
     """Refuse a result, such as ``sum.npy``, that is not what plan and receipt say of it."""
     dtype, shape = statistic_dtype(name, plan.problem.product_dtype), plan.problem.product_shape
-    cut = pieces.checksum_pieces(math.prod(shape) * np.dtype(dtype).itemsize)
+    item = ITEM_BYTES[plan.element_type]
+    cut = pieces.result_pieces(math.prod(shape), item, ITEM_BYTES[dtype])
     _expect(facts, _facts(shape, dtype, cut), plan.results.summary)
     receipts.check_file(plan.results.statistic(name), facts)
 

@@ -74,17 +74,11 @@ def _load(plan_file: Path, names: list[str]) -> Plan:
     return plan
 
 
-def element_type(plan: Plan) -> str:
-    """The dtype of the numbers in the shards' files."""
-    problem = plan.problem
-    return problem.sum_dtype if plan.settings.keep == "sum" else problem.product_dtype
-
-
 def layout_of(plan: Plan) -> Layout:
     """How the files of a plan's shards are read."""
     rows = [len(_nodes(plan, shard)) for shard in plan.shards.values()]
     numbers = math.prod(plan.problem.product_shape)
-    item = plan_problem.ITEM_BYTES[element_type(plan)]
+    item = plan_problem.ITEM_BYTES[plan.element_type]
     return Layout(rows, numbers, item, *pieces.checksum_pieces(numbers * item, item))
 
 
@@ -107,8 +101,8 @@ class Reducer:
         self._expected = np.zeros((len(self._shards), 16), np.uint8)
         if comm.rank == 0:
             self._expected[:] = np.frombuffer(checksums, np.uint8).reshape(-1, 16)
-        self._files = ResultFiles(plan.results, plan.problem, names)
-        self._scan = Scan(self._layout, self._path, element_type(plan))
+        self._files = ResultFiles(plan, names)
+        self._scan = Scan(self._layout, self._path, plan.element_type)
         self._form = end_to_end.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
         self._width, self._statistics = 0, list[Statistic]()
         self._looks: dict[int, dict[str, Any]] = {}  # of each stripe that this rank has finished
@@ -192,7 +186,7 @@ class Reducer:
         """The statistics of a stripe, in the memory of the one before."""
         if width != self._width:
             self._width = width
-            self._statistics = statistics.choose(self._names, width, element_type(self._plan))
+            self._statistics = statistics.choose(self._names, width, self._plan.element_type)
         for one in self._statistics:
             one.reset()
         return self._statistics

@@ -1,5 +1,6 @@
 """The files that a reduce writes, by all its ranks: without their names until all is there."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,8 +14,8 @@ from shardwise.files import pieces
 from shardwise.files.checksum import piece_digest, raw_bytes
 from shardwise.files.commit import create_private, publish, remove_leftovers, temporary_for
 from shardwise.files.npy import DATA_OFFSET, StackWriter
-from shardwise.files.paths import Results
-from shardwise.plan.problem import Problem, statistic_dtype
+from shardwise.plan.plan import Plan
+from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
 from shardwise.records import receipts
 from shardwise.records.receipts import ArrayFile
 
@@ -28,8 +29,10 @@ class ResultFiles:
         What the pieces that this rank wrote come to, of each file: uint8 ``(statistics, 16)``.
     """
 
-    def __init__(self, results: Results, problem: Problem, names: Sequence[str]) -> None:
-        self._results, self._shape = results, problem.product_shape
+    def __init__(self, plan: Plan, names: Sequence[str]) -> None:
+        problem = plan.problem
+        self._results, self._shape = plan.results, problem.product_shape
+        self._item = ITEM_BYTES[plan.element_type]
         self._dtypes = {
             name: np.dtype(statistic_dtype(name, problem.product_dtype)) for name in names
         }
@@ -67,7 +70,7 @@ class ResultFiles:
                 _write_fully(self._open[name].fileno(), raw, DATA_OFFSET + at)
 
     def _cut(self, dtype: np.dtype) -> tuple[int, int]:
-        return pieces.checksum_pieces(self._shape[0] * self._shape[1] * dtype.itemsize)
+        return pieces.result_pieces(math.prod(self._shape), self._item, dtype.itemsize)
 
     def close(self) -> None:
         """Flush and close the files, so that ranks on other nodes see what was written."""
