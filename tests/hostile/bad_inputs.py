@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import runpy
+import shutil
 import signal
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from unittest import mock
 import numpy as np
 import yaml
 
+from tests import factories
 from tests.factories import SCRIPTS, flip, run, stack
 
 PAGE = SCRIPTS.parent / "docs" / "errors.md"
@@ -151,6 +153,24 @@ def shard(
 def summed(what: str, then: Step, *words: str, code: int = 3, **others: Any) -> Case:
     """A case of a stage behind the shards."""
     return Case(what, TWO, code=code, then=then, words=words, **others)
+
+
+def finished(results: str, statistic: str = "sum", **over: Any) -> Step:
+    """A step that computes and sums six matrices."""
+
+    def step() -> None:
+        left = stack((6, 3, 3))
+        made = factories.plan(Path("of", results), left, results=results, shards=1, **over)
+        factories.reduced(factories.listed(made), statistic)
+
+    return step
+
+
+def merged(what: str, *steps: Step, code: int = 2) -> Case:
+    """A case of a merge of two folders, the first of which is whole."""
+    return Case(
+        what, {}, all_of(finished("one"), *steps), code, words=("merge", "total", "one", "two")
+    )
 
 
 CASES: dict[str, list[Case]] = {
@@ -365,6 +385,16 @@ CASES: dict[str, list[Case]] = {
             "a product is damaged",
             all_of(ledgered, flipped("products/00001-*.npy")), *REDUCE, apart=True,
         ),
+    ],
+    "Several runs: `scripts/merge.py total one two`": [
+        merged("a folder without a run", lambda: Path("two").mkdir()),
+        merged("a run that has not finished", finished("two"), lambda: shutil.rmtree("two/done")),
+        merged("a run without a sum", finished("two", "mean")),
+        merged("one folder twice", lambda: os.symlink("one", "two")),
+        merged("another problem", finished("two", product="A.T @ A", precision="tf32x3")),
+        merged("a damaged sum", finished("two"), lambda: flip(Path("two/sum.npy")), code=3),
+        merged("a folder that no merge wrote", finished("two"), lambda: Path("total").mkdir()),
+        merged("the folder of a run", finished("two"), lambda: os.symlink("one", "total")),
     ],
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ _STAGES = {
     "watch": "a run while it goes",
     "report": "write the page on a run",
     "verify": "whether a results folder is whole",
+    "merge": "add the sums of several finished results folders",
     "doctor": "what would run on this machine, and what is missing",
     "plan": "write plan.tsv, which says which matrices each shard holds",
     "synthesize": "generate the synthetic stack",

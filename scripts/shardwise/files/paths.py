@@ -102,6 +102,7 @@ class Results:
     root: Path
 
     marker = _Name(".shardwise")  # a run of ours made this folder, and may replace files in it
+    merging = _Name(".shardwise-merge")  # a merge made this folder; also the lock of merges into it
     plan = _Name("plan.tsv")  # one row per shard; the hub that every stage reads
     plan_facts = _Name("plan.json")  # what holds for all shards, and checksums; written last
     sources = _Name("sources.tsv")  # one row per input file: which matrices it holds

@@ -1,0 +1,168 @@
+"""`shardwise merge`: the tree over the sums of finished folders, or nothing at all."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.files.paths import Results
+from shardwise.numerics.tree import TreeSum
+from shardwise.plan import plan as plans
+from shardwise.records.locks import take_lock
+from shardwise.reduce import merge
+
+from tests import factories
+
+
+def finished(folder: Path, *shape: int, dtype: str = "float32", seed: int = 0, **over) -> str:
+    """The results folder of a run that has summed small whole numbers, or others with `make`."""
+    names, make = over.pop("names", ["sum"]), over.pop("make", factories.stack)
+    stack = make(shape or (3, 4, 4), dtype, seed)
+    made = factories.listed(factories.plan(folder, stack, **over))
+    factories.reduced(made, *names)
+    return str(made.results.root)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder, by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int16"])
+@pytest.mark.parametrize("dim", [3, 400])  # one stripe, several
+def test_the_total_is_the_tree_over_the_sums(tmp_path, dtype, dim):
+    """In the order given, with the mean over all matrices; the same bytes the second time."""
+    make = factories.stack if dtype == "int16" else factories.noise
+    shapes = [(count, dim, dim) for count in (2, 1, 3)]
+    folders = [
+        finished(tmp_path / str(seed), *shape, dtype=dtype, seed=seed, make=make)
+        for seed, shape in enumerate(shapes)
+    ]
+    assert merge.run(tmp_path / "total", folders) == 6
+    sums = np.stack([np.load(f"{folder}/sum.npy") for folder in folders])
+    tree = TreeSum(np, (dim, dim), sums.dtype.name)
+    tree.add(sums, 0)
+    total, mean = (np.load(tmp_path / "total" / f"{name}.npy") for name in ("sum", "mean"))
+    assert total.dtype == sums.dtype
+    np.testing.assert_array_equal(total, tree.value())
+    np.testing.assert_allclose(mean, total / 6, rtol=1e-15)
+    before = content(tmp_path / "total")
+    merge.run(tmp_path / "total", folders)
+    assert content(tmp_path / "total") == before
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory) -> str:
+    """A finished folder, not to be changed."""
+    return finished(tmp_path_factory.mktemp("first"))
+
+
+OTHERS = {
+    "product is": {"product": "A.T @ A"},
+    "digest of the function is": {"product": "mine.py:f"},
+    "; dtype of the product is float64": {"dtype": "float64"},
+    r"shape of A is \(5, 5\)": {"shape": (2, 5, 5)},
+    "precision is tf32x3, not ieee": {"precision": "tf32x3"},
+    "backend is cupy, not numpy": {},
+}
+
+
+@pytest.mark.parametrize("told", OTHERS)
+def test_another_problem_is_refused_with_what_differs(tmp_path, monkeypatch, first, told):
+    """Whatever a product depends on but its numbers; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def f(xp, block):\n    return block\n")
+    over = dict(OTHERS[told])
+    other = finished(tmp_path / "other", *over.pop("shape", ()), **over)
+    if "backend" in told:
+        gpu = {"name": "H100", "uuid": "GPU-1", "shards": 1}
+        factories.rewritten(Path(other, "summary.json"), made_by={"devices": [gpu]})
+    with pytest.raises(InputError, match=told):
+        merge.run(tmp_path / "total", [first, other])
+    assert not (tmp_path / "total").exists()
+
+
+def unmarked(root: Path) -> None:
+    """A folder whose sum is of no plan."""
+    for marker in (root / "done").iterdir():
+        marker.unlink()
+
+
+HARMS = {
+    "no plan": (InputError, lambda root: (root / "plan.tsv").unlink()),
+    "not finished": (InputError, unmarked),
+    "a bit of the sum": (IntegrityError, lambda root: factories.flip(root / "sum.npy")),
+    "a bit of its receipt": (IntegrityError, lambda root: factories.flip(root / "summary.json", 9)),
+    "the sum is gone": (IntegrityError, lambda root: (root / "sum.npy").unlink()),
+}
+CHANGES = {
+    "the marker goes": unmarked,
+    "summed again": lambda root: factories.reduced(plans.load(root / "plan.tsv")),
+    "written to": lambda root: factories.flip(root / "sum.npy"),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_no_run_has_left_whole_is_refused(tmp_path, first, harm):
+    """Each with its exit code, and nothing is written."""
+    other, (kind, act) = Path(finished(tmp_path / "other", 2, 4, 4)), HARMS[harm]
+    act(other)
+    with pytest.raises(kind):
+        merge.run(tmp_path / "total", [first, str(other)])
+    assert not (tmp_path / "total").exists()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_folder_that_changes_meanwhile_is_refused(tmp_path, first, change):
+    """And what an earlier merge has written stays as it is."""
+    other, total = Path(finished(tmp_path / "other", 2, 4, 4)), tmp_path / "total"
+    merge.run(total, [first])
+    before = content(total)
+
+    def named() -> Iterator[str]:
+        yield from (first, str(other))
+        CHANGES[change](other)  # once all have been looked at
+
+    with pytest.raises(TryAgain, match="changed while"):
+        merge.run(total, named())
+    assert content(total) == before
+
+
+@pytest.mark.parametrize("way", ["{}", "{}/", "{}/../results", "link"])
+def test_a_folder_counts_once(tmp_path, monkeypatch, first, way):
+    """By whatever path it is named again."""
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to(first)
+    with pytest.raises(InputError, match="are one folder"):
+        merge.run(Path("total"), [first, way.format(first)])
+
+
+def test_only_what_a_merge_wrote_is_replaced(tmp_path, first):
+    """Not a run's folder, a folder in it, anybody's folder or file, or a merge that still works."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "sum.npy").write_text("mine")
+    for out in (first, f"{first}/failed", tmp_path / "mine", tmp_path / "mine" / "sum.npy" / "x"):
+        with pytest.raises(InputError, match=r"another folder|no merge wrote"):
+            merge.run(Path(out), [first])
+    busy = Results(tmp_path / "total")
+    with take_lock(busy.merging, ""), pytest.raises(TryAgain, match="another merge"):
+        merge.run(busy.root, [first])
+    merge.run(busy.root, [first])  # the folder of a merge that was killed
+    assert sorted(content(busy.root)) == [".shardwise-merge", "mean.npy", "sum.npy", "summary.json"]
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("int64", 25 * 10**8), ("float64", 1e154)])
+def test_a_total_that_overflows_is_refused(tmp_path, dtype, most):
+    """Integers and floats; nothing is written."""
+    stack = np.array([[[most]]], dtype)
+    folders = [finished(tmp_path / name, make=lambda *_: stack) for name in "ab"]
+    with pytest.raises(InputError, match=r"overflows|does not fit"):
+        merge.run(tmp_path / "total", folders)
+    assert not (tmp_path / "total").exists()
+
+
+def test_a_run_without_a_sum_is_refused(tmp_path):
+    """With what to do."""
+    with pytest.raises(InputError, match="add sum there"):
+        merge.run(tmp_path / "total", [finished(tmp_path, names=["mean"])])
