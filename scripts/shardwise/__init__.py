@@ -1,15 +1,22 @@
 """Shardwise: a stack of matrices, cut into shards, one GPU job per shard, one sum.
 
-`open` reads the results of a run; nothing else here is for other programs.
+`run` runs the workflow, `plan` says what it would do, `open` reads the results of a run; nothing
+else here is for other programs.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+# Before the function of this name: the first import of a room puts it here under its name.
+from shardwise import plan as _room  # noqa: F401
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from shardwise.command.from_python import Config
     from shardwise.observe.finished_run import FinishedRun
 
-__all__ = ["open"]
+__all__ = ["open", "plan", "run"]
 __version__ = "0.1.0"
 
 # The version of each stage's algorithm. Raise a number by hand when the bytes that the stage
@@ -28,3 +35,42 @@ def open(folder: str | Path) -> "FinishedRun":
     from shardwise.observe.finished_run import FinishedRun  # every job imports this file
 
     return FinishedRun(folder)
+
+
+def run(config: "Config" = None, profile: str | Path = "local", **keys: Any) -> "FinishedRun":
+    """Run the workflow in this folder, as the command ``shardwise run`` does, and open its results.
+
+    Parameters
+    ----------
+    config
+        A YAML file, read over ``config.yaml`` of this folder as after ``--configfile``; or a dict
+        of keys, or None: then ``config.yaml`` does not count.
+    profile
+        Where jobs run: a folder, or its name in ``profiles/``.
+    **keys
+        Keys of the config, over those of ``config``.
+
+    Raises
+    ------
+    ShardwiseError
+        Where the run failed, with its last words. Its class says the exit code of the command:
+        InputError 2, TryAgain 75, ShardwiseError itself 1, as after jobs that failed.
+    KeyboardInterrupt
+        After Ctrl-C, once the run has cancelled its jobs.
+    """
+    from shardwise.command import from_python  # every job imports this file
+
+    return from_python.run(config, profile, keys)
+
+
+def plan(config: "Config" = None, **keys: Any) -> "pd.DataFrame":
+    """The plan that :func:`run` would follow, a row per shard, sizes in bytes; nothing is started.
+
+    Raises
+    ------
+    InputError
+        Where the config, the input or the results folder is bad.
+    """
+    from shardwise.command import from_python  # every job imports this file
+
+    return from_python.plan(config, keys)

@@ -174,11 +174,16 @@ def _snakemake(
             f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name yours with "
             "--configfile"
         )
+    return snakemake_line(options.profile, others), options
+
+
+def snakemake_line(profile: str | None, words: list[str]) -> list[str]:
+    """The command line that starts Snakemake with a profile, printed; InputError as above."""
     _refuse_unloadable()
-    words = ["--profile", _profile(options.profile), "-s", str(PROJECT / "Snakefile"), *others]
+    words = ["--profile", _profile(profile), "-s", str(PROJECT / "Snakefile"), *words]
     line = [sys.executable, "-P", "-m", "snakemake", *words]
     tell(shlex.join(line))
-    return line, options
+    return line
 
 
 def _refuse_unloadable() -> None:

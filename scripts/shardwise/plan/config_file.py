@@ -6,6 +6,7 @@ read again here, before any job.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,15 @@ _ODD_NUMBER = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)
 
 
 def read_files(files: list[Path]) -> dict[str, Any]:
-    """Merge config files in order, later ones over earlier ones, as Snakemake does.
+    """Merge config files in order, as :func:`merge`; raises InputError like :func:`read_file`."""
+    return merge(map(read_file, files))
 
-    Raises InputError like :func:`read_file`.
-    """
+
+def merge(configs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge configs in order, later ones over earlier ones, as Snakemake does."""
     merged: dict[str, Any] = {}
-    for file in files:
-        for key, value in read_file(file).items():  # no key of the schema is nested deeper
+    for config in configs:
+        for key, value in config.items():  # no key of the schema is nested deeper
             both = isinstance(value, dict) and isinstance(merged.get(key), dict)
             merged[key] = {**merged[key], **value} if both else value
     return merged

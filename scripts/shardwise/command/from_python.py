@@ -1,0 +1,111 @@
+"""`shardwise.run` and `shardwise.plan`: what the command does, from a script or a notebook.
+
+Snakemake is a process of its own, as it cannot run twice in one. What it says is shown as it comes.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from shardwise.command.folder import snakemake_line
+from shardwise.errors import of_code
+from shardwise.files.commit import commit
+from shardwise.files.paths import CACHE
+from shardwise.observe.finished_run import FinishedRun
+from shardwise.plan import config as configs
+from shardwise.plan import config_file, planner
+from shardwise.plan import plan as plans
+from shardwise.plan.plan import Shard
+from shardwise.processes import contain
+
+Config = str | os.PathLike[str] | Mapping[str, Any] | None
+
+_MOST_LINES = 60
+"""More than a run says at its end."""
+
+_START = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from shardwise.processes import contain
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a notebook ignores it between its cells
+contain.end_with_parent(signal.SIGINT)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def run(config: Config, profile: str | os.PathLike[str], keys: Mapping[str, Any]) -> FinishedRun:
+    """See `shardwise.run`."""
+    settings = _settings(config, keys)
+    # The file stays: jobs read it, and so does whoever repeats the command that a run prints.
+    file = CACHE / f"config-{plans.digest(vars(settings))}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with commit(file) as new:
+        new.write(json.dumps(vars(settings), indent=1).encode())
+    words = ["--replace-workflow-config", "--configfile", str(file)]
+    code, said = _follow(snakemake_line(os.fspath(profile), words))
+    if code:
+        ended = f"Snakemake {contain.words(code)}" if code < 0 else f"Snakemake ended with {code}"
+        raise of_code(code, _last_words(said) or ended)
+    return FinishedRun(settings.results)
+
+
+def plan(config: Config, keys: Mapping[str, Any]) -> pd.DataFrame:
+    """See `shardwise.plan`."""
+    made = planner.make(_settings(config, keys), CACHE if CACHE.is_dir() else None)
+    planner.check_folder(made)
+    rows = made.shards.values()
+    return pd.DataFrame({f.name: [getattr(row, f.name) for row in rows] for f in fields(Shard)})
+
+
+def _settings(config: Config, keys: Mapping[str, Any]) -> configs.Settings:
+    """The checked config: a file as the command reads it, or values alone; keys over it."""
+    if isinstance(config, str | os.PathLike):
+        config = config_file.read_files([*configs.config_files(None), Path(config)])
+    merged = config_file.merge([config or {}, keys])
+    return configs.load(json.loads(json.dumps(merged, default=os.fspath)))  # a path is a text
+
+
+def _follow(line: list[str]) -> tuple[int, str]:
+    """Start a command, and show what it says; its exit code, and its last lines.
+
+    Its session is its own: of a Ctrl-C it hears from here alone, wherever that comes from.
+    """
+    lines, ended = deque[str](maxlen=_MOST_LINES), None
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", _START, *line], start_new_session=True,
+        encoding="utf-8", errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        while True:
+            try:
+                for text in child.stdout:
+                    lines.append(text)
+                    sys.stderr.write(text)
+                    sys.stderr.flush()
+                break
+            except BaseException as error:  # a Ctrl-C: the run stops its jobs, and says so
+                if ended is None or isinstance(error, KeyboardInterrupt):
+                    with suppress(ProcessLookupError):  # it has just ended
+                        os.killpg(child.pid, signal.SIGINT)  # and its jobs here, as a terminal does
+                ended = ended or error
+    if ended is not None:
+        raise ended
+    return child.returncode, "".join(lines)
+
+
+def _last_words(said: str) -> str:
+    """What a run says of its failure: all from its blank line on, or its refusal without notes."""
+    *_, words = said.rpartition("\n\nshardwise: ")
+    notes = ("Using profile ", "Config file ", "shardwise: ")
+    return "".join(w for w in words.splitlines(True) if not w.startswith(notes)).strip()
