@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import nbformat
@@ -31,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_plan_starts_nothing(folder: Path) -> None:
     """It is the table of the shards; keys count over a dict, and nothing is written, ever again."""
     for shards in (3, 4):
-        plan = shardwise.plan({"input": Path("stack.npy"), "shards": 12}, shards=shards)
+        plan = shardwise.plan({"input": Path("stack.npy"), "shards": 12}, shards=np.int64(shards))
         assert plan.shard.tolist() == [f"{number:05}" for number in range(shards)]
         assert plan.stop.tolist() == [*plan.start[1:], 12]
         assert plan.bytes.sum() == STACK.nbytes
@@ -60,6 +61,8 @@ def test_a_run_shows_its_lines_and_opens_its_results(
     [
         ({"inptu": "stack.npy"}, "config: inptu: unknown key; did you mean input?"),
         ({"input": "none.npy"}, "input: none.npy does not exist; looked for {}/none.npy"),
+        ({"results": date(2026, 11, 26)}, "config: results: 2026-11-26 is not allowed; it must be"),
+        ({"config": ["stack.npy"]}, "config: ['stack.npy'] is neither the path of a YAML file nor"),
     ],
 )
 def test_bad_input_has_the_message_of_the_command(folder, start, keys, words) -> None:

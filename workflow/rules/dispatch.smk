@@ -1,7 +1,7 @@
 # The products of all shards by one job, under `dispatch: array`, `pool` or `mpi`. The graph does not
 # grow with the number of shards: the main process finds which are missing, and the job computes them.
 #
-# REQUIRED INPUTS: plan.tsv, the input files (or input.npy), the right factor of A @ B
+# REQUIRED INPUTS: plan.tsv, the input files (or input.npy), B, if any
 # OUTPUTS: products/{shard}-{key}.npy, products/{shard}-{key}.json (the receipt) of all shards;
 #          shards/{shard}-{key}.npy where `materialize` is true; logs/computed/{missing}
 

@@ -1,6 +1,6 @@
 # The products of each shard, under `dispatch: jobs`: the jobs that ask for a GPU.
 #
-# REQUIRED INPUTS: plan.tsv, shards/{shard}-{key}.npy (or the input files), the right factor of A @ B
+# REQUIRED INPUTS: plan.tsv, shards/{shard}-{key}.npy (or the input files), B, if any
 # OUTPUTS: products/{shard}-{key}.npy, products/{shard}-{key}.json (the receipt)
 
 if run.dispatch == "jobs":

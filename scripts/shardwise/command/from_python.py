@@ -15,10 +15,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from shardwise.command.folder import snakemake_line
-from shardwise.errors import of_code
+from shardwise.errors import InputError, of_code, short
 from shardwise.files.commit import commit
 from shardwise.files.paths import CACHE
 from shardwise.observe.finished_run import FinishedRun
@@ -51,7 +52,8 @@ def run(config: Config, profile: str | os.PathLike[str], keys: Mapping[str, Any]
     file.parent.mkdir(parents=True, exist_ok=True)
     with commit(file) as new:
         new.write(json.dumps(vars(settings), indent=1).encode())
-    words = ["--replace-workflow-config", "--configfile", str(file)]
+    # The last word takes away what a profile says of the config.
+    words = ["--replace-workflow-config", "--configfile", str(file), "--config"]
     code, said = _follow(snakemake_line(os.fspath(profile), words))
     if code:
         ended = f"Snakemake {contain.words(code)}" if code < 0 else f"Snakemake ended with {code}"
@@ -71,8 +73,25 @@ def _settings(config: Config, keys: Mapping[str, Any]) -> configs.Settings:
     """The checked config: a file as the command reads it, or values alone; keys over it."""
     if isinstance(config, str | os.PathLike):
         config = config_file.read_files([*configs.config_files(None), Path(config)])
-    merged = config_file.merge([config or {}, keys])
-    return configs.load(json.loads(json.dumps(merged, default=os.fspath)))  # a path is a text
+    elif not isinstance(config, Mapping | None):
+        raise InputError(
+            f"config: {short(config)} is neither the path of a YAML file nor a dict of keys"
+        )
+    return configs.load(_plain(config_file.merge([config or {}, keys])))
+
+
+def _plain(value: Any) -> Any:
+    """A value as YAML has it: no paths, no numbers of NumPy. What YAML lacks is left as it is."""
+    match value:
+        case os.PathLike():
+            return os.fspath(value)
+        case np.generic():
+            return value.item()
+        case Mapping():
+            return {key: _plain(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+    return value
 
 
 def _follow(line: list[str]) -> tuple[int, str]:

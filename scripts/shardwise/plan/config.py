@@ -266,7 +266,8 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
     if takes_b(product) and full["right"] is None:
         yield f"right: the product {product:.200} needs it; name the .npy file of B"
     if not takes_b(product) and full["right"] is not None:
-        yield f"right: the product {product:.200} has no B; remove it, or use A @ B"
+        known = ", ".join(filter(takes_b, PRODUCTS))
+        yield f"right: the product {product:.200} has no B; remove it, or use one of {known}"
     if full["depends"] and not function_parts(product):
         yield (
             f"depends: the product {short(product)} reads no files but its factors; remove this "

@@ -209,7 +209,7 @@ def widened_bytes(problem: Problem) -> int:
     if problem.result or "int" in problem.dtype:
         return 0  # the widened copies of integers are counted with their proof
     if any(factor.conjugated for factor in problem.operands):
-        return max(READERS * CONJUGATED_BYTES, problem.matrix_bytes)
+        return max(HOST_BATCH_BYTES, problem.matrix_bytes, problem.right_bytes)
     wide = ITEM_BYTES[problem.compute_dtype]
     if wide == problem.item:
         return 0

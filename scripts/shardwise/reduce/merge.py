@@ -94,10 +94,10 @@ def _look_at(folder: str) -> _Source:
 
 
 def _refuse_same(one: _Source, other: _Source) -> None:
-    if os.path.samefile(one.folder, other.folder):
+    if os.path.samefile(one.folder, other.folder) or one.plan.key == other.plan.key:
         raise InputError(
-            f"{one.folder} and {other.folder} are one folder, whose matrices would count twice; "
-            "name each folder once"
+            f"{one.folder} and {other.folder} are one folder, or hold the sum of the same plan, "
+            "whose matrices would count twice; name each once"
         )
 
 

@@ -13,7 +13,7 @@ from shardwise.errors import IntegrityError
 from shardwise.files import checksum, npy
 from shardwise.numerics import end_to_end, freivalds, statistics
 from shardwise.numerics.tolerances import CheckSpec
-from shardwise.plan.problem import Problem
+from shardwise.plan.problem import Problem, takes_b
 from shardwise.records import ledger, receipts, witness
 
 from tests import factories
@@ -92,7 +92,7 @@ def test_the_number_of_a_sum_is_that_of_the_definition(dtype, m, p, data):
 @settings(max_examples=100)
 @given(
     st.sampled_from(FLOATS),
-    st.sampled_from(PRODUCTS[:3]),
+    st.sampled_from([product for product in PRODUCTS if not takes_b(product)]),
     st.integers(1, 40),
     st.integers(-30, 30),
     st.integers(0, 2**32),

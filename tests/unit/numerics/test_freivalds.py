@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.numerics import end_to_end, freivalds, freivalds_cpu, gemm, tolerances
 from shardwise.numerics.tolerances import CheckSpec
-from shardwise.plan.problem import Problem
+from shardwise.plan.problem import Problem, takes_b
 
-from tests.factories import FLOATS, noise
+from tests.factories import FLOATS, PRODUCTS, REFERENCES, noise
 
 
 def ratio(left, right, product, compute, seed=0):
@@ -37,6 +37,19 @@ def test_integers_are_checked_without_any_tolerance():
     product, compute = honest(left, left)
     product[1, 0, 0] += 1
     assert ratio(left, left, product, compute).tolist() == [0, np.inf]
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_factor_that_is_not_as_it_is_written_is_found(product, dtype):
+    """Each product passes as itself alone: another transpose, or conjugate, is another product."""
+    left, right = noise((2, 9, 9), dtype), noise((2, 9, 9), dtype, 1)
+    spec = CheckSpec(product, (9, 9), (9, 9) if takes_b(product) else None, dtype, dtype, 0, 2)
+    for other in PRODUCTS:
+        found = freivalds.Checker(np, spec).check(
+            left, right if takes_b(product) else None, REFERENCES[other](left, right)
+        )
+        assert (found <= 1).all() if other == product else (found > 1).all(), other
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

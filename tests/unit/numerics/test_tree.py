@@ -177,7 +177,7 @@ def test_small_matrices_and_devices_do_without_numba(tmp_path):
     """It takes most of a second to load."""
     made = factories.plan(tmp_path, factories.stack((4, 3, 3)), shards=1)
     code = (
-        "import pathlib, sys, shardwise.plan.plan as plan, shardwise.multiply.job as job\n"
+        "import pathlib, sys\nfrom shardwise.multiply import job\nfrom shardwise.plan import plan\n"
         f"job.run_shard(plan.load(pathlib.Path({str(made.results.plan)!r})), '00000')\n"
         "assert 'numba' not in sys.modules"
     )

@@ -7,13 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.files import pieces
 from shardwise.plan import memory, nodes
-from shardwise.plan.problem import ITEM_BYTES, Problem
+from shardwise.plan.problem import ITEM_BYTES, Problem, takes_b
 from shardwise.units import MIB
+
+from tests.factories import right_rows
 
 # Distinct primes: a lost or swapped dimension changes every count.
 M, K, P, N = 3, 5, 7, 11
 DTYPES = tuple(ITEM_BYTES)
-FACTORS = {"A @ A": (K, K, K), "A.T @ A": (K, M, K), "A @ A.T": (M, K, M), "A @ B": (M, K, P)}
+FACTORS = {
+    "A @ A": (K, K, K), "A.T @ A": (K, M, K), "A @ A.T": (M, K, M), "A @ B": (M, K, P),
+    "A.H @ A": (K, M, K), "A @ A.H": (M, K, M), "A.T @ B": (K, M, P), "A.H @ B": (K, M, P),
+}  # fmt: skip
 KEEPS = ("products", "sum")
 
 
@@ -21,7 +26,8 @@ def problem(product, dtype="float32", shared=False, scale=1, matrices=N):
     """A problem of prime dimensions, times a scale."""
     m, k, p = M * scale, K * scale, P * scale
     left = (k, k) if product == "A @ A" else (m, k)
-    return Problem(matrices, left, product, dtype, (k, p) if product == "A @ B" else None, shared)
+    rows = right_rows(product, *left)
+    return Problem(matrices, left, product, dtype, (rows, p) if rows else None, shared)
 
 
 def function(dtype="float32", result_dtype="float64", scale=1, matrices=N):
@@ -43,7 +49,7 @@ def problems(draw):
         result_dtype = draw(st.sampled_from(["float16", "float64", "complex128", "int64"]))
         return Problem(count, (m, k), product, dtype, result=(p, m), result_dtype=result_dtype)
     left = (k, k) if product == "A @ A" else (m, k)
-    right = (k, p) if product == "A @ B" else None
+    right = (right_rows(product, *left), p) if takes_b(product) else None
     return Problem(count, left, product, dtype, right, draw(st.booleans()) and right is not None)
 
 
@@ -144,7 +150,9 @@ def held_by_work(own, batch, keep):
     m, k, p = FACTORS[own.product]
     item = 16 if "complex" in own.dtype else 8
     proven = memory.proof_matrices(own, batch)
-    return held + proven * (k + m + p) * item * 4 + proven * (k + m) * 8  # vectors, and moduli
+    held += proven * (k + m + p) * item * 4 + proven * (k + m) * 8  # vectors, and moduli
+    conjugated = "H" in own.product and "complex" in own.dtype
+    return held + (max(left, right, shared) * own.item if conjugated else 0)  # a matrix at a time
 
 
 CASES = [
@@ -178,7 +186,7 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
     monkeypatch.setattr(memory, "BATCH_BYTES", 50 * MIB)
     monkeypatch.setattr(memory, "CALL_BYTES", 25 * MIB)
     for scale, shared in ((1, False), (67, False), (67, True)):
-        own = problem(product, dtype, shared and product == "A @ B", scale, matrices=10**8)
+        own = problem(product, dtype, shared and takes_b(product), scale, matrices=10**8)
         batch = memory.batch_matrices(own, cuda=True)
         left, right, shared_, out = shapes_of(own)
         slots = max(2, min(memory.SLOTS, memory.RING_BYTES // (batch * (left + right) * own.item)))

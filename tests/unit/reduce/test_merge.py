@@ -1,5 +1,6 @@
 """`shardwise merge`: the tree over the sums of finished folders, or nothing at all."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,11 +130,12 @@ def test_a_folder_that_changes_meanwhile_is_refused(tmp_path, first, change):
     assert content(total) == before
 
 
-@pytest.mark.parametrize("way", ["{}", "{}/", "{}/../results", "link"])
+@pytest.mark.parametrize("way", ["{}", "{}/", "{}/../results", "link", "copy"])
 def test_a_folder_counts_once(tmp_path, monkeypatch, first, way):
     """By whatever path it is named again."""
     monkeypatch.chdir(tmp_path)
     Path("link").symlink_to(first)
+    shutil.copytree(first, "copy")
     with pytest.raises(InputError, match="are one folder"):
         merge.run(Path("total"), [first, way.format(first)])
 
