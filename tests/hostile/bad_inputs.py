@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import h5py
 import numpy as np
 import yaml
 
@@ -35,6 +36,7 @@ not what it was; 75 try again later; 0 allowed. `…` stands for what differs be
 _HEAD = f"# Bad inputs\n\n{' '.join(_WHAT.split())}\n"
 
 Step = Callable[[], object]
+M = stack((3, 3))
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,17 @@ def folder(*arrays: np.ndarray, name: str = "in/{}.npy") -> Step:
     return all_of(*(put(name.format(i), array) for i, array in enumerate(arrays)))
 
 
+def hdf5(name: str, dataset: str = "x", a: np.ndarray = M) -> Step:
+    """A step that writes an HDF5 file of one dataset."""
+
+    def step() -> None:
+        put(name, "")()
+        with h5py.File(name, "w") as file:
+            file[dataset] = a
+
+    return step
+
+
 def done(script: str, *words: str) -> Step:
     """A step that runs a command, which succeeds."""
 
@@ -109,7 +122,6 @@ def flipped(pattern: str) -> Step:
     return lambda: flip(one(pattern))
 
 
-M = stack((3, 3))
 PLAN = "--plan=results/default/plan.tsv"
 MULTIPLY = ("multiply", PLAN, "--shard", "00001")
 REDUCE = ("reduce", PLAN, "--ranks", "1")
@@ -245,7 +257,14 @@ CASES: dict[str, list[Case]] = {
         listed("other shapes in one folder", "in", folder(M, stack((2, 3)))),
         listed("other element types in one folder", "in", folder(M, M.astype("float64"))),
         listed("other byte orders in one folder", "in", folder(M, M.astype(">f4")), code=0),
-        listed("a stack in the folder", "in", folder(M, stack((2, 3, 3)))),
+        listed("stacks and single matrices", "in", folder(M, stack((2, 3, 3))), code=0),
+        listed("four dimensions in the folder", "in", folder(M, stack((2, 2, 3, 3)))),
+        listed("HDF5 files in the folder", "in", hdf5("in/0.h5"), hdf5("in/1.h5")),
+        listed("a glob of them names no dataset", "in/*.h5", hdf5("in/0.h5")),
+        listed("one has no such dataset", "in/*.h5:/x", hdf5("in/0.h5"), hdf5("in/1.h5", "y")),
+        listed("one holds other matrices", "in/*.h5:x", hdf5("in/0.h5"), hdf5("in/1.h5", a=M[:2])),
+        listed("a dataset of .npy files", "in/*.npy:/x", folder(M)),
+        listed("a pattern for the dataset", "in/*.h5:/*", hdf5("in/0.h5")),
         listed(
             "a damaged file in the folder", "in", folder(M), put("in/1.npy", npy("'<f4'", "(3, 3)"))
         ),

@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import zarr
 from sklearn.datasets import load_digits
 
 from tests import factories, fake_devices, processes
@@ -125,6 +126,27 @@ def test_a_compressed_dataset(workspace: Workspace, dispatch: str) -> None:
         file["frames"][6] = 2
     jobs = {"shard 00000", "shard 00002"} if dispatch == "jobs" else {"pool"}
     assert jobs <= workspace.dry_run()
+
+
+def test_a_sheet_of_files_of_any_format_and_number(workspace: Workspace) -> None:
+    """NumPy's sum of all matrices; the dry run shows what they are; a new file costs its shards."""
+    array, root = factories.stack((11, 8, 8)), workspace.root
+    np.save(root / "a.npy", array[0])
+    with h5py.File(root / "b.h5", "w") as file:
+        file.create_dataset("frames", data=array[1:6], chunks=(2, 5, 3), compression="gzip")
+    np.save(root / "c.npy", array[6:8])
+    zarr.create_array(root / "d.zarr", data=array[8:], chunks=(2, 8, 8))
+    rows = ["path", "a.npy", "b.h5:/frames", "c.npy", "d.zarr"]
+    for lines, count, jobs in ((4, 8, 4), (5, 11, 2)):
+        (root / "s.tsv").write_text("\n".join(rows[:lines]))
+        workspace.configure(input="s.tsv", shards="auto", shard_bytes=2 * array[0].nbytes)
+        dry = workspace.run("-n")
+        told = f"{lines - 1} arrays in this order, a.npy to .*, hold {count} matrices"
+        assert re.search(told, dry.output)
+        assert len([job for job in dry.jobs if job.startswith("multiply ")]) == jobs
+        workspace.succeed()
+        expected = (array[:count] @ array[:count]).sum(axis=0)
+        np.testing.assert_array_equal(workspace.load("sum.npy"), expected)
 
 
 # Waits for a file `go`, but not as it is tried, before there is a plan.

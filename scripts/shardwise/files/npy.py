@@ -46,6 +46,11 @@ class Header:
     place: int = 0  # tells arrays in one file apart, by whatever names they are reached
 
     @property
+    def matrices(self) -> int:
+        """How many matrices the array holds: N of ``(N, m, k)``, one of ``(m, k)``."""
+        return (1, *self.shape)[-3]
+
+    @property
     def dtype(self) -> np.dtype:
         """Element type as in the file, byte order included."""
         return np.dtype(self.descr)
@@ -54,6 +59,11 @@ class Header:
     def little_endian(self) -> bool:
         """Whether the elements lie as in our own files; single bytes do in any case."""
         return self.dtype == self.dtype.newbyteorder("<")
+
+    @property
+    def reordered(self) -> bool:
+        """Whether the elements lie in another order than in our own files."""
+        return self.fortran or not self.little_endian
 
     @property
     def native(self) -> np.dtype:
@@ -216,7 +226,7 @@ def _read_fortran(
     A line is one element of every matrix: these lie side by side, and lines follow column by
     column. (Not through a memory map: a file that is cut off would kill the process.)
     """
-    count, rows, columns = (1, *header.shape)[-3:]
+    count, (rows, columns) = header.matrices, header.shape[-2:]
     line, height = count * header.dtype.itemsize, out.shape[1]
     whole = line <= LINE_BYTES  # else only the wanted part of each line is read
     low, high = (0, count) if whole else part

@@ -54,13 +54,13 @@ def describe_parts(parts: list[bytes]) -> list[Part]:
     return list(zip(ends, map(checksum, parts), strict=True)) if len(parts) > 1 else []
 
 
-def read_parts(path: Path, parts: list[Part], first: int, last: int) -> bytes:
-    """The parts of a table that hold its columns and the lines ``first`` to ``last``, checked."""
+def read_parts(path: Path, parts: list[Part], numbers: Iterable[int]) -> bytes:
+    """Some parts of a table, by their numbers, and the one with its columns; all are checked."""
     raw = b""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size != parts[-1][0]:
             raise _changed(path)
-        for number in sorted({0, *range(first // ROWS_AT_ONCE, last // ROWS_AT_ONCE + 1)}):
+        for number in sorted({0, *numbers}):
             begin, (end, digest) = parts[number - 1][0] if number else 0, parts[number]
             file.seek(begin)
             part = file.read(end - begin)

@@ -8,7 +8,7 @@ from shardwise.errors import IntegrityError, some
 from shardwise.files.extents import OpenFiles
 from shardwise.plan import memory
 from shardwise.plan.identity import InputFiles
-from shardwise.plan.plan import Plan, Source
+from shardwise.plan.plan import Plan, Source, between
 from shardwise.plan.stack import StackReader
 
 _SEARCH_SECONDS = 60.0
@@ -47,7 +47,7 @@ def _sources(plan: Plan, key: str, start: int, stop: int) -> list[Source]:
     """The files that hold some matrices of A or B."""
     if key == "input":
         return plan.sources_of(start, stop)
-    return [source for source in plan.facts.right_sources if source.holds(start, stop)]
+    return between(plan.facts.right_sources, start, stop)
 
 
 def files_of(plan: Plan, key: str, start: int, stop: int) -> str:

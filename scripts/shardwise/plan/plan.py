@@ -9,14 +9,16 @@ import json
 import os
 import re
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from shardwise import ALGORITHM
-from shardwise.errors import InputError, IntegrityError, short, some
+from shardwise.errors import InputError, IntegrityError, one_line, short, some
 from shardwise.files import tables
 from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
@@ -26,6 +28,7 @@ from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 # Opening several results folders in threads would crash; see `receipts._DECODERS`.
 _CONVERTING = threading.Lock()
 
+_FIRST = attrgetter("first")
 _LONGEST_ROW = 4096  # bytes, and more
 _KEY_DIGITS = 12
 _NAME = re.compile(rf"[0-9]+-[0-9a-f]{{{_KEY_DIGITS}}}")
@@ -102,10 +105,6 @@ class Source:
         """The file alone."""
         return file_of(self.path)
 
-    def holds(self, start: int, stop: int) -> bool:
-        """Whether any of the matrices ``start`` to ``stop`` are in this file."""
-        return self.first < stop and start < self.first + self.count
-
 
 @dataclass(frozen=True)
 class Stack:
@@ -116,6 +115,8 @@ class Stack:
     shape: tuple[int, int]
     dtype: str
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
+    chunked: str = ""  # the first array that is stored in chunks, which have to be decoded
+    reordered: str = ""  # the first whose elements are in another order than products need
     unwritten: str = ""  # how many chunks are missing, and what they count as
     left_out: str = ""  # which files of a folder do not count
 
@@ -124,12 +125,20 @@ class Stack:
         """What whoever uses the results should know of the input."""
         return [note for note in (self.unwritten, self.left_out) if note]
 
+    @property
+    def extent(self) -> str:
+        """How many arrays it is made of, in which order, and how many matrices they hold."""
+        first, last, arrays = self.sources[0], self.sources[-1], len(self.sources)
+        return one_line(
+            f"{arrays:,} arrays in this order, {first.path} to {last.path}, hold "
+            f"{self.matrices:,} matrices"
+        )
 
-def between(sources: Sequence[Source], matrices: int, start: int, stop: int) -> list[Source]:
-    """The files of a stack of ``matrices`` that hold matrices ``start`` to ``stop``."""
-    if len(sources) == matrices:  # one matrix per file: no search
-        return list(sources[start:stop])
-    return [source for source in sources if source.holds(start, stop)]
+
+def between(sources: Sequence[Source], start: int, stop: int) -> list[Source]:
+    """Those of the sources, in the order of the stack, that hold matrices ``start`` to ``stop``."""
+    begin = max(0, bisect_right(sources, start, key=_FIRST) - 1)
+    return list(sources[begin : bisect_left(sources, stop, begin, key=_FIRST)])
 
 
 # Settings that a shard's products or their proof depend on; each is part of the key.
@@ -199,6 +208,7 @@ class Facts:
     source_parts: list[tables.Part] = field(
         default_factory=list
     )  # of sources.tsv, where it is long
+    part_firsts: list[int] = field(default_factory=list)  # the first matrix of each of these parts
 
 
 @dataclass(frozen=True)
@@ -280,10 +290,10 @@ class Plan:
 
         Of a long table only the parts with these are read, and checked.
         """
-        if self.made_of or not self.facts.source_parts:
-            return between(self.sources, self.problem.matrices, start, stop)
+        if self.made_of or not self.facts.part_firsts:
+            return between(self.sources, start, stop)
         rows = self._parse_sources(read_sources(self.results, self.facts, start, stop))
-        return [row for row in rows if row.holds(start, stop)]
+        return between(rows, start, stop)
 
     def _parse_sources(self, raw: bytes) -> list[Source]:
         rows = tables.from_tsv(raw, Source, self.results.sources)
@@ -363,9 +373,10 @@ def read_sources(results: Results, facts: Facts, start: int | None = None, stop:
     path = results.sources
     try:
         refuse_special(path)
-        if start is not None and facts.source_parts:
-            # With so many files each holds one matrix, numbered as its line.
-            return tables.read_parts(path, facts.source_parts, 1 + start, stop)
+        if start is not None:
+            firsts = facts.part_firsts
+            numbers = range(bisect_right(firsts, start) - 1, bisect_left(firsts, stop))
+            return tables.read_parts(path, facts.source_parts, numbers)
         raw = path.read_bytes()
         tables.check(raw, facts.checksums, path)
         return raw

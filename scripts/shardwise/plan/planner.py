@@ -17,7 +17,6 @@ from shardwise import ALGORITHM, host
 from shardwise.errors import InputError, short
 from shardwise.files import small, tables
 from shardwise.files.commit import commit
-from shardwise.files.formats.registry import read_header_and_status
 from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import CACHE, Results
@@ -49,6 +48,7 @@ _LONGEST_BELOW, _LONGEST_RESULT = 256, 32
 # Where only these change, no shard is computed again.
 _NOT_DIGESTED = (
     "digest", "config", "config_digest", "made", "decoded", "notes", "checksums", "source_parts",
+    "part_firsts",
 )  # fmt: skip
 
 
@@ -64,6 +64,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     # A field that is new in headers makes a new file: what an old one lacks would count as 0.
     known = plans.digest([settings.input, *(field.name for field in fields(Header))])
     left = stack_of(settings, results.synthetic, cache and cache / f"{known}.json")
+    if len(left.sources) > 1:
+        log.info(f"shardwise: input: {left.extent}")
     for note in left.notes:
         log.warning(f"shardwise: input: {note}")
     right, shared = right_of(settings, left)
@@ -91,9 +93,9 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
     """Whether each shard is copied first; ``auto`` reads in place if that costs nothing later."""
-    if settings.materialize is False and left.decoded:
+    if settings.materialize is False and left.chunked:
         raise InputError(
-            f"materialize: false reads the input in place, but {left.sources[0].path} is stored in "
+            f"materialize: false reads the input in place, but {left.chunked} is stored in "
             "chunks, which have to be decoded first; use auto or true"
         )
     if settings.materialize != "auto":
@@ -110,12 +112,11 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
     """Why shards would be slower to read in place, or might not be read by all nodes."""
     if len(left.sources) > shards:
         return f"the input is {len(left.sources)} files, for {shards} shards"
-    if left.decoded:
-        return f"{left.sources[0].path} is stored in chunks, which are decoded once"
+    if left.chunked:
+        return f"{left.chunked} is stored in chunks, which are decoded once"
+    if left.reordered:
+        return f"the elements of {left.reordered} are in another order than products need"
     first = Path(left.sources[0].file)
-    header = read_header_and_status(left.sources[0].path)[0]
-    if header.fortran or not header.little_endian:
-        return f"the elements of {first} are in another order than products need"
     root = Path(settings.results).absolute()
     existing = next(path for path in (root, *root.parents) if path.exists())
     if first.stat().st_dev != existing.stat().st_dev:
@@ -191,7 +192,9 @@ def write(plan: Plan) -> None:
     }
     origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
     source_parts = tables.describe_parts(written[plan.results.sources])
-    facts = asdict(replace(plan.facts, made=origin, source_parts=source_parts))
+    begin = (plan.sources[0], *plan.sources[tables.ROWS_AT_ONCE - 1 :: tables.ROWS_AT_ONCE])
+    firsts = [source.first for source in begin] if source_parts else []  # line 0 has the columns
+    facts = asdict(replace(plan.facts, made=origin, source_parts=source_parts, part_firsts=firsts))
     mark(plan.results)
     checksums = {}
     for path, table in written.items():
@@ -356,7 +359,7 @@ def _with_keys(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     one = _files_text(left.sources) if len(left.sources) == 1 else None
     # Each row takes the place of the one that it is made of: a plan may have a million.
     for number, row in enumerate(rows):
-        files = one or _files_text(plans.between(left.sources, left.matrices, row.start, row.stop))
+        files = one or _files_text(plans.between(left.sources, row.start, row.stop))
         text = f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]"
         input_key = plans.key_of(text.encode())
         key = plans.key_of(f'["{common}", "{input_key}"]'.encode())

@@ -6,15 +6,16 @@ import math
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from glob import has_magic
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, short, some
 from shardwise.files.formats import registry
-from shardwise.files.formats.names import file_of
+from shardwise.files.formats.names import ZARR, file_of, split
 from shardwise.files.lookup import absent, matches, mode_of, refuse_undecodable, shown
 from shardwise.files.npy import Header, read_header
 from shardwise.files.small import read_cache, refuse_special, write_cache
@@ -26,6 +27,10 @@ from shardwise.plan.problem import factor_shapes, function_parts
 from shardwise.units import human_bytes
 
 _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
+_ALLOWED = {
+    (3,): "a stack has three dimensions (N, m, k); for 2-D files, name their folder",
+    (2, 3): "write it as one matrix (m, k), or a stack of them (N, m, k)",
+}
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
@@ -53,24 +58,24 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
 def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
     assert settings.input is not None
     if array := registry.locate(settings.input):
-        return _one_stack(Path(array), "input")
+        return _stack_of([Path(array)], "input", axes=(3,))
     path = Path(file_of(settings.input))
     mode = mode_of(path)
     if mode is None and has_magic(settings.input):
-        files = [Path(registry.locate(str(path)) or path) for path in matches(settings.input)]
-        return _stack_of_files(files, f"glob {settings.input}", cache)
+        return _stack_of(_matched(settings.input), f"glob {settings.input}", cache)
     if mode is None:
         raise InputError(f"input: {absent(path)}")
     if stat.S_ISDIR(mode):
-        files = sorted(p for p in path.iterdir() if p.suffix == ".npy")
-        shown_files = [p for p in files if p.name[0] != "."]
-        stack = _stack_of_files(shown_files, f"folder {path}", cache)
-        return replace(stack, left_out=_left_out(path, [p for p in files if p.name[0] == "."]))
+        arrays, hidden = _in_folder(path)
+        stack = _stack_of(arrays, f"folder {path}", cache)
+        return replace(stack, left_out=_left_out(path, hidden))
     refuse_special(path, "input: ")
     if path.suffix == ".tsv":
-        files = [_in_row(path, line, name) for line, name in _sheet_cells(path)]
-        return _stack_of_files(files, f"sheet {path}", cache)
-    return _one_stack(path, "input")
+        rows = [_in_row(path, line, name) for line, name in _sheet_cells(path)]
+        if not rows:
+            raise InputError(f"input: sheet {path} has no row; name one array in each line")
+        return _stack_of(rows, f"sheet {path}", cache)
+    return _stack_of([path], "input", axes=(3,))
 
 
 def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
@@ -83,24 +88,21 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     if mode_of(path) is None:
         raise InputError(f"right: {absent(path)}")
     try:
-        header = read_header(path)
+        shared = len(read_header(path).shape) == 2
     except InputError as error:
         raise InputError(f"right: {error}") from error
-    if len(header.shape) == 2:
-        stack = _stack_of_files([path], f"right {path}", None)
-    else:
-        stack = _one_stack(path, "right")
-        if stack.matrices != left.matrices:
-            raise InputError(
-                f"right: {path} holds {stack.matrices} matrices, but the input holds "
-                f"{left.matrices}; give as many, or one 2-D matrix for all"
-            )
+    stack = _stack_of([path], "right")
+    if not shared and stack.matrices != left.matrices:
+        raise InputError(
+            f"right: {path} holds {stack.matrices} matrices, but the input holds "
+            f"{left.matrices}; give as many, or one 2-D matrix for all"
+        )
     if stack.dtype != left.dtype:
         raise InputError(
             f"right: {path} holds {stack.dtype}, but the input holds {left.dtype}; save both "
             "with one dtype"
         )
-    return stack, len(header.shape) == 2
+    return stack, shared
 
 
 def check_product(product: str, left: Stack, right: Stack | None) -> None:
@@ -129,26 +131,9 @@ def _synthetic_stack(settings: Settings, path: Path) -> Stack:
     return Stack((source,), count, (dim, dim), dtype)
 
 
-def _one_stack(path: Path, key: str) -> Stack:
-    header, status = registry.read_header_and_status(str(path))
-    if len(header.shape) != 3:
-        other = "one B for all has two" if key == "right" else "for 2-D files, name their folder"
-        raise InputError(
-            f"{key}: {path} has shape {header.shape}; a stack has three dimensions (N, m, k); "
-            f"{other}"
-        )
-    _refuse_empty(path, header.shape)
-    n, m, k = header.shape
-    source = Source(str(path), 0, n, identity_of(file_of(str(path)), status))
-    decoded, unwritten = _decoded_bytes(path, header), _unwritten([path], [header])
-    return Stack((source,), n, (m, k), header.native.name, decoded, unwritten)
-
-
-def _unwritten(paths: list[Path], headers: list[Header]) -> str:
+def _unwritten(pairs: list[tuple[Path, Header]]) -> str:
     """How many chunks are missing in some arrays, and what they count as; empty if none are."""
-    lacking = [
-        (path, header) for path, header in zip(paths, headers, strict=True) if header.missing
-    ]
+    lacking = [(path, header) for path, header in pairs if header.missing]
     if not lacking:
         return ""
     missing, chunks = (sum(getattr(h, key) for _, h in lacking) for key in ("missing", "chunks"))
@@ -157,6 +142,39 @@ def _unwritten(paths: list[Path], headers: list[Header]) -> str:
     return (
         f"{missing:,} of {chunks:,} chunks of {lacking[0][0]}{others} were never written; they "
         f"count as {fills}"
+    )
+
+
+def _matched(pattern: str) -> list[Path]:
+    """The arrays that a pattern names, such as ``frames/*.h5:/entry/frames``; refused if none."""
+    file, inside = split(pattern)
+    found = matches(file)
+    if not found and ":" in file:  # a name without a suffix that is known
+        file, _, inside = file.rpartition(":")
+        found = matches(file)
+    if not found:
+        raise InputError(
+            f"input: glob {pattern} matches nothing (looked in {Path(pattern).absolute()}); *, ? "
+            "and [] stand for letters of file names; an array inside each file follows a colon, "
+            "such as frames/*.h5:/entry/frames"
+        )
+    arrays = (f"{path}:{inside}" if inside else str(path) for path in found)
+    return [Path(registry.locate(name) or name) for name in arrays]
+
+
+def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The ``.npy`` files of a folder, or where it has none its Zarr stores; and hidden ones."""
+    entries = sorted(folder.iterdir())
+    for end in (".npy", *ZARR):
+        named = [path for path in entries if path.suffix == end]
+        if taken := [path for path in named if path.name[0] != "."]:
+            arrays = [Path(registry.locate(str(path)) or path) for path in taken]
+            return arrays, [path for path in named if path.name[0] == "."]
+    found = some([shown(path.name) for path in entries], 3)
+    raise InputError(
+        f"input: folder {folder} holds no .npy file and no .zarr store, "
+        f"{f'but {found}' if found else 'it is empty'} (looked in {folder.absolute()}); name files "
+        f"of other formats by a glob and the array in each, such as {folder}/*.h5:/entry/frames"
     )
 
 
@@ -178,34 +196,35 @@ def _decoded_bytes(path: Path, header: Header) -> int:
     return memory.decoded_bytes(header.chunk, shape, header.dtype.itemsize) if header.chunk else 0
 
 
-def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack:
-    """Many 2-D files as one stack, in the order given."""
-    if not paths:
-        kind, _, name = origin.partition(" ")
-        where = f" (looked in {Path(name).absolute()})" if kind != "sheet" else ""
-        raise InputError(f"input: {origin} contains no .npy file{where}")
+def _stack_of(
+    paths: list[Path], origin: str, cache: Path | None = None, axes: tuple[int, ...] = (2, 3)
+) -> Stack:
+    """Arrays as one stack, in the order given: each holds one matrix, or as many as it has."""
     for path in paths:
         refuse_undecodable(path)
     headers, identities = _headers(paths, origin, cache)
-    first = headers[0]
-    for path, header in zip(paths, headers, strict=True):
-        if len(header.shape) != 2:
-            raise InputError(
-                f"{origin}: {path} has shape {header.shape}; each file holds one matrix (m, k)"
-            )
+    pairs, head = list(zip(paths, headers, strict=True)), headers[0]
+    sources: list[Source] = []
+    matrices = 0
+    for (path, header), identity in zip(pairs, identities, strict=True):
+        if len(header.shape) not in axes:
+            raise InputError(f"{origin}: {path} has shape {header.shape}; {_ALLOWED[axes]}")
         _refuse_empty(path, header.shape)
-        if header.shape != first.shape or header.native != first.native:
+        if header.shape[-2:] != head.shape[-2:] or header.native != head.native:
             raise InputError(
                 f"{origin}: {path} is {header.shape} of {header.native.name}, but {paths[0]} is "
-                f"{first.shape} of {first.native.name}; all must have one shape and dtype"
+                f"{head.shape} of {head.native.name}; all must have one (m, k) and dtype, so "
+                "convert it or leave it out"
             )
-    sources = tuple(
-        Source(str(path), i, 1, identity)
-        for i, (path, identity) in enumerate(zip(paths, identities, strict=True))
-    )
-    decoded, shape = max(map(_decoded_bytes, paths, headers)), first.shape
-    unwritten = _unwritten(paths, headers)
-    return Stack(sources, len(sources), shape, first.native.name, decoded, unwritten)  # type: ignore[arg-type]
+        sources.append(Source(str(path), matrices, header.matrices, identity))
+        matrices += header.matrices
+    return Stack(
+        tuple(sources), matrices, (head.shape[-2], head.shape[-1]), head.native.name,
+        decoded=max(starmap(_decoded_bytes, pairs)),
+        chunked=next((str(path) for path, own in pairs if own.chunk), ""),
+        reordered=next((str(path) for path, own in pairs if own.reordered), ""),
+        unwritten=_unwritten(pairs),
+    )  # fmt: skip
 
 
 def _refuse_twice(
@@ -271,27 +290,29 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
 
 
 def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[Header], list[str]]:
-    """Headers and identities of many files; headers of known identity come from the cache."""
+    """Headers and identities of arrays; headers of files of known identity come from the cache."""
     cached: dict[str, list[Any]] = read_cache(cache) or {}
     inodes: dict[int, Path] = {}
     headers, identities, fresh = [], [], {}
     for path in paths:
+        name, entry = str(path), cached.get(str(path))
         try:
-            file = file_of(str(path))
+            file = file_of(name)
             status = os.stat(file)
-            identity, entry = identity_of(file, status), cached.get(str(path))
+            identity = identity_of(file, status) if entry else ""
             if entry and entry[0] == identity:
                 listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk")}
                 header = Header(**{**entry[1], **listed})
             else:
-                header, status = registry.read_header_and_status(str(path))
+                header, status = registry.read_header_and_status(name)
                 identity = identity_of(file, status)
+                entry = [identity, vars(header)]
             _refuse_twice(path, status, header.place, inodes, origin)
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}") from error
         headers.append(header)
         identities.append(identity)
-        fresh[str(path)] = [identity, json.loads(json.dumps(asdict(header)))]
+        fresh[name] = entry
     if cache is not None and fresh != cached:
         write_cache(cache, fresh)
     return headers, identities

@@ -3,9 +3,7 @@
 import math
 import os
 import threading
-from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
 from shardwise.plan import memory
 from shardwise.plan.identity import InputFiles, is_as_planned
-from shardwise.plan.plan import Source
+from shardwise.plan.plan import Source, between
 
 
 def _planned_header(source: Source) -> tuple[Header, os.stat_result]:
@@ -78,7 +76,6 @@ class StackReader:
     ) -> None:  # fmt: skip
         self.inputs = inputs or InputFiles()
         self._sources = sorted(sources, key=lambda source: source.first)
-        self._firsts = [source.first for source in self._sources]
         self._shape = shape
         self._dtype = np.dtype(dtype)
         self.matrix_bytes = self._dtype.itemsize * shape[0] * shape[1]
@@ -101,7 +98,7 @@ class StackReader:
         None where they lie otherwise, so that they have to be converted.
         """
         parts = self._parts(low, high)
-        if any(h.chunk or h.fortran or not h.little_endian for _, h, *_ in parts):
+        if any(h.chunk or h.reordered for _, h, *_ in parts):
             return None
         return [
             Extent(str(path), header.offset + begin - origin, end - begin)
@@ -148,7 +145,7 @@ class StackReader:
         first, last = (at - origin) // size, -(-(end - origin) // size)
         top = (at - origin) % size // (size // rows) // height * height
         if header.chunk:
-            first, last = first // most * most, (1, *header.shape)[-3]
+            first, last = first // most * most, header.matrices
         shape = min(most, last - first), min(height, rows - top), columns
         del self._blocks[: len(self._blocks) - bool(header.chunk)]  # two chunks are kept
         if header.chunk or self._space.size < math.prod(shape):
@@ -165,9 +162,7 @@ class StackReader:
         """The files that hold some bytes, checked, in the order of the stack."""
         size, reached = self.matrix_bytes, low
         parts: list[_Part] = []
-        for source in islice(
-            self._sources, max(0, bisect_right(self._firsts, low // size) - 1), None
-        ):
+        for source in between(self._sources, low // size, -(-high // size)):
             origin = source.first * size
             begin, end = max(low, origin), min(high, origin + source.count * size)
             if begin >= end:

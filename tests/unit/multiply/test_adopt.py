@@ -3,6 +3,7 @@
 import os
 import shutil
 
+import h5py
 import numpy as np
 import pytest
 from shardwise.multiply import job
@@ -40,6 +41,16 @@ def in_sheet(folder, array):
     return str(folder / "s.tsv")
 
 
+def in_stacks(folder, array):
+    """Files of four, three, three and five matrices, as a beamline writes them."""
+    (folder / "in").mkdir(parents=True, exist_ok=True)
+    for number, part in enumerate(np.split(array, [4, 7, 10])):
+        if len(part) and not (path := folder / "in" / f"{number}.h5").exists():
+            with h5py.File(path, "w") as file:
+                file["entry/frames"] = part
+    return f"{folder}/in/*.h5:/entry/frames"
+
+
 def in_stack(folder, array):
     """One file."""
     return str(save(folder / "input.npy", array))
@@ -57,7 +68,7 @@ def anew(make):
 
 
 MAKERS = {
-    "stack": in_stack, "folder": in_files, "sheet": in_sheet,
+    "stack": in_stack, "folder": in_files, "sheet": in_sheet, "a glob of stacks": in_stacks,
     **{kind: anew((PLAIN | CHUNKED)[kind]) for kind in ("hdf5", "hdf5, gzip", "zarr 2", "zarr 3")},
 }  # fmt: skip
 

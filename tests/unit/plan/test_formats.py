@@ -171,18 +171,24 @@ def test_chunks_are_not_read_in_place(tmp_path, kind):
 
 
 def test_a_sheet_names_many_datasets(tmp_path):
-    """Contiguous and compressed ones of two files, and a plain file; each once."""
-    arrays = [noise((6, 6), seed=i) for i in range(5)]
+    """Contiguous and compressed ones of two files, and plain ones, of any number; each once."""
+    counts = [(), (3,), (5,), (), (2,), (1,)]
+    arrays = [noise((*n, 6, 6), seed=i) for i, n in enumerate(counts)]
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["group/y"] = arrays[0], arrays[1]
-        file.create_dataset("z", data=arrays[2], chunks=(4, 4), compression="gzip")
+        file.create_dataset("z", data=arrays[2], chunks=(2, 4, 4), compression="gzip")
     zarr_array(2, chunks=(4, 4))(tmp_path, arrays[3])
-    save(tmp_path / "m.npy", arrays[4])
-    rows = ["a.h5:/x", "a.h5:group/y", "a.h5:z", "stack.zarr", "m.npy"]
+    save(tmp_path / "m.npy", np.asfortranarray(arrays[4]))
+    tensors(tmp_path, arrays[5])
+    rows = ["a.h5:/x", "a.h5:group/y", "a.h5:z", "stack.zarr", "m.npy", "a.safetensors:frames"]
     sheet = tmp_path / "s.tsv"
     sheet.write_text("\n".join(["path", *rows]) + "\n")
-    made = factories.plan(tmp_path, input=str(sheet), shards=2, materialize=True)
-    assert copies(made).tobytes() == np.stack(arrays).tobytes()
+    whole = np.concatenate([array.reshape(-1, 6, 6) for array in arrays])
+    for shards in (1, 2, 5):
+        made = factories.plan(tmp_path, input=str(sheet), shards=shards, materialize=True)
+        assert copies(made).tobytes() == whole.tobytes()
+    with pytest.raises(InputError, match=r"but .*a.h5:z is stored in chunks"):
+        factories.plan(tmp_path, input=str(sheet), materialize=False)
     with h5py.File(tmp_path / "a.h5", "a") as file:
         file["hard"], file["z2"], file["soft"] = file["x"], file["z"], h5py.SoftLink("/x")
     os.link(tmp_path / "a.h5", tmp_path / "b.h5")
@@ -334,13 +340,25 @@ NAMES = {
 }  # fmt: skip
 
 
-def test_a_glob_of_stores(tmp_path):
-    """Each is one matrix."""
-    arrays = [noise((6, 6), seed=i) for i in range(3)]
-    for i, array in enumerate(arrays):
-        zarr_array(3, f"{i}.zarr", chunks=(4, 4))(tmp_path, array)
-    made = factories.plan(tmp_path, input=f"{tmp_path}/*.zarr", product="A.T @ A", shards=2)
-    assert copies(made).tobytes() == np.stack(arrays).tobytes()
+MANY = {
+    "in": zarr_array(3, "{}.zarr"), "in/*.zarr": zarr_array(2, "{}.zarr"),
+    "in/*.h5:/run/frames": lambda f, a: hdf5(f / "{}.h5", a),
+    "in/**/*.H5:run/frames": lambda f, a: hdf5(f / "{}.H5", a, chunks=True, compression="gzip"),
+    "in/*.zarr:run/frames": grouped, "in/*.zarr/run/frames": grouped, "in/g*:run/frames": grouped,
+    "in/*.safetensors:frames": tensors,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_a_folder_or_glob_of_stacks(tmp_path, monkeypatch, name):
+    """With the array in each file behind a colon; each holds as many matrices as it holds."""
+    monkeypatch.chdir(tmp_path)
+    whole = noise((9, 20, 12), "float32")
+    for i, array in enumerate(np.split(whole, [4, 5])):
+        made = Path(names.split(MANY[name](tmp_path, array))[0])
+        os.renames(made, tmp_path / "in" / f"g{i}{made.suffix}")
+    made = factories.plan(tmp_path, input=name, product="A.T @ A", shards=2)
+    assert copies(made).tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize("name", NAMES)

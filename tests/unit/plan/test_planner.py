@@ -126,10 +126,16 @@ def test_the_plans_digest_sees_what_keys_do_not(folder):
     assert one.facts.digest != two.facts.digest
 
 
-@pytest.fixture(params=["one file", "a file per shard", "many files", "Fortran", "big-endian"])
+@pytest.fixture(
+    params=["one file", "a file per shard", "many files", "Fortran", "big-endian", "one of two"]
+)
 def layout(request, tmp_path):
     """How an input lies on the disk, where it is, and why a copy costs less; empty: it does not."""
     array, path = stack((6, 3, 3), "float32"), tmp_path / "a.npy"
+    if request.param == "one of two":  # files, the second of which is in another order
+        save(tmp_path / "two" / "0.npy", array[:2])
+        save(tmp_path / "two" / "1.npy", np.asfortranarray(array[2:]))
+        return str(tmp_path / "two"), 5, "two/1.npy are in another order"
     if request.param in ("a file per shard", "many files"):
         for number, matrix in enumerate(array):
             save(tmp_path / "six" / f"{number}.npy", matrix)

@@ -78,6 +78,26 @@ def test_a_glob(tmp_path):
     assert found(tmp_path, input=str(tmp_path / "x" / "m[12].npy")).matrices == 2
 
 
+@pytest.mark.parametrize("origin", ["in", "in/*.npy", "s.tsv"])
+def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
+    """One after the other, in the order of their names, or of the rows; the run says which."""
+    monkeypatch.chdir(tmp_path)
+    shapes = [(2, 4), (3, 2, 4), (1, 2, 4), (2, 4), (2, 2, 4)]
+    arrays = [stack(shape, seed=i) for i, shape in enumerate(shapes)]
+    paths = [save(Path(f"in/m{i}.npy"), array) for i, array in enumerate(arrays)]
+    order = [4, 0, 3, 1, 2] if origin == "s.tsv" else range(5)
+    sheet(Path("s.tsv"), [paths[i] for i in order])
+    made = found(tmp_path, input=origin)
+    whole = np.concatenate([arrays[i].reshape(-1, 2, 4) for i in order])
+    np.testing.assert_array_equal(everything(made), whole)
+    ends = f"{paths[order[0]]} to {paths[order[-1]]}"
+    assert made.extent == f"5 arrays in this order, {ends}, hold 8 matrices"
+    for start in range(8):
+        for stop in range(start + 1, 9):
+            holding = [s for s in made.sources if s.first < stop and start < s.first + s.count]
+            assert plan.between(made.sources, start, stop) == holding
+
+
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
     """What exists under exactly this name is taken as it is."""
     path = save(tmp_path / "a[1].npy", stack((2, 3, 3)))
