@@ -94,6 +94,14 @@ def hdf5(name: str, dataset: str = "x", a: np.ndarray = M) -> Step:
     return step
 
 
+def virtual() -> None:
+    """A virtual dataset whose source is missing."""
+    layout = h5py.VirtualLayout((2, 3, 3), "f4")
+    layout[:] = h5py.VirtualSource("none.h5", "x", (2, 3, 3))
+    with h5py.File("bad.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+
+
 def done(script: str, *words: str) -> Step:
     """A step that runs a command, which succeeds."""
 
@@ -265,6 +273,7 @@ CASES: dict[str, list[Case]] = {
         listed("one holds other matrices", "in/*.h5:x", hdf5("in/0.h5"), hdf5("in/1.h5", a=M[:2])),
         listed("a dataset of .npy files", "in/*.npy:/x", folder(M)),
         listed("a pattern for the dataset", "in/*.h5:/*", hdf5("in/0.h5")),
+        listed("a virtual dataset of a missing file", "bad.h5:x", virtual),
         listed(
             "a damaged file in the folder", "in", folder(M), put("in/1.npy", npy("'<f4'", "(3, 3)"))
         ),

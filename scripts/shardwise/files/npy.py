@@ -44,6 +44,7 @@ class Header:
     missing: int = 0  # of these, how many were never written
     fill: str = ""  # what stands in their place
     place: int = 0  # tells arrays in one file apart, by whatever names they are reached
+    parts: tuple[tuple[str, int], ...] = ()  # of a virtual array: whose it is, with their matrices
 
     @property
     def matrices(self) -> int:

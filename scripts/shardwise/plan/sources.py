@@ -8,7 +8,6 @@ import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from glob import has_magic
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,10 @@ from shardwise.plan.problem import factor_shapes, function_parts
 from shardwise.units import human_bytes
 
 _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
+_Found = tuple[Path, Header, os.stat_result, str]
+"""An array, its header, and the status and identity of its file."""
+_Cache = dict[str, list[Any]]
+"""Identities and headers by the names of arrays."""
 _ALLOWED = {
     (3,): "a stack has three dimensions (N, m, k); for 2-D files, name their folder",
     (2, 3): "write it as one matrix (m, k), or a stack of them (N, m, k)",
@@ -131,9 +134,9 @@ def _synthetic_stack(settings: Settings, path: Path) -> Stack:
     return Stack((source,), count, (dim, dim), dtype)
 
 
-def _unwritten(pairs: list[tuple[Path, Header]]) -> str:
+def _unwritten(arrays: list[tuple[Path, Header, str]]) -> str:
     """How many chunks are missing in some arrays, and what they count as; empty if none are."""
-    lacking = [(path, header) for path, header in pairs if header.missing]
+    lacking = [(path, header) for path, header, *_ in arrays if header.missing]
     if not lacking:
         return ""
     missing, chunks = (sum(getattr(h, key) for _, h in lacking) for key in ("missing", "chunks"))
@@ -200,19 +203,17 @@ def _stack_of(
     paths: list[Path], origin: str, cache: Path | None = None, axes: tuple[int, ...] = (2, 3)
 ) -> Stack:
     """Arrays as one stack, in the order given: each holds one matrix, or as many as it has."""
-    for path in paths:
-        refuse_undecodable(path)
-    headers, identities = _headers(paths, origin, cache)
-    pairs, head = list(zip(paths, headers, strict=True)), headers[0]
+    arrays = _look(paths, origin, cache)
+    top, head = arrays[0][:2]
     sources: list[Source] = []
     matrices = 0
-    for (path, header), identity in zip(pairs, identities, strict=True):
+    for path, header, identity in arrays:
         if len(header.shape) not in axes:
             raise InputError(f"{origin}: {path} has shape {header.shape}; {_ALLOWED[axes]}")
         _refuse_empty(path, header.shape)
         if header.shape[-2:] != head.shape[-2:] or header.native != head.native:
             raise InputError(
-                f"{origin}: {path} is {header.shape} of {header.native.name}, but {paths[0]} is "
+                f"{origin}: {path} is {header.shape} of {header.native.name}, but {top} is "
                 f"{head.shape} of {head.native.name}; all must have one (m, k) and dtype, so "
                 "convert it or leave it out"
             )
@@ -220,10 +221,10 @@ def _stack_of(
         matrices += header.matrices
     return Stack(
         tuple(sources), matrices, (head.shape[-2], head.shape[-1]), head.native.name,
-        decoded=max(starmap(_decoded_bytes, pairs)),
-        chunked=next((str(path) for path, own in pairs if own.chunk), ""),
-        reordered=next((str(path) for path, own in pairs if own.reordered), ""),
-        unwritten=_unwritten(pairs),
+        decoded=max(_decoded_bytes(path, own) for path, own, *_ in arrays),
+        chunked=next((str(path) for path, own, *_ in arrays if own.chunk), ""),
+        reordered=next((str(path) for path, own, *_ in arrays if own.reordered), ""),
+        unwritten=_unwritten(arrays),
     )  # fmt: skip
 
 
@@ -289,30 +290,56 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[Header], list[str]]:
-    """Headers and identities of arrays; headers of files of known identity come from the cache."""
-    cached: dict[str, list[Any]] = read_cache(cache) or {}
+def _look(paths: list[Path], origin: str, cache: Path | None) -> list[tuple[Path, Header, str]]:
+    """All arrays, with headers and identities; what is known of a file comes from the cache."""
+    cached: _Cache = read_cache(cache) or {}
+    fresh: _Cache = {}
     inodes: dict[int, Path] = {}
-    headers, identities, fresh = [], [], {}
-    for path in paths:
-        name, entry = str(path), cached.get(str(path))
-        try:
-            file = file_of(name)
-            status = os.stat(file)
-            identity = identity_of(file, status) if entry else ""
-            if entry and entry[0] == identity:
-                listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk")}
-                header = Header(**{**entry[1], **listed})
-            else:
-                header, status = registry.read_header_and_status(name)
-                identity = identity_of(file, status)
-                entry = [identity, vars(header)]
-            _refuse_twice(path, status, header.place, inodes, origin)
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
-        headers.append(header)
-        identities.append(identity)
-        fresh[name] = entry
+    arrays = []
+    for path, header, status, identity in (a for p in paths for a in _arrays(p, cached, fresh)):
+        _refuse_twice(path, status, header.place, inodes, origin)
+        arrays.append((path, header, identity))
     if cache is not None and fresh != cached:
         write_cache(cache, fresh)
-    return headers, identities
+    return arrays
+
+
+def _arrays(path: Path, cached: _Cache, fresh: _Cache) -> list[_Found]:
+    """One array, or in place of a virtual one those that it gathers."""
+    whole = _look_at(path, cached, fresh)
+    gathered: list[_Found] = []
+    for name, count in whole[1].parts:
+        part = Path(registry.locate(name) or name)
+        _, header, status, identity = _look_at(part, cached, fresh, f", which {path} gathers,")
+        shape, dtype = (count, *whole[1].shape[1:]), whole[1].native
+        if shape not in (header.shape, (1, *header.shape)) or header.native != dtype:
+            raise InputError(
+                f"{path} gathers {part} as {shape} of {dtype.name}, but that is {header.shape} of "
+                f"{header.native.name}; name the files that hold the numbers"
+            )
+        gathered.append((part, replace(header, shape=shape), status, identity))
+    return gathered or [whole]
+
+
+def _look_at(path: Path, cached: _Cache, fresh: _Cache, why: str = "") -> _Found:
+    refuse_undecodable(path)
+    name, entry = str(path), cached.get(str(path))
+    try:
+        file = file_of(name)
+        status = os.stat(file)
+        identity = identity_of(file, status) if entry else ""
+        if entry and entry[0] == identity:
+            listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk", "parts")}
+            header = Header(**{**entry[1], **listed})
+        else:
+            header, status = registry.read_header_and_status(name)
+            identity = identity_of(file, status)
+            entry = [identity, vars(header)]
+    except OSError as error:
+        raise InputError(
+            f"{path}{why} cannot be read: {error.strerror}; restore it, or leave it out"
+        ) from error
+    if why and header.parts:
+        raise InputError(f"{path}{why} is virtual itself; name the files that hold the numbers")
+    fresh[name] = entry
+    return path, header, status, identity

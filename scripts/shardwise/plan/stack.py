@@ -192,7 +192,7 @@ class StackReader:
             header, status = _planned_header(source)
             if source.identity:
                 self.inputs.note(source.file, status)
-            if header.shape[-2:] != self._shape or header.native != self._dtype:
+            if header.parts or header.shape[-2:] != self._shape or header.native != self._dtype:
                 raise IntegrityError(
                     f"{source.path} is {header.shape} of {header.native.name}, but the plan was "
                     f"made for {self._shape} of {self._dtype.name}; {_cure(source)}"

@@ -35,6 +35,7 @@ from tests import factories
 from tests.factories import noise, save, stack
 
 SHAPE = (13, 20, 12)
+UNLIMITED = h5py.h5s.UNLIMITED
 
 
 def hdf5(path, array, **options):
@@ -430,10 +431,48 @@ def _circle(file, _):
     file["x"] = h5py.SoftLink("/x")
 
 
-def _virtual(file, path):
-    layout = h5py.VirtualLayout(SHAPE, "f8")
-    layout[:] = h5py.VirtualSource(str(path / "other.h5"), "run/frames", SHAPE)
-    file.create_virtual_dataset("x", layout)
+def _virtual(*parts, dtype="f8", shape=SHAPE):
+    """A virtual dataset ``x``: ranges of it, with the file, dataset and part of each."""
+
+    def fill(file, _):
+        layout = h5py.VirtualLayout(shape, dtype, maxshape=(None, *shape[1:]))
+        for (begin, end), name, inside, own, rows in parts:
+            layout[begin:end] = h5py.VirtualSource(name, inside, own, maxshape=(None, *own[1:]))[
+                rows
+            ]
+        file.create_virtual_dataset("x", layout)
+
+    return fill
+
+
+WHOLE, EVERY = ((0, 13), "other.h5", "run/frames", SHAPE, slice(None)), slice(None)
+
+
+def test_a_virtual_dataset_stands_for_the_arrays_that_it_gathers(tmp_path):
+    """In its order; a change of one of their files counts, a missing one is refused."""
+    whole = noise(SHAPE)
+    names_of = [hdf5(tmp_path / f"{i}.h5", a) for i, a in enumerate(np.split(whole[:12], [4, 9]))]
+    parts = [((0, 4), "0.h5"), ((9, 12), str(tmp_path / "2.h5")), ((4, 9), "1.h5")]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["run/frames"] = whole[12:]
+        one = ((12, 13), ".", "/run/frames", (1, 20, 12), EVERY)
+        own = [(at, name, "run/frames", (at[1] - at[0], 20, 12), EVERY) for at, name in parts]
+        _virtual(*own, one)(file, tmp_path)
+    given = {"product": "A.T @ A", "shard_bytes": 4 * whole[0].nbytes}
+    made = factories.plan(tmp_path, input=f"{tmp_path}/a.h5:x", **given)
+    assert [Path(source.path).name for source in made.sources] == ["frames"] * 4
+    assert [source.file for source in made.sources][:3] == [n.split(":")[0] for n in names_of]
+    assert copies(made).tobytes() == whole.tobytes()
+    with h5py.File(tmp_path / "1.h5", "r+") as file:
+        file["run/frames"][0] = 2
+    with pytest.raises(IntegrityError, match=r"1.h5.* has changed since the plan was made"):
+        copies(made)
+    again = factories.plan(tmp_path, input=f"{tmp_path}/a.h5:x", **given)
+    keys = [[row.key for row in each.shards.values()] for each in (made, again)]
+    assert [a == b for a, b in zip(*keys, strict=True)] == [True, False, False, True]
+    (tmp_path / "2.h5").unlink()
+    with pytest.raises(InputError, match=r"2.h5:.*, which .*a.h5:x gathers, cannot be read: No s"):
+        factories.plan(tmp_path, input=f"{tmp_path}/a.h5:x", **given)
 
 
 def _stored_outside(file, path):
@@ -528,7 +567,23 @@ REFUSALS = {
     ),
     "truncated HDF5": (lambda p: _cut(p, hdf5(p / "a.h5", noise(SHAPE)), 99), "truncated"),
     "external link": (_h5(_external), "an external link to 'other.h5'; name the file"),
-    "virtual dataset": (_h5(_virtual), "virtual dataset"),
+    **{
+        f"virtual, {case}": (_h5(_virtual(*parts, **over)), told)
+        for case, parts, over, told in (
+            ("gaps", [((4, 13), "other.h5", "x", (9, 20, 12), EVERY)], {}, "but not of whole"),
+            ("an end", [((0, 9), "other.h5", "x", (9, 20, 12), EVERY)], {}, "but not of whole"),
+            ("parts", [(*WHOLE[:3], (20, 20, 12), slice(7, 20))], {}, "but not of whole"),
+            ("no end", [((0, UNLIMITED), *WHOLE[1:4], slice(0, UNLIMITED))], {}, "but not of wh"),
+            ("other dtype", [WHOLE], {"dtype": "f4"}, r"as .* float32, but that is .* float64"),
+            (
+                "another N",
+                [((0, 9), *WHOLE[1:3], (9, 20, 12), EVERY)],
+                {"shape": (9, 20, 12)},
+                r"\(9, .* is \(13, 20",
+            ),
+            ("of itself", [((0, 13), ".", "x", SHAPE, EVERY)], {}, "virtual itself"),
+        )
+    },
     "links in a circle": (_h5(_circle), "in a circle"),
     "external storage": (_h5(_stored_outside), "stored in other files"),
     "objects": (_h5(_objects), "Python objects, which are never unpickled"),

@@ -33,10 +33,14 @@ def header(path: Path, inside: str) -> Header:
     with _opened(path) as file:
         dataset = _dataset(file, path, inside)
         where = Path(f"{path}:{inside}")
-        _refuse_elsewhere(dataset, where)
+        if dataset.external:  # nobody could tell when those change
+            raise _leads_out(where, f"stored in other files, as in {dataset.external[0][0]!r:.99}")
         if dataset.shape is None:
             raise InputError(f"{where}: holds no array")
         descr = checked_descr(dataset.dtype.str, where)
+        if dataset.is_virtual:
+            parts = _gathered(dataset, path, where)
+            return Header(dataset.shape, descr, fortran=False, offset=0, parts=parts)
         if dataset.id.get_storage_size() == 0:
             raise InputError(f"{where}: nothing has been written to it; write the numbers")
         _refuse_filters(dataset, where)
@@ -115,12 +119,31 @@ def _datasets(file: Any) -> list[str]:
     return paths
 
 
-def _refuse_elsewhere(dataset: Any, where: Path) -> None:
-    """Refuse numbers that lie in other files: nobody could tell when those change."""
-    if dataset.is_virtual:
-        raise _leads_out(where, "a virtual dataset, which gathers other datasets")
-    if dataset.external:
-        raise _leads_out(where, f"stored in other files, such as {dataset.external[0][0]!r:.99}")
+def _gathered(dataset: Any, path: Path, where: Path) -> tuple[tuple[str, int], ...]:
+    """The arrays that a virtual dataset puts one after the other, and how many matrices each has.
+
+    Parts of arrays are refused, and gaps, where the library would read fill values.
+    """
+    import h5py
+
+    parts, reached = [], 0
+    try:
+        for own in sorted(dataset.virtual_sources(), key=lambda v: v.vspace.get_select_bounds()):
+            (first, *_), (last, *_) = own.vspace.get_select_bounds()
+            count, space = last + 1 - first, own.src_space
+            points = count * math.prod(dataset.shape[1:])
+            every = space.get_select_type() == h5py.h5s.SEL_ALL or math.prod(space.shape) == points
+            if first != reached or own.vspace.get_select_npoints() != points or not every:
+                raise ValueError
+            file = path if own.file_name == "." else path.parent / own.file_name
+            parts.append((f"{file}:{own.dset_name}", count))
+            reached = last + 1
+        if len(dataset.shape) != 3 or reached != len(dataset):
+            raise ValueError
+    except (RuntimeError, ValueError) as error:  # the former for one that has no end
+        what = "a virtual dataset, but not of whole arrays (N, m, k) one after the other"
+        raise _leads_out(where, what) from error
+    return tuple(parts)
 
 
 def _leads_out(where: Path | str, what: str) -> InputError:
