@@ -2,12 +2,16 @@
 
 import errno
 import os
+import re
 import stat
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
 
 from shardwise.errors import InputError
+
+_DIGITS = re.compile(r"([0-9]+)")
 
 
 def mode_of(path: Path) -> int | None:
@@ -43,7 +47,7 @@ def refuse_undecodable(path: Path) -> None:
 
 
 def matches(pattern: str) -> list[Path]:
-    """The files and folders that a pattern matches, in the order of their names.
+    """The files and folders that a pattern matches, in natural order.
 
     ``*``, ``?`` and ``[…]`` stand for letters within a name, and ``**`` for any folders below,
     which leaves out links to folders: so the search ends, whatever the links lead to. Names that
@@ -65,7 +69,17 @@ def matches(pattern: str) -> list[Path]:
         else:
             paths = [folder / part for folder in paths]
             paths = [p for p in paths if p.is_symlink() or _mode_or_loop(p) is not None]
-    return sorted(set(paths))
+    return in_order(set(paths))
+
+
+def in_order(paths: Iterable[Path]) -> list[Path]:
+    """Paths in natural order: digits in names count as numbers, so ``m9`` comes before ``m10``."""
+
+    def key(path: Path) -> tuple[list[list[str | int]], Path]:
+        names = [_DIGITS.split(name) for name in path.parts]
+        return [[int(x) if i % 2 else x for i, x in enumerate(name)] for name in names], path
+
+    return sorted(paths, key=key)
 
 
 def _folders(top: Path) -> list[Path]:

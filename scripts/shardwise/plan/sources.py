@@ -15,7 +15,7 @@ from shardwise import ALGORITHM
 from shardwise.errors import InputError, short, some
 from shardwise.files.formats import registry
 from shardwise.files.formats.names import ZARR, file_of, split
-from shardwise.files.lookup import absent, matches, mode_of, refuse_undecodable, shown
+from shardwise.files.lookup import absent, in_order, matches, mode_of, refuse_undecodable, shown
 from shardwise.files.npy import Header, read_header
 from shardwise.files.small import read_cache, refuse_special, write_cache
 from shardwise.plan import memory
@@ -167,7 +167,7 @@ def _matched(pattern: str) -> list[Path]:
 
 def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
     """The ``.npy`` files of a folder, or where it has none its Zarr stores; and hidden ones."""
-    entries = sorted(folder.iterdir())
+    entries = in_order(folder.iterdir())
     for end in (".npy", *ZARR):
         named = [path for path in entries if path.suffix == end]
         if taken := [path for path in named if path.name[0] != "."]:
