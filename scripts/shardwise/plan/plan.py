@@ -43,6 +43,11 @@ def refuse_strangers(results: Results) -> None:
         _refuse_old_layout(results.plan)
     if results.marker.is_file():
         return
+    if results.merging.is_file():
+        raise InputError(
+            f"results: {results.root} holds the total of a merge, which a run would replace; "
+            "choose another folder, such as results/mine"
+        )
     taken = [name for name in results.names() if os.path.lexists(results.root / name)]
     if taken:
         raise InputError(

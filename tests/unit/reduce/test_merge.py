@@ -152,6 +152,8 @@ def test_only_what_a_merge_wrote_is_replaced(tmp_path, first):
         merge.run(busy.root, [first])
     merge.run(busy.root, [first])  # the folder of a merge that was killed
     assert sorted(content(busy.root)) == [".shardwise-merge", "mean.npy", "sum.npy", "summary.json"]
+    with pytest.raises(InputError, match="holds the total of a merge"):
+        plans.refuse_strangers(busy)
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("int64", 25 * 10**8), ("float64", 1e154)])
