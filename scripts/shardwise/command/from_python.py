@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from shardwise.command.folder import snakemake_line
-from shardwise.errors import InputError, of_code, short
+from shardwise.errors import InputError, of_code, short, tell
 from shardwise.files.commit import commit
 from shardwise.files.paths import CACHE
 from shardwise.observe.finished_run import FinishedRun
@@ -110,8 +110,7 @@ def _follow(line: list[str]) -> tuple[int, str]:
             try:
                 for text in child.stdout:
                     lines.append(text)
-                    sys.stderr.write(text)
-                    sys.stderr.flush()
+                    tell(text.rstrip("\n"))
                 break
             except BaseException as error:  # a Ctrl-C: the run stops its jobs, and says so
                 if ended is None or isinstance(error, KeyboardInterrupt):
