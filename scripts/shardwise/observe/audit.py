@@ -153,7 +153,10 @@ class _Auditor:
         self._plan, self._results, self._audit = plan, plan.results, audit
         self._copies = self._results.shards.exists()
         # A sum had all shards: those missing now are lost.
-        self._missing = DAMAGED if Store(plan).is_summed(()) else MISSING
+        store = Store(plan)
+        self._missing = DAMAGED if store.is_summed(()) else MISSING
+        # Whoever sums next takes the ledger as it is.
+        self._listed = self._missing == DAMAGED or store.is_listed()
 
     def run(self, threads: int, progress: Callable[[str], object]) -> None:
         """Look at everything."""
@@ -174,7 +177,7 @@ class _Auditor:
                 lines.append(ledger.format_line(receipt))
                 audit.proven &= receipt.proof is not None
             progress(f"{number} of {len(plan.shards)} shards, {human_bytes(audit.nbytes)} read")
-        if self._missing == DAMAGED and len(lines) == len(plan.shards):
+        if self._listed and len(lines) == len(plan.shards):
             with self._noting(self._results.ledger):
                 expected = ledger.format_table(lines)
                 raw = small.read(self._results.ledger, len(expected) + small.MOST_BYTES)
