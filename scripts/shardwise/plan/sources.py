@@ -252,7 +252,11 @@ def _in_row(sheet: Path, line: int, name: str) -> Path:
     row, places = f"sheet {sheet}, line {line}: ", [Path(name), sheet.parent / name]
     try:
         for path in places if name else ():
-            if array := registry.locate(str(path)):
+            try:
+                array = registry.locate(str(path))
+            except InputError as error:
+                raise InputError(f"{row}{error}") from error
+            if array:
                 return Path(array)
             if mode_of(path) is not None:
                 refuse_special(path, row)
