@@ -37,6 +37,7 @@ _HEAD = f"# Bad inputs\n\n{' '.join(_WHAT.split())}\n"
 
 Step = Callable[[], object]
 M = stack((3, 3))
+COVARIANCE = {"covariance": True, "product": "A.T @ A"}
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,34 @@ CASES: dict[str, list[Case]] = {
             "`max` of complex products",
             {"input": "bad.npy", "reduce": {"statistics": ["max"]}},
             put("bad.npy", stack((6, 3, 3), "complex64")),
+        ),
+        Case("`covariance` of another product", {"covariance": True}),
+        Case(
+            "`covariance` without a sum",
+            COVARIANCE | {"reduce": {"statistics": ["mean"]}},
+        ),
+        Case(
+            "`covariance` of complex products without a conjugate",
+            COVARIANCE | {"input": "bad.npy"},
+            put("bad.npy", stack((6, 3, 3), "complex64")),
+        ),
+        Case("`offset` without `covariance`", {"offset": "none", "ddof": 0}),
+        Case("`ddof` leaves nothing", COVARIANCE | {"ddof": 18}),
+        Case(
+            "`offset` of another length",
+            COVARIANCE | {"offset": "row.npy"},
+            put("row.npy", np.zeros(4)),
+        ),
+        Case(
+            "`offset` with a NaN",
+            COVARIANCE | {"offset": "row.npy"},
+            put("row.npy", np.array([0, np.nan, 0])),
+        ),
+        Case("`offset` is no array", COVARIANCE | {"offset": "mean"}),
+        Case(
+            "`offset` of whole numbers",
+            COVARIANCE | {"input": "bad.npy", "offset": "row.npy"},
+            put("bad.npy", stack((6, 3, 3), "int16")),
         ),
         Case("several of these at once", {"shards": 0, "keep": "all", "inputs": "a.npy"}),
     ],

@@ -141,7 +141,7 @@ class Results:
         """Every name that a run writes at the top of the folder, but for the marker."""
         files = (self.plan, self.plan_facts, self.sources, self.synthetic,
                  self.ledger, self.summary, self.report, self.metrics, self.runs,
-                 *map(self.statistic, STATISTICS))  # fmt: skip
+                 *map(self.statistic, RESULTS))  # fmt: skip
         tops = (self.shards, self.products, self.failed, self.done, self.claims)
         return [path.name for path in (*files, *tops, self.running.parent)]
 
@@ -206,3 +206,6 @@ class Results:
 
 # What can be computed over all products, element by element (see statistics.py).
 STATISTICS = ("sum", "mean", "std", "min", "max")
+# What `covariance: true` adds to the sum.
+COVARIANCE = ("covariance", "correlation", "row_mean", "offset")
+RESULTS = (*STATISTICS, *COVARIANCE)

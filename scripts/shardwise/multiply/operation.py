@@ -130,13 +130,20 @@ class Multiplication(Operation):
             self.proof = {"method": "freivalds", "vectors": vectors, "seed": self._seed}
         self._kernel = kernel(machine.xp, plan.problem, plan.settings.precision)
         self.compute = self._kernel.compute
+        self._offset: Any = None
+        if plan.offset is not None:
+            row = np.frombuffer(plan.offset, np.dtype(plan.dtype).newbyteorder("<"))
+            self._offset = machine.xp.asarray(row.astype(plan.dtype))
 
     def allocate(self, matrices: int) -> None:
         problem = self._problem
         spec = CheckSpec(
             problem.product, problem.left, problem.right, problem.dtype,
             self.compute, self._seed, memory.proof_matrices(problem, matrices),
+            problem.covariance,
         )  # fmt: skip
+        if self._offset is not None:
+            self._centred = self._xp.zeros((matrices, *problem.left), problem.dtype)
         self._checker = freivalds.Checker(self._xp, spec)
         self.bound = self._checker.bound
 
@@ -153,6 +160,8 @@ class Multiplication(Operation):
 
         def multiply() -> Any:
             self._kernel.multiply(left, right, out, count)
+            if self._problem.covariance:  # the sums of columns are no part of the known product
+                out[:count, -1] = 0
             return out[:count]
 
         return multiply, [_part(x, count) for x in (left, right) if x is not None]
@@ -167,6 +176,9 @@ class Multiplication(Operation):
             report.measure = partial(self._measure, block, other)
             if not (self.proof and self._strict):
                 report.measure(report)
+        if self._offset is not None:  # into other memory: the block may still be hashed
+            self._xp.subtract(block, self._offset, out=self._centred[:count])
+            left, block = self._centred, self._centred[:count]
         self._kernel.multiply(left, right, out, count)
         if self.proof:
             report.ratio = self._checker.check(_signed(block), _signed(other), product)

@@ -53,7 +53,7 @@ def gamma(n: float, u: float = _UNIT) -> float:
 
 def smallest(problem: Problem, rows: int) -> float:
     """What underflow may add to the sum of so many numbers, with a wide margin."""
-    (m, k), (_, p) = problem.factor_shapes
+    (_, k), (m, p) = problem.factor_shapes[0], problem.product_shape
     return 4 * (rows + 1) * m * (2 * k + p + 1) * float(np.finfo("float64").tiny)
 
 

@@ -301,18 +301,20 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const doub
 }
 
 // The row of A that `spot` names (with `turned`, the column of the stored one) as vectors: the first
-// one, and its moduli. where becomes the matrix, and the row. A thread for each of `inner` elements.
+// one, and its moduli. where becomes the matrix, and the row. From row `stored` on A is ones. A thread
+// for each of `inner` elements.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-take_row(const Real* x, i64 inner, i64 ld, i64 stride, int turned, i64 rows, const u64* spot,
-         double* v, i64 length, i64* where) {
+take_row(const Real* x, i64 inner, i64 ld, i64 stride, int turned, i64 rows, i64 stored,
+         const u64* spot, double* v, i64 length, i64* where) {
     i64 number = 0xffffffffu - (unsigned int)*spot, matrix = number / rows, row = number % rows;
     i64 k = (i64)blockIdx.x * BLOCK + threadIdx.x;
     if (k >= inner) return;
     x += PARTS * (matrix * stride + (turned ? k * ld + row : row * ld + k));
     double size = 0;
     for (int part = 0; part < PARTS; ++part) {
-        v[part * VECTORS * length + k] = wide(x[part]);
-        size += modulus(wide(x[part]));
+        double number = row < stored ? wide(x[part]) : part == 0;
+        v[part * VECTORS * length + k] = number;
+        size += modulus(number);
     }
     v[(PLANES - 1) * length + k] = size;
     if (k > 0) return;

@@ -89,10 +89,15 @@ class _Whole:
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         self._xp = xp
         self._signs, self._left = (xp.asarray(x) for x in (spec.signs(), spec.left_weights()))
+        self._column_sums = spec.column_sums
 
     def check(self, steps: Steps, product: Any) -> tuple[Any, Any]:
         expected, actual = self._signs, product @ self._signs
         for stack, turned, _ in steps:
+            inner = expected
             expected = (stack.transpose(0, 2, 1) if turned else stack) @ expected
+        if self._column_sums:
+            below = inner.sum(axis=1, keepdims=True)
+            expected = self._xp.concatenate([expected, below], axis=1)
         ratio = self._xp.where((actual != expected).any(axis=(1, 2)), np.inf, 0.0)
         return ratio, _forms(self._xp, self._left, actual[..., -1], expected[..., -1], None)

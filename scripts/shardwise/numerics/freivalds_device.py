@@ -20,8 +20,8 @@ class _Device:
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         self._xp, dtype, floor, group = xp, spec.dtype, spec.floor, spec.group
         self._relative, self._absolute = spec.scaled_bound
-        self._close = spec.close
-        left = spec.left_weights()
+        self._close, self._column_sums = spec.close, spec.column_sums
+        left, self._rows = spec.left_weights(), spec.rows
         kernels = _module(xp, dtype, floor)
         names = ("rows_times", "columns_times", "largest", "take_row", "compare", "compare_row")
         self._kernels = {name: kernels.get_function(name) for name in names}
@@ -77,7 +77,8 @@ class _Device:
         self._launch(
             "take_row",
             -(-inner // self._BLOCK),
-            *(second, inner, *_geometry(second)[3:], np.int32(across), rows, spot),
+            *(second, inner, *_geometry(second)[3:], np.int32(across), rows),
+            *(rows - self._column_sums, spot),
             *(a, a.shape[2], self._where),
         )
         if conjugate:
@@ -101,11 +102,15 @@ class _Device:
 
     def _product(self, steps: Steps) -> Any:
         """The planes of vectors and moduli after all steps, in scratch memory."""
-        v = self._signs
+        v = below = self._signs
         for step, scratch in zip(steps, self._products, strict=True):
+            if self._column_sums and v is not self._signs:
+                below = v.sum(axis=2)  # before a conjugated step turns v
             product = scratch[: len(step.stack)]
             self._times(step, v, product)
             v = product
+        if self._column_sums:
+            v[:, :, self._rows - 1] = below
         return v
 
     def _times(self, step: Step, v: Any, product: Any, where: Any = 0) -> None:

@@ -50,7 +50,7 @@ class _Host:
         self._signs = signs.astype(self._wide)[np.newaxis]
         self._ones, self._left = np.full((1, signs.shape[1]), spec.scale), spec.left_weights()
         self._relative, self._absolute = spec.scaled_bound
-        self._close = spec.close
+        self._close, self._column_sums = spec.close, spec.column_sums
         # What an element of the moduli counts for at least, see `tolerance`.
         self._least = _TINY * self._wide.itemsize / 8 if spec.dtype == self._wide else 0.0
         self._floor = spec.floor
@@ -59,7 +59,12 @@ class _Host:
         with np.errstate(all="ignore"):
             expected, size = self._signs, self._ones
             for step in steps:
-                expected, size = self._times(step, expected, size)
+                inner, expected, size = (expected, size), *self._times(step, expected, size)
+            if self._column_sums:
+                expected, size = (
+                    np.concatenate([of, ones_times.sum(axis=-1, keepdims=True)], axis=-1)
+                    for of, ones_times in zip((expected, size), inner, strict=True)
+                )
             actual, _ = self._times(Step(product, False, False), self._signs, self._ones)
             bound = self._relative * size + self._absolute
             bound[~np.isfinite(bound)] = np.nan  # within an infinite bound nothing is proven
@@ -73,7 +78,10 @@ class _Host:
     def _closer_look(self, steps: Steps, product: Any, i: int, row: int) -> float:
         """How far the elements of one row of product i are off, in units of their tolerance."""
         (first, turned, conjugated), (second, across, conjugate) = steps
-        a = (second[i, :, row] if across else second[i, row]).astype(self._wide)
+        if self._column_sums and row == product.shape[1] - 1:
+            a = np.ones(second.shape[1], self._wide)
+        else:
+            a = (second[i, :, row] if across else second[i, row]).astype(self._wide)
         a = a.conj() if conjugate else a
         size = self._moduli(a, self._floor)[np.newaxis]
         b = first if len(first) == 1 else first[i : i + 1]

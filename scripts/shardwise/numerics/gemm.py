@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.numerics import threads
+from shardwise.numerics import threads, tree
 from shardwise.numerics.tolerances import split_chunk
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
@@ -28,11 +28,11 @@ _SYRK = {
 }  # fmt: skip
 
 _MIRROR = r"""
-// Copy the upper triangle of square matrices (row-major, n by n) to the lower one.
-template <typename T> __global__ void mirror(T* block, long long n) {
+// Copy the upper triangle of square matrices (row-major, n by n), so far apart, to the lower one.
+template <typename T> __global__ void mirror(T* block, long long n, long long distance) {
     __shared__ T tile[32][33];
     if (blockIdx.y > blockIdx.x) return;  // a tile below the diagonal is written by its mirror
-    T* matrix = block + blockIdx.z * n * n;
+    T* matrix = block + blockIdx.z * distance;
     long long row = 32LL * blockIdx.y, column = 32LL * blockIdx.x;
     for (int i = threadIdx.y; i < 32; i += blockDim.y)
         if (row + i < n && column + threadIdx.x < n)
@@ -100,6 +100,24 @@ def factors(problem: Problem, block: Any, other: Any) -> tuple[Any, Any]:
     return left, right
 
 
+def _sums_of_columns(xp: Any, block: Any) -> Any:
+    """The sum of the rows of each matrix, ``(n, k)``, in float64 or complex128; on a GPU."""
+    n, rows, columns = block.shape
+    parts = 2 if block.dtype.kind == "c" else 1
+    numbers = columns * parts
+    out = xp.empty((n, numbers), "float64")
+    kernel = tree.module(xp).get_function(f"columns<{tree.NUMBERS[_real(block.dtype)]}>")
+    sizes = np.int64(n), np.int64(rows), np.int64(numbers)
+    kernel((-(-numbers // 32), n), (32, 8), (block, *sizes, out))
+    return out.view("complex128") if parts == 2 else out
+
+
+def _real(dtype: Any) -> str:
+    """The element type of the parts of a number."""
+    name: str = dtype.type(0).real.dtype.name
+    return name
+
+
 class MatmulKernel:
     """Products by ``xp.matmul``: on NumPy, which calls BLAS once per matrix, and of all integers.
 
@@ -122,7 +140,9 @@ class MatmulKernel:
             for i in range(count):  # one by one: widened copies of all would double the memory
                 b = other[i] if other is not None and other.ndim == 3 else other
                 left, right = factors(self._problem, self._wide(block[i]), self._wide(b))
-                out[i] = left @ right
+                out[i, : len(left)] = left @ right
+                if self._problem.covariance:
+                    out[i, -1] = self._xp.ones(len(right), self.compute) @ right
         elif self._problem.flop <= _ONE_THREAD:
             threads.split(count, partial(self._stacked, block, other, out))
         else:
@@ -139,7 +159,9 @@ class MatmulKernel:
             left, right = factors(self._problem, block[part], b)
             left = left.conj() if conjugated[0] else left
             right = right.conj() if conjugated[1] else right
-            np.matmul(left, right, out=out[part])
+            np.matmul(left, right, out=out[part, : left.shape[-2]])
+            if self._problem.covariance:
+                np.matmul(np.ones(right.shape[-2], self.compute), right, out=out[part, -1])
 
     def _wide(self, matrix: Any) -> Any:
         return matrix if matrix is None else matrix.astype(self.compute, copy=False)
@@ -209,12 +231,16 @@ class CublasKernel:
         """
         each = other is not None and other.ndim == 3
         right = self._prepared("right", other) if other is not None and not each else None
+        rows = self._problem.factor_shapes[0][0]
         for low in range(0, count, self._per_call):
             part = slice(low, low + self._per_call)
+            if self._problem.covariance:
+                out[part, -1] = _sums_of_columns(self._xp, block[part])
             left = self._prepared("left", block[part])
             if each:
                 right = self._prepared("right", other[part])
-            product = self._space["out"] if self._padded else out[part]
+            products = out[part, :rows]
+            product = self._space["out"] if self._padded else products
             if self._syrk:
                 self._rank_k(left, product)
             elif self._halves:
@@ -222,7 +248,7 @@ class CublasKernel:
             else:
                 self._gemm(*factors(self._problem, left, right), product)
             if self._padded:
-                self._xp.copyto(out[part], _corner(product, out))
+                self._xp.copyto(products, _corner(product, products))
 
     def _prepared(self, key: str, stack: Any) -> Any:
         """Factors of a call as they are multiplied: padded, and split into high and low parts."""
@@ -255,7 +281,8 @@ class CublasKernel:
 
         The product is scaled by ``scale``, and added to ``keep`` times what there is.
         """
-        n, m, p = out.shape
+        n, _, p = out.shape
+        m = left.shape[-2]  # below lie the sums of columns, or padding
         item = left.dtype.itemsize
         conjugated = (factor.conjugated for factor in self._problem.operands)
         a, a_op, lda = _operand(left, next(conjugated))
@@ -266,8 +293,8 @@ class CublasKernel:
             self._handle, b_op, a_op, p, m, left.shape[-1],
             (self._one if scale is None else scale).ctypes.data, b.data.ptr, kind, ldb, stride_b,
             a.data.ptr, kind, lda, a.strides[0] // item,
-            (self._zero if keep is None else keep).ctypes.data, out.data.ptr, out_kind, p, m * p,
-            n, self._compute_type, self._cublas.CUBLAS_GEMM_DEFAULT,
+            (self._zero if keep is None else keep).ctypes.data, out.data.ptr, out_kind, p,
+            out.strides[0] // out.itemsize, n, self._compute_type, self._cublas.CUBLAS_GEMM_DEFAULT,
         )  # fmt: skip
 
     def _rank_k(self, block: Any, out: Any) -> None:
@@ -284,7 +311,8 @@ class CublasKernel:
                 self._zero.ctypes.data, c.data.ptr, n,
             )  # fmt: skip
         tiles = -(-n // 32)
-        self._mirror((tiles, tiles, len(out)), (32, 8), (out, np.int64(n)))
+        distance = np.int64(out.strides[0] // out.itemsize)
+        self._mirror((tiles, tiles, len(out)), (32, 8), (out, np.int64(n), distance))
 
 
 def _corner(stack: Any, like: Any) -> Any:

@@ -135,6 +135,9 @@ class CheckSpec:
     group
         Matrices checked at once; a call with more checks them group by group. On a GPU each takes
         about 40 bytes (complex: 72) for every row or column of A and of the product.
+    column_sums
+        Whether the last row of each product is the sum of the rows of the right factor: what the
+        left one would make with a last row of ones.
     """
 
     product: str
@@ -144,6 +147,7 @@ class CheckSpec:
     compute: str
     seed: int
     group: int
+    column_sums: bool = False
 
     @property
     def integer(self) -> bool:
@@ -208,7 +212,12 @@ class CheckSpec:
         whole = vectors(self.seed, self.columns, self.integer)
         return whole if self.integer else whole * self.scale
 
+    @property
+    def rows(self) -> int:
+        """Rows of a product."""
+        return self._shapes[0][0] + self.column_sums
+
     def left_weights(self) -> np.ndarray:
         """The weights of the rows of a product in the end-to-end proof; the scale is undone."""
-        whole = weights("l", self._shapes[0][0], self.integer)
+        whole = weights("l", self.rows, self.integer)
         return whole if self.integer else whole / self.scale

@@ -37,3 +37,22 @@ __global__ void fold(const Number* rows, long long total, long long width, doubl
     const long long row = i / width;
     out[i] = sum<K>(rows + ((row * width) << K) + (i - row * width), width);
 }
+
+// The sum of the rows of each matrix (rows, width), by eight threads a column in a fixed order.
+template <typename Number>
+__global__ void columns(const Number* block, long long n, long long rows, long long width,
+                        double* out) {
+    __shared__ double part[8][32];
+    const long long column = 32LL * blockIdx.x + threadIdx.x, matrix = blockIdx.y;
+    double found = 0;
+    if (column < width) {
+        block += matrix * rows * width + column;
+#pragma unroll 8
+        for (long long row = threadIdx.y; row < rows; row += 8) found += widened(block[row * width]);
+    }
+    part[threadIdx.y][threadIdx.x] = found;
+    __syncthreads();
+    if (threadIdx.y || column >= width) return;
+    for (int i = 1; i < 8; ++i) found += part[i][threadIdx.x];
+    out[matrix * width + column] = found;
+}

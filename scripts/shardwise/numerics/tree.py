@@ -22,7 +22,7 @@ COMPILED_BYTES = 1 << 20
 
 _THREADS = 256
 _LEVELS = 5  # that a GPU adds in registers: 32 products are read once
-_NUMBERS = {"float16": "Half", "float32": "float", "float64": "double"}
+NUMBERS = {"float16": "Half", "float32": "float", "float64": "double"}
 
 
 class Tree:
@@ -189,7 +189,7 @@ class TreeSum(Tree):
         return total
 
     def _launch(self, level: int, rows: Any, out: Any) -> None:
-        kernel = _module(self._xp).get_function(f"fold<{_NUMBERS[rows.dtype.name]}, {level}>")
+        kernel = module(self._xp).get_function(f"fold<{NUMBERS[rows.dtype.name]}, {level}>")
         sizes = np.int64(out.size), np.int64(rows.shape[1])
         kernel((-(-out.size // _THREADS),), (_THREADS,), (rows, *sizes, out))
 
@@ -241,7 +241,9 @@ def _reals(array: Any) -> Any:
 
 
 @cache
-def _module(xp: Any) -> Any:
+def module(xp: Any) -> Any:
+    """The kernels of ``numerics/tree.cu``."""
     source = Path(__file__).with_name("tree.cu").read_text("utf-8")
-    names = [f"fold<{t}, {k}>" for t in _NUMBERS.values() for k in range(_LEVELS + 1)]
+    names = [f"fold<{t}, {k}>" for t in NUMBERS.values() for k in range(_LEVELS + 1)]
+    names += [f"columns<{t}>" for t in NUMBERS.values()]
     return xp.RawModule(code=source, options=("-std=c++17",), name_expressions=names)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files import small
-from shardwise.files.paths import STATISTICS, Results, for_bash
+from shardwise.files.paths import RESULTS, Results, for_bash
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import judge, ledger, others, receipts
@@ -255,7 +255,7 @@ class _Auditor:
         for suffix in (".npy", ".json") if copies else ():
             words.append(ledger.quote_names(results.shards, copies, suffix))
         # The summary as well: see `look`.
-        if paths & {results.ledger, results.summary, *map(results.statistic, STATISTICS)}:
+        if paths & {results.ledger, results.summary, *map(results.statistic, RESULTS)}:
             words += map(for_bash, (results.summary, results.ledger))
         stack = results.synthetic, self._plan.synthetic_receipt
         words += [for_bash(path) for path in stack if path and results.synthetic in paths]

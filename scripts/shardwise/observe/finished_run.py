@@ -65,7 +65,8 @@ class FinishedRun:
         rows = list(self._plan.shards.values())
         row = rows[bisect_right(rows, matrix, key=lambda each: each.start) - 1]
         judge.check_product(self._plan, row.shard)
-        return _map(self._results.product(row.name))[matrix - row.start]
+        rows, _ = self._plan.problem.sum_shape
+        return _map(self._results.product(row.name))[matrix - row.start, :rows]
 
     @property
     def ledger(self) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from shardwise.errors import InputError, short
 from shardwise.host import PROJECT
 from shardwise.plan.problem import (
     PRODUCTS,
+    WITH_COVARIANCE,
     Recipe,
     check_statistics,
     function_parts,
@@ -68,6 +69,9 @@ class Settings:
     verify: bool
     nonfinite: str
     missing_chunks: str
+    covariance: bool
+    offset: str
+    ddof: int
     reduce: dict[str, Any]
 
 
@@ -273,6 +277,7 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
             f"depends: the product {short(product)} reads no files but its factors; remove this "
             "key, or name a function of your own, file.py:function"
         )
+    yield from _covariance_problems(full)
     try:
         parse_bytes(full["shard_bytes"])
     except ValueError as error:
@@ -281,6 +286,20 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
         check_statistics(full["reduce"]["statistics"], full["keep"])
     except InputError as error:
         yield str(error)
+
+
+def _covariance_problems(full: Mapping[str, Any]) -> Iterator[str]:
+    if not full["covariance"]:
+        given = [key for key, default in (("offset", "auto"), ("ddof", 1)) if full[key] != default]
+        yield from (f"{key}: goes with covariance: true; add that, or remove it" for key in given)
+        return
+    if full["product"] not in WITH_COVARIANCE:
+        yield (
+            f"covariance: the product {full['product']:.200} is no sum over rows; use product: "
+            f"{' or '.join(WITH_COVARIANCE)}"
+        )
+    if "sum" not in full["reduce"]["statistics"]:
+        yield "covariance: is made of the sum; add sum to reduce.statistics"
 
 
 def _product_problems(product: str) -> Iterator[str]:

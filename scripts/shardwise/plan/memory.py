@@ -98,7 +98,7 @@ def symmetric(problem: Problem) -> bool:
     symmetric = left.name == right.name and left.turned != right.turned
     # Nor by conjugates: cupy has no rank-k update of Hermitian products.
     plain = not (left.conjugated or right.conjugated)
-    return symmetric and plain and problem.product_shape[0] >= SYMMETRIC_ROWS
+    return symmetric and plain and problem.product_shape[1] >= SYMMETRIC_ROWS
 
 
 def _huge(problem: Problem) -> bool:
@@ -194,6 +194,8 @@ def work_bytes(problem: Problem, matrices: int, run: range, keep: str) -> int:
         work = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)
     else:
         work = proof_matrices(problem, matrices) * _proof_bytes(problem)
+        if problem.covariance:
+            work += matrices * problem.matrix_bytes  # without their offset
         if padded(problem):
             work += (
                 call_matrices(problem)

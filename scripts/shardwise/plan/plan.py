@@ -4,6 +4,7 @@
 plan. Reading takes the standard library only, because every job reads the plan.
 """
 
+import base64
 import hashlib
 import json
 import os
@@ -165,12 +166,20 @@ class ShardSettings:
 
 
 def describe_recipe(
-    problem: Problem, settings: Any, function: str | None, depends: Mapping[str, str]
-) -> list[Any]:
+    problem: Problem, settings: Any, function: str | None, depends: Mapping[str, str],
+    covariance: "Covariance | None" = None,
+) -> list[Any]:  # fmt: skip
     """All that a product depends on but for the bytes of its factors; part of the key."""
     chosen = [getattr(settings, key) for key in SETTINGS_THAT_MATTER]
-    own = asdict(replace(problem, matrices=0))  # how many there are changes no product
-    return [ALGORITHM["multiply"], own, chosen, function, depends]
+    offset = [covariance.offset] if covariance and covariance.offset else []
+    own = describe_problem(replace(problem, matrices=0))  # how many there are changes no product
+    return [ALGORITHM["multiply"], own, chosen, function, depends, *offset]
+
+
+def describe_problem(problem: Problem) -> dict[str, Any]:
+    """A problem as keys have it: a field that came later is left out where it says nothing."""
+    own = asdict(problem)
+    return own if problem.covariance else {k: v for k, v in own.items() if k != "covariance"}
 
 
 @dataclass(frozen=True)
@@ -193,6 +202,18 @@ class Made:
 
 
 @dataclass(frozen=True)
+class Covariance:
+    """What a plan says of ``covariance: true``.
+
+    ``offset`` is the row that is subtracted from each row before the products, in the dtype of the
+    input (little-endian, base64); None for none. The sums are divided by n - ``ddof``.
+    """
+
+    offset: str | None
+    ddof: int
+
+
+@dataclass(frozen=True)
 class Facts:
     """What ``plan.json`` says; its fields are the keys of the file, in their order."""
 
@@ -204,6 +225,7 @@ class Facts:
     bytes: Written
     digest: str  # changes with anything that a result depends on
     depends: dict[str, str] = field(default_factory=dict)  # digests of files that it uses
+    covariance: Covariance | None = None
     config: dict[str, Any] = field(default_factory=dict)  # that the plan follows from, for people
     config_digest: str | None = None
     made: Made | None = None
@@ -260,7 +282,14 @@ class Plan:
     def recipe(self) -> str:
         """Changes with all that a product depends on but for the bytes of its factors."""
         facts = self.facts
-        return digest(describe_recipe(facts.problem, facts.settings, facts.function, facts.depends))
+        how = facts.problem, facts.settings, facts.function, facts.depends
+        return digest(describe_recipe(*how, facts.covariance))
+
+    @property
+    def offset(self) -> bytes | None:
+        """What is subtracted from each row of A under ``covariance: true``: a row, as bytes."""
+        covariance = self.facts.covariance
+        return base64.b64decode(covariance.offset) if covariance and covariance.offset else None
 
     @property
     def mark(self) -> str:

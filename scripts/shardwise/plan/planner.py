@@ -21,10 +21,11 @@ from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
-from shardwise.plan import cut, synthetic, user_function
+from shardwise.plan import covariance, cut, synthetic, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.plan import (
+    Covariance,
     Facts,
     Made,
     Plan,
@@ -79,15 +80,18 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         function = plans.digest_of_bytes(source)
         if told := user_function.unlisted(parts[0], source, settings.depends):
             log.warning(f"shardwise: {told}")
+    result, result_dtype = (
+        _returned(settings, (function, used), left, cache, log) if function else (None, None)
+    )
     problem = Problem(
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
-        shared,
-        *(_returned(settings, (function, used), left, cache, log) if function else (None, None)),
+        shared, result, result_dtype, settings.covariance,
     )  # fmt: skip
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
-    rows = _rows(settings, problem, left, right_sources, function, used)
+    centre = covariance.plan(settings, left)
+    rows = _rows(settings, problem, left, right_sources, function, used, centre)
     copied = _is_copied(settings, left, len(rows), log)
-    facts = _facts(settings, copied, problem, rows, left, right_sources, function, used)
+    facts = _facts(settings, copied, problem, rows, left, right_sources, function, used, centre)
     return Plan(results, {row.shard: row for row in rows}, facts, made_of=left.sources)
 
 
@@ -127,6 +131,7 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
 def _facts(
     settings: Settings, copied: bool, problem: Problem, rows: list[Shard], left: Stack,
     right_sources: tuple[Source, ...], function: str | None, used: dict[str, str],
+    centre: Covariance | None,
 ) -> Facts:  # fmt: skip
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
     chosen["materialize"] = copied
@@ -144,10 +149,14 @@ def _facts(
         ),
         digest="",
         depends=used,
+        covariance=centre,
         decoded=left.decoded,
         notes=left.notes,
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
+    digested["problem"] = plans.describe_problem(problem)
+    if centre is None:
+        del digested["covariance"]  # as before there was one
     digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
     moved = config | {"results": None}  # a folder may move
@@ -319,12 +328,12 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
 
 def _rows(
     settings: Settings, problem: Problem, left: Stack, right_sources: tuple[Source, ...],
-    function: str | None, used: dict[str, str],
+    function: str | None, used: dict[str, str], centre: Covariance | None,
 ) -> list[Shard]:  # fmt: skip
     cuda = settings.backend != "numpy"
     rows = cut.table(problem, _runs(settings, problem), settings.keep, cuda, settings.precision)
     common = [
-        *plans.describe_recipe(problem, settings, function, used),
+        *plans.describe_recipe(problem, settings, function, used, centre),
         [[source.path, source.identity] for source in right_sources],
     ]
     return _with_keys(rows, left, plans.digest(common))

@@ -1,11 +1,13 @@
 """What is computed, as numbers: shapes, element types, bytes of one matrix and one product."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
 from shardwise.errors import InputError
-from shardwise.files.paths import STATISTICS
+from shardwise.files import pieces
+from shardwise.files.paths import COVARIANCE, STATISTICS
 
 Shape = tuple[int, int]
 
@@ -74,6 +76,18 @@ def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> N
         )
 
 
+WITH_COVARIANCE = ("A.T @ A", "A.H @ A")
+
+
+def check_covariance(product: str, dtype: str) -> None:
+    """Refuse ``covariance: true`` of products of this element type where it would mislead."""
+    if "complex" in dtype and product == "A.T @ A":
+        raise InputError(
+            f"covariance: the input is {dtype}, and A.T @ A of complex numbers leaves out the "
+            "conjugate; use product: A.H @ A"
+        )
+
+
 class Recipe(TypedDict):
     """The synthetic stack, as the config has it."""
 
@@ -108,9 +122,31 @@ def sum_dtype(dtype: str) -> str:
 
 def statistic_dtype(statistic: str, dtype: str) -> str:
     """Element type of a statistic over products of a dtype, as its file has it."""
-    if statistic == "std" or (statistic == "mean" and dtype == "int64"):
+    if statistic == "std":
+        return "float64"
+    if statistic in ("mean", *COVARIANCE) and dtype == "int64":
         return "float64"
     return sum_dtype(dtype)
+
+
+def statistic_shape(statistic: str, problem: "Problem") -> tuple[int, ...]:
+    """Shape of the file of a statistic."""
+    shape = problem.sum_shape
+    return shape[1:] if statistic in ("row_mean", "offset") else shape
+
+
+def statistic_pieces(statistic: str, problem: "Problem", item: int) -> tuple[int, int]:
+    """Bytes of a row and of a piece of the checksum of that file.
+
+    The reduce writes it from arrays of numbers of ``item`` bytes, a piece of these at a time.
+    """
+    shape, planned = statistic_shape(statistic, problem), problem.product_shape
+    own = ITEM_BYTES[statistic_dtype(statistic, problem.product_dtype)]
+    row, piece = pieces.result_pieces(math.prod(planned), item, own)
+    if shape == planned:
+        return row, piece
+    whole = math.prod(shape) * own
+    return whole, min(whole, piece)
 
 
 @dataclass(frozen=True)
@@ -129,6 +165,7 @@ class Problem:
     shared_right: bool = False  # one B serves all matrices
     result: Shape | None = None
     result_dtype: str | None = None
+    covariance: bool = False  # below each product lie the sums of its columns of A
 
     @property
     def item(self) -> int:
@@ -157,11 +194,25 @@ class Problem:
 
     @property
     def product_shape(self) -> Shape:
-        """Shape ``(m, p)`` of one product, or ``(p, q)`` of a function's result."""
+        """Shape ``(m, p)`` of one product, or ``(p, q)`` of a function's result.
+
+        With ``covariance`` the shape is ``(m + 1, p)``: the last row is the sum of the rows of A.
+        """
+        rows, columns = self.sum_shape
+        return (rows + self.covariance, columns)
+
+    @property
+    def sum_shape(self) -> Shape:
+        """Shape of ``sum.npy`` and of the other statistics over products."""
         if self.result:
             return self.result
         (m, _), (_, p) = self.factor_shapes
         return (m, p)
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """Results that come with the sum, beside the statistics that the config names."""
+        return COVARIANCE if self.covariance else ()
 
     @property
     def factor_shapes(self) -> tuple[Shape, Shape]:

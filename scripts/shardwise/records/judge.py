@@ -4,17 +4,16 @@ Ledger, reduce, watch, page, metrics and audit all ask it, so that none takes wh
 It looks at receipts, headers and sizes, and leaves the elements to whoever reads them anyway.
 """
 
-import math
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, short
 from shardwise.files import pieces
-from shardwise.files.paths import STATISTICS
+from shardwise.files.paths import RESULTS
 from shardwise.plan import memory
 from shardwise.plan.nodes import cover
 from shardwise.plan.plan import Plan
-from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
+from shardwise.plan.problem import ITEM_BYTES, statistic_dtype, statistic_pieces, statistic_shape
 from shardwise.records import receipts, witness
 from shardwise.records.receipts import (
     ArrayFile,
@@ -114,15 +113,15 @@ def check_summary(plan: Plan, receipt: SumReceipt) -> None:
         "product": problem.product, "keep": plan.settings.keep,
     }  # fmt: skip
     _expect(receipt, planned, path)
-    if not receipt.files.keys() <= set(STATISTICS):
+    if not receipt.files.keys() <= set(RESULTS):
         raise IntegrityError(f"{path} names the results {short(list(receipt.files))}")
 
 
 def check_statistic(plan: Plan, name: str, facts: ArrayFile) -> None:
     """Refuse a result, such as ``sum.npy``, that is not what plan and receipt say of it."""
-    dtype, shape = statistic_dtype(name, plan.problem.product_dtype), plan.problem.product_shape
-    item = ITEM_BYTES[plan.element_type]
-    cut = pieces.result_pieces(math.prod(shape), item, ITEM_BYTES[dtype])
+    problem, item = plan.problem, ITEM_BYTES[plan.element_type]
+    dtype, shape = statistic_dtype(name, problem.product_dtype), statistic_shape(name, problem)
+    cut = statistic_pieces(name, problem, item)
     _expect(facts, _facts(shape, dtype, cut), plan.results.summary)
     receipts.check_file(plan.results.statistic(name), facts)
 

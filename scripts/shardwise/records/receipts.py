@@ -189,6 +189,8 @@ class SumReceipt(Receipt, frozen=True):
     config: str | None = None
     notes: list[str] = []
     """What the plan says of the input, such as chunks that were never written."""
+    rows: Whole | None = None
+    """Under ``covariance: true``, the observations: the rows of all matrices."""
 
 
 # Made during the import, which runs in one thread. msgspec (0.22) stores what it learns about a

@@ -64,7 +64,8 @@ class Store:
     def is_summed(self, statistics: Sequence[str]) -> bool:
         """Whether the sum, with these companions, is of this plan."""
         results = self._results
-        files = [results.summary, *map(results.statistic, statistics)]
+        names = (*statistics, *self._plan.problem.companions)
+        files = [results.summary, *map(results.statistic, names)]
         return results.summed(self._plan.key).exists() and all(path.exists() for path in files)
 
     def withdraw(self) -> None:

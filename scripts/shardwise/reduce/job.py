@@ -20,7 +20,7 @@ import numpy as np
 from shardwise import host
 from shardwise.errors import InputError, IntegrityError, some
 from shardwise.files import pieces, small
-from shardwise.files.paths import STATISTICS
+from shardwise.files.paths import COVARIANCE, RESULTS
 from shardwise.mpi.together import agree, merge, mpi_version, xor
 from shardwise.numerics import end_to_end, statistics, tree
 from shardwise.numerics.statistics import Statistic
@@ -31,6 +31,7 @@ from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, ledger, receipts, store, witness
 from shardwise.records.locks import exclusive_lock
 from shardwise.records.receipts import ProductReceipt
+from shardwise.reduce import covariance
 from shardwise.reduce.layout import Layout, Span, spread
 from shardwise.reduce.results import ResultFiles
 from shardwise.reduce.scan import Scan
@@ -101,11 +102,14 @@ class Reducer:
         self._expected = np.zeros((len(self._shards), 16), np.uint8)
         if comm.rank == 0:
             self._expected[:] = np.frombuffer(checksums, np.uint8).reshape(-1, 16)
-        self._files = ResultFiles(plan, names)
+        self._files = ResultFiles(plan, [*names, *plan.problem.companions])
+        self._elements = math.prod(plan.problem.sum_shape)
         self._scan = Scan(self._layout, self._path, plan.element_type)
         self._form = end_to_end.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
         self._width, self._statistics = 0, list[Statistic]()
-        self._looks: dict[int, dict[str, Any]] = {}  # of each stripe that this rank has finished
+        # Of each stripe that this rank has finished.
+        self._looks: dict[int, dict[str, Any]] = {}
+        self._below: dict[int, np.ndarray] = {}  # the sums of columns, where they are asked for
 
     def _path(self, shard: int) -> Path:
         return self._plan.results.product(self._shards[shard].name)
@@ -143,6 +147,7 @@ class Reducer:
                 for stripe in range(layout.stripes):
                     self._read_shared(stripe)
             agree(comm, self._files.close)
+            self._derive()
         except BaseException:
             self._files.discard()
             raise
@@ -200,10 +205,35 @@ class Reducer:
                 results |= one.results(self._plan.problem.matrices)
         if self._plan.settings.nonfinite == "error":
             self._refuse_nonfinite(results, low)
-        self._files.write(results, low)
-        self._looks[stripe] = statistics.look_at(results)
         if "sum" in results:
             self._form.add(results["sum"], low)
+            self._below[low] = results["sum"][max(0, self._elements - low) :].copy()
+        shown = {name: array[: self._elements - low] for name, array in results.items()}
+        if low < self._elements:
+            self._files.write(shown, low)
+            self._looks[stripe] = statistics.look_at(shown)
+
+    def _derive(self) -> None:
+        """Write what the sum leads to under ``covariance: true``, on rank 0."""
+        if not self._plan.problem.covariance:
+            return
+        comm = self._comm
+        below = comm.gather(self._below)
+
+        def write() -> None:
+            found: dict[int, np.ndarray] = {low: row for some in below for low, row in some.items()}
+            sums = np.concatenate([row for _, row in sorted(found.items())])
+            derived, total = covariance.Covariance(self._plan, sums), self._files.read("sum")
+            self._files.open({name: self._files.path(name) for name in COVARIANCE})
+            self._files.write(derived.rows(), 0)
+            derived.learn(total[:: len(sums) + 1])
+            for stripe in range(self._layout.stripes):
+                low, high = self._layout.bounds(stripe)
+                if low < self._elements:
+                    self._files.write(derived.elements(np.array(total[low:high]), low), low)
+            self._files.close()
+
+        agree(comm, lambda: write() if comm.rank == 0 else None)
 
     def _refuse_nonfinite(self, results: dict[str, np.ndarray], low: int) -> None:
         for name, array in results.items():
@@ -282,8 +312,8 @@ class Reducer:
         former, marker = small.read_json(results.summary) or {}, results.summed(plan.key)
         store.unmark(marker)
         results.summary.unlink(missing_ok=True)  # it vouches for the files before
-        files = self._files.publish(digests)
-        for name in set(STATISTICS) & set(former.get("files", ())) - set(files):
+        files, covariant = self._files.publish(digests), plan.problem.covariance
+        for name in set(RESULTS) & set(former.get("files", ())) - set(files):
             results.statistic(name).unlink(missing_ok=True)  # no summary speaks of it now
         looks = [look for _, look in sorted(self._looks.items())]
         summary = {
@@ -291,6 +321,7 @@ class Reducer:
             "shards": len(self._shards),
             "product": plan.problem.product,
             "keep": plan.settings.keep,
+            **({"rows": plan.problem.matrices * plan.problem.left[0]} if covariant else {}),
             "proven": plan.settings.verify and plan.problem.result is None,
             **proof,
             "notes": plan.facts.notes,

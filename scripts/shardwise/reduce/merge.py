@@ -89,6 +89,11 @@ def _look_at(folder: str) -> _Source:
             "finished runs"
         )
     plan = plans.load(results.plan)
+    if plan.problem.covariance:
+        raise InputError(
+            f"{folder} is of covariance: true, and keeps no sums of rows, which a merge would "
+            "need; name all files as the input of one run"
+        )
     summary = judge.read_finished(plan, "sum")
     return _Source(folder, plan, summary, state_of(os.stat(results.statistic("sum"))))
 

@@ -10,12 +10,16 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from shardwise.errors import writing
-from shardwise.files import pieces
 from shardwise.files.checksum import piece_digest, raw_bytes
 from shardwise.files.commit import create_private, publish, remove_leftovers, temporary_for
 from shardwise.files.npy import DATA_OFFSET, StackWriter
 from shardwise.plan.plan import Plan
-from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
+from shardwise.plan.problem import (
+    ITEM_BYTES,
+    statistic_dtype,
+    statistic_pieces,
+    statistic_shape,
+)
 from shardwise.records import receipts
 from shardwise.records.receipts import ArrayFile
 
@@ -30,12 +34,10 @@ class ResultFiles:
     """
 
     def __init__(self, plan: Plan, names: Sequence[str]) -> None:
-        problem = plan.problem
-        self._results, self._shape = plan.results, problem.product_shape
-        self._item = ITEM_BYTES[plan.element_type]
-        self._dtypes = {
-            name: np.dtype(statistic_dtype(name, problem.product_dtype)) for name in names
-        }
+        self._results, self._problem = plan.results, plan.problem
+        item, kind = ITEM_BYTES[plan.element_type], plan.problem.product_dtype
+        self._dtypes = {name: np.dtype(statistic_dtype(name, kind)) for name in names}
+        self._cuts = {name: statistic_pieces(name, plan.problem, item) for name in names}
         self._open: dict[str, BinaryIO] = {}
         self._files: dict[str, Path] = {}
         self.digests = np.zeros((len(names), 16), np.uint8)
@@ -48,29 +50,37 @@ class ResultFiles:
             temporary = temporary_for(path)
             with writing(path), open(temporary, "w+b", opener=create_private) as file:
                 self._files[name] = temporary
-                StackWriter(file, self._shape, dtype)
+                StackWriter(file, statistic_shape(name, self._problem), dtype)
         return self._files
 
     def open(self, files: Mapping[str, Path]) -> None:
         """Open what one rank has made."""
-        self._files = dict(files)
-        for name, path in self._files.items():
+        self._files |= files
+        for name, path in files.items():
             self._open[name] = open(path, "r+b", buffering=0)  # noqa: SIM115
 
+    def path(self, name: str) -> Path:
+        """Where a file lies until it is published."""
+        return self._files[name]
+
+    def read(self, name: str) -> np.ndarray:
+        """The flat elements of a file that all ranks have closed, mapped."""
+        shape = math.prod(statistic_shape(name, self._problem))
+        return np.memmap(self._files[name], self._dtypes[name], "r", DATA_OFFSET, (shape,))
+
     def write(self, found: Mapping[str, np.ndarray], low: int) -> None:
-        """Write one stripe of each result, from element ``low`` on: whole pieces of checksums."""
+        """Write one stripe of some results, from element ``low`` on: whole pieces of checksums."""
         for row, (name, dtype) in zip(self.digests, self._dtypes.items(), strict=True):
+            if name not in found:
+                continue
             raw = raw_bytes(np.ascontiguousarray(found[name], dtype))
-            at, piece = low * dtype.itemsize, self._cut(dtype)[1]
+            at, piece = low * dtype.itemsize, self._cuts[name][1]
             digest = 0
             for begin in range(0, raw.nbytes, piece):
                 digest ^= piece_digest(raw[begin : begin + piece], (at + begin) // piece)
             np.bitwise_xor(row, np.frombuffer(digest.to_bytes(16, "big"), np.uint8), out=row)
             with writing(self._results.statistic(name)):
                 _write_fully(self._open[name].fileno(), raw, DATA_OFFSET + at)
-
-    def _cut(self, dtype: np.dtype) -> tuple[int, int]:
-        return pieces.result_pieces(math.prod(self._shape), self._item, dtype.itemsize)
 
     def close(self) -> None:
         """Flush and close the files, so that ranks on other nodes see what was written."""
@@ -95,8 +105,9 @@ class ResultFiles:
             with writing(path), open(temporary, "rb") as file:
                 publish(file, temporary, path)
             facts[name] = receipts.describe_file(
-                path, self._shape, dtype.name, row.tobytes().hex(), *self._cut(dtype)
-            )
+                path, statistic_shape(name, self._problem), dtype.name,
+                row.tobytes().hex(), *self._cuts[name],
+            )  # fmt: skip
         return facts
 
 

@@ -198,7 +198,8 @@ class Run:
 
     def arrays(self) -> list[str]:
         """The arrays that the reduce writes; its receipt comes after them."""
-        return [str(self.results.statistic(name)) for name in self.reduce["statistics"]]
+        names = *self.reduce["statistics"], *self.plan.problem.companions
+        return [str(self.results.statistic(name)) for name in names]
 
     @property
     def summed(self) -> str:

@@ -1,0 +1,114 @@
+"""Covariances beside `numpy.cov`, and their proofs: on NumPy and, where there is a GPU, on cupy."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from shardwise.numerics import freivalds
+from shardwise.numerics.tolerances import CheckSpec
+from shardwise.plan import memory
+
+from tests import factories
+from tests.factories import noise, wide
+from tests.gpu.conftest import BOTH, needs_gpu, to_host
+
+
+@pytest.fixture(params=BOTH)
+def backend(request):
+    """Both, also by day: no other test has column sums."""
+    return request.param
+
+
+def results(folder, left, **over):
+    """The results of a run with a covariance, by name."""
+    over = {"product": "A.H @ A", "covariance": True, "materialize": False} | over
+    made = factories.listed(factories.plan(folder, left, **over))
+    factories.reduced(made)
+    files = json.loads(made.results.summary.read_text())["files"]
+    return {name: np.load(made.results.statistic(name)) for name in files}
+
+
+def far(shape, dtype, mean=10):
+    """Rows that lie far from zero."""
+    return (noise(shape, "complex64" if "complex" in dtype else "float64") + mean).astype(dtype)
+
+
+# Small; more than one stripe of the result; awkward rows, which a GPU pads.
+SHAPES = [(24, 5, 3), (7, 4, 260), (3, 90, 131)]
+ERRORS = {"float16": 5e-4, "float32": 3e-7, "float64": 1e-13, "complex64": 5e-7}
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", ERRORS)
+def test_covariances_are_those_of_numpy(tmp_path, monkeypatch, backend, dtype, shape, keep):
+    """Covariance, correlation and mean of the rows, with the same bits for any cut."""
+    left, seen = far(shape, dtype), set()
+    for shards in (1, 3):
+        monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 10**6 // shards)
+        own = {"shards": shards, "keep": keep, "backend": backend}
+        found = results(tmp_path / str(shards), left, **own)
+        seen.add(tuple(array.tobytes() for array in found.values()))
+    assert len(seen) == 1
+    rows = wide(left).reshape(-1, shape[-1])
+    expected, error = np.cov(rows, rowvar=False), ERRORS[dtype]
+    assert found["sum"].shape == (shape[-1],) * 2
+    assert abs(found["covariance"] - expected).max() <= error * abs(expected).max()
+    assert abs(found["correlation"] - np.corrcoef(rows, rowvar=False)).max() <= 4 * error
+    assert abs(found["row_mean"] - rows.mean(axis=0)).max() <= 4 * error
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
+def test_large_covariances(tmp_path, precision):
+    """By a rank-k update, or by three products of split factors."""
+    left = far((3, 300, 2049), "float32")
+    found = results(tmp_path, left, product="A.T @ A", backend="cupy", precision=precision)
+    expected = np.cov(wide(left).reshape(-1, 2049), rowvar=False)
+    assert abs(found["covariance"] - expected).max() <= 1e-6 * abs(expected).max()
+
+
+@pytest.mark.parametrize(("mean", "without"), [(100, 1e-5), (10**4, 1e-2)])
+def test_an_offset_saves_the_digits(tmp_path, backend, mean, without):
+    """Of float32 numbers far from zero; the mean of the first rows does as well as that of all."""
+    left = far((20, 64, 16), "float32", mean)
+    rows, own = wide(left).reshape(-1, 16), {"backend": backend, "shards": 2}
+    np.save(tmp_path / "mean.npy", rows.mean(axis=0))
+    error = {
+        offset: abs(
+            results(tmp_path / str(i), left, offset=offset, **own)["covariance"]
+            - np.cov(rows, rowvar=False)
+        ).max()
+        for i, offset in enumerate(["none", "auto", str(tmp_path / "mean.npy")])
+    }
+    assert error.pop("none") > without
+    assert max(error.values()) < 1e-6
+
+
+def test_covariances_of_whole_numbers_are_exact(tmp_path, backend):
+    """Without any offset: each is the exact one, rounded."""
+    left = factories.stack((5, 3, 4), "uint16") + np.uint16(60_000)
+    own = {"product": "A.T @ A", "backend": backend, "ddof": 0}
+    found = results(tmp_path, left, **own)["covariance"]
+    rows = [[Fraction(int(x)) for x in row] for row in left.reshape(-1, 4)]
+    means = [sum(column) / 15 for column in zip(*rows, strict=True)]
+    for i, j in np.ndindex(4, 4):
+        exact = sum((row[i] - means[i]) * (row[j] - means[j]) for row in rows) / 15
+        assert abs(Fraction(float(found[i, j])) - exact) <= abs(exact) * 2**-51
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "int32"])
+def test_a_wrong_sum_of_a_column_is_found(xp, dtype):
+    """The proof takes it for the product of a row of ones."""
+    left = factories.stack((3, 6, 5), dtype)
+    product = np.concatenate(
+        [factories.REFERENCES["A.H @ A"](left), left.sum(axis=1, keepdims=True)], axis=1
+    ).astype("int64" if "int" in dtype else dtype)
+    spec = CheckSpec("A.H @ A", (6, 5), None, dtype, dtype, 0, 2, column_sums=True)
+    checker = freivalds.Checker(xp, spec)
+    block, good = xp.asarray(left), xp.asarray(product)
+    assert (to_host(xp, checker.check(block, None, good)) <= 1).all()
+    product[1, -1, 2] += 1
+    wrong = to_host(xp, checker.check(block, None, xp.asarray(product)))
+    assert (wrong > 1).tolist() == [False, True, False]

@@ -1,0 +1,46 @@
+"""The offset of a covariance: what the plan takes it from, and what changes with it."""
+
+import numpy as np
+from shardwise.plan import covariance
+from shardwise.reduce import merge
+
+from tests import factories
+from tests.factories import noise, refusal
+
+OVER = {"product": "A.T @ A", "covariance": True, "shards": 2}
+
+
+def test_the_offset_stays_when_the_stack_grows(tmp_path, monkeypatch):
+    """It is the mean of the first rows, so the shards of these are not computed again."""
+    monkeypatch.setattr(covariance, "FIRST_BYTES", 8 * 7 * 3)
+    left = noise((6, 4, 3))
+    before = factories.plan(tmp_path, left, **OVER)
+    assert before.offset == left.reshape(-1, 3)[:7].mean(axis=0).tobytes()
+    grown = np.concatenate([left, noise((3, 4, 3), seed=1)])
+    assert factories.plan(tmp_path, grown, **OVER | {"shards": 3}).offset == before.offset
+
+
+def test_what_is_subtracted_is_part_of_the_key(tmp_path):
+    """Another offset makes other products; the divisor is a matter of the reduce."""
+    own = OVER | {"input": str(factories.save(tmp_path / "a.npy", noise((6, 4, 3))))}
+    names = [
+        [row.name for row in factories.plan(tmp_path, **own, **over).shards.values()]
+        for over in ({}, {"ddof": 0}, {"offset": "none"})
+    ]
+    assert names[0] == names[1]
+    assert not set(names[0]) & set(names[2])
+
+
+def test_a_synthetic_stack_has_the_offset_of_its_first_rows(tmp_path):
+    """Before it is on the disk."""
+    made = factories.copied(factories.plan(tmp_path, synthetic={"matrices": 4, "dim": 3}, **OVER))
+    rows = np.load(made.results.synthetic).reshape(-1, 3)
+    assert made.offset == rows.mean(axis=0, dtype="float64").astype("float32").tobytes()
+
+
+def test_a_merge_refuses_covariances(tmp_path):
+    """The sums of rows are not kept."""
+    made = factories.listed(factories.plan(tmp_path, noise((6, 4, 3)), **OVER))
+    factories.reduced(made)
+    told = refusal(merge.run, str(tmp_path / "out"), [str(made.results.root)] * 2)
+    assert "is of covariance: true, and keeps no sums of rows" in told
