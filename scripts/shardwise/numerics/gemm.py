@@ -107,8 +107,7 @@ def _sums_of_columns(xp: Any, block: Any) -> Any:
     numbers = columns * parts
     out = xp.empty((n, numbers), "float64")
     kernel = tree.module(xp).get_function(f"columns<{tree.NUMBERS[_real(block.dtype)]}>")
-    sizes = np.int64(n), np.int64(rows), np.int64(numbers)
-    kernel((-(-numbers // 32), n), (32, 8), (block, *sizes, out))
+    kernel((-(-numbers // 32) * n,), (32, 8), (block, np.int64(rows), np.int64(numbers), out))
     return out.view("complex128") if parts == 2 else out
 
 

@@ -40,10 +40,10 @@ __global__ void fold(const Number* rows, long long total, long long width, doubl
 
 // The sum of the rows of each matrix (rows, width), by eight threads a column in a fixed order.
 template <typename Number>
-__global__ void columns(const Number* block, long long n, long long rows, long long width,
-                        double* out) {
+__global__ void columns(const Number* block, long long rows, long long width, double* out) {
     __shared__ double part[8][32];
-    const long long column = 32LL * blockIdx.x + threadIdx.x, matrix = blockIdx.y;
+    const long long tiles = (width + 31) / 32, matrix = blockIdx.x / tiles;
+    const long long column = 32 * (blockIdx.x % tiles) + threadIdx.x;
     double found = 0;
     if (column < width) {
         block += matrix * rows * width + column;
