@@ -1,0 +1,17 @@
+"""Write input.npy: the digits that scikit-learn ships as rows of 64 pixels, shape (1797, 1, 64).
+
+A matrix is an image with its pixels in one row, so that each image is an observation. Source:
+E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning
+Repository, 1998.
+"""
+
+from pathlib import Path
+
+from shardwise.files.commit import commit
+from shardwise.files.npy import StackWriter
+from sklearn.datasets import load_digits
+
+if __name__ == "__main__":
+    rows = load_digits().data[:, None, :].astype("float32")
+    with commit(Path(__file__).with_name("input.npy")) as file:
+        StackWriter(file, rows.shape, rows.dtype).append(rows)
