@@ -245,3 +245,18 @@ def test_damaged_partial_sums_are_refused(tmp_path, how):
     with pytest.raises(IntegrityError, match=r"00001|does not match the receipts"):
         reduced(made)
     assert nothing_summed(made)
+
+
+def test_ranks_find_the_covariance_of_one(tmp_path):
+    """Two that have a stripe each, and three that share both; the sums of columns come last."""
+    left = noise((9, 6, 370))
+    over = {"product": "A.T @ A", "covariance": True, "shards": 2, "keep": "sum"}
+    made, seen = listed(factories.plan(tmp_path, left, **over)), set()
+    for ranks in (1, 2, 3):
+        summed(made, ranks)
+        files = receipts.read(made.results.summary, SumReceipt).files
+        assert {"covariance", "correlation", "row_mean", "offset"} < files.keys()
+        seen.add(tuple(made.results.statistic(name).read_bytes() for name in sorted(files)))
+    assert len(seen) == 1
+    expected = np.cov(left.reshape(-1, 370), rowvar=False)
+    np.testing.assert_allclose(np.load(made.results.statistic("covariance")), expected, atol=1e-12)
