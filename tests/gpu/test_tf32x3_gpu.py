@@ -59,7 +59,8 @@ def test_the_parts_are_those_of_the_model_for_any_bits(cupy, shape):
 @pytest.mark.parametrize(
     ("product", "shape"),
     [("A @ A", (515, 515)), ("A.T @ A", (1100, 1030)), ("A @ A.T", (1030, 1100)),
-     ("A @ B", (2050, 4100))],
+     ("A.H @ A", (1100, 1030)), ("A @ A.H", (515, 700)), ("A @ B", (2050, 4100)),
+     ("A.T @ B", (700, 515)), ("A.H @ B", (1100, 1030))],
 )  # fmt: skip
 def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
     """The largest over the sums of moduli: 1.5 times that of float32 at most, within the bound.
@@ -67,7 +68,8 @@ def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
     Of long and narrow products cuBLAS adds up parts apart in float32, which is more exact.
     """
     left = numbers(kind, (2, *shape), dtype)
-    right = numbers(kind, (2, *shape[::-1]), dtype, 1) if product == "A @ B" else None
+    rows = factories.right_rows(product, *shape)
+    right = numbers(kind, (2, rows, shape[0]), dtype, 1) if rows else None
     wide = [None if x is None else cupy.asarray(x).astype("complex128") for x in (left, right)]
     reference = factories.REFERENCES[product]
     exact = reference(*wide).get()
@@ -77,7 +79,7 @@ def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
         found, compute = products(cupy, product, left, right, precision)
         assert compute == (dtype if precision == "ieee" else precision)
         errors[precision] = float((abs(found - exact) / moduli).max())
-    k = shape[0] if product == "A.T @ A" else shape[1]
+    k = shape[1] if product.startswith("A @") else shape[0]
     assert errors["tf32x3"] <= tolerances.product_tolerance(k, 1, dtype, "tf32x3")[0], errors
     floor = 2.0**-18 if product == "A @ B" else 2.0**-20
     assert errors["tf32x3"] <= max(1.5 * errors["ieee"], floor), errors
