@@ -131,7 +131,8 @@ def _largest(problem: Problem) -> int:
     wide = problem.item if "int" not in problem.dtype or problem.result else 8
     right = 0 if problem.shared_right else problem.right_bytes
     factors = max(problem.matrix_bytes, right) // problem.item * wide
-    return max(factors, problem.product_bytes)
+    # Without the sums of columns: for one row more a batch, a power of two, would be half as large.
+    return max(factors, math.prod(problem.sum_shape) * problem.product_item)
 
 
 def ring_bytes(problem: Problem, slots: int, matrices: int, keep: str) -> int:
