@@ -263,8 +263,9 @@ def _in_row(sheet: Path, line: int, name: str) -> Path:
                 return path
     except OSError as error:
         raise InputError(f"{row}{short(name)}: {error.strerror}") from error
-    looked = " and ".join(dict.fromkeys(str(path.absolute()) for path in places))
-    raise InputError(f"{row}file {short(name)} does not exist; looked for {looked}")
+    looked = " and ".join(dict.fromkeys(str(path.absolute()) for path in (Path(), sheet.parent)))
+    where = "" if Path(name).is_absolute() else f"; looked in {looked}"
+    raise InputError(f"{row}file {short(name)} does not exist{where}")
 
 
 def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
