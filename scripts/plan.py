@@ -4,6 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from shardwise import cli
+from shardwise.command import quote
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.files.paths import CACHE
 from shardwise.plan import config, config_file, planner
@@ -18,13 +19,16 @@ def main(options: Namespace) -> None:
         plans.expect(plan, plan.facts.digest, options.digest)
     else:
         values = config_file.read_files([Path(file) for file in options.configfile])
-        plan = planner.make(config.load(values), CACHE if CACHE.is_dir() else None)
+        settings = config.load(values)
+        plan = planner.make(settings, CACHE if CACHE.is_dir() else None)
+        if options.quote or options.trial:
+            return quote.show(plan, settings, options)
     with failures.noted(plan.results, f"plan-{plan.key}", plan.results.log("plan")):
         planner.check_folder(plan)
         if not options.replace:
             _refuse_to_replace(plan)
         planner.write(plan)
-    cli.log.info("%s: %s", plan.results.plan, planner.describe(plan))
+    return cli.log.info("%s: %s", plan.results.plan, planner.describe(plan))
 
 
 def _refuse_to_replace(plan: plans.Plan) -> None:
@@ -49,4 +53,5 @@ if __name__ == "__main__":
     words = "replace the plan of another config; its products stay"
     add("--replace", action="store_true", help=words)
     add("--digest", help="digest that the plan must have; snakemake passes it")
+    quote.add_options(arguments)
     cli.run(main, arguments)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -274,3 +275,31 @@ def test_two_runs_never_share_a_results_folder(workspace: Workspace, tmp_path: P
     assert run.wait(timeout=120) == 0
     starts = (tmp_path / "shared" / "logs" / "multiply").glob("*.starts")
     assert [path.read_text().count("\n") for path in starts] == [1, 1]
+
+
+@pytest.mark.parametrize("dispatch", ["pool", nightly("jobs")])
+def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace, dispatch: str) -> None:
+    """A quote writes nothing; the products of a trial, and all before them, are made once."""
+
+    def quote(*words: str) -> "subprocess.CompletedProcess[str]":
+        line = [workspace.root / "scripts" / "plan.py", "--configfile", "config.yaml", "mine.yaml"]
+        return subprocess.run(
+            [sys.executable, *line, *words], cwd=workspace.root, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+
+    workspace.configure(shards=7, backend="numpy", materialize=True, dispatch=dispatch)
+    assert "7 of 7 shards to compute" in quote("--quote").stdout
+    assert not workspace.file("").exists()
+    tried = quote("--trial", "--devices", "2")
+    assert tried.returncode == 0, tried.stderr
+    assert "3 of 7 shards to compute" in tried.stdout
+    assert re.search(r"time .* with 2 devices \(.* to .*\); .* hours of CPU in all", tried.stdout)
+    made = {path: path.read_bytes() for path in workspace.file("").rglob("*.json")}
+    assert len(made) == 10  # the plan, the stack, four copies and four products
+    workspace.succeed()
+    assert {path: path.read_bytes() for path in made} == made
+    assert "nothing is left to do" in quote("--quote").stdout
+    refused = quote("--trial")
+    assert refused.returncode == 2
+    assert "lacks 0 shards, and a trial computes 2 to predict the others" in refused.stderr

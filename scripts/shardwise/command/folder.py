@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import json
 import os
 import re
 import shlex
@@ -9,9 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from shardwise.errors import FINDERS, InputError, tell
+from shardwise.files.paths import CACHE
 from shardwise.host import PROJECT
 from shardwise.processes import environment
 from shardwise.records.locks import take_lock
@@ -184,6 +186,23 @@ def snakemake_line(profile: str | None, words: list[str]) -> list[str]:
     line = [sys.executable, "-P", "-m", "snakemake", *words]
     tell(shlex.join(line))
     return line
+
+
+def line_of(settings: Any, profile: str | None, *words: str) -> list[str]:
+    """The command line that runs a checked config, which it writes down, with words of its end.
+
+    The file stays: jobs read it, and so does whoever repeats the command that a run prints.
+    """
+    from shardwise.files.commit import commit  # here: as above
+    from shardwise.plan import plan as plans
+
+    file = CACHE / f"config-{plans.digest(vars(settings))}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with commit(file) as new:
+        new.write(json.dumps(vars(settings), indent=1).encode())
+    # An empty --config takes away what a profile says of the config.
+    own = ["--replace-workflow-config", "--configfile", str(file), "--config"]
+    return snakemake_line(profile, [*own, *words])
 
 
 def _refuse_unloadable() -> None:

@@ -3,7 +3,6 @@
 Snakemake is a process of its own, as it cannot run twice in one. What it says is shown as it comes.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -18,14 +17,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shardwise.command.folder import snakemake_line
+from shardwise.command.folder import line_of
 from shardwise.errors import InputError, of_code, short, tell
-from shardwise.files.commit import commit
 from shardwise.files.paths import CACHE
 from shardwise.observe.finished_run import FinishedRun
 from shardwise.plan import config as configs
 from shardwise.plan import config_file, planner
-from shardwise.plan import plan as plans
 from shardwise.plan.plan import Shard
 from shardwise.processes import contain
 
@@ -47,17 +44,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 def run(config: Config, profile: str | os.PathLike[str], keys: Mapping[str, Any]) -> FinishedRun:
     """See `shardwise.run`."""
     settings = _settings(config, keys)
-    # The file stays: jobs read it, and so does whoever repeats the command that a run prints.
-    file = CACHE / f"config-{plans.digest(vars(settings))}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with commit(file) as new:
-        new.write(json.dumps(vars(settings), indent=1).encode())
-    # The last word takes away what a profile says of the config.
-    words = ["--replace-workflow-config", "--configfile", str(file), "--config"]
-    code, said = _follow(snakemake_line(os.fspath(profile), words))
-    if code:
-        ended = f"Snakemake {contain.words(code)}" if code < 0 else f"Snakemake ended with {code}"
-        raise of_code(code, _last_words(said) or ended)
+    follow(line_of(settings, os.fspath(profile)))
     return FinishedRun(settings.results)
 
 
@@ -94,10 +81,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _follow(line: list[str]) -> tuple[int, str]:
-    """Start a command, and show what it says; its exit code, and its last lines.
+def follow(line: list[str]) -> None:
+    """Start Snakemake, show what it says, and wait for its end.
 
-    Its session is its own: of a Ctrl-C it hears from here alone, wherever that comes from.
+    Its session is its own: of a Ctrl-C it hears from here alone, wherever that comes from. Raises
+    the ShardwiseError of its exit code, with its last words.
     """
     lines, ended = deque[str](maxlen=_MOST_LINES), None
     with subprocess.Popen(
@@ -119,7 +107,9 @@ def _follow(line: list[str]) -> tuple[int, str]:
                 ended = ended or error
     if ended is not None:
         raise ended
-    return child.returncode, "".join(lines)
+    if code := child.returncode:
+        words = f"Snakemake {contain.words(code)}" if code < 0 else f"Snakemake ended with {code}"
+        raise of_code(code, _last_words("".join(lines)) or words)
 
 
 def _last_words(said: str) -> str:

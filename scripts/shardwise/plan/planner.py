@@ -236,8 +236,11 @@ def read_planned(path: Path) -> Plan:
     return replace(plan, results=Results(Path(facts.config["results"])), made_of=sources)
 
 
-def check_folder(plan: Plan) -> None:
-    """Refuse a results folder that cannot be written, leads elsewhere, or has too small a disk."""
+def check_folder(plan: Plan) -> int:
+    """Refuse a results folder that cannot be written, leads elsewhere, or has too small a disk.
+
+    The bytes that its disk has free come back.
+    """
     root = plan.results.root
     try:
         refuse_links(plan.results)
@@ -261,18 +264,17 @@ def check_folder(plan: Plan) -> None:
             f"results: {root} needs {human_bytes(needed)} more ({parts}), but its disk has "
             f"{human_bytes(free)} free; materialize: false saves the shards, keep: sum the products"
         )
+    return free
 
 
 def describe(plan: Plan) -> str:
     """One line about a plan, for the log and the dry run."""
-    problem, rows = plan.problem, list(plan.shards.values())
-    product, written = problem.product, _parts(plan.facts.bytes)
+    problem, rows, product = plan.problem, plan.shards.values(), plan.problem.product
     if problem.result:
         product += f" to {problem.result} of {problem.result_dtype} (which nothing can prove)"
     return (
         f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {product}, in "
-        f"{count(len(rows), 'shard')} of {human_bytes(max(r.bytes for r in rows))} or less; "
-        f"{human_bytes(max(r.memory for r in rows))} of memory per task; writes {written}"
+        f"{count(len(rows), 'shard')} of {human_bytes(max(r.bytes for r in rows))} or less"
     )
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from shardwise.files.paths import place
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
-from shardwise.units import human_bytes
 
 NO_PRODUCTS = "have no products yet"
 
@@ -100,17 +99,10 @@ def _names(folder: str) -> set[str]:
 
 
 def describe(plan: Plan, shards: Sequence[str], why: str = NO_PRODUCTS) -> str:
-    """What is still to be computed, for the log and the dry run; ``why`` is said of the shards."""
+    """How many shards are still to be computed, for the log; ``why`` is said of them."""
     if not shards:
         return f"all {len(plan.shards)} shards have their products"
-    read, written = amounts(plan, shards)
-    device = max(plan.shards[shard].device_memory for shard in shards)
-    words = [
-        f"{len(shards)} of {len(plan.shards)} shards {why}",
-        f"{human_bytes(read)} to read and {human_bytes(written)} to write",
-    ]
-    words += [f"{human_bytes(device)} of device memory each on a GPU"] if device else []
-    return "; ".join(words)
+    return f"{len(shards)} of {len(plan.shards)} shards {why}"
 
 
 def amounts(plan: Plan, shards: Sequence[str]) -> tuple[int, int]:

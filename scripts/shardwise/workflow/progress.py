@@ -21,6 +21,7 @@ from typing import Any
 from shardwise.errors import ShardwiseError, tell
 from shardwise.records import failures, others
 from shardwise.records.failures import Failure
+from shardwise.records.quote import quote
 from shardwise.units import seconds
 from shardwise.workflow import hooks
 from shardwise.workflow.names import failure_name
@@ -100,6 +101,10 @@ class Listener(logging.Handler):
             rules = sorted(stats.keys() - {"all", "total"}, key=lambda rule: order.get(rule, 99))
             end = " (dry run: nothing was started)" * dry
             tell("shardwise: jobs: " + ", ".join(f"{rule} {stats[rule]}" for rule in rules) + end)
+        if stats.get(run.name_of("reduce")) and not run.forces:  # else it is not the whole
+            own = quote(run.plan, run.reduce, run.missing)
+            jobs = sum(stats[rule] for rule in stats.keys() - {"all", "total"})
+            tell(f"shardwise: {own.line(jobs)}")
         hooks.refuse_unfit_to_submit(self._workflow, run)
         if dry:
             return

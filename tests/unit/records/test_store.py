@@ -53,19 +53,6 @@ def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
     assert (own.is_summed(["sum"]), Store(other).is_listed()) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("backend", "more"), [("numpy", ""), ("auto", "; 1.1 GiB of device memory each on a GPU")]
-)
-def test_a_line_says_how_much_is_missing(tmp_path, backend, more):
-    """How many shards, the bytes of A and B to read, those to write; and what a GPU needs."""
-    left, right = factories.stack((6, 32, 16)), factories.stack((16, 8))
-    made = factories.plan(tmp_path, left, right, product="A @ B", shards=3, backend=backend)
-    assert store.describe(made, []) == "all 3 shards have their products"
-    assert store.describe(made, ["00000", "00002"]) == (
-        f"2 of 3 shards have no products yet; 9.0 KiB to read and 4.0 KiB to write{more}"
-    )
-
-
 def test_matrices_with_a_b_of_their_own_read_it(tmp_path):
     """A shared B is read once per shard, one of each matrix with that matrix."""
     left = factories.stack((6, 32, 16))

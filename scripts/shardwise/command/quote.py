@@ -1,0 +1,199 @@
+"""`shardwise plan --quote`: what a run comes to; with ``--trial``, how long it will take."""
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from operator import sub
+from statistics import mean, median
+
+from shardwise import cli
+from shardwise.command.folder import line_of
+from shardwise.errors import InputError
+from shardwise.plan import planner
+from shardwise.plan.config import Settings
+from shardwise.plan.plan import Plan
+from shardwise.records import receipts
+from shardwise.records.quote import Quote, quote
+from shardwise.records.receipts import CopyReceipt, ProductReceipt, Receipt, StackReceipt
+from shardwise.records.store import Store, amounts
+from shardwise.units import count, decimal, human_bytes, seconds
+
+_TRIED = 2  # shards of a trial, one after the other
+_AT_ONCE = 2  # such rows of shards at most: jobs that share a machine slow each other
+_LAST_JOBS = 3  # ledger, reduce, report
+_SPAN = "started", "finished"
+_MARGIN = 0.2  # what a few shards cannot show: the range is wider by that, each way
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Seconds that a trial took: for both ends of a run, and to start a job; the rest per byte.
+
+    ``work`` has a rate for each shard. ``last`` jobs end the run with a start each. ``device`` is
+    the name of what computed the shards.
+    """
+
+    ends: float
+    start: float
+    work: list[float]
+    copy: float
+    reduce: float
+    last: int
+    device: str
+
+
+def add_options(arguments: ArgumentParser) -> None:
+    """Add ``--quote``, ``--trial`` and the words of a trial."""
+    add = arguments.add_argument
+    add("--quote", action="store_true", help="write no plan: print what a run would come to")
+    words = "as --quote, and compute two to four shards to predict the time of the rest"
+    add("--trial", action="store_true", help=words)
+    words = "how many shards the predicted run computes at once: GPUs, or jobs on this machine"
+    add("--devices", type=cli.positive, default=1, metavar="N", help=words)
+    words = "profile under which the trial computes, as of shardwise run; what its jobs wait in a "
+    add("--profile", default="local", help=words + "queue counts as their start")
+
+
+def show(plan: Plan, settings: Settings, options: Namespace) -> None:
+    """Print what a run would come to; a trial computes some of its shards first."""
+    free, timing = planner.check_folder(plan), iter(["time    not known; --trial predicts it"])
+    own = quote(plan, settings.reduce, Store(plan).missing())
+    if options.trial:
+        trial = try_shards(plan, settings, own, options.profile, options.devices)
+        own = quote(plan, settings.reduce, Store(plan).missing())
+        timing = describe_time(trial, own, settings, options.devices)
+    sys.stdout.writelines(f"{line}\n" for line in describe(plan, settings, own, free, timing))
+
+
+def describe(
+    plan: Plan, settings: Settings, own: Quote, free: int, timing: Iterable[str]
+) -> Iterator[str]:
+    """The lines of a quote; ``free`` are the bytes that the disk has left."""
+    if not own.shards and Store(plan).is_summed(settings.reduce["statistics"]):
+        yield f"{plan.results.root}: nothing is left to do"
+        return
+    jobs = len(own.shards) + len(own.copies) if settings.dispatch == "jobs" else bool(own.shards)
+    planned = all(path.exists() for path in plan.results.plan_files(plan.mark))
+    jobs += _LAST_JOBS + (not planned) + bool(own.written["input"])
+    yield (
+        f"{plan.results.root}: {len(own.shards)} of {count(len(plan.shards), 'shard')} to compute, "
+        f"in {count(jobs, 'job')}"
+    )
+    yield f"reads   {_amounts(own.read)}"
+    yield f"writes  {_amounts(own.written)}; the disk has {human_bytes(free)} free"
+    yield f"memory  {own.memory} per task"
+    yield from timing
+
+
+def _amounts(parts: dict[str, int]) -> str:
+    named = ", ".join(f"{human_bytes(nbytes)} {name}" for name, nbytes in parts.items() if nbytes)
+    return f"{human_bytes(sum(parts.values()))}: {named}"
+
+
+def forecast(
+    trial: Trial, own: Quote, settings: Settings, devices: int
+) -> tuple[float, float, float, float]:
+    """Seconds of the whole run: likely, at least, at most; then those of all devices together.
+
+    Both ends, the starts and the work that the busiest device gets, the last jobs, and the bytes
+    of the reduce.
+    """
+    shards, jobs = len(own.shards), settings.dispatch == "jobs"
+    starts = shards if jobs else min(shards, devices)  # of jobs, or of workers
+    share = -(-shards // devices) / max(1, shards)
+    copying = own.written["copies"] * trial.copy + jobs * len(own.copies) * trial.start
+    summing = own.read["for the sum"] * trial.reduce / settings.reduce["ranks"]
+    fixed = trial.ends + trial.last * trial.start + summing + share * copying
+
+    def busy(rate: float) -> float:
+        return starts * trial.start + own.work * rate
+
+    likely, least, most = (
+        fixed + share * busy(rate) for rate in (mean(trial.work), min(trial.work), max(trial.work))
+    )
+    return likely, least / (1 + _MARGIN), most * (1 + _MARGIN), busy(mean(trial.work))
+
+
+def describe_time(trial: Trial, own: Quote, settings: Settings, devices: int) -> Iterator[str]:
+    """The lines about the time that is left after a trial, and what was measured."""
+    likely, least, most, busy = forecast(trial, own, settings, devices)
+    yield (
+        f"time    {seconds(likely)} with {count(devices, 'device')} ({seconds(least)} to "
+        f"{seconds(most)}); {busy / 3600:.3g} hours of {trial.device} in all"
+    )
+    yield (
+        f"        measured: {seconds(trial.ends)} to start and end a run, {seconds(trial.start)} "
+        f"to start a job, {decimal(1 / mean(trial.work), 'B/s')} per device, "
+        f"{decimal(1 / trial.reduce, 'B/s')} per rank of the reduce"
+    )
+    yield "        not known: waits in a queue, other work on the machines, disks that get slower"
+
+
+def try_shards(plan: Plan, settings: Settings, own: Quote, profile: str, devices: int) -> Trial:
+    """Have a run compute some typical shards into their places: two, or twice two at once.
+
+    Raises
+    ------
+    InputError
+        Where fewer than three shards are missing, or nothing had to be computed.
+    ShardwiseError
+        Of the exit code of the run, where it failed.
+    """
+    from shardwise.command.from_python import follow  # here: no other plan needs pandas
+
+    if len(own.shards) <= _TRIED:
+        raise InputError(
+            f"--trial: {plan.results.root} lacks {count(len(own.shards), 'shard')}, and a trial "
+            f"computes {_TRIED} to predict the others; start the run"
+        )
+    lanes = min(devices, _AT_ONCE, (len(own.shards) - 1) // _TRIED)
+    some = own.copies if len(own.copies) > _TRIED * lanes else own.shards
+    shards = choose_typical({shard: plan.shards[shard].bytes for shard in some}, _TRIED * lanes)
+    files = [str(plan.results.product(plan.shards[shard].name)) for shard in shards]
+    alone, words = replace(settings, dispatch="jobs"), ["--cores", str(lanes), "--jobs", str(lanes)]
+    line = line_of(alone, profile, *words, "--", *files)  # no plan depends on dispatch
+    began = time.time()
+    follow(line)
+    return _measure(plan, shards, lanes, (began, time.time()))
+
+
+def choose_typical(sizes: dict[str, int], most: int) -> list[str]:
+    """Some in the middle of those shards that have the most common number of bytes."""
+    ((common, _),) = Counter(sizes.values()).most_common(1)
+    shards = [shard for shard, nbytes in sizes.items() if nbytes == common]
+    return shards[max(0, len(shards) - most) // 2 :][:most]
+
+
+def _measure(plan: Plan, shards: list[str], lanes: int, run: tuple[float, float]) -> Trial:
+    """What the receipts say of a run, from a moment to another, of so many jobs at once."""
+    results, rows, stack = plan.results, [plan.shards[s] for s in shards], plan.synthetic_receipt
+    made = [receipts.read(results.receipt(row.name), ProductReceipt) for row in rows]
+    if any(receipt.adopted for receipt in made):
+        raise InputError(
+            "--trial: earlier products of the same matrices were taken, so nothing was measured; "
+            "start the run"
+        )
+    copied = rows if plan.settings.materialize else []
+    copies = [receipts.read(results.shard_receipt(r.input_name), CopyReceipt) for r in copied]
+    first = [receipts.read(stack, StackReceipt)] if stack else []
+    new = [each for each in (*first, *copies) if each.started >= run[0]]
+    begins, ends = (sorted(getattr(each, end) for each in (*new, *made)) for end in _SPAN)
+    start = max(0.0, median(map(sub, begins[lanes:], ends)))
+    checked = time.perf_counter()
+    receipts.check_elements(results.product(rows[0].name), made[0].file)
+    return Trial(
+        ends=max(0.0, begins[0] - run[0] - start) + run[1] - ends[-1],
+        start=start,
+        work=[_took(own) / sum(amounts(plan, [own.shard])) for own in made],
+        copy=mean([_took(own) / own.file.bytes for own in copies if own in new] or [0.0]),
+        reduce=(time.perf_counter() - checked) / made[0].file.bytes,
+        last=1 if made[0].job else _LAST_JOBS,  # of a scheduler's jobs, the reduce alone is one
+        device=made[0].device.name,
+    )
+
+
+def _took(receipt: Receipt) -> float:
+    return receipt.finished - receipt.started

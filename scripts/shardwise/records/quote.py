@@ -1,0 +1,53 @@
+"""What a run would read, write and take: its plan, less what the results folder has of it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.plan.plan import Plan
+from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
+from shardwise.records import store
+from shardwise.units import count, human_bytes
+
+
+@dataclass(frozen=True)
+class Quote:
+    """The shards to compute, the copies to make first, and the bytes of both and of the reduce.
+
+    ``work`` are the bytes that the shards' own tasks read and write, ``memory`` those of one task.
+    """
+
+    shards: list[str]
+    copies: list[str]
+    work: int
+    read: dict[str, int]
+    written: dict[str, int]
+    memory: str
+
+    def line(self, jobs: int) -> str:
+        """All in one line, for the beginning of a run of so many jobs."""
+        read, written = (human_bytes(sum(part.values())) for part in (self.read, self.written))
+        return (
+            f"{count(jobs, 'job')} read {read} and write {written}; memory per task: {self.memory}"
+        )
+
+
+def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> Quote:
+    """What a run comes to that computes some shards; ``reduce`` is as the config has it."""
+    problem, rows, stack = plan.problem, plan.shards, plan.synthetic_receipt
+    lacking = set(store.Store(plan).missing_copies()) if plan.settings.materialize else set()
+    copies = [shard for shard in shards if shard in lacking]
+    factors, products = store.amounts(plan, shards)
+    copied = sum(rows[shard].bytes for shard in copies)
+    device = max(row.device_memory for row in rows.values())
+    kinds = (statistic_dtype(name, problem.product_dtype) for name in reduce["statistics"])
+    results = math.prod(problem.product_shape) * sum(ITEM_BYTES[kind] for kind in kinds)
+    new = plan.facts.bytes.input if stack and not stack.exists() else 0
+    memory = human_bytes(max(row.memory for row in rows.values()))
+    return Quote(
+        shards, copies, factors + products,
+        {"to copy": copied, "for products": factors, "for the sum": plan.facts.bytes.products},
+        {"input": new, "copies": copied, "products": products, "results": results},
+        memory + f", and {human_bytes(device)} of a GPU" * bool(device),
+    )  # fmt: skip
