@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.plan.plan import Plan
-from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
+from shardwise.plan.problem import ITEM_BYTES, statistic_dtype, statistic_shape
 from shardwise.records import store
 from shardwise.units import count, human_bytes
 
@@ -41,8 +41,12 @@ def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> Quote:
     factors, products = store.amounts(plan, shards)
     copied = sum(rows[shard].bytes for shard in copies)
     device = max(row.device_memory for row in rows.values())
-    kinds = (statistic_dtype(name, problem.product_dtype) for name in reduce["statistics"])
-    results = math.prod(problem.product_shape) * sum(ITEM_BYTES[kind] for kind in kinds)
+    names = *reduce["statistics"], *problem.companions
+    results = sum(
+        math.prod(statistic_shape(name, problem))
+        * ITEM_BYTES[statistic_dtype(name, problem.product_dtype)]
+        for name in names
+    )
     new = plan.facts.bytes.input if stack and not stack.exists() else 0
     memory = human_bytes(max(row.memory for row in rows.values()))
     return Quote(
