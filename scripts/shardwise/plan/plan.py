@@ -22,6 +22,7 @@ from shardwise.errors import InputError, IntegrityError, one_line, short, some
 from shardwise.files import tables
 from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
+from shardwise.files.remote import is_url
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
@@ -124,6 +125,11 @@ class Stack:
     reordered: str = ""  # the first whose elements are in another order than products need
     unwritten: str = ""  # how many chunks are missing, and what they count as
     left_out: str = ""  # which files of a folder do not count
+
+    @property
+    def remote(self) -> str:
+        """The first array that is an object in a store; empty if all are files."""
+        return next((source.path for source in self.sources if is_url(source.path)), "")
 
     @property
     def notes(self) -> list[str]:
@@ -304,7 +310,10 @@ class Plan:
         rows = tables.from_tsv(raw, Source, self.results.sources)
         if not self.folder:
             return rows
-        return [replace(row, path=os.path.join(self.folder, row.path)) for row in rows]
+        return [
+            row if is_url(row.path) else replace(row, path=os.path.join(self.folder, row.path))
+            for row in rows
+        ]
 
     def shard(self, shard: str) -> Shard:
         """The row of a shard; refused where the plan has no such shard."""

@@ -20,6 +20,7 @@ from shardwise.files.commit import commit
 from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import CACHE, Results
+from shardwise.files.remote import is_url
 from shardwise.files.small import mark, refuse_links
 from shardwise.plan import cut, synthetic, user_function
 from shardwise.plan import plan as plans
@@ -98,6 +99,11 @@ def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger
             f"materialize: false reads the input in place, but {left.chunked} is stored in "
             "chunks, which have to be decoded first; use auto or true"
         )
+    if settings.materialize is False and left.remote:
+        raise InputError(
+            f"materialize: false reads the input in place, but {left.remote} is an object in a "
+            "store, of which shards are copied first; use auto or true"
+        )
     if settings.materialize != "auto":
         return bool(settings.materialize)
     reason = _reason_to_copy(settings, left, shards) if settings.input is not None else None
@@ -114,6 +120,8 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
         return f"the input is {len(left.sources)} files, for {shards} shards"
     if left.chunked:
         return f"{left.chunked} is stored in chunks, which are decoded once"
+    if left.remote:
+        return f"{left.remote} is an object in a store, which is asked once for each byte"
     if left.reordered:
         return f"the elements of {left.reordered} are in another order than products need"
     first = Path(left.sources[0].file)
@@ -309,6 +317,8 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
     root = results.root.resolve()
     reserved = {root / name for name in results.names()}
     for source in sources:
+        if is_url(source.path):
+            continue
         path = Path(source.file).resolve()
         if path.parent == root or reserved.intersection(path.parents):
             raise InputError(

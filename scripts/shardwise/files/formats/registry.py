@@ -9,7 +9,8 @@ from typing import Protocol, cast
 import numpy as np
 
 from shardwise.errors import InputError
-from shardwise.files import npy, signatures
+from shardwise.files import npy, remote, signatures
+from shardwise.files.extents import Status
 from shardwise.files.formats import names, zarr_store
 from shardwise.files.lookup import mode_of
 from shardwise.files.npy import Header
@@ -42,7 +43,7 @@ def locate(text: str) -> str | None:
 
     Raises InputError if its file has no such array, or is of another kind than its name says.
     """
-    if text.endswith(".npy"):
+    if text.endswith(".npy") or remote.is_url(text):
         return None
     file, inside = names.split(text)
     mode = mode_of(Path(file))
@@ -65,8 +66,17 @@ def locate(text: str) -> str | None:
     return None
 
 
-def read_header_and_status(name: str) -> tuple[Header, os.stat_result]:
+def status_of(file: str) -> Status:
+    """The status of the file or object that holds an array; OSError if it is gone."""
+    return remote.status(file) if remote.is_url(file) else os.stat(file)
+
+
+def read_header_and_status(name: str) -> tuple[Header, Status]:
     """The header of an array of any format, with its file's status; OSError if it is gone."""
+    if remote.is_url(name):
+        if not name.endswith(".npy"):
+            raise InputError(f"{name}: only .npy objects are read from a store; copy it to a disk")
+        return npy.read_header_of_object(name)
     file, inside = names.split(name)
     kind = _format_of(file)
     if kind is None:
