@@ -5,6 +5,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -18,9 +19,9 @@ Fault = Callable[[Any, dict, Any], Any]
 
 
 class ObjectStore:
-    """A bucket.
+    """A bucket that anybody may read.
 
-    ``faults`` make the answers to the next requests of ranges, one each; None leaves one as it is.
+    ``faults`` answer the next requests of ranges, one each; None leaves an answer as it is.
     ``ranges`` are those that were asked for.
     """
 
@@ -31,26 +32,39 @@ class ObjectStore:
         self.server = make_server(
             "127.0.0.1", 0, self._answer, threaded=True, request_handler=_Silent
         )
-        self.address = f"http://127.0.0.1:{self.server.port}/bucket"
-        self.env = {
-            "AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": self.address.removesuffix("/bucket"),
-            "AWS_ALLOW_HTTP": "true",
+        address = f"http://127.0.0.1:{self.server.port}"
+        own = {"aws_access_key_id": "somebody", "aws_secret_access_key": SECRET}
+        self.env = {key.upper(): value for key, value in own.items()} | {
+            "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true",
         }  # fmt: skip
+        self.bucket = f"{address}/bucket"
+        self._client = boto3.client("s3", "us-east-1", endpoint_url=address, **own)
 
-    def put(self, name: str, array: np.ndarray) -> str:
-        """An array as an object, which anybody may read; its address."""
+    def put(self, name: str, content: np.ndarray | bytes) -> str:
+        """An object, of an array as ``.npy``; its address."""
         raw = io.BytesIO()
-        np.save(raw, array)
-        self.client.put_object(Bucket="bucket", Key=name, Body=raw.getvalue(), ACL="public-read")
+        raw.write(content) if isinstance(content, bytes) else np.save(raw, content)
+        self._client.create_bucket(Bucket="bucket")
+        self._client.put_object(Bucket="bucket", Key=name, Body=raw.getvalue(), ACL="public-read")
         return f"s3://bucket/{name}"
 
+    def put_folder(self, name: str, folder: Path) -> str:
+        """The files of a folder as objects; the address that their addresses begin with."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.put(f"{name}/{path.relative_to(folder)}", path.read_bytes())
+        return f"s3://bucket/{name}"
+
+    def remove(self, name: str) -> None:
+        """Remove an object."""
+        self._client.delete_object(Bucket="bucket", Key=name)
+
     def _answer(self, environ: dict, start: Any) -> Any:
-        wanted, app = environ.get("HTTP_RANGE"), self._app
-        if wanted:
+        fault = None
+        if wanted := environ.get("HTTP_RANGE"):
             self.ranges.append(wanted)
-        fault = self.faults.pop(0) if wanted and self.faults else None
-        return fault(app, environ, start) if fault else app(environ, start)
+            fault = self.faults.pop(0) if self.faults else None
+        return fault(self._app, environ, start) if fault else self._app(environ, start)
 
 
 class _Silent(WSGIRequestHandler):
@@ -60,16 +74,11 @@ class _Silent(WSGIRequestHandler):
 
 @contextlib.contextmanager
 def serving() -> Iterator[ObjectStore]:
-    """A store with an empty bucket, as long as it is needed."""
+    """A store, as long as it is needed."""
     store = ObjectStore()
     thread = threading.Thread(target=store.server.serve_forever)
     thread.start()
     try:
-        store.client = boto3.client(
-            "s3", endpoint_url=store.env["AWS_ENDPOINT_URL"], region_name="us-east-1",
-            aws_access_key_id="somebody", aws_secret_access_key=SECRET,
-        )  # fmt: skip
-        store.client.create_bucket(Bucket="bucket")
         yield store
     finally:
         store.server.shutdown()
@@ -99,27 +108,18 @@ def cut_off(app: Any, environ: dict, start: Any) -> Iterator[bytes]:
     yield raw[: len(raw) // 2]
 
 
-def without(*headers: str) -> Fault:
-    """The answer of a server that heeds some headers of a request not at all."""
+def heedless(header: str, before: Callable[[], object] = lambda: None) -> Fault:
+    """The answer of a server that takes no notice of a header, after a step."""
 
     def fault(app: Any, environ: dict, start: Any) -> Any:
-        return app({key: environ[key] for key in environ if key not in headers}, start)
-
-    return fault
-
-
-def before(step: Callable[[], object], then: Fault | None = None) -> Fault:
-    """An answer after a step, such as one that writes another object."""
-
-    def fault(app: Any, environ: dict, start: Any) -> Any:
-        step()
-        return then(app, environ, start) if then else app(environ, start)
+        before()
+        return app({key: environ[key] for key in environ if key != header}, start)
 
     return fault
 
 
 def weak(app: Any, environ: dict, start: Any) -> Any:
-    """The right answer with an ETag that need not change where a byte does."""
+    """The right answer, with an ETag that need not change where a byte does."""
 
     def begin(code: str, headers: list, *others: Any) -> Any:
         return start(code, [("ETag", 'W/"1"') if key == "ETag" else (key, x) for key, x in headers])

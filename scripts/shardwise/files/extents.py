@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,13 +32,6 @@ class Extent(NamedTuple):
     path: str
     offset: int
     nbytes: int
-
-
-class Readable(Protocol):
-    """What is open for reading: a file, or an object in a store."""
-
-    def read(self, offset: int, view: np.ndarray) -> None:
-        """Fill a buffer of bytes from byte ``offset`` on."""
 
 
 class OpenFile:

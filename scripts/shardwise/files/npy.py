@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -95,20 +95,20 @@ def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
         return _read_header(file, path, status.st_size), status
 
 
-def read_header_of_object(url: str) -> tuple[Header, remote.Status]:
+def read_header_of_object(item: remote.Object) -> Header:
     """The same of an object in a store, by its first bytes alone."""
-    item = remote.Object(url)
-    head = item.first(extents.PAGE)
+    url, size, _ = item.status
+    head = item.take(0, extents.PAGE)
     length = int.from_bytes(head[8 : 10 if head[6:7] == b"\1" else 12], "little")
     if extents.PAGE < 12 + length <= 12 + MAX_HEADER_BYTES:
-        head = item.first(12 + length)
-    header = _read_header(io.BytesIO(head), url, item.status.size)
+        head = item.take(0, 12 + length)
+    header = _read_header(io.BytesIO(head), url, size)
     if header.fortran and header.matrices > 1:
         raise InputError(
             f"{url}: its first index varies fastest, so each matrix is spread over the whole "
             "object; write it in C order (numpy.ascontiguousarray), or an object per matrix"
         )
-    return header, item.status
+    return header
 
 
 def _read_header(file: BinaryIO, path: Path | str, size: int) -> Header:
@@ -233,7 +233,7 @@ def read_matrices(
 
 
 def _read_fortran(
-    file: extents.Readable, header: Header, part: tuple[int, int], out: np.ndarray, first_row: int
+    file: Any, header: Header, part: tuple[int, int], out: np.ndarray, first_row: int
 ) -> None:
     """Read some matrices of a file whose first index varies fastest, a bounded part at a time.
 

@@ -81,12 +81,12 @@ def _problems(name: str) -> Iterator[str]:
         yield f"{masked(name)}: {what}. Credentials: {_CREDENTIALS[scheme]}"
     empty = key and {"", ".", ".."}.intersection(key.removesuffix("/").split("/"))
     if not _HOST.fullmatch(host) or empty or name.endswith(f"://{host}"):
-        example = "s3://bucket/folder/a.npy, or s3://bucket/folder/ for all .npy objects in it"
+        example = "s3://bucket/folder/a.npy, or s3://bucket/folder/ for all arrays in it"
         yield f"{masked(name)} is no address of an object, such as {example}"
     if scheme == "http" and not _HERE.fullmatch(host):
         yield f"{name} would be read in clear text, which only localhost may be; use https://"
-    if scheme.startswith("http") and name.endswith("/"):
-        yield f"{name}: a web server lists no folder; name each object in a sheet (.tsv)"
+    if scheme.startswith("http") and not name.endswith(".npy"):
+        yield f"{name}: of a web server only .npy files are read; name several in a sheet (.tsv)"
 
 
 def status(url: str) -> Status:
@@ -103,14 +103,26 @@ def listing(url: str) -> list[str]:
     return [path.rpartition("/")[2] for path in paths]
 
 
+def below(url: str) -> dict[str, Status]:
+    """All objects below a folder, by their names there."""
+    scheme, host, root = _parts(url)
+    with _explained(url) as obstore:
+        batches = list(obstore.list(_store(url), root))
+    return {
+        entry["path"].removeprefix(root + "/"): _status(f"{scheme}://{host}/{entry['path']}", entry)
+        for batch in batches
+        for entry in batch
+    }
+
+
 class Object:
     """An object as it was when it was opened: no range of another one is ever returned."""
 
-    def __init__(self, url: str) -> None:
-        self.status = status(url)
+    def __init__(self, url: str, known: Status | None = None) -> None:
+        self.status = known or status(url)
 
     def read(self, offset: int, view: Any) -> None:
-        """Fill a buffer (uint8) from byte ``offset`` on.
+        """Fill a buffer of bytes from byte ``offset`` on.
 
         Raises
         ------
@@ -123,14 +135,16 @@ class Object:
         TryAgain
             Where the server does not answer, or cuts its answers off, after some tries.
         """
-        for at in range(0, view.nbytes, PART_BYTES):
-            part = memoryview(view)[at : at + PART_BYTES]
-            part[:] = self._range(offset + at, part.nbytes)
+        memory = memoryview(view)
+        for at in range(0, len(memory), PART_BYTES):
+            part = memory[at : at + PART_BYTES]
+            part[:] = self._range(offset + at, len(part))
 
-    def first(self, most: int) -> bytes:
-        """The first bytes, or all where there are fewer."""
-        nbytes = min(most, self.status.size)
-        return bytes(self._range(0, nbytes)) if nbytes else b""
+    def take(self, begin: int, end: int) -> bytearray:
+        """Bytes from ``begin`` to ``end``, or to where the object ends."""
+        raw = bytearray(max(0, min(end, self.status.size) - begin))
+        self.read(begin, raw)
+        return raw
 
     def _range(self, offset: int, nbytes: int) -> memoryview:
         url, _, etag = self.status

@@ -121,15 +121,10 @@ class Stack:
     shape: tuple[int, int]
     dtype: str
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
-    chunked: str = ""  # the first array that is stored in chunks, which have to be decoded
+    copied_as: str = ""  # which array cannot be read in place, and why; empty if all can
     reordered: str = ""  # the first whose elements are in another order than products need
     unwritten: str = ""  # how many chunks are missing, and what they count as
     left_out: str = ""  # which files of a folder do not count
-
-    @property
-    def remote(self) -> str:
-        """The first array that is an object in a store; empty if all are files."""
-        return next((source.path for source in self.sources if is_url(source.path)), "")
 
     @property
     def notes(self) -> list[str]:

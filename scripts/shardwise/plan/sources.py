@@ -87,10 +87,10 @@ def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
 
 
 def _stack_of_objects(url: str, cache: Path | None) -> Stack:
-    """An object, or the ``.npy`` objects of a folder, in natural order."""
-    if not url.endswith("/"):
-        return _stack_of([url], "input", axes=(3,))
-    return _stack_in_folder(url, list(map(Path, remote.listing(url))), cache)
+    """An array in a store, or the arrays of a folder there."""
+    if url.endswith("/") and not file_of(url).endswith(ZARR):
+        return _stack_in_folder(url, list(map(Path, remote.listing(url))), cache)
+    return _stack_of([registry.locate(url) or url], "input", axes=(3,))
 
 
 def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
@@ -178,9 +178,9 @@ def _matched(pattern: str) -> list[Path]:
 
 
 def _stack_in_folder(folder: _Name, entries: list[Path], cache: Path | None) -> Stack:
-    """The ``.npy`` files of a folder, or where it has none its Zarr stores; or ``.npy`` objects."""
-    entries, remotely = in_order(entries), isinstance(folder, str)
-    for end in (".npy",) if remotely else (".npy", *ZARR):
+    """The ``.npy`` files of a folder, or where it has none its Zarr stores."""
+    entries = in_order(entries)
+    for end in (".npy", *ZARR):
         named = [path for path in entries if path.suffix == end]
         if taken := [path for path in named if path.name[0] != "."]:
             arrays = [_member(folder, path) for path in taken]
@@ -188,22 +188,22 @@ def _stack_in_folder(folder: _Name, entries: list[Path], cache: Path | None) -> 
             return replace(_stack_of(arrays, f"folder {folder}", cache), left_out=hidden)
     found = some([shown(path.name) for path in entries], 3)
     found = f"but {found}" if found else "it is empty"
-    if remotely:
-        raise InputError(
-            f"input: folder {folder} holds no .npy object, {found}; objects of other formats are "
-            "not read: copy them to a disk"
+    cure = "objects of other formats are not read: copy them to a disk"
+    if isinstance(folder, Path):
+        found += f" (looked in {folder.absolute()})"
+        cure = (
+            "name files of other formats by a glob and the array in each, such as "
+            f"{folder}/*.h5:/entry/frames"
         )
     raise InputError(
-        f"input: folder {folder} holds no .npy file and no .zarr store, {found} (looked in "
-        f"{Path(folder).absolute()}); name files of other formats by a glob and the array in each, "
-        f"such as {folder}/*.h5:/entry/frames"
+        f"input: folder {folder} holds no .npy file and no .zarr store, {found}; {cure}"
     )
 
 
 def _member(folder: _Name, path: Path) -> _Name:
-    """The array in a folder, or the object in one."""
+    """The array of an entry of a folder, of which a path is known or just a name."""
     if isinstance(folder, str):
-        return folder + path.name
+        return registry.locate(folder + path.name) or folder + path.name
     return Path(registry.locate(str(path)) or path)
 
 
@@ -223,6 +223,13 @@ def _decoded_bytes(path: _Name, header: Header) -> int:
         )
     shape: Any = header.shape[-2:]
     return memory.decoded_bytes(header.chunk, shape, header.dtype.itemsize) if header.chunk else 0
+
+
+def _why_copied(path: _Name, header: Header) -> str:
+    """Why an array cannot be read in place; empty if it can."""
+    if remote.is_url(path):
+        return f"{path} is an object in a store, which is asked for each byte once"
+    return f"{path} is stored in chunks, which have to be decoded first" if header.chunk else ""
 
 
 def _stack_of(
@@ -248,7 +255,7 @@ def _stack_of(
     return Stack(
         tuple(sources), matrices, (head.shape[-2], head.shape[-1]), head.native.name,
         decoded=max(_decoded_bytes(path, own) for path, own, *_ in arrays),
-        chunked=next((str(path) for path, own, *_ in arrays if own.chunk), ""),
+        copied_as=next(filter(None, (_why_copied(path, own) for path, own, *_ in arrays)), ""),
         reordered=next((str(path) for path, own, *_ in arrays if own.reordered), ""),
         unwritten=_unwritten(arrays),
     )  # fmt: skip
@@ -280,7 +287,7 @@ def _in_row(sheet: Path, line: int, name: str) -> _Name:
     if wrong := remote.problem(name):
         raise InputError(row + wrong)
     if remote.is_url(name):
-        return name
+        return registry.locate(name) or name
     try:
         for path in places if name else ():
             try:
