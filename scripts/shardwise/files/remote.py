@@ -61,7 +61,7 @@ def is_url(name: object) -> bool:
 
 def masked(text: str) -> str:
     """An address without what may be a password or a signature."""
-    return re.sub(r"(?<=\?).*", "…", re.sub("(?<=://).*@", "…@", text))
+    return re.sub("(?<=[?#]).*", "…", re.sub("(?<=://).*@", "…@", text))
 
 
 def problem(name: str) -> str | None:
@@ -92,27 +92,24 @@ def _problems(name: str) -> Iterator[str]:
 def status(url: str) -> Status:
     """Size and ETag of an object; errors as :meth:`Object.read`."""
     with _explained(url) as obstore:
-        return _status(url, obstore.head(_store(url), _key(url)))
+        return _status(url, obstore.head(*_place(url)))
 
 
 def listing(url: str) -> list[str]:
     """The names of the objects and folders that lie directly in one, whose name ends with /."""
     with _explained(url) as obstore:
-        found = obstore.list_with_delimiter(_store(url), _key(url) or None)
+        found = obstore.list_with_delimiter(*_place(url))
     paths = [*(entry["path"] for entry in found["objects"]), *found["common_prefixes"]]
     return [path.rpartition("/")[2] for path in paths]
 
 
 def below(url: str) -> dict[str, Status]:
     """All objects below a folder, by their names there."""
-    scheme, host, root = _parts(url)
     with _explained(url) as obstore:
-        batches = list(obstore.list(_store(url), root))
-    return {
-        entry["path"].removeprefix(root + "/"): _status(f"{scheme}://{host}/{entry['path']}", entry)
-        for batch in batches
-        for entry in batch
-    }
+        store, root = _place(url)
+        found = [entry for batch in obstore.list(store, root) for entry in batch]
+    names = [entry["path"].removeprefix(root)[1:] for entry in found]
+    return {name: _status(f"{url}/{name}", entry) for name, entry in zip(names, found, strict=True)}
 
 
 class Object:
@@ -150,7 +147,7 @@ class Object:
         url, _, etag = self.status
         options = {"range": (offset, offset + nbytes), "if_match": f'"{etag}"'}
         with _explained(url) as obstore:
-            answer = obstore.get(_store(url), _key(url), options=options)
+            answer = obstore.get(*_place(url), options=options)
             raw = memoryview(answer.bytes())
         # Some servers heed no If-Match.
         if _status(url, answer.meta) != self.status or len(raw) != nbytes:
@@ -166,19 +163,16 @@ def _parts(url: str) -> tuple[str, str, str]:
     return scheme, host, unquote(key) if scheme.startswith("http") else key
 
 
-def _key(url: str) -> str:
-    return _parts(url)[2]
-
-
-def _store(url: str) -> Any:
-    scheme, host, _ = _parts(url)
+def _place(url: str) -> tuple[Any, str]:
+    """What asks the bucket or server of an object, and the object's name there."""
+    scheme, host, key = _parts(url)
     settings = frozenset(item for item in os.environ.items() if item[0].startswith(_PREFIXES))
-    return _opened(scheme, host, settings)
+    return _opened(scheme, host, settings), key
 
 
 @lru_cache
 def _opened(scheme: str, host: str, settings: frozenset[tuple[str, str]]) -> Any:
-    """What asks one bucket or server; another one where the user has corrected the environment."""
+    """What asks a bucket or server, made anew where the user has corrected the environment."""
     from obstore.store import from_url
 
     clear = scheme == "http" or ("AWS_ALLOW_HTTP", "true") in settings

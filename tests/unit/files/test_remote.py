@@ -136,6 +136,10 @@ FAULTS = {
 }  # fmt: skip
 
 
+ERRS = pytest.mark.fault("an object store that fails, or whose objects change")
+
+
+@ERRS
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_faults(store, tmp_path, fault):
     """What a server does wrong is tried again, or told in words; it never changes a bit."""
@@ -152,6 +156,7 @@ def test_faults(store, tmp_path, fault):
         assert copies(made).tobytes() == A.tobytes()
 
 
+@ERRS
 @pytest.mark.parametrize("what", ["changed", "gone", "metadata", "404"])
 def test_chunks(store, tmp_path, what):
     """A chunk that is another one by now, or none, never counts as one that was not written."""
@@ -170,6 +175,7 @@ def test_chunks(store, tmp_path, what):
     assert CHANGED[1] in told
 
 
+@ERRS
 def test_changed_since_the_plan(store, tmp_path):
     """Another object of the same name and size is refused, and makes another plan."""
     made = planned(tmp_path)

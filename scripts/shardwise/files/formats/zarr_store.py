@@ -7,6 +7,7 @@ import operator
 import os
 import re
 import stat
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ _CODECS = (
 _NO_CHUNKS = (*names.ZARR_METADATA, ".zattrs")
 _Name = Path | str
 """Where the metadata of an array lie: a path, or the address of an object."""
-_LISTED: dict[str, dict[str, remote.Status]] = {}
-"""The objects of each array in a store, as they were when `status_of_objects` was asked last."""
+_LISTED: OrderedDict[str, dict[str, remote.Status]] = OrderedDict()
+"""The objects of arrays in a store, as they were when `status_of_objects` was asked last."""
+_MOST_LISTED = 64
 
 
 def header(path: _Name, inside: str) -> Header:
@@ -153,9 +155,16 @@ def _is_there(url: str) -> bool:
 
 def status_of_objects(url: str) -> remote.Status:
     """How many bytes an array has in a store, and what changes when one of its objects does."""
-    listed = _LISTED[url] = remote.below(os.path.dirname(url))
+    listed = _list(url)
     lines = sorted(f"{key}\0{size}\0{etag}" for key, (_, size, etag) in listed.items())
     return remote.Status(url, sum(status.size for status in listed.values()), _digest(lines))
+
+
+def _list(url: str) -> dict[str, remote.Status]:
+    listed = _LISTED[url] = remote.below(os.path.dirname(url))
+    if len(_LISTED) > _MOST_LISTED:
+        _LISTED.popitem(last=False)
+    return listed
 
 
 def _is_array(path: _Name) -> bool:
@@ -183,7 +192,7 @@ def _files(path: _Name) -> Iterator[tuple[str, int, Any]]:
     zarr follows links, too.
     """
     if isinstance(path, str):
-        for key, listed in _LISTED[path].items():
+        for key, listed in (_LISTED.get(path) or _list(path)).items():
             if os.path.basename(key) not in _NO_CHUNKS:
                 yield key, listed.size, listed
         return
@@ -263,7 +272,9 @@ def _opened(path: _Name) -> Any:
     except ImportError as error:
         raise names.needs(os.path.dirname(path), "Zarr", "zarr", "zarr") from error
     version = 3 if os.path.basename(path) == "zarr.json" else 2
-    store: Any = str(path.parent) if isinstance(path, Path) else ListedObjects(_LISTED[path])
+    store: Any = os.path.dirname(path) or "."
+    if isinstance(path, str):
+        store = ListedObjects(_LISTED.get(path) or _list(path))
     try:
         return zarr.open_array(store, mode="r", zarr_format=version)
     except ShardwiseError:  # of a store of objects
