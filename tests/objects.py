@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import boto3
 import numpy as np
 from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.serving import make_server
 
 SECRET = "secret-c0ffee"
 Fault = Callable[[Any, dict, Any], Any]
@@ -29,9 +30,7 @@ class ObjectStore:
         self.faults: list[Fault | None] = []
         self.ranges: list[str] = []
         self._app = DomainDispatcherApplication(create_backend_app)
-        self.server = make_server(
-            "127.0.0.1", 0, self._answer, threaded=True, request_handler=_Silent
-        )
+        self.server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         address = f"http://127.0.0.1:{self.server.port}"
         own = {"aws_access_key_id": "somebody", "aws_secret_access_key": SECRET}
         self.env = {key.upper(): value for key, value in own.items()} | {
@@ -67,14 +66,10 @@ class ObjectStore:
         return fault(self._app, environ, start) if fault else self._app(environ, start)
 
 
-class _Silent(WSGIRequestHandler):
-    def log_request(self, *words: object) -> None:
-        """Say nothing."""
-
-
 @contextlib.contextmanager
 def serving() -> Iterator[ObjectStore]:
-    """A store, as long as it is needed."""
+    """A store, as long as it is needed; it logs no request."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     store = ObjectStore()
     thread = threading.Thread(target=store.server.serve_forever)
     thread.start()

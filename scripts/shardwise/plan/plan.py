@@ -121,7 +121,7 @@ class Stack:
     shape: tuple[int, int]
     dtype: str
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
-    copied_as: str = ""  # which array cannot be read in place, and why; empty if all can
+    why_copied: str = ""  # which array cannot be read in place, and why; empty if all can
     reordered: str = ""  # the first whose elements are in another order than products need
     unwritten: str = ""  # how many chunks are missing, and what they count as
     left_out: str = ""  # which files of a folder do not count

@@ -94,9 +94,9 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
     """Whether each shard is copied first; ``auto`` reads in place if that costs nothing later."""
-    if settings.materialize is False and left.copied_as:
+    if settings.materialize is False and left.why_copied:
         raise InputError(
-            f"materialize: false reads the input in place, but {left.copied_as}; use auto or true"
+            f"materialize: false reads the input in place, but {left.why_copied}; use auto or true"
         )
     if settings.materialize != "auto":
         return bool(settings.materialize)
@@ -112,8 +112,8 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
     """Why shards would be slower to read in place, or might not be read by all nodes."""
     if len(left.sources) > shards:
         return f"the input is {len(left.sources)} files, for {shards} shards"
-    if left.copied_as:
-        return left.copied_as
+    if left.why_copied:
+        return left.why_copied
     if left.reordered:
         return f"the elements of {left.reordered} are in another order than products need"
     first = Path(left.sources[0].file)

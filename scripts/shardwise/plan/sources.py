@@ -255,7 +255,7 @@ def _stack_of(
     return Stack(
         tuple(sources), matrices, (head.shape[-2], head.shape[-1]), head.native.name,
         decoded=max(_decoded_bytes(path, own) for path, own, *_ in arrays),
-        copied_as=next(filter(None, (_why_copied(path, own) for path, own, *_ in arrays)), ""),
+        why_copied=next(filter(None, (_why_copied(path, own) for path, own, *_ in arrays)), ""),
         reordered=next((str(path) for path, own, *_ in arrays if own.reordered), ""),
         unwritten=_unwritten(arrays),
     )  # fmt: skip
@@ -266,7 +266,7 @@ def _refuse_twice(
 ) -> None:
     """Refuse an array that was reached before, by its own name or by another, or by links."""
     other = inodes.setdefault(hash((state_of(status), place)), path)
-    if other is path or not getattr(status, "st_ino", True):
+    if other is path or not getattr(status, "st_ino", True):  # an object has none
         return
     if state_of(registry.status_of(file_of(str(other)))) != state_of(status):
         return
