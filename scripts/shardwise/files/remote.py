@@ -83,6 +83,8 @@ def _problems(name: str) -> Iterator[str]:
     if not _HOST.fullmatch(host) or empty or name.endswith(f"://{host}"):
         example = "s3://bucket/folder/a.npy, or s3://bucket/folder/ for all arrays in it"
         yield f"{masked(name)} is no address of an object, such as {example}"
+    if "*" in key or "[" in key:
+        yield f"{name}: globs are for files; name a folder, s3://bucket/run/, or a sheet (.tsv)"
     if scheme == "http" and not _HERE.fullmatch(host):
         yield f"{name} would be read in clear text, which only localhost may be; use https://"
     if scheme.startswith("http") and not name.endswith(".npy"):

@@ -197,6 +197,7 @@ def test_changed_since_the_plan(store, tmp_path):
         ("https://h/a.npy?sig=secret", {}, "https://h/a.npy?…: an address may hold no user"),
         ("http://elsewhere/a.npy", {}, "only localhost may be; use https://"),
         ("https://h/run/", {}, "of a web server only .npy files are read; name several in a"),
+        ("s3://bucket/m*.npy", {}, "globs are for files; name a folder, s3://bucket/run/, or a"),
         ("s3://bucket", {}, "is no address of an object, such as s3://bucket/folder"),
         ("s3://bucket/a//b.npy", {}, "is no address of an object, such as s3://bucket/folder"),
         ("ftp://us:er@h/a.npy", {}, "ftp://…@h/a.npy is an address of a kind that is not"),
