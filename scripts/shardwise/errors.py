@@ -102,6 +102,14 @@ def some(names: Iterable[str], most: int = 20) -> str:
     return ", ".join(found[:most]) + (", …" if len(found) > most else "")
 
 
+def changed(path: object) -> IntegrityError:
+    """That an input is not what it was when its first byte was read."""
+    return IntegrityError(
+        f"{path} has changed while it was read; nothing was written. Let whatever writes it "
+        "finish, then run snakemake again"
+    )
+
+
 def one_line(text: str) -> str:
     """A text without what would break its line, or steer a terminal: a file may be named so."""
     if text.isprintable():

@@ -36,6 +36,7 @@ TOP_FILES, ROOM_FILES, SCRIPT_LINES = 5, 16, 60
 IMPORTERS = {
     "cupy": ("multiply/",), "kvikio": ("multiply/",), "mpi4py": ("mpi/", "work/ranks.py"),
     "h5py": ("files/formats/",), "zarr": ("files/formats/",), "safetensors": ("files/formats/",),
+    "obstore": ("files/remote.py",),
 }  # fmt: skip
 """Who may import what only some machines have."""
 

@@ -13,7 +13,7 @@ import pytest
 import zarr
 from sklearn.datasets import load_digits
 
-from tests import factories, fake_devices, processes
+from tests import factories, fake_devices, objects, processes
 from tests.factories import nightly
 from tests.processes import until
 from tests.uses import one_at_a_time
@@ -42,6 +42,26 @@ def test_digits_have_the_bits_of_a_plain_sum(workspace, dispatch, shards, ranks)
     workspace.succeed()
     assert workspace.load("sum.npy").tobytes() == (digits @ digits).sum(axis=0).tobytes()
     assert workspace.file("shards").exists() == (shards < 16)
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
+def test_an_object_and_nothing_of_its_credentials(workspace, dispatch):
+    """A stack in a store: the right sum, what the server refuses, and the secret in no file."""
+    numbers = whole_numbers(9)
+    with objects.serving() as store:
+        workspace.env = os.environ | store.env
+        own = {"input": store.put("a.npy", numbers), "shards": 2, "materialize": "auto"}
+        workspace.configure(**own, dispatch=dispatch)
+        done = workspace.succeed()
+        assert "auto copies each shard first: s3://bucket/a.npy is an object" in done.output
+        assert np.array_equal(workspace.load("sum.npy"), (numbers @ numbers).sum(axis=0))
+        store.put("a.npy", numbers + 1)
+        store.faults += [None, *[objects.status("403 Forbidden")] * 99]
+        refused = workspace.run()
+    assert "shard 00000: s3://bucket/a.npy: the server refuses to read it (403" in refused.output
+    files = [path for path in workspace.root.rglob("*") if path.is_file()]
+    assert not [path for path in files if objects.SECRET.encode() in path.read_bytes()]
+    assert objects.SECRET not in done.output + refused.output
 
 
 def test_what_this_machine_cannot_hold_is_refused(workspace):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwise.errors import FULL, IntegrityError, TryAgain, writing
+from shardwise.files import remote
 from shardwise.units import human_bytes
 
 PAGE = 4096
@@ -19,8 +20,10 @@ PART_BYTES = 4 * 1024**2  # what a thread reads or writes at once: it stays in a
 _MOST_OPEN = 64
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR)
 
-# Told the path and the status of each file that is opened; it may raise.
-Opened = Callable[[str, os.stat_result], object]
+Status = os.stat_result | remote.Status
+
+# Told the path and the status of each file or object that is opened; it may raise.
+Opened = Callable[[str, Status], object]
 
 
 class Extent(NamedTuple):
@@ -71,7 +74,7 @@ class OpenFiles:
     opened
         Is told each file that is opened.
     make
-        Opens a path; what it returns has a ``fileno``.
+        Opens the path of a file; what it returns has a ``fileno``.
     """
 
     def __init__(
@@ -82,18 +85,23 @@ class OpenFiles:
         self._lock = threading.Lock()
 
     def get(self, path: str) -> Any:
-        """The open file of a path; from any thread."""
+        """The open file or object of a name; from any thread."""
         with self._lock:
             file = self._files.pop(path, None)
         if file is None:  # two threads may open it at once
             with writing(path):
-                file = self._make(path)
-                self._opened(path, os.fstat(file.fileno()))
+                file = remote.Object(path) if remote.is_url(path) else self._make(path)
+                self._opened(path, status_of(file))
         with self._lock:
             self._files[path] = file
             if len(self._files) > _MOST_OPEN:
                 self._files.popitem(last=False)
             return file
+
+
+def status_of(file: Any) -> Status:
+    """The status of an open file or object."""
+    return file.status if isinstance(file, remote.Object) else os.fstat(file.fileno())
 
 
 def shorter(path: str) -> IntegrityError:

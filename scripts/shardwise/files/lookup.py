@@ -38,7 +38,7 @@ def shown(path: Path | str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def refuse_undecodable(path: Path) -> None:
+def refuse_undecodable(path: Path | str) -> None:
     """Refuse a name that is not UTF-8: neither Snakemake nor numba can handle one."""
     try:
         str(path).encode()

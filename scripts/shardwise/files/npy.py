@@ -1,22 +1,22 @@
 """``.npy`` files: headers, slices of matrices, and our own stacks."""
 
 import ast
+import io
 import math
 import os
 import re
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
-from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from shardwise.errors import InputError, short
 from shardwise.files import checksum as checksums
-from shardwise.files import extents, pieces, signatures
-from shardwise.files.checksum import PieceChecksum, raw_bytes, read_fully
+from shardwise.files import extents, pieces, remote, signatures
+from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.small import refuse_special
 
 MAGIC = b"\x93NUMPY"
@@ -92,14 +92,29 @@ def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
     refuse_special(path)
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
-        text, offset = _header_text(file, path)
-    return _fitting_header(text, offset, path, status.st_size), status
+        return _read_header(file, path, status.st_size), status
 
 
-def _fitting_header(text: str, offset: int, path: Path, size: int) -> Header:
-    header = _parse_header(text, offset, path)
+def read_header_of_object(item: remote.Object) -> Header:
+    """The same of an object in a store, by its first bytes alone."""
+    url, size, _ = item.status
+    head = item.take(0, extents.PAGE)
+    length = int.from_bytes(head[8 : 10 if head[6:7] == b"\1" else 12], "little")
+    if extents.PAGE < 12 + length <= 12 + MAX_HEADER_BYTES:
+        head = item.take(0, 12 + length)
+    header = _read_header(io.BytesIO(head), url, size)
+    if header.fortran and header.matrices > 1:
+        raise InputError(
+            f"{url}: its first index varies fastest, so each matrix is spread over the whole "
+            "object; write it in C order (numpy.ascontiguousarray), or an object per matrix"
+        )
+    return header
+
+
+def _read_header(file: BinaryIO, path: Path | str, size: int) -> Header:
+    header = _parse_header(*_header_text(file, path), path)
     # Python integers: a header that lies cannot overflow.
-    expected = offset + math.prod(header.shape) * header.dtype.itemsize
+    expected = header.offset + math.prod(header.shape) * header.dtype.itemsize
     if size != expected:
         what = "is truncated" if size < expected else "has trailing bytes"
         raise InputError(
@@ -109,7 +124,7 @@ def _fitting_header(text: str, offset: int, path: Path, size: int) -> Header:
     return header
 
 
-def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
+def _header_text(file: BinaryIO, path: Path | str) -> tuple[str, int]:
     """The header's dictionary as text, and the byte at which the elements begin."""
     start = file.read(signatures.HEAD_BYTES)
     if start[:6] != MAGIC or len(start) < 8:
@@ -138,7 +153,7 @@ def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
 _evaluated = lru_cache(16)(ast.literal_eval)
 
 
-def _parse_header(text: str, offset: int, path: Path) -> Header:
+def _parse_header(text: str, offset: int, path: Path | str) -> Header:
     try:
         fields = _evaluated(text.strip(" \t\r\n"))
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
@@ -162,7 +177,7 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
     return Header(shape, checked_descr(fields["descr"], path), fortran, offset)
 
 
-def checked_descr(descr: object, path: Path) -> str:
+def checked_descr(descr: object, path: Path | str) -> str:
     """An element type as NumPy writes it; InputError if it is no type of numbers."""
     if not isinstance(descr, str):
         raise InputError(f"{path} has a structured dtype; allowed are {ALLOWED}")
@@ -182,7 +197,7 @@ def checked_descr(descr: object, path: Path) -> str:
 
 
 def read_matrices(
-    path: Path,
+    path: Path | str,
     header: Header,
     start: int,
     stop: int,
@@ -207,21 +222,19 @@ def read_matrices(
         Where the file has become shorter since its header was read.
     """
     rows, columns = header.shape[-2:]
-    with open(path, "rb", buffering=0) as file:
-        opened(str(path), os.fstat(file.fileno()))
-        if header.fortran:
-            _read_fortran(file, path, header, (start, stop), out, first_row)
-        else:
-            file.seek(header.offset + (start * rows + first_row) * columns * out.itemsize)
-            read_fully(file, raw_bytes(out), path)
-            if not header.dtype.isnative:
-                out.byteswap(inplace=True)
+    file = extents.OpenFiles(opened).get(str(path))
+    if header.fortran:
+        _read_fortran(file, header, (start, stop), out, first_row)
+    else:
+        offset = header.offset + (start * rows + first_row) * columns * out.itemsize
+        file.read(offset, raw_bytes(out))
+        if not header.dtype.isnative:
+            out.byteswap(inplace=True)
 
 
 def _read_fortran(
-    file: FileIO | BufferedReader, path: Path, header: Header, part: tuple[int, int],
-    out: np.ndarray, first_row: int,
-) -> None:  # fmt: skip
+    file: Any, header: Header, part: tuple[int, int], out: np.ndarray, first_row: int
+) -> None:
     """Read some matrices of a file whose first index varies fastest, a bounded part at a time.
 
     A line is one element of every matrix: these lie side by side, and lines follow column by
@@ -240,8 +253,8 @@ def _read_fortran(
             shape = (min(wide, columns - j), min(tall, height - i), high - low)
             block = space[: math.prod(shape)].reshape(shape)
             first = j * rows + first_row + i
-            file.seek(header.offset + first * line + low * header.dtype.itemsize)
-            read_fully(file, raw_bytes(block), path)
+            offset = header.offset + first * line + low * header.dtype.itemsize
+            file.read(offset, raw_bytes(block))
             taken = block[:, :, part[0] - low : part[1] - low].transpose(2, 1, 0)
             out[:, i : i + shape[1], j : j + shape[0]] = taken
 

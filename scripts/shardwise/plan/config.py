@@ -15,6 +15,7 @@ from typing import Any
 
 from shardwise import host
 from shardwise.errors import InputError, short
+from shardwise.files.remote import masked, problem
 from shardwise.host import PROJECT
 from shardwise.plan.problem import (
     PRODUCTS,
@@ -208,7 +209,7 @@ def _explain(error: Any, words: Collection[str]) -> list[str]:
         prefix = key + "." if key else ""
         return [_unknown_key(prefix, str(k), allowed_keys) for k in value if k not in allowed_keys]
     if error.validator == "not":  # the schema says in words what is wrong with such a path
-        return [f"{key}: {short(value)} {rule['description']}"]
+        return [f"{key}: {short(masked(value))} {rule['description']}"]
     limit = rule[error.validator]
     limits = limit if isinstance(limit, list) else [limit]
     allowed = {
@@ -266,6 +267,8 @@ def _unknown_key(prefix: str, key: str, keys: list[str]) -> str:
 def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with a config whose types and ranges are right."""
     product = full["product"]
+    if wrong := problem(full["input"] or ""):
+        yield f"input: {wrong}"
     yield from _product_problems(product)
     if takes_b(product) and full["right"] is None:
         yield f"right: the product {product:.200} needs it; name the .npy file of B"

@@ -6,7 +6,10 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
-from shardwise.errors import IntegrityError
+from shardwise.errors import IntegrityError, changed
+from shardwise.files import remote
+from shardwise.files.extents import Status
+from shardwise.files.formats import registry
 from shardwise.files.formats.zarr_store import digest_of_chunks
 from shardwise.plan.plan import Source
 
@@ -15,20 +18,24 @@ _UNKNOWN = "-"  # stands for the inode where its number means nothing
 _NUMBERED_ANEW = ("fuse", "vfat", "msdos", "exfat", "cifs", "smb", "9p", "vboxsf", "virtiofs")
 
 
-def identity_of(file: str, status: os.stat_result) -> str:
+def identity_of(file: str, status: Status) -> str:
     """What the plan knows an input file by: ``size:modified:changed:inode``, times in ns.
+
+    An object is known by its ``size:ETag``, an array of many by both of all of them.
 
     Another node may have another number for the device, so that is left out; and the inode is a
     dash where the file system does not keep its number. Where a folder of chunks belongs to a file,
     their digest follows.
     """
+    if isinstance(status, remote.Status):
+        return f"{status.size}:{status.etag}"
     inode = status.st_ino if _keeps_inodes(status.st_dev) else None
     own = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{inode or _UNKNOWN}"
     chunks = digest_of_chunks(file)
     return f"{own}:{chunks}" if chunks else own
 
 
-def is_as_planned(source: Source, status: os.stat_result) -> bool:
+def is_as_planned(source: Source, status: Status) -> bool:
     """Whether a file is the one that was planned, as far as the plan knows it by its identity.
 
     The number of the inode is compared where both nodes know it.
@@ -36,6 +43,8 @@ def is_as_planned(source: Source, status: os.stat_result) -> bool:
     if not source.identity[:1].isdigit():
         return True
     present_identity = identity_of(source.file, status)
+    if isinstance(status, remote.Status):
+        return source.identity == present_identity
     pairs = zip(source.identity.split(":"), present_identity.split(":"), strict=False)
     return all(planned == present or _UNKNOWN in (planned, present) for planned, present in pairs)
 
@@ -56,25 +65,19 @@ class InputFiles:
     """The input files that a stage reads, each as it was before its first byte was read."""
 
     def __init__(self) -> None:
-        self._first: dict[str, tuple[int, ...]] = {}
+        self._first: dict[str, tuple[int | str, ...]] = {}
         self._chunks: dict[str, str] = {}
 
-    def note(self, path: str, status: os.stat_result) -> None:
+    def note(self, path: str, status: Status) -> None:
         """Note a file that is going to be read; where it is known, as :meth:`compare`."""
         self._first.setdefault(path, state_of(status))
         self._chunks.setdefault(path, digest_of_chunks(path))
         self.compare(path, status)
 
-    def compare(self, path: str, status: os.stat_result) -> None:
+    def compare(self, path: str, status: Status) -> None:
         """Refuse a file that was noted and is another one now; `extents.Opened`."""
         if self._first.get(path, state_of(status)) != state_of(status):
-            raise self._changed(path)
-
-    def _changed(self, path: str) -> IntegrityError:
-        return IntegrityError(
-            f"{path} has changed while it was read; nothing was written. Let whatever writes "
-            "it finish, then run snakemake again"
-        )
+            raise changed(path)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -94,20 +97,28 @@ class InputFiles:
     def _compare_all(self) -> None:
         for path in list(self._first):
             try:
-                # NFS keeps what it knows of a file for seconds, but asks when it is opened.
-                with open(path, "rb", buffering=0) as file:
-                    self.compare(path, os.fstat(file.fileno()))
+                self._compare_now(path)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise IntegrityError(
                     f"{path} is gone since it was read; nothing was written. Restore it, then "
                     "run snakemake again"
                 ) from error
             if self._chunks[path] != digest_of_chunks(path):
-                raise self._changed(path)
+                raise changed(path)
+
+    def _compare_now(self, path: str) -> None:
+        if not remote.is_url(path):
+            # NFS keeps what it knows of a file for seconds, but asks when it is opened.
+            with open(path, "rb", buffering=0) as file:
+                self.compare(path, os.fstat(file.fileno()))
+        elif not path.endswith(".npy"):  # of which each range was compared
+            self.compare(path, registry.status_of(path))
 
 
-def state_of(status: os.stat_result) -> tuple[int, ...]:
+def state_of(status: Status) -> tuple[int | str, ...]:
     """What is never the same for two files, nor before and after a file is written to."""
+    if isinstance(status, remote.Status):
+        return status
     return (
         status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
     )  # fmt: skip

@@ -23,6 +23,7 @@ from shardwise.errors import InputError, IntegrityError, one_line, short, some
 from shardwise.files import tables
 from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
+from shardwise.files.remote import is_url
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
@@ -121,7 +122,7 @@ class Stack:
     shape: tuple[int, int]
     dtype: str
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
-    chunked: str = ""  # the first array that is stored in chunks, which have to be decoded
+    why_copied: str = ""  # which array cannot be read in place, and why; empty if all can
     reordered: str = ""  # the first whose elements are in another order than products need
     unwritten: str = ""  # how many chunks are missing, and what they count as
     left_out: str = ""  # which files of a folder do not count
@@ -333,7 +334,10 @@ class Plan:
         rows = tables.from_tsv(raw, Source, self.results.sources)
         if not self.folder:
             return rows
-        return [replace(row, path=os.path.join(self.folder, row.path)) for row in rows]
+        return [
+            row if is_url(row.path) else replace(row, path=os.path.join(self.folder, row.path))
+            for row in rows
+        ]
 
     def shard(self, shard: str) -> Shard:
         """The row of a shard; refused where the plan has no such shard."""

@@ -20,6 +20,7 @@ from shardwise.files.commit import commit
 from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import CACHE, Results
+from shardwise.files.remote import is_url
 from shardwise.files.small import mark, refuse_links
 from shardwise.plan import covariance, cut, synthetic, user_function
 from shardwise.plan import plan as plans
@@ -97,10 +98,9 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
     """Whether each shard is copied first; ``auto`` reads in place if that costs nothing later."""
-    if settings.materialize is False and left.chunked:
+    if settings.materialize is False and left.why_copied:
         raise InputError(
-            f"materialize: false reads the input in place, but {left.chunked} is stored in "
-            "chunks, which have to be decoded first; use auto or true"
+            f"materialize: false reads the input in place, but {left.why_copied}; use auto or true"
         )
     if settings.materialize != "auto":
         return bool(settings.materialize)
@@ -116,8 +116,8 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
     """Why shards would be slower to read in place, or might not be read by all nodes."""
     if len(left.sources) > shards:
         return f"the input is {len(left.sources)} files, for {shards} shards"
-    if left.chunked:
-        return f"{left.chunked} is stored in chunks, which are decoded once"
+    if left.why_copied:
+        return left.why_copied
     if left.reordered:
         return f"the elements of {left.reordered} are in another order than products need"
     first = Path(left.sources[0].file)
@@ -320,6 +320,8 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
     root = results.root.resolve()
     reserved = {root / name for name in results.names()}
     for source in sources:
+        if is_url(source.path):
+            continue
         path = Path(source.file).resolve()
         if path.parent == root or reserved.intersection(path.parents):
             raise InputError(

@@ -3,9 +3,9 @@
 import csv
 import json
 import math
-import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from glob import has_magic
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, short, some
+from shardwise.files import remote
+from shardwise.files.extents import Status
 from shardwise.files.formats import registry
 from shardwise.files.formats.names import ZARR, file_of, split
 from shardwise.files.lookup import absent, in_order, matches, mode_of, refuse_undecodable, shown
@@ -25,8 +27,11 @@ from shardwise.plan.plan import Source, Stack
 from shardwise.plan.problem import factor_shapes, function_parts
 from shardwise.units import human_bytes
 
+_ASKED_AT_ONCE = 16  # objects in a store, of which each takes a while
 _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
-_Found = tuple[Path, Header, os.stat_result, str]
+_Name = Path | str
+"""A path, or the address of an object, which no Path may hold: it would join two slashes."""
+_Found = tuple[_Name, Header, Status, str]
 """An array, its header, and the status and identity of its file."""
 _Cache = dict[str, list[Any]]
 """Identities and headers by the names of arrays."""
@@ -60,6 +65,8 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
 
 def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
     assert settings.input is not None
+    if remote.is_url(settings.input):
+        return _stack_of_objects(settings.input, cache)
     if array := registry.locate(settings.input):
         return _stack_of([Path(array)], "input", axes=(3,))
     path = Path(file_of(settings.input))
@@ -69,9 +76,7 @@ def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
     if mode is None:
         raise InputError(f"input: {absent(path)}")
     if stat.S_ISDIR(mode):
-        arrays, hidden = _in_folder(path)
-        stack = _stack_of(arrays, f"folder {path}", cache)
-        return replace(stack, left_out=_left_out(path, hidden))
+        return _stack_in_folder(path, list(path.iterdir()), cache)
     refuse_special(path, "input: ")
     if path.suffix == ".tsv":
         rows = [_in_row(path, line, name) for line, name in _sheet_cells(path)]
@@ -79,6 +84,13 @@ def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
             raise InputError(f"input: sheet {path} has no row; name one array in each line")
         return _stack_of(rows, f"sheet {path}", cache)
     return _stack_of([path], "input", axes=(3,))
+
+
+def _stack_of_objects(url: str, cache: Path | None) -> Stack:
+    """An array in a store, or the arrays of a folder there."""
+    if url.endswith("/") and not file_of(url).endswith(ZARR):
+        return _stack_in_folder(url, list(map(Path, remote.listing(url))), cache)
+    return _stack_of([registry.locate(url) or url], "input", axes=(3,))
 
 
 def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
@@ -134,7 +146,7 @@ def _synthetic_stack(settings: Settings, path: Path) -> Stack:
     return Stack((source,), count, (dim, dim), dtype)
 
 
-def _unwritten(arrays: list[tuple[Path, Header, str]]) -> str:
+def _unwritten(arrays: list[tuple[_Name, Header, str]]) -> str:
     """How many chunks are missing in some arrays, and what they count as; empty if none are."""
     lacking = [(path, header) for path, header, *_ in arrays if header.missing]
     if not lacking:
@@ -165,29 +177,43 @@ def _matched(pattern: str) -> list[Path]:
     return [Path(registry.locate(name) or name) for name in arrays]
 
 
-def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The ``.npy`` files of a folder, or where it has none its Zarr stores; and hidden ones."""
-    entries = in_order(folder.iterdir())
+def _stack_in_folder(folder: _Name, entries: list[Path], cache: Path | None) -> Stack:
+    """The ``.npy`` files of a folder, or where it has none its Zarr stores."""
+    entries = in_order(entries)
     for end in (".npy", *ZARR):
         named = [path for path in entries if path.suffix == end]
         if taken := [path for path in named if path.name[0] != "."]:
-            arrays = [Path(registry.locate(str(path)) or path) for path in taken]
-            return arrays, [path for path in named if path.name[0] == "."]
+            arrays = [_member(folder, path) for path in taken]
+            hidden = _left_out(folder, [path for path in named if path.name[0] == "."])
+            return replace(_stack_of(arrays, f"folder {folder}", cache), left_out=hidden)
     found = some([shown(path.name) for path in entries], 3)
+    found = f"but {found}" if found else "it is empty"
+    cure = "objects of other formats are not read: copy them to a disk"
+    if isinstance(folder, Path):
+        found += f" (looked in {folder.absolute()})"
+        cure = (
+            "name files of other formats by a glob and the array in each, such as "
+            f"{folder}/*.h5:/entry/frames"
+        )
     raise InputError(
-        f"input: folder {folder} holds no .npy file and no .zarr store, "
-        f"{f'but {found}' if found else 'it is empty'} (looked in {folder.absolute()}); name files "
-        f"of other formats by a glob and the array in each, such as {folder}/*.h5:/entry/frames"
+        f"input: folder {folder} holds no .npy file and no .zarr store, {found}; {cure}"
     )
 
 
-def _left_out(folder: Path, hidden: list[Path]) -> str:
+def _member(folder: _Name, path: Path) -> _Name:
+    """The array of an entry of a folder, of which a path is known or just a name."""
+    if isinstance(folder, str):
+        return registry.locate(folder + path.name) or folder + path.name
+    return Path(registry.locate(str(path)) or path)
+
+
+def _left_out(folder: _Name, hidden: list[Path]) -> str:
     """Which files of a folder do not count, as their names begin with a dot; empty if none do."""
     names = some([shown(path.name) for path in hidden], 5)
     return f"hidden files of {folder} are left out: {names}" if hidden else ""
 
 
-def _decoded_bytes(path: Path, header: Header) -> int:
+def _decoded_bytes(path: _Name, header: Header) -> int:
     """Bytes that a task holds of the chunks of an array; 0 if it has none."""
     nbytes = math.prod(header.chunk) * header.dtype.itemsize
     if nbytes > _MOST_CHUNK_BYTES:
@@ -199,8 +225,15 @@ def _decoded_bytes(path: Path, header: Header) -> int:
     return memory.decoded_bytes(header.chunk, shape, header.dtype.itemsize) if header.chunk else 0
 
 
+def _why_copied(path: _Name, header: Header) -> str:
+    """Why an array cannot be read in place; empty if it can."""
+    if remote.is_url(path):
+        return f"{path} is an object in a store, which is asked for each byte once"
+    return f"{path} is stored in chunks, which have to be decoded first" if header.chunk else ""
+
+
 def _stack_of(
-    paths: list[Path], origin: str, cache: Path | None = None, axes: tuple[int, ...] = (2, 3)
+    paths: Sequence[_Name], origin: str, cache: Path | None = None, axes: tuple[int, ...] = (2, 3)
 ) -> Stack:
     """Arrays as one stack, in the order given: each holds one matrix, or as many as it has."""
     arrays = _look(paths, origin, cache)
@@ -222,19 +255,20 @@ def _stack_of(
     return Stack(
         tuple(sources), matrices, (head.shape[-2], head.shape[-1]), head.native.name,
         decoded=max(_decoded_bytes(path, own) for path, own, *_ in arrays),
-        chunked=next((str(path) for path, own, *_ in arrays if own.chunk), ""),
+        why_copied=next(filter(None, (_why_copied(path, own) for path, own, *_ in arrays)), ""),
         reordered=next((str(path) for path, own, *_ in arrays if own.reordered), ""),
         unwritten=_unwritten(arrays),
     )  # fmt: skip
 
 
 def _refuse_twice(
-    path: Path, status: os.stat_result, place: int, inodes: dict[int, Path], origin: str
+    path: _Name, status: Status, place: int, inodes: dict[int, _Name], origin: str
 ) -> None:
     """Refuse an array that was reached before, by its own name or by another, or by links."""
     other = inodes.setdefault(hash((state_of(status), place)), path)
-    state = state_of(os.stat(file_of(str(other)))) if other is not path else ()
-    if other is path or not status.st_ino or state != state_of(status):
+    if other is path or not getattr(status, "st_ino", True):  # an object has none
+        return
+    if state_of(registry.status_of(file_of(str(other)))) != state_of(status):
         return
     what = f"{path} is listed twice" if other == path else f"{other} and {path} are the same file"
     raise InputError(
@@ -242,14 +276,18 @@ def _refuse_twice(
     )
 
 
-def _refuse_empty(path: Path, shape: tuple[int, ...]) -> None:
+def _refuse_empty(path: _Name, shape: tuple[int, ...]) -> None:
     if 0 in shape:
         raise InputError(f"{path} has shape {shape}: there is nothing to multiply; leave it out")
 
 
-def _in_row(sheet: Path, line: int, name: str) -> Path:
+def _in_row(sheet: Path, line: int, name: str) -> _Name:
     """The file that a row of a sheet names: from the working directory, or beside the sheet."""
     row, places = f"sheet {sheet}, line {line}: ", [Path(name), sheet.parent / name]
+    if wrong := remote.problem(name):
+        raise InputError(row + wrong)
+    if remote.is_url(name):
+        return registry.locate(name) or name
     try:
         for path in places if name else ():
             try:
@@ -295,21 +333,26 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _look(paths: list[Path], origin: str, cache: Path | None) -> list[tuple[Path, Header, str]]:
+def _look(
+    paths: Sequence[_Name], origin: str, cache: Path | None
+) -> list[tuple[_Name, Header, str]]:
     """All arrays, with headers and identities; what is known of a file comes from the cache."""
     cached: _Cache = read_cache(cache) or {}
     fresh: _Cache = {}
-    inodes: dict[int, Path] = {}
+    inodes: dict[int, _Name] = {}
     arrays = []
-    for path, header, status, identity in (a for p in paths for a in _arrays(p, cached, fresh)):
-        _refuse_twice(path, status, header.place, inodes, origin)
-        arrays.append((path, header, identity))
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        apply = pool.map if any(map(remote.is_url, paths)) else map
+        for found in apply(lambda path: _arrays(path, cached, fresh), paths):
+            for path, header, status, identity in found:
+                _refuse_twice(path, status, header.place, inodes, origin)
+                arrays.append((path, header, identity))
     if cache is not None and fresh != cached:
         write_cache(cache, fresh)
     return arrays
 
 
-def _arrays(path: Path, cached: _Cache, fresh: _Cache) -> list[_Found]:
+def _arrays(path: _Name, cached: _Cache, fresh: _Cache) -> list[_Found]:
     """One array, or in place of a virtual one those that it gathers."""
     whole = _look_at(path, cached, fresh)
     gathered: list[_Found] = []
@@ -326,14 +369,14 @@ def _arrays(path: Path, cached: _Cache, fresh: _Cache) -> list[_Found]:
     return gathered or [whole]
 
 
-def _look_at(path: Path, cached: _Cache, fresh: _Cache, why: str = "") -> _Found:
+def _look_at(path: _Name, cached: _Cache, fresh: _Cache, why: str = "") -> _Found:
     refuse_undecodable(path)
     name, entry = str(path), cached.get(str(path))
     try:
         file = file_of(name)
-        status = os.stat(file)
-        identity = identity_of(file, status) if entry else ""
-        if entry and entry[0] == identity:
+        status = registry.status_of(file) if entry else None
+        identity = identity_of(file, status) if status else ""
+        if entry and status and entry[0] == identity:
             listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk", "parts")}
             header = Header(**{**entry[1], **listed})
         else:

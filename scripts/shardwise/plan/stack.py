@@ -1,7 +1,6 @@
 """A stack of matrices, read from the files that the plan names."""
 
 import math
-import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files.extents import Extent, OpenFiles
+from shardwise.files.extents import Extent, OpenFiles, Status
 from shardwise.files.formats import registry
 from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
@@ -18,7 +17,7 @@ from shardwise.plan.identity import InputFiles, is_as_planned
 from shardwise.plan.plan import Source, between
 
 
-def _planned_header(source: Source) -> tuple[Header, os.stat_result]:
+def _planned_header(source: Source) -> tuple[Header, Status]:
     """The header of a file that the plan knows; a change since then is no fault of the user's."""
     check_unchanged(source)  # first: what else is wrong follows from it
     try:
@@ -34,7 +33,7 @@ def _planned_header(source: Source) -> tuple[Header, os.stat_result]:
 def check_unchanged(source: Source) -> None:
     """Refuse an input file that is gone, or is not the one that was planned."""
     try:
-        _refuse_replaced(source, os.stat(source.file))
+        _refuse_replaced(source, registry.status_of(source.file))
     except OSError as error:
         raise _unreadable(source, error) from error
 
@@ -45,7 +44,7 @@ def _unreadable(source: Source, error: OSError) -> IntegrityError:
     )
 
 
-def _refuse_replaced(source: Source, status: os.stat_result) -> None:
+def _refuse_replaced(source: Source, status: Status) -> None:
     if not is_as_planned(source, status):
         raise IntegrityError(
             f"{source.path} has changed since the plan was made; run snakemake again"
@@ -59,7 +58,7 @@ def _cure(source: Source) -> str:
     return f"rm {for_bash(Path(source.path).with_suffix('.json'))}, then snakemake as before"
 
 
-_Part = tuple[Path, Header, int, int, int]
+_Part = tuple[str, Header, int, int, int]
 """A file, its header, and bytes of the stack: where the file begins, and the part to read."""
 
 
@@ -101,7 +100,7 @@ class StackReader:
         if any(h.chunk or h.reordered for _, h, *_ in parts):
             return None
         return [
-            Extent(str(path), header.offset + begin - origin, end - begin)
+            Extent(path, header.offset + begin - origin, end - begin)
             for path, header, origin, begin, end in parts
         ]
 
@@ -131,7 +130,7 @@ class StackReader:
                     at, view = at + part.nbytes, view[part.nbytes :]
 
     def _block(
-        self, path: Path, header: Header, origin: int, at: int, end: int
+        self, path: str, header: Header, origin: int, at: int, end: int
     ) -> tuple[int, np.ndarray]:
         """A block of the stack that holds byte ``at``, and the byte at which it begins.
 
@@ -168,7 +167,7 @@ class StackReader:
             if begin >= end:
                 break
             header = self._checked_header(source)
-            path = Path(source.path if header.chunk else source.file)
+            path = source.path if header.chunk else source.file
             parts.append((path, header, origin, begin, end))
             reached += end - begin
         if reached != high:
@@ -178,11 +177,11 @@ class StackReader:
         return parts
 
     def _fill(
-        self, path: Path, header: Header, part: tuple[int, int], out: np.ndarray, top: int
+        self, path: str, header: Header, part: tuple[int, int], out: np.ndarray, top: int
     ) -> None:
         """Read some matrices of a file, of one matrix maybe some rows only, from ``top`` on."""
         if header.chunk:
-            out[:] = registry.read_matrices(str(path), part, (top, top + out.shape[1]))
+            out[:] = registry.read_matrices(path, part, (top, top + out.shape[1]))
         else:
             read_matrices(path, header, *part, out, top, self.inputs.compare)
 

@@ -16,11 +16,12 @@ from typing import Any
 from shardwise.devices import grants
 from shardwise.errors import ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
+from shardwise.files.remote import is_url
 from shardwise.host import begin_in_utf8
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
-from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.processes import environment
 from shardwise.records import failures, others, store
 from shardwise.records.store import Store
@@ -249,13 +250,12 @@ class Run:
         if plan.facts.synthetic:
             return self.plan_mark + self.stack_files
         if not plan.facts.source_parts and len(plan.sources) == 1:
-            return [*self.plan_mark, plan.sources[0].file]
+            return self.plan_mark + _on_disk(plan.sources)
         return self._own_input_files
 
     def _own_input_files(self, wildcards: Any) -> list[str]:
         row = self.plan.shards[wildcards.shard]
-        files = (source.file for source in self.plan.sources_of(row.start, row.stop))
-        return [*self.plan_mark, *dict.fromkeys(files)]  # a file may hold many matrices of a sheet
+        return self.plan_mark + _on_disk(self.plan.sources_of(row.start, row.stop))
 
     @property
     def factor_files(self) -> Any:
@@ -402,6 +402,11 @@ class Run:
         """Bytes that tasks read and write to copy some shards; under jobs, other jobs copy."""
         copies = self.dispatch != "jobs" and self.plan.settings.materialize
         return 2 * sum(row.bytes for row in rows) if copies else 0
+
+
+def _on_disk(sources: Iterable[Source]) -> list[str]:
+    """The files of arrays, each once, as a file may hold many; Snakemake knows of no object."""
+    return list(dict.fromkeys(source.file for source in sources if not is_url(source.path)))
 
 
 def _filled(names: list[str], wildcards: Any) -> list[str]:

@@ -9,7 +9,8 @@ from typing import Protocol, cast
 import numpy as np
 
 from shardwise.errors import InputError
-from shardwise.files import npy, signatures
+from shardwise.files import npy, remote, signatures
+from shardwise.files.extents import Status
 from shardwise.files.formats import names, zarr_store
 from shardwise.files.lookup import mode_of
 from shardwise.files.npy import Header
@@ -44,6 +45,8 @@ def locate(text: str) -> str | None:
     """
     if text.endswith(".npy"):
         return None
+    if remote.is_url(text):
+        return zarr_store.object_of(*names.split(text))
     file, inside = names.split(text)
     mode = mode_of(Path(file))
     if mode is None and ":" in text:  # a name without a suffix that is known
@@ -65,8 +68,22 @@ def locate(text: str) -> str | None:
     return None
 
 
-def read_header_and_status(name: str) -> tuple[Header, os.stat_result]:
+def status_of(file: str) -> Status:
+    """The status of the file or object that holds an array; OSError if it is gone."""
+    if not remote.is_url(file):
+        return os.stat(file)
+    zarr = file.endswith(names.ZARR_METADATA)
+    return zarr_store.status_of_objects(file) if zarr else remote.status(file)
+
+
+def read_header_and_status(name: str) -> tuple[Header, Status]:
     """The header of an array of any format, with its file's status; OSError if it is gone."""
+    if remote.is_url(name):
+        if name.endswith(".npy"):
+            item = remote.Object(name)
+            return npy.read_header_of_object(item), item.status
+        known = zarr_store.status_of_objects(name)
+        return zarr_store.header(name, ""), known
     file, inside = names.split(name)
     kind = _format_of(file)
     if kind is None:
@@ -78,6 +95,8 @@ def read_header_and_status(name: str) -> tuple[Header, os.stat_result]:
 
 def read_matrices(name: str, matrices: Span, rows: Span) -> np.ndarray:
     """Rows of some matrices of an array whose header has a ``chunk``."""
+    if remote.is_url(name):
+        return zarr_store.read(name, "", matrices, rows)
     file, inside = names.split(name)
     kind = _format_of(file)
     assert kind is not None  # a .npy file has no chunks

@@ -7,14 +7,15 @@ import operator
 import os
 import re
 import stat
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise.errors import InputError, IntegrityError
-from shardwise.files import small
+from shardwise.errors import InputError, IntegrityError, ShardwiseError
+from shardwise.files import remote, small
 from shardwise.files.formats import names, streams
 from shardwise.files.npy import Header, checked_descr
 from shardwise.units import MIB
@@ -25,13 +26,19 @@ _CODECS = (
     "fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits", "quantize",
     "sharding_indexed", "shuffle", "transpose", "zlib", "zstd",
 )  # fmt: skip
+_NO_CHUNKS = (*names.ZARR_METADATA, ".zattrs")
+_Name = Path | str
+"""Where the metadata of an array lie: a path, or the address of an object."""
+_LISTED: OrderedDict[str, dict[str, remote.Status]] = OrderedDict()
+"""The objects of arrays in a store, as they were when `status_of_objects` was asked last."""
+_MOST_LISTED = 64
 
 
-def header(path: Path, inside: str) -> Header:
+def header(path: _Name, inside: str) -> Header:
     """Shape, type and chunks of an array; InputError if it cannot be read."""
     _refuse_codecs(path)
-    array = _opened(path)
-    descr = checked_descr(array.dtype.str, path.parent)
+    array, folder = _opened(path), os.path.dirname(path)
+    descr = checked_descr(array.dtype.str, folder)
     shape, chunk = (tuple(map(int, n)) for n in (array.shape, array.shards or array.chunks))
     if 0 in chunk:
         raise InputError(f"{path}: damaged metadata of Zarr: chunks {chunk}; write the array again")
@@ -40,16 +47,16 @@ def header(path: Path, inside: str) -> Header:
     missing, key = chunks - written, array.metadata.encode_chunk_key((0,) * len(grid))
     if missing and other:
         raise InputError(
-            f"{path.parent}: {missing:,} of {chunks:,} chunks are missing, and {other} is none: "
-            f"{path.name} names them as {key}; copy the store again, correct how they are "
-            "named, or remove that file"
+            f"{folder}: {missing:,} of {chunks:,} chunks are missing, and {other} is none: "
+            f"{os.path.basename(path)} names them as {key}; copy the store again, correct how "
+            "they are named, or remove that file"
         )
     if missing == chunks > 0:
         raise InputError(
-            f"{path.parent}: holds no chunk, such as {key}; write the numbers, or copy it again"
+            f"{folder}: holds no chunk, such as {key}; write the numbers, or copy it again"
         )
     if missing and array.fill_value is None:
-        raise names.no_value(path.parent, missing, chunks)
+        raise names.no_value(folder, missing, chunks)
     return Header(
         shape, descr, fortran=False, offset=0, chunk=chunk, chunks=chunks, missing=missing,
         fill=str(array.fill_value),
@@ -57,7 +64,7 @@ def header(path: Path, inside: str) -> Header:
 
 
 def _look_for_chunks(
-    path: Path, array: Any, grid: list[int], chunk: tuple[int, ...]
+    path: _Name, array: Any, grid: list[int], chunk: tuple[int, ...]
 ) -> tuple[int, str]:
     """How many chunks zarr finds by their names; and a file that looks like one, but is none.
 
@@ -67,32 +74,34 @@ def _look_for_chunks(
     """
     written, other = 0, ""
     most = 2 * math.prod(chunk) * array.dtype.itemsize + MIB  # filters may widen numbers
-    for file, status in _files(path):
-        key = os.path.relpath(file, path.parent)
+    for key, nbytes, _ in _files(path):
         numbers = tuple(map(int, re.findall("[0-9]+", key)))[-len(grid) :]
         inside = len(numbers) == len(grid) and all(map(operator.lt, numbers, grid))
         if inside and array.metadata.encode_chunk_key(numbers) == key:
             written += 1
-            if status.st_size > most:
+            if nbytes > most:
+                file = os.path.join(os.path.dirname(path), key)
                 raise InputError(
-                    f"{file} has {status.st_size} bytes, many more than a chunk {chunk}; copy or "
+                    f"{file} has {nbytes} bytes, many more than a chunk {chunk}; copy or "
                     "write it again"
                 )
-        elif re.search("[0-9]", os.path.basename(file)):
+        elif re.search("[0-9]", os.path.basename(key)):
             other = key
     return written, other
 
 
-def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
+def read(path: _Name, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
     """Rows of some matrices; zarr decodes each chunk that they lie in once."""
     array = _opened(path)
     try:
         selection = (slice(*matrices), slice(*rows))[-(array.ndim - 1) :]
         block = np.asarray(array[selection])
+    except ShardwiseError:  # of a store of objects
+        raise
     except Exception as error:  # each codec fails in its own way
         raise IntegrityError(
-            f"{path.parent}: a chunk is damaged, in matrices {matrices[0]} to {matrices[1]}: "
-            f"{error!s:.200}; bring the store back"
+            f"{os.path.dirname(path)}: a chunk is damaged, in matrices {matrices[0]} to "
+            f"{matrices[1]}: {error!s:.200}; bring the store back"
         ) from error
     return block.reshape(-1, *block.shape[-2:])
 
@@ -124,24 +133,69 @@ def metadata_of(store: Path, inside: str) -> Path:
     raise names.choose_one(store, inside, arrays)
 
 
-def _is_array(path: Path) -> bool:
+def object_of(url: str, inside: str) -> str:
+    """As :func:`metadata_of`, of an array in a store of objects."""
+    array = "/".join([url, *filter(None, inside.split("/"))])
+    found = [f"{array}/{name}" for name in names.ZARR_METADATA if _is_there(f"{array}/{name}")]
+    if len(found) != 1 or not _is_array(found[0]):
+        both = " in just one version" if len(found) > 1 else ""
+        raise InputError(
+            f"{array}: no array of Zarr lies there{both}; name a .npy object, an array such as "
+            "s3://bucket/run.zarr:group/array, or a folder of such objects, which ends with /"
+        )
+    return found[0]
+
+
+def _is_there(url: str) -> bool:
+    try:
+        return bool(remote.status(url))
+    except FileNotFoundError:
+        return False
+
+
+def status_of_objects(url: str) -> remote.Status:
+    """How many bytes an array has in a store, and what changes when one of its objects does."""
+    listed = _list(url)
+    lines = sorted(f"{key}\0{size}\0{etag}" for key, (_, size, etag) in listed.items())
+    return remote.Status(url, sum(status.size for status in listed.values()), _digest(lines))
+
+
+def _list(url: str) -> dict[str, remote.Status]:
+    listed = _LISTED[url] = remote.below(os.path.dirname(url))
+    if len(_LISTED) > _MOST_LISTED:
+        _LISTED.popitem(last=False)
+    return listed
+
+
+def _is_array(path: _Name) -> bool:
     return bool(_metadata(path).get("node_type", "array") == "array")
 
 
 def digest_of_chunks(path: str) -> str:
-    """Changes when a chunk may have changed; empty for what is no array of Zarr."""
-    if not path.endswith(names.ZARR_METADATA):
+    """Changes when a chunk may have changed; empty for what is no array of Zarr on a disk."""
+    if not path.endswith(names.ZARR_METADATA) or remote.is_url(path):
         return ""
     lines = sorted(
-        f"{os.path.relpath(file, os.path.dirname(path))}\0{s.st_size}\0{s.st_mtime_ns}\0"
-        f"{s.st_ctime_ns}"
-        for file, s in _files(Path(path))
+        f"{key}\0{nbytes}\0{s.st_mtime_ns}\0{s.st_ctime_ns}"
+        for key, nbytes, s in _files(Path(path))
     )
+    return _digest(lines)
+
+
+def _digest(lines: list[str]) -> str:
     return hashlib.blake2b("\n".join(lines).encode(errors="replace"), digest_size=8).hexdigest()
 
 
-def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The files of an array, but for its metadata, with their status; zarr follows links, too."""
+def _files(path: _Name) -> Iterator[tuple[str, int, Any]]:
+    """Name, bytes and status of all that lies in an array's folder, but for its metadata.
+
+    zarr follows links, too.
+    """
+    if isinstance(path, str):
+        for key, listed in (_LISTED.get(path) or _list(path)).items():
+            if os.path.basename(key) not in _NO_CHUNKS:
+                yield key, listed.size, listed
+        return
     reached = set()
     for folder, _, files in os.walk(path.parent, onerror=_closed, followlinks=True):
         own = os.stat(folder)
@@ -149,13 +203,13 @@ def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
             raise InputError(f"{folder}: is a link to a folder of the same array; remove it")
         reached.add((own.st_dev, own.st_ino))
         for name in files:
-            if name in (*names.ZARR_METADATA, ".zattrs"):
+            if name in _NO_CHUNKS:
                 continue
             file = os.path.join(folder, name)
             status = os.stat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{file}: is not a file; a chunk has to be one")
-            yield file, status
+            yield os.path.relpath(file, path.parent), status.st_size, status
 
 
 def _closed(error: OSError) -> None:
@@ -163,9 +217,13 @@ def _closed(error: OSError) -> None:
     raise error
 
 
-def _metadata(path: Path) -> dict[str, Any]:
+def _metadata(path: _Name) -> dict[str, Any]:
     try:
-        content = json.loads(small.read(path) or b"")
+        if isinstance(path, str):
+            raw: Any = remote.Object(path).take(0, small.MOST_BYTES)
+        else:
+            raw = small.read(path)
+        content = json.loads(raw or b"")
     except (ValueError, RecursionError, IntegrityError) as error:
         raise InputError(f"{path}: damaged metadata of Zarr: {error!s:.200}") from error
     if not isinstance(content, dict):
@@ -173,12 +231,12 @@ def _metadata(path: Path) -> dict[str, Any]:
     return content
 
 
-def _refuse_codecs(path: Path) -> None:
+def _refuse_codecs(path: _Name) -> None:
     """Refuse codecs that are unknown here, before anything of theirs is called.
 
     Also one that is decoded after another and may make gigabytes of what that leaves.
     """
-    metadata = _metadata(path)
+    metadata, folder = _metadata(path), os.path.dirname(path)
     version_2 = [*_entries(metadata.get("filters")), metadata.get("compressor")]
     waiting: list[Any] = [version_2, metadata.get("codecs")]
     for entries in waiting:  # which grows meanwhile
@@ -191,12 +249,12 @@ def _refuse_codecs(path: Path) -> None:
                 waiting += [inner.get("codecs"), inner.get("index_codecs")]
         if unknown := [name for name in used if name not in _CODECS]:
             raise InputError(
-                f"{path.parent}: the codec {unknown[0]:.60} is not one of {', '.join(_CODECS)}; "
+                f"{folder}: the codec {unknown[0]:.60} is not one of {', '.join(_CODECS)}; "
                 "write the array again with one of these, such as zstd"
             )
         if twice := streams.COUNTED.keys() & [name for name in used if name != "crc32c"][:-1]:
             raise InputError(
-                f"{path.parent}: its chunks went through {' '.join(used)}, of which only the last "
+                f"{folder}: its chunks went through {' '.join(used)}, of which only the last "
                 f"may be {' or '.join(sorted(twice))}; write the array again with one compressor"
             )
 
@@ -205,15 +263,21 @@ def _entries(value: Any) -> list[Any]:
     return [entry for entry in value if entry is not None] if isinstance(value, list) else []
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: _Name) -> Any:
     try:
         import zarr
 
         from shardwise.files.formats import zarr_chunks  # noqa: F401 (zarr decodes by it)
+        from shardwise.files.formats.zarr_objects import ListedObjects
     except ImportError as error:
-        raise names.needs(path.parent, "Zarr", "zarr", "zarr") from error
-    version = 3 if path.name == "zarr.json" else 2
+        raise names.needs(os.path.dirname(path), "Zarr", "zarr", "zarr") from error
+    version = 3 if os.path.basename(path) == "zarr.json" else 2
+    store: Any = os.path.dirname(path) or "."
+    if isinstance(path, str):
+        store = ListedObjects(_LISTED.get(path) or _list(path))
     try:
-        return zarr.open_array(str(path.parent), mode="r", zarr_format=version)
+        return zarr.open_array(store, mode="r", zarr_format=version)
+    except ShardwiseError:  # of a store of objects
+        raise
     except Exception as error:  # damaged metadata makes it fail in many ways
         raise InputError(f"{path} cannot be read as Zarr: {error!s:.200}") from error

@@ -1,0 +1,230 @@
+"""Objects of a store (``s3://``, ``gs://``, ``az://``) or a web server, read by ranges (obstore).
+
+obstore takes credentials from the environment alone, so no address may hold one. A message repeats
+the status that a server gave and nothing else of what obstore says, which may hold addresses that
+are signed.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from shardwise.errors import InputError, TryAgain, changed
+from shardwise.files.formats.names import needs
+from shardwise.files.pieces import PART_BYTES
+
+_TIMEOUT = timedelta(seconds=60)  # of one request with its answer
+_RETRIES: Any = {
+    "max_retries": 6,
+    "retry_timeout": timedelta(minutes=3),
+    "backoff": {
+        "init_backoff": timedelta(seconds=0.5), "max_backoff": timedelta(seconds=15), "base": 2,
+    },
+}  # fmt: skip
+_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")  # of the variables that obstore reads
+_CREDENTIALS = {
+    "s3": "they come from the environment alone: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, "
+    "AWS_REGION; or AWS_SKIP_SIGNATURE=true for what anybody may read; for a store that is not "
+    "Amazon's AWS_ENDPOINT_URL, with AWS_ALLOW_HTTP=true if that is http://",
+    "gs": "they come from the environment alone: GOOGLE_APPLICATION_CREDENTIALS; or "
+    "GOOGLE_SKIP_SIGNATURE=true for what anybody may read",
+    "az": "they come from the environment alone: AZURE_STORAGE_ACCOUNT_NAME, "
+    "AZURE_STORAGE_ACCOUNT_KEY; or AZURE_SKIP_SIGNATURE=true for what anybody may read",
+    "https": "a web server gets none, so it has to let anybody read",
+}
+_CREDENTIALS["http"] = _CREDENTIALS["https"]
+_URL = re.compile(r"(s3|gs|az|https?)://([^/]*)/?(.*)", re.DOTALL)
+_ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+-]*://")
+_HOST = re.compile(r"[\w.-]+(:[0-9]+)?", re.ASCII)
+_HERE = re.compile(r"(localhost|127\.0\.0\.1)(:[0-9]+)?")
+_FINAL = re.compile("[34](?!08|29)")  # a status that another try would not change
+
+
+class Status(NamedTuple):
+    """What is never the same for two objects, nor for one before and after it is written."""
+
+    url: str
+    size: int
+    etag: str
+
+
+def is_url(name: object) -> bool:
+    """Whether a name is that of an object, and not of a file."""
+    return bool(_URL.match(str(name)))
+
+
+def masked(text: str) -> str:
+    """An address without what may be a password or a signature."""
+    return re.sub("(?<=[?#]).*", "…", re.sub("(?<=://).*@", "…@", text))
+
+
+def problem(name: str) -> str | None:
+    """Why an address is refused before anybody is asked for it; None for others, and for paths."""
+    return next(_problems(name), None)
+
+
+def _problems(name: str) -> Iterator[str]:
+    if not is_url(name):
+        if _ADDRESS.match(name):
+            cure = "use s3://, gs://, az:// or https://, or copy it to a disk"
+            yield f"{masked(name)} is an address of a kind that is not read; {cure}"
+        return
+    scheme, host, key = _parts(name)
+    if "@" in host or "?" in name or "#" in name:
+        what = "an address may hold no user, password, ? or #, as messages and files show it"
+        yield f"{masked(name)}: {what}. Credentials: {_CREDENTIALS[scheme]}"
+    empty = key and {"", ".", ".."}.intersection(key.removesuffix("/").split("/"))
+    if not _HOST.fullmatch(host) or empty or name.endswith(f"://{host}"):
+        example = "s3://bucket/folder/a.npy, or s3://bucket/folder/ for all arrays in it"
+        yield f"{masked(name)} is no address of an object, such as {example}"
+    if "*" in key or "[" in key:
+        yield f"{name}: globs are for files; name a folder, s3://bucket/run/, or a sheet (.tsv)"
+    if scheme == "http" and not _HERE.fullmatch(host):
+        yield f"{name} would be read in clear text, which only localhost may be; use https://"
+    if scheme.startswith("http") and not name.endswith(".npy"):
+        yield f"{name}: of a web server only .npy files are read; name several in a sheet (.tsv)"
+
+
+def status(url: str) -> Status:
+    """Size and ETag of an object; errors as :meth:`Object.read`."""
+    with _explained(url) as obstore:
+        return _status(url, obstore.head(*_place(url)))
+
+
+def listing(url: str) -> list[str]:
+    """The names of the objects and folders that lie directly in one, whose name ends with /."""
+    with _explained(url) as obstore:
+        found = obstore.list_with_delimiter(*_place(url))
+    paths = [*(entry["path"] for entry in found["objects"]), *found["common_prefixes"]]
+    return [path.rpartition("/")[2] for path in paths]
+
+
+def below(url: str) -> dict[str, Status]:
+    """All objects below a folder, by their names there."""
+    with _explained(url) as obstore:
+        store, root = _place(url)
+        found = [entry for batch in obstore.list(store, root) for entry in batch]
+    names = [entry["path"].removeprefix(root)[1:] for entry in found]
+    return {name: _status(f"{url}/{name}", entry) for name, entry in zip(names, found, strict=True)}
+
+
+class Object:
+    """An object as it was when it was opened: no range of another one is ever returned."""
+
+    def __init__(self, url: str, known: Status | None = None) -> None:
+        self.status = known or status(url)
+
+    def read(self, offset: int, view: Any) -> None:
+        """Fill a buffer of bytes from byte ``offset`` on.
+
+        Raises
+        ------
+        InputError
+            Where the server refuses, or cannot serve ranges of what does not change.
+        IntegrityError
+            Where the object has changed since it was opened.
+        FileNotFoundError
+            Where it is gone.
+        TryAgain
+            Where the server does not answer, or cuts its answers off, after some tries.
+        """
+        memory = memoryview(view)
+        for at in range(0, len(memory), PART_BYTES):
+            part = memory[at : at + PART_BYTES]
+            part[:] = self._range(offset + at, len(part))
+
+    def take(self, begin: int, end: int) -> bytearray:
+        """Bytes from ``begin`` to ``end``, or to where the object ends."""
+        raw = bytearray(max(0, min(end, self.status.size) - begin))
+        self.read(begin, raw)
+        return raw
+
+    def _range(self, offset: int, nbytes: int) -> memoryview:
+        url, _, etag = self.status
+        options = {"range": (offset, offset + nbytes), "if_match": f'"{etag}"'}
+        with _explained(url) as obstore:
+            answer = obstore.get(*_place(url), options=options)
+            raw = memoryview(answer.bytes())
+        # Some servers heed no If-Match.
+        if _status(url, answer.meta) != self.status or len(raw) != nbytes:
+            raise changed(url)
+        return raw
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Scheme, bucket or server, and the name of the object there."""
+    match = _URL.fullmatch(url)
+    assert match is not None
+    scheme, host, key = match.groups()
+    return scheme, host, unquote(key) if scheme.startswith("http") else key
+
+
+def _place(url: str) -> tuple[Any, str]:
+    """What asks the bucket or server of an object, and the object's name there."""
+    scheme, host, key = _parts(url)
+    settings = frozenset(item for item in os.environ.items() if item[0].startswith(_PREFIXES))
+    return _opened(scheme, host, settings), key
+
+
+@lru_cache
+def _opened(scheme: str, host: str, settings: frozenset[tuple[str, str]]) -> Any:
+    """What asks a bucket or server, made anew where the user has corrected the environment."""
+    from obstore.store import from_url
+
+    clear = scheme == "http" or ("AWS_ALLOW_HTTP", "true") in settings
+    client: Any = {"timeout": _TIMEOUT, "allow_http": clear}
+    return from_url(f"{scheme}://{host}", retry_config=_RETRIES, client_options=client)
+
+
+def _status(url: str, meta: Any) -> Status:
+    etag = meta["e_tag"] or ""
+    if not etag or etag.startswith("W/"):
+        raise InputError(
+            f"{url}: its server gives no strong ETag, by which a change would be seen; copy it to "
+            "a disk, or to a server that does"
+        )
+    return Status(url, meta["size"], etag.strip('"'))
+
+
+@contextmanager
+def _explained(url: str) -> Iterator[Any]:
+    """Obstore, whose errors are told in words."""
+    try:
+        import obstore
+        from obstore import exceptions as known
+    except ImportError as error:
+        raise needs(url, "object storage", "obstore", "objects") from error
+    try:
+        yield obstore
+    except known.PreconditionError:
+        raise changed(url) from None
+    except (known.BaseError, FileNotFoundError) as error:
+        raise _refusal(url, str(error)) from None
+
+
+def _refusal(url: str, text: str) -> Exception:
+    """What a server, or obstore before it asks one, says; for good, or until another try."""
+    number = re.search(r"status code: ([0-9]{3}[\w ]*)", text)
+    reason = re.search(r"<Code>(\w+)</Code>", text)
+    said = number[1].strip() + (f", {reason[1]}" if reason else "") if number else ""
+    if said.startswith("404"):
+        return FileNotFoundError(errno.ENOENT, f"the server has no such object ({said})", url)
+    credentials = f"Credentials: {_CREDENTIALS[_parts(url)[0]]}"
+    if _FINAL.match(said):
+        return InputError(
+            f"{url}: the server refuses to read it ({said}); correct the address or the "
+            f"credentials. {credentials}"
+        )
+    if "NotPartial" in text:
+        return InputError(f"{url}: its server serves no ranges of objects; copy it to a disk")
+    if not said and ("HttpError" not in text or "kind: Builder" in text):
+        return InputError(f"{url}: the store cannot be asked with these settings. {credentials}")
+    kind = re.search(r"kind: (\w+)", text)
+    what = f"says {said}" if said else f"does not answer ({kind[1] if kind else 'no reason'})"
+    return TryAgain(f"{url}: the server {what}, after several tries; try again later")

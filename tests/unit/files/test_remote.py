@@ -1,0 +1,230 @@
+"""Objects in a store as input: the bits of the same numbers in a file, whatever the server does."""
+
+import sys
+
+import numpy as np
+import pytest
+import zarr
+from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.files import remote
+from shardwise.multiply import copy
+
+from tests import factories, objects
+from tests.factories import refusal, stack
+
+A = stack((24, 64, 64))
+OTHER = stack((24, 64, 64), seed=1)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server that this process has the credentials of."""
+    with objects.serving() as store, pytest.MonkeyPatch.context() as patch:
+        for name, value in store.env.items():
+            patch.setenv(name, value)
+        yield store
+
+
+@pytest.fixture
+def store(server):
+    """The server with an array in its bucket, and nothing wrong with it."""
+    server.put("a.npy", A)
+    server.faults.clear()
+    server.ranges.clear()
+    return server
+
+
+def planned(folder, url="s3://bucket/a.npy", **over):
+    """A plan of three shards of an object, or of several."""
+    return factories.plan(folder, input=str(url), **{"shards": 3, "materialize": "auto", **over})
+
+
+def copies(made):
+    """What the copies of its shards hold."""
+    rows = made.shards.values()
+    return np.concatenate([np.load(made.results.shard(row.input_name)) for row in rows])
+
+
+def sheet(store, folder):
+    """A sheet of an object, a file, and an object of a server that only serves files."""
+    store.put("last.npy", A[20:])
+    factories.save(folder / "mid.npy", A[4:20])
+    path = folder / "sheet.tsv"
+    first = store.put("first.npy", A[:4])
+    path.write_text(f"path\n{first}\nmid.npy\n{store.bucket}/last.npy\n")
+    return path
+
+
+def folder_of_matrices(store, folder):
+    """An object per matrix, half of them in Fortran order, beside what does not count."""
+    for i, matrix in enumerate(A):
+        store.put(f"run/m{i}.npy", np.asfortranarray(matrix) if i % 2 else matrix)
+    for name in (".m0.npy", "below/m.npy", "notes.txt"):
+        store.put(f"run/{name}", OTHER)
+    return "s3://bucket/run/"
+
+
+def zarr_array(version, name, **options):
+    """A maker of an array of Zarr in a store, in chunks that fit no side of it."""
+
+    def make(store, folder):
+        path = folder / "z" / (name.replace(":", "/") or "x.zarr")
+        made = zarr.create_array(
+            path, shape=A.shape, dtype=A.dtype, zarr_format=version, chunks=(8, 40, 33), **options
+        )
+        made[:] = A
+        return f"{store.put_folder(folder.name, folder / 'z')}/{name}"
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda store, folder: "s3://bucket/a.npy",
+        lambda store, folder: f"{store.bucket}/a.npy",
+        lambda store, folder: store.put("of%20 ä/b=1.npy", A.astype(">f4")),
+        folder_of_matrices,
+        sheet,
+        zarr_array(2, "x.zarr:group/array"),
+        zarr_array(3, "x.zarr/group/array"),
+        zarr_array(3, "x.zarr", shards=(16, 80, 66)),
+        zarr_array(3, ""),
+    ],
+    ids=["s3", "http", "big-endian", "folder", "sheet", "zarr 2", "zarr 3", "sharded", "of zarr"],
+)
+def test_same_bits(store, tmp_path, make):
+    """Copies and the sum have the bits of the same numbers in a file."""
+    made = factories.listed(planned(tmp_path / "store", make(store, tmp_path)))
+    same = factories.listed(factories.plan(tmp_path / "file", A, shards=3))
+    assert copies(made).tobytes() == copies(same).tobytes()
+    assert factories.reduced(made).tobytes() == factories.reduced(same).tobytes()
+
+
+def test_ranges_alone(store, tmp_path):
+    """A plan reads the header, and a shard its own bytes: no object is read as a whole."""
+    copy.materialize(planned(tmp_path), "00001")
+    (*headers, numbers) = store.ranges
+    third = A.nbytes // 3
+    assert set(headers) == {"bytes=0-4095"}
+    assert numbers == f"bytes={128 + third}-{128 + 2 * third - 1}"
+
+
+BUSY, FORBIDDEN = objects.status("503 Busy"), objects.status("403 Forbidden")
+CHANGED = (IntegrityError, "has changed while it was read")
+FAULTS = {
+    "503 twice": lambda write: ([BUSY] * 2, None, ""),
+    "429": lambda write: ([objects.status("429 Too Many Requests")], None, ""),
+    "slow": lambda write: ([objects.slow], None, ""),
+    "cut off": lambda write: ([None, objects.cut_off, objects.cut_off], None, ""),
+    "503 for ever": lambda write: ([BUSY] * 99, TryAgain, "says 503 Service Unavailable, after"),
+    "cut off for ever": lambda write: (
+        [None, *[objects.cut_off] * 99], TryAgain, "the server does not answer ("
+    ),
+    "403": lambda write: ([None, FORBIDDEN], InputError, "refuses to read it (403 Forbidden)"),
+    "404": lambda write: (
+        [objects.status("404 Not Found")], IntegrityError, "cannot be read any more: the server has"
+    ),
+    "no ranges": lambda write: (
+        [None, objects.heedless("HTTP_RANGE")], InputError, "its server serves no ranges of objects"
+    ),
+    "weak ETag": lambda write: ([None, objects.weak], InputError, "gives no strong ETag"),
+    "changed": lambda write: ([None, objects.heedless("", write)], *CHANGED),
+    "changed, no If-Match": lambda write: (
+        [None, objects.heedless("HTTP_IF_MATCH", write)], *CHANGED
+    ),
+}  # fmt: skip
+
+
+ERRS = pytest.mark.fault("an object store that fails, or whose objects change")
+
+
+@ERRS
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_faults(store, tmp_path, fault):
+    """What a server does wrong is tried again, or told in words; it never changes a bit."""
+    made = planned(tmp_path, shards=1)
+    faults, kind, words = fault(lambda: store.put("a.npy", OTHER))
+    store.faults += faults
+    if kind:
+        told = refusal(copy.materialize, made, "00000", kind=kind)
+        assert told.startswith("s3://bucket/a.npy")
+        assert words in told
+        assert not list(made.results.shards.glob("*.npy"))
+    else:
+        copy.materialize(made, "00000")
+        assert copies(made).tobytes() == A.tobytes()
+
+
+@ERRS
+@pytest.mark.parametrize("what", ["changed", "gone", "metadata", "404"])
+def test_chunks(store, tmp_path, what):
+    """A chunk that is another one by now, or none, never counts as one that was not written."""
+    made = planned(tmp_path, zarr_array(3, "x.zarr")(store, tmp_path))
+    name = f"{tmp_path.name}/x.zarr/c/1/0/0"
+    spoil = {
+        "changed": lambda: store.put(name, b"other"),
+        "gone": lambda: store.remove(name),
+        "metadata": lambda: store.put(name.replace("c/1/0/0", "zarr.json"), b"{}"),
+    }
+    if what == "404":
+        store.faults += [*[None] * 5, objects.status("404 Not Found")]
+    else:
+        store.faults += [None, objects.heedless("", spoil[what])]
+    told = refusal(copy.materialize, made, "00000", kind=IntegrityError)
+    assert CHANGED[1] in told
+
+
+@ERRS
+def test_changed_since_the_plan(store, tmp_path):
+    """Another object of the same name and size is refused, and makes another plan."""
+    made = planned(tmp_path)
+    store.put("a.npy", OTHER)
+    told = refusal(copy.materialize, made, "00000", kind=IntegrityError)
+    assert "has changed since the plan was made" in told
+    anew = planned(tmp_path)
+    assert all(anew.shards[name].key != row.key for name, row in made.shards.items())
+
+
+@pytest.mark.parametrize(
+    ("url", "over", "words"),
+    [
+        ("s3://bucket/none.npy", {}, "the server has no such object (404"),
+        ("s3://bucket/run.h5:/x", {}, "s3://bucket/run.h5/x: no array of Zarr lies there; name a"),
+        ("s3://bucket/a.npy", {"materialize": False}, "is an object in a store, which"),
+        ("az://bucket/a.npy", {}, "Credentials: they come from the environment alone: AZURE"),
+        ("s3://us:er@bucket/a.npy", {}, "s3://…@bucket/a.npy: an address may hold no user"),
+        ("https://h/a.npy?sig=secret", {}, "https://h/a.npy?…: an address may hold no user"),
+        ("http://elsewhere/a.npy", {}, "only localhost may be; use https://"),
+        ("https://h/run/", {}, "of a web server only .npy files are read; name several in a"),
+        ("s3://bucket/m*.npy", {}, "globs are for files; name a folder, s3://bucket/run/, or a"),
+        ("s3://bucket", {}, "is no address of an object, such as s3://bucket/folder"),
+        ("s3://bucket/a//b.npy", {}, "is no address of an object, such as s3://bucket/folder"),
+        ("ftp://us:er@h/a.npy", {}, "ftp://…@h/a.npy is an address of a kind that is not"),
+    ],
+)
+def test_refusals(store, tmp_path, url, over, words):
+    """An address that cannot be read is refused by the plan; nothing secret is repeated."""
+    path = tmp_path / "sheet.tsv"
+    path.write_text(f"path\n{url}\n")
+    for name in (url, path):
+        told = refusal(planned, tmp_path, name, **over)
+        assert words in told
+        assert "us:er" not in told
+        assert "=secret" not in told
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [("s3://nowhere/", "(404 Not Found, NoSuchBucket)"), ("s3://bucket/none/", "it is empty")],
+)
+def test_folders_without_arrays(store, tmp_path, url, words):
+    """A folder that is not there, or holds nothing to read, is refused by the plan."""
+    assert words in refusal(planned, tmp_path, url)
+
+
+def test_missing_package(monkeypatch):
+    """Where obstore is not installed, the message says how to install it."""
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    told = refusal(remote.status, "s3://bucket/a.npy")
+    assert "not installed: pip install 'shardwise[objects]'" in told
