@@ -24,11 +24,11 @@ from shardwise.files.paths import COVARIANCE, RESULTS
 from shardwise.mpi.together import agree, merge, mpi_version, xor
 from shardwise.numerics import end_to_end, statistics, tree
 from shardwise.numerics.statistics import Statistic
-from shardwise.plan import memory, nonfinite
+from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import failures, ledger, receipts, store, witness
+from shardwise.records import failures, ledger, nonfinite, receipts, store, witness
 from shardwise.records.locks import exclusive_lock
 from shardwise.records.receipts import ProductReceipt
 from shardwise.reduce import covariance
