@@ -328,6 +328,30 @@ CASES: dict[str, list[Case]] = {
         sheet("a file twice", "path\nin/0.npy\nin/0.npy\n"),
         sheet("a tab too many", "path\na.npy\t\n"),
     ],
+    "Weights: `weights: w.npy`": [
+        Case("the file is missing", {"weights": "w.npy"}),
+        Case("it is a folder", {"weights": "w.npy"}, lambda: os.mkdir("w.npy")),
+        *(
+            Case(what, {"weights": "w.npy", **dict(over)},
+                 all_of(put("w.npy", content), put("int.npy", stack((6, 3, 3), "int16"))))
+            for what, content, *over in (
+                ("it is a text", "1\n2\n3\n"),
+                ("it holds pickled objects", np.array([1, None])),
+                ("its header lies", npy("'<f8'", "(1000000000000,)")),
+                ("another number of weights", np.ones(5)),
+                ("two dimensions", np.ones((6, 1))),
+                ("complex numbers", np.ones(6, "c16")),
+                ("NaN", np.array([1, np.nan, 1, 1, 1, 1])),
+                ("a number that float64 has not", np.array([1, 2**60, 1, 1, 1, 1])),
+                ("products of integers", np.ones(6), ("input", "int.npy")),
+                ("`std` of them", np.ones(6), ("reduce", {"statistics": ["std"]})),
+                (
+                    "`mean` where they add up to 0", np.array([1, -1, 0, 0, 0, 0]),
+                    ("reduce", {"statistics": ["mean"]}),
+                ),
+            )
+        ),
+    ],
     "The right factor: `product: A @ B`, `right: b.npy`": [
         Case("it is missing", {"product": "A @ B", "right": "b.npy"}),
         *(

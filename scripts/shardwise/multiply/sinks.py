@@ -29,8 +29,11 @@ class Products:
     def release(self) -> None:
         """Give that memory back."""
 
-    def take(self, products: Any, first: int) -> Any:
-        """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None."""
+    def take(self, products: Any, first: int, weights: Any) -> Any:
+        """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None.
+
+        ``weights`` are theirs, ``(n,)``, or None.
+        """
         return raw_bytes(products)
 
     def result(self) -> tuple[list[Any], Any]:
@@ -65,8 +68,8 @@ class NodesOfSum(Products):
     def release(self) -> None:
         self._total, self._written = None, []
 
-    def take(self, products: Any, first: int) -> None:
-        self._total.add(products, first)
+    def take(self, products: Any, first: int, weights: Any) -> None:
+        self._total.add(products, first, weights)
 
     def result(self) -> tuple[list[Any], Any]:
         self._total.give(self._written)  # of the shard before, which is done

@@ -136,7 +136,7 @@ def look(
     audit = Audit(root)
     try:
         plan = plans.load(results.plan)
-        _ = plan.sources
+        _ = plan.sources, plan.per_matrix
     except (InputError, IntegrityError) as error:
         audit.findings = [AuditFinding(DAMAGED, results.plan_facts.name, f"the plan: {error}")]
         # Snakemake makes nothing again that is only used on the way to what is there.

@@ -55,6 +55,7 @@ class Settings:
     right: str | None
     product: str
     depends: list[str]
+    weights: str | None
     results: str
     shards: int | str
     shard_bytes: int
@@ -283,7 +284,8 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
     except ValueError as error:
         yield f"shard_bytes: {error}"
     try:
-        check_statistics(full["reduce"]["statistics"], full["keep"])
+        weight = None if full["weights"] is None else 1.0  # what they come to, the plan finds
+        check_statistics(full["reduce"]["statistics"], full["keep"], total_weight=weight)
     except InputError as error:
         yield str(error)
 
@@ -298,6 +300,8 @@ def _covariance_problems(full: Mapping[str, Any]) -> Iterator[str]:
             f"covariance: the product {full['product']:.200} is no sum over rows; use product: "
             f"{' or '.join(WITH_COVARIANCE)}"
         )
+    if full["weights"] is not None:
+        yield "covariance: counts each row once; remove it, or the weights"
     if "sum" not in full["reduce"]["statistics"]:
         yield "covariance: is made of the sum; add sum to reduce.statistics"
 

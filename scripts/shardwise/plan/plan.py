@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, IntegrityError, one_line, short, some
@@ -25,6 +25,9 @@ from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
+
+if TYPE_CHECKING:
+    from shardwise.plan.per_matrix import PerMatrix
 
 # Opening several results folders in threads would crash; see `receipts._DECODERS`.
 _CONVERTING = threading.Lock()
@@ -224,6 +227,7 @@ class Facts:
     synthetic: Recipe | None  # None if the input is the user's own
     bytes: Written
     digest: str  # changes with anything that a result depends on
+    per_matrix: dict[str, str] = field(default_factory=dict)  # digests of weights, if there are any
     depends: dict[str, str] = field(default_factory=dict)  # digests of files that it uses
     covariance: Covariance | None = None
     config: dict[str, Any] = field(default_factory=dict)  # that the plan follows from, for people
@@ -243,7 +247,8 @@ class Plan:
     """A plan as the stages use it.
 
     ``folder`` is what relative paths of the input count from; empty: the working directory.
-    ``made_of`` has the input files of a plan just made; any other plan reads ``sources.tsv``.
+    ``made_of`` has the input files of a plan just made, and ``made_with`` its `PerMatrix`; any
+    other plan reads ``sources.tsv``, and ``weights.npy`` if there is one.
     """
 
     results: Results
@@ -251,6 +256,7 @@ class Plan:
     facts: Facts
     folder: str = ""
     made_of: tuple[Source, ...] = ()
+    made_with: "PerMatrix | None" = None
 
     @property
     def problem(self) -> Problem:
@@ -318,6 +324,13 @@ class Plan:
     def sources(self) -> Sequence[Source]:
         """All input files, read once: there may be a million of them."""
         return self.made_of or self._parse_sources(read_sources(self.results, self.facts))
+
+    @cached_property
+    def per_matrix(self) -> "PerMatrix":
+        """What the plan says of single matrices, such as their weights."""
+        from shardwise.plan import per_matrix  # here: it takes NumPy
+
+        return self.made_with or per_matrix.load(self.results, self.facts.checksums)
 
     def sources_of(self, start: int, stop: int) -> list[Source]:
         """The input files that hold matrices ``start`` to ``stop``.

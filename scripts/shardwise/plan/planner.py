@@ -21,9 +21,10 @@ from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
-from shardwise.plan import covariance, cut, synthetic, user_function
+from shardwise.plan import covariance, cut, per_matrix, synthetic, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
+from shardwise.plan.per_matrix import PerMatrix
 from shardwise.plan.plan import (
     Covariance,
     Facts,
@@ -73,7 +74,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     check_product(settings.product, left, right)
     given = left.sources if settings.input is not None else ()
     right_sources = right.sources if right else ()
-    _refuse_names(results, [*given, *right_sources])
+    said_in = [Source(name, 0, 0, "") for name in (settings.weights,) if name]
+    _refuse_names(results, [*given, *right_sources, *said_in])
     function, used = None, user_function.digests_of(settings.depends)  # the digests of its files
     if parts := function_parts(settings.product):
         source = user_function.read_source(settings.product)
@@ -87,12 +89,15 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
         shared, result, result_dtype, settings.covariance,
     )  # fmt: skip
-    check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
-    centre = covariance.plan(settings, left)
-    rows = _rows(settings, problem, left, right_sources, function, used, centre)
+    said, centre = per_matrix.read(settings, problem), covariance.plan(settings, left)
+    names = settings.reduce["statistics"]
+    check_statistics(names, settings.keep, problem.product_dtype, said.total_weight)
+    made_by = function, used, centre, said
+    rows = _rows(settings, problem, left, right_sources, *made_by)
     copied = _is_copied(settings, left, len(rows), log)
-    facts = _facts(settings, copied, problem, rows, left, right_sources, function, used, centre)
-    return Plan(results, {row.shard: row for row in rows}, facts, made_of=left.sources)
+    facts = _facts(settings, copied, problem, rows, left, right_sources, *made_by)
+    by_id = {row.shard: row for row in rows}
+    return Plan(results, by_id, facts, made_of=left.sources, made_with=said)
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
@@ -131,7 +136,7 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
 def _facts(
     settings: Settings, copied: bool, problem: Problem, rows: list[Shard], left: Stack,
     right_sources: tuple[Source, ...], function: str | None, used: dict[str, str],
-    centre: Covariance | None,
+    centre: Covariance | None, said: PerMatrix,
 ) -> Facts:  # fmt: skip
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
     chosen["materialize"] = copied
@@ -148,15 +153,18 @@ def _facts(
             products=sum(row.product_bytes for row in rows),
         ),
         digest="",
+        per_matrix=said.whole_digests,
         depends=used,
         covariance=centre,
         decoded=left.decoded,
-        notes=left.notes,
+        notes=[*left.notes, *said.notes],
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
     digested["problem"] = plans.describe_problem(problem)
     if centre is None:
         del digested["covariance"]  # as before there was one
+    if not said.whole_digests:  # as before there were any
+        del digested["per_matrix"]
     digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
     moved = config | {"results": None}  # a folder may move
@@ -211,6 +219,7 @@ def write(plan: Plan) -> None:
         checksums[path.name] = small.checksum(raw)
         with commit(path) as file:
             file.write(raw)
+    checksums |= per_matrix.write(plan.per_matrix, plan.results)
     checksums[plan.results.plan_facts.name] = small.checksum(plans.dumps(facts))
     *_, marker = plan.results.plan_files(plan.mark)
     for other in marker.parent.glob("*"):
@@ -233,7 +242,8 @@ def read_planned(path: Path) -> Plan:
     if facts.function is not None:
         user_function.read_source(facts.problem.product, facts.function)
         user_function.check_used(facts.depends)
-    return replace(plan, results=Results(Path(facts.config["results"])), made_of=sources)
+    results = Results(Path(facts.config["results"]))
+    return replace(plan, results=results, made_of=sources, made_with=plan.per_matrix)
 
 
 def check_folder(plan: Plan) -> None:
@@ -328,7 +338,7 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
 
 def _rows(
     settings: Settings, problem: Problem, left: Stack, right_sources: tuple[Source, ...],
-    function: str | None, used: dict[str, str], centre: Covariance | None,
+    function: str | None, used: dict[str, str], centre: Covariance | None, said: PerMatrix,
 ) -> list[Shard]:  # fmt: skip
     cuda = settings.backend != "numpy"
     rows = cut.table(problem, _runs(settings, problem), settings.keep, cuda, settings.precision)
@@ -336,7 +346,7 @@ def _rows(
         *plans.describe_recipe(problem, settings, function, used, centre),
         [[source.path, source.identity] for source in right_sources],
     ]
-    return _with_keys(rows, left, plans.digest(common))
+    return _with_keys(rows, left, plans.digest(common), said)
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:
@@ -358,11 +368,12 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
         ) from error
 
 
-def _with_keys(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
+def _with_keys(rows: list[Shard], left: Stack, common: str, said: PerMatrix) -> list[Shard]:
     """Rows with the keys of their copies and products, and the memory to decode chunks, if any.
 
     They are the `plan.key_of` of ``[version, start, stop, dtype, files]``, and of ``[common,
-    input_key]``. A plan may have a million rows, so what they share becomes text once.
+    input_key]``, with a digest of what is said of single matrices, if anything is. A plan may have
+    a million rows, so what they share becomes text once.
     """
     version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)
     one = _files_text(left.sources) if len(left.sources) == 1 else None
@@ -371,7 +382,9 @@ def _with_keys(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
         files = one or _files_text(plans.between(left.sources, row.start, row.stop))
         text = f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]"
         input_key = plans.key_of(text.encode())
-        key = plans.key_of(f'["{common}", "{input_key}"]'.encode())
+        own = said.digest(row.run)
+        text = f'"{common}", "{input_key}"' + (f', "{own}"' if own else "")
+        key = plans.key_of(f"[{text}]".encode())
         rows[number] = Shard(
             row.shard, row.start, row.stop, row.bytes, row.product_bytes,
             row.memory + left.decoded, row.device_memory, input_key, key,

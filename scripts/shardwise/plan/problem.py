@@ -59,13 +59,28 @@ def factor_shapes(product: str, left: Shape, right: Shape | None) -> tuple[Shape
     return first, second
 
 
-def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> None:
-    """Refuse statistics that the products, of this element type where it is known, cannot give."""
+def check_statistics(
+    names: list[str], keep: str, dtype: str | None = None, total_weight: float | None = None
+) -> None:
+    """Refuse statistics that the products, of this element type where it is known, cannot give.
+
+    ``total_weight`` is the sum of their weights, if they have any.
+    """
     lost = [name for name in names if name in NEEDS_PRODUCTS]
     if keep == "sum" and lost:
         raise InputError(
             f"reduce.statistics: {', '.join(lost)}: under keep: sum a shard holds only the sum of "
             "its products, not each of them; use keep: products, or only sum and mean"
+        )
+    if total_weight is not None and lost:
+        raise InputError(
+            f"reduce.statistics: {', '.join(lost)}: with weights there are only sum and mean; "
+            "leave these out, or the weights"
+        )
+    if total_weight == 0 and "mean" in names:
+        raise InputError(
+            "reduce.statistics: mean: the weights add up to 0, by which nothing can be divided; "
+            "leave mean out, or correct the weights"
         )
     unordered = [name for name in names if name in NEEDS_ORDER]
     if dtype and "complex" in dtype and unordered:

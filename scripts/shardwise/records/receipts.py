@@ -140,6 +140,8 @@ class ProductReceipt(Receipt, frozen=True):
     """How bytes went between files and the device."""
     recipe: str | None = None
     """`Plan.recipe`; a later plan with the same one may adopt a product of the same bytes."""
+    per_matrix: str | None = None
+    """A digest of what the plan says of single matrices, such as their weights."""
     adopted: Line | None = None
     """The name under which an earlier plan had the product, where this one did not compute it."""
 

@@ -71,7 +71,8 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
 def _load(plan_file: Path, names: list[str]) -> Plan:
     """The plan, if these statistics can be had of it."""
     plan = plans.load(plan_file)
-    plan_problem.check_statistics(names, plan.settings.keep, plan.problem.product_dtype)
+    keep, dtype = plan.settings.keep, plan.problem.product_dtype
+    plan_problem.check_statistics(names, keep, dtype, plan.per_matrix.total_weight)
     return plan
 
 
@@ -107,6 +108,8 @@ class Reducer:
         self._scan = Scan(self._layout, self._path, plan.element_type)
         self._form = end_to_end.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
         self._width, self._statistics = 0, list[Statistic]()
+        weight = plan.per_matrix.total_weight
+        self._total_weight = plan.problem.matrices if weight is None else weight
         # Of each stripe that this rank has finished.
         self._looks: dict[int, dict[str, Any]] = {}
         self._below: dict[int, np.ndarray] = {}  # the sums of columns, where they are asked for
@@ -191,7 +194,10 @@ class Reducer:
         """The statistics of a stripe, in the memory of the one before."""
         if width != self._width:
             self._width = width
-            self._statistics = statistics.choose(self._names, width, self._plan.element_type)
+            plan = self._plan
+            self._statistics = statistics.choose(
+                self._names, width, plan.element_type, plan.per_matrix.weights
+            )
         for one in self._statistics:
             one.reset()
         return self._statistics
@@ -202,7 +208,7 @@ class Reducer:
         results: dict[str, np.ndarray] = {}
         with np.errstate(all="ignore"):
             for one in found:
-                results |= one.results(self._plan.problem.matrices)
+                results |= one.results(self._total_weight)
         if self._plan.settings.nonfinite == "error":
             self._refuse_nonfinite(results, low)
         if "sum" in results:
@@ -299,10 +305,13 @@ class Reducer:
 
     def _form_of(self, shard: int) -> np.ndarray:
         """What the file of a shard comes to."""
-        problem = self._plan.problem
+        plan, problem = self._plan, self._plan.problem
         total = end_to_end.SumForm(problem.product_shape, problem.sum_dtype)
-        for row in np.load(self._path(shard), "r", allow_pickle=False):
-            total.add(np.array(row.reshape(-1)), 0)
+        kept = plan.settings.keep == "products"
+        weights = plan.per_matrix.weights_of(self._shards[shard].run) if kept else None
+        for place, row in enumerate(np.load(self._path(shard), "r", allow_pickle=False)):
+            weight = 1 if weights is None else weights[place]
+            total.add(np.array(row.reshape(-1)) * weight, 0)
         return total.value()
 
     def _commit(
@@ -330,7 +339,9 @@ class Reducer:
             "made_by": receipts.count_makers(self._receipts),
             "ranks": self._comm.size,
             "nodes": nodes,
-            "scalars": statistics.scalars(looks, plan.problem.matrices),
+            "scalars": statistics.scalars(
+                looks, plan.problem.matrices, plan.per_matrix.total_weight
+            ),
             "files": files,
             **receipts.describe_origin("reduce", started, {"mpi": mpi_version()}),
         }

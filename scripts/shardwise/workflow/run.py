@@ -173,7 +173,8 @@ class Run:
     @functools.cached_property
     def plan_files(self) -> list[str]:
         """The plan on the disk, and the file that says which one it is."""
-        return [str(path) for path in self.results.plan_files(self.plan.mark)]
+        files = self.results.plan_files(self.plan.mark, self.plan.facts.per_matrix)
+        return [str(path) for path in files]
 
     @property
     def plan_mark(self) -> list[str]:
