@@ -15,13 +15,13 @@ import numpy as np
 
 from shardwise import ALGORITHM, host
 from shardwise.errors import InputError, short
-from shardwise.files import small, tables
+from shardwise.files import small, synthetic, tables
 from shardwise.files.commit import commit
 from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
-from shardwise.plan import covariance, cut, per_matrix, synthetic, user_function
+from shardwise.plan import covariance, cut, per_matrix, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.per_matrix import PerMatrix
