@@ -352,6 +352,27 @@ CASES: dict[str, list[Case]] = {
             )
         ),
     ],
+    "Labels: `labels: l.npy`": [
+        *(
+            Case(what, {"labels": "l.npy", **dict(over)},
+                 all_of(put("l.npy", content), put("many.npy", stack((300, 3, 3)))))
+            for what, content, *over in (
+                ("it holds pickled objects", np.array(["a", None])),
+                ("another number of labels", np.arange(5)),
+                ("real numbers", np.ones(6)),
+                ("a text that steers a terminal", np.array([*"abcde", "\x1b[2J"])),
+                ("a text without letters", np.array([*"abcde", ""])),
+                ("more than 256", np.arange(300), ("input", "many.npy")),
+                ("`mean`", np.arange(6), ("reduce", {"statistics": ["sum", "mean"]})),
+                ("a covariance", np.arange(6), ("covariance", True), ("product", "A.T @ A")),
+                ("a column without a sheet", np.arange(6), ("labels", "column:scan")),
+            )
+        ),
+        Case(
+            "a column that is missing", {"input": "sheet.tsv", "labels": "column:scan"},
+            all_of(folder(M), put("sheet.tsv", "path\nin/0.npy\n")),
+        ),
+    ],
     "The right factor: `product: A @ B`, `right: b.npy`": [
         Case("it is missing", {"product": "A @ B", "right": "b.npy"}),
         *(
@@ -473,6 +494,9 @@ CASES: dict[str, list[Case]] = {
         merged("a run without a sum", finished("two", "mean")),
         merged("one folder twice", lambda: os.symlink("one", "two")),
         merged("another problem", finished("two", product="A.T @ A", precision="tf32x3")),
+        merged(
+            "a run with weights", put("w.npy", np.ones(6)), finished("two", weights="w.npy")
+        ),
         merged("a damaged sum", finished("two"), lambda: flip(Path("two/sum.npy")), code=3),
         merged("a folder that no merge wrote", finished("two"), lambda: Path("total").mkdir()),
         merged("the folder of a run", finished("two"), lambda: os.symlink("one", "total")),

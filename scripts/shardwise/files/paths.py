@@ -107,6 +107,8 @@ class Results:
     plan_facts = _Name("plan.json")  # what holds for all shards, and checksums; written last
     sources = _Name("sources.tsv")  # one row per input file: which matrices it holds
     weights = _Name("weights.npy")  # one number per matrix, where the config has weights
+    labels = _Name("labels.npy")  # likewise: the place of its label in labels.json
+    label_names = _Name("labels.json")  # the labels in the order of sums.npy, and their matrices
     synthetic = _Name("input.npy")  # the generated stack
     ledger = _Name("ledger.tsv")  # one row per shard, made from the receipts
     summary = _Name("summary.json")  # the receipt of the reduce
@@ -140,9 +142,9 @@ class Results:
 
     def names(self) -> list[str]:
         """Every name that a run writes at the top of the folder, but for the marker."""
-        files = (self.plan, self.plan_facts, self.sources, self.weights, self.synthetic,
-                 self.ledger, self.summary, self.report, self.metrics, self.runs,
-                 *map(self.statistic, RESULTS))  # fmt: skip
+        files = (self.plan, self.plan_facts, self.sources, self.weights, self.labels,
+                 self.label_names, self.synthetic, self.ledger, self.summary, self.report,
+                 self.metrics, self.runs, *map(self.statistic, RESULTS))  # fmt: skip
         tops = (self.shards, self.products, self.failed, self.done, self.claims)
         return [path.name for path in (*files, *tops, self.running.parent)]
 
@@ -214,4 +216,6 @@ class Results:
 STATISTICS = ("sum", "mean", "std", "min", "max")
 # What `covariance: true` adds to the sum.
 COVARIANCE = ("covariance", "correlation", "row_mean", "offset")
-RESULTS = (*STATISTICS, *COVARIANCE)
+# What `labels` leave in the place of the sum.
+SUMS = "sums"
+RESULTS = (*STATISTICS, *COVARIANCE, SUMS)

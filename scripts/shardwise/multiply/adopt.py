@@ -78,7 +78,8 @@ class Earlier:
             with suppress(FileNotFoundError):
                 for name in os.listdir(folder):
                     names.setdefault(name.partition("-")[0], []).append(name)
-        recipe = self._plan.recipe, self._plan.per_matrix.digest(shard.run)
+        plan = self._plan
+        recipe = plan.recipe, plan.per_matrix.digest(shard.run, plan.settings.keep)
         for path in (folder / name for name in self._names[folder].get(shard.shard, ())):
             planned = (path.stem, shard.start, shard.stop, self._backend, *recipe)
             with suppress(IntegrityError):

@@ -119,5 +119,8 @@ def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
 
 def least_bytes(plan: Plan, run: range, cuda: bool) -> int:
     """Bytes without which the shard ``run`` cannot be computed."""
-    settings = plan.settings
-    return memory.least_bytes(plan.problem, run, settings.keep, cuda, settings.precision)
+    settings, problem, said = plan.settings, plan.problem, plan.per_matrix
+    needed = memory.least_bytes(problem, run, settings.keep, cuda, settings.precision)
+    if problem.labels and settings.keep == "sum":
+        needed += memory.label_bytes(problem, run, said.spans(run), cuda)
+    return needed

@@ -21,7 +21,6 @@ from shardwise.multiply.ring import Ring, settle
 from shardwise.multiply.session import Session
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.identity import InputFiles
-from shardwise.plan.nodes import cover
 from shardwise.plan.plan import Plan, Source
 from shardwise.plan.stack import StackReader
 from shardwise.records import live, receipts
@@ -270,10 +269,9 @@ class ShardJob:
 
     def _file_facts(self, checksum: str) -> receipts.ArrayFile:
         plan, shard, writer = self._plan, self.shard, self.writer
-        nodes = tuple(cover(shard.start, shard.stop)) if plan.settings.keep == "sum" else None
         return receipts.describe_file(
             plan.results.product(shard.name), writer.shape, writer.dtype,
-            checksum, writer.row_bytes, writer.piece_bytes, nodes,
+            checksum, writer.row_bytes, writer.piece_bytes, **plan.nodes_of(shard.shard),
         )  # fmt: skip
 
     def _write_receipt(self, facts: dict[str, Any], identity: os.stat_result) -> None:
@@ -291,7 +289,7 @@ class ShardJob:
             **facts,
             "bytes_by": session.machine.bytes_by,
             "recipe": plan.recipe,
-            "per_matrix": plan.per_matrix.digest(shard.run),
+            "per_matrix": plan.per_matrix.digest(shard.run, plan.settings.keep),
             "held": watch.held(finished),
             **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
         }

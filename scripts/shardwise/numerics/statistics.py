@@ -11,7 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from shardwise.files.paths import SUMS
 from shardwise.numerics.tree import Tree, TreeSum, refuse_overflow
+from shardwise.plan.per_matrix import NOTHING, PerMatrix
 
 _BLOCK = 2**18  # numbers at a time: they stay in a core's cache
 
@@ -55,13 +57,15 @@ class Statistic(Protocol):
 
 
 def choose(
-    names: Iterable[str], width: int, dtype: str, weights: np.ndarray | None = None
+    names: Iterable[str], width: int, dtype: str, said: PerMatrix = NOTHING
 ) -> list[Statistic]:
     """The fewest that give the statistics of these names, of products of a dtype.
 
-    With ``weights``, by the place of each product, there are only sum and mean.
+    With weights there are only sum and mean, and with labels only `sums`.
     """
-    wanted = set(names)
+    if said.labels is not None:
+        return [_ByLabel(width, dtype, said)]
+    wanted, weights = set(names), said.weights
     made: list[Statistic] = []
     if wanted & {"sum", "mean"}:
         made.append(_Total(width, dtype, "mean" in wanted, weights))
@@ -100,6 +104,41 @@ class _Total(TreeSum):
         # Both parts alone: the quotient of complex numbers has NaN where one part is infinite.
         mean = {"mean": (_reals(total) / matrices).view(_float(total.dtype))} if self._mean else {}
         return {"sum": total, **mean}
+
+
+class _ByLabel:
+    """``sums``: the sum of the products of each label, ``(labels, width)``."""
+
+    def __init__(self, width: int, dtype: str, said: PerMatrix) -> None:
+        spare: list[Any] = []
+        self._said = said
+        self._trees = [TreeSum(np, (width,), dtype, spare) for _ in said.names]
+
+    def reset(self) -> None:
+        for tree in self._trees:
+            tree.reset()
+
+    def add(self, block: np.ndarray, first: int) -> None:
+        run = range(first, first + len(block))
+        weights = self._said.weights_of(run)
+        for label, rank, places in self._said.groups(run):
+            own = None if weights is None else weights[places]
+            self._trees[label].add(block[places], rank, own)
+
+    def parts(self) -> list[Part]:
+        trees = enumerate(self._trees)
+        return [((label, *node), array) for label, tree in trees for node, array in tree.nodes()]
+
+    def check(self) -> None:
+        for tree in self._trees:
+            refuse_overflow(tree.overflow)
+
+    def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
+        label, level, index = key
+        self._trees[label].put(level, index, array)
+
+    def results(self, matrices: float) -> dict[str, np.ndarray]:
+        return {SUMS: np.stack([tree.value() for tree in self._trees])}
 
 
 class _Spread(Tree):
@@ -204,9 +243,9 @@ def _float(dtype: np.dtype) -> np.dtype:
 @np.errstate(all="ignore")
 def look_at(results: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """What :func:`scalars` needs of a stripe's results, as JSON has it."""
-    facts: dict[str, Any] = {"elements": len(next(iter(results.values())))}
-    if "sum" in results:
-        total = results["sum"]
+    facts: dict[str, Any] = {"elements": next(iter(results.values())).shape[-1]}
+    total = results.get("sum", results.get(SUMS))
+    if total is not None:
         parts = [total.real, total.imag] if total.dtype.kind == "c" else [total]
         facts["sum"] = [_added(part) for part in parts]
     for name in {"min", "max"} & results.keys():

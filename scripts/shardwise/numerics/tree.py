@@ -39,12 +39,17 @@ class Tree:
         Shape of what a node holds.
     dtype
         Its element type.
+    spare
+        Memory of nodes that it may use, and shares with other trees like it.
     """
 
-    def __init__(self, xp: Any, shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(
+        self, xp: Any, shape: tuple[int, ...], dtype: str, spare: list[Any] | None = None
+    ) -> None:
         self._xp, self._shape, self.dtype = xp, tuple(shape), dtype
         self._nodes: dict[Node, Any] = {}
-        self._spare: list[Any] = []  # memory of nodes that have become one with another
+        # Memory of nodes that have become one with another.
+        self._spare: list[Any] = [] if spare is None else spare
 
     def _fold(self, rows: Any, level: int, out: Any, weights: Any = None) -> None:
         """Write the node of ``2**level`` rows, each times its weight, to ``out``."""
@@ -140,6 +145,8 @@ class TreeSum(Tree):
         Shape of a product, ``(m, p)``.
     dtype
         Its element type: ``float16/32/64``, ``complex64/128`` or ``int64``.
+    spare
+        As :class:`Tree` has it.
 
     Attributes
     ----------
@@ -147,8 +154,10 @@ class TreeSum(Tree):
         An array ``(1,)`` of ``xp``, other than 0 once a node of integers did not fit int64.
     """
 
-    def __init__(self, xp: Any, shape: tuple[int, ...], dtype: str) -> None:
-        super().__init__(xp, shape, sum_dtype(dtype))
+    def __init__(
+        self, xp: Any, shape: tuple[int, ...], dtype: str, spare: list[Any] | None = None
+    ) -> None:
+        super().__init__(xp, shape, sum_dtype(dtype), spare)
         self.overflow = xp.zeros(1, np.int32)
 
     def reset(self) -> None:

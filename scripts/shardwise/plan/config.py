@@ -56,6 +56,7 @@ class Settings:
     product: str
     depends: list[str]
     weights: str | None
+    labels: str | None
     results: str
     shards: int | str
     shard_bytes: int
@@ -285,7 +286,10 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
         yield f"shard_bytes: {error}"
     try:
         weight = None if full["weights"] is None else 1.0  # what they come to, the plan finds
-        check_statistics(full["reduce"]["statistics"], full["keep"], total_weight=weight)
+        labels = full["labels"] is not None
+        check_statistics(
+            full["reduce"]["statistics"], full["keep"], total_weight=weight, labels=labels
+        )
     except InputError as error:
         yield str(error)
 
@@ -300,8 +304,9 @@ def _covariance_problems(full: Mapping[str, Any]) -> Iterator[str]:
             f"covariance: the product {full['product']:.200} is no sum over rows; use product: "
             f"{' or '.join(WITH_COVARIANCE)}"
         )
-    if full["weights"] is not None:
-        yield "covariance: counts each row once; remove it, or the weights"
+    for key in ("weights", "labels"):
+        if full[key] is not None:
+            yield f"covariance: counts all rows once, in one sum; remove it, or {key}"
     if "sum" not in full["reduce"]["statistics"]:
         yield "covariance: is made of the sum; add sum to reduce.statistics"
 

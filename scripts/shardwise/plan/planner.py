@@ -7,8 +7,9 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, astuple, fields, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
-from shardwise.plan import covariance, cut, per_matrix, user_function
+from shardwise.plan import covariance, cut, memory, per_matrix, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.per_matrix import PerMatrix
@@ -38,7 +39,7 @@ from shardwise.plan.plan import (
     refuse_strangers,
 )
 from shardwise.plan.problem import Problem, Shape, check_statistics, function_parts
-from shardwise.plan.sources import check_product, right_of, stack_of
+from shardwise.plan.sources import check_product, labels_of_sheet, right_of, stack_of
 from shardwise.plan.stack import StackReader, check_unchanged
 from shardwise.units import count, human_bytes
 
@@ -74,7 +75,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     check_product(settings.product, left, right)
     given = left.sources if settings.input is not None else ()
     right_sources = right.sources if right else ()
-    said_in = [Source(name, 0, 0, "") for name in (settings.weights,) if name]
+    said_in = [Source(name, 0, 0, "") for name in (settings.weights, settings.labels) if name]
     _refuse_names(results, [*given, *right_sources, *said_in])
     function, used = None, user_function.digests_of(settings.depends)  # the digests of its files
     if parts := function_parts(settings.product):
@@ -89,9 +90,12 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
         shared, result, result_dtype, settings.covariance,
     )  # fmt: skip
-    said, centre = per_matrix.read(settings, problem), covariance.plan(settings, left)
-    names = settings.reduce["statistics"]
-    check_statistics(names, settings.keep, problem.product_dtype, said.total_weight)
+    said = per_matrix.read(settings, problem, labels_of_sheet(settings, left))
+    centre, problem = covariance.plan(settings, left), replace(problem, labels=len(said.names))
+    check_statistics(
+        settings.reduce["statistics"], settings.keep, problem.product_dtype, said.total_weight,
+        said.labels is not None,
+    )  # fmt: skip
     made_by = function, used, centre, said
     rows = _rows(settings, problem, left, right_sources, *made_by)
     copied = _is_copied(settings, left, len(rows), log)
@@ -154,6 +158,8 @@ def _facts(
         ),
         digest="",
         per_matrix=said.whole_digests,
+        labels=list(said.names),
+        label_counts=said.counts,
         depends=used,
         covariance=centre,
         decoded=left.decoded,
@@ -163,8 +169,9 @@ def _facts(
     digested["problem"] = plans.describe_problem(problem)
     if centre is None:
         del digested["covariance"]  # as before there was one
-    if not said.whole_digests:  # as before there were any
-        del digested["per_matrix"]
+    for key in ("per_matrix", "labels", "label_counts"):
+        if not digested[key]:  # likewise
+            del digested[key]
     digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
     moved = config | {"results": None}  # a folder may move
@@ -346,7 +353,19 @@ def _rows(
         *plans.describe_recipe(problem, settings, function, used, centre),
         [[source.path, source.identity] for source in right_sources],
     ]
-    return _with_keys(rows, left, plans.digest(common), said)
+    if said.labels is not None and settings.keep == "sum":
+        rows = [_with_labels(row, problem, said.spans(row.run), cuda) for row in rows]
+    own = partial(said.digest, keep=settings.keep)
+    return _with_keys(rows, left, plans.digest(common), own)
+
+
+def _with_labels(row: Shard, problem: Problem, spans: list[tuple[int, range]], cuda: bool) -> Shard:
+    """A row that has nodes for each of its labels."""
+    more = [memory.label_bytes(problem, row.run, spans, each) for each in (False, cuda)]
+    return replace(
+        row, product_bytes=memory.label_result_bytes(problem, spans), memory=row.memory + more[0],
+        device_memory=row.device_memory + more[1] if cuda else 0,
+    )  # fmt: skip
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:
@@ -368,7 +387,9 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
         ) from error
 
 
-def _with_keys(rows: list[Shard], left: Stack, common: str, said: PerMatrix) -> list[Shard]:
+def _with_keys(
+    rows: list[Shard], left: Stack, common: str, said_of: Callable[[range], str | None]
+) -> list[Shard]:
     """Rows with the keys of their copies and products, and the memory to decode chunks, if any.
 
     They are the `plan.key_of` of ``[version, start, stop, dtype, files]``, and of ``[common,
@@ -382,7 +403,7 @@ def _with_keys(rows: list[Shard], left: Stack, common: str, said: PerMatrix) -> 
         files = one or _files_text(plans.between(left.sources, row.start, row.stop))
         text = f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]"
         input_key = plans.key_of(text.encode())
-        own = said.digest(row.run)
+        own = said_of(row.run)
         text = f'"{common}", "{input_key}"' + (f', "{own}"' if own else "")
         key = plans.key_of(f"[{text}]".encode())
         rows[number] = Shard(
