@@ -30,16 +30,24 @@ def similar(shape, dtype):
     [(any_bits, (1, 33, 31)), (similar, (19, 7, 37)), (similar, (64, 1, 1)),
      (any_bits, (5000, 3, 2))],
 )  # fmt: skip
-@pytest.mark.parametrize("dtype", KINDS)
-def test_sums_are_those_of_the_cpu(xp, dtype, shape, make):
-    """In batches that begin anywhere, backwards, and merged with nodes that were formed here."""
+@pytest.mark.parametrize(
+    ("dtype", "weigh"), [*((kind, False) for kind in KINDS), *((kind, True) for kind in KINDS[:-1])]
+)
+def test_sums_are_those_of_the_cpu(xp, dtype, weigh, shape, make):
+    """In batches that begin anywhere, backwards, and merged with nodes that were formed here.
+
+    With weights too: nothing fuses the multiplication with the addition.
+    """
     stack, cut = make(shape, dtype), shape[0] // 3
+    weights = similar(shape[:1], "float64") if weigh else None
     own, found, first = (TreeSum(a, shape[1:], dtype) for a in (np, xp, np))
     with np.errstate(all="ignore"):
-        own.add(stack, 0)
-        first.add(stack[:cut], 0)
+        for total, part in ((own, slice(None)), (first, slice(cut))):
+            total.add(stack[part], 0, weights if weights is None else weights[part])
         for low in reversed(range(cut, len(stack), 700)):
-            found.add(xp.asarray(stack[low : low + 700]), low)
+            part = slice(low, low + 700)
+            own_weights = weights if weights is None else weights[part]
+            found.add(xp.asarray(stack[part]), low, own_weights)
         for node, array in first.nodes():
             found.put(*node, xp.asarray(array))
         assert found.value().tobytes() == own.value().tobytes()

@@ -331,6 +331,51 @@ CASES: dict[str, list[Case]] = {
         sheet("a file twice", "path\nin/0.npy\nin/0.npy\n"),
         sheet("a tab too many", "path\na.npy\t\n"),
     ],
+    "Weights: `weights: w.npy`": [
+        Case("the file is missing", {"weights": "w.npy"}),
+        Case("it is a folder", {"weights": "w.npy"}, lambda: os.mkdir("w.npy")),
+        *(
+            Case(what, {"weights": "w.npy", **dict(over)},
+                 all_of(put("w.npy", content), put("int.npy", stack((6, 3, 3), "int16"))))
+            for what, content, *over in (
+                ("it is a text", "1\n2\n3\n"),
+                ("it holds pickled objects", np.array([1, None])),
+                ("its header lies", npy("'<f8'", "(1000000000000,)")),
+                ("another number of weights", np.ones(5)),
+                ("two dimensions", np.ones((6, 1))),
+                ("complex numbers", np.ones(6, "c16")),
+                ("NaN", np.array([1, np.nan, 1, 1, 1, 1])),
+                ("a number that float64 has not", np.array([1, 2**60, 1, 1, 1, 1])),
+                ("products of integers", np.ones(6), ("input", "int.npy")),
+                ("`std` of them", np.ones(6), ("reduce", {"statistics": ["std"]})),
+                (
+                    "`mean` where they add up to 0", np.array([1, -1, 0, 0, 0, 0]),
+                    ("reduce", {"statistics": ["mean"]}),
+                ),
+            )
+        ),
+    ],
+    "Labels: `labels: l.npy`": [
+        *(
+            Case(what, {"labels": "l.npy", **dict(over)},
+                 all_of(put("l.npy", content), put("many.npy", stack((300, 3, 3)))))
+            for what, content, *over in (
+                ("it holds pickled objects", np.array(["a", None])),
+                ("another number of labels", np.arange(5)),
+                ("real numbers", np.ones(6)),
+                ("a text that steers a terminal", np.array([*"abcde", "\x1b[2J"])),
+                ("a text without letters", np.array([*"abcde", ""])),
+                ("more than 256", np.arange(300), ("input", "many.npy")),
+                ("`mean`", np.arange(6), ("reduce", {"statistics": ["sum", "mean"]})),
+                ("a covariance", np.arange(6), ("covariance", True), ("product", "A.T @ A")),
+                ("a column without a sheet", np.arange(6), ("labels", "column:scan")),
+            )
+        ),
+        Case(
+            "a column that is missing", {"input": "sheet.tsv", "labels": "column:scan"},
+            all_of(folder(M), put("sheet.tsv", "path\nin/0.npy\n")),
+        ),
+    ],
     "The right factor: `product: A @ B`, `right: b.npy`": [
         Case("it is missing", {"product": "A @ B", "right": "b.npy"}),
         *(
@@ -452,6 +497,9 @@ CASES: dict[str, list[Case]] = {
         merged("a run without a sum", finished("two", "mean")),
         merged("one folder twice", lambda: os.symlink("one", "two")),
         merged("another problem", finished("two", product="A.T @ A", precision="tf32x3")),
+        merged(
+            "a run with weights", put("w.npy", np.ones(6)), finished("two", weights="w.npy")
+        ),
         merged("a damaged sum", finished("two"), lambda: flip(Path("two/sum.npy")), code=3),
         merged("a folder that no merge wrote", finished("two"), lambda: Path("total").mkdir()),
         merged("the folder of a run", finished("two"), lambda: os.symlink("one", "total")),

@@ -51,10 +51,9 @@ def test_every_dependency_has_its_reason() -> None:
     assert [name for name in pinned if name not in page("dependencies.md")] == []
 
 
-def code(name: str) -> str:
-    """The one block of Python on a page."""
-    (block,) = re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)
-    return block
+def code(name: str, place: int = 0) -> str:
+    """A block of Python on a page."""
+    return re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)[place]
 
 
 def test_the_architecture_names_every_room() -> None:
@@ -121,9 +120,23 @@ def test_the_page_of_sums_reads_a_sum(tmp_path: Path, monkeypatch: pytest.Monkey
     over = {"keep": "sum", "shards": 1, "materialize": False, "results": "results/default"}
     factories.computed(factories.plan(tmp_path, stack, **over))
     found: dict = {}
-    exec(code("sums.md"), found)
+    exec(code("sums.md", 1), found)
     exact = np.einsum("nij,njk->ik", *[stack.astype("f8")] * 2)
     np.testing.assert_allclose(found["total"], exact, rtol=1e-4)
+
+
+def test_the_page_of_sums_leaves_labels_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lines have means, and the jackknife error, of the sums of labels."""
+    monkeypatch.chdir(tmp_path)
+    stack, labels = factories.stack((6, 3, 3)), factories.save(Path("l.npy"), np.arange(6) % 3)
+    finished(tmp_path, stack, shards=2, results="results/default", labels=str(labels))
+    found: dict = {}
+    exec(code("sums.md"), found)
+    first, *_ = found["left_out"]
+    np.testing.assert_allclose(first, (stack @ stack)[[1, 2, 4, 5]].mean(axis=0))
+    assert found["error"].shape == (3, 3)
 
 
 PAGES = [REPO / "README.md", REPO / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise.plan import synthetic
+from shardwise.files import synthetic
 
 from tests import factories
 from tests.processes import until

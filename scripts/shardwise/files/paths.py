@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,6 +106,9 @@ class Results:
     plan = _Name("plan.tsv")  # one row per shard; the hub that every stage reads
     plan_facts = _Name("plan.json")  # what holds for all shards, and checksums; written last
     sources = _Name("sources.tsv")  # one row per input file: which matrices it holds
+    weights = _Name("weights.npy")  # one number per matrix, where the config has weights
+    labels = _Name("labels.npy")  # likewise: the place of its label in labels.json
+    label_names = _Name("labels.json")  # the labels in the order of sums.npy, and their matrices
     synthetic = _Name("input.npy")  # the generated stack
     ledger = _Name("ledger.tsv")  # one row per shard, made from the receipts
     summary = _Name("summary.json")  # the receipt of the reduce
@@ -139,9 +142,9 @@ class Results:
 
     def names(self) -> list[str]:
         """Every name that a run writes at the top of the folder, but for the marker."""
-        files = (self.plan, self.plan_facts, self.sources, self.synthetic,
-                 self.ledger, self.summary, self.report, self.metrics, self.runs,
-                 *map(self.statistic, RESULTS))  # fmt: skip
+        files = (self.plan, self.plan_facts, self.sources, self.weights, self.labels,
+                 self.label_names, self.synthetic, self.ledger, self.summary, self.report,
+                 self.metrics, self.runs, *map(self.statistic, RESULTS))  # fmt: skip
         tops = (self.shards, self.products, self.failed, self.done, self.claims)
         return [path.name for path in (*files, *tops, self.running.parent)]
 
@@ -149,9 +152,14 @@ class Results:
         """The receipt of the generated stack, by the key of its recipe."""
         return self.root / f"input-{key}.json"
 
-    def plan_files(self, mark: str) -> list[Path]:
-        """The plan on the disk, and the file that says which one it is, written last."""
-        return [self.plan, self.sources, self.plan_facts, self.root / "logs" / "plan" / mark]
+    def plan_files(self, mark: str, per_matrix: Iterable[str] = ()) -> list[Path]:
+        """The plan on the disk, and the file that says which one it is, written last.
+
+        ``per_matrix`` are the keys of the config that say something of each matrix.
+        """
+        arrays = [getattr(self, key) for key in per_matrix]
+        tables = [self.plan, self.sources, *arrays, self.plan_facts]
+        return [*tables, self.root / "logs" / "plan" / mark]
 
     def array_folder(self, run: str) -> Path:
         """The scripts and logs of the array tasks of a run."""
@@ -208,4 +216,6 @@ class Results:
 STATISTICS = ("sum", "mean", "std", "min", "max")
 # What `covariance: true` adds to the sum.
 COVARIANCE = ("covariance", "correlation", "row_mean", "offset")
-RESULTS = (*STATISTICS, *COVARIANCE)
+# What `labels` leave in the place of the sum.
+SUMS = "sums"
+RESULTS = (*STATISTICS, *COVARIANCE, SUMS)

@@ -78,13 +78,17 @@ class Earlier:
             with suppress(FileNotFoundError):
                 for name in os.listdir(folder):
                     names.setdefault(name.partition("-")[0], []).append(name)
+        plan = self._plan
+        recipe = plan.recipe, plan.per_matrix.digest(shard.run, plan.settings.keep)
         for path in (folder / name for name in self._names[folder].get(shard.shard, ())):
-            planned = (path.stem, shard.start, shard.stop, self._backend, self._plan.recipe)
+            planned = (path.stem, shard.start, shard.stop, self._backend, *recipe)
             with suppress(IntegrityError):
                 if path.suffix == ".json" and path.stem != shard.name:
                     said = receipts.read(path, ProductReceipt)
-                    name = f"{said.shard}-{said.key}"
-                    if (name, said.start, said.stop, said.backend, said.recipe) == planned:
+                    name, own = f"{said.shard}-{said.key}", (said.recipe, said.per_matrix)
+                    if (name, said.start, said.stop, said.backend, *own) != planned:
+                        continue
+                    if said.input_checksum:  # else some of its matrices were not read
                         yield said
 
 

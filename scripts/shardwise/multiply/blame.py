@@ -9,9 +9,9 @@ from shardwise import errors, host
 from shardwise.devices import choose
 from shardwise.errors import BadMatrix, DeviceFailed, InputError, IntegrityError, ShardwiseError
 from shardwise.multiply.copy import how_to_repair
-from shardwise.plan import nonfinite
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard
+from shardwise.records import nonfinite
 
 SUSPECT = "Suspect the device, or the memory of its node: run snakemake again, elsewhere if you can"
 

@@ -26,8 +26,10 @@ class ShardChecks:
         self._problem, self._strict = plan.problem, plan.settings.nonfinite == "error"
         self.operation, self.forms = operation, end_to_end.ShardForms()
 
-    def examine(self, report: BatchReport) -> None:
+    def examine(self, report: BatchReport, weights: np.ndarray | None = None) -> None:
         """Refuse what a batch's report says is wrong, and count what it says of the products.
+
+        Of matrices whose weight ``(n,)`` is 0, it says nothing.
 
         Raises
         ------
@@ -36,6 +38,8 @@ class ShardChecks:
         DeviceFailed
             Where a product fails its proof.
         """
+        if weights is not None:
+            report = report.without(weights == 0)
         finite = self._examine_moduli(report)
         if report.ratio is None:
             return
@@ -51,7 +55,7 @@ class ShardChecks:
                 "another",
                 suspect=True,
             )
-        self.forms.add(report.forms)
+        self.forms.add(report.forms, weights)
 
     def _examine_moduli(self, report: BatchReport) -> Any:
         """Refuse what is not finite; where that is allowed, say which products are."""
@@ -115,5 +119,8 @@ def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
 
 def least_bytes(plan: Plan, run: range, cuda: bool) -> int:
     """Bytes without which the shard ``run`` cannot be computed."""
-    settings = plan.settings
-    return memory.least_bytes(plan.problem, run, settings.keep, cuda, settings.precision)
+    settings, problem, said = plan.settings, plan.problem, plan.per_matrix
+    needed = memory.least_bytes(problem, run, settings.keep, cuda, settings.precision)
+    if problem.labels and settings.keep == "sum":
+        needed += memory.label_bytes(problem, run, said.spans(run), cuda)
+    return needed

@@ -69,6 +69,11 @@ class Cuda:
     def work(self) -> AbstractContextManager[Any]:
         return self._work
 
+    def clear(self, stack: Any, places: np.ndarray) -> None:
+        self._work.wait_event(self._beside.record())
+        with self._work:
+            stack[self.xp.asarray(places)] = 0
+
     def mark(self) -> Callable[[], None]:
         self._beside.wait_event(self._work.record())
         event = self.xp.cuda.Event(block=True, disable_timing=True)

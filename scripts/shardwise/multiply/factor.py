@@ -1,5 +1,6 @@
 """One factor of a shard's products: where its bytes are read, and what they come to."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,11 @@ from shardwise.plan.stack import StackReader
 class Factor:
     """The matrices ``run`` of a stack as one run of bytes.
 
+    Parameters
+    ----------
+    left_out
+        A mask of matrices of the run that are not to be read; nothing is hashed then.
+
     Attributes
     ----------
     hashed
@@ -21,11 +27,30 @@ class Factor:
         Where a device adds to it.
     """
 
-    def __init__(self, stack: StackReader, run: range, files: OpenFiles) -> None:
-        self.stack, self.files = stack, files
+    def __init__(
+        self, stack: StackReader, run: range, files: OpenFiles, left_out: np.ndarray | None = None
+    ) -> None:
+        self.stack, self.files, self._left_out = stack, files, left_out
         self._begin = run.start * stack.matrix_bytes
         self.hashed = PieceChecksum(len(run) * stack.matrix_bytes, *memory.SHARD_PIECES)
         self.digest: Any = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all matrices are read, and hashed."""
+        return self._left_out is None
+
+    def checksum(self) -> str | None:
+        """The checksum of all matrices; None where some are not read."""
+        return self.hashed.hexdigest() if self.is_whole else None
+
+    def wanted(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The runs of matrices that are read, of those from ``first`` to ``last`` of the run."""
+        if self._left_out is None:
+            yield first, last
+            return
+        ends = np.flatnonzero(np.diff(self._left_out[first:last], prepend=True, append=True))
+        yield from ((first + low, first + high) for low, high in ends.reshape(-1, 2).tolist())
 
     def extents(self, offset: int, nbytes: int) -> list[Extent] | None:
         """Where bytes from byte ``offset`` of the run on lie; None where they are converted."""
@@ -35,7 +60,8 @@ class Factor:
     def read(self, offset: int, view: np.ndarray) -> None:
         """Read bytes from byte ``offset`` of the run on, and hash them."""
         self.convert(offset, view)
-        self.hashed.update(offset, [view])
+        if self.is_whole:
+            self.hashed.update(offset, [view])
 
     def convert(self, offset: int, view: np.ndarray) -> None:
         """Read bytes from byte ``offset`` of the run on, in whatever order they lie."""

@@ -60,6 +60,10 @@ class Host:
         """What is called inside is queued behind all work so far."""
         return nullcontext()
 
+    def clear(self, stack: Any, places: np.ndarray) -> None:
+        """Queue zeros for some matrices of a slot, behind their hashing."""
+        stack[places] = 0
+
     def mark(self) -> Callable[[], None]:
         """Waits until all that was queued so far is done."""
         return _done

@@ -21,7 +21,6 @@ from shardwise.multiply.ring import Ring, settle
 from shardwise.multiply.session import Session
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.identity import InputFiles
-from shardwise.plan.nodes import cover
 from shardwise.plan.plan import Plan, Source
 from shardwise.plan.stack import StackReader
 from shardwise.records import live, receipts
@@ -74,6 +73,8 @@ class ShardJob:
         A, and B where each matrix has its own.
     done
         Matrices that were multiplied and checked so far.
+    weights
+        Those of its matrices, float64 ``(n,)``; None where each counts once.
     adopted
         Whether an earlier product of the same matrices was there: nothing is to be computed.
     """
@@ -84,6 +85,7 @@ class ShardJob:
         self.factors: list[Factor] = []
         self.watch = Stopwatch()
         self.done, self._next, self.adopted = 0, self.shard.start, False
+        self.weights = self._plan.per_matrix.weights_of(self.shard.run)
         self._copied: str | None = None  # the checksum of the copy
         self._right: PieceChecksum | None = None
         self._writes: list[Any] = []
@@ -133,10 +135,16 @@ class ShardJob:
             sources = [Source(path, shard.start, shard.stop - shard.start, "")]
         else:
             sources = plan.sources_of(shard.start, shard.stop)
+        left_out = None if self.weights is None or self.weights.all() else self.weights == 0
         stacks = [StackReader(sources, plan.problem.left, plan.dtype, self.inputs)]
         if plan.problem.right and not plan.problem.shared_right:
             stacks.append(self._right_stack())
-        self.factors = [Factor(stack, shard.run, files) for stack in stacks]
+        # A copy is read as a whole, to compare its checksum.
+        masks = None if plan.settings.materialize else left_out, left_out
+        self.factors = [
+            Factor(stack, shard.run, files, mask)
+            for stack, mask in zip(stacks, masks, strict=False)
+        ]
         for factor in self.factors:
             factor.digest = machine.hashing(factor.hashed)
         return self
@@ -241,7 +249,7 @@ class ShardJob:
         IntegrityError
             Where the copy is damaged.
         """
-        own, *right = [factor.hashed.hexdigest() for factor in self.factors]
+        own, *right = [factor.checksum() for factor in self.factors]
         if self._copied not in (None, own):
             raise IntegrityError(
                 f"{self._plan.results.shard(self.shard.input_name)} is damaged: its checksum "
@@ -261,10 +269,9 @@ class ShardJob:
 
     def _file_facts(self, checksum: str) -> receipts.ArrayFile:
         plan, shard, writer = self._plan, self.shard, self.writer
-        nodes = tuple(cover(shard.start, shard.stop)) if plan.settings.keep == "sum" else None
         return receipts.describe_file(
             plan.results.product(shard.name), writer.shape, writer.dtype,
-            checksum, writer.row_bytes, writer.piece_bytes, nodes,
+            checksum, writer.row_bytes, writer.piece_bytes, **plan.nodes_of(shard.shard),
         )  # fmt: skip
 
     def _write_receipt(self, facts: dict[str, Any], identity: os.stat_result) -> None:
@@ -282,6 +289,7 @@ class ShardJob:
             **facts,
             "bytes_by": session.machine.bytes_by,
             "recipe": plan.recipe,
+            "per_matrix": plan.per_matrix.digest(shard.run, plan.settings.keep),
             "held": watch.held(finished),
             **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
         }

@@ -43,6 +43,14 @@ class BatchReport:
     # Finds the moduli of the factors, where a ratio that is not finite asks for them.
     measure: "Callable[[BatchReport], None] | None" = None
 
+    def without(self, left_out: np.ndarray) -> "BatchReport":
+        """The same in host memory, zeros said of some matrices, by a mask ``(n,)``."""
+        kept = {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        for name, numbers in kept.items():
+            kept[name] = numbers.copy()
+            kept[name][left_out] = 0
+        return replace(self, **kept)
+
     def fetched(self, machine: Machine) -> "BatchReport":
         """The same in host memory, while the batch is still there."""
         host = self._copied(machine)

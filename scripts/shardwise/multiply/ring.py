@@ -46,6 +46,7 @@ class _Slot:
     job: "ShardJob | None" = None
     first: int = 0
     count: int = 0
+    weights: np.ndarray | None = None
     reads: list[Any] = field(default_factory=list)
     # Once it is queued.
     mark: Callable[[], None] | None = None
@@ -53,6 +54,13 @@ class _Slot:
     fragments: list[tuple[Any, Fragment]] = field(default_factory=list)
     written: Any = None
     writes: list[Any] = field(default_factory=list)
+
+    @property
+    def left_out(self) -> np.ndarray | None:
+        """The places of matrices whose weight is 0; None if there are none."""
+        if self.weights is None or self.weights.all():
+            return None
+        return np.flatnonzero(self.weights == 0)
 
 
 class Ring:
@@ -215,10 +223,13 @@ class Ring:
         slot = self._free.popleft()
         self._reading.append(slot)
         slot.job, slot.first, slot.count, slot.reads = job, first, count, []
+        begin = first - job.shard.start
+        slot.weights = None if job.weights is None else job.weights[begin : begin + count]
         try:
             for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
-                offset = (first - job.shard.start) * stack[0].nbytes
-                slot.reads += self._machine.fill(factor, offset, raw_bytes(stack[:count]))
+                for low, high in factor.wanted(begin, begin + count):
+                    raw = raw_bytes(stack[low - begin : high - begin])
+                    slot.reads += self._machine.fill(factor, low * stack[0].nbytes, raw)
         except Exception as error:  # of a shard that is perhaps not the one at work
             failed: Future[None] = Future()
             failed.set_exception(error)
@@ -238,8 +249,11 @@ class Ring:
             for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
                 offset = (slot.first - job.shard.start) * stack[0].nbytes
                 raw = raw_bytes(stack[: slot.count])
-                found = machine.hash(factor.digest, offset, raw)
-                slot.fragments += [(factor.hashed, fragment) for fragment in found]
+                if factor.is_whole:
+                    found = machine.hash(factor.digest, offset, raw)
+                    slot.fragments += [(factor.hashed, fragment) for fragment in found]
+                if slot.left_out is not None:
+                    machine.clear(stack, slot.left_out)
             if self._problem.result:
                 machine.mark()()  # a user's function may write to its block
             with machine.work(), np.errstate(all="ignore"):  # the checks find and name overflow
@@ -256,7 +270,9 @@ class Ring:
         self._outs.rotate(-1)
         slot.report = BatchReport(slot.first, slot.count)
         products = self.operation.run(slot.report, slot.left, self._right_of(slot), out)
-        slot.written = self.sink.take(products, slot.first)
+        if slot.left_out is not None:  # B, or a function, may make anything of zeros
+            products[self._machine.xp.asarray(slot.left_out)] = 0
+        slot.written = self.sink.take(products, slot.first, slot.weights)
 
     def _look_at(self, slot: _Slot) -> None:
         """Wait for what was queued for a slot, look at its report, and write its products."""
@@ -264,7 +280,7 @@ class Ring:
         with job.watch.timed("compute"):
             slot.mark()
             self._take_fragments(slot.fragments)
-            job.checks.examine(slot.report.fetched(self._machine))
+            job.checks.examine(slot.report.fetched(self._machine), slot.weights)
         if slot.written is not None:
             offset = (slot.first - job.shard.start) * self._problem.product_bytes
             slot.writes += job.write(offset, slot.written)

@@ -29,8 +29,11 @@ class Products:
     def release(self) -> None:
         """Give that memory back."""
 
-    def take(self, products: Any, first: int) -> Any:
-        """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None."""
+    def take(self, products: Any, first: int, weights: Any) -> Any:
+        """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None.
+
+        ``weights`` are theirs, ``(n,)``, or None.
+        """
         return raw_bytes(products)
 
     def result(self) -> tuple[list[Any], Any]:
@@ -43,38 +46,52 @@ class Products:
 
 
 class NodesOfSum(Products):
-    """``keep: sum``: the nodes of the tree that the products of a shard come to."""
+    """``keep: sum``: the nodes of the tree that the products of a shard come to.
 
-    def __init__(self, xp: Any, problem: Problem) -> None:
-        super().__init__(xp, problem)
-        self.dtype = problem.sum_dtype
+    Products with labels have a tree for each label; all take nodes out of the same memory.
+    """
+
+    def __init__(self, xp: Any, plan: Plan) -> None:
+        super().__init__(xp, plan.problem)
+        self.dtype, self._said = plan.problem.sum_dtype, plan.per_matrix
         self._written: list[Any] = []  # nodes that are apart from the tree while they are written
 
     def shape(self, run: range) -> tuple[int, ...]:
-        return (count_nodes(run.start, run.stop), *self._problem.product_shape)
+        return (len(self._said.keys(run)), *self._problem.product_shape)
 
     def allocate(self, run: range) -> None:
-        problem = self._problem
-        self._total: Any = TreeSum(self._xp, problem.product_shape, problem.product_dtype)
-        ends = run.start, run.stop
-        self._total.reserve(most_held(*ends) + count_nodes(*ends))
+        shape, dtype = self._problem.product_shape, self._problem.product_dtype
+        spare: list[Any] = []
+        labels = range(max(1, self._problem.labels))
+        self._trees = [TreeSum(self._xp, shape, dtype, spare) for _ in labels]
+        ends = [(own.start, own.stop) for _, own in self._said.spans(run)]
+        self._trees[0].reserve(sum(most_held(*each) + count_nodes(*each) for each in ends))
 
     def begin(self) -> None:
-        self._total.reset()
+        for tree in self._trees:
+            tree.reset()
 
     def release(self) -> None:
-        self._total, self._written = None, []
+        self._trees, self._written = [], []
 
-    def take(self, products: Any, first: int) -> None:
-        self._total.add(products, first)
+    def take(self, products: Any, first: int, weights: Any) -> None:
+        run = range(first, first + len(products))
+        for label, rank, places in self._said.groups(run):
+            own = None if weights is None else weights[places]
+            some = places if isinstance(places, slice) else self._xp.asarray(places)
+            self._trees[label].add(products[some], rank, own)
 
     def result(self) -> tuple[list[Any], Any]:
-        self._total.give(self._written)  # of the shard before, which is done
-        self._written = self._total.take()
-        return self._written, self._total.overflow.copy()
+        self._trees[0].give(self._written)  # of the shard before, which is done
+        self._written = [node for tree in self._trees for node in tree.take()]
+        overflow = self._trees[0].overflow.copy()
+        for tree in self._trees[1:]:
+            overflow |= tree.overflow
+        return self._written, overflow
 
 
 def choose(xp: Any, plan: Plan) -> Products:
     """The sink that a plan asks for."""
-    kind = Products if plan.settings.keep == "products" else NodesOfSum
-    return kind(xp, plan.problem)
+    if plan.settings.keep == "products":
+        return Products(xp, plan.problem)
+    return NodesOfSum(xp, plan)

@@ -6,8 +6,8 @@ import numpy as np
 
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
+from shardwise.files.synthetic import matrix
 from shardwise.plan.plan import Plan
-from shardwise.plan.synthetic import matrix
 from shardwise.records import receipts
 
 

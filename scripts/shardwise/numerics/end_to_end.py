@@ -51,14 +51,14 @@ def gamma(n: float, u: float = _UNIT) -> float:
     return n * u / (1 - n * u)
 
 
-def smallest(problem: Problem, rows: int) -> float:
+def smallest(problem: Problem, rows: float) -> float:
     """What underflow may add to the sum of so many numbers, with a wide margin."""
     (_, k), (m, p) = problem.factor_shapes[0], problem.product_shape
     return 4 * (rows + 1) * m * (2 * k + p + 1) * float(np.finfo("float64").tiny)
 
 
 def product_bound(
-    problem: Problem, total: np.ndarray, rows: int, bound: tuple[float, float]
+    problem: Problem, total: np.ndarray, rows: float, bound: tuple[float, float]
 ) -> float:
     """How far contributions may be from references: Freivalds' tolerance, weighed with ``|l|``.
 
@@ -77,10 +77,10 @@ def sum_bound(problem: Problem, size: float) -> float:
     """How far ``lᵀ S r`` may be from all contributions.
 
     ``size`` is a bound of ``|l|ᵀ |C| |r|`` over all products. Each meets an addition a level of the
-    tree.
+    tree, and perhaps a weight, as its form does.
     """
     (m, p), n = problem.product_shape, problem.matrices
-    roundings = 2 * (m + p + _PAIRWISE) + 16 + n.bit_length()
+    roundings = 2 * (m + p + _PAIRWISE) + 18 + n.bit_length()
     return 1.01 * gamma(roundings) * size + smallest(problem, n)
 
 
@@ -99,21 +99,25 @@ class ShardForms:
     Attributes
     ----------
     rows
-        How many forms were added.
+        How many forms were added; one whose weight is larger than 1 counts so many times.
     """
 
     def __init__(self) -> None:
         self._totals: list[np.ndarray] = []
-        self.rows = 0
+        self.rows = 0.0
 
-    def add(self, forms: np.ndarray) -> None:
-        """Add forms, a row for each product.
+    def add(self, forms: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Add forms, a row for each product, times its weight ``(n,)`` if there are weights.
 
         They are float64 ``(n, 2 q + 1)``: contribution, reference, mass; the first two are q = 2
         numbers each where complex, else 1. Of integers int64 ``(n, 2)``: the first two.
         """
+        self.rows += len(forms) if weights is None else np.maximum(1.0, np.abs(weights)).sum()
+        if weights is not None:
+            with np.errstate(all="ignore"):
+                forms = forms * weights[:, None]
+                forms[:, -1] = np.abs(forms[:, -1])  # the mass
         self._totals.append(_added(forms))
-        self.rows += len(forms)
 
     def total(self) -> np.ndarray:
         """The sum of all forms, each number rounded once more."""

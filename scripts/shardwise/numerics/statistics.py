@@ -11,7 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from shardwise.files.paths import SUMS
 from shardwise.numerics.tree import Tree, TreeSum, refuse_overflow
+from shardwise.plan.per_matrix import NOTHING, PerMatrix
 
 _BLOCK = 2**18  # numbers at a time: they stay in a core's cache
 
@@ -42,8 +44,10 @@ class Statistic(Protocol):
     def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
         """Add a part of another one's."""
 
-    def results(self, matrices: int) -> dict[str, np.ndarray]:
+    def results(self, matrices: float) -> dict[str, np.ndarray]:
         """The statistics by name, arrays ``(width,)``, of all ``matrices`` products, until `reset`.
+
+        Of products with weights it is the sum of these.
 
         Raises
         ------
@@ -52,12 +56,19 @@ class Statistic(Protocol):
         """
 
 
-def choose(names: Iterable[str], width: int, dtype: str) -> list[Statistic]:
-    """The fewest that give the statistics of these names, of products of a dtype."""
-    wanted = set(names)
+def choose(
+    names: Iterable[str], width: int, dtype: str, said: PerMatrix = NOTHING
+) -> list[Statistic]:
+    """The fewest that give the statistics of these names, of products of a dtype.
+
+    With weights there are only sum and mean, and with labels only `sums`.
+    """
+    if said.labels is not None:
+        return [_ByLabel(width, dtype, said)]
+    wanted, weights = set(names), said.weights
     made: list[Statistic] = []
     if wanted & {"sum", "mean"}:
-        made.append(_Total(width, dtype, "mean" in wanted))
+        made.append(_Total(width, dtype, "mean" in wanted, weights))
     if "std" in wanted:
         made.append(_Spread(width, dtype))
     made += [_Extreme(name, width, dtype) for name in ("min", "max") if name in wanted]
@@ -65,11 +76,18 @@ def choose(names: Iterable[str], width: int, dtype: str) -> list[Statistic]:
 
 
 class _Total(TreeSum):
-    """``sum``, and ``mean`` if asked for: the sum, divided by N."""
+    """``sum``, and ``mean`` if asked for: the sum, divided by N, or by the sum of the weights."""
 
-    def __init__(self, width: int, dtype: str, mean: bool) -> None:
+    def __init__(
+        self, width: int, dtype: str, mean: bool, weights: np.ndarray | None = None
+    ) -> None:
         super().__init__(np, (width,), dtype)
-        self._mean = mean
+        self._mean, self._weights = mean, weights
+
+    def add(self, block: Any, first: int, weights: Any = None) -> None:
+        if self._weights is not None:
+            weights = self._weights[first : first + len(block)]
+        super().add(block, first, weights)
 
     def parts(self) -> list[Part]:
         return list(self.nodes())
@@ -81,11 +99,46 @@ class _Total(TreeSum):
         level, index = key
         self.put(level, index, array)
 
-    def results(self, matrices: int) -> dict[str, np.ndarray]:
+    def results(self, matrices: float) -> dict[str, np.ndarray]:
         total = self.value()
         # Both parts alone: the quotient of complex numbers has NaN where one part is infinite.
         mean = {"mean": (_reals(total) / matrices).view(_float(total.dtype))} if self._mean else {}
         return {"sum": total, **mean}
+
+
+class _ByLabel:
+    """``sums``: the sum of the products of each label, ``(labels, width)``."""
+
+    def __init__(self, width: int, dtype: str, said: PerMatrix) -> None:
+        spare: list[Any] = []
+        self._said = said
+        self._trees = [TreeSum(np, (width,), dtype, spare) for _ in said.names]
+
+    def reset(self) -> None:
+        for tree in self._trees:
+            tree.reset()
+
+    def add(self, block: np.ndarray, first: int) -> None:
+        run = range(first, first + len(block))
+        weights = self._said.weights_of(run)
+        for label, rank, places in self._said.groups(run):
+            own = None if weights is None else weights[places]
+            self._trees[label].add(block[places], rank, own)
+
+    def parts(self) -> list[Part]:
+        trees = enumerate(self._trees)
+        return [((label, *node), array) for label, tree in trees for node, array in tree.nodes()]
+
+    def check(self) -> None:
+        for tree in self._trees:
+            refuse_overflow(tree.overflow)
+
+    def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
+        label, level, index = key
+        self._trees[label].put(level, index, array)
+
+    def results(self, matrices: float) -> dict[str, np.ndarray]:
+        return {SUMS: np.stack([tree.value() for tree in self._trees])}
 
 
 class _Spread(Tree):
@@ -100,7 +153,7 @@ class _Spread(Tree):
         self._pair = 2 if "complex" in dtype else 1
         super().__init__(np, (2, width * self._pair), "float64")
 
-    def _fold(self, rows: np.ndarray, level: int, out: np.ndarray) -> None:
+    def _fold(self, rows: Any, level: int, out: Any, weights: Any = None) -> None:  # it has none
         rows, step = _reals(rows), max(1, _BLOCK >> level)
         for low in range(0, rows.shape[1], step):
             means = rows[:, low : low + step].astype(np.float64)
@@ -123,7 +176,7 @@ class _Spread(Tree):
         level, index = key
         self.put(level, index, array)
 
-    def results(self, matrices: int) -> dict[str, np.ndarray]:
+    def results(self, matrices: float) -> dict[str, np.ndarray]:
         *nodes, (level, (means, squares)) = self.whole()
         count = 1 << level
         for above, node in reversed(nodes):
@@ -168,7 +221,7 @@ class _Extreme:
     def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
         self._found = self._better(self._found, array) if self._found.size else array
 
-    def results(self, matrices: int) -> dict[str, np.ndarray]:
+    def results(self, matrices: float) -> dict[str, np.ndarray]:
         found = self._found + 0
         if found.dtype.kind == "f":
             found[np.isnan(found)] = np.nan
@@ -190,9 +243,9 @@ def _float(dtype: np.dtype) -> np.dtype:
 @np.errstate(all="ignore")
 def look_at(results: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """What :func:`scalars` needs of a stripe's results, as JSON has it."""
-    facts: dict[str, Any] = {"elements": len(next(iter(results.values())))}
-    if "sum" in results:
-        total = results["sum"]
+    facts: dict[str, Any] = {"elements": next(iter(results.values())).shape[-1]}
+    total = results.get("sum", results.get(SUMS))
+    if total is not None:
         parts = [total.real, total.imag] if total.dtype.kind == "c" else [total]
         facts["sum"] = [_added(part) for part in parts]
     for name in {"min", "max"} & results.keys():
@@ -200,18 +253,24 @@ def look_at(results: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return facts
 
 
-def scalars(stripes: list[dict[str, Any]], matrices: int) -> dict[str, Any]:
+def scalars(
+    stripes: list[dict[str, Any]], matrices: int, total_weight: float | None = None
+) -> dict[str, Any]:
     """The scalars of ``summary.json``, of all stripes in the order of their elements.
 
+    With weights, what these add up to is the divisor of the mean; there is none where that is 0.
     Complex numbers are ``[real, imaginary]``; sums of integers are whole numbers of any size; what
     is not finite is the text ``NaN``, ``Infinity`` or ``-Infinity``.
     """
-    count = matrices * sum(stripe["elements"] for stripe in stripes)
+    elements = sum(stripe["elements"] for stripe in stripes)
+    count = matrices * elements
+    divisor = count if total_weight is None else total_weight * elements
     found: dict[str, Any] = {"count": count}
     if "sum" in stripes[0]:
         totals = [sum(parts) for parts in zip(*(s["sum"] for s in stripes), strict=True)]
         found["sum"] = _number(totals)
-        found["mean"] = _number([total / count for total in totals])
+        if divisor:
+            found["mean"] = _number([total / divisor for total in totals])
     for name, better in (("min", min), ("max", max)):
         if name in stripes[0]:
             values = [stripe[name] for stripe in stripes]

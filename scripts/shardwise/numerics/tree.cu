@@ -1,7 +1,9 @@
 // Adds 2^K consecutive rows into one, as the tree of tree.py does: left half plus right half. A thread
-// an element of the result; all rows of one are in flight at once.
+// an element of the result; all rows of one are in flight at once. Weighted, each row counts times a
+// number of its own: rounded by itself, never fused with the addition, so that the CPU has the same bits.
 //
 // rows  (rows of out << K, width)      out  (…, width), `total` numbers in all
+// weights  (rows of out << K,); not looked at unless weighted
 
 struct Half {
     unsigned short bits;
@@ -22,20 +24,23 @@ __device__ double widened(float number) {
 }
 __device__ double widened(double number) { return number; }
 
-template <int K, typename Number>
-__device__ double sum(const Number* row, long long width) {
-    if constexpr (K == 0)
-        return widened(*row);
+template <int K, bool Weighted, typename Number>
+__device__ double sum(const Number* row, const double* weight, long long width) {
+    if constexpr (K > 0)
+        return sum<K - 1, Weighted>(row, weight, width) +
+               sum<K - 1, Weighted>(row + (width << (K - 1)), weight + (1 << (K - 1)), width);
+    else if constexpr (Weighted)
+        return __dmul_rn(*weight, widened(*row));
     else
-        return sum<K - 1>(row, width) + sum<K - 1>(row + (width << (K - 1)), width);
+        return widened(*row);
 }
 
-template <typename Number, int K>
-__global__ void fold(const Number* rows, long long total, long long width, double* out) {
+template <typename Number, int K, bool Weighted>
+__global__ void fold(const Number* rows, const double* weights, long long total, long long width, double* out) {
     const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= total) return;
     const long long row = i / width;
-    out[i] = sum<K>(rows + ((row * width) << K) + (i - row * width), width);
+    out[i] = sum<K, Weighted>(rows + ((row * width) << K) + (i - row * width), weights + (row << K), width);
 }
 
 // The sum of the rows of each matrix (rows, width), by eight threads a column in a fixed order.

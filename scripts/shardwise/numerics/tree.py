@@ -39,15 +39,20 @@ class Tree:
         Shape of what a node holds.
     dtype
         Its element type.
+    spare
+        Memory of nodes that it may use, and shares with other trees like it.
     """
 
-    def __init__(self, xp: Any, shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(
+        self, xp: Any, shape: tuple[int, ...], dtype: str, spare: list[Any] | None = None
+    ) -> None:
         self._xp, self._shape, self.dtype = xp, tuple(shape), dtype
         self._nodes: dict[Node, Any] = {}
-        self._spare: list[Any] = []  # memory of nodes that have become one with another
+        # Memory of nodes that have become one with another.
+        self._spare: list[Any] = [] if spare is None else spare
 
-    def _fold(self, rows: Any, level: int, out: Any) -> None:
-        """Write the node of ``2**level`` rows to ``out``."""
+    def _fold(self, rows: Any, level: int, out: Any, weights: Any = None) -> None:
+        """Write the node of ``2**level`` rows, each times its weight, to ``out``."""
         raise NotImplementedError
 
     def _join(self, level: int, left: Any, right: Any, out: Any) -> None:
@@ -64,12 +69,17 @@ class Tree:
         self._spare += self._nodes.values()
         self._nodes.clear()
 
-    def add(self, block: Any, first: int) -> None:
-        """Add consecutive products ``(n, …)``, contiguous, the first at place ``first``."""
+    def add(self, block: Any, first: int, weights: Any = None) -> None:
+        """Add consecutive products ``(n, …)``, contiguous, the first at place ``first``.
+
+        ``weights`` are float64 ``(n,)`` of NumPy; without them each product counts as it is.
+        """
+        weights = None if weights is None else self._xp.asarray(weights)
         for level, index in cover(first, first + len(block)):
             low, high = (place - first for place in node_span(level, index))
             node = self._room()
-            self._fold(block[low:high], level, node)
+            own = None if weights is None else weights[low:high]
+            self._fold(block[low:high], level, node, own)
             self._keep(level, index, node)
 
     def put(self, level: int, index: int, node: Any) -> None:
@@ -135,6 +145,8 @@ class TreeSum(Tree):
         Shape of a product, ``(m, p)``.
     dtype
         Its element type: ``float16/32/64``, ``complex64/128`` or ``int64``.
+    spare
+        As :class:`Tree` has it.
 
     Attributes
     ----------
@@ -142,8 +154,10 @@ class TreeSum(Tree):
         An array ``(1,)`` of ``xp``, other than 0 once a node of integers did not fit int64.
     """
 
-    def __init__(self, xp: Any, shape: tuple[int, ...], dtype: str) -> None:
-        super().__init__(xp, shape, sum_dtype(dtype))
+    def __init__(
+        self, xp: Any, shape: tuple[int, ...], dtype: str, spare: list[Any] | None = None
+    ) -> None:
+        super().__init__(xp, shape, sum_dtype(dtype), spare)
         self.overflow = xp.zeros(1, np.int32)
 
     def reset(self) -> None:
@@ -151,30 +165,34 @@ class TreeSum(Tree):
         super().reset()
         self.overflow.fill(0)
 
-    def _fold(self, rows: Any, level: int, out: Any) -> None:
-        if self.dtype == "int64":
+    def _fold(self, rows: Any, level: int, out: Any, weights: Any = None) -> None:
+        if self.dtype == "int64":  # which has no weights
             while len(rows) > 1:
                 rows = self._checked(rows[::2], rows[1::2])
             out[...] = rows[0]
             return
         flat, wide = _reals(rows).reshape(1 << level, -1), _reals(out).reshape(-1)
-        if self._xp is np and flat.nbytes < COMPILED_BYTES:
-            flat = flat.astype(wide.dtype)
-            while len(flat) > 1:
-                flat = flat[::2] + flat[1::2]
-            wide[...] = flat[0]
-            return
-        if self._xp is np:
+        if self._xp is np and flat.nbytes >= COMPILED_BYTES and weights is None:
             from shardwise.numerics import tree_cpu  # here: tasks on a GPU do without numba
 
             tree_cpu.fold(flat, wide)
             return
+        if self._xp is np:
+            step = max(1, COMPILED_BYTES // 8 >> level)  # columns whose copies stay in a cache
+            for low in range(0, len(wide), step):
+                part = flat[:, low : low + step].astype(wide.dtype)
+                if weights is not None:
+                    part *= weights[:, None]
+                while len(part) > 1:
+                    part = part[::2] + part[1::2]
+                wide[low : low + step] = part[0]
+            return
         while level > _LEVELS:
             level -= _LEVELS
             narrower = self._xp.empty((1 << level, flat.shape[1]), wide.dtype)
-            self._launch(_LEVELS, flat, narrower)
-            flat = narrower
-        self._launch(level, flat, wide)
+            self._launch(_LEVELS, flat, narrower, weights)
+            flat, weights = narrower, None
+        self._launch(level, flat, wide, weights)
 
     def _join(self, level: int, left: Any, right: Any, out: Any) -> None:
         if self.dtype == "int64":
@@ -188,10 +206,13 @@ class TreeSum(Tree):
         self.overflow |= self._xp.max(((left ^ total) & (right ^ total)) < 0).astype(np.int32)
         return total
 
-    def _launch(self, level: int, rows: Any, out: Any) -> None:
-        kernel = module(self._xp).get_function(f"fold<{NUMBERS[rows.dtype.name]}, {level}>")
+    def _launch(self, level: int, rows: Any, out: Any, weights: Any) -> None:
+        weighted = weights is not None
+        name = _kernel(rows.dtype.name, level, weighted)
+        kernel = module(self._xp, weighted).get_function(name)
         sizes = np.int64(out.size), np.int64(rows.shape[1])
-        kernel((-(-out.size // _THREADS),), (_THREADS,), (rows, *sizes, out))
+        arrays = rows, weights if weighted else out  # which no kernel without weights looks at
+        kernel((-(-out.size // _THREADS),), (_THREADS,), (*arrays, *sizes, out))
 
     def value(self) -> np.ndarray:
         """The sum of all products from the first on, in host memory; NaN comes without a sign.
@@ -240,10 +261,14 @@ def _reals(array: Any) -> Any:
     return array.view(f"f{array.itemsize // 2}") if array.dtype.kind == "c" else array
 
 
+def _kernel(dtype: str, level: int, weighted: bool) -> str:
+    return f"fold<{NUMBERS[dtype]}, {level}, {str(weighted).lower()}>"
+
+
 @cache
-def module(xp: Any) -> Any:
-    """The kernels of ``numerics/tree.cu``."""
+def module(xp: Any, weighted: bool = False) -> Any:
+    """The kernels of ``numerics/tree.cu``; those of weighted sums by themselves."""
     source = Path(__file__).with_name("tree.cu").read_text("utf-8")
-    names = [f"fold<{t}, {k}>" for t in NUMBERS.values() for k in range(_LEVELS + 1)]
-    names += [f"columns<{t}>" for t in NUMBERS.values()]
+    names = [_kernel(dtype, k, weighted) for dtype in NUMBERS for k in range(_LEVELS + 1)]
+    names += [] if weighted else [f"columns<{number}>" for number in NUMBERS.values()]
     return xp.RawModule(code=source, options=("-std=c++17",), name_expressions=names)

@@ -136,7 +136,7 @@ def look(
     audit = Audit(root)
     try:
         plan = plans.load(results.plan)
-        _ = plan.sources
+        _ = plan.sources, plan.per_matrix
     except (InputError, IntegrityError) as error:
         audit.findings = [AuditFinding(DAMAGED, results.plan_facts.name, f"the plan: {error}")]
         # Snakemake makes nothing again that is only used on the way to what is there.
@@ -241,6 +241,8 @@ class _Auditor:
                     judge.check_statistic(self._plan, name, facts)
                     receipts.check_elements(file, facts)
                     self._audit.nbytes += facts.bytes
+        with self._noting(self._results.label_names):
+            judge.check_labels(self._plan)
 
     def _repair(self) -> str | None:
         """The command after which the next run makes damaged files again, and what needs them."""
@@ -255,7 +257,8 @@ class _Auditor:
         for suffix in (".npy", ".json") if copies else ():
             words.append(ledger.quote_names(results.shards, copies, suffix))
         # The summary as well: see `look`.
-        if paths & {results.ledger, results.summary, *map(results.statistic, RESULTS)}:
+        sums = {results.summary, results.label_names, *map(results.statistic, RESULTS)}
+        if paths & {results.ledger, *sums}:
             words += map(for_bash, (results.summary, results.ledger))
         stack = results.synthetic, self._plan.synthetic_receipt
         words += [for_bash(path) for path in stack if path and results.synthetic in paths]

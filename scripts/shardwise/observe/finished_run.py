@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files.paths import Results
+from shardwise.files.paths import SUMS, Results
 from shardwise.observe import audit
 from shardwise.plan import plan as plans
 from shardwise.records import judge
@@ -32,7 +32,7 @@ class FinishedRun:
 
     @property
     def statistics(self) -> dict[str, np.ndarray]:
-        """The results over all products, each ``(m, p)``, by their names in the config."""
+        """The results over all products by their names, each ``(m, p)``; or the `sums`."""
         return {
             name: _map(self._results.statistic(name))
             for name in judge.read_finished(self._plan).files
@@ -43,6 +43,18 @@ class FinishedRun:
         """The sum of all products, ``(m, p)``: float64, complex128 or int64."""
         judge.read_finished(self._plan, "sum")
         return _map(self._results.statistic("sum"))
+
+    @property
+    def sums(self) -> np.ndarray:
+        """The sum of the products of each label, ``(labels, m, p)``, if there are labels."""
+        judge.read_finished(self._plan, SUMS)
+        return _map(self._results.statistic(SUMS))
+
+    @property
+    def labels(self) -> dict[int | str, int]:
+        """The labels in the order of `sums`, and how many matrices have each."""
+        facts = self._plan.facts
+        return dict(zip(facts.labels, facts.label_counts, strict=True))
 
     def product(self, matrix: int) -> np.ndarray:
         """The product of one matrix, ``(m, p)``; matrices count from 0 in the order of the input.

@@ -56,6 +56,8 @@ class Settings:
     right: str | None
     product: str
     depends: list[str]
+    weights: str | None
+    labels: str | None
     results: str
     shards: int | str
     shard_bytes: int
@@ -286,7 +288,11 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
     except ValueError as error:
         yield f"shard_bytes: {error}"
     try:
-        check_statistics(full["reduce"]["statistics"], full["keep"])
+        weight = None if full["weights"] is None else 1.0  # what they come to, the plan finds
+        labels = full["labels"] is not None
+        check_statistics(
+            full["reduce"]["statistics"], full["keep"], total_weight=weight, labels=labels
+        )
     except InputError as error:
         yield str(error)
 
@@ -301,6 +307,9 @@ def _covariance_problems(full: Mapping[str, Any]) -> Iterator[str]:
             f"covariance: the product {full['product']:.200} is no sum over rows; use product: "
             f"{' or '.join(WITH_COVARIANCE)}"
         )
+    for key in ("weights", "labels"):
+        if full[key] is not None:
+            yield f"covariance: counts all rows once, in one sum; remove it, or {key}"
     if "sum" not in full["reduce"]["statistics"]:
         yield "covariance: is made of the sum; add sum to reduce.statistics"
 

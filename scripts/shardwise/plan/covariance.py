@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError, short
+from shardwise.files import synthetic
 from shardwise.files.extents import OpenFiles
-from shardwise.plan import synthetic
 from shardwise.plan.config import Settings
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Covariance, Stack

@@ -7,7 +7,7 @@ is short.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwise.files import pieces
 from shardwise.plan.nodes import count_nodes, most_held
@@ -249,6 +249,29 @@ def sum_bytes(problem: Problem, matrices: int, run: range) -> int:
     return (nodes + beside) * node_bytes(problem)
 
 
+def label_bytes(
+    problem: Problem, run: range, spans: Sequence[tuple[int, range]], cuda: bool
+) -> int:
+    """Bytes that a shard takes under ``keep: sum`` beyond those of one sum, where it has labels.
+
+    A tree for each label of the shard (`per_matrix.PerMatrix.spans`), and the products of a batch
+    that are brought together by their labels.
+    """
+    nodes = sum(most_held(own.start, own.stop) for _, own in spans) + _count_labelled(spans)
+    nodes -= most_held(run.start, run.stop) + count_nodes(run.start, run.stop)
+    _, matrices = next(ladder(problem, len(run), cuda))
+    return nodes * node_bytes(problem) + matrices * problem.product_bytes
+
+
+def label_result_bytes(problem: Problem, spans: Sequence[tuple[int, range]]) -> int:
+    """Bytes of the file that such a shard becomes."""
+    return _count_labelled(spans) * node_bytes(problem)
+
+
+def _count_labelled(spans: Sequence[tuple[int, range]]) -> int:
+    return sum(count_nodes(own.start, own.stop) for _, own in spans)
+
+
 def result_bytes(problem: Problem, run: range, keep: str) -> int:
     """Bytes of the file that a shard becomes."""
     if keep == "sum":
@@ -334,13 +357,24 @@ def plan_memory(shards: int) -> int:
     return 1024 * shards
 
 
-def reduce_memory(ranks: int, shards: int) -> int:
+def reduce_memory(ranks: int, shards: int, labelled: int = 0) -> int:
     """Host bytes of all ranks of the reduce, whatever is summed, and of the jobs around them.
 
-    Rank 0 holds all receipts, the others a part each: 10 KB a shard were measured for all.
+    Rank 0 holds all receipts, the others a part each: 10 KB a shard were measured for all. With
+    labels there is :func:`labelled_bytes` for each rank.
     """
     receipts = 12 * 1024 * shards
-    return PYTHON_BYTES + ranks * (REDUCE_RANK_BYTES + plan_memory(shards)) + receipts
+    own = REDUCE_RANK_BYTES + labelled + plan_memory(shards)
+    return PYTHON_BYTES + ranks * own + receipts
+
+
+def labelled_bytes(problem: Problem, counts: Sequence[int]) -> int:
+    """Bytes of the trees of all labels, of so many matrices each, over one stripe of the reduce.
+
+    A rank may begin anywhere: so it holds two nodes a level, and the sums of all labels.
+    """
+    stripe = min(math.prod(problem.product_shape), pieces.CHECKSUM_PIECE_NUMBERS)
+    return sum(2 * count.bit_length() + 1 for count in counts) * stripe * problem.sum_item
 
 
 REDUCE_BATCH_BYTES = 4 * MIB  # what a rank of the reduce reads at once

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, IntegrityError, one_line, short, some
@@ -26,6 +26,9 @@ from shardwise.files.paths import Results, for_bash
 from shardwise.files.remote import is_url
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
+
+if TYPE_CHECKING:
+    from shardwise.plan.per_matrix import PerMatrix
 
 # Opening several results folders in threads would crash; see `receipts._DECODERS`.
 _CONVERTING = threading.Lock()
@@ -173,14 +176,15 @@ def describe_recipe(
     """All that a product depends on but for the bytes of its factors; part of the key."""
     chosen = [getattr(settings, key) for key in SETTINGS_THAT_MATTER]
     offset = [covariance.offset] if covariance and covariance.offset else []
-    own = describe_problem(replace(problem, matrices=0))  # how many there are changes no product
+    # How many matrices and labels there are changes no product.
+    own = describe_problem(replace(problem, matrices=0, labels=0))
     return [ALGORITHM["multiply"], own, chosen, function, depends, *offset]
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
     """A problem as keys have it: a field that came later is left out where it says nothing."""
     own = asdict(problem)
-    return own if problem.covariance else {k: v for k, v in own.items() if k != "covariance"}
+    return {k: v for k, v in own.items() if v or k not in ("covariance", "labels")}
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,9 @@ class Facts:
     synthetic: Recipe | None  # None if the input is the user's own
     bytes: Written
     digest: str  # changes with anything that a result depends on
+    per_matrix: dict[str, str] = field(default_factory=dict)  # digests of weights and of labels
+    labels: list[int | str] = field(default_factory=list)  # the different ones, sorted
+    label_counts: list[int] = field(default_factory=list)  # the matrices of each
     depends: dict[str, str] = field(default_factory=dict)  # digests of files that it uses
     covariance: Covariance | None = None
     config: dict[str, Any] = field(default_factory=dict)  # that the plan follows from, for people
@@ -244,7 +251,8 @@ class Plan:
     """A plan as the stages use it.
 
     ``folder`` is what relative paths of the input count from; empty: the working directory.
-    ``made_of`` has the input files of a plan just made; any other plan reads ``sources.tsv``.
+    ``made_of`` has the input files of a plan just made, and ``made_with`` its `PerMatrix`; any
+    other plan reads ``sources.tsv``, and ``weights.npy`` and ``labels.npy`` if there are any.
     """
 
     results: Results
@@ -252,6 +260,7 @@ class Plan:
     facts: Facts
     folder: str = ""
     made_of: tuple[Source, ...] = ()
+    made_with: "PerMatrix | None" = None
 
     @property
     def problem(self) -> Problem:
@@ -319,6 +328,33 @@ class Plan:
     def sources(self) -> Sequence[Source]:
         """All input files, read once: there may be a million of them."""
         return self.made_of or self._parse_sources(read_sources(self.results, self.facts))
+
+    @cached_property
+    def per_matrix(self) -> "PerMatrix":
+        """What the plan says of single matrices, such as their weights."""
+        from shardwise.plan import per_matrix  # here: it takes NumPy
+
+        if self.made_with is not None:
+            return self.made_with
+        return per_matrix.load(self.results, self.facts.checksums, self.facts.labels)
+
+    def nodes_of(self, shard: str) -> dict[str, Any]:
+        """What the receipt of a shard says of the nodes in its file; None of products."""
+        if self.settings.keep == "products":
+            return {"nodes": None, "labels": None}
+        keys, names = self.per_matrix.keys(self.shards[shard].run), self.facts.labels
+        labels = tuple(names[label] for label, *_ in keys) if names else None
+        return {"nodes": tuple((level, index) for *_, level, index in keys), "labels": labels}
+
+    def result_files(self, statistics: Sequence[str]) -> list[Path]:
+        """What a reduce that is asked for these statistics leaves, but for its receipt."""
+        arrays = map(self.results.statistic, self.problem.results(statistics))
+        return [*arrays, *([self.results.label_names] if self.problem.labels else [])]
+
+    def label_text(self) -> bytes:
+        """What ``labels.json`` says."""
+        said = {"labels": self.facts.labels, "matrices": self.facts.label_counts}
+        return json.dumps(said).encode() + b"\n"
 
     def sources_of(self, start: int, stop: int) -> list[Source]:
         """The input files that hold matrices ``start`` to ``stop``.

@@ -7,24 +7,26 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, astuple, fields, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from shardwise import ALGORITHM, host
 from shardwise.errors import InputError, short
-from shardwise.files import small, tables
+from shardwise.files import small, synthetic, tables
 from shardwise.files.commit import commit
 from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.remote import is_url
 from shardwise.files.small import mark, refuse_links
-from shardwise.plan import covariance, cut, synthetic, user_function
+from shardwise.plan import covariance, cut, memory, per_matrix, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
+from shardwise.plan.per_matrix import PerMatrix
 from shardwise.plan.plan import (
     Covariance,
     Facts,
@@ -38,7 +40,7 @@ from shardwise.plan.plan import (
     refuse_strangers,
 )
 from shardwise.plan.problem import Problem, Shape, check_statistics, function_parts
-from shardwise.plan.sources import check_product, right_of, stack_of
+from shardwise.plan.sources import check_product, labels_of_sheet, right_of, stack_of
 from shardwise.plan.stack import StackReader, check_unchanged
 from shardwise.units import count, human_bytes
 
@@ -74,7 +76,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     check_product(settings.product, left, right)
     given = left.sources if settings.input is not None else ()
     right_sources = right.sources if right else ()
-    _refuse_names(results, [*given, *right_sources])
+    said_in = [Source(name, 0, 0, "") for name in (settings.weights, settings.labels) if name]
+    _refuse_names(results, [*given, *right_sources, *said_in])
     function, used = None, user_function.digests_of(settings.depends)  # the digests of its files
     if parts := function_parts(settings.product):
         source = user_function.read_source(settings.product)
@@ -88,12 +91,18 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
         shared, result, result_dtype, settings.covariance,
     )  # fmt: skip
-    check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
-    centre = covariance.plan(settings, left)
-    rows = _rows(settings, problem, left, right_sources, function, used, centre)
+    said = per_matrix.read(settings, problem, labels_of_sheet(settings, left))
+    centre, problem = covariance.plan(settings, left), replace(problem, labels=len(said.names))
+    check_statistics(
+        settings.reduce["statistics"], settings.keep, problem.product_dtype, said.total_weight,
+        said.labels is not None,
+    )  # fmt: skip
+    made_by = function, used, centre, said
+    rows = _rows(settings, problem, left, right_sources, *made_by)
     copied = _is_copied(settings, left, len(rows), log)
-    facts = _facts(settings, copied, problem, rows, left, right_sources, function, used, centre)
-    return Plan(results, {row.shard: row for row in rows}, facts, made_of=left.sources)
+    facts = _facts(settings, copied, problem, rows, left, right_sources, *made_by)
+    by_id = {row.shard: row for row in rows}
+    return Plan(results, by_id, facts, made_of=left.sources, made_with=said)
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
@@ -131,7 +140,7 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
 def _facts(
     settings: Settings, copied: bool, problem: Problem, rows: list[Shard], left: Stack,
     right_sources: tuple[Source, ...], function: str | None, used: dict[str, str],
-    centre: Covariance | None,
+    centre: Covariance | None, said: PerMatrix,
 ) -> Facts:  # fmt: skip
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
     chosen["materialize"] = copied
@@ -148,15 +157,21 @@ def _facts(
             products=sum(row.product_bytes for row in rows),
         ),
         digest="",
+        per_matrix=said.whole_digests,
+        labels=list(said.names),
+        label_counts=said.counts,
         depends=used,
         covariance=centre,
         decoded=left.decoded,
-        notes=left.notes,
+        notes=[*left.notes, *said.notes],
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
     digested["problem"] = plans.describe_problem(problem)
     if centre is None:
         del digested["covariance"]  # as before there was one
+    for key in ("per_matrix", "labels", "label_counts"):
+        if not digested[key]:  # likewise
+            del digested[key]
     digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
     moved = config | {"results": None}  # a folder may move
@@ -211,6 +226,7 @@ def write(plan: Plan) -> None:
         checksums[path.name] = small.checksum(raw)
         with commit(path) as file:
             file.write(raw)
+    checksums |= per_matrix.write(plan.per_matrix, plan.results)
     checksums[plan.results.plan_facts.name] = small.checksum(plans.dumps(facts))
     *_, marker = plan.results.plan_files(plan.mark)
     for other in marker.parent.glob("*"):
@@ -233,7 +249,8 @@ def read_planned(path: Path) -> Plan:
     if facts.function is not None:
         user_function.read_source(facts.problem.product, facts.function)
         user_function.check_used(facts.depends)
-    return replace(plan, results=Results(Path(facts.config["results"])), made_of=sources)
+    results = Results(Path(facts.config["results"]))
+    return replace(plan, results=results, made_of=sources, made_with=plan.per_matrix)
 
 
 def check_folder(plan: Plan) -> int:
@@ -332,7 +349,7 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
 
 def _rows(
     settings: Settings, problem: Problem, left: Stack, right_sources: tuple[Source, ...],
-    function: str | None, used: dict[str, str], centre: Covariance | None,
+    function: str | None, used: dict[str, str], centre: Covariance | None, said: PerMatrix,
 ) -> list[Shard]:  # fmt: skip
     cuda = settings.backend != "numpy"
     rows = cut.table(problem, _runs(settings, problem), settings.keep, cuda, settings.precision)
@@ -340,7 +357,19 @@ def _rows(
         *plans.describe_recipe(problem, settings, function, used, centre),
         [[source.path, source.identity] for source in right_sources],
     ]
-    return _with_keys(rows, left, plans.digest(common))
+    if said.labels is not None and settings.keep == "sum":
+        rows = [_with_labels(row, problem, said.spans(row.run), cuda) for row in rows]
+    own = partial(said.digest, keep=settings.keep)
+    return _with_keys(rows, left, plans.digest(common), own)
+
+
+def _with_labels(row: Shard, problem: Problem, spans: list[tuple[int, range]], cuda: bool) -> Shard:
+    """A row that has nodes for each of its labels."""
+    more = [memory.label_bytes(problem, row.run, spans, each) for each in (False, cuda)]
+    return replace(
+        row, product_bytes=memory.label_result_bytes(problem, spans), memory=row.memory + more[0],
+        device_memory=row.device_memory + more[1] if cuda else 0,
+    )  # fmt: skip
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:
@@ -362,11 +391,14 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
         ) from error
 
 
-def _with_keys(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
+def _with_keys(
+    rows: list[Shard], left: Stack, common: str, said_of: Callable[[range], str | None]
+) -> list[Shard]:
     """Rows with the keys of their copies and products, and the memory to decode chunks, if any.
 
     They are the `plan.key_of` of ``[version, start, stop, dtype, files]``, and of ``[common,
-    input_key]``. A plan may have a million rows, so what they share becomes text once.
+    input_key]``, with a digest of what is said of single matrices, if anything is. A plan may have
+    a million rows, so what they share becomes text once.
     """
     version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)
     one = _files_text(left.sources) if len(left.sources) == 1 else None
@@ -375,7 +407,9 @@ def _with_keys(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
         files = one or _files_text(plans.between(left.sources, row.start, row.stop))
         text = f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]"
         input_key = plans.key_of(text.encode())
-        key = plans.key_of(f'["{common}", "{input_key}"]'.encode())
+        own = said_of(row.run)
+        text = f'"{common}", "{input_key}"' + (f', "{own}"' if own else "")
+        key = plans.key_of(f"[{text}]".encode())
         rows[number] = Shard(
             row.shard, row.start, row.stop, row.bytes, row.product_bytes,
             row.memory + left.decoded, row.device_memory, input_key, key,

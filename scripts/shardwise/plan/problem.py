@@ -2,12 +2,13 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
 from shardwise.errors import InputError
 from shardwise.files import pieces
-from shardwise.files.paths import COVARIANCE, STATISTICS
+from shardwise.files.paths import COVARIANCE, STATISTICS, SUMS
 
 Shape = tuple[int, int]
 
@@ -59,13 +60,34 @@ def factor_shapes(product: str, left: Shape, right: Shape | None) -> tuple[Shape
     return first, second
 
 
-def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> None:
-    """Refuse statistics that the products, of this element type where it is known, cannot give."""
+def check_statistics(
+    names: list[str], keep: str, dtype: str | None = None, total_weight: float | None = None,
+    labels: bool = False,
+) -> None:  # fmt: skip
+    """Refuse statistics that the products, of this element type where it is known, cannot give.
+
+    ``total_weight`` is the sum of their weights, if they have any.
+    """
+    if labels and (others := [name for name in names if name != "sum"]):
+        raise InputError(
+            f"reduce.statistics: {', '.join(others)}: with labels there is only sum, one for each; "
+            "leave these out: the mean is a line of NumPy, sums / matrices[:, None, None]"
+        )
     lost = [name for name in names if name in NEEDS_PRODUCTS]
     if keep == "sum" and lost:
         raise InputError(
             f"reduce.statistics: {', '.join(lost)}: under keep: sum a shard holds only the sum of "
             "its products, not each of them; use keep: products, or only sum and mean"
+        )
+    if total_weight is not None and lost:
+        raise InputError(
+            f"reduce.statistics: {', '.join(lost)}: with weights there are only sum and mean; "
+            "leave these out, or the weights"
+        )
+    if total_weight == 0 and "mean" in names:
+        raise InputError(
+            "reduce.statistics: mean: the weights add up to 0, by which nothing can be divided; "
+            "leave mean out, or correct the weights"
         )
     unordered = [name for name in names if name in NEEDS_ORDER]
     if dtype and "complex" in dtype and unordered:
@@ -132,6 +154,8 @@ def statistic_dtype(statistic: str, dtype: str) -> str:
 def statistic_shape(statistic: str, problem: "Problem") -> tuple[int, ...]:
     """Shape of the file of a statistic."""
     shape = problem.sum_shape
+    if statistic == SUMS:
+        return (problem.labels, *shape)
     return shape[1:] if statistic in ("row_mean", "offset") else shape
 
 
@@ -145,7 +169,7 @@ def statistic_pieces(statistic: str, problem: "Problem", item: int) -> tuple[int
     row, piece = pieces.result_pieces(math.prod(planned), item, own)
     if shape == planned:
         return row, piece
-    whole = math.prod(shape) * own
+    whole = math.prod(shape[-2:]) * own
     return whole, min(whole, piece)
 
 
@@ -166,6 +190,7 @@ class Problem:
     result: Shape | None = None
     result_dtype: str | None = None
     covariance: bool = False  # below each product lie the sums of its columns of A
+    labels: int = 0  # different ones, each of which has a sum; 0: all products have one
 
     @property
     def item(self) -> int:
@@ -209,10 +234,11 @@ class Problem:
         (m, _), (_, p) = self.factor_shapes
         return (m, p)
 
-    @property
-    def companions(self) -> tuple[str, ...]:
-        """Results that come with the sum, beside the statistics that the config names."""
-        return COVARIANCE if self.covariance else ()
+    def results(self, statistics: Sequence[str]) -> tuple[str, ...]:
+        """The arrays of a reduce: these statistics and what comes with them; or a sum per label."""
+        if self.labels:
+            return (SUMS,)
+        return (*statistics, *(COVARIANCE if self.covariance else ()))
 
     @property
     def factor_shapes(self) -> tuple[Shape, Shape]:

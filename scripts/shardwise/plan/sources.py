@@ -93,6 +93,27 @@ def _stack_of_objects(url: str, cache: Path | None) -> Stack:
     return _stack_of([registry.locate(url) or url], "input", axes=(3,))
 
 
+def labels_of_sheet(settings: Settings, stack: Stack) -> list[str] | None:
+    """The label of each matrix, where the config names a column of the sheet that is its input."""
+    begin, _, column = (settings.labels or "").partition(":")
+    if begin != "column":
+        return None
+    sheet = Path(settings.input or "")
+    if sheet.suffix != ".tsv":
+        raise InputError(
+            f"labels: {settings.labels} names a column of a sheet, but the input is no .tsv sheet; "
+            "save the labels as a .npy file"
+        )
+    cells = [cell for _, cell in _sheet_cells(sheet, column)]
+    if len(cells) != len(stack.sources):
+        raise InputError(
+            f"labels: sheet {sheet} has {len(cells)} rows for {len(stack.sources)} arrays, as some "
+            "are virtual; save the labels as a .npy file"
+        )
+    rows = zip(cells, stack.sources, strict=True)
+    return [cell for cell, source in rows for _ in range(source.count)]
+
+
 def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     """The right factor of ``A @ B``, or None, and whether one matrix serves all."""
     if settings.right is None:
@@ -306,18 +327,20 @@ def _in_row(sheet: Path, line: int, name: str) -> _Name:
     raise InputError(f"{row}file {short(name)} does not exist{where}")
 
 
-def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
-    """Line and cell of the column ``path``, for every row of a sheet that is not blank."""
+def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]:
+    """Line and cell of a column, for every row of a sheet that is not blank."""
     try:
         with open(sheet, encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, delimiter="\t", strict=True)
             columns = next(rows, [])
             if not columns:
                 raise ValueError("its first line names no columns")
-            if "path" not in columns:
+            if column not in columns:
                 names = ", ".join(map(short, columns[:20]))
-                raise InputError(f"sheet {sheet} has no column 'path'; its columns are {names}")
-            at = columns.index("path")
+                raise InputError(
+                    f"sheet {sheet} has no column {short(column)}; its columns are {names}"
+                )
+            at = columns.index(column)
             for row in rows:
                 if len(row) > len(columns):
                     raise ValueError(

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, short
-from shardwise.files import pieces
+from shardwise.files import pieces, small
 from shardwise.files.paths import RESULTS
 from shardwise.plan import memory
-from shardwise.plan.nodes import cover
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype, statistic_pieces, statistic_shape
 from shardwise.records import receipts, witness
@@ -41,18 +40,17 @@ def check_product(plan: Plan, shard: str) -> ProductReceipt:
 
 def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
     """As :func:`check_product`, whatever has become of the product."""
-    row, problem, nodes = plan.shards[shard], plan.problem, None
+    row, problem, nodes = plan.shards[shard], plan.problem, plan.nodes_of(shard)
     count, dtype, item = row.stop - row.start, problem.product_dtype, problem.product_item
-    if plan.settings.keep == "sum":
-        nodes = tuple(cover(row.start, row.stop))
-        count, dtype, item = len(nodes), problem.sum_dtype, problem.sum_item
+    if nodes["nodes"]:
+        count, dtype, item = len(nodes["nodes"]), problem.sum_dtype, problem.sum_item
     path = plan.results.receipt(row.name)
     receipt = receipts.read(path, ProductReceipt)
     planned = {"shard": shard, "start": row.start, "stop": row.stop, "key": row.key}
     _expect(receipt, planned, path)
     shape = (count, *problem.product_shape)
     cut = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
-    _expect(receipt.file, _facts(shape, dtype, cut) | {"nodes": nodes}, path)
+    _expect(receipt.file, _facts(shape, dtype, cut) | nodes, path)
     try:
         witness.read(receipt, problem)
     except (ArithmeticError, LookupError, ValueError) as error:
@@ -102,7 +100,15 @@ def read_sum(plan: Plan) -> SumReceipt | None:
     check_summary(plan, summary)
     for name, facts in summary.files.items():
         check_statistic(plan, name, facts)
+    check_labels(plan)
     return summary
+
+
+def check_labels(plan: Plan) -> None:
+    """Refuse a ``labels.json`` that is not what the plan says."""
+    path = plan.results.label_names
+    if plan.problem.labels and small.read(path) != plan.label_text():
+        raise IntegrityError(f"{path} is missing, or not what the plan says; run snakemake again")
 
 
 def check_summary(plan: Plan, receipt: SumReceipt) -> None:

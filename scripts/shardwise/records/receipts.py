@@ -23,7 +23,6 @@ from shardwise.files.checksum import file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, padded_header
 from shardwise.host import job_number, loaded
-from shardwise.plan.nodes import Node
 from shardwise.plan.problem import Recipe
 
 SCHEMA = 2
@@ -50,7 +49,7 @@ class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
 
     ``checksum``, ``row_bytes`` and ``piece_bytes`` are of the elements, as
     :class:`~shardwise.files.checksum.PieceChecksum` defines them. ``nodes`` are the level and index
-    of each array of a partial sum, see `shardwise.plan.nodes`.
+    of each array of a partial sum, see `shardwise.plan.nodes`; ``labels`` those of their matrices.
     """
 
     name: Line
@@ -61,6 +60,7 @@ class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
     row_bytes: Whole
     piece_bytes: Whole
     nodes: tuple[tuple[Whole, Whole], ...] | None = None
+    labels: tuple[int | str, ...] | None = None
 
 
 class Receipt(ReceiptPart, frozen=True):
@@ -140,6 +140,8 @@ class ProductReceipt(Receipt, frozen=True):
     """How bytes went between files and the device."""
     recipe: str | None = None
     """`Plan.recipe`; a later plan with the same one may adopt a product of the same bytes."""
+    per_matrix: str | None = None
+    """A digest of what the plan says of single matrices, such as their weights."""
     adopted: Line | None = None
     """The name under which an earlier plan had the product, where this one did not compute it."""
 
@@ -311,13 +313,13 @@ def _sort(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def describe_file(
     path: Path, shape: tuple[int, ...], dtype: str,
-    checksum: str, row_bytes: int, piece_bytes: int, nodes: Sequence[Node] | None = None,
+    checksum: str, row_bytes: int, piece_bytes: int, **nodes: Any,
 ) -> ArrayFile:  # fmt: skip
     """What a receipt says of the array file beside it."""
     return ArrayFile(
         name=path.name, shape=shape, dtype=dtype, bytes=path.stat().st_size,
         checksum=checksum, row_bytes=row_bytes, piece_bytes=piece_bytes,
-        nodes=None if nodes is None else tuple(nodes),
+        **nodes,
     )  # fmt: skip
 
 

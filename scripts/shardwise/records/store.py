@@ -63,8 +63,7 @@ class Store:
     def is_summed(self, statistics: Sequence[str]) -> bool:
         """Whether the sum, with these companions, is of this plan."""
         results = self._results
-        names = (*statistics, *self._plan.problem.companions)
-        files = [results.summary, *map(results.statistic, names)]
+        files = [results.summary, *self._plan.result_files(statistics)]
         return results.summed(self._plan.key).exists() and all(path.exists() for path in files)
 
     def withdraw(self) -> None:

@@ -18,17 +18,19 @@ import msgspec
 import numpy as np
 
 from shardwise import host
-from shardwise.errors import InputError, IntegrityError, some
+from shardwise.errors import InputError, IntegrityError, short, some
 from shardwise.files import pieces, small
-from shardwise.files.paths import COVARIANCE, RESULTS
+from shardwise.files.commit import commit as commit_file
+from shardwise.files.paths import COVARIANCE, RESULTS, SUMS
 from shardwise.mpi.together import agree, merge, mpi_version, xor
-from shardwise.numerics import end_to_end, statistics, tree
+from shardwise.numerics import end_to_end, statistics
 from shardwise.numerics.statistics import Statistic
-from shardwise.plan import memory, nonfinite
+from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan import problem as plan_problem
+from shardwise.plan.per_matrix import Key
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import failures, ledger, receipts, store, witness
+from shardwise.records import failures, ledger, nonfinite, receipts, store, witness
 from shardwise.records.locks import exclusive_lock
 from shardwise.records.receipts import ProductReceipt
 from shardwise.reduce import covariance
@@ -71,7 +73,9 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
 def _load(plan_file: Path, names: list[str]) -> Plan:
     """The plan, if these statistics can be had of it."""
     plan = plans.load(plan_file)
-    plan_problem.check_statistics(names, plan.settings.keep, plan.problem.product_dtype)
+    keep, dtype = plan.settings.keep, plan.problem.product_dtype
+    weight, labels = plan.per_matrix.total_weight, plan.problem.labels > 0
+    plan_problem.check_statistics(names, keep, dtype, weight, labels)
     return plan
 
 
@@ -83,11 +87,9 @@ def layout_of(plan: Plan) -> Layout:
     return Layout(rows, numbers, item, *pieces.checksum_pieces(numbers * item, item))
 
 
-def _nodes(plan: Plan, shard: Shard) -> "range | list[tree.Node]":
+def _nodes(plan: Plan, shard: Shard) -> range | list[Key]:
     """What the rows of a shard's file are: products, by their places, or nodes of their sum."""
-    if plan.settings.keep == "products":
-        return range(shard.start, shard.stop)
-    return list(tree.cover(shard.start, shard.stop))
+    return shard.run if plan.settings.keep == "products" else plan.per_matrix.keys(shard.run)
 
 
 class Reducer:
@@ -102,11 +104,13 @@ class Reducer:
         self._expected = np.zeros((len(self._shards), 16), np.uint8)
         if comm.rank == 0:
             self._expected[:] = np.frombuffer(checksums, np.uint8).reshape(-1, 16)
-        self._files = ResultFiles(plan, [*names, *plan.problem.companions])
+        self._files = ResultFiles(plan, plan.problem.results(names))
         self._elements = math.prod(plan.problem.sum_shape)
         self._scan = Scan(self._layout, self._path, plan.element_type)
         self._form = end_to_end.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
         self._width, self._statistics = 0, list[Statistic]()
+        weight = plan.per_matrix.total_weight
+        self._total_weight = plan.problem.matrices if weight is None else weight
         # Of each stripe that this rank has finished.
         self._looks: dict[int, dict[str, Any]] = {}
         self._below: dict[int, np.ndarray] = {}  # the sums of columns, where they are asked for
@@ -191,7 +195,10 @@ class Reducer:
         """The statistics of a stripe, in the memory of the one before."""
         if width != self._width:
             self._width = width
-            self._statistics = statistics.choose(self._names, width, self._plan.element_type)
+            plan = self._plan
+            self._statistics = statistics.choose(
+                self._names, width, plan.element_type, plan.per_matrix
+            )
         for one in self._statistics:
             one.reset()
         return self._statistics
@@ -202,13 +209,15 @@ class Reducer:
         results: dict[str, np.ndarray] = {}
         with np.errstate(all="ignore"):
             for one in found:
-                results |= one.results(self._plan.problem.matrices)
+                results |= one.results(self._total_weight)
         if self._plan.settings.nonfinite == "error":
             self._refuse_nonfinite(results, low)
+        for total in results.get(SUMS, ()):
+            self._form.add(total, low)
         if "sum" in results:
             self._form.add(results["sum"], low)
             self._below[low] = results["sum"][max(0, self._elements - low) :].copy()
-        shown = {name: array[: self._elements - low] for name, array in results.items()}
+        shown = {name: array[..., : self._elements - low] for name, array in results.items()}
         if low < self._elements:
             self._files.write(shown, low)
             self._looks[stripe] = statistics.look_at(shown)
@@ -239,11 +248,14 @@ class Reducer:
         for name, array in results.items():
             finite = np.isfinite(array)
             if not finite.all():
-                wild = int(finite.argmin())
+                label, wild = divmod(int(finite.argmin()), array.shape[-1])
+                named = name
+                if name == SUMS:
+                    named = f"sum of label {short(self._plan.facts.labels[label])}"
                 where = list(divmod(low + wild, self._plan.problem.product_shape[1]))
                 met, told = nonfinite.find_product(self._plan, low + wild)
-                what = f"is {array[wild]}" if met else f"overflows {array.dtype}"
-                raise InputError(f"the {name} {what} at element {where}{told}")
+                what = f"is {array.flat[finite.argmin()]}" if met else f"overflows {array.dtype}"
+                raise InputError(f"the {named} {what} at element {where}{told}")
 
     # What it has come to.
 
@@ -299,10 +311,13 @@ class Reducer:
 
     def _form_of(self, shard: int) -> np.ndarray:
         """What the file of a shard comes to."""
-        problem = self._plan.problem
+        plan, problem = self._plan, self._plan.problem
         total = end_to_end.SumForm(problem.product_shape, problem.sum_dtype)
-        for row in np.load(self._path(shard), "r", allow_pickle=False):
-            total.add(np.array(row.reshape(-1)), 0)
+        kept = plan.settings.keep == "products"
+        weights = plan.per_matrix.weights_of(self._shards[shard].run) if kept else None
+        for place, row in enumerate(np.load(self._path(shard), "r", allow_pickle=False)):
+            weight = 1 if weights is None else weights[place]
+            total.add(np.array(row.reshape(-1)) * weight, 0)
         return total.value()
 
     def _commit(
@@ -315,6 +330,11 @@ class Reducer:
         files, covariant = self._files.publish(digests), plan.problem.covariance
         for name in set(RESULTS) & set(former.get("files", ())) - set(files):
             results.statistic(name).unlink(missing_ok=True)  # no summary speaks of it now
+        if plan.problem.labels:
+            with commit_file(results.label_names) as file:
+                file.write(plan.label_text())
+        elif SUMS in former.get("files", ()):
+            results.label_names.unlink(missing_ok=True)
         looks = [look for _, look in sorted(self._looks.items())]
         summary = {
             "matrices": plan.problem.matrices,
@@ -330,7 +350,9 @@ class Reducer:
             "made_by": receipts.count_makers(self._receipts),
             "ranks": self._comm.size,
             "nodes": nodes,
-            "scalars": statistics.scalars(looks, plan.problem.matrices),
+            "scalars": statistics.scalars(
+                looks, plan.problem.matrices, plan.per_matrix.total_weight
+            ),
             "files": files,
             **receipts.describe_origin("reduce", started, {"mpi": mpi_version()}),
         }

@@ -94,6 +94,12 @@ def _look_at(folder: str) -> _Source:
             f"{folder} is of covariance: true, and keeps no sums of rows, which a merge would "
             "need; name all files as the input of one run"
         )
+    if plan.facts.per_matrix:
+        keys = " and ".join(plan.facts.per_matrix)
+        raise InputError(
+            f"{folder} was computed with {keys}, which merge does not know; add such sums by "
+            "yourself, with numpy.load, or run once over all matrices"
+        )
     summary = judge.read_finished(plan, "sum")
     return _Source(folder, plan, summary, state_of(os.stat(results.statistic("sum"))))
 

@@ -73,14 +73,17 @@ class ResultFiles:
         for row, (name, dtype) in zip(self.digests, self._dtypes.items(), strict=True):
             if name not in found:
                 continue
-            raw = raw_bytes(np.ascontiguousarray(found[name], dtype))
-            at, piece = low * dtype.itemsize, self._cuts[name][1]
-            digest = 0
-            for begin in range(0, raw.nbytes, piece):
-                digest ^= piece_digest(raw[begin : begin + piece], (at + begin) // piece)
-            np.bitwise_xor(row, np.frombuffer(digest.to_bytes(16, "big"), np.uint8), out=row)
-            with writing(self._results.statistic(name)):
-                _write_fully(self._open[name].fileno(), raw, DATA_OFFSET + at)
+            whole, piece = self._cuts[name]
+            for array, elements in enumerate(np.atleast_2d(found[name])):  # one, or one per label
+                raw = raw_bytes(np.ascontiguousarray(elements, dtype))
+                at, number, digest = low * dtype.itemsize, array * -(-whole // piece), 0
+                for begin in range(0, raw.nbytes, piece):
+                    own = number + (at + begin) // piece
+                    digest ^= piece_digest(raw[begin : begin + piece], own)
+                np.bitwise_xor(row, np.frombuffer(digest.to_bytes(16, "big"), np.uint8), out=row)
+                with writing(self._results.statistic(name)):
+                    offset = DATA_OFFSET + array * whole + at
+                    _write_fully(self._open[name].fileno(), raw, offset)
 
     def close(self) -> None:
         """Flush and close the files, so that ranks on other nodes see what was written."""

@@ -174,7 +174,8 @@ class Run:
     @functools.cached_property
     def plan_files(self) -> list[str]:
         """The plan on the disk, and the file that says which one it is."""
-        return [str(path) for path in self.results.plan_files(self.plan.mark)]
+        files = self.results.plan_files(self.plan.mark, self.plan.facts.per_matrix)
+        return [str(path) for path in files]
 
     @property
     def plan_mark(self) -> list[str]:
@@ -199,8 +200,7 @@ class Run:
 
     def arrays(self) -> list[str]:
         """The arrays that the reduce writes; its receipt comes after them."""
-        names = *self.reduce["statistics"], *self.plan.problem.companions
-        return [str(self.results.statistic(name)) for name in names]
+        return [str(path) for path in self.plan.result_files(self.reduce["statistics"])]
 
     @property
     def summed(self) -> str:
@@ -329,7 +329,9 @@ class Run:
             case "synthesize":
                 nbytes = memory.synthetic_memory(problem)
             case "reduce":  # of all its ranks
-                nbytes = memory.reduce_memory(self.reduce["ranks"], len(self.plan.shards))
+                labelled = memory.labelled_bytes(problem, self.plan.facts.label_counts)
+                ranks, shards = self.reduce["ranks"], len(self.plan.shards)
+                nbytes = memory.reduce_memory(ranks, shards, labelled)
             case _:
                 nbytes = max(row.memory for row in self.plan.shards.values())
                 workers = grants.asked(self._node_words) if rule in ("pool", "mpi") else 1

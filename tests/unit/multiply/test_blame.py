@@ -51,7 +51,7 @@ def compute(made, shard):
         job.run_shard(made, shard.shard)
 
 
-def disprove(self, report):
+def disprove(self, report, weights):
     """What a proof says of a wrong product."""
     raise DeviceFailed("the product of matrix 2 is wrong", suspect=True)
 
@@ -106,7 +106,7 @@ def test_a_device_that_is_full_is_not_to_blame(tmp_path, monkeypatch):
     on(monkeypatch, A)
     made, shard = planned(tmp_path)
 
-    def fail(self, report):
+    def fail(self, report, weights):
         raise DeviceFailed("out of memory")
 
     monkeypatch.setattr(checks.ShardChecks, "examine", fail)

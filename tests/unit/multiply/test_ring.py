@@ -70,6 +70,7 @@ class Device(Cuda):
     """
 
     settle, release, bind, mark = Host.settle, Host.release, Host.bind, Host.mark
+    clear = Host.clear
     zeros, work, fetch, total = Host.zeros, Host.work, Host.fetch, Host.total
     hashing, bytes_by, memory_errors = Host.hashing, "fake", ()
 
@@ -100,16 +101,25 @@ RIGHTS = {"A @ B": (4, 11), "A.T @ A": None}
     machine=st.sampled_from([Host, Device]),
     keep=st.sampled_from(["products", "sum"]),
     warm=st.booleans(),
+    weigh=st.booleans(),
 )
-def test_every_byte_comes_in_order(tmp_path_factory, data, part, batch, slots, machine, keep, warm):
+def test_every_byte_comes_in_order(
+    tmp_path_factory, data, part, batch, slots, machine, keep, warm, weigh
+):
     """Any parts, slots and batches of any size: each byte once, from several files.
 
     No slot is read into, and no batch written over, while it is still used. Of the batches that
-    warm a ring nothing stays.
+    warm a ring nothing stays. A matrix of weight 0 is not read, whatever it holds.
     """
     folder, way = tmp_path_factory.mktemp("a"), data.draw(st.sampled_from(list(RIGHTS)))
     left = stack((data.draw(st.integers(1, 37)), 3, 4), "float32")
-    for i, matrix in enumerate(left):
+    weights = np.ones(len(left), "int64")
+    if weigh:
+        weights = np.array(
+            data.draw(st.lists(st.integers(-2, 2), min_size=len(left), max_size=len(left)))
+        )
+        save(folder / "w.npy", weights)
+    for i, matrix in enumerate(np.where(weights[:, None, None] == 0, np.nan, left)):
         save(folder / "in" / f"{i:02}.npy", np.asarray(matrix, order="CF"[i % 2]))
     right = RIGHTS[way] and stack((len(left), *RIGHTS[way]), "float32", 1)
     with pytest.MonkeyPatch.context() as patch:
@@ -118,6 +128,7 @@ def test_every_byte_comes_in_order(tmp_path_factory, data, part, batch, slots, m
         patch.setattr(plan_memory, "_slots", lambda *_: slots)
         patch.setattr(session, "Host", machine)
         over = {"input": str(folder / "in"), "materialize": False, "product": way, "keep": keep}
+        over["weights"] = str(folder / "w.npy") if weigh else None
         made = factories.plan(folder, right=right, shards=2 if len(left) > 1 else 1, **over)
         own = Session(made, 0)
         if warm:
@@ -127,14 +138,17 @@ def test_every_byte_comes_in_order(tmp_path_factory, data, part, batch, slots, m
             each.compute(lambda: jobs[-1])
         for each in jobs:
             each.finish()
-    expected = REFERENCES[way](left, right)
-    found = factories.products(made) if keep == "products" else partials(made).sum(axis=0)
-    np.testing.assert_array_equal(found, expected if keep == "products" else expected.sum(axis=0))
+    expected, each = REFERENCES[way](left, right), weights[:, None, None]
+    if keep == "products":
+        np.testing.assert_array_equal(factories.products(made), np.where(each == 0, 0, expected))
+    else:
+        np.testing.assert_array_equal(partials(made).sum(axis=0), (each * expected).sum(axis=0))
     for shard in made.shards:
         receipt, row = factories.receipt(made, shard), made.shard(shard)
         receipts.check_elements(factories.file(made, "product", shard), receipt.file)
         for stack_, checksum in ((left, "input_checksum"), (right, "right_checksum")):
-            own = None if stack_ is None else checksum_of(stack_[row.start : row.stop])
+            whole = stack_ is not None and weights[row.start : row.stop].all()
+            own = checksum_of(stack_[row.start : row.stop]) if whole else None
             assert getattr(receipt, checksum) == own
 
 

@@ -63,20 +63,27 @@ seeds = st.integers(0, 2**32)
 dtypes = st.sampled_from([*FLOATS, "int64"])
 
 
-@given(dtypes, st.integers(1, 200), seeds, st.booleans(), st.data())
-def test_no_cut_batch_order_or_merge_changes_a_bit(dtype, n, seed, wild, data):
-    """Shards in any order, their batches in any order, and their nodes merged in any order."""
+@given(dtypes, st.integers(1, 200), seeds, st.booleans(), st.booleans(), st.data())
+def test_no_cut_batch_order_or_merge_changes_a_bit(dtype, n, seed, wild, weigh, data):
+    """Shards in any order, their batches in any order, and their nodes merged in any order.
+
+    Each product counts as it is, or times its weight.
+    """
     terms, whole = stack(dtype, n, seed, wild), TreeSum(np, (WIDTH,), dtype)
+    weights = factories.noise((n,), "float64", seed) if weigh and dtype != "int64" else None
     with np.errstate(all="ignore"):
         for start, stop in cuts(data, 0, n):
             shard = TreeSum(np, (WIDTH,), dtype)
             for low, high in cuts(data, start, stop):
-                shard.add(terms[low:high], low)
+                shard.add(terms[low:high], low, None if weights is None else weights[low:high])
             left = shard.nodes()
             assert [node for node, _ in left] == list(nodes.cover(start, stop))
             assert len(left) == nodes.count_nodes(start, stop)
             for node, array in data.draw(st.permutations(left)):
                 whole.put(*node, array)
+        if weights is not None:  # each part by itself, as complex numbers have infinities
+            reals = terms.view(terms.real.dtype).astype("float64") * weights[:, None]
+            terms = reals.view(sum_dtype(dtype))
         assert whole.value().tobytes() == expected(terms)
 
 
@@ -171,6 +178,14 @@ def test_loops_add_as_numpy_does(dtype, levels, width):
     assert np.where(
         np.isnan(out.view("float64")), np.nan, out.view("float64")
     ).tobytes() == expected(rows)
+
+
+def test_large_rows_are_weighed_as_small_ones():
+    """By some columns at a time."""
+    rows, weights = factories.noise((32, 5000)), factories.noise((32,))
+    total = TreeSum(np, (5000,), "float64")
+    total.add(rows, 0, weights)
+    assert total.value().tobytes() == expected(rows * weights[:, None])
 
 
 def test_small_matrices_and_devices_do_without_numba(tmp_path):

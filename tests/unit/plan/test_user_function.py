@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from shardwise.errors import InputError, TryAgain
 from shardwise.files import pieces
+from shardwise.files import synthetic as plan_synthetic
 from shardwise.multiply import job
 from shardwise.plan import memory, planner, user_function
-from shardwise.plan import synthetic as plan_synthetic
 from shardwise.plan.problem import Problem, product_dtype, sum_dtype
 from shardwise.records import ledger
 

@@ -16,10 +16,10 @@ from shardwise.multiply import checks
 
 honest = checks.ShardChecks.examine
 
-def examine(self, report):
+def examine(self, report, weights):
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "{bad}":
         raise DeviceFailed("the product is wrong", suspect=True)
-    honest(self, report)
+    honest(self, report, weights)
 
 checks.ShardChecks.examine = examine
 

@@ -84,7 +84,7 @@ def _total(seen: Status) -> tuple[picture.Matrix | None, str]:
         return None, "Nothing is summed yet under this plan."
     named = next((name for name in ("sum", "mean") if name in seen.summary.files), None)
     if named is None:
-        return None, "Neither sum nor mean is among the statistics, so there is no picture."
+        return None, "There is no sum or mean of all products, so there is no picture."
     try:
         return picture.read(seen.results.statistic(named)), f"{named}.npy"
     except InputError as error:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError
 from shardwise.multiply import job
-from shardwise.plan import memory, nonfinite
+from shardwise.plan import memory
+from shardwise.records import nonfinite
 
 from tests import factories
 from tests.factories import copied, leftovers, save, stack

@@ -1,0 +1,284 @@
+"""What a config says of single matrices, in files of their own: a weight each, and a label.
+
+The plan reads these files once, and keeps what they say beside ``plan.tsv``. Jobs read that alone.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import InputError, IntegrityError, short
+from shardwise.files import small, tables
+from shardwise.files.commit import commit
+from shardwise.files.lookup import absent, mode_of
+from shardwise.files.npy import read_header
+from shardwise.files.paths import Results
+from shardwise.files.small import refuse_special
+from shardwise.plan import memory
+from shardwise.plan.config import Settings
+from shardwise.plan.nodes import cover
+from shardwise.plan.problem import Problem
+from shardwise.units import human_bytes
+
+MOST_LABELS = 256
+_EXACT = 2**53  # whole numbers up to here are float64 numbers
+_LONGEST_LABEL = 100
+_WHOLE = re.compile("-?[0-9]{1,18}")
+_BLOCK = 2**16  # matrices from one count of all labels to the next
+
+Label = int | str
+Key = tuple[int, ...]
+"""Level and index of a node; with labels, the place of its label before them."""
+
+
+@dataclass(frozen=True)
+class PerMatrix:
+    """What is said of each matrix, by its place in the stack.
+
+    Attributes
+    ----------
+    weights
+        float64 ``(N,)``, or None where each product counts once.
+    labels
+        uint8 ``(N,)``, places in `names`; or None where all matrices belong together.
+    names
+        The different labels, sorted.
+    """
+
+    weights: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    names: tuple[Label, ...] = ()
+
+    @property
+    def total_weight(self) -> float | None:
+        """The sum of all weights, rounded once."""
+        return None if self.weights is None else math.fsum(self.weights)
+
+    def weights_of(self, run: range) -> np.ndarray | None:
+        """The weights of a run of matrices, ``(n,)``, if there are any."""
+        return None if self.weights is None else np.array(self.weights[run.start : run.stop])
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """How many matrices have each label."""
+        return [] if self.labels is None else list(map(int, self._before(len(self.labels))))
+
+    @cached_property
+    def _counted(self) -> np.ndarray:
+        """How many matrices before each block have each label."""
+        assert self.labels is not None
+        rows = [self._count(low, low + _BLOCK) for low in range(0, len(self.labels), _BLOCK)]
+        return np.cumsum([np.zeros_like(rows[0]), *rows], axis=0)
+
+    def _count(self, low: int, high: int) -> np.ndarray:
+        assert self.labels is not None
+        return np.bincount(self.labels[low:high], minlength=len(self.names))
+
+    def _before(self, place: int) -> np.ndarray:
+        """How many matrices before a place have each label."""
+        block = place // _BLOCK
+        found: np.ndarray = self._counted[block] + self._count(block * _BLOCK, place)
+        return found
+
+    def spans(self, run: range) -> list[tuple[int, range]]:
+        """The labels in a run of matrices, and their places among all matrices of each label."""
+        if self.labels is None:
+            return [(0, run)]
+        before, behind = self._before(run.start), self._before(run.stop)
+        return [
+            (label, range(before[label], behind[label]))
+            for label in np.flatnonzero(behind > before).tolist()
+        ]
+
+    def groups(self, run: range) -> Iterator[tuple[int, int, Any]]:
+        """Each label in a run, the place of its first matrix among its own, and which those are."""
+        if self.labels is None:
+            yield 0, run.start, slice(None)
+            return
+        labels = np.asarray(self.labels[run.start : run.stop])
+        for label, own in self.spans(run):
+            places = np.flatnonzero(labels == label)
+            low, high = int(places[0]), int(places[-1]) + 1
+            yield label, own.start, slice(low, high) if high - low == len(own) else places
+
+    def keys(self, run: range) -> list[Key]:
+        """The nodes that the products of a run come to, label by label."""
+        if self.labels is None:
+            return list(cover(run.start, run.stop))
+        spans = self.spans(run)
+        return [(label, *node) for label, own in spans for node in cover(own.start, own.stop)]
+
+    def digest(self, run: range, keep: str) -> str | None:
+        """Changes with what is said of a run, as far as its file depends on it; None if nothing is.
+
+        Files of products do not depend on labels.
+        """
+        said = []
+        if self.weights is not None:
+            said.append(_digest(self.weights[run.start : run.stop]))
+        if self.labels is not None and keep == "sum":
+            _, own = np.unique(self.labels[run.start : run.stop], return_inverse=True)
+            starts = [[self.names[label], places.start] for label, places in self.spans(run)]
+            said += [json.dumps(starts), _digest(own.astype(np.uint8))]
+        return hashlib.blake2b(" ".join(said).encode(), digest_size=8).hexdigest() if said else None
+
+    @property
+    def whole_digests(self) -> dict[str, str]:
+        """The same of all matrices, by the key of the config."""
+        arrays = {"weights": self.weights, "labels": self.labels}
+        return {key: _digest(array) for key, array in arrays.items() if array is not None}
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever uses the results should know."""
+        if self.weights is None:
+            return []
+        zeros = len(self.weights) - np.count_nonzero(self.weights)
+        return [f"each product counts times its weight; {zeros:,} of {len(self.weights):,} are 0"]
+
+    def arrays(self, results: Results) -> Iterator[tuple[Path, np.ndarray]]:
+        """What a plan keeps, and where."""
+        for path, array in ((results.weights, self.weights), (results.labels, self.labels)):
+            if array is not None:
+                yield path, array
+
+
+NOTHING = PerMatrix()
+
+
+def load(results: Results, checksums: Mapping[str, str], names: Iterable[Label] = ()) -> PerMatrix:
+    """What a plan has kept, mapped; IntegrityError where that is not what was written."""
+    found = {}
+    for path in (results.weights, results.labels):
+        if path.name not in checksums:
+            continue
+        try:
+            refuse_special(path)
+            tables.check(_bytes(path), checksums, path)
+            found[path.stem] = np.load(path, "r", allow_pickle=False)
+        except (OSError, ValueError) as error:  # the latter of an empty file
+            why = getattr(error, "strerror", None) or error
+            raise IntegrityError(f"{path}: {why}; remove {results.plan} too") from error
+    return PerMatrix(**found, names=tuple(names))
+
+
+def read(settings: Settings, problem: Problem, column: list[str] | None = None) -> PerMatrix:
+    """What the files of a config say of each matrix.
+
+    ``column`` has the labels of a sheet, where the config names its column.
+
+    Raises
+    ------
+    InputError
+        Where one does not fit the input, or what is computed.
+    """
+    return PerMatrix(_weights(settings, problem), *_labels(settings, problem, column))
+
+
+def _weights(settings: Settings, problem: Problem) -> np.ndarray | None:
+    if settings.weights is None:
+        return None
+    name = settings.weights
+    found = _array("weights", name, problem.matrices)
+    if found.dtype.kind not in "biuf" or found.itemsize > 8:
+        raise InputError(f"weights: {name} holds {found.dtype}; save real numbers, as float64")
+    weights = found.astype(np.float64)
+    fits = np.isfinite(weights) if found.dtype.kind == "f" else np.abs(weights) <= _EXACT
+    if not fits.all():
+        place = int(fits.argmin())
+        raise InputError(
+            f"weights: {name} holds {found[place]} for matrix {place}, but weights are finite "
+            "float64 numbers, whole ones up to 2⁵³; correct it, or leave the matrix out by weight 0"
+        )
+    if problem.sum_dtype == "int64":
+        raise InputError(
+            f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
+            "numbers; to weigh them, save the input as float64"
+        )
+    return weights
+
+
+def _labels(
+    settings: Settings, problem: Problem, column: list[str] | None
+) -> tuple[np.ndarray | None, tuple[Label, ...]]:
+    """The place of each label among the different ones, and these."""
+    name = settings.labels
+    if name is None:
+        return None, ()
+    if column is None:
+        found = _array("labels", name, problem.matrices)
+    else:
+        whole = all(_WHOLE.fullmatch(cell) for cell in column)
+        found = np.array(list(map(int, column)) if whole else column)
+    if found.dtype.kind not in "biuU":
+        raise InputError(f"labels: {name} holds {found.dtype}; save integers, or short texts")
+    different, places = np.unique(found, return_inverse=True)
+    if len(different) > MOST_LABELS:
+        raise InputError(
+            f"labels: {name} holds {len(different):,} different labels, and {MOST_LABELS} at most "
+            f"are summed apart: a sum of each takes {human_bytes(memory.node_bytes(problem))}, "
+            "several times in every task; use fewer, for example groups of them"
+        )
+    names = tuple(different.tolist())
+    for label in names if found.dtype.kind == "U" else ():
+        if not (label and label.isprintable() and len(label) <= _LONGEST_LABEL):
+            place = int((found == label).argmax())
+            raise InputError(
+                f"labels: {name} has the label {short(label)} for matrix {place}; a label is a "
+                f"text of 1 to {_LONGEST_LABEL} letters that can be printed"
+            )
+    return places.astype(np.uint8), names
+
+
+def _array(key: str, name: str, matrices: int) -> np.ndarray:
+    """The array ``(N,)`` of a ``.npy`` file, mapped."""
+    path = Path(name)
+    if mode_of(path) is None:
+        raise InputError(f"{key}: {absent(path)}")
+    refuse_special(path, f"{key}: ")
+    try:
+        found: np.ndarray = np.lib.format.open_memmap(path, mode="r")  # which unpickles nothing
+    except (OSError, ValueError) as error:
+        raise InputError(f"{key}: {_what_is_wrong(path, error)}") from error
+    if found.shape != (matrices,):
+        raise InputError(
+            f"{key}: {path} has shape {found.shape}, but the input holds {matrices} matrices; "
+            f"save an array of shape ({matrices},)"
+        )
+    return found
+
+
+def _what_is_wrong(path: Path, error: Exception) -> str:
+    """What is wrong with a file that NumPy does not read."""
+    try:
+        read_header(path)
+    except InputError as words:
+        return str(words)
+    return f"{path} cannot be read: {short(str(error))}"
+
+
+def write(kept: PerMatrix, results: Results) -> dict[str, str]:
+    """Commit what a plan keeps; the checksums by the names of files."""
+    checksums = {}
+    for path, array in kept.arrays(results):
+        with commit(path) as file:
+            np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+        checksums[path.name] = small.checksum(_bytes(path))
+    return checksums
+
+
+def _bytes(path: Path) -> Any:
+    return np.memmap(path, np.uint8, "r")
+
+
+def _digest(array: np.ndarray) -> str:
+    """Changes with the elements of an array."""
+    return hashlib.blake2b(np.ascontiguousarray(array), digest_size=8).hexdigest()
