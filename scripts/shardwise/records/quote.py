@@ -41,7 +41,7 @@ def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> Quote:
     factors, products = store.amounts(plan, shards)
     copied = sum(rows[shard].bytes for shard in copies)
     device = max(row.device_memory for row in rows.values())
-    names = *reduce["statistics"], *problem.companions
+    names = problem.results(reduce["statistics"])
     results = sum(
         math.prod(statistic_shape(name, problem))
         * ITEM_BYTES[statistic_dtype(name, problem.product_dtype)]
