@@ -272,7 +272,7 @@ class Ring:
         products = self.operation.run(slot.report, slot.left, self._right_of(slot), out)
         if slot.left_out is not None:  # B, or a function, may make anything of zeros
             products[self._machine.xp.asarray(slot.left_out)] = 0
-        slot.written = self.sink.take(products, slot.first, slot.weights)
+        slot.written = self.sink.take(products, slot.first)
 
     def _look_at(self, slot: _Slot) -> None:
         """Wait for what was queued for a slot, look at its report, and write its products."""

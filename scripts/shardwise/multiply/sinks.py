@@ -3,7 +3,7 @@
 from typing import Any
 
 from shardwise.files.checksum import raw_bytes
-from shardwise.numerics.tree import TreeSum
+from shardwise.numerics.tree import LabelSums
 from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
@@ -29,11 +29,8 @@ class Products:
     def release(self) -> None:
         """Give that memory back."""
 
-    def take(self, products: Any, first: int, weights: Any) -> Any:
-        """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None.
-
-        ``weights`` are theirs, ``(n,)``, or None.
-        """
+    def take(self, products: Any, first: int) -> Any:
+        """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None."""
         return raw_bytes(products)
 
     def result(self) -> tuple[list[Any], Any]:
@@ -46,10 +43,7 @@ class Products:
 
 
 class NodesOfSum(Products):
-    """``keep: sum``: the nodes of the tree that the products of a shard come to.
-
-    Products with labels have a tree for each label; all take nodes out of the same memory.
-    """
+    """``keep: sum``: the nodes of the trees that the products of a shard come to."""
 
     def __init__(self, xp: Any, plan: Plan) -> None:
         super().__init__(xp, plan.problem)
@@ -61,33 +55,23 @@ class NodesOfSum(Products):
 
     def allocate(self, run: range) -> None:
         shape, dtype = self._problem.product_shape, self._problem.product_dtype
-        spare: list[Any] = []
-        labels = range(max(1, self._problem.labels))
-        self._trees = [TreeSum(self._xp, shape, dtype, spare) for _ in labels]
+        self._sums: Any = LabelSums(self._xp, shape, dtype, self._said)
         ends = [(own.start, own.stop) for _, own in self._said.spans(run)]
-        self._trees[0].reserve(sum(most_held(*each) + count_nodes(*each) for each in ends))
+        self._sums.reserve(sum(most_held(*each) + count_nodes(*each) for each in ends))
 
     def begin(self) -> None:
-        for tree in self._trees:
-            tree.reset()
+        self._sums.reset()
 
     def release(self) -> None:
-        self._trees, self._written = [], []
+        self._sums, self._written = None, []
 
-    def take(self, products: Any, first: int, weights: Any) -> None:
-        run = range(first, first + len(products))
-        for label, rank, places in self._said.groups(run):
-            own = None if weights is None else weights[places]
-            some = places if isinstance(places, slice) else self._xp.asarray(places)
-            self._trees[label].add(products[some], rank, own)
+    def take(self, products: Any, first: int) -> None:
+        self._sums.add(products, first)
 
     def result(self) -> tuple[list[Any], Any]:
-        self._trees[0].give(self._written)  # of the shard before, which is done
-        self._written = [node for tree in self._trees for node in tree.take()]
-        overflow = self._trees[0].overflow.copy()
-        for tree in self._trees[1:]:
-            overflow |= tree.overflow
-        return self._written, overflow
+        self._sums.give(self._written)  # of the shard before, which is done
+        self._written = self._sums.take()
+        return self._written, self._sums.overflow()
 
 
 def choose(xp: Any, plan: Plan) -> Products:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from shardwise.files.paths import SUMS
-from shardwise.numerics.tree import Tree, TreeSum, refuse_overflow
+from shardwise.numerics.tree import LabelSums, Tree, refuse_overflow
 from shardwise.plan.per_matrix import NOTHING, PerMatrix
 
 _BLOCK = 2**18  # numbers at a time: they stay in a core's cache
@@ -63,82 +63,49 @@ def choose(
 
     With weights there are only sum and mean, and with labels only `sums`.
     """
-    if said.labels is not None:
-        return [_ByLabel(width, dtype, said)]
-    wanted, weights = set(names), said.weights
+    wanted = set(names)
     made: list[Statistic] = []
     if wanted & {"sum", "mean"}:
-        made.append(_Total(width, dtype, "mean" in wanted, weights))
+        made.append(_Total(width, dtype, "mean" in wanted, said))
     if "std" in wanted:
         made.append(_Spread(width, dtype))
     made += [_Extreme(name, width, dtype) for name in ("min", "max") if name in wanted]
     return made
 
 
-class _Total(TreeSum):
-    """``sum``, and ``mean`` if asked for: the sum, divided by N, or by the sum of the weights."""
+class _Total:
+    """``sum``, and ``mean`` if asked for: the sum, divided by N, or by the sum of the weights.
 
-    def __init__(
-        self, width: int, dtype: str, mean: bool, weights: np.ndarray | None = None
-    ) -> None:
-        super().__init__(np, (width,), dtype)
-        self._mean, self._weights = mean, weights
+    With labels ``sums``, an array ``(labels, width)``.
+    """
 
-    def add(self, block: Any, first: int, weights: Any = None) -> None:
-        if self._weights is not None:
-            weights = self._weights[first : first + len(block)]
-        super().add(block, first, weights)
+    def __init__(self, width: int, dtype: str, mean: bool, said: PerMatrix) -> None:
+        self._sums, self._mean = LabelSums(np, (width,), dtype, said), mean
+        self._labelled = bool(said.names)
+
+    def reset(self) -> None:
+        self._sums.reset()
+
+    def add(self, block: np.ndarray, first: int) -> None:
+        self._sums.add(block, first)
 
     def parts(self) -> list[Part]:
-        return list(self.nodes())
+        return self._sums.nodes()
 
     def check(self) -> None:
-        refuse_overflow(self.overflow)
+        refuse_overflow(self._sums.overflow())
 
     def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
-        level, index = key
-        self.put(level, index, array)
+        self._sums.put(key, array)
 
     def results(self, matrices: float) -> dict[str, np.ndarray]:
-        total = self.value()
+        totals = self._sums.values()
+        if self._labelled:
+            return {SUMS: np.stack(totals)}
+        (total,) = totals
         # Both parts alone: the quotient of complex numbers has NaN where one part is infinite.
         mean = {"mean": (_reals(total) / matrices).view(_float(total.dtype))} if self._mean else {}
         return {"sum": total, **mean}
-
-
-class _ByLabel:
-    """``sums``: the sum of the products of each label, ``(labels, width)``."""
-
-    def __init__(self, width: int, dtype: str, said: PerMatrix) -> None:
-        spare: list[Any] = []
-        self._said = said
-        self._trees = [TreeSum(np, (width,), dtype, spare) for _ in said.names]
-
-    def reset(self) -> None:
-        for tree in self._trees:
-            tree.reset()
-
-    def add(self, block: np.ndarray, first: int) -> None:
-        run = range(first, first + len(block))
-        weights = self._said.weights_of(run)
-        for label, rank, places in self._said.groups(run):
-            own = None if weights is None else weights[places]
-            self._trees[label].add(block[places], rank, own)
-
-    def parts(self) -> list[Part]:
-        trees = enumerate(self._trees)
-        return [((label, *node), array) for label, tree in trees for node, array in tree.nodes()]
-
-    def check(self) -> None:
-        for tree in self._trees:
-            refuse_overflow(tree.overflow)
-
-    def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
-        label, level, index = key
-        self._trees[label].put(level, index, array)
-
-    def results(self, matrices: float) -> dict[str, np.ndarray]:
-        return {SUMS: np.stack([tree.value() for tree in self._trees])}
 
 
 class _Spread(Tree):

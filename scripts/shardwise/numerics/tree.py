@@ -15,6 +15,7 @@ import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.plan.nodes import Node, cover, node_span
+from shardwise.plan.per_matrix import Key, PerMatrix
 from shardwise.plan.problem import sum_dtype
 
 COMPILED_BYTES = 1 << 20
@@ -234,6 +235,75 @@ class TreeSum(Tree):
         if reals.dtype.kind == "f":
             reals[np.isnan(reals)] = np.nan
         return result
+
+
+class LabelSums:
+    """A :class:`TreeSum` for each label of the products, which count times their weights.
+
+    One tree for all where there are no labels. The key of a node is (level, index), with labels
+    (label, level, index). All trees take their memory from the same arrays.
+
+    Parameters
+    ----------
+    xp, shape, dtype
+        As :class:`TreeSum` has them.
+    said
+        The labels and weights of all matrices, by their places.
+    """
+
+    def __init__(self, xp: Any, shape: tuple[int, ...], dtype: str, said: PerMatrix) -> None:
+        spare: list[Any] = []
+        self._xp, self._said = xp, said
+        self._trees = [TreeSum(xp, shape, dtype, spare) for _ in said.names or "1"]
+
+    def reserve(self, nodes: int) -> None:
+        """Take the memory of so many nodes now, before the first product."""
+        self._trees[0].reserve(nodes)
+
+    def reset(self) -> None:
+        """Begin new sums, in the same memory."""
+        for tree in self._trees:
+            tree.reset()
+
+    def add(self, block: Any, first: int) -> None:
+        """Add consecutive products ``(n, …)``, contiguous, the first at place ``first``."""
+        run = range(first, first + len(block))
+        weights = self._said.weights_of(run)
+        for label, rank, places in self._said.groups(run):
+            own = None if weights is None else weights[places]
+            some = places if isinstance(places, slice) else self._xp.asarray(places)
+            self._trees[label].add(block[some], rank, own)
+
+    def put(self, key: Key, node: Any) -> None:
+        """Add a node that was formed elsewhere; its memory stays the caller's."""
+        *label, level, index = key
+        self._trees[label[0] if label else 0].put(level, index, node)
+
+    def nodes(self) -> list[tuple[Key, Any]]:
+        """The nodes, label by label; their memory is that of the trees."""
+        if not self._said.names:
+            return list(self._trees[0].nodes())
+        trees = enumerate(self._trees)
+        return [((label, *node), array) for label, tree in trees for node, array in tree.nodes()]
+
+    def take(self) -> list[Any]:
+        """The arrays of these, which leave the trees; :meth:`give` puts their memory back."""
+        return [array for tree in self._trees for array in tree.take()]
+
+    def give(self, arrays: list[Any]) -> None:
+        """Let the trees use the memory of arrays that they gave away."""
+        self._trees[0].give(arrays)
+
+    def overflow(self) -> Any:
+        """An array ``(1,)`` of ``xp``, other than 0 once a node of integers did not fit int64."""
+        flag = self._trees[0].overflow.copy()
+        for tree in self._trees[1:]:
+            flag |= tree.overflow
+        return flag
+
+    def values(self) -> list[np.ndarray]:
+        """`TreeSum.value` of each label, until `reset`; InputError where one does not fit."""
+        return [tree.value() for tree in self._trees]
 
 
 def refuse_overflow(flag: Any) -> None:
