@@ -307,9 +307,8 @@ def _covariance_problems(full: Mapping[str, Any]) -> Iterator[str]:
             f"covariance: the product {full['product']:.200} is no sum over rows; use product: "
             f"{' or '.join(WITH_COVARIANCE)}"
         )
-    for key in ("weights", "labels"):
-        if full[key] is not None:
-            yield f"covariance: counts all rows once, in one sum; remove it, or {key}"
+    if full["labels"] is not None:
+        yield "covariance: is that of all rows; remove it, or labels"
     if "sum" not in full["reduce"]["statistics"]:
         yield "covariance: is made of the sum; add sum to reduce.statistics"
 

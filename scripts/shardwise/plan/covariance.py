@@ -6,6 +6,7 @@ docs/statistics.md for how much that saves.
 """
 
 import base64
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from shardwise.files.extents import OpenFiles
 from shardwise.plan.config import Settings
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Covariance, Stack
-from shardwise.plan.problem import check_covariance, sum_dtype
+from shardwise.plan.problem import Problem, check_covariance, sum_dtype
 from shardwise.plan.stack import StackReader
 from shardwise.units import MIB
 
@@ -24,8 +25,12 @@ FIRST_BYTES = 64 * MIB
 """Of the first rows, whose mean is the offset: the same when the stack grows beyond them."""
 
 
-def plan(settings: Settings, stack: Stack) -> Covariance | None:
+def plan(
+    settings: Settings, stack: Stack, problem: Problem, weights: np.ndarray | None
+) -> Covariance | None:
     """What the plan says of ``covariance: true``; None without it.
+
+    ``weights`` are those of the matrices, if there are any.
 
     Raises
     ------
@@ -35,15 +40,32 @@ def plan(settings: Settings, stack: Stack) -> Covariance | None:
     if not settings.covariance:
         return None
     check_covariance(settings.product, stack.dtype)
-    rows = stack.matrices * stack.shape[0]
-    if rows <= settings.ddof:
+    if weights is not None and weights.min() < 0:
         raise InputError(
-            f"ddof: the input has {rows} rows, so covariances would be divided by "
-            f"{rows - settings.ddof}; use a smaller ddof, or more rows"
+            f"covariance: rows cannot count a negative number of times, but weights has "
+            f"{weights.min()} for matrix {weights.argmin()}; correct it"
+        )
+    rows, divisor = count_rows(problem, weights, settings.ddof)
+    if divisor <= 0:
+        raise InputError(
+            f"ddof: the input has {rows:g} rows{' by their weights' * (weights is not None)}, so "
+            f"covariances would be divided by {divisor:g}; use a smaller ddof, or more rows"
         )
     row = _offset(settings, stack)
     text = None if row is None else base64.b64encode(row.tobytes()).decode()
     return Covariance(text, settings.ddof)
+
+
+def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple[float, float]:
+    """The rows, each counted times the weight of its matrix, and what sums are divided by.
+
+    The latter as `numpy.cov` has it with ``aweights``.
+    """
+    rows, height = problem.matrices * problem.left[0], problem.left[0]
+    if weights is None:
+        return rows, rows - ddof
+    total, squares = (height * math.fsum(each) for each in (weights, weights * weights))
+    return total, total - ddof * squares / total if total else 0.0
 
 
 def _offset(settings: Settings, stack: Stack) -> np.ndarray | None:
@@ -60,8 +82,9 @@ def _offset(settings: Settings, stack: Stack) -> np.ndarray | None:
         if settings.offset != "auto":
             return _own(settings.offset, stack).astype(dtype)
         rows, wide = _first_rows(settings, stack), sum_dtype(stack.dtype)
+        rows = rows[np.isfinite(rows).all(axis=1)]  # others may have weight 0, or are found later
         row: np.ndarray = rows.mean(axis=0, dtype=wide).astype(dtype)
-    row[~np.isfinite(row)] = 0  # any other row is as right; what is not finite is found later
+    row[~np.isfinite(row)] = 0  # any other number is as right
     return row
 
 

@@ -92,7 +92,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         shared, result, result_dtype, settings.covariance,
     )  # fmt: skip
     said = per_matrix.read(settings, problem, labels_of_sheet(settings, left))
-    centre, problem = covariance.plan(settings, left), replace(problem, labels=len(said.names))
+    centre = covariance.plan(settings, left, problem, said.weights)
+    problem = replace(problem, labels=len(said.names))
     check_statistics(
         settings.reduce["statistics"], settings.keep, problem.product_dtype, said.total_weight,
         said.labels is not None,

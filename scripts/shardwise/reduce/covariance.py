@@ -1,14 +1,16 @@
 """Covariance, correlation and mean of the rows of all matrices, from their sums.
 
 With the offset c, S the sum of ``(A - c).H @ (A - c)``, s that of the n rows of all ``A - c``, the
-covariance is ``(S - s.H s / n) / (n - ddof)``, exactly for any c. Rows and columns are as
-``numpy.cov(rows, rowvar=False)`` has them. docs/statistics.md has the errors.
+covariance is ``(S - s.H s / n) / (n - ddof)``, exactly for any c. Where each matrix counts times a
+weight, so do its rows, and n and the divisor are those of ``numpy.cov(..., aweights=...)``.
+docs/statistics.md has the errors.
 """
 
 from typing import Any
 
 import numpy as np
 
+from shardwise.plan.covariance import count_rows
 from shardwise.plan.plan import Plan
 
 
@@ -18,19 +20,20 @@ class Covariance:
     Parameters
     ----------
     plan
-        The plan; it knows the number of rows, n.
+        The plan; it knows the number of rows, n, and their weights.
     sums
         The sum of all rows ``(k,)`` without the offset; float64, complex128 or int64.
     """
 
     def __init__(self, plan: Plan, sums: np.ndarray) -> None:
         problem = plan.problem
-        self._rows, self._columns = problem.matrices * problem.left[0], problem.left[1]
         assert plan.facts.covariance is not None
-        self._divisor = self._rows - plan.facts.covariance.ddof
+        ddof = plan.facts.covariance.ddof
+        self._rows, self._divisor = count_rows(problem, plan.per_matrix.weights, ddof)
+        self._columns = problem.left[1]
         # Of whole numbers the nearest ones to the mean are taken off exactly: nothing is lost.
         whole = sums.dtype.kind == "i"
-        self._shift = _nearest(sums, self._rows) if whole else np.zeros_like(sums)
+        self._shift = _nearest(sums, int(self._rows)) if whole else np.zeros_like(sums)
         self._sums = sums
         self._rest = sums - self._rows * self._shift
         self._offset = np.zeros(self._columns, problem.dtype)
