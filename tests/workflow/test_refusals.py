@@ -122,9 +122,9 @@ SECCOMP = (sys.executable, str(REPO / "tests" / "refused_call.py"))
 
 @pytest.mark.parametrize("before", [NAMELESS, ASCII, SECCOMP], ids=["user", "locale", "seccomp"])
 def test_a_run_needs_no_name_of_the_user_no_utf_8_and_no_memory_of_other_ranks(tmp_path, before):
-    """As in a container (``docker run -u 12345``), and where LC_ALL names another encoding."""
+    """As in a container (``docker run -u 12345``, its seccomp), and where LC_ALL says otherwise."""
     if subprocess.run([*before, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this machine makes no user without a name")
+        pytest.skip(f"this machine does not allow {before[:2]}")
     workspace = Workspace.create(tmp_path / "w", before=before)
     # The sum is large enough for MPICH to read it from the memory of another rank.
     factories.save(workspace.root / "größe.npy", factories.stack((4, 64, 64)))
