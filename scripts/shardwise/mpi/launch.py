@@ -258,6 +258,9 @@ def _started() -> Any:
     in lines that are the longer the less of it is 0. Slurm's pmi2 takes 1,024 bytes of a line.
     (Seen with MPICH 5.0 and Slurm 22.05: "value not properly terminated in client request".)
     """
+    # MPICH would read a large message from the other rank's memory, and fail where the seccomp of a
+    # container refuses that. A copy through shared memory works everywhere.
+    os.environ.setdefault("MPIR_CVAR_CH4_CMA_ENABLE", "0")
     with ThreadPoolExecutor(1) as pool:  # only here: whoever imports it is a rank
         mpi = pool.submit(importlib.import_module, "mpi4py.MPI").result()
     mpi.COMM_WORLD.Barrier()  # all ranks of this node have the memory that they share

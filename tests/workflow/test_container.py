@@ -1,0 +1,65 @@
+"""The image of the Containerfile: the demo in it has the sum of the host, to the bit."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.workspace import REPO, Workspace
+
+MISSING = [tool for tool in ("podman", "runc", "debootstrap") if shutil.which(tool) is None]
+MISSING += ["root"] * (os.geteuid() != 0)
+pytestmark = [
+    pytest.mark.timeout(1800),
+    pytest.mark.nightly,
+    pytest.mark.skipif(bool(MISSING), reason=f"not here: {', '.join(MISSING)}"),
+]
+
+# crun refuses some versions of cgroups, and Podman asks for more files than a small VM allows.
+CONF = '[containers]\ndefault_ulimits = []\n[engine]\nruntime = "runc"\n'
+NUMBER = ("--user=12345:12345", "--passwd=false", "--read-only")
+
+
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory):
+    """Runs Podman where the image is built, on a base of Debian's packages; leaves nothing."""
+    folder = tmp_path_factory.mktemp("podman")
+    (folder / "containers.conf").write_text(CONF)
+    own = ["podman", "--root", folder / "images", "--runroot", folder / "run"]
+    own += ["--storage-opt", "overlay.skip_mount_home=true"]  # a mount would stay behind
+
+    def call(*line):
+        env = os.environ | {"CONTAINERS_CONF": str(folder / "containers.conf")}
+        done = subprocess.run(line, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{line}: {(done.stdout + done.stderr)[-4000:]}"
+        return done.stdout + done.stderr
+
+    # The host's pip may need these two to reach its index; so will that of the build.
+    pip, roots = Path("/etc/pip.conf"), Path("/etc/ssl/certs/ca-certificates.crt")
+    site = [f"--secret=id=pip,src={pip}"] * pip.exists()
+    site += [f"--volume={roots}:/usr/local/share/ca-certificates/host.crt:ro"] * roots.exists()
+    try:
+        call("debootstrap", "--variant=minbase", "bookworm", folder / "base")
+        call("tar", "-C", folder / "base", "-cf", folder / "base.tar", ".")
+        call(*own, "import", folder / "base.tar", "docker.io/library/debian:12")
+        call(*own, "build", "--network=host", *site, "--tag=shardwise", REPO)
+        yield lambda *words: call(*own, *words)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("options", [(), NUMBER], ids=["root", "number"])
+def test_the_demo_has_the_sum_of_the_host(podman, tmp_path, options):
+    """In a mounted folder, also for a user without a name while the image is read-only."""
+    (work := tmp_path / "work").mkdir()
+    if options:
+        os.chown(work, 12345, 12345)
+    run = ("run", "--rm", "--network=host", *options, f"--volume={work}:/work", "shardwise")
+    podman(*run, "init")
+    assert "shardwise: done: results/default/sum.npy" in podman(*run, "run")
+    assert "the main job can run here" in podman(*run, "doctor")
+    host = Workspace.create(tmp_path / "host")
+    host.succeed()
+    assert host.file("sum.npy").read_bytes() == (work / "results/default/sum.npy").read_bytes()
