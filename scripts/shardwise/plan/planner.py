@@ -76,7 +76,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     check_product(settings.product, left, right)
     given = left.sources if settings.input is not None else ()
     right_sources = right.sources if right else ()
-    said_in = [Source(name, 0, 0, "") for name in (settings.weights, settings.labels) if name]
+    named = settings.weights, settings.labels, settings.offset
+    said_in = [Source(name, 0, 0, "") for name in named if name not in (None, "auto", "none")]
     _refuse_names(results, [*given, *right_sources, *said_in])
     function, used = None, user_function.digests_of(settings.depends)  # the digests of its files
     if parts := function_parts(settings.product):

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from shardwise.errors import IntegrityError
+from shardwise.files import small
 from shardwise.files.paths import place
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
@@ -17,17 +19,25 @@ from shardwise.records import failures
 NO_PRODUCTS = "have no products yet"
 
 
-def unmark(marker: Path) -> None:
-    """Say that a file without a key in its name is of no plan, before it is replaced."""
+def unmark(marker: Path) -> set[str]:
+    """Say that a file without a key in its name is of no plan, before it is replaced.
+
+    The names of the files that plans have marked come back.
+    """
+    names = set[str]()
     with suppress(FileNotFoundError):
         for name in os.listdir(marker.parent):
-            (marker.parent / name).unlink(missing_ok=True)
+            other = marker.parent / name
+            with suppress(IntegrityError):
+                names.update((small.read(other) or b"").decode(errors="replace").split())
+            other.unlink(missing_ok=True)
+    return names
 
 
-def mark(marker: Path) -> None:
-    """Say, last of all, of which plan such a file is."""
+def mark(marker: Path, names: Iterable[str] = ()) -> None:
+    """Say, last of all, of which plan such files are."""
     marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.touch()
+    marker.write_text("".join(f"{name}\n" for name in names))
 
 
 class Store:

@@ -19,7 +19,7 @@ import numpy as np
 
 from shardwise import host
 from shardwise.errors import InputError, IntegrityError, short, some
-from shardwise.files import pieces, small
+from shardwise.files import pieces
 from shardwise.files.commit import commit as commit_file
 from shardwise.files.paths import COVARIANCE, RESULTS, SUMS
 from shardwise.mpi.together import agree, merge, mpi_version, xor
@@ -324,17 +324,18 @@ class Reducer:
         self, digests: np.ndarray, nodes: dict[str, int], proof: dict[str, Any], started: float
     ) -> None:
         plan, results = self._plan, self._plan.results
-        former, marker = small.read_json(results.summary) or {}, results.summed(plan.key)
-        store.unmark(marker)
+        marker = results.summed(plan.key)
+        former = store.unmark(marker)
         results.summary.unlink(missing_ok=True)  # it vouches for the files before
         files, covariant = self._files.publish(digests), plan.problem.covariance
-        for name in set(RESULTS) & set(former.get("files", ())) - set(files):
-            results.statistic(name).unlink(missing_ok=True)  # no summary speaks of it now
         if plan.problem.labels:
             with commit_file(results.label_names) as file:
                 file.write(plan.label_text())
-        elif SUMS in former.get("files", ()):
-            results.label_names.unlink(missing_ok=True)
+        own = [results.statistic(name).name for name in files]
+        own += [results.label_names.name] * bool(plan.problem.labels)
+        known = {results.label_names.name, *(results.statistic(name).name for name in RESULTS)}
+        for name in known & former - set(own):
+            (results.root / name).unlink(missing_ok=True)  # of another plan, or no longer asked for
         looks = [look for _, look in sorted(self._looks.items())]
         summary = {
             "matrices": plan.problem.matrices,
@@ -357,7 +358,7 @@ class Reducer:
             **receipts.describe_origin("reduce", started, {"mpi": mpi_version()}),
         }
         receipts.write(results.summary, summary)
-        store.mark(marker)
+        store.mark(marker, own)
 
     def _damaged(self, shards: list[int], what: str) -> IntegrityError:
         """An error that names shards, and the command that repairs them."""

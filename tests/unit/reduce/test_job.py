@@ -260,3 +260,21 @@ def test_ranks_find_the_covariance_of_one(tmp_path):
     assert len(seen) == 1
     expected = np.cov(left.reshape(-1, 370), rowvar=False)
     np.testing.assert_allclose(np.load(made.results.statistic("covariance")), expected, atol=1e-12)
+
+
+def test_results_of_another_plan_do_not_stay(tmp_path):
+    """A sum per label, then a mean: Snakemake has removed the summary that spoke of the others."""
+    left, own = stack((6, 3, 3)), {"results": str(tmp_path / "results")}
+    np.save(tmp_path / "labels.npy", np.arange(6) % 2)
+    labels = {"labels": str(tmp_path / "labels.npy")}
+    assert mpirun(1, listed(factories.plan(tmp_path, left, **own, **labels))).returncode == 0
+    root = tmp_path / "results"
+    (root / "own.npy").touch()
+    found = {"labels.npy", "own.npy"}  # the plan's copy of the labels, and a user's file
+    (root / "summary.json").unlink()
+    reduced(listed(factories.plan(tmp_path, left, **own)), "sum", "mean")
+    assert {path.name for path in root.glob("*.npy")} == found | {"sum.npy", "mean.npy"}
+    assert not (root / "labels.json").exists()
+    (root / "summary.json").unlink()
+    reduced(listed(factories.plan(tmp_path, left, product="A.T @ A", **own)), "sum")
+    assert {path.name for path in root.glob("*.npy")} == found | {"sum.npy"}
