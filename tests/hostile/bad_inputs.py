@@ -260,6 +260,16 @@ CASES: dict[str, list[Case]] = {
             COVARIANCE | {"offset": "row.npy"},
             put("row.npy", np.array([0, np.nan, 0])),
         ),
+        Case(
+            "`offset` is a named pipe",
+            COVARIANCE | {"offset": "row.npy"},
+            lambda: os.mkfifo("row.npy"),
+        ),
+        Case(
+            "`offset` claims more than it holds",
+            COVARIANCE | {"offset": "row.npy"},
+            put("row.npy", npy("'<f8'", "(9999999999999,)")),
+        ),
         Case("`offset` is no array", COVARIANCE | {"offset": "mean"}),
         Case(
             "`offset` of whole numbers",

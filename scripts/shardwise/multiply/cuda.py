@@ -69,10 +69,10 @@ class Cuda:
     def work(self) -> AbstractContextManager[Any]:
         return self._work
 
-    def clear(self, stack: Any, places: np.ndarray) -> None:
+    def clear(self, stack: Any, places: np.ndarray, like: int | None) -> None:
         self._work.wait_event(self._beside.record())
         with self._work:
-            stack[self.xp.asarray(places)] = 0
+            stack[self.xp.asarray(places)] = 0 if like is None else stack[like]
 
     def mark(self) -> Callable[[], None]:
         self._beside.wait_event(self._work.record())

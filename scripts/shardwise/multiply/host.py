@@ -60,9 +60,12 @@ class Host:
         """What is called inside is queued behind all work so far."""
         return nullcontext()
 
-    def clear(self, stack: Any, places: np.ndarray) -> None:
-        """Queue zeros for some matrices of a slot, behind their hashing."""
-        stack[places] = 0
+    def clear(self, stack: Any, places: np.ndarray, like: int | None) -> None:
+        """Queue other numbers for some matrices of a slot, behind their hashing.
+
+        Zeros, or those of the matrix ``like``.
+        """
+        stack[places] = 0 if like is None else stack[like]
 
     def mark(self) -> Callable[[], None]:
         """Waits until all that was queued so far is done."""

@@ -253,7 +253,9 @@ class Ring:
                     found = machine.hash(factor.digest, offset, raw)
                     slot.fragments += [(factor.hashed, fragment) for fragment in found]
                 if slot.left_out is not None:
-                    machine.clear(stack, slot.left_out)
+                    # A function of the user may not take zeros: it gets a matrix twice.
+                    like = int(slot.weights.astype(bool).argmax()) if self._problem.result else None
+                    machine.clear(stack, slot.left_out, like)
             if self._problem.result:
                 machine.mark()()  # a user's function may write to its block
             with machine.work(), np.errstate(all="ignore"):  # the checks find and name overflow
@@ -269,9 +271,12 @@ class Ring:
         out, slot.writes = self._outs[0]
         self._outs.rotate(-1)
         slot.report = BatchReport(slot.first, slot.count)
-        products = self.operation.run(slot.report, slot.left, self._right_of(slot), out)
-        if slot.left_out is not None:  # B, or a function, may make anything of zeros
-            products[self._machine.xp.asarray(slot.left_out)] = 0
+        products, left_out = out[: slot.count], slot.left_out
+        # A function of the user's is not called for nothing.
+        if not self._problem.result or left_out is None or len(left_out) < slot.count:
+            products = self.operation.run(slot.report, slot.left, self._right_of(slot), out)
+        if left_out is not None:  # B, or a function, may make anything of zeros
+            products[self._machine.xp.asarray(left_out)] = 0
         slot.written = self.sink.take(products, slot.first)
 
     def _look_at(self, slot: _Slot) -> None:

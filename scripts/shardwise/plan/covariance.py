@@ -7,13 +7,13 @@ docs/statistics.md for how much that saves.
 
 import base64
 import math
-from typing import Any
 
 import numpy as np
 
-from shardwise.errors import InputError, short
+from shardwise.errors import InputError
 from shardwise.files import synthetic
 from shardwise.files.extents import OpenFiles
+from shardwise.plan import per_matrix
 from shardwise.plan.config import Settings
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Covariance, Stack
@@ -51,7 +51,7 @@ def plan(
             f"ddof: the input has {rows:g} rows{' by their weights' * (weights is not None)}, so "
             f"covariances would be divided by {divisor:g}; use a smaller ddof, or more rows"
         )
-    row = _offset(settings, stack)
+    row = _offset(settings, stack, weights)
     text = None if row is None else base64.b64encode(row.tobytes()).decode()
     return Covariance(text, settings.ddof)
 
@@ -64,11 +64,14 @@ def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple
     rows, height = problem.matrices * problem.left[0], problem.left[0]
     if weights is None:
         return rows, rows - ddof
-    total, squares = (height * math.fsum(each) for each in (weights, weights * weights))
-    return total, total - ddof * squares / total if total else 0.0
+    total, largest = height * math.fsum(weights), float(weights.max())
+    if not total:
+        return 0.0, 0.0
+    parts = weights / largest  # whose squares stay within float64
+    return total, total - ddof * largest * (math.fsum(parts * parts) / math.fsum(parts))
 
 
-def _offset(settings: Settings, stack: Stack) -> np.ndarray | None:
+def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.ndarray | None:
     """The offset ``(k,)`` in the dtype of the input, little-endian; None for none."""
     exact = "int" in stack.dtype  # sums of whole numbers lose no digits
     if settings.offset == "none" or (settings.offset == "auto" and exact):
@@ -81,8 +84,8 @@ def _offset(settings: Settings, stack: Stack) -> np.ndarray | None:
     with np.errstate(all="ignore"):
         if settings.offset != "auto":
             return _own(settings.offset, stack).astype(dtype)
-        rows, wide = _first_rows(settings, stack), sum_dtype(stack.dtype)
-        rows = rows[np.isfinite(rows).all(axis=1)]  # others may have weight 0, or are found later
+        rows, wide = _first_rows(settings, stack, weights), sum_dtype(stack.dtype)
+        rows = rows[np.isfinite(rows).all(axis=1)]  # others are found later
         row: np.ndarray = rows.mean(axis=0, dtype=wide).astype(dtype)
     row[~np.isfinite(row)] = 0  # any other number is as right
     return row
@@ -90,20 +93,12 @@ def _offset(settings: Settings, stack: Stack) -> np.ndarray | None:
 
 def _own(path: str, stack: Stack) -> np.ndarray:
     """The user's own offset."""
-    try:
-        row: Any = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        why = getattr(error, "strerror", "") or error
-        raise InputError(
-            f"offset: {short(path)} cannot be read ({why}); it must be none, auto or a .npy file "
-            f"of {stack.shape[1]} numbers"
-        ) from error
     shape, kinds = (stack.shape[1],), "fiuc" if "complex" in stack.dtype else "fiu"
-    if not isinstance(row, np.ndarray) or row.shape != shape or row.dtype.kind not in kinds:
-        what = f"{row.shape} of {row.dtype}" if isinstance(row, np.ndarray) else "several arrays"
+    row = per_matrix.open_array("offset", path)
+    if row.shape != shape or row.dtype.kind not in kinds:
         raise InputError(
-            f"offset: {path} is {what}, but rows of the input have {shape[0]} numbers of "
-            f"{stack.dtype}; save one number for each column"
+            f"offset: {path} is {row.shape} of {row.dtype}, but rows of the input have {shape[0]} "
+            f"numbers of {stack.dtype}; save one number for each column"
         )
     with np.errstate(all="ignore"):
         if not np.isfinite(row.astype(stack.dtype)).all():
@@ -114,19 +109,25 @@ def _own(path: str, stack: Stack) -> np.ndarray:
     return row
 
 
-def _first_rows(settings: Settings, stack: Stack) -> np.ndarray:
-    """The first rows ``(n, k)`` of the stack, of all matrices one below the other."""
+def _first_rows(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.ndarray:
+    """The first rows ``(n, k)`` that count, of all matrices one below the other."""
     height, width = stack.shape
     dtype = np.dtype(stack.dtype).newbyteorder("<")
     most = max(1, FIRST_BYTES // (width * dtype.itemsize))
-    rows = np.empty((min(most, stack.matrices * height), width), dtype)
+    counted = np.arange(stack.matrices) if weights is None else np.flatnonzero(weights)
+    counted = counted[: -(-most // height)]
+    rows = np.empty((min(most, len(counted) * height), width), dtype)
     if settings.input is None:  # it need not be on the disk yet
         recipe = settings.synthetic
-        for first in range(0, len(rows), height):
-            one = synthetic.matrix(recipe["seed"], first // height, recipe["dim"], dtype)
+        for first, place in zip(range(0, len(rows), height), counted.tolist(), strict=True):
+            one = synthetic.matrix(recipe["seed"], place, recipe["dim"], dtype)
             rows[first : first + height] = one[: len(rows) - first]
         return rows
     inputs = InputFiles()
     reader = StackReader(stack.sources, stack.shape, stack.dtype, inputs)
-    reader.read_into(OpenFiles(inputs.compare), rows.reshape(-1).view(np.uint8), 0)
+    files, at = OpenFiles(inputs.compare), 0
+    for run in np.split(counted, np.flatnonzero(np.diff(counted) > 1) + 1):
+        part = rows[at : at + len(run) * height].reshape(-1).view(np.uint8)
+        reader.read_into(files, part, int(run[0]) * reader.matrix_bytes)
+        at += len(run) * height
     return rows

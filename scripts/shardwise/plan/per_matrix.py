@@ -31,7 +31,7 @@ from shardwise.units import human_bytes
 MOST_LABELS = 256
 _EXACT = 2**53  # whole numbers up to here are float64 numbers
 _LONGEST_LABEL = 100
-_WHOLE = re.compile("-?[0-9]{1,18}")
+_WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # 007 is a text
 _BLOCK = 2**16  # matrices from one count of all labels to the next
 
 Label = int | str
@@ -203,7 +203,20 @@ def _weights(settings: Settings, problem: Problem) -> np.ndarray | None:
             f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
             "numbers; to weigh them, save the input as float64"
         )
+    try:
+        math.fsum(np.abs(weights))
+    except OverflowError:
+        raise InputError(
+            f"weights: {name} holds numbers whose sum is too large for float64; scale them"
+        ) from None
     return weights
+
+
+def first_counted(settings: Settings, matrices: int) -> int:
+    """The first matrix whose weight is not 0; the first one where there are no weights."""
+    if settings.weights is None:
+        return 0
+    return int((_array("weights", settings.weights, matrices) != 0).argmax())
 
 
 def _labels(
@@ -218,7 +231,9 @@ def _labels(
     else:
         whole = all(_WHOLE.fullmatch(cell) for cell in column)
         found = np.array(list(map(int, column)) if whole else column)
-    if found.dtype.kind not in "biuU":
+    if found.dtype.kind == "b":  # of which JSON has a type of its own
+        found = found.astype(np.uint8)
+    if found.dtype.kind not in "iuU":
         raise InputError(f"labels: {name} holds {found.dtype}; save integers, or short texts")
     different, places = np.unique(found, return_inverse=True)
     if len(different) > MOST_LABELS:
@@ -238,8 +253,14 @@ def _labels(
     return places.astype(np.uint8), names
 
 
-def _array(key: str, name: str, matrices: int) -> np.ndarray:
-    """The array ``(N,)`` of a ``.npy`` file, mapped."""
+def open_array(key: str, name: str) -> np.ndarray:
+    """The array of a ``.npy`` file that a key of the config names, mapped.
+
+    Raises
+    ------
+    InputError
+        Where it cannot be read.
+    """
     path = Path(name)
     if mode_of(path) is None:
         raise InputError(f"{key}: {absent(path)}")
@@ -248,9 +269,15 @@ def _array(key: str, name: str, matrices: int) -> np.ndarray:
         found: np.ndarray = np.lib.format.open_memmap(path, mode="r")  # which unpickles nothing
     except (OSError, ValueError) as error:
         raise InputError(f"{key}: {_what_is_wrong(path, error)}") from error
+    return found
+
+
+def _array(key: str, name: str, matrices: int) -> np.ndarray:
+    """The array ``(N,)`` of such a file."""
+    found = open_array(key, name)
     if found.shape != (matrices,):
         raise InputError(
-            f"{key}: {path} has shape {found.shape}, but the input holds {matrices} matrices; "
+            f"{key}: {name} has shape {found.shape}, but the input holds {matrices} matrices; "
             f"save an array of shape ({matrices},)"
         )
     return found

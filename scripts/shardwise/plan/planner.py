@@ -202,12 +202,13 @@ def _returned(
 
 
 def _first_matrix(settings: Settings, left: Stack) -> np.ndarray:
-    """The first matrix of the input, shape ``(1, m, k)``; a synthetic one need not be on disk."""
+    """The first matrix that counts, ``(1, m, k)``; a synthetic one need not be on disk."""
+    place = per_matrix.first_counted(settings, left.matrices)
     if settings.input is not None:
-        return StackReader(left.sources, left.shape, left.dtype).read(0, 1)
+        return StackReader(left.sources, left.shape, left.dtype).read(place, place + 1)
     recipe = settings.synthetic
     dtype = np.dtype(recipe["dtype"])
-    return synthetic.matrix(recipe["seed"], 0, recipe["dim"], dtype)[np.newaxis]
+    return synthetic.matrix(recipe["seed"], place, recipe["dim"], dtype)[np.newaxis]
 
 
 def write(plan: Plan) -> None:

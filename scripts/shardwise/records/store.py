@@ -78,8 +78,10 @@ class Store:
 
     def withdraw(self) -> None:
         """Say that this plan has neither here, before one of its products is made anew."""
-        for marker in (self._results.listed(self._plan.key), self._results.summed(self._plan.key)):
-            marker.unlink(missing_ok=True)
+        self._results.listed(self._plan.key).unlink(missing_ok=True)
+        summed = self._results.summed(self._plan.key)
+        with suppress(FileNotFoundError):  # what it names has to go with the next sum
+            summed.replace(summed.with_name(f"{summed.name}-withdrawn"))
         unmark(self._results.work(self._plan.key))  # what earlier runs have left
 
     def work_name(self, missing: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from shardwise import host
 from shardwise.errors import InputError, IntegrityError, short, some
-from shardwise.files import pieces
+from shardwise.files import pieces, small
 from shardwise.files.commit import commit as commit_file
 from shardwise.files.paths import COVARIANCE, RESULTS, SUMS
 from shardwise.mpi.together import agree, merge, mpi_version, xor
@@ -325,7 +325,10 @@ class Reducer:
     ) -> None:
         plan, results = self._plan, self._plan.results
         marker = results.summed(plan.key)
-        former = store.unmark(marker)
+        # Of a run before: Snakemake removes the summary, and who computes anew the marker.
+        said = (small.read_json(results.summary) or {}).get("files", ())
+        former = store.unmark(marker) | {results.statistic(name).name for name in said}
+        former |= {results.label_names.name} if SUMS in said else set()
         results.summary.unlink(missing_ok=True)  # it vouches for the files before
         files, covariant = self._files.publish(digests), plan.problem.covariance
         if plan.problem.labels:

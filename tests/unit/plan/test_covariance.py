@@ -20,6 +20,17 @@ def test_the_offset_stays_when_the_stack_grows(tmp_path, monkeypatch):
     assert factories.plan(tmp_path, grown, **OVER | {"shards": 3}).offset == before.offset
 
 
+def test_rows_of_weight_0_make_no_offset(tmp_path, monkeypatch):
+    """Dead frames may hold anything; the first rows that count are read."""
+    monkeypatch.setattr(covariance, "FIRST_BYTES", 8 * 10 * 3)
+    left, weights = noise((6, 4, 3)), np.array([0, 1, 0, 1, 1, 1.0])
+    left[weights == 0] = 1e20
+    over = OVER | {"weights": str(factories.save(tmp_path / "w.npy", weights))}
+    made = factories.plan(tmp_path, left, **over)
+    expected = left[weights > 0].reshape(-1, 3)[:10].mean(axis=0)
+    np.testing.assert_allclose(np.frombuffer(made.offset), expected)
+
+
 def test_what_is_subtracted_is_part_of_the_key(tmp_path):
     """Another offset makes other products; the divisor is a matter of the reduce."""
     own = OVER | {"input": str(factories.save(tmp_path / "a.npy", noise((6, 4, 3))))}

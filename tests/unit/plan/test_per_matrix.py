@@ -67,6 +67,18 @@ def test_other_weights_compute_the_shards_that_they_touch(tmp_path, keep):
     np.testing.assert_allclose(reduced(other), np.tensordot(others, left @ left, 1))
 
 
+def test_a_function_meets_no_matrix_of_weight_0(tmp_path):
+    """Neither in the trial nor in a batch; one whose matrices are all left out is not called."""
+    own = tmp_path / "own.py"
+    own.write_text("def f(xp, block):\n    return xp.linalg.inv(block)\n")
+    left, weights = noise((6, 3, 3)) + 5 * np.eye(3), np.array([0, 0, 1, 0, -2, 1.0])
+    left[weights == 0] = 0  # which has no inverse
+    over = {"product": f"{own}:f", "shards": 3, "keep": "sum"}
+    found = reduced(listed(weighted(tmp_path, left, weights, **over)))
+    expected = np.tensordot(weights[[2, 4, 5]], np.linalg.inv(left[[2, 4, 5]]), 1)
+    np.testing.assert_allclose(found, expected)
+
+
 def test_a_plan_keeps_the_weights_it_was_made_with(tmp_path):
     """The user's file may go; a damaged copy is refused."""
     made = weighted(tmp_path, noise((4, 3, 3)), np.arange(4) % 2 == 1, shards=2)
@@ -75,6 +87,25 @@ def test_a_plan_keeps_the_weights_it_was_made_with(tmp_path):
     flip(made.results.weights)
     with pytest.raises(IntegrityError, match=r"weights.npy does not match its plan.json"):
         planner.read_planned(made.results.plan)
+
+
+@pytest.mark.parametrize(
+    ("column", "names"), [(["007", "7"], ["007", "7"]), (["10", "9"], [9, 10])]
+)
+def test_a_column_of_labels_is_whole_numbers_as_they_are_written(tmp_path, column, names):
+    """What a number would not give back is a text."""
+    for name in "ab":
+        save(tmp_path / f"{name}.npy", noise((3, 3)))
+    rows = "".join(f"{name}.npy\t{cell}\n" for name, cell in zip("ab", column, strict=True))
+    (tmp_path / "sheet.tsv").write_text(f"path\tscan\n{rows}")
+    over = {"input": str(tmp_path / "sheet.tsv"), "labels": "column:scan"}
+    assert factories.plan(tmp_path, **over).facts.labels == names
+
+
+def test_a_mask_makes_two_labels(tmp_path):
+    """As JSON has it, no label is true or false."""
+    made = labelled(tmp_path, noise((4, 3, 3)), np.array([True, False, True, True]))
+    assert made.facts.labels == [0, 1]
 
 
 def labelled(folder, left, labels, **over):
