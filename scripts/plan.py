@@ -14,7 +14,7 @@ from shardwise.records import failures
 
 def main(options: Namespace) -> None:
     """Make the plan of a config, or use that of a run; check the folder, write the plan."""
-    if options.planned:
+    if options.planned and not (options.quote or options.trial):
         plan = planner.read_planned(options.planned)
         plans.expect(plan, plan.facts.digest, options.digest)
     else:
@@ -22,6 +22,8 @@ def main(options: Namespace) -> None:
         settings = config.load(values)
         plan = planner.make(settings, CACHE if CACHE.is_dir() else None)
         if options.quote or options.trial:
+            if options.trial and not options.replace:
+                _refuse_to_replace(plan)
             return quote.show(plan, settings, options)
     with failures.noted(plan.results, f"plan-{plan.key}", plan.results.log("plan")):
         planner.check_folder(plan)

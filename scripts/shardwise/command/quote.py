@@ -76,7 +76,9 @@ def describe(
         yield f"{plan.results.root}: nothing is left to do"
         return
     jobs = len(own.shards) + len(own.copies) if settings.dispatch == "jobs" else bool(own.shards)
-    planned = all(path.exists() for path in plan.results.plan_files(plan.mark))
+    planned = all(
+        path.exists() for path in plan.results.plan_files(plan.mark, plan.facts.per_matrix)
+    )
     jobs += _LAST_JOBS + (not planned) + bool(own.written["input"])
     yield (
         f"{plan.results.root}: {len(own.shards)} of {count(len(plan.shards), 'shard')} to compute, "

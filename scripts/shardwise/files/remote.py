@@ -61,7 +61,7 @@ def is_url(name: object) -> bool:
 
 def masked(text: str) -> str:
     """An address without what may be a password or a signature."""
-    return re.sub("(?<=[?#]).*", "…", re.sub("(?<=://).*@", "…@", text))
+    return re.sub("(?s)(?<=[?#]).*", "…", re.sub("(?s)(?<=://).*@", "…@", text))
 
 
 def problem(name: str) -> str | None:

@@ -244,7 +244,9 @@ def _shown(value: Any) -> str:
     """A value as YAML has it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return value.isoformat() if isinstance(value, date) else short(value)
+    text = value.isoformat() if isinstance(value, date) else short(value)
+    begin, address, _ = text.partition("://")
+    return f"{begin}://…" if address else text  # which may hold a password
 
 
 def _quotes(value: Any, allowed: str) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,10 +83,20 @@ class PerMatrix:
         assert self.labels is not None
         return np.bincount(self.labels[low:high], minlength=len(self.names))
 
+    @cached_property
+    def _latest(self) -> deque[tuple[int, np.ndarray]]:
+        """Places that were counted last, and their counts: a plan asks for one after the other."""
+        return deque(maxlen=4)
+
     def _before(self, place: int) -> np.ndarray:
         """How many matrices before a place have each label."""
         block = place // _BLOCK
-        found: np.ndarray = self._counted[block] + self._count(block * _BLOCK, place)
+        start, counts = block * _BLOCK, self._counted[block]
+        for other, known in tuple(self._latest):
+            if start <= other <= place:
+                start, counts = other, known
+        found: np.ndarray = counts + self._count(start, place)
+        self._latest.append((place, found))
         return found
 
     def spans(self, run: range) -> list[tuple[int, range]]:

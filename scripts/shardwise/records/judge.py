@@ -108,7 +108,10 @@ def check_labels(plan: Plan) -> None:
     """Refuse a ``labels.json`` that is not what the plan says."""
     path = plan.results.label_names
     if plan.problem.labels and small.read(path) != plan.label_text():
-        raise IntegrityError(f"{path} is missing, or not what the plan says; run snakemake again")
+        raise IntegrityError(
+            f"{path} is missing, or not what the plan says; remove {plan.results.summary} too, and "
+            "run snakemake again"
+        )
 
 
 def check_summary(plan: Plan, receipt: SumReceipt) -> None:
