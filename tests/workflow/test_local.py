@@ -58,7 +58,7 @@ def test_an_object_and_nothing_of_its_credentials(workspace, dispatch):
         store.put("a.npy", numbers + 1)
         store.faults += [None, *[objects.status("403 Forbidden")] * 99]
         refused = workspace.run()
-    assert "shard 00000: s3://bucket/a.npy: the server refuses to read it (403" in refused.output
+    assert "s3://bucket/a.npy: the server refuses to read it (403" in refused.output
     files = [path for path in workspace.root.rglob("*") if path.is_file()]
     assert not [path for path in files if objects.SECRET.encode() in path.read_bytes()]
     assert objects.SECRET not in done.output + refused.output

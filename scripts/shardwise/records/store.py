@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shardwise.errors import IntegrityError
 from shardwise.files import small
+from shardwise.files.commit import commit
 from shardwise.files.paths import place
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
@@ -37,7 +38,8 @@ def unmark(marker: Path) -> set[str]:
 def mark(marker: Path, names: Iterable[str] = ()) -> None:
     """Say, last of all, of which plan such files are."""
     marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.write_text("".join(f"{name}\n" for name in names))
+    with commit(marker) as file:
+        file.write("".join(f"{name}\n" for name in names).encode())
 
 
 class Store:
