@@ -59,13 +59,14 @@ def test_covariances_are_those_of_numpy(tmp_path, monkeypatch, backend, dtype, s
     assert abs(found["row_mean"] - rows.mean(axis=0)).max() <= 4 * error
 
 
-@pytest.mark.parametrize("keep", ["products", "sum"])
-def test_rows_count_times_the_weight_of_their_matrix(tmp_path, backend, keep):
+@pytest.mark.parametrize(("keep", "materialize"), [("products", False), ("sum", True)])
+def test_rows_count_times_the_weight_of_their_matrix(tmp_path, backend, keep, materialize):
     """As NumPy's ``aweights``; a matrix of weight 0 is not looked at."""
     left, weights = far((9, 5, 4), "float32", 10**4), np.linspace(0, 2, 9)
     np.save(tmp_path / "w.npy", weights)
     left[0] = np.nan
     own = {"weights": str(tmp_path / "w.npy"), "keep": keep, "backend": backend, "shards": 2}
+    own["materialize"] = materialize  # a copy is hashed as a whole
     found = results(tmp_path, left, nonfinite="error", **own)
     rows, counted = wide(left[1:]).reshape(-1, 4), np.repeat(weights[1:], 5)
     expected = np.cov(rows, rowvar=False, aweights=counted)

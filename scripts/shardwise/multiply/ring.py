@@ -253,6 +253,8 @@ class Ring:
                     found = machine.hash(factor.digest, offset, raw)
                     slot.fragments += [(factor.hashed, fragment) for fragment in found]
                 if slot.left_out is not None:
+                    with machine.work():  # what the host hashes later, as it was read
+                        slot.fragments = [(c, (o, x.copy())) for c, (o, x) in slot.fragments]
                     # A function of the user may not take zeros: it gets a matrix twice.
                     like = int(slot.weights.astype(bool).argmax()) if self._problem.result else None
                     machine.clear(stack, slot.left_out, like)
