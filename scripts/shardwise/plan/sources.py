@@ -239,8 +239,9 @@ def _decoded_bytes(path: _Name, header: Header) -> int:
     nbytes = math.prod(header.chunk) * header.dtype.itemsize
     if nbytes > _MOST_CHUNK_BYTES:
         raise InputError(
-            f"{path} is stored in chunks {header.chunk} of {human_bytes(nbytes)}, each of which is "
-            f"decoded as a whole; write it with chunks of {human_bytes(_MOST_CHUNK_BYTES)} or less"
+            f"{path} is stored in chunks {short(header.chunk)} of {human_bytes(nbytes)}, each of "
+            "which is decoded as a whole; write it with chunks of "
+            f"{human_bytes(_MOST_CHUNK_BYTES)} or less"
         )
     shape: Any = header.shape[-2:]
     return memory.decoded_bytes(header.chunk, shape, header.dtype.itemsize) if header.chunk else 0
