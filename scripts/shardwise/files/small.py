@@ -16,9 +16,9 @@ MOST_BYTES = 1 << 20  # no file of ours that is read whole has more
 _DIGEST = b',\n "digest": "'
 
 
-def checksum(raw: bytes) -> str:
-    """Checksum of a small file, by the standard library alone."""
-    return hashlib.blake2b(raw, digest_size=16).hexdigest()
+def checksum(raw: Any, nbytes: int = 16) -> str:
+    """So many bytes, in hexadecimal digits, that change with bytes or a contiguous array."""
+    return hashlib.blake2b(raw, digest_size=nbytes).hexdigest()
 
 
 def with_digest(body: bytes) -> bytes:

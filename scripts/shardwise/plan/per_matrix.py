@@ -3,7 +3,6 @@
 The plan reads these files once, and keeps what they say beside ``plan.tsv``. Jobs read that alone.
 """
 
-import hashlib
 import json
 import math
 import re
@@ -139,7 +138,7 @@ class PerMatrix:
             _, own = np.unique(self.labels[run.start : run.stop], return_inverse=True)
             starts = [[self.names[label], places.start] for label, places in self.spans(run)]
             said += [json.dumps(starts), _digest(own.astype(np.uint8))]
-        return hashlib.blake2b(" ".join(said).encode(), digest_size=8).hexdigest() if said else None
+        return small.checksum(" ".join(said).encode(), 8) if said else None
 
     @property
     def whole_digests(self) -> dict[str, str]:
@@ -319,4 +318,4 @@ def _bytes(path: Path) -> Any:
 
 def _digest(array: np.ndarray) -> str:
     """Changes with the elements of an array."""
-    return hashlib.blake2b(np.ascontiguousarray(array), digest_size=8).hexdigest()
+    return small.checksum(np.ascontiguousarray(array), 8)

@@ -5,7 +5,6 @@ plan. Reading takes the standard library only, because every job reads the plan.
 """
 
 import base64
-import hashlib
 import json
 import os
 import re
@@ -327,7 +326,7 @@ class Plan:
     @cached_property
     def sources(self) -> Sequence[Source]:
         """All input files, read once: there may be a million of them."""
-        return self.made_of or self._parse_sources(read_sources(self.results, self.facts))
+        return self.made_of or self._read_sources(None)
 
     @cached_property
     def per_matrix(self) -> "PerMatrix":
@@ -363,11 +362,25 @@ class Plan:
         """
         if self.made_of or not self.facts.part_firsts:
             return between(self.sources, start, stop)
-        rows = self._parse_sources(read_sources(self.results, self.facts, start, stop))
-        return between(rows, start, stop)
+        firsts = self.facts.part_firsts
+        parts = range(bisect_right(firsts, start) - 1, bisect_left(firsts, stop))
+        return between(self._read_sources(parts), start, stop)
 
-    def _parse_sources(self, raw: bytes) -> list[Source]:
-        rows = tables.from_tsv(raw, Source, self.results.sources)
+    def _read_sources(self, parts: range | None) -> list[Source]:
+        """The rows of ``sources.tsv``, or of some of its parts; refused if not as written."""
+        path, facts = self.results.sources, self.facts
+        try:
+            refuse_special(path)
+            if parts is None:
+                raw = path.read_bytes()
+                tables.check(raw, facts.checksums, path)
+            else:
+                raw = tables.read_parts(path, facts.source_parts, parts)
+        except OSError as error:
+            raise IntegrityError(
+                f"{path}: {error.strerror}; remove {self.results.plan} too"
+            ) from error
+        rows = tables.from_tsv(raw, Source, path)
         if not self.folder:
             return rows
         return [
@@ -400,17 +413,12 @@ def expect(plan: Plan, digest: str, expected: str | None) -> None:
 
 def digest(value: Any) -> str:
     """Sixteen hexadecimal digits that change with a JSON value."""
-    return digest_of_bytes(json.dumps(value, sort_keys=True).encode())
-
-
-def digest_of_bytes(raw: bytes) -> str:
-    """Sixteen hexadecimal digits that change with a file or a text."""
-    return hashlib.blake2b(raw, digest_size=8).hexdigest()
+    return checksum(json.dumps(value, sort_keys=True).encode(), 8)
 
 
 def key_of(raw: bytes) -> str:
     """Twelve hexadecimal digits for the name of a file: a digest of all that its content is of."""
-    return hashlib.blake2b(raw, digest_size=_KEY_DIGITS // 2).hexdigest()
+    return checksum(raw, _KEY_DIGITS // 2)
 
 
 def dumps(facts: dict[str, Any]) -> bytes:
@@ -437,25 +445,6 @@ def load(path: Path) -> Plan:
             "each once; remove it and run snakemake again"
         )
     return Plan(Results.of_plan(path), {row.shard: row for row in rows}, facts)
-
-
-def read_sources(results: Results, facts: Facts, start: int | None = None, stop: int = 0) -> bytes:
-    """The bytes of ``sources.tsv``, or its parts with the files of matrices ``start`` to ``stop``.
-
-    Refused if they are not what the plan was written with.
-    """
-    path = results.sources
-    try:
-        refuse_special(path)
-        if start is not None:
-            firsts = facts.part_firsts
-            numbers = range(bisect_right(firsts, start) - 1, bisect_left(firsts, stop))
-            return tables.read_parts(path, facts.source_parts, numbers)
-        raw = path.read_bytes()
-        tables.check(raw, facts.checksums, path)
-        return raw
-    except OSError as error:
-        raise IntegrityError(f"{path}: {error.strerror}; remove {results.plan} too") from error
 
 
 def sample(results: Results) -> Plan:
@@ -510,11 +499,6 @@ def _checked(path: Path) -> tuple[bytes, Facts]:
             f"{results.plan_facts} is damaged; remove it and run snakemake again"
         ) from None
     return raw, _facts(content, results.plan_facts)
-
-
-def file_digest(path: Path) -> str:
-    """The :func:`checksum` of a text file on the disk; OSError if it cannot be read."""
-    return checksum(path.read_bytes())
 
 
 def _facts(content: dict[str, Any], path: Path) -> Facts:

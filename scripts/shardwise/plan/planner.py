@@ -82,7 +82,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     function, used = None, user_function.digests_of(settings.depends)  # the digests of its files
     if parts := function_parts(settings.product):
         source = user_function.read_source(settings.product)
-        function = plans.digest_of_bytes(source)
+        function = small.checksum(source, 8)
         if told := user_function.unlisted(parts[0], source, settings.depends):
             log.warning(f"shardwise: {told}")
     result, result_dtype = (

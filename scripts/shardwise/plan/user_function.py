@@ -29,8 +29,7 @@ from shardwise.errors import (
     some,
 )
 from shardwise.files.lookup import absent
-from shardwise.files.small import refuse_special
-from shardwise.plan.plan import digest_of_bytes
+from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, function_parts, product_dtype
 from shardwise.processes import contain
 from shardwise.processes.contain import Ending
@@ -218,14 +217,14 @@ def read_source(spec: str, digest: str | None = None) -> bytes:
         raise InputError(f"product: {absent(Path(path))}") from error
     except OSError as error:
         raise InputError(f"product: {path} cannot be read: {error.strerror}") from error
-    if digest not in (None, digest_of_bytes(source)):
+    if digest not in (None, checksum(source, 8)):
         raise IntegrityError(f"{path} has changed since the plan was made; run snakemake again")
     return source
 
 
 def _module(path: str, source: bytes) -> ModuleType:
     """Run a file as a module of a private name, which its classes and pickles can look up."""
-    name = f"_shardwise_product_{digest_of_bytes(source)}"
+    name = f"_shardwise_product_{checksum(source, 8)}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # it ends in .py
     module = importlib.util.module_from_spec(spec)

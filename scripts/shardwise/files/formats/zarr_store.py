@@ -1,6 +1,5 @@
 """Arrays of Zarr stores, version 2 and 3, by zarr. The file of metadata stands for the array."""
 
-import hashlib
 import json
 import math
 import operator
@@ -183,7 +182,7 @@ def digest_of_chunks(path: str) -> str:
 
 
 def _digest(lines: list[str]) -> str:
-    return hashlib.blake2b("\n".join(lines).encode(errors="replace"), digest_size=8).hexdigest()
+    return small.checksum("\n".join(lines).encode(errors="replace"), 8)
 
 
 def _files(path: _Name) -> Iterator[tuple[str, int, Any]]:
