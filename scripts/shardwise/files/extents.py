@@ -16,7 +16,6 @@ from shardwise.files import remote
 from shardwise.units import human_bytes
 
 PAGE = 4096
-PART_BYTES = 4 * 1024**2  # what a thread reads or writes at once: it stays in a cache
 _MOST_OPEN = 64
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR)
 

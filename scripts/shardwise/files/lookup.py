@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
@@ -57,7 +57,7 @@ def matches(pattern: str) -> list[Path]:
     paths = [Path()]
     for part in Path(pattern).parts:
         if part == "**":
-            paths = [below for folder in paths for below in _folders(folder)]
+            paths = [below for top in paths if _is_folder(top) for below in _folders(top)]
         elif has_magic(part):
             paths = [
                 folder / name
@@ -82,17 +82,16 @@ def in_order(paths: Iterable[Path]) -> list[Path]:
     return sorted(paths, key=key)
 
 
-def _folders(top: Path) -> list[Path]:
-    """A folder and all below it, without following links; nothing if there is no folder."""
-    folders = [top] if _is_folder(top) else []
-    for folder in folders:  # which grows meanwhile
-        with os.scandir(folder) as entries:
-            folders += [
-                folder / entry.name
-                for entry in entries
-                if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)
-            ]
-    return folders
+def _folders(top: Path) -> Iterator[Path]:
+    """A folder and all below it, without following links."""
+    for folder, inner, _ in os.walk(top, onerror=refuse_closed):
+        inner[:] = [name for name in inner if name[0] != "."]
+        yield Path(folder)
+
+
+def refuse_closed(error: OSError) -> None:
+    """Raise what `os.walk` passes over: what lies in a closed folder would be missing silently."""
+    raise error
 
 
 def _is_folder(path: Path) -> bool:

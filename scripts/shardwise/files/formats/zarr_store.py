@@ -16,6 +16,7 @@ import numpy as np
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
 from shardwise.files import remote, small
 from shardwise.files.formats import names, streams
+from shardwise.files.lookup import refuse_closed
 from shardwise.files.npy import Header, checked_descr
 from shardwise.units import MIB
 
@@ -196,7 +197,7 @@ def _files(path: _Name) -> Iterator[tuple[str, int, Any]]:
                 yield key, listed.size, listed
         return
     reached = set()
-    for folder, _, files in os.walk(path.parent, onerror=_closed, followlinks=True):
+    for folder, _, files in os.walk(path.parent, onerror=refuse_closed, followlinks=True):
         own = os.stat(folder)
         if own.st_ino and (own.st_dev, own.st_ino) in reached:
             raise InputError(f"{folder}: is a link to a folder of the same array; remove it")
@@ -209,11 +210,6 @@ def _files(path: _Name) -> Iterator[tuple[str, int, Any]]:
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{file}: is not a file; a chunk has to be one")
             yield os.path.relpath(file, path.parent), status.st_size, status
-
-
-def _closed(error: OSError) -> None:
-    """Not to see the chunks of a folder that is closed to us would be to take them for missing."""
-    raise error
 
 
 def _metadata(path: _Name) -> dict[str, Any]:
