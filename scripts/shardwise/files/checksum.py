@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
@@ -60,34 +60,15 @@ class PieceChecksum:
         self._begun: dict[int, _Begun] = {}
         self._lock = threading.Lock()
 
-    def update(self, offset: int, views: Iterable[np.ndarray | memoryview]) -> None:
+    def update(self, offset: int, view: np.ndarray | memoryview) -> None:
         """Take consecutive bytes, from byte ``offset`` of the elements on.
 
         Bytes that continue their piece are hashed in place, at once. A fragment from further on
         is copied, and waits until the bytes before it have come.
         """
-        for view in views:
-            raw = memoryview(view)
-            if offset + len(raw) > self.total_bytes:
-                raise IntegrityError("there are more bytes than the header says")
-            self._take(offset, raw)
-            offset += len(raw)
-
-    def append(self, raw: np.ndarray | memoryview) -> None:
-        """Take the next bytes, however many; for one thread that has them in order."""
-        self.update(self._appended, [raw])
-        self._appended += len(raw)
-
-    def hexdigest(self) -> str:
-        """The checksum, in 32 hexadecimal digits; refused where a piece is missing or doubled."""
-        missing = self._seen.count(0)
-        if self._twice or (self._begun and not missing):
-            raise IntegrityError("a piece of the elements came twice")
-        if missing:
-            raise IntegrityError(f"{missing} of {len(self._seen)} pieces are missing")
-        return f"{self._digest:032x}"
-
-    def _take(self, offset: int, raw: memoryview) -> None:
+        raw = memoryview(view)
+        if offset + len(raw) > self.total_bytes:
+            raise IntegrityError("there are more bytes than the header says")
         at, digest, whole = 0, 0, []
         while at < len(raw):
             number, low, high = self._piece(offset + at)
@@ -100,6 +81,20 @@ class PieceChecksum:
             at += len(part)
         if whole:
             self.put(whole[0], len(whole), digest)
+
+    def append(self, raw: np.ndarray | memoryview) -> None:
+        """Take the next bytes, however many; for one thread that has them in order."""
+        self.update(self._appended, raw)
+        self._appended += len(raw)
+
+    def hexdigest(self) -> str:
+        """The checksum, in 32 hexadecimal digits; refused where a piece is missing or doubled."""
+        missing = self._seen.count(0)
+        if self._twice or (self._begun and not missing):
+            raise IntegrityError("a piece of the elements came twice")
+        if missing:
+            raise IntegrityError(f"{missing} of {len(self._seen)} pieces are missing")
+        return f"{self._digest:032x}"
 
     def whole_pieces(self, low: int, high: int) -> tuple[int, int]:
         """The first piece that bytes ``low`` to ``high`` hold wholly, and the one behind the last.

@@ -57,14 +57,9 @@ class Header:
         return np.dtype(self.descr)
 
     @property
-    def little_endian(self) -> bool:
-        """Whether the elements lie as in our own files; single bytes do in any case."""
-        return self.dtype == self.dtype.newbyteorder("<")
-
-    @property
     def reordered(self) -> bool:
         """Whether the elements lie in another order than in our own files."""
-        return self.fortran or not self.little_endian
+        return self.fortran or self.dtype != self.dtype.newbyteorder("<")
 
     @property
     def native(self) -> np.dtype:
@@ -306,7 +301,7 @@ class StackWriter:
 
         They are little-endian elements in C order.
         """
-        self.hashed.update(offset, [raw])
+        self.hashed.update(offset, raw)
         memory, at = memoryview(raw), DATA_OFFSET + offset
         while memory:
             done = os.pwrite(self.file.fileno(), memory, at)

@@ -61,7 +61,7 @@ class Factor:
         """Read bytes from byte ``offset`` of the run on, and hash them."""
         self.convert(offset, view)
         if self.is_whole:
-            self.hashed.update(offset, [view])
+            self.hashed.update(offset, view)
 
     def convert(self, offset: int, view: np.ndarray) -> None:
         """Read bytes from byte ``offset`` of the run on, in whatever order they lie."""

@@ -296,7 +296,7 @@ class Ring:
 
     def _take_fragments(self, fragments: list[tuple[Any, Fragment]]) -> None:
         for checksum, (offset, raw) in fragments:
-            checksum.update(offset, [self._machine.fetch(raw)])
+            checksum.update(offset, self._machine.fetch(raw))
 
     def _finish_sum(self, job: "ShardJob") -> None:
         """Finish the sum of a shard, and begin to write its nodes."""
