@@ -11,14 +11,11 @@ import math
 import numpy as np
 
 from shardwise.errors import InputError
-from shardwise.files import synthetic
-from shardwise.files.extents import OpenFiles
 from shardwise.plan import per_matrix
 from shardwise.plan.config import Settings
-from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Covariance, Stack
-from shardwise.plan.problem import Problem, check_covariance, sum_dtype
-from shardwise.plan.stack import StackReader
+from shardwise.plan.problem import Problem, sum_dtype
+from shardwise.plan.stack import first_rows
 from shardwise.units import MIB
 
 FIRST_BYTES = 64 * MIB
@@ -39,7 +36,11 @@ def plan(
     """
     if not settings.covariance:
         return None
-    check_covariance(settings.product, stack.dtype)
+    if "complex" in stack.dtype and settings.product == "A.T @ A":
+        raise InputError(
+            f"covariance: the input is {stack.dtype}, and A.T @ A of complex numbers leaves out "
+            "the conjugate; use product: A.H @ A"
+        )
     if weights is not None and weights.min() < 0:
         raise InputError(
             f"covariance: rows cannot count a negative number of times, but weights has "
@@ -84,7 +85,8 @@ def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.
     with np.errstate(all="ignore"):
         if settings.offset != "auto":
             return _own(settings.offset, stack).astype(dtype)
-        rows, wide = _first_rows(settings, stack, weights), sum_dtype(stack.dtype)
+        most = max(1, FIRST_BYTES // (stack.shape[1] * dtype.itemsize))
+        rows, wide = first_rows(settings, stack, weights, most), sum_dtype(stack.dtype)
         rows = rows[np.isfinite(rows).all(axis=1)]  # others are found later
         row: np.ndarray = rows.mean(axis=0, dtype=wide).astype(dtype)
     row[~np.isfinite(row)] = 0  # any other number is as right
@@ -107,27 +109,3 @@ def _own(path: str, stack: Stack) -> np.ndarray:
                 f"{stack.dtype}; correct it"
             )
     return row
-
-
-def _first_rows(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.ndarray:
-    """The first rows ``(n, k)`` that count, of all matrices one below the other."""
-    height, width = stack.shape
-    dtype = np.dtype(stack.dtype).newbyteorder("<")
-    most = max(1, FIRST_BYTES // (width * dtype.itemsize))
-    counted = np.arange(stack.matrices) if weights is None else np.flatnonzero(weights)
-    counted = counted[: -(-most // height)]
-    rows = np.empty((min(most, len(counted) * height), width), dtype)
-    if settings.input is None:  # it need not be on the disk yet
-        recipe = settings.synthetic
-        for first, place in zip(range(0, len(rows), height), counted.tolist(), strict=True):
-            one = synthetic.matrix(recipe["seed"], place, recipe["dim"], dtype)
-            rows[first : first + height] = one[: len(rows) - first]
-        return rows
-    inputs = InputFiles()
-    reader = StackReader(stack.sources, stack.shape, stack.dtype, inputs)
-    files, at = OpenFiles(inputs.compare), 0
-    for run in np.split(counted, np.flatnonzero(np.diff(counted) > 1) + 1):
-        part = rows[at : at + len(run) * height].reshape(-1).view(np.uint8)
-        reader.read_into(files, part, int(run[0]) * reader.matrix_bytes)
-        at += len(run) * height
-    return rows

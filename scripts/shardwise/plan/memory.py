@@ -257,18 +257,14 @@ def label_bytes(
     A tree for each label of the shard (`per_matrix.PerMatrix.spans`), and the products of a batch
     that are brought together by their labels.
     """
-    nodes = sum(most_held(own.start, own.stop) for _, own in spans) + _count_labelled(spans)
+    nodes = sum(most_held(own.start, own.stop) for _, own in spans) + count_labelled(spans)
     nodes -= most_held(run.start, run.stop) + count_nodes(run.start, run.stop)
     _, matrices = next(ladder(problem, len(run), cuda))
     return nodes * node_bytes(problem) + matrices * problem.product_bytes
 
 
-def label_result_bytes(problem: Problem, spans: Sequence[tuple[int, range]]) -> int:
-    """Bytes of the file that such a shard becomes."""
-    return _count_labelled(spans) * node_bytes(problem)
-
-
-def _count_labelled(spans: Sequence[tuple[int, range]]) -> int:
+def count_labelled(spans: Sequence[tuple[int, range]]) -> int:
+    """How many nodes such a shard comes to."""
     return sum(count_nodes(own.start, own.stop) for _, own in spans)
 
 

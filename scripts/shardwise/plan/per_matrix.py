@@ -6,7 +6,6 @@ The plan reads these files once, and keeps what they say beside ``plan.tsv``. Jo
 import json
 import math
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,17 +21,14 @@ from shardwise.files.lookup import absent, mode_of
 from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_special
-from shardwise.plan import memory
 from shardwise.plan.config import Settings
 from shardwise.plan.nodes import cover
-from shardwise.plan.problem import Problem
-from shardwise.units import human_bytes
 
 MOST_LABELS = 256
 _EXACT = 2**53  # whole numbers up to here are float64 numbers
 _LONGEST_LABEL = 100
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # 007 is a text
-_BLOCK = 2**16  # matrices from one count of all labels to the next
+_BLOCK = 2**12  # matrices from one count of all labels to the next
 
 Label = int | str
 Key = tuple[int, ...]
@@ -82,20 +78,10 @@ class PerMatrix:
         assert self.labels is not None
         return np.bincount(self.labels[low:high], minlength=len(self.names))
 
-    @cached_property
-    def _latest(self) -> deque[tuple[int, np.ndarray]]:
-        """Places that were counted last, and their counts: a plan asks for one after the other."""
-        return deque(maxlen=4)
-
     def _before(self, place: int) -> np.ndarray:
         """How many matrices before a place have each label."""
         block = place // _BLOCK
-        start, counts = block * _BLOCK, self._counted[block]
-        for other, known in tuple(self._latest):
-            if start <= other <= place:
-                start, counts = other, known
-        found: np.ndarray = counts + self._count(start, place)
-        self._latest.append((place, found))
+        found: np.ndarray = self._counted[block] + self._count(block * _BLOCK, place)
         return found
 
     def spans(self, run: range) -> list[tuple[int, range]]:
@@ -180,7 +166,7 @@ def load(results: Results, checksums: Mapping[str, str], names: Iterable[Label] 
     return PerMatrix(**found, names=tuple(names))
 
 
-def read(settings: Settings, problem: Problem, column: list[str] | None = None) -> PerMatrix:
+def read(settings: Settings, matrices: int, column: list[str] | None = None) -> PerMatrix:
     """What the files of a config say of each matrix.
 
     ``column`` has the labels of a sheet, where the config names its column.
@@ -188,16 +174,17 @@ def read(settings: Settings, problem: Problem, column: list[str] | None = None) 
     Raises
     ------
     InputError
-        Where one does not fit the input, or what is computed.
+        Where one does not fit the input.
     """
-    return PerMatrix(_weights(settings, problem), *_labels(settings, problem, column))
+    return PerMatrix(
+        _weights(settings.weights, matrices), *_labels(settings.labels, matrices, column)
+    )
 
 
-def _weights(settings: Settings, problem: Problem) -> np.ndarray | None:
-    if settings.weights is None:
+def _weights(name: str | None, matrices: int) -> np.ndarray | None:
+    if name is None:
         return None
-    name = settings.weights
-    found = _array("weights", name, problem.matrices)
+    found = _array("weights", name, matrices)
     if found.dtype.kind not in "biuf" or found.itemsize > 8:
         raise InputError(f"weights: {name} holds {found.dtype}; save real numbers, as float64")
     weights = found.astype(np.float64)
@@ -208,11 +195,6 @@ def _weights(settings: Settings, problem: Problem) -> np.ndarray | None:
             f"weights: {name} holds {found[place]} for matrix {place}, but weights are finite "
             "float64 numbers, whole ones up to 2⁵³; correct it, or leave the matrix out by weight 0"
         )
-    if problem.sum_dtype == "int64":
-        raise InputError(
-            f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
-            "numbers; to weigh them, save the input as float64"
-        )
     try:
         math.fsum(np.abs(weights))
     except OverflowError:
@@ -222,22 +204,14 @@ def _weights(settings: Settings, problem: Problem) -> np.ndarray | None:
     return weights
 
 
-def first_counted(settings: Settings, matrices: int) -> int:
-    """The first matrix whose weight is not 0; the first one where there are no weights."""
-    if settings.weights is None:
-        return 0
-    return int((_array("weights", settings.weights, matrices) != 0).argmax())
-
-
 def _labels(
-    settings: Settings, problem: Problem, column: list[str] | None
+    name: str | None, matrices: int, column: list[str] | None
 ) -> tuple[np.ndarray | None, tuple[Label, ...]]:
     """The place of each label among the different ones, and these."""
-    name = settings.labels
     if name is None:
         return None, ()
     if column is None:
-        found = _array("labels", name, problem.matrices)
+        found = _array("labels", name, matrices)
     else:
         whole = all(_WHOLE.fullmatch(cell) for cell in column)
         found = np.array(list(map(int, column)) if whole else column)
@@ -249,8 +223,8 @@ def _labels(
     if len(different) > MOST_LABELS:
         raise InputError(
             f"labels: {name} holds {len(different):,} different labels, and {MOST_LABELS} at most "
-            f"are summed apart: a sum of each takes {human_bytes(memory.node_bytes(problem))}, "
-            "several times in every task; use fewer, for example groups of them"
+            "are summed apart, as every task holds some sums of each; use fewer, for example "
+            "groups of them"
         )
     names = tuple(different.tolist())
     for label in names if found.dtype.kind == "U" else ():

@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwise import ALGORITHM, host
 from shardwise.errors import InputError, short
-from shardwise.files import small, synthetic, tables
+from shardwise.files import small, tables
 from shardwise.files.commit import commit
 from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
@@ -41,7 +41,7 @@ from shardwise.plan.plan import (
 )
 from shardwise.plan.problem import Problem, Shape, check_statistics, function_parts
 from shardwise.plan.sources import check_product, labels_of_sheet, right_of, stack_of
-from shardwise.plan.stack import StackReader, check_unchanged
+from shardwise.plan.stack import check_unchanged, first_rows
 from shardwise.units import count, human_bytes
 
 _LOG = logging.getLogger(__name__)
@@ -54,6 +54,8 @@ _NOT_DIGESTED = (
     "digest", "config", "config_digest", "made", "decoded", "notes", "checksums", "source_parts",
     "part_firsts",
 )  # fmt: skip
+# Digested only where they say something, as before there were such fields.
+_SAID_LATER = ("covariance", "per_matrix", "labels", "label_counts")
 
 
 def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG) -> Plan:
@@ -85,16 +87,21 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         function = small.checksum(source, 8)
         if told := user_function.unlisted(parts[0], source, settings.depends):
             log.warning(f"shardwise: {told}")
-    result, result_dtype = (
-        _returned(settings, (function, used), left, cache, log) if function else (None, None)
-    )
+    said = per_matrix.read(settings, left.matrices, labels_of_sheet(settings, left))
+    result, result_dtype = None, None
+    if function:
+        code = function, used
+        result, result_dtype = _returned(settings, code, left, said.weights, cache, log)
     problem = Problem(
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
-        shared, result, result_dtype, settings.covariance,
+        shared, result, result_dtype, settings.covariance, len(said.names),
     )  # fmt: skip
-    said = per_matrix.read(settings, problem, labels_of_sheet(settings, left))
+    if said.weights is not None and problem.sum_dtype == "int64":
+        raise InputError(
+            f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
+            "numbers; to weigh them, save the input as float64"
+        )
     centre = covariance.plan(settings, left, problem, said.weights)
-    problem = replace(problem, labels=len(said.names))
     check_statistics(
         settings.reduce["statistics"], settings.keep, problem.product_dtype, said.total_weight,
         said.labels is not None,
@@ -167,13 +174,12 @@ def _facts(
         decoded=left.decoded,
         notes=[*left.notes, *said.notes],
     )
-    digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
-    digested["problem"] = plans.describe_problem(problem)
-    if centre is None:
-        del digested["covariance"]  # as before there was one
-    for key in ("per_matrix", "labels", "label_counts"):
-        if not digested[key]:  # likewise
-            del digested[key]
+    stated = asdict(facts) | {"problem": plans.describe_problem(problem)}
+    digested = {
+        key: value
+        for key, value in stated.items()
+        if key not in _NOT_DIGESTED and (value or key not in _SAID_LATER)
+    }
     digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
     moved = config | {"results": None}  # a folder may move
@@ -184,6 +190,7 @@ def _returned(
     settings: Settings,
     code: tuple[str, dict[str, str]],
     left: Stack,
+    weights: np.ndarray | None,
     cache: Path | None,
     log: logging.Logger,
 ) -> tuple[Shape, str]:
@@ -195,20 +202,11 @@ def _returned(
         return tuple(entry["shape"]), entry["dtype"]
     # As one text: Snakemake's logger prints messages as they are.
     log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
-    shape, dtype = user_function.probe(settings.product, _first_matrix(settings, left))
+    matrix = first_rows(settings, left, weights, left.shape[0])[np.newaxis]
+    shape, dtype = user_function.probe(settings.product, matrix)
     if path:
         small.write_cache(path, {"shape": shape, "dtype": dtype})
     return shape, dtype
-
-
-def _first_matrix(settings: Settings, left: Stack) -> np.ndarray:
-    """The first matrix that counts, ``(1, m, k)``; a synthetic one need not be on disk."""
-    place = per_matrix.first_counted(settings, left.matrices)
-    if settings.input is not None:
-        return StackReader(left.sources, left.shape, left.dtype).read(place, place + 1)
-    recipe = settings.synthetic
-    dtype = np.dtype(recipe["dtype"])
-    return synthetic.matrix(recipe["seed"], place, recipe["dim"], dtype)[np.newaxis]
 
 
 def write(plan: Plan) -> None:
@@ -279,7 +277,8 @@ def check_folder(plan: Plan) -> int:
         paths += [results.product(row.name) for row in rows]
         needed -= sum(path.stat().st_size for path in paths if path.exists())
     if needed > free:
-        parts = _parts(plan.facts.bytes)
+        written = vars(plan.facts.bytes).items()
+        parts = ", ".join(f"{name} {human_bytes(nbytes)}" for name, nbytes in written if nbytes)
         raise InputError(
             f"results: {root} needs {human_bytes(needed)} more ({parts}), but its disk has "
             f"{human_bytes(free)} free; materialize: false saves the shards, keep: sum the products"
@@ -296,10 +295,6 @@ def describe(plan: Plan) -> str:
         f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {product}, in "
         f"{count(len(rows), 'shard')} of {human_bytes(max(r.bytes for r in rows))} or less"
     )
-
-
-def _parts(written: Written) -> str:
-    return ", ".join(f"{name} {human_bytes(n)}" for name, n in vars(written).items() if n)
 
 
 def _refuse_path(root: Path) -> None:
@@ -370,8 +365,8 @@ def _with_labels(row: Shard, problem: Problem, spans: list[tuple[int, range]], c
     """A row that has nodes for each of its labels."""
     more = [memory.label_bytes(problem, row.run, spans, each) for each in (False, cuda)]
     return replace(
-        row, product_bytes=memory.label_result_bytes(problem, spans), memory=row.memory + more[0],
-        device_memory=row.device_memory + more[1] if cuda else 0,
+        row, product_bytes=memory.count_labelled(spans) * memory.node_bytes(problem),
+        memory=row.memory + more[0], device_memory=row.device_memory + more[1] if cuda else 0,
     )  # fmt: skip
 
 
@@ -380,18 +375,17 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
     matrices, shards = problem.matrices, settings.shards
     if shards == "auto":
         return cut.cut_aligned(matrices, problem.matrix_bytes, settings.shard_bytes)
-    if cut.MAX_SHARDS < int(shards) <= matrices:
+    if int(shards) > matrices:
+        raise InputError(
+            f"shards: {short(shards)} is more than the {matrices} matrices of the input; "
+            f"use {matrices} or fewer"
+        )
+    if int(shards) > cut.MAX_SHARDS:
         raise InputError(
             f"shards: {shards} is more than the {cut.MAX_SHARDS} that a plan may have; use "
             "fewer, or auto"
         )
-    try:
-        return cut.cut(matrices, int(shards))
-    except ValueError as error:
-        raise InputError(
-            f"shards: {short(shards)} is more than the {matrices} matrices of the input; "
-            f"use {matrices} or fewer"
-        ) from error
+    return cut.cut(matrices, int(shards))
 
 
 def _with_keys(

@@ -101,15 +101,6 @@ def check_statistics(
 WITH_COVARIANCE = ("A.T @ A", "A.H @ A")
 
 
-def check_covariance(product: str, dtype: str) -> None:
-    """Refuse ``covariance: true`` of products of this element type where it would mislead."""
-    if "complex" in dtype and product == "A.T @ A":
-        raise InputError(
-            f"covariance: the input is {dtype}, and A.T @ A of complex numbers leaves out the "
-            "conjugate; use product: A.H @ A"
-        )
-
-
 class Recipe(TypedDict):
     """The synthetic stack, as the config has it."""
 

@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError
+from shardwise.files import synthetic
+from shardwise.files.checksum import raw_bytes
 from shardwise.files.extents import Extent, OpenFiles, Status
 from shardwise.files.formats import registry
 from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
 from shardwise.plan import memory
+from shardwise.plan.config import Settings
 from shardwise.plan.identity import InputFiles, is_as_planned
-from shardwise.plan.plan import Source, between
+from shardwise.plan.plan import Source, Stack, between
 
 
 def _planned_header(source: Source) -> tuple[Header, Status]:
@@ -85,10 +88,8 @@ class StackReader:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Matrices ``start`` to ``stop`` as a native C-contiguous array ``(n, m, k)``."""
-        block, size = np.empty((stop - start, *self._shape), self._dtype), self.matrix_bytes
-        for path, header, origin, low, high in self._parts(start * size, stop * size):
-            out = block[low // size - start : high // size - start]
-            self._fill(path, header, ((low - origin) // size, (high - origin) // size), out, 0)
+        block = np.empty((stop - start, *self._shape), self._dtype)
+        self.read_into(OpenFiles(self.inputs.compare), raw_bytes(block), start * self.matrix_bytes)
         return block
 
     def extents(self, low: int, high: int) -> list[Extent] | None:
@@ -152,7 +153,10 @@ class StackReader:
             self._space = np.empty(0, self._dtype)
             self._space = np.empty(math.prod(shape), self._dtype)
         out = self._space[: math.prod(shape)].reshape(shape)
-        self._fill(path, header, (first, first + shape[0]), out, top)
+        if header.chunk:
+            out[:] = registry.read_matrices(path, (first, first + shape[0]), (top, top + shape[1]))
+        else:
+            read_matrices(path, header, first, first + shape[0], out, top, self.inputs.compare)
         begin = origin + first * size + top * (size // rows)
         self._blocks.append((begin, out.reshape(-1).view(np.uint8)))
         return self._blocks[-1]
@@ -176,15 +180,6 @@ class StackReader:
             )
         return parts
 
-    def _fill(
-        self, path: str, header: Header, part: tuple[int, int], out: np.ndarray, top: int
-    ) -> None:
-        """Read some matrices of a file, of one matrix maybe some rows only, from ``top`` on."""
-        if header.chunk:
-            out[:] = registry.read_matrices(path, part, (top, top + out.shape[1]))
-        else:
-            read_matrices(path, header, *part, out, top, self.inputs.compare)
-
     def _checked_header(self, source: Source) -> Header:
         latest = self._header  # another thread may set it to another file at any time
         if latest is None or latest[0] != source.path:
@@ -198,3 +193,33 @@ class StackReader:
                 )
             latest = self._header = (source.path, header)
         return latest[1]
+
+
+def first_rows(
+    settings: Settings, stack: Stack, weights: np.ndarray | None, most: int
+) -> np.ndarray:
+    """The first rows ``(n, k)``, of all matrices that count one below the other.
+
+    All matrices count where no weight is other than 0. A synthetic stack need not be on the disk.
+    """
+    height, width = stack.shape
+    needed = -(-most // height)
+    if weights is None or not weights.any():
+        counted = np.arange(min(needed, stack.matrices))
+    else:
+        counted = np.flatnonzero(weights)[:needed]
+    dtype = np.dtype(stack.dtype)
+    rows = np.empty((min(most, len(counted) * height), width), dtype)
+    if settings.input is None:
+        recipe = settings.synthetic
+        for first, place in zip(range(0, len(rows), height), counted.tolist(), strict=True):
+            one = synthetic.matrix(recipe["seed"], place, recipe["dim"], dtype)
+            rows[first : first + height] = one[: len(rows) - first]
+        return rows
+    reader, at = StackReader(stack.sources, stack.shape, stack.dtype), 0
+    files = OpenFiles(reader.inputs.compare)
+    for run in np.split(counted, np.flatnonzero(np.diff(counted) > 1) + 1):
+        part = rows[at : at + len(run) * height]
+        reader.read_into(files, raw_bytes(part), int(run[0]) * reader.matrix_bytes)
+        at += len(run) * height
+    return rows
