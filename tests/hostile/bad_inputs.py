@@ -37,7 +37,6 @@ _HEAD = f"# Bad inputs\n\n{' '.join(_WHAT.split())}\n"
 
 Step = Callable[[], object]
 M = stack((3, 3))
-COVARIANCE = {"covariance": True, "product": "A.T @ A"}
 
 
 @dataclass(frozen=True)
@@ -148,6 +147,11 @@ def own(what: str, body: str, code: int = 2, **others: Any) -> Case:
     return Case(what, {"product": "mine.py:f"}, put("mine.py", body), code, **others)
 
 
+def centred(what: str, make: Step = lambda: None, **over: Any) -> Case:
+    """A case of a covariance."""
+    return Case(what, {"covariance": True, "product": "A.T @ A", **over}, make)
+
+
 def array(what: str, content: Any, code: int = 2, **over: Any) -> Case:
     """A case with a file ``bad.npy`` as its input."""
     return Case(what, {"input": "bad.npy", **over}, put("bad.npy", content), code)
@@ -239,42 +243,26 @@ CASES: dict[str, list[Case]] = {
             put("bad.npy", stack((6, 3, 3), "complex64")),
         ),
         Case("`covariance` of another product", {"covariance": True}),
-        Case(
-            "`covariance` without a sum",
-            COVARIANCE | {"reduce": {"statistics": ["mean"]}},
-        ),
-        Case(
+        centred("`covariance` without a sum", reduce={"statistics": ["mean"]}),
+        centred(
             "`covariance` of complex products without a conjugate",
-            COVARIANCE | {"input": "bad.npy"},
-            put("bad.npy", stack((6, 3, 3), "complex64")),
+            put("bad.npy", stack((6, 3, 3), "complex64")), input="bad.npy",
         ),
         Case("`offset` without `covariance`", {"offset": "none", "ddof": 0}),
-        Case("`ddof` leaves nothing", COVARIANCE | {"ddof": 18}),
-        Case(
-            "`offset` of another length",
-            COVARIANCE | {"offset": "row.npy"},
-            put("row.npy", np.zeros(4)),
+        centred("`ddof` leaves nothing", ddof=18),
+        centred("`offset` of another length", put("row.npy", np.zeros(4)), offset="row.npy"),
+        centred(
+            "`offset` with a NaN", put("row.npy", np.array([0, np.nan, 0])), offset="row.npy"
         ),
-        Case(
-            "`offset` with a NaN",
-            COVARIANCE | {"offset": "row.npy"},
-            put("row.npy", np.array([0, np.nan, 0])),
-        ),
-        Case(
-            "`offset` is a named pipe",
-            COVARIANCE | {"offset": "row.npy"},
-            lambda: os.mkfifo("row.npy"),
-        ),
-        Case(
+        centred("`offset` is a named pipe", lambda: os.mkfifo("row.npy"), offset="row.npy"),
+        centred(
             "`offset` claims more than it holds",
-            COVARIANCE | {"offset": "row.npy"},
-            put("row.npy", npy("'<f8'", "(9999999999999,)")),
+            put("row.npy", npy("'<f8'", "(9999999999999,)")), offset="row.npy",
         ),
-        Case("`offset` is no array", COVARIANCE | {"offset": "mean"}),
-        Case(
+        centred("`offset` is no array", offset="mean"),
+        centred(
             "`offset` of whole numbers",
-            COVARIANCE | {"input": "bad.npy", "offset": "row.npy"},
-            put("bad.npy", stack((6, 3, 3), "int16")),
+            put("bad.npy", stack((6, 3, 3), "int16")), input="bad.npy", offset="row.npy",
         ),
         Case("several of these at once", {"shards": 0, "keep": "all", "inputs": "a.npy"}),
     ],

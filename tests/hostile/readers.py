@@ -381,28 +381,6 @@ class Sheet(Reader):
         assert found.shape == (2, 2)
 
 
-class Cache(Reader):
-    """The headers that were kept from an earlier run; what cannot be used is read anew."""
-
-    refuses = ()
-
-    def prepare(self) -> None:
-        inputs = self.folder / "in"
-        for i in range(2):
-            factories.save(inputs / f"{i}.npy", factories.stack((2, 2), seed=i))
-        self.file = self.folder / "cache.json"
-        self.settings = factories.settings(input=str(inputs))
-        self.whole = sources.stack_of(self.settings, self.folder / "x", self.file)
-        self.seeds = [self.file.read_bytes()]
-        self.writes = (self.folder,)
-
-    def read(self) -> Any:
-        return sources.stack_of(self.settings, self.folder / "x", self.file)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert found.sources == self.whole.sources
-
-
 class Config(Reader):
     """A config file in YAML, with a second one over it."""
 
@@ -648,7 +626,7 @@ class Zarr2(Zarr):
 READERS = {
     kind.__name__.lower(): kind
     for kind in (
-        Header, Receipt, Table, Forged, Sheet, Cache, Config,
+        Header, Receipt, Table, Forged, Sheet, Config,
         Runs, Seen, Live, Summed, Failed, Hdf5, Safetensors, Zarr, Zarr2,
     )
 }  # fmt: skip

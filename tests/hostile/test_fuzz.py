@@ -15,7 +15,7 @@ from tests.hostile.readers import READERS, Hang, reader
 
 FOUND = Path(__file__).parent / "found"
 SLOW = {
-    "config": 60, "cache": 100, "sheet": 100, "record": 120, "forged": 200,
+    "config": 60, "sheet": 100, "record": 120, "forged": 200,
     "receipt": 200, "seen": 100, "live": 100, "summed": 100, "failed": 100,
     "hdf5": 200, "zarr": 60, "zarr2": 60,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Headers of ``.npy`` files: every good one is read, every bad one is refused by name."""
+"""Headers of ``.npy`` files; `tests/hostile/bad_inputs.py` has what is wrong more often."""
 
 import struct
 
@@ -24,44 +24,26 @@ def fields(descr="'<f4'", fortran="False", shape="(2, 2)"):
 
 
 @pytest.mark.parametrize("descr", ["=f4", "|f4", "f4"])
-def test_native_byte_order_has_other_spellings(tmp_path, descr):
-    """A dtype without a byte order is this machine's own."""
+@pytest.mark.parametrize("version", [1, 2])
+def test_other_spellings(tmp_path, descr, version):
+    """A dtype without a byte order is this machine's own; Python 2 wrote integers with an L."""
     path = tmp_path / "a.npy"
-    path.write_bytes(raw_file(fields(f"'{descr}'"), b"1234" * 4))
-    assert read_header(path).native == np.float32
-
-
-def test_long_integers_of_python_2(tmp_path):
-    """NumPy reads them in versions 1 and 2, and so do we."""
-    path = tmp_path / "a.npy"
-    for version in (1, 2, 3):
-        path.write_bytes(raw_file(fields(shape="(2L, 2L,)"), b"1234" * 4, version))
-        if version < 3:
-            assert read_header(path).shape == (2, 2)
-    assert "damaged .npy header" in refusal(read_header, path)
+    path.write_bytes(raw_file(fields(f"'{descr}'", shape="(2L, 2L,)"), b"1234" * 4, version))
+    header = read_header(path)
+    assert (header.native, header.shape) == (np.float32, (2, 2))
 
 
 BAD = {
-    "npz": (b"PK\x03\x04 and so on", "is a zip archive, such as a .npz file"),
     "no length": (b"\x93NUMPY\x01\x00\x01", "length is not plausible"),
     "huge length": (raw_file(fields(), version=2, length=2**32 - 1), "length is not plausible"),
-    "objects": (raw_file(fields("'|O'"), b"12345678" * 4), "never unpickled"),
-    "truncated": (raw_file(fields(), b"1234" * 3), "is truncated: its header says shape (2, 2)"),
-    "trailing": (raw_file(fields(), b"1234" * 5), "has trailing bytes"),
-    "negative": (raw_file(fields(shape="(-2, -2)"), b"1234" * 4), "which is not a valid shape"),
-    "void": (raw_file(fields("'|V4'"), b"1234" * 4), "raw or structured"),
-    "bytes": (raw_file(fields("'|S4'"), b"1234" * 4), "holds strings"),
+    "Python 2 in version 3": (raw_file(fields(shape="(2L,)"), b"12345678", 3), "damaged .npy"),
     "booleans": (raw_file(fields("'|b1'"), b"1234"), "save them as uint8"),
     "longdouble": (raw_file(fields("'<f16'"), b"1" * 64), "holds elements of type '<f16'"),
-    "datetime": (raw_file(fields("'<M8[ns]'"), b"1" * 32), "holds elements of type '<M8[ns]'"),
     "unit on a float": (raw_file(fields("'<f4[ns]'"), b"1234" * 4), "f4[ns]"),
-    "no dtype": (raw_file(fields("'hello world'"), b"1234" * 4), "holds elements of type"),
     "boolean dims": (raw_file(fields(shape="(True, 4)"), b"1234" * 4), "not a valid shape"),
     "list shape": (raw_file(fields(shape="[2, 2]"), b"1234" * 4), "which is not a valid shape"),
     "fortran is a number": (raw_file(fields(fortran="0"), b"1234" * 4), "fortran_order is 0"),
-    "garbage": (raw_file("%$!\x01\x02", b"1234" * 4), "damaged .npy header"),
     "null bytes": (raw_file("\x00" * 80, b"1234" * 4), "damaged .npy header"),
-    "key missing": (raw_file("{'descr': '<f4', 'shape': (2, 2)}", b"1234" * 4), "expected"),
     "key too many": (raw_file(fields()[:-1] + ", 'x': 1}", b"1234" * 4), "expected"),
     "unhashable key": (raw_file("{[]: 1}", b"1234" * 4), "damaged .npy header"),
     "deep parentheses": (raw_file("(" * 60000, b"1234" * 4), "damaged .npy header"),

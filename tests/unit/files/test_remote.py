@@ -193,8 +193,6 @@ def test_changed_since_the_plan(store, tmp_path):
         ("s3://bucket/run.h5:/x", {}, "s3://bucket/run.h5/x: no array of Zarr lies there; name a"),
         ("s3://bucket/a.npy", {"materialize": False}, "is an object in a store, which"),
         ("az://bucket/a.npy", {}, "Credentials: they come from the environment alone: AZURE"),
-        ("s3://us:er@bucket/a.npy", {}, "s3://…@bucket/a.npy: an address may hold no user"),
-        ("https://h/a.npy?sig=secret", {}, "https://h/a.npy?…: an address may hold no user"),
         ("http://elsewhere/a.npy", {}, "only localhost may be; use https://"),
         ("https://h/run/", {}, "of a web server only .npy files are read; name several in a"),
         ("s3://bucket/m*.npy", {}, "globs are for files; name a folder, s3://bucket/run/, or a"),
@@ -211,7 +209,6 @@ def test_refusals(store, tmp_path, url, over, words):
         told = refusal(planned, tmp_path, name, **over)
         assert words in told
         assert "us:er" not in told
-        assert "=secret" not in told
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,9 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given
-from hypothesis import strategies as st
 from mpi4py import MPI
 from safetensors.numpy import save_file
-from shardwise.errors import InputError, IntegrityError, ShardwiseError
+from shardwise.errors import InputError, IntegrityError
 from shardwise.files.formats import names, registry
 from shardwise.multiply import copy
 from shardwise.observe.folder import Observer
@@ -185,19 +183,17 @@ def test_a_sheet_names_many_datasets(tmp_path):
     sheet = tmp_path / "s.tsv"
     sheet.write_text("\n".join(["path", *rows]) + "\n")
     whole = np.concatenate([array.reshape(-1, 6, 6) for array in arrays])
-    for shards in (1, 2, 5):
-        made = factories.plan(tmp_path, input=str(sheet), shards=shards, materialize=True)
-        assert copies(made).tobytes() == whole.tobytes()
+    made = factories.plan(tmp_path, input=str(sheet), shards=5, materialize=True)
+    assert copies(made).tobytes() == whole.tobytes()
     with pytest.raises(InputError, match=r"but .*a.h5:z is stored in chunks"):
         factories.plan(tmp_path, input=str(sheet), materialize=False)
     with h5py.File(tmp_path / "a.h5", "a") as file:
         file["hard"], file["z2"], file["soft"] = file["x"], file["z"], h5py.SoftLink("/x")
     os.link(tmp_path / "a.h5", tmp_path / "b.h5")
-    for names_of_one in (("/x", "x"), ("x", "hard"), ("z", "z2"), ("hard", "soft")):
-        for other in ("a.h5", "b.h5"):
-            sheet.write_text("path\na.h5:{}\n{other}:{}\n".format(*names_of_one, other=other))
-            with pytest.raises(InputError, match="are the same file"):
-                factories.plan(tmp_path, input=str(sheet))
+    for one, other in (("a.h5:/x", "a.h5:x"), ("a.h5:z", "b.h5:z2"), ("a.h5:hard", "b.h5:soft")):
+        sheet.write_text(f"path\n{one}\n{other}\n")
+        with pytest.raises(InputError, match="are the same file"):
+            factories.plan(tmp_path, input=str(sheet))
 
 
 def linked(folder, array):
@@ -292,15 +288,16 @@ def _renamed(make, old, new):
     return other
 
 
-def _nested(folder):
-    """A store whose metadata says that its chunks lie flat, as zarr before 2.8 did."""
-    encoding = {"name": "v2", "separator": "/"}
-    name = zarr_array(2, chunk_key_encoding=encoding)(folder, noise(SHAPE))
-    file = folder / "stack.zarr/.zarray"
-    fields = json.loads(file.read_text())
-    del fields["dimension_separator"]
-    file.write_text(json.dumps(fields))
-    return name
+def _edited(changes, **options):
+    """A maker of a store of version 2 whose metadata say something else."""
+
+    def make(folder):
+        name = zarr_array(2, **options)(folder, noise(SHAPE))
+        file = folder / "stack.zarr/.zarray"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+        return name
+
+    return make
 
 
 def _only_a_readme(folder):
@@ -310,7 +307,10 @@ def _only_a_readme(folder):
 
 
 UNKNOWN = {
-    "another separator": (_nested, "36 of 36 .*/. is none: .zarray names them as 0.0.0"),
+    "another separator": (
+        _edited({"dimension_separator": "."}, chunk_key_encoding={"name": "v2", "separator": "/"}),
+        "36 of 36 .*/. is none: .zarray names them as 0.0.0",
+    ),
     "a copy that broke off": (
         _renamed(CHUNKED["zarr 3"], "c/1/0/0", "c/1/0/.0.Xa8dK2"), r"c/1/0/\.0\.Xa8dK2 is none",
     ),
@@ -321,14 +321,6 @@ UNKNOWN = {
     "no fill value": (_half_written(2, fill=None), "1 of 4 chunks .* and no fill value"),
     "never filled, HDF5": (_half_written_hdf5("never"), "1 of 4 chunks .* and no fill value"),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("case", UNKNOWN)
-def test_chunks_of_which_nobody_knows_what_they_hold_are_refused(tmp_path, case):
-    """A format says nothing of them, or they are there under another name."""
-    make, told = UNKNOWN[case]
-    with pytest.raises(InputError, match=told):
-        factories.plan(tmp_path, input=make(tmp_path), product="A.T @ A")
 
 
 # Names.
@@ -392,20 +384,13 @@ MISNAMED = {
         "a.dat is an HDF5 file; let its name end in .h5",
     ),
     "HDF5 named .npy": (_put("a.npy", b"\x89HDF\r\n\x1a\n"), "is an HDF5 file; let its name"),
+    "a .npy file named .h5": (_put("a.h5", b"\x93NUMPY"), "is a .npy file"),
     "classic netCDF": (lambda p: _put("a.nc", b"CDF\1....")(p) + ":x", "classic format; convert"),
     "old MATLAB": (lambda p: _put("a.mat", b"MATLAB 5.0 MAT-")(p) + ":x", "save it in MATLAB"),
     "HDF4": (lambda p: _put("a.hdf", b"\x0e\3\x13\1....")(p) + ":x", "HDF4 file; convert"),
     "a dataset is not named": (lambda p: hdf5(p / "a.cxi", noise(SHAPE))[:-12], "cxi:/run/frames"),
     "what is no array of anything": (lambda p: _put("a.txt", b"....")(p) + ":x", "of no format"),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("case", MISNAMED)
-def test_a_refusal_says_what_the_file_is(tmp_path, case):
-    """By its first bytes, where the name promises something else."""
-    make, told = MISNAMED[case]
-    with pytest.raises(InputError, match=told):
-        factories.plan(tmp_path, input=make(tmp_path), product="A.T @ A")
 
 
 def _h5(fill):
@@ -515,28 +500,10 @@ def _unknown_filter(path):
     return name
 
 
-def _codec(path):
-    """A pickle where a codec should stand."""
-    name = zarr_array(2)(path, noise(SHAPE))
-    file = path / "stack.zarr" / ".zarray"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "filters": [{"id": "pickle"}]}))
-    return name
-
-
 def _metadata(path, raw):
     name = zarr_array(3)(path, noise(SHAPE))
     (path / "stack.zarr" / "zarr.json").write_bytes(raw)
     return name
-
-
-def _chunks_of(side):
-    def make(path):
-        name = zarr_array(2)(path, noise(SHAPE))
-        file = path / "stack.zarr/.zarray"
-        file.write_text(json.dumps({**json.loads(file.read_text()), "chunks": [4, 8, side]}))
-        return name
-
-    return make
 
 
 def _bfloat(path):
@@ -557,14 +524,9 @@ def _circle_of_folders(path):
 
 
 REFUSALS = {
-    "no such file": (lambda p: f"{p}/none.h5:/x", "does not exist"),
-    "no dataset named": (lambda p: hdf5(p / "a.h5", noise(SHAPE))[:-12], "a.h5:/?run/frames"),
-    "no such dataset": (lambda p: hdf5(p / "a.h5", noise(SHAPE)) + "2", "holds no array"),
+    **UNKNOWN,
+    **MISNAMED,
     "a group": (lambda p: hdf5(p / "a.h5", noise(SHAPE))[:-7], "name one of .*/run/frames"),
-    "no HDF5": (
-        lambda p: f"{save(p / 'x.npy', noise(SHAPE)).rename(p / 'a.h5')}:x",
-        "is a .npy file",
-    ),
     "truncated HDF5": (lambda p: _cut(p, hdf5(p / "a.h5", noise(SHAPE)), 99), "truncated"),
     "external link": (_h5(_external), "an external link to 'other.h5'; name the file"),
     **{
@@ -588,14 +550,12 @@ REFUSALS = {
     "external storage": (_h5(_stored_outside), "stored in other files"),
     "objects": (_h5(_objects), "Python objects, which are never unpickled"),
     "strings": (lambda p: hdf5(p / "a.h5", np.full((2, 2, 2), b"x")), "holds strings"),
-    "two dimensions": (lambda p: hdf5(p / "a.h5", noise((4, 4))), "three dimensions"),
     "a filter that nobody knows": (
         _unknown_filter,
         "check here how many bytes filter 31999 makes of a *chunk",
     ),
     "a chunk that fills memory": (_h5(_huge_chunk), "chunks .* of 1.5 GiB.* with chunks of 1.0"),
     "a chunk of another length": (_h5(_odd_chunk), r"chunk at \(0, 0, 0\) has 8 bytes, not 132"),
-    "no store": (lambda p: f"{p}/none.zarr", "does not exist"),
     "no array": (lambda p: zarr_array(3)(p, noise(SHAPE)) + ":x", "holds no array 'x'; name one"),
     "out of the store": (lambda p: zarr_array(3)(p, noise(SHAPE)) + ":../x", "holds no array"),
     "a stored chunk of any length": (_grown, "0.0.0 has 3145728 bytes, many more than a chunk"),
@@ -617,10 +577,13 @@ REFUSALS = {
         )(p, noise(SHAPE)),
         "went through bytes gzip zstd, of which only the last may be gzip",
     ),
-    "a codec that unpickles": (_codec, "the codec pickle is not one of"),
+    "a codec that unpickles": (
+        _edited({"filters": [{"id": "pickle"}]}),
+        "the codec pickle is not one of",
+    ),
     "no JSON": (lambda p: _metadata(p, b"{"), "damaged metadata"),
-    "chunks of no length": (_chunks_of(0), "damaged metadata of Zarr: chunks"),
-    "chunks of any length": (_chunks_of(10**400), "with chunks of 1.0 GiB"),
+    "chunks of no length": (_edited({"chunks": [4, 8, 0]}), "damaged metadata of Zarr: chunks"),
+    "chunks of any length": (_edited({"chunks": [4, 8, 10**400]}), "with chunks of 1.0 GiB"),
     "no metadata": (lambda p: _metadata(p, b"{}"), "as Zarr"),
     "two versions": (_two_versions, r"stack.zarr/.zarray and .*stack.zarr/zarr.json describe one"),
     "chunks in a circle": (_circle_of_folders, "is a link to a folder of the same array"),
@@ -738,21 +701,3 @@ def test_a_damaged_chunk_is_an_integrity_error(tmp_path, make, told):
     made = factories.plan(tmp_path, input=name, shards=1, product="A.T @ A", materialize=True)
     with pytest.raises(IntegrityError, match=told):
         copies(made)
-
-
-@pytest.mark.parametrize("kind", ["safetensors", "zarr 2", "zarr 3"])
-@given(data=st.data())
-def test_damaged_headers(tmp_path, kind, data):
-    """Any byte of a header may be any other: the same numbers' place and type, or a refusal."""
-    folder = tmp_path / str(len(list(tmp_path.iterdir())))
-    folder.mkdir()
-    name = (PLAIN | CHUNKED)[kind](folder, np.zeros((2, 3, 3)))
-    located = registry.locate(name)
-    file = Path(names.file_of(located))
-    raw = bytearray(file.read_bytes())
-    for _ in range(data.draw(st.integers(1, 3))):
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    file.write_bytes(raw)
-    with contextlib.suppress(ShardwiseError):
-        header, _ = registry.read_header_and_status(located)
-        assert all(n >= 0 for n in header.shape)

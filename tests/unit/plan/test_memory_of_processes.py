@@ -47,15 +47,9 @@ MANY, LARGE = (64, 640, 640), (2, 2503, 2503)
 CASES = [
     (MANY, "float32", "C", {"keep": "products"}),
     (MANY, "float32", "C", {"keep": "sum"}),
-    (MANY, "float32", "C", {"keep": "products", "materialize": True}),
     (MANY, "float32", "F", {"keep": "sum", "verify": False}),
-    (LARGE, "float32", "C", {"keep": "products"}),
     (LARGE, "float32", "C", {"keep": "sum"}),
-    *(
-        nightly(LARGE, d, "C", {"keep": k})
-        for d in ("float16", "int8")
-        for k in ("products", "sum")
-    ),
+    *(nightly(LARGE, dtype, "C", {"keep": "sum"}) for dtype in ("float16", "int8")),
 ]
 
 
@@ -71,37 +65,12 @@ def test_multiply_stays_within_its_model(tmp_path, shape, dtype, order, own):
     assert peak(multiply(made)) <= made.shards["00000"].memory - GENEROUS
 
 
-AHEAD = """
-import sys
-from pathlib import Path
-
-sys.path.insert(0, sys.argv[2])
-from shardwise.multiply.job import ShardJob
-from shardwise.multiply.session import Session
-from shardwise.plan import plan
-
-plan = plan.load(Path(sys.argv[1]))
-session, left = Session(plan, 0), list(plan.shards)
-begun = []
-
-def coming():
-    if left and not begun:
-        begun.append(ShardJob(session, left.pop()).begin())
-    return begun[0] if begun else None
-
-while coming():
-    job = begun.pop()
-    job.compute(coming)
-    job.finish()
-"""
-
-
 @pytest.mark.parametrize("order", [nightly("C"), "F"])
 def test_copies_that_a_worker_makes_stay_within_its_model(tmp_path, order):
     """A task that copies its shards itself, the next while one is computed, takes no more."""
     path = save(tmp_path / "a.npy", np.ones((192, 640, 640), "float32", order=order))
     made = factories.plan(tmp_path, input=str(path), shards=3, materialize=True)
-    used = peak([sys.executable, "-c", AHEAD, made.results.plan, str(factories.SCRIPTS)])
+    used = peak(command("work", "--plan", made.results.plan))
     assert all(factories.file(made, "shard_receipt", shard).exists() for shard in made.shards)
     assert used <= made.shards["00000"].memory - GENEROUS
 
@@ -144,7 +113,7 @@ def test_copying_stays_within_its_model(tmp_path, order):
 @pytest.fixture(scope="module")
 def loops(tmp_path_factory):
     """The loops of the reduce are compiled: that is done once on a machine, and takes more."""
-    for dtype in ("float16", "float32", "float64"):
+    for dtype in ("float32", "float64"):
         folder = tmp_path_factory.mktemp(dtype)
         path = save(folder / "a.npy", np.ones((4, 2, 2), dtype))
         made = factories.computed(factories.plan(folder, input=str(path), shards=2))
@@ -157,13 +126,10 @@ def loops(tmp_path_factory):
 @pytest.mark.parametrize(
     ("ranks", "keep", "dtype", "dim", "matrices", "names"),
     [
-        nightly(1, "products", "float32", 2500, 24, ["sum"]),  # 50 MB, however many are added
         (1, "products", "float32", 8, 1_000_000, ["sum"]),
         (1, "products", "float32", 2500, 4, ["sum", "std", "min", "max"]),
         (1, "sum", "float32", 2500, 2, ["sum"]),
         # Two ranks that share the products of one stripe, and pass on all states there are.
-        nightly(2, "products", "float32", 512, 150, ["sum"]),
-        nightly(2, "products", "float16", 512, 150, [*STATISTICS]),
         (2, "products", "float64", 362, 150, [*STATISTICS]),
     ],
 )

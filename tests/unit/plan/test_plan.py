@@ -43,24 +43,15 @@ def test_a_pipe_in_the_place_of_a_plan_is_not_waited_for(tmp_path, name):
         _ = plan.load(made.results.plan).sources
 
 
+NAMES = st.binary(min_size=1).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"\t")))
+
+
 @example(["return\rin", "\r"])
-@given(
-    st.lists(
-        st.text(st.characters(exclude_characters="\0", exclude_categories=()), min_size=1),
-        min_size=1,
-        max_size=4,
-    )
-)
+@example(['quote"', "line\nend", '"'])
+@given(st.lists(NAMES, min_size=1, max_size=4))
 def test_tables_round_trip(names):
-    """Any text without a zero byte that can be a file name is the same after a round trip."""
-    rows = []
-    for name in names:
-        try:
-            name.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:
-            continue  # no file can have this name
-        if name.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape") == name:
-            rows.append(Source(name, 3, 5, "7:11"))
+    """Any name that a file can have is the same after a round trip."""
+    rows = [Source(name, 3, 5, "7:11") for name in names]
     raw = b"".join(tables.to_tsv(rows, Source))
     assert tables.from_tsv(raw, Source, Path("x")) == rows
 

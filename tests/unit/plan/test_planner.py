@@ -112,20 +112,6 @@ def test_keys_are_those_of_earlier_releases(monkeypatch):
         assert made.synthetic_receipt.name == "input-8d8942dc4061.json"
 
 
-def test_the_algorithm_is_in_the_key(folder, monkeypatch):
-    """A raised version of the kernel's algorithm computes all shards again."""
-    before = keys(input=str(folder), shards=3)
-    monkeypatch.setitem(planner.ALGORITHM, "multiply", 10**6)
-    assert not set(before) & set(keys(input=str(folder), shards=3))
-
-
-def test_the_plans_digest_sees_what_keys_do_not(folder):
-    """Copying the shards changes the plan, though no product."""
-    one = planner.make(settings(input=str(folder)))
-    two = planner.make(settings(input=str(folder), materialize=False))
-    assert one.facts.digest != two.facts.digest
-
-
 @pytest.fixture(
     params=["one file", "a file per shard", "many files", "Fortran", "big-endian", "one of two"]
 )

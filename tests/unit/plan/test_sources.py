@@ -70,14 +70,6 @@ def test_a_folder_in_the_order_of_names(tmp_path):
     np.testing.assert_array_equal(everything(made), [np.load(p) for p in paths])
 
 
-def test_a_glob(tmp_path):
-    """A pattern takes what it matches, in the order of names, through folders too."""
-    paths = files(tmp_path / "x") + files(tmp_path / "y")
-    made = found(tmp_path, input=str(tmp_path / "**" / "*.npy"))
-    assert [s.path for s in made.sources] == [str(p) for p in paths]
-    assert found(tmp_path, input=str(tmp_path / "x" / "m[12].npy")).matrices == 2
-
-
 @pytest.mark.parametrize("origin", ["in", "in/*.npy", "s.tsv"])
 def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
     """One after the other, in natural order, or in that of the rows; the run says which."""
@@ -105,11 +97,12 @@ def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
 
 
 def test_a_sheet_relative_to_itself(tmp_path, monkeypatch):
-    """A sheet's rows are found beside it, in their order."""
+    """Its rows are found beside it, in their order, whatever other columns and line ends it has."""
     paths = files(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
-    named = sheet(tmp_path / "data" / "s.tsv", ["m2.npy", "m0.npy"])
-    made = found(tmp_path, input=named)
+    named = tmp_path / "data" / "s.tsv"
+    named.write_bytes(b"label\tpath\tx\r\nNA\tm2.npy\t1\r\n\tm0.npy\t2")
+    made = found(tmp_path, input=str(named))
     np.testing.assert_array_equal(everything(made), [np.load(paths[i]) for i in (2, 0)])
 
 
@@ -140,13 +133,7 @@ def test_two_stars_follow_no_links_to_folders(tmp_path, monkeypatch):
     for name in ("up", "back"):
         (tmp_path / "in" / "a" / name).symlink_to(tmp_path / "in")
     monkeypatch.chdir(tmp_path)
-    for pattern in (
-        "in/**/*.npy",
-        "**/*.npy",
-        "in/**/b/*.npy",
-        "**/**/m*.npy",
-        "in/**/**/*/m?.npy",
-    ):
+    for pattern in ("**/*.npy", "in/**/b/*.npy", "in/**/**/*/m?.npy"):
         made = found(tmp_path, input=pattern)
         assert [tmp_path / s.path for s in made.sources] == paths, pattern
     # A link that the pattern itself names is a folder as any other.
@@ -211,23 +198,13 @@ def test_links_that_lead_to_themselves(tmp_path):
     assert found(tmp_path, input=str(tmp_path / "*" / "m?.npy")).matrices == 3
 
 
-def test_a_sheet_with_other_columns_and_line_ends(tmp_path):
-    """Further columns are ignored; Windows line ends and a missing last one are read."""
-    paths = files(tmp_path / "data")
-    text = f"label\tpath\tx\r\nNA\t{paths[1]}\t1\r\n\t{paths[0]}\t2"
-    (tmp_path / "s.tsv").write_bytes(text.encode())
-    made = found(tmp_path, input=str(tmp_path / "s.tsv"))
-    assert [s.path for s in made.sources] == [str(paths[1]), str(paths[0])]
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("label\tpath\na\t\n", "line 2: file '' does not exist"),
         ("path\n.\n", "line 2: . is not a file, but a folder"),
-        ("path\na\0.npy\n", "line 2: file 'a\\x00.npy' does not exist"),
+        ("path\n\na\0.npy\n", "line 3: file 'a\\x00.npy' does not exist"),
         ('path\n"m0.npy\n', "cannot be read as a .tsv table"),
-        ("path\n\nnone.npy\n", "line 3: file 'none.npy' does not exist"),
     ],
 )
 def test_bad_sheets_are_refused(tmp_path, text, told):
@@ -236,15 +213,6 @@ def test_bad_sheets_are_refused(tmp_path, text, told):
     path = tmp_path / "s.tsv"
     path.write_text(text)
     assert told in refusal(tmp_path, input=str(path))
-
-
-@pytest.mark.parametrize(("shape", "shared"), [((3, 5), True), ((4, 3, 5), False)])
-def test_a_right_factor(tmp_path, shape, shared):
-    """A 2-D file serves every matrix; a stack of N goes along with the input."""
-    own, other = save(tmp_path / "a.npy", stack((4, 2, 3))), save(tmp_path / "b.npy", stack(shape))
-    given = settings(input=str(own), right=str(other), product="A @ B")
-    factor, serves_all = right_of(given, stack_of(given, tmp_path / "x"))
-    assert (factor.shape, factor.matrices, serves_all) == ((3, 5), 1 if shared else 4, shared)
 
 
 @pytest.fixture
@@ -263,13 +231,16 @@ def reads(monkeypatch):
 
 @pytest.mark.parametrize("change", ["time stamp", "size"])
 def test_headers_are_read_once(tmp_path, reads, change):
-    """A second look reads none; a new time stamp or size makes the cache forget only that file."""
+    """A second look reads none, unless the cache is damaged; a new time stamp or size counts."""
     paths, given = files(tmp_path / "in", 4), {"input": str(tmp_path / "in")}
     cache = tmp_path / "cache" / "c.json"
     first = found(tmp_path, cache, **given)
     assert len(reads) == 4
     assert found(tmp_path, cache, **given) == first
     assert len(reads) == 4
+    cache.write_bytes(cache.read_bytes().replace(b"<f4", b"<f8"))
+    assert found(tmp_path, cache, **given) == first
+    assert len(reads) == 8
     reads.clear()
     was = paths[1].stat().st_mtime_ns
     if change == "size":

@@ -15,7 +15,6 @@ from shardwise.files import synthetic as plan_synthetic
 from shardwise.multiply import job
 from shardwise.plan import memory, planner, user_function
 from shardwise.plan.problem import Problem, product_dtype, sum_dtype
-from shardwise.records import ledger
 
 from tests import factories, processes
 from tests.factories import (
@@ -63,24 +62,16 @@ def called(spec, block, first=0, problem=None):
 
 
 def test_a_function_is_loaded_without_a_trace(write, tmp_path):
-    """No folder joins sys.path, no .pyc is written, and the module has a private name."""
-    before = list(sys.path)
-    function = user_function.load(write(DOUBLE))
-    assert sys.path == before
-    assert [p.name for p in tmp_path.iterdir()] == ["mine.py"]
-    assert "mine" not in sys.modules
-    assert function.target(np, np.ones((1, 2, 2))).sum() == 8
-
-
-def test_an_edit_of_the_same_size_is_seen(write):
-    """The file itself is run, whatever its time stamp: no stale code under a new digest."""
-    spec = write(DOUBLE)
+    """The file itself is run, whatever its time stamp; nothing is written or put on sys.path."""
+    spec, before = write(DOUBLE), list(sys.path)
     path = spec.rpartition(":")[0]
     os.utime(path, ns=(10**18, 10**18))
     first = called(spec, np.ones((1, 2, 2)))
     write(DOUBLE.replace("2", "3"))
     os.utime(path, ns=(10**18, 10**18))
     assert called(spec, np.ones((1, 2, 2))).sum() == 1.5 * first.sum()
+    assert (sys.path, "mine" in sys.modules) == (before, False)
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.py"]
 
 
 def test_classes_of_the_file_work(write):
@@ -111,7 +102,6 @@ def test_a_file_that_fails_shows_its_own_lines_only(write, text, told, lines):
     """An error on import is shown from the user's file on down, and leaves no module behind."""
     before = set(sys.modules)
     message = refusal(user_function.load, write(text))
-    assert message.splitlines()[0].startswith("product: ")
     assert f"mine.py cannot be imported: {told}" in message.splitlines()[0]
     assert all(line in message for line in lines)
     assert "functions.py" not in message
@@ -125,10 +115,8 @@ def test_a_file_that_fails_shows_its_own_lines_only(write, text, told, lines):
     ("line", "dtype"),
     [
         ("return block.astype('f2')", "float16"),
-        ("return block.astype('>f8')", "float64"),
         ("return block * 1j", "complex128"),
         ("return block.astype('u4')", "int64"),
-        ("return block.astype('i1')", "int64"),
         ("return block.transpose(0, 2, 1).copy().transpose(0, 2, 1)", "float64"),
         ("return np.broadcast_to(block[:, :, :1], block.shape)", "float64"),
     ],
@@ -156,7 +144,6 @@ def test_a_result_never_shares_memory_with_its_block(write, line):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("return np.float64(3)", "returned a numpy.float64"),
         ("return np.ma.masked_array(block)", "returned a numpy.ma.MaskedArray"),
         ("return block[:, :0]", "returned shape (2, 0, 4)"),
         ("return block > 0", "returned bool for matrices 12 to 13; allowed are float16, float32"),
@@ -181,21 +168,6 @@ def test_the_planned_shape_and_dtype_are_held_to(write):
     assert "rm -r .snakemake/shardwise" in told
 
 
-def test_an_error_shows_the_users_lines_only(write):
-    """First the matrices and the error, then the traceback from the user's file on down."""
-    text = (
-        "def deep(x):\n    raise ValueError('too\\nfast')\ndef own(xp, block):\n    deep(block)\n"
-    )
-    told = refusal(called, write(text), np.ones((8, 2, 2)), 12)
-    lines = told.splitlines()
-    assert lines[0].endswith("mine.py:own failed on matrices 12 to 19: ValueError: too")
-    assert lines[1] == "Traceback (most recent call last):"
-    assert "line 4, in own" in lines[2]
-    assert "line 2, in deep" in told
-    assert told.endswith("ValueError: too\nfast")
-    assert "functions.py" not in told
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -204,9 +176,10 @@ def test_an_error_shows_the_users_lines_only(write):
     ],
 )
 def test_a_function_cannot_end_the_process_by_an_exception(write, line, told):
-    """What is no Exception, and would end the process in silence, is an error like others."""
-    message = refusal(called, write(body(line)), np.ones((1, 2, 2)), 12)
-    assert f"mine.py:own failed on matrix 12: {told}" in message
+    """What would end the process in silence is an error like others, shown from their file on."""
+    lines = refusal(called, write(body(line)), np.ones((2, 2, 2)), 12).splitlines()
+    assert f"mine.py:own failed on matrices 12 to 13: {told}" in lines[0]
+    assert "line 3, in own" in lines[2]
 
 
 class LostError(RuntimeError):
@@ -236,8 +209,9 @@ def test_errors_of_the_device_pass_through(write, monkeypatch):
 # Planning.
 
 
-@pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64", "int8"])
+@pytest.mark.parametrize(
+    ("keep", "dtype"), [("products", "float16"), ("sum", "complex64"), ("sum", "int8")]
+)
 def test_the_plan_counts_what_the_function_returns(tmp_path, write, keep, dtype):
     """Shapes, dtypes and bytes are those of the result, and survive the disk."""
     spec = write(ROWS if dtype[0] == "f" else body("return block[:, :1, :]"))
@@ -315,14 +289,6 @@ def test_a_function_that_fails_is_refused_before_any_job(
     assert told.format(spec) in message
     assert ("SHARDWISE_TRIAL_SECONDS" in message) == ("did not return" in told)
     assert not list(tmp_path.glob("cache/*"))
-
-
-def test_a_limit_that_is_no_time_is_refused(write, monkeypatch):
-    """The message names the variable."""
-    for text in ("soon", "0", "-1", "nan"):
-        monkeypatch.setenv("SHARDWISE_TRIAL_SECONDS", text)
-        told = refusal(user_function.probe, write(DOUBLE), np.ones((1, 2, 2)))
-        assert f"SHARDWISE_TRIAL_SECONDS is '{text}'" in told
 
 
 MESS = """
@@ -414,14 +380,3 @@ def test_blocks_are_batches_of_whole_matrices(tmp_path, write, monkeypatch):
     assert "failed on matrices 7 to 8: ValueError: 2" in told
     assert not factories.file(made, "receipt", "00001").exists()
     assert not leftovers(tmp_path)
-
-
-def test_nothing_is_said_to_be_proven(tmp_path, write):
-    """Receipt and ledger are honest although verify is true."""
-    made = computed(factories.plan(tmp_path, stack((4, 3, 3)), product=write(DOUBLE), shards=2))
-    assert made.settings.verify is True
-    assert factories.receipt(made).proof is None
-    ledger.write(made)
-    rows = made.results.ledger.read_text().splitlines()
-    assert rows[0].endswith("\tproven")
-    assert [row.rpartition("\t")[2] for row in rows[1:]] == ["False", "False"]
