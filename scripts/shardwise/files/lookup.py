@@ -5,11 +5,13 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
 
 from shardwise.errors import InputError
+from shardwise.files.small import refuse_special
 
 _DIGITS = re.compile(r"([0-9]+)")
 
@@ -31,6 +33,21 @@ def absent(path: Path) -> str:
     if path.is_absolute():
         return words
     return f"{words}; looked for {shown(path.absolute())} (relative to the working directory)"
+
+
+@contextmanager
+def reading(path: Path, key: str) -> Iterator[None]:
+    """Refuse a file that a config names where it cannot be read; a pipe is not waited for.
+
+    Messages begin with ``key``, such as ``product: ``.
+    """
+    try:
+        refuse_special(path, key)
+        yield
+    except FileNotFoundError as error:
+        raise InputError(f"{key}{absent(path)}") from error
+    except OSError as error:
+        raise InputError(f"{key}{path} cannot be read: {error.strerror}") from error
 
 
 def shown(path: Path | str) -> str:

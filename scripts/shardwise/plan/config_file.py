@@ -13,8 +13,7 @@ from typing import Any
 import yaml
 
 from shardwise.errors import InputError, one_line, short
-from shardwise.files.lookup import absent
-from shardwise.files.small import refuse_special
+from shardwise.files.lookup import reading
 
 _MOST_BYTES = 1024**2
 _DEEPEST = 16
@@ -67,14 +66,8 @@ def read_file(file: Path) -> dict[str, Any]:
 
 
 def _text(file: Path) -> str:
-    try:
-        refuse_special(file, "config file ")  # a pipe was emptied by Snakemake
-        with open(file, "rb") as opened:
-            raw = opened.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
-        raise InputError(f"config file {absent(file)}") from None
-    except OSError as error:
-        raise InputError(f"config file {file} cannot be read: {error.strerror}") from error
+    with reading(file, "config file "), open(file, "rb") as opened:
+        raw = opened.read(_MOST_BYTES + 1)
     if len(raw) > _MOST_BYTES:
         raise InputError(f"config file {file} has more than {_MOST_BYTES} bytes: it is no config")
     try:

@@ -17,7 +17,7 @@ import numpy as np
 from shardwise.errors import InputError, IntegrityError, short
 from shardwise.files import small, tables
 from shardwise.files.commit import commit
-from shardwise.files.lookup import absent, mode_of
+from shardwise.files.lookup import reading
 from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_special
@@ -246,12 +246,10 @@ def open_array(key: str, name: str) -> np.ndarray:
         Where it cannot be read.
     """
     path = Path(name)
-    if mode_of(path) is None:
-        raise InputError(f"{key}: {absent(path)}")
-    refuse_special(path, f"{key}: ")
     try:
-        found: np.ndarray = np.lib.format.open_memmap(path, mode="r")  # which unpickles nothing
-    except (OSError, ValueError) as error:
+        with reading(path, f"{key}: "):
+            found: np.ndarray = np.lib.format.open_memmap(path, mode="r")  # which unpickles nothing
+    except ValueError as error:
         raise InputError(f"{key}: {_what_is_wrong(path, error)}") from error
     return found
 

@@ -28,8 +28,8 @@ from shardwise.errors import (
     short,
     some,
 )
-from shardwise.files.lookup import absent
-from shardwise.files.small import checksum, refuse_special
+from shardwise.files.lookup import reading
+from shardwise.files.small import checksum
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, function_parts, product_dtype
 from shardwise.processes import contain
 from shardwise.processes.contain import Ending
@@ -210,13 +210,8 @@ def _parts(spec: str) -> tuple[str, str]:
 def read_source(spec: str, digest: str | None = None) -> bytes:
     """The file of a function; IntegrityError if it no longer has this digest."""
     path, _ = _parts(spec)
-    try:
-        refuse_special(Path(path), "product: ")
+    with reading(Path(path), "product: "):
         source = Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise InputError(f"product: {absent(Path(path))}") from error
-    except OSError as error:
-        raise InputError(f"product: {path} cannot be read: {error.strerror}") from error
     if digest not in (None, checksum(source, 8)):
         raise IntegrityError(f"{path} has changed since the plan was made; run snakemake again")
     return source
@@ -295,18 +290,11 @@ def _matrices(first: int, count: int) -> str:
 
 def digests_of(paths: Iterable[str]) -> dict[str, str]:
     """A digest of the content of each file, by its path; InputError where one cannot be read."""
-    return {path: _digest(Path(path)) for path in paths}
-
-
-def _digest(path: Path) -> str:
-    try:
-        refuse_special(path, "depends: ")
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:32]
-    except FileNotFoundError as error:
-        raise InputError(f"depends: {absent(path)}") from error
-    except OSError as error:
-        raise InputError(f"depends: {path} cannot be read: {error.strerror}") from error
+    found = {}
+    for path in paths:
+        with reading(Path(path), "depends: "), open(path, "rb") as file:
+            found[path] = hashlib.file_digest(file, "sha256").hexdigest()[:32]
+    return found
 
 
 def check_used(planned: Mapping[str, str]) -> None:
