@@ -32,6 +32,7 @@ def weighted(folder, left, weights, **over):
     return factories.plan(folder, left, weights=str(save(folder / "w.npy", weights)), **over)
 
 
+@hypothesis.settings(max_examples=20)
 @given(st.sampled_from(FLOATS), st.integers(1, 12), st.data())
 def test_a_sum_is_that_of_weight_times_product(tmp_path_factory, dtype, n, data):
     """To the bit, for any cut, both keeps, copied or in place; a matrix of weight 0 may be NaN."""
