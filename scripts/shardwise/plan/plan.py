@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
@@ -168,16 +168,13 @@ class ShardSettings:
     nonfinite: str
 
 
-def describe_recipe(
-    problem: Problem, settings: Any, function: str | None, depends: Mapping[str, str],
-    covariance: "Covariance | None" = None,
-) -> list[Any]:  # fmt: skip
+def describe_recipe(facts: "Facts") -> list[Any]:
     """All that a product depends on but for the bytes of its factors; part of the key."""
-    chosen = [getattr(settings, key) for key in SETTINGS_THAT_MATTER]
-    offset = [covariance.offset] if covariance and covariance.offset else []
+    chosen = [getattr(facts.settings, key) for key in SETTINGS_THAT_MATTER]
+    offset = [facts.covariance.offset] if facts.covariance and facts.covariance.offset else []
     # How many matrices and labels there are changes no product.
-    own = describe_problem(replace(problem, matrices=0, labels=0))
-    return [ALGORITHM["multiply"], own, chosen, function, depends, *offset]
+    own = describe_problem(replace(facts.problem, matrices=0, labels=0))
+    return [ALGORITHM["multiply"], own, chosen, facts.function, facts.depends, *offset]
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
@@ -290,9 +287,7 @@ class Plan:
     @cached_property
     def recipe(self) -> str:
         """Changes with all that a product depends on but for the bytes of its factors."""
-        facts = self.facts
-        how = facts.problem, facts.settings, facts.function, facts.depends
-        return digest(describe_recipe(*how, facts.covariance))
+        return digest(describe_recipe(self.facts))
 
     @property
     def offset(self) -> bytes | None:

@@ -28,7 +28,6 @@ from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.per_matrix import PerMatrix
 from shardwise.plan.plan import (
-    Covariance,
     Facts,
     Made,
     Plan,
@@ -81,16 +80,10 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     named = settings.weights, settings.labels, settings.offset
     said_in = [Source(name, 0, 0, "") for name in named if name not in (None, "auto", "none")]
     _refuse_names(results, [*given, *right_sources, *said_in])
-    function, used = None, user_function.digests_of(settings.depends)  # the digests of its files
-    if parts := function_parts(settings.product):
-        source = user_function.read_source(settings.product)
-        function = small.checksum(source, 8)
-        if told := user_function.unlisted(parts[0], source, settings.depends):
-            log.warning(f"shardwise: {told}")
+    function, used = code = _digests_of_code(settings, log)
     said = per_matrix.read(settings, left.matrices, labels_of_sheet(settings, left))
     result, result_dtype = None, None
     if function:
-        code = function, used
         result, result_dtype = _returned(settings, code, left, said.weights, cache, log)
     problem = Problem(
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
@@ -106,12 +99,31 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         settings.reduce["statistics"], settings.keep, problem.product_dtype, said.total_weight,
         said.labels is not None,
     )  # fmt: skip
-    made_by = function, used, centre, said
-    rows = _rows(settings, problem, left, right_sources, *made_by)
-    copied = _is_copied(settings, left, len(rows), log)
-    facts = _facts(settings, copied, problem, rows, left, right_sources, *made_by)
+    runs = _runs(settings, problem)
+    chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
+    chosen["materialize"] = _is_copied(settings, left, len(runs), log)
+    synthetic = settings.synthetic if settings.input is None else None
+    facts = Facts(
+        problem, ShardSettings(**chosen), function, right_sources, synthetic, Written(0, 0, 0), "",
+        said.whole_digests, list(said.names), said.counts, used, centre, decoded=left.decoded,
+        notes=[*left.notes, *said.notes],
+    )  # fmt: skip
+    rows = _rows(facts, left, runs, said)
     by_id = {row.shard: row for row in rows}
+    facts = _with_digests(facts, rows, settings)
     return Plan(results, by_id, facts, made_of=left.sources, made_with=said)
+
+
+def _digests_of_code(settings: Settings, log: logging.Logger) -> tuple[str | None, dict[str, str]]:
+    """Digests of the file of a user's function, if there is one, and of the files that it uses."""
+    used = user_function.digests_of(settings.depends)
+    parts = function_parts(settings.product)
+    if not parts:
+        return None, used
+    source = user_function.read_source(settings.product)
+    if told := user_function.unlisted(parts[0], source, settings.depends):
+        log.warning(f"shardwise: {told}")
+    return small.checksum(source, 8), used
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
@@ -146,35 +158,16 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
     return None
 
 
-def _facts(
-    settings: Settings, copied: bool, problem: Problem, rows: list[Shard], left: Stack,
-    right_sources: tuple[Source, ...], function: str | None, used: dict[str, str],
-    centre: Covariance | None, said: PerMatrix,
-) -> Facts:  # fmt: skip
-    chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
-    chosen["materialize"] = copied
+def _with_digests(facts: Facts, rows: list[Shard], settings: Settings) -> Facts:
+    """The facts of a plan of these rows, with the bytes that they come to, and with digests."""
     read = sum(row.bytes for row in rows)
-    facts = Facts(
-        problem=problem,
-        settings=ShardSettings(**chosen),
-        function=function,
-        right_sources=right_sources,
-        synthetic=settings.synthetic if settings.input is None else None,
-        bytes=Written(
-            input=read if settings.input is None else 0,
-            shards=read if copied else 0,
-            products=sum(row.product_bytes for row in rows),
-        ),
-        digest="",
-        per_matrix=said.whole_digests,
-        labels=list(said.names),
-        label_counts=said.counts,
-        depends=used,
-        covariance=centre,
-        decoded=left.decoded,
-        notes=[*left.notes, *said.notes],
+    written = Written(
+        input=read if facts.synthetic else 0,
+        shards=read if facts.settings.materialize else 0,
+        products=sum(row.product_bytes for row in rows),
     )
-    stated = asdict(facts) | {"problem": plans.describe_problem(problem)}
+    facts = replace(facts, bytes=written)
+    stated = asdict(facts) | {"problem": plans.describe_problem(facts.problem)}
     digested = {
         key: value
         for key, value in stated.items()
@@ -188,7 +181,7 @@ def _facts(
 
 def _returned(
     settings: Settings,
-    code: tuple[str, dict[str, str]],
+    code: tuple[str | None, dict[str, str]],
     left: Stack,
     weights: np.ndarray | None,
     cache: Path | None,
@@ -345,16 +338,12 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
             )
 
 
-def _rows(
-    settings: Settings, problem: Problem, left: Stack, right_sources: tuple[Source, ...],
-    function: str | None, used: dict[str, str], centre: Covariance | None, said: PerMatrix,
-) -> list[Shard]:  # fmt: skip
+def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list[Shard]:
+    problem, settings = facts.problem, facts.settings
     cuda = settings.backend != "numpy"
-    rows = cut.table(problem, _runs(settings, problem), settings.keep, cuda, settings.precision)
-    common = [
-        *plans.describe_recipe(problem, settings, function, used, centre),
-        [[source.path, source.identity] for source in right_sources],
-    ]
+    rows = cut.table(problem, runs, settings.keep, cuda, settings.precision)
+    right = [[source.path, source.identity] for source in facts.right_sources]
+    common = [*plans.describe_recipe(facts), right]
     if said.labels is not None and settings.keep == "sum":
         rows = [_with_labels(row, problem, said.spans(row.run), cuda) for row in rows]
     own = partial(said.digest, keep=settings.keep)
