@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
@@ -68,10 +69,6 @@ def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, in
 def _opened(path: Path, fault: type[ShardwiseError] = InputError) -> Iterator[Any]:
     """An open file; whatever its library says against it is a refusal."""
     try:
-        import h5py
-    except ImportError as error:
-        raise names.needs(path, "HDF5", "h5py", "hdf5") from error
-    try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, zlib.error) as error:
@@ -84,8 +81,6 @@ def _dataset(file: Any, path: Path, inside: str) -> Any:
 
     h5py would open a file that a link leads to, which may be a pipe, before it could be refused.
     """
-    import h5py
-
     node, parts, links = file, inside.split("/")[::-1], 0
     while parts:
         part = parts.pop()
@@ -110,8 +105,6 @@ def _dataset(file: Any, path: Path, inside: str) -> Any:
 
 
 def _datasets(file: Any) -> list[str]:
-    import h5py
-
     paths: list[str] = []
     file.visititems(
         lambda name, node: paths.append(f"/{name}") if isinstance(node, h5py.Dataset) else None
@@ -124,8 +117,6 @@ def _gathered(dataset: Any, path: Path, where: Path) -> tuple[tuple[str, int], .
 
     Parts of arrays are refused, and gaps, where the library would read fill values.
     """
-    import h5py
-
     parts, reached = [], 0
     try:
         for own in sorted(dataset.virtual_sources(), key=lambda v: v.vspace.get_select_bounds()):
@@ -154,8 +145,6 @@ def _leads_out(where: Path | str, what: str) -> InputError:
 
 def _filters(dataset: Any) -> list[int]:
     """The numbers of the filters that chunks went through, in order, all of them loaded."""
-    import h5py
-
     plist = dataset.id.get_create_plist()
     found = [plist.get_filter(i) for i in range(plist.get_nfilters())]
     if not all(h5py.h5z.filter_avail(number) for number, *_ in found):
@@ -173,8 +162,6 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
 
     The library takes too few as they are, and reads whatever lies in memory behind them.
     """
-    import h5py
-
     filters = _filters(dataset)
     first = next((i for i, n in enumerate(filters) if n in _COMPRESSED), len(filters))
     odd = {*filters[:first]} - {_SHUFFLE, _FLETCHER32} or {*filters[first + 1 :]} - {_FLETCHER32}
@@ -195,15 +182,11 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
 
 def _address(dataset: Any) -> int:
     """Where the dataset lies in its file, which is the same whatever name led to it."""
-    import h5py
-
     return int(h5py.h5o.get_info(dataset.id).addr)
 
 
 def _unwritten(dataset: Any, where: Path) -> dict[str, Any]:
     """How many chunks there should be, how many are missing, and what the library reads there."""
-    import h5py
-
     if not dataset.chunks:
         return {}
     chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
@@ -272,8 +255,6 @@ def _refuse_odd_streams(dataset: Any, path: Path, part: tuple[slice, ...]) -> No
 
 def _offset(file: Any, dataset: Any, path: Path) -> int | None:
     """Byte at which the elements lie in the file, one after the other; None if they do not."""
-    import h5py
-
     offset = dataset.id.get_offset()
     # An enumeration, or a number that fills its bytes in part, is converted by the library.
     plain = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype))

@@ -14,6 +14,12 @@ FORMATS = {
 }
 """How the files of a format end, by its module in this folder: a new one is a module and a row."""
 
+LIBRARIES = {
+    "hdf5": ("HDF5", "h5py", "hdf5"),
+    "safetensors": ("safetensors", "safetensors", "safetensors"),
+}
+"""What these formats are called, the package that reads them, and the extra that brings it."""
+
 _OF_FILES = (end for ends in (*FORMATS.values(), ZARR) for end in ends)
 _SUFFIXES = "|".join(end[1:] for end in _OF_FILES if end not in ZARR_METADATA)
 _NAME = re.compile(rf"(.+?\.(?:{_SUFFIXES}))/*(?::(.*))?", re.IGNORECASE | re.DOTALL)

@@ -30,12 +30,15 @@ class InputFormat(Protocol):
 
 
 def _format_of(file: str) -> InputFormat | None:
-    """The module of a file's format, whose own library is loaded when it reads one."""
+    """The module of a file's format, with its library."""
     ends = names.FORMATS.items()
     module = next((name for name, own in ends if file.lower().endswith(own)), None)
     if module is None:
         return None
-    return cast(InputFormat, importlib.import_module(f"{__package__}.{module}"))
+    try:
+        return cast(InputFormat, importlib.import_module(f"{__package__}.{module}"))
+    except ImportError as error:
+        raise names.needs(file, *names.LIBRARIES[module]) from error
 
 
 def locate(text: str) -> str | None:

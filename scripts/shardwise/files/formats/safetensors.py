@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from shardwise.errors import InputError
 from shardwise.files.formats import names
@@ -18,10 +19,6 @@ _DTYPES = {
 
 def header(path: Path, inside: str) -> Header:
     """Shape, type and place of a tensor; InputError if it cannot be read."""
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise names.needs(path, "safetensors", "safetensors", "safetensors") from error
     try:
         with safe_open(path, framework="numpy") as file:
             if inside not in file.keys():  # noqa: SIM118 (it is no mapping)
