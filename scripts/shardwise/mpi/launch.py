@@ -15,9 +15,9 @@ import socket
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +118,12 @@ def build_command(
     return words if counted else [*words, "-n", str(ranks)]
 
 
-def _find(name: str, environ: Mapping[str, str]) -> str | None:
+def _program(name: str, environ: Mapping[str, str]) -> str:
     """A program beside the MPI that mpi4py is told to load, or beside this Python, or on PATH."""
     library = Path(environ.get("MPI4PY_LIBMPI", sys.executable))
     own = [str(library.parents[1] / "bin")] if library.is_absolute() else []
-    return shutil.which(name, path=os.pathsep.join([*own, environ.get("PATH", os.defpath)]))
-
-
-def _program(name: str, environ: Mapping[str, str]) -> str:
-    found = _find(name, environ)
-    if found is None:
+    folders = os.pathsep.join([*own, environ.get("PATH", os.defpath)])
+    if (found := shutil.which(name, path=folders)) is None:
         raise InputError(
             f"no MPI launcher: {name} is neither beside {sys.executable} nor on PATH; name yours "
             "with --launcher, or in the line 'mpi' of the profile, such as "
@@ -142,18 +138,10 @@ def build_environment(ranks: int, environ: Mapping[str, str] = os.environ) -> di
     return {**_DEFAULTS, **kept, _STARTED: str(ranks)}
 
 
-@contextmanager
-def hide_rank_variables(environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
-    """For a while, an environment without what makes a rank of this process, or of its children."""
-    hidden = {
-        name: environ.pop(name)
-        for name in list(environ)
-        if name == _STARTED or _OF_A_RANK.fullmatch(name) or _OF_A_STEP.fullmatch(name)
-    }
-    try:
-        yield
-    finally:
-        environ.update(hidden)
+def without_rank(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """An environment without what makes a rank of a process."""
+    gone = {name for name in environ if _OF_A_RANK.fullmatch(name) or _OF_A_STEP.fullmatch(name)}
+    return {name: value for name, value in environ.items() if name not in {*gone, _STARTED}}
 
 
 def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
