@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 import harness
-from shardwise.work import claims
+from shardwise.work.claims import Round
 
 SPEEDS = (1, 2, 4)
 SHARDS = (5, 10, 20, 50)
@@ -39,7 +39,7 @@ class InBlocks:
     """Whoever is free claims the next block of our claims."""
 
     def __init__(self, shards: int, workers: int) -> None:
-        self._blocks = claims.cut_blocks(shards, workers)
+        self._blocks = iter(Round("", range(shards), workers, 1).blocks())
         self._own: list[deque[int]] = [deque() for _ in range(workers)]
 
     def ask(self, worker: int) -> int | None:

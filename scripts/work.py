@@ -18,5 +18,6 @@ if __name__ == "__main__":
     add("--round", metavar="NAME", help=words)
     add("--name", help="what its claims say of this worker")
     add("--seat", type=cli.natural, metavar="N", help="the GPU of this node to look at first")
+    add("--parent", type=int, metavar="PID", help="end when this process does, which started it")
     add("--until", type=float, metavar="TIME", help="when this job is ended, in Unix time")
     cli.run(options.work, arguments)

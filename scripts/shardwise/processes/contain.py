@@ -110,13 +110,12 @@ def _work(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         if session:
             os.setsid()
-        end_with_parent(signal.SIGKILL)
-        if os.getppid() == parent:
-            with contextlib.suppress(OSError):
-                os.dup2(2, 1)
-            result = json.dumps(work()).encode()
-            board[: len(result)] = result
-            code = 0
+        end_with_parent(parent=parent)
+        with contextlib.suppress(OSError):
+            os.dup2(2, 1)
+        result = json.dumps(work()).encode()
+        board[: len(result)] = result
+        code = 0
     except BaseException:
         traceback.print_exc()
     finally:
@@ -145,9 +144,14 @@ def adopt() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent ends, on Linux."""
+def end_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> None:
+    """Have the kernel send this process a signal when its parent ends, on Linux.
+
+    ``parent`` is its number; where it has ended already, this process ends, too.
+    """
     _prctl(_PR_SET_PDEATHSIG, number)
+    if parent not in (None, os.getppid()):
+        os._exit(1)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -27,3 +27,11 @@ def count_starts(path: Path) -> int:
     with suppress(OSError):
         return path.read_bytes().count(b"\n")
     return 0
+
+
+def last_start(path: Path) -> tuple[float, int] | None:
+    """When the latest attempt began, in Unix time, and the process that made it; None: nobody."""
+    with suppress(OSError, ValueError, IndexError):
+        at, _, process, _ = path.read_text().splitlines()[-1].split("\t")
+        return float(at), int(process)
+    return None

@@ -21,8 +21,7 @@ from shardwise.errors import InputError, TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks
-from shardwise.records.starts import count_starts
-from shardwise.records.store import Store, describe
+from shardwise.records.store import Store
 from shardwise.work import claims, rounds, schedulers, sites
 from shardwise.work.schedulers import QueueFull, Scheduler
 
@@ -67,7 +66,7 @@ def load(path: Path) -> Request:
 
 
 def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> None:
-    """Compute all missing shards; arguments and errors are those of `rounds.run_once`.
+    """Compute all missing shards; errors are those of `rounds.run`.
 
     Parameters
     ----------
@@ -78,21 +77,18 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
     """
     scheduler, retries = sites.ALL[request.scheduler], len(request.words) - 1
     most = min(tasks or MOST_TASKS, scheduler.most_tasks())
-    followed, attempt, idle = locks.is_job_locked(plan.results.running), 0, 0
-    with rounds.holding(plan.results):
-        while (shards := rounds.to_try(plan, retries + 1)) and idle <= retries:
-            if followed and not locks.is_job_locked(plan.results.running):
-                raise TryAgain("snakemake has ended, so no more tasks are submitted")
-            log.info("%s", describe(plan, shards))
-            # Those in work when a task was killed come last: one of them may have killed it.
-            starts = {s: plan.results.starts(plan.shards[s].name) for s in shards}
-            shards.sort(key=lambda shard: count_starts(starts[shard]))
-            array = Array(plan, scheduler, request, min(attempt, retries))
-            well = array.run(shards, min(most, len(shards)), limit)
-            left = rounds.to_try(plan, retries + 1)
-            idle = 0 if len(left) < len(shards) else idle + 1
-            attempt += not well
-        rounds.finish(plan)
+    followed, attempt = locks.is_job_locked(plan.results.running), 0
+
+    def start(name: str) -> bool:
+        nonlocal attempt
+        if followed and not locks.is_job_locked(plan.results.running):
+            raise TryAgain("snakemake has ended, so no more tasks are submitted")
+        count = claims.load(plan, name).workers
+        well = Array(plan, scheduler, request, min(attempt, retries)).run(name, count, limit)
+        attempt += not well
+        return True
+
+    rounds.run(plan, retries, lambda shards: min(most, shards), start, lost=True)
 
 
 class Array:
@@ -102,21 +98,16 @@ class Array:
         self._plan, self._scheduler, self._request = plan, scheduler, request
         self._words, self._memory = request.words[attempt], request.memory[attempt]
 
-    def run(self, shards: list[str], tasks: int, limit: int | None) -> bool:
-        """Submit the array, and wait for its end; whether all its tasks ended well."""
+    def run(self, name: str, tasks: int, limit: int | None) -> bool:
+        """Submit the array for a round, and wait for its end; whether all its tasks ended well."""
         results = self._plan.results
-        Store(self._plan).withdraw()
-        name = claims.begin(self._plan, shards, tasks, 0)
         job = "sw-" + name.replace("/", "-")
         folder = results.array_folder(failures.this_run())
         folder.mkdir(parents=True, exist_ok=True)
         script = folder / f"{job}.sh"
         script.write_text(self.script(name, folder.absolute() / job))
         schedulers.remember(results, self._request.scheduler, job)
-        try:
-            return self._submit(job, tasks, limit, str(script))
-        finally:
-            claims.end(results, name)
+        return self._submit(job, tasks, limit, str(script))
 
     def script(self, round_name: str, log_name: Path) -> str:
         """What each task runs."""

@@ -1,12 +1,12 @@
 """Which worker computes which shard: a claim is a link that only one of them can create.
 
 A round begins with a list of shards in a folder of its own, ``claims/RUN/ROUND``, which gets its
-name whole. All workers cut the list into the same blocks, which shrink, so that workers of unequal
-speed end together. A worker that is free claims a block: it creates a symbolic link, which only one
-of them can do, without a lock and on network disks as well. The link's target is no file but says
-who made the claim: unlike what is written to a file, it is there from the first moment, however its
-worker ends. So a worker that is started again goes on with its own. The folder is removed at the
-end of the round.
+name whole. All workers cut the list into the same blocks, so small that workers of unequal speed
+end together. A worker that is free claims a block: it creates a symbolic link, which only one of
+them can do, without a lock and on network disks as well. The link's target is no file but says who
+made the claim: unlike what is written to a file, it is there from the first moment, however its
+worker ends. So a worker that is started again goes on with its own, and what a dead one has left
+is known. The folder is removed at the end of the round.
 """
 
 import json
@@ -15,7 +15,7 @@ import random
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -27,59 +27,39 @@ from shardwise.records import failures
 
 _LIST = "list.json"
 
-
-def cut_blocks(shards: int, workers: int) -> Iterator[range]:
-    """Cut a number of places into blocks, the largest first.
-
-    As many blocks as there are workers take half of what is left (factoring: S. F. Hummel,
-    E. Schonberg and L. E. Flynn, Commun. ACM 35(8), 1992).
-    """
-    start = 0
-    while start < shards:
-        size = max(1, (shards - start) // (8 * workers))
-        for _ in range(workers):
-            if start < shards:
-                yield range(start, min(shards, start + size))
-            start += size
+_BLOCKS = 64
 
 
 @dataclass(frozen=True)
 class Round:
     """What the workers of a round share.
 
-    ``shards`` are ids in the order in which they are claimed; the tries of each are counted from
-    ``attempt`` to ``last``.
+    ``shards`` are ids in the order in which they are claimed; ``attempt`` says which try of a shard
+    this is, if it fails.
     """
 
     name: str
     shards: Sequence[str]
     workers: int
     attempt: int
-    last: int
+
+    def blocks(self) -> list[Sequence[str]]:
+        """Its shards, in what one claim takes: at least `_BLOCKS` for each worker, if they last."""
+        size = max(1, len(self.shards) // (_BLOCKS * self.workers))
+        return [self.shards[i : i + size] for i in range(0, len(self.shards), size)]
 
 
-def begin(plan: Plan, shards: Sequence[str], workers: int, retries: int) -> str:
-    """Begin a round; its name, by which workers take part.
-
-    Parameters
-    ----------
-    workers
-        How many there will be, about: blocks are cut for as many.
-    retries
-        Tries after the first that workers of this round make of one shard.
-    """
-    run = failures.this_run()
-    tried = [failure.attempt for failure in of_this_run(plan, shards).values()]
-    attempt = 1 + max(tried, default=0)
-    facts = {"plan": plan.key, "workers": workers, "attempt": attempt, "last": attempt + retries}
+def begin(plan: Plan, shards: Sequence[str], workers: int, attempt: int) -> str:
+    """Begin a round of so many workers, about; its name, by which they take part."""
+    facts = {"plan": plan.key, "workers": workers, "attempt": attempt, "shards": list(shards)}
     # No name comes twice: a task that was given up must not take part in what follows its round.
     own = os.urandom(4).hex()
-    new = plan.results.claims / run / f".{own}"
+    new = plan.results.claims / failures.this_run() / f".{own}"
     with writing(new):
         new.mkdir(parents=True)
-        (new / _LIST).write_text(json.dumps({**facts, "shards": list(shards)}))
+        (new / _LIST).write_text(json.dumps(facts))
         new.rename(new.with_name(own))
-    return f"{run}/{own}"
+    return f"{failures.this_run()}/{own}"
 
 
 def load(plan: Plan, name: str) -> Round:
@@ -114,6 +94,15 @@ def is_final(failure: failures.Failure) -> bool:
     return failure.code != TryAgain.exit_code
 
 
+def has_left(results: Results, own: Round, who: str, process: int) -> bool:
+    """Whether a worker came to an end of its own, and has handed back what it had not computed."""
+    return (results.claims / own.name / _mark(who, process)).is_symlink()
+
+
+def _mark(who: str, process: int) -> str:
+    return f"{who} has left as process {process}"
+
+
 class Claims:
     """The claims of one worker in a round.
 
@@ -132,32 +121,47 @@ class Claims:
     ) -> None:
         self._plan, self._round, self._who, self._is_whole = plan, own, who, is_whole
         self._folder = plan.results.claims / own.name
-        self._blocks = list(cut_blocks(len(own.shards), own.workers))
+        self._blocks = own.blocks()
         self._claimed = [int(n) for n in self._names() if self._is_own(n)] if again else []
-        self._waiting = deque(shard for block in self._claimed for shard in self._open(block))
+        self._waiting = deque(self.open())
 
-    def next(self, idle: bool) -> tuple[str, int] | None:
-        """Claim a shard; its id, and which try of it this is. None if there is no more to claim.
+    @property
+    def attempt(self) -> int:
+        """Which try of a shard this is."""
+        return self._round.attempt
 
-        A worker that is ``idle`` also tries shards again that have failed: these may kill it.
-        """
+    def next(self) -> str | None:
+        """Claim a shard; None if there is no more to claim."""
         with suppress(FileNotFoundError):  # the round has ended
             while not self._waiting:
                 if (block := self._claim_block()) is None:
-                    return self._claim_again() if idle else None
+                    return None
                 self._claimed.append(block)
                 self._waiting.extend(self._open(block))
-            return self._waiting.popleft(), self._round.attempt
+            return self._waiting.popleft()
         return None
 
+    def open(self) -> list[str]:
+        """What this worker has claimed and not ended."""
+        return [shard for block in self._claimed for shard in self._open(block)]
+
+    def ended(self) -> int:
+        """How many of its shards have ended, well or not."""
+        return sum(len(self._blocks[block]) for block in self._claimed) - len(self.open())
+
     def give_back(self) -> int:
-        """Let others have what this worker has claimed and not ended; how many shards these are."""
+        """Let others have what this worker has not ended; how many shards these are.
+
+        It leaves a mark: who has none came to no end of its own (`has_left`).
+        """
         left = 0
         for block in self._claimed:
             if still := len(self._open(block)):
                 left += still
                 with suppress(OSError):
                     (self._folder / str(block)).unlink()
+        with suppress(OSError):
+            (self._folder / _mark(self._who, os.getpid())).symlink_to("left")
         self._claimed, self._waiting = [], deque()
         return left
 
@@ -170,21 +174,9 @@ class Claims:
                 return block
         return None
 
-    def _claim_again(self) -> tuple[str, int] | None:
-        """Claim a further try of a shard that has failed in this run."""
-        if self._round.last == self._round.attempt:
-            return None
-        for shard, failure in of_this_run(self._plan, self._round.shards).items():
-            again = failure.attempt + 1
-            may = not is_final(failure) and again <= self._round.last
-            if may and self._create(f"{shard}.{again}"):
-                return shard, again
-        return None
-
     def _open(self, block: int) -> list[str]:
         """The shards of a block that are neither whole nor failed in this round."""
-        places = self._blocks[block]
-        left = [s for s in self._round.shards[places.start : places.stop] if not self._is_whole(s)]
+        left = [shard for shard in self._blocks[block] if not self._is_whole(shard)]
         failed = of_this_run(self._plan, left)
         return [s for s in left if s not in failed or not self._has_ended(failed[s])]
 
@@ -201,7 +193,9 @@ class Claims:
         return True
 
     def _is_own(self, name: str) -> bool:
-        return name.isdecimal() and os.readlink(self._folder / name).split("\t")[0] == self._who
+        with suppress(FileNotFoundError):  # handed back meanwhile
+            return name.isdecimal() and os.readlink(self._folder / name).split("\t")[0] == self._who
+        return False
 
     def _names(self) -> list[str]:
         return os.listdir(self._folder)

@@ -3,6 +3,7 @@
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
 
 from shardwise import host
@@ -11,6 +12,7 @@ from shardwise.errors import InputError
 from shardwise.mpi import launch
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
+from shardwise.processes import contain
 from shardwise.records import failures
 from shardwise.units import MIB
 from shardwise.work import array, ranks, rounds, sites
@@ -38,36 +40,38 @@ def run(options: Namespace) -> int:
         _mpi(plan, options)
     else:
         usable = choose.workers(plan.settings.backend, failures.barred(plan.results))
-        count = min(usable, options.devices or usable)
-        rounds.run_once(
-            plan, options.retries, lambda shards: min(count, shards),
-            lambda name: _pool(plan, options, name, list(range(count)), count),
-        )  # fmt: skip
+        _rounds(plan, options, options.retries, min(usable, options.devices or usable))
     return 0
+
+
+def _rounds(plan: Plan, options: Namespace, retries: int, count: int) -> None:
+    """Compute all missing shards by so many workers of this node."""
+    pool = _pool(plan, options, range(count), count)
+
+    def start(name: str) -> bool:
+        pool.run(name)
+        return not pool.closed
+
+    rounds.run(plan, retries, lambda shards: min(count, shards), start)
 
 
 def work(options: Namespace) -> int:
     """Be a worker; its exit code is the worst of its failures."""
     plan = plans.load(options.plan)
-    if options.round:
-        return _worker(plan, options, options.round)
-    rounds.run_once(
-        plan, rounds.RETRIES, lambda shards: 1, lambda name: _worker(plan, options, name)
-    )
-    return 0
-
-
-def _worker(plan: Plan, options: Namespace, name: str) -> int:
-    """Be a worker of a round, or watch over one where a user's function might end it."""
+    if not options.round:
+        _rounds(plan, options, rounds.RETRIES, 1)
+        return 0
+    if options.parent:
+        contain.end_with_parent(parent=options.parent)
     # A task that its scheduler starts again has the same job; a job of ranks has several processes.
     who = options.name or host.job(os.environ) or _this_process()
-    if plan.function and options.seat is None:
-        return _pool(plan, options, name, [0], 1, who)
+    if plan.function and options.seat is None:  # it might end this process
+        return _pool(plan, options, [0], 1, who).run(options.round)
     from shardwise.work import worker  # here: it loads what computes
 
     limits = worker.Limits(options.memory, options.device_wait, RunTime(_end(options)))
     again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" or os.environ.get("RESTARTED") == "1"
-    return worker.work(plan, name, who, again, options.seat, limits)
+    return worker.work(plan, options.round, who, again, options.seat, limits)
 
 
 def _end(options: Namespace) -> float | None:
@@ -79,9 +83,7 @@ def _this_process() -> str:
     return f"process {os.getpid()} on {host.node()}"
 
 
-def _pool(
-    plan: Plan, options: Namespace, name: str, seats: list[int], beside: int, who: str = ""
-) -> int:
+def _pool(plan: Plan, options: Namespace, seats: Iterable[int], beside: int, who: str = "") -> Pool:
     """Workers of this node; the memory is for all that are ``beside`` each other there."""
     shared = []
     if options.memory:
@@ -90,29 +92,27 @@ def _pool(
         shared.append(f"--device-wait={options.device_wait}")
     if end := _end(options):
         shared.append(f"--until={end}")
-    words = [[*shared, f"--seat={seat}"] for seat in seats]
-    return Pool(plan, name, who or _this_process(), words).run()
+    return Pool(plan, who or _this_process(), [[*shared, f"--seat={seat}"] for seat in seats])
 
 
 def _mpi(plan: Plan, options: Namespace) -> None:
     backend, node = plan.settings.backend, options.workers == "node"
     count = launch.expected_ranks(otherwise=lambda: 1 if node else choose.workers(backend))
     count = options.ranks or count or 1
+    if count == 1 and options.launcher in (None, "mpiexec"):
+        devices = choose.workers(backend, failures.barred(plan.results)) if node else 1
+        return _rounds(plan, options, options.retries, devices)
     argv = [*sys.argv, f"--ranks={count}"]  # the last of two counts
 
-    def start(name: str) -> None:
-        if count == 1 and options.launcher in (None, "mpiexec"):
-            devices = choose.workers(backend, failures.barred(plan.results)) if node else 1
-            _pool(plan, options, name, list(range(devices)), devices)
-        else:
-            ranks.start(count, options.launcher, [*argv, f"--round={name}"])
+    def start(name: str) -> bool:
+        return ranks.start(count, options.launcher, [*argv, f"--round={name}"])
 
-    rounds.run_once(plan, options.retries, lambda shards: min(4 * count, shards), start)
+    return rounds.run(plan, options.retries, lambda shards: min(4 * count, shards), start)
 
 
 def _rank(plan: Plan, options: Namespace) -> int:
     """Be a rank: start its workers. What fails, failure files say, and not an exit code."""
     launch.start_ranks(options)
     seats, beside = ranks.own_seats(options.ranks, plan.settings.backend, options.workers)
-    _pool(plan, options, options.round, seats, beside)
+    _pool(plan, options, seats, beside).run(options.round)
     return 0

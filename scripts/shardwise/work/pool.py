@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 
 from shardwise.errors import FAULT, InputError, IntegrityError, TryAgain
@@ -20,9 +20,9 @@ from shardwise.mpi import launch
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 from shardwise.records import failures
+from shardwise.records.starts import last_start
 from shardwise.records.store import Store
 from shardwise.work import claims
-from shardwise.work.board import Board
 
 log = logging.getLogger(__name__)
 
@@ -35,88 +35,99 @@ _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 @dataclass
 class _Seat:
-    """The place of a worker: its words, and the process that has it now."""
+    """The place of a worker: its name and words, and the process that has it now."""
 
     who: str
     words: list[str]
-    board: Board = field(default_factory=Board.new)
     process: subprocess.Popen[bytes] | None = None
-    finished: int = 0
+    ended: int = 0  # shards, when its last worker died
     deaths: int = 0
 
 
 class Pool:
-    """Some workers of a round, from their start to their end.
+    """Some workers of a node.
 
     Parameters
     ----------
     who
-        Who starts them: no other process of the round has this name.
+        Who starts them: no other process has this name.
     words
         What each worker is told besides its plan and round, one list per worker.
+
+    Attributes
+    ----------
+    closed
+        Whether a signal has said that the job is going to end.
     """
 
-    def __init__(
-        self, plan: Plan, round_name: str, who: str, words: Sequence[Sequence[str]]
-    ) -> None:
-        self._plan, self._round, self._store = plan, claims.load(plan, round_name), Store(plan)
+    def __init__(self, plan: Plan, who: str, words: Sequence[Sequence[str]]) -> None:
+        self._plan, self._store, self.closed = plan, Store(plan), False
         fixed = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={plan.results.plan}"]
-        self._seats, self._given_back = [], len(words)
+        fixed += [f"--parent={os.getpid()}"]
+        self._seats = []
         for number, own in enumerate(words):
             name = f"{who} worker {number}"
-            line = [*fixed, f"--round={round_name}", f"--name={name}", *own]
-            self._seats.append(_Seat(name, line))
+            self._seats.append(_Seat(name, [*fixed, f"--name={name}", *own]))
 
-    def run(self) -> int:
-        """Start all workers and wait for their end; the worst of their exit codes."""
+    def run(self, round_name: str) -> int:
+        """Start the workers of a round and wait for their end; the worst of their exit codes."""
+        self._round = claims.load(self._plan, round_name)
         before = {number: signal.signal(number, self._pass_on) for number in _PASSED_ON}
         codes = set()
         if self._plan.function:
             contain.adopt()
         try:
-            while self._given_back:  # what a dead worker had, after the others had come to an end
-                self._given_back = 0
-                for seat in self._seats:
-                    if seat.deaths < _DEATHS:
-                        self._start(seat)
-                while working := [seat for seat in self._seats if seat.process is not None]:
-                    ended = [seat for seat in working if seat.process.poll() is not None]
-                    codes |= {self._ended(seat) for seat in ended}
-                    time.sleep(_POLL_SECONDS)
+            for seat in self._seats:
+                seat.ended = 0
+                if seat.deaths < _DEATHS:
+                    self._start(seat)
+            while working := [seat for seat in self._seats if seat.process is not None]:
+                ended = [seat for seat in working if seat.process.poll() is not None]
+                codes |= {self._ended(seat) for seat in ended}
+                time.sleep(_POLL_SECONDS)
         finally:
             self._end()
             for number, handler in before.items():
                 signal.signal(number, handler)
         return next((code for code in (3, 2, 1, TryAgain.exit_code) if code in codes), 0)
 
-    def _start(self, seat: _Seat) -> None:
-        seat.board.begin("")
-        with launch.hide_rank_variables():
-            environ = os.environ | {Board.VARIABLE: f"{seat.board.descriptor} {os.getpid()}"}
-        environ |= {"RESTARTED": "1"} if seat.deaths else {}
+    def _start(self, seat: _Seat, again: bool = False) -> None:
+        environ = launch.without_rank() | ({"RESTARTED": "1"} if again else {})
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker leaves it to its parent
         seat.process = subprocess.Popen(
-            seat.words, env=environ, stdin=subprocess.DEVNULL, pass_fds=[seat.board.descriptor],
+            [*seat.words, f"--round={self._round.name}"], env=environ, stdin=subprocess.DEVNULL,
             start_new_session=self._plan.function is not None,  # it may end its process group
         )  # fmt: skip
         signal.signal(signal.SIGINT, handler)
 
     def _ended(self, seat: _Seat) -> int:
         """A worker has ended: start another one if it died; its exit code."""
-        code, seat.process = seat.process.returncode, None
+        process, seat.process = seat.process, None
+        code = process.returncode if process.returncode in _OWN_CODES else TryAgain.exit_code
         self._sweep()
-        if seat.board.shard is None:  # else it did not come to an end of its own
-            return code if code in _OWN_CODES else TryAgain.exit_code
-        self._bury(seat.board.shard, code)
-        progress, seat.finished = seat.board.finished > seat.finished, seat.board.finished
-        seat.deaths = 1 if progress else seat.deaths + 1
+        if claims.has_left(self._plan.results, self._round, seat.who, process.pid):
+            return code
+        own = claims.Claims(self._plan, self._round, seat.who, self._store.is_whole, again=True)
+        if process.returncode in _OWN_CODES and not own.open():  # it ended before its first claim
+            return code
+        seat.deaths = 1 if own.ended() > seat.ended else seat.deaths + 1
+        if shard := self._in_work(own.open(), process.pid):
+            self._bury(shard, process.returncode)
+        seat.ended = own.ended()
         if seat.deaths < _DEATHS:
-            self._start(seat)
+            self._start(seat, again=True)
         else:
-            is_whole = self._store.is_whole
-            own = claims.Claims(self._plan, self._round, seat.who, is_whole, again=True)
-            self._given_back += own.give_back()
+            own.give_back()
         return TryAgain.exit_code
+
+    def _in_work(self, shards: Sequence[str], process: int) -> str | None:
+        """Which of its shards a worker that has died had begun last, by their journals."""
+        begun = {}
+        for shard in shards:
+            start = last_start(self._plan.results.starts(self._plan.shards[shard].name))
+            if start and start[1] == process:
+                begun[shard] = start
+        return max(begun, key=begun.__getitem__, default=None)
 
     def _bury(self, shard: str, status: int) -> None:
         """Write down that a shard has failed with the worker that computed it."""
@@ -125,14 +136,11 @@ class Pool:
             words = f"product: your function {self._plan.function} {contain.words(status)}"
             code = InputError.exit_code
         log.warning("shard %s: %s", shard, words)
-        if self._store.is_whole(shard):
-            return
-        before = claims.of_this_run(self._plan, [shard]).get(shard)
-        attempt = max(self._round.attempt, before.attempt + 1 if before else 0)
         name = self._plan.shards[shard].name
-        failures.note(self._plan.results, name, code, words, attempt=attempt)
+        failures.note(self._plan.results, name, code, words, attempt=self._round.attempt)
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
+        self.closed = True
         for seat in self._seats:
             if seat.process is not None:
                 seat.process.send_signal(number)

@@ -1,15 +1,16 @@
-"""A round of workers, as who starts them sees it: which shards they get, and how it ended."""
+"""Rounds of workers, as who starts them sees it: which shards they get, and how it ended."""
 
 import contextlib
 import logging
 import os
 import socket
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from shardwise import errors, host
 from shardwise.errors import TryAgain
-from shardwise.files.paths import Results
+from shardwise.files.paths import Results, list_names, place
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks
 from shardwise.records.store import Store, describe
@@ -24,25 +25,27 @@ RETRIES = 2
 _MOST_NAMED = 20
 
 
-def to_try(plan: Plan, most_tries: int | None = None) -> list[str]:
-    """The missing shards that may become whole by another try in this run, fresh ones first."""
+def to_try(plan: Plan, last: int = sys.maxsize) -> list[str]:
+    """The missing shards that may become whole by another try in this run, fresh ones first.
+
+    ``last`` is the last try of a shard. Those that were begun before come at the end, as one of
+    them may have killed its worker.
+    """
     missing = Store(plan).missing()
     failed = claims.of_this_run(plan, missing)
-
-    def hopeless(shard: str) -> bool:
-        failure = failed.get(shard)
-        return failure is not None and (
-            claims.is_final(failure) or (most_tries is not None and failure.attempt >= most_tries)
-        )
-
-    left = [shard for shard in missing if not hopeless(shard)]
-    return sorted(left, key=failed.__contains__)
+    hopeless = {s for s, f in failed.items() if claims.is_final(f) or f.attempt >= last}
+    begun = list_names(plan.results.starts("any").parent)
+    left = [shard for shard in missing if shard not in hopeless]
+    return sorted(left, key=lambda shard: f"{place(plan.shards[shard].name)}.starts" in begun)
 
 
-def run_once(
-    plan: Plan, retries: int, workers: Callable[[int], int], start: Callable[[str], object]
-) -> None:
-    """Compute all missing shards by one round of workers.
+def run(
+    plan: Plan, retries: int, workers: Callable[[int], int], start: Callable[[str], bool],
+    lost: bool = False,
+) -> None:  # fmt: skip
+    """Compute all missing shards, round by round.
+
+    Another round follows where a shard has failed that may be tried again.
 
     Parameters
     ----------
@@ -51,7 +54,11 @@ def run_once(
     workers
         How many workers there will be for so many shards.
     start
-        Starts them for the round of a name, and returns once all have ended.
+        Starts them for the round of a name, and returns once all have ended: whether there is time
+        for another round.
+    lost
+        Whether another round follows also where shards are missing that have not failed, as their
+        workers were killed: so often without any progress as one shard is tried again.
 
     Raises
     ------
@@ -60,15 +67,28 @@ def run_once(
     """
     with holding(plan.results):
         shards = to_try(plan)
-        log.info("%s", describe(plan, shards))
-        if shards:
+        attempt, idle = _next_try(plan, shards), 0
+        last = attempt + retries
+        while shards:
+            log.info("%s", describe(plan, shards))
             Store(plan).withdraw()
-            name = claims.begin(plan, shards, workers(len(shards)), retries)
+            name = claims.begin(plan, shards, workers(len(shards)), attempt)
             try:
-                start(name)
+                may = start(name)
             finally:
                 claims.end(plan.results, name)
+            left = to_try(plan, last)
+            idle = 0 if len(left) < len(shards) else idle + 1
+            shards, before, attempt = left, attempt, _next_try(plan, left)
+            if not may or not (attempt > before or (lost and idle <= retries)):
+                break
         finish(plan)
+
+
+def _next_try(plan: Plan, shards: Sequence[str]) -> int:
+    """Which try of some shards is the next, counted from 1 in this run."""
+    failed = claims.of_this_run(plan, shards).values()
+    return 1 + max((failure.attempt for failure in failed), default=0)
 
 
 def finish(plan: Plan) -> None:
@@ -79,6 +99,7 @@ def finish(plan: Plan) -> None:
     """
     if not (missing := Store(plan).missing()):
         failures.forget(plan.results, f"multiply-{plan.key}")  # of a worker
+        log.info("%s", describe(plan, missing))
         return
     failed = claims.of_this_run(plan, missing)
     for shard, failure in list(failed.items())[:_MOST_NAMED]:

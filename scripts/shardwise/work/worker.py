@@ -27,7 +27,6 @@ from shardwise.records import failures
 from shardwise.records.starts import count_starts
 from shardwise.records.store import Store
 from shardwise.work import claims
-from shardwise.work.board import Board
 from shardwise.work.logs import ShardLogs
 from shardwise.work.run_time import RunTime
 
@@ -68,7 +67,7 @@ def work(
         os.dup2(2, 1)  # what it prints
     store = Store(plan)
     own = claims.Claims(plan, claims.load(plan, round_name), who, store.is_whole, again)
-    logs, board = ShardLogs(plan.results), Board.inherited()
+    logs = ShardLogs(plan.results)
     loop: ShardLoop | None = None
     try:
         needed = max(shard.device_memory for shard in plan.shards.values())
@@ -77,7 +76,7 @@ def work(
             if not limits.run_time.suffices(1):
                 raise TryAgain("the run time of this job is too short to begin a shard")
             session = Session(plan, needed, limits.memory, limits.wait, prefer)
-        loop = ShardLoop(plan, session, own, limits.run_time, logs, board)
+        loop = ShardLoop(plan, session, own, limits.run_time, logs)
         loop.run()
     except errors.Terminated as error:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
@@ -85,23 +84,22 @@ def work(
         commit.abandon()
         if loop and limits.run_time.over:
             loop.blame_run_time()
-        _leave(own, board, "ended by a signal")
+        _leave(own, "ended by a signal")
         errors.explain(error)
         logging.shutdown()
         contain.sweep()  # it has children only if a user's function has left some
         os._exit(128 + signal.SIGTERM)  # shards that were begun ahead must not delay it
     except BaseException:
-        _leave(own, board, "this worker cannot compute")
+        _leave(own, "this worker cannot compute")
         raise
     late = "" if limits.run_time.suffices(1) else "the run time is nearly up"
-    _leave(own, board, "the device failed" if loop.device_failed else late)
+    _leave(own, "the device failed" if loop.device_failed else late)
     commit.abandon()
     return loop.exit_code()
 
 
-def _leave(own: claims.Claims, board: Board, why: str) -> None:
+def _leave(own: claims.Claims, why: str) -> None:
     """Come to an end of one's own, and let others have the rest."""
-    board.begin("")
     left = own.give_back()
     if why:
         log.info("%s: %d claimed shards are handed back", why, left)
@@ -116,7 +114,6 @@ class _Step:
     """A try of a shard that was begun, or why it could not be begun."""
 
     shard: Shard
-    attempt: int
     job: ShardJob | None = None
     error: Exception | None = None
 
@@ -129,10 +126,10 @@ class ShardLoop:
 
     def __init__(
         self, plan: Plan, session: Session, own: claims.Claims, run_time: RunTime,
-        logs: ShardLogs, board: Board,
+        logs: ShardLogs,
     ) -> None:  # fmt: skip
         self._plan, self._session, self._claims = plan, session, own
-        self._run_time, self._logs, self._board = run_time, logs, board
+        self._run_time, self._logs = run_time, logs
         self._ahead, self._behind = ThreadPoolExecutor(1, "ahead"), ThreadPoolExecutor(1, "behind")
         self._next: Future[_Step | None] | None = None
         self._last: Future[None] | None = None
@@ -147,7 +144,6 @@ class ShardLoop:
             self._current = step
             # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.
             signal.siginterrupt(signal.SIGTERM, True)
-            self._board.begin(step.shard.shard)
             began = time.monotonic()
             self._compute(step)
             self._run_time.learn(time.monotonic() - began)
@@ -171,23 +167,20 @@ class ShardLoop:
         step = ahead.result() if ahead else None
         if step is None:
             step = self._begin(1)
-        if step is None:
-            self._settle()
-            step = self._begin(1, idle=True)
         return None if self.device_failed else step
 
-    def _begin(self, shards: int, idle: bool = False) -> _Step | None:
+    def _begin(self, shards: int) -> _Step | None:
         """Claim and begin a shard, if the run time suffices for so many."""
         if self.device_failed or not self._run_time.suffices(shards):
             return None
-        if (claimed := self._claims.next(idle)) is None:
+        if (claimed := self._claims.next()) is None:
             return None
-        shard, attempt = self._plan.shards[claimed[0]], claimed[1]
+        shard = self._plan.shards[claimed]
         with self._logs.of(shard):
             try:
-                return _Step(shard, attempt, ShardJob(self._session, shard.shard).begin())
+                return _Step(shard, ShardJob(self._session, claimed).begin())
             except Exception as error:
-                return _Step(shard, attempt, error=error)
+                return _Step(shard, error=error)
 
     def _compute(self, step: _Step) -> None:
         """Queue a shard on the device, and leave the rest behind."""
@@ -241,7 +234,6 @@ class ShardLoop:
             with suppress(OSError):
                 starts.unlink()
         self._logs.end(shard, well=True)
-        self._board.count()
         return None
 
     def _failed(self, step: _Step, error: Exception) -> None:
@@ -254,7 +246,7 @@ class ShardLoop:
         self._logs.end(step.shard, well=False)
         failures.note(
             results, name, code, words, log=results.log("multiply", name),
-            device=self._session.device.get("uuid"), attempt=step.attempt,
+            device=self._session.device.get("uuid"), attempt=self._claims.attempt,
             suspect=getattr(error, "suspect", False),
         )  # fmt: skip
         gc.collect()  # what failed holds memory of the device, by way of its tracebacks

@@ -119,17 +119,6 @@ def test_an_array_has_as_many_tasks_as_shards_are_missing(tmp_path, site):
 
 
 @pytest.mark.fault("a worker or task that is killed")
-def test_what_killed_tasks_leave_is_for_the_next_round(tmp_path, site):
-    """A task and all its processes die: another round, which asks for more, computes the rest."""
-    kill = (
-        "if first == 8 and once('killed'):\n    os.kill(os.getppid(), 9); os.kill(os.getpid(), 9)"
-    )
-    made = planned(tmp_path, kill)
-    ended(started(made, request(tmp_path), "--array-tasks=1"), 0)
-    assert is_right(made)
-    assert rounds_of(site) == ["1 --array=1-1", "2 --array=1-1"]
-
-
 def test_a_poison_shard_ends_the_rounds(tmp_path, site):
     """One that kills all of its task each time is lost; whatever the others do, they are whole."""
     made = planned(
@@ -139,16 +128,6 @@ def test_a_poison_shard_ends_the_rounds(tmp_path, site):
     assert whole(made) == set(range(12)) - {4}
     assert len(rounds_of(site)) <= 5
     assert "of 12 shards 1 were not computed" in said
-
-
-def test_bad_input_is_not_tried_again(tmp_path, site):
-    """The others are whole, one round is enough, and the code is that of bad input."""
-    made = planned(tmp_path, "if first == 8:\n    raise ValueError('bad')")
-    said = ended(started(made, request(tmp_path), "--array-tasks=3"), 2)
-    assert whole(made) == set(range(12)) - {4}
-    assert [failure.code for failure in failed(made).values()] == [2]
-    assert len(rounds_of(site)) == 1
-    assert "of 12 shards 1 failed; shard 00004: " in said
 
 
 @pytest.mark.fault("a full queue")

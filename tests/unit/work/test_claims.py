@@ -1,7 +1,6 @@
 """Claims: each shard of a round has one worker, whoever comes, dies, gives back or comes again."""
 
 import os
-import random
 import threading
 from collections import Counter
 from pathlib import Path
@@ -13,7 +12,7 @@ from shardwise.errors import IntegrityError
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.work import claims
-from shardwise.work.claims import Claims, cut_blocks
+from shardwise.work.claims import Claims, Round
 
 from tests import factories
 
@@ -47,27 +46,25 @@ class Workers:
 
     def compute(self, worker: Claims) -> bool:
         """Let a worker compute a shard, if it gets one."""
-        if (claimed := worker.next(idle=True)) is None:
+        if (shard := worker.next()) is None:
             return False
-        self.computed[claimed[0]] += 1
-        self.whole.add(claimed[0])
+        self.computed[shard] += 1
+        self.whole.add(shard)
         return True
 
 
 @given(st.integers(0, 10_000), st.integers(1, 64))
-def test_blocks_cover_all_places_once_and_shrink(shards: int, workers: int) -> None:
-    """No block is larger than one before it, and the last rounds have blocks of one."""
-    blocks = list(cut_blocks(shards, workers))
-    assert [place for block in blocks for place in block] == list(range(shards))
-    sizes = [len(block) for block in blocks]
-    assert sizes == sorted(sizes, reverse=True)
-    assert not sizes or sizes[-1] == 1
+def test_blocks_hold_all_shards_once(shards: int, workers: int) -> None:
+    """In their order; so many that no worker waits long for the others at the end."""
+    blocks = Round("", range(shards), workers, 1).blocks()
+    assert [shard for block in blocks for shard in block] == list(range(shards))
+    assert len(blocks) >= min(shards, 64 * workers)
 
 
 @given(data=st.data(), workers=st.integers(1, 5), shards=st.integers(1, SHARDS))
 def test_each_shard_is_computed_once_in_any_order_of_events(plan, data, workers, shards):
     """Workers take turns; some give back what they have, some are killed and started again."""
-    name = claims.begin(plan, list(plan.shards)[:shards], workers, 2)
+    name = claims.begin(plan, list(plan.shards)[:shards], workers, 1)
     own = Workers(plan, name)
     living = {who: own.new(who) for who in map(str, range(workers))}
     for _ in range(data.draw(st.integers(0, 60))):
@@ -88,12 +85,12 @@ def test_each_shard_is_computed_once_in_any_order_of_events(plan, data, workers,
 
 def test_workers_that_claim_at_the_same_moment_share_the_shards(plan: Plan) -> None:
     """Threads of one process, as processes of several nodes: a claim is created once."""
-    own = Workers(plan, claims.begin(plan, list(plan.shards), 8, 0))
+    own = Workers(plan, claims.begin(plan, list(plan.shards), 8, 1))
     found: list[str] = []
 
     def take(worker: Claims) -> None:
-        while claimed := worker.next(idle=True):
-            found.append(claimed[0])
+        while shard := worker.next():
+            found.append(shard)
 
     threads = [threading.Thread(target=take, args=(own.new(str(n)),)) for n in range(8)]
     for thread in threads:
@@ -105,44 +102,36 @@ def test_workers_that_claim_at_the_same_moment_share_the_shards(plan: Plan) -> N
 
 def test_a_dead_worker_keeps_its_claims_and_another_round_has_its_own(plan: Plan) -> None:
     """What it has not computed is nobody's in this round, and everybody's in the next."""
-    name = claims.begin(plan, list(plan.shards), 1, 0)
-    own = Workers(plan, name)
-    own.compute(own.new("dead"))
-    other = own.new("other")
+    own = Workers(plan, claims.begin(plan, list(plan.shards), 1, 1))
+    dead, other = own.new("dead"), own.new("other")
+    left = dead.next()
     while own.compute(other):
         pass
-    left = [shard for shard in plan.shards if shard not in own.whole]
-    assert len(left) == len(next(cut_blocks(SHARDS, 1))) - 1
-    following = claims.begin(plan, left, 1, 0)
-    assert following != name
-    again = Workers(plan, following)
-    worker = again.new("other")
-    while again.compute(worker):
-        pass
-    assert sorted(again.computed) == left
+    assert set(plan.shards) - own.whole == {left}
+    again = own.new("dead", again=True)
+    assert (again.open(), again.ended()) == ([left], 0)
+    other.give_back()
+    for who, left_well in (("dead", False), ("other", True)):
+        assert claims.has_left(plan.results, own.round, who, os.getpid()) == left_well
+    following = Workers(plan, claims.begin(plan, [left], 1, 1))
+    assert following.compute(following.new("other"))
 
 
-def test_a_shard_that_failed_is_tried_again_by_who_is_idle(own_plan: Plan) -> None:
-    """As often as the round says, after 75 alone; each try is one worker's."""
-    own = Workers(own_plan, claims.begin(own_plan, list(own_plan.shards), 2, retries=1))
-    one, other = own.new("one"), own.new("other")
-    tries: dict[str, list[int]] = {shard: [] for shard in own_plan.shards}
-    codes = dict(zip(own_plan.shards, (75, 2, 75), strict=True))
-    for worker in random.choices([one, other], k=20):
-        if claimed := worker.next(idle=True):
-            shard, attempt = claimed
-            tries[shard].append(attempt)
-            name = own_plan.shards[shard].name
-            failures.note(own_plan.results, name, codes[shard], "no", attempt=attempt)
-    assert list(tries.values()) == [[1, 2], [1], [1, 2]]
-    following = claims.load(own_plan, claims.begin(own_plan, list(own_plan.shards), 1, 0))
-    assert following.attempt == 3, "a further round counts on"
-    assert one.give_back() == 0, "what has failed is not handed back"
+@pytest.mark.parametrize(("code", "open_again"), [(75, True), (2, False)])
+def test_a_shard_that_failed_ends_in_its_round(own_plan: Plan, code: int, open_again: bool) -> None:
+    """It is not handed back; another round takes it, after 75 alone."""
+    own = Workers(own_plan, claims.begin(own_plan, list(own_plan.shards), 1, 1))
+    worker = own.new("one")
+    shard = worker.next()
+    failures.note(own_plan.results, own_plan.shards[shard].name, code, "no", attempt=1)
+    assert (worker.ended(), worker.give_back()) == (1, 0)
+    following = Workers(own_plan, claims.begin(own_plan, [shard], 1, 2))
+    assert (following.new("one").next() == shard) is open_again
 
 
 def test_claims_of_another_plan_are_refused(own_plan: Plan, tmp_path: Path) -> None:
     """A task that waited for days finds that the plan is not its own."""
-    name = claims.begin(own_plan, list(own_plan.shards), 2, 0)
+    name = claims.begin(own_plan, list(own_plan.shards), 2, 1)
     other = factories.plan(tmp_path, factories.stack((3, 2, 2)), shards=2)
     with pytest.raises(IntegrityError, match=r"plan\.tsv is not the plan of these claims"):
         claims.load(other, name)
@@ -150,9 +139,9 @@ def test_claims_of_another_plan_are_refused(own_plan: Plan, tmp_path: Path) -> N
 
 def test_a_worker_after_the_end_of_its_round_has_nothing_to_do(own_plan: Plan) -> None:
     """Its folder is gone, and the next round, of other shards, has another name."""
-    name = claims.begin(own_plan, list(own_plan.shards), 2, 0)
+    name = claims.begin(own_plan, list(own_plan.shards), 2, 1)
     worker = Workers(own_plan, name).new("late")
     claims.end(own_plan.results, name)
-    claims.begin(own_plan, list(own_plan.shards)[1:], 2, 0)
-    assert worker.next(idle=False) is None
+    claims.begin(own_plan, list(own_plan.shards)[1:], 2, 1)
+    assert worker.next() is None
     assert os.listdir(own_plan.results.root)

@@ -13,7 +13,6 @@ import pytest
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
-from shardwise.work.board import Board
 
 from tests import factories, fake_devices, processes
 
@@ -112,7 +111,9 @@ def fake_uuid(number: int) -> str:
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{socket.gethostname()} {number}')}"
 
 
-@pytest.mark.parametrize(("keep", "materialize"), [("products", True), ("sum", False)])
+@pytest.mark.parametrize(
+    ("keep", "materialize"), [("products", True), factories.nightly("sum", False)]
+)
 def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
     """All products equal those that shards alone give; nothing else is left."""
     left = factories.noise((40, 9, 9), seed=3)
@@ -140,17 +141,6 @@ def test_each_worker_has_a_device_of_its_own(tmp_path):
     receipts = [factories.receipt(made, shard) for shard in made.shards]
     assert len({receipt.device.uuid for receipt in receipts}) == 2
     assert len({receipt.process for receipt in receipts}) == 2
-
-
-@pytest.mark.fault("a worker or task that is killed")
-def test_a_killed_worker_is_replaced(tmp_path):
-    """Its shard is tried again by another process, which goes on with the same claims."""
-    made = planned(tmp_path, "if first == 8 and once('killed'):\n    os.kill(os.getpid(), 9)")
-    said = pooled(made, devices=1)
-    assert is_right(made)
-    assert attempts(made) in ({4: 2}, {3: 2, 4: 2})  # the one before was perhaps being written
-    assert "shard 00004: its process was killed by signal 9 (SIGKILL" in said
-    assert failed(made) == {}
 
 
 @pytest.mark.fault("a poison shard")
@@ -271,28 +261,24 @@ def test_one_process_hands_out_the_shards(tmp_path):
     ended(run, 0)
 
 
-def test_children_of_a_function_end_with_its_shard(tmp_path):
-    """Those that it leaves when it returns, and those of a worker that was killed."""
+@pytest.mark.fault("a worker or task that is killed")
+def test_a_killed_worker_is_replaced(tmp_path):
+    """Another process goes on with its claims; what the function had started ends with it.
+
+    As do the processes that the function leaves when it returns.
+    """
     trouble = (
         "child = os.fork()\n"
         "if child == 0:\n    os.setsid()\n    time.sleep(1000)\n"
         "(HERE / f'{child}.child').touch()\n"
-        "if first == 4 and once('killed'):\n    os.kill(os.getpid(), 9)\n"
+        "if first == 8 and once('killed'):\n    os.kill(os.getpid(), 9)\n"
     )
     made = planned(tmp_path, trouble)
-    pooled(made, devices=1)
+    said = pooled(made, devices=1)
+    assert is_right(made)
+    assert attempts(made) in ({4: 2}, {3: 2, 4: 2})  # the one before was perhaps being written
+    assert "shard 00004: its process was killed by signal 9 (SIGKILL" in said
+    assert failed(made) == {}
     children = [int(path.stem) for path in tmp_path.glob("*.child")]
-    assert SHARDS < len(children) <= SHARDS + 2  # the shard before was perhaps still being written
+    assert SHARDS < len(children) <= SHARDS + 2
     assert not processes.living(children)
-
-
-def test_a_board_outlives_its_worker():
-    """What one process writes, the other reads."""
-    board = Board.new()
-    other = Board(board.descriptor)
-    assert (other.finished, other.shard) == (0, None)
-    board.begin("00007")
-    board.count()
-    assert (other.finished, other.shard) == (1, "00007")
-    board.begin("")
-    assert other.shard is None
