@@ -7,16 +7,14 @@ none has to be cleaned up. Standard library only.
 
 import contextlib
 import fcntl
-import json
 import os
 import pwd
 import shlex
 import stat
-import struct
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.errors import TryAgain
@@ -25,12 +23,9 @@ from shardwise.units import clock
 FOLDER = Path("/tmp/shardwise-leases")
 """Where leases lie: on the node itself, and the same for all its users, as TMPDIR is not."""
 
-_FIELD_CHARACTERS = 400
-_TEXT_BYTES = 8192
-"""What is read of a lease: some fields of such length, with at most six bytes a character."""
-
-_FLOCK = "hhqqi4x"
-"""``struct flock``: type, whence, start, length, pid."""
+_COMMAND_CHARACTERS = 400
+_TEXT_BYTES = 4096
+"""What is read of a lease."""
 
 _HELD: dict[Path, int] = {}
 """The leases of this process: never closed, so that they last as long as it and its children."""
@@ -38,20 +33,10 @@ _HELD: dict[Path, int] = {}
 
 @dataclass(frozen=True)
 class Holder:
-    """Who took a lease: process id and user on its machine, when (Unix seconds), and for what.
+    """Who took a lease, in words; and the scheduler's job, if any, as :func:`host.job` names it."""
 
-    ``job`` is the scheduler's job that it belongs to, as :func:`host.job` names it.
-    """
-
-    pid: int
-    user: str
-    since: float
-    what: str
+    words: str
     job: str | None = None
-
-    def __str__(self) -> str:
-        """As a message has it."""
-        return f"process {self.pid} of {self.user} since {clock(self.since)} ({self.what})"
 
 
 def folder() -> Path:
@@ -84,22 +69,21 @@ def take(uuid: str, job: str | None = None) -> bool:
 def holder(uuid: str) -> Holder | None:
     """Who holds the lease of a device, or None if nobody does.
 
-    The question takes no lock: not even for a moment does it keep another task from the device.
+    Whoever wants to take it in this very moment has to try again.
     """
     try:
         descriptor = os.open(_path(uuid), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None  # never leased, or not ours to see
     try:
-        query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)
-        if struct.unpack(_FLOCK, answer)[0] == fcntl.F_UNLCK:
-            return None
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return _signature(os.pread(descriptor, _TEXT_BYTES, 0))
     except OSError:
         return None
     finally:
         os.close(descriptor)
+    return None
 
 
 def _path(uuid: str) -> Path:
@@ -173,27 +157,20 @@ def _open_to_all() -> Iterator[None]:
 
 
 def _text(job: str | None) -> bytes:
-    """What this process writes into a lease: who it is, its command line, and its job."""
+    """What this process writes into a lease: who it is, since when, what for; its job, if any."""
     program, *words = sys.argv or [""]
-    what = shlex.join([Path(program).name, *words])[:_FIELD_CHARACTERS]
-    user, job = user_name(os.getuid())[:_FIELD_CHARACTERS], job and job[:_FIELD_CHARACTERS]
-    holder = Holder(os.getpid(), user, time.time(), what, job)
+    what = shlex.join([Path(program).name, *words])[:_COMMAND_CHARACTERS]
+    who = f"process {os.getpid()} of {user_name(os.getuid())} since {clock(time.time())} ({what})"
     # A word that is no valid text, as a file's name may be, is no reason to fail.
-    return json.dumps(asdict(holder), ensure_ascii=False).encode(errors="replace")
+    return f"{_printable(who)}\n{job or ''}\n".encode(errors="replace")
 
 
 def _sign(descriptor: int, text: bytes) -> None:
-    """Write into a lease who holds it, and mark it as held for those who only ask."""
+    """Write into a lease who holds it."""
     # The lock is what counts: a full disk costs the signature, nothing else.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)
-    # flock has no question without an attempt, which could make another task's fail. A record lock
-    # of the same open file has one (F_OFD_GETLK), and ends with the lease. /proc/locks, the other
-    # way, hides holders in other containers, and numbers the disks of some file systems otherwise.
-    with contextlib.suppress(OSError):
-        mark = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, mark)
 
 
 def user_name(number: int) -> str:
@@ -206,18 +183,12 @@ def user_name(number: int) -> str:
 
 def _signature(text: bytes) -> Holder:
     """Read what a holder wrote; every user may write there, so nothing of it is trusted."""
-    try:
-        fields = json.loads(text)
-        user, what, job = (_printable(fields[key]) for key in ("user", "what", "job"))
-        since = float(fields["since"])
-        clock(since)  # who asks wants to show it
-        return Holder(int(fields["pid"]), user or "", since, what or "", job)
-    except (ValueError, TypeError, KeyError, OverflowError, OSError):
-        return Holder(0, "unknown", 0.0, "the lease does not say")
+    who, job, *_ = [*map(_printable, text.decode(errors="replace").split("\n")), "", ""]
+    return Holder(who or "a process that does not say who it is", job or None)
 
 
-def _printable(value: object) -> str | None:
-    return None if value is None else "".join(c for c in str(value) if c.isprintable())
+def _printable(text: str) -> str:
+    return "".join(c for c in text if c.isprintable())
 
 
 def _unusable(reason: str) -> TryAgain:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from shardwise import host
 from shardwise.devices import leases
-from shardwise.devices.grants import Grant
 from shardwise.devices.nvml import Device
 from shardwise.errors import TryAgain
 from shardwise.units import human_bytes
@@ -32,7 +31,6 @@ A scheduler gives a device that was just returned to the next job in the queue. 
 it, others get better ones; and tries are used up slowly.
 """
 
-_SIGN_SECONDS = 5.0  # so long a device may be locked by somebody who does not say who he is
 _MESSAGE_SECONDS = 60.0
 
 _ENOUGH_SHARE = 0.5
@@ -69,26 +67,6 @@ def leave_out(
             "these again"
         )
     return usable
-
-
-def lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
-    """Lease the device that the scheduler gave to this job; False where a task of the job has it.
-
-    The scheduler has decided, so no stranger makes the task wait.
-    """
-    end = time.monotonic() + _SIGN_SECONDS
-    try:
-        while not leases.take(device.uuid, job):
-            holder = leases.holder(device.uuid)
-            if holder is not None and holder.job == job:
-                return False
-            if holder is not None or time.monotonic() >= end:
-                log.warning("%s is granted by %s, but %s", device.uuid, grant, _holder(device.uuid))
-                break
-            time.sleep(0.1 * POLL_SECONDS)
-    except TryAgain as error:
-        log.warning("%s", error)
-    return True
 
 
 def for_free_device(
@@ -169,7 +147,7 @@ def _holder(uuid: str, otherwise: str | None = None) -> str:
     holder = leases.holder(uuid)
     if holder is None:
         return otherwise or "locked by an unknown program, or free again"
-    return f"leased to {holder}"
+    return f"leased to {holder.words}"
 
 
 def _processes(device: Device) -> str:
