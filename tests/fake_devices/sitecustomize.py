@@ -48,8 +48,8 @@ def _load_backend(requested, needed=0, wait=None, prefer=None, barred=dict):
     from shardwise.devices import choose
 
     taken = choose.take(needed, wait, prefer=prefer, barred=barred)
-    facts = {"name": taken.device.name, "uuid": taken.device.uuid}
-    return numpy, facts | {"source": taken.source, "granted": taken.granted}
+    device = taken.device
+    return numpy, {"name": device.name, "uuid": device.uuid, "source": taken.source}
 
 
 def _present():

@@ -7,7 +7,7 @@ import pytest
 from shardwise.devices import nvml
 
 from tests import factories
-from tests.gpu.conftest import HAS_DRIVER, needs_gpu
+from tests.gpu.conftest import HAS_DRIVER
 
 SHARDS = 12
 SIZES = {"numpy": (24, 128), "cupy": (96, 1024)}
@@ -27,22 +27,6 @@ def square(xp, block):
         for _ in range(200):
             block @ block
         os.kill(os.getpid(), signal.SIGKILL)
-    return block @ block
-"""
-
-
-# A device does not compute alone: its first shard waits until the others have begun one, too.
-TOGETHER = """
-import os, pathlib, time
-
-def square(xp, block):
-    here = pathlib.Path(__file__).parent
-    if (here / "devices").exists():
-        wanted, end = int((here / "devices").read_text()), time.monotonic() + 60
-        (here / f"met.{os.getpid()}").touch()  # one process a device
-        while len(list(here.glob("met.*"))) < wanted:
-            assert time.monotonic() < end, "a device stays away"
-            time.sleep(0.01)
     return block @ block
 """
 
@@ -73,20 +57,6 @@ def stack(backend):
     return left
 
 
-def written(made):
-    """The receipts of all shards, in the order in which they were begun."""
-    found = [factories.receipt(made, shard) for shard in made.shards]
-    return sorted(found, key=lambda receipt: receipt.started)
-
-
-def pids(made, shard):
-    """The processes that began a shard; of one that went well at once the receipt knows."""
-    journal = made.results.starts(made.shards[shard].name)
-    if not journal.exists():
-        return [factories.receipt(made, shard).process]
-    return [int(line.split("\t")[2]) for line in journal.read_text().splitlines()]
-
-
 @pytest.mark.parametrize("keep", ["products", "sum"])
 def test_all_devices_give_the_bits_of_one(tmp_path, backend, keep, pooled, environment):
     """Each device is used by one process to its end; files are those of single shards."""
@@ -94,10 +64,10 @@ def test_all_devices_give_the_bits_of_one(tmp_path, backend, keep, pooled, envir
     over = {"backend": backend, "keep": keep, "shards": SHARDS}
     made = factories.plan(tmp_path, left, **over)
     pooled(made)
-    users = {(r.device.uuid, *pids(made, r.shard)) for r in written(made)}
-    assert {uuid for uuid, _ in users} <= (
-        {d.uuid for d in here()} if backend == "cupy" else {None}
-    )
+    receipts = [factories.receipt(made, shard) for shard in made.shards]
+    users = {(receipt.device.uuid, receipt.process) for receipt in receipts}
+    gpus = {device.uuid for device in here()} if backend == "cupy" else {None}
+    assert {uuid for uuid, _ in users} <= gpus
     assert len(users) == len({uuid for uuid, _ in users})
     before = {shard: factories.file(made, "product", shard).read_bytes() for shard in made.shards}
     for shard in list(made.shards)[:2]:
@@ -123,7 +93,7 @@ def test_a_worker_killed_in_its_products(tmp_path, backend, pooled):
     free = {device.uuid: device.free for device in here()}
     said = pooled(made)
     assert f"shard {first}: its process was killed by signal 9 (SIGKILL" in said
-    attempts = {r.shard: r.attempt for r in written(made)}
+    attempts = {s: factories.receipt(made, s).attempt for s in made.shards}
     assert attempts.pop(first) == 2
     # At most one other: what that process was still writing.
     assert sorted(attempts.values()) in ([1] * (SHARDS - 1), [1] * (SHARDS - 2) + [2])
@@ -131,16 +101,3 @@ def test_a_worker_killed_in_its_products(tmp_path, backend, pooled):
     assert factories.leftovers(tmp_path) == []
     for device in here():
         assert device.free > free[device.uuid] - SOME
-
-
-@needs_gpu
-def test_every_device_takes_part(tmp_path, pooled):
-    """Each GPU of this machine computes, all at the same time, one process each."""
-    (tmp_path / "own.py").write_text(TOGETHER)
-    made = factories.plan(
-        tmp_path, stack("cupy"), backend="cupy", product=f"{tmp_path / 'own.py'}:square",
-        shards=SHARDS, materialize=False,
-    )  # fmt: skip
-    (tmp_path / "devices").write_text(str(len(here())))
-    pooled(made)
-    assert {r.device.uuid for r in written(made)} == {d.uuid for d in here()}

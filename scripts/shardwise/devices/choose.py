@@ -15,7 +15,7 @@ from typing import Any
 from shardwise import host
 from shardwise.devices import grants, leases, wait
 from shardwise.devices.nvml import Device, driver_version, present
-from shardwise.errors import ShardwiseError, TryAgain
+from shardwise.errors import TryAgain
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _BROKEN = {
 """The errors of CUDA that only a device causes, by the numbers of its runtime and its driver.
 
 (The last one may also come from access to another GPU's memory, which no task has.) What a program
-may cause too, such as an illegal address, a failed launch or a full stack, says nothing alone.
+may cause too, such as an illegal address, a failed launch or a full stack, says nothing.
 """
 
 _taken: list["Taken"] = []
@@ -42,13 +42,11 @@ class Taken:
     """The device of this task.
 
     ``source`` is ``slurm`` or ``grid engine`` where a scheduler granted it (or several, of which
-    this one was leased), else ``lease``. ``granted`` is what the scheduler or the user said, word
-    for word.
+    this one was leased), else ``lease``.
     """
 
     device: Device
     source: str
-    granted: str | None
 
 
 def taken_uuid() -> str | None:
@@ -83,25 +81,12 @@ def cuda_extra() -> str:
     return str(CUDA_MAJORS[0]) if login_node else "none"
 
 
-def fault(error: BaseException, uuid: str) -> str | None:
-    """What is wrong with the device of this process, by an error; None if nothing says so.
+def fault(error: BaseException) -> str | None:
+    """What is wrong with the device of this process, by an error of cupy; None if it says nothing.
 
-    A device that is busy, or out of memory, has no fault. `error` is of cupy, or raised from one of
-    it. Where its number says nothing, NVML is asked, beside what it said when the device was taken.
+    A device that is busy, out of memory or gone has no fault: the last is listed no more.
     """
-    if reason := _BROKEN.get(getattr(error.__cause__ or error, "status", 0)):
-        return reason
-    before = next((t.device.errors for t in _taken if t.device.uuid == uuid), None)
-    try:
-        listed = next((device for device in present() if device.uuid == uuid), None)
-    except ShardwiseError as refusal:
-        return f"lost: {refusal}"
-    if listed is None:
-        return "lost: NVML does not list it any more"
-    new = (listed.errors or 0) - (before or 0)
-    if before is not None and new > 0:
-        return f"uncorrectable ECC errors: {new} while this task ran"
-    return None
+    return _BROKEN.get(getattr(error.__cause__ or error, "status", 0))
 
 
 def candidates(
@@ -135,7 +120,7 @@ def take(
 ) -> Taken:  # fmt: skip
     """Give this process its device, and make CUDA see that one only.
 
-    The one that a scheduler has granted, once no other task of the same job has it; else, or where
+    The one that a scheduler has granted, once nobody leases it; else, or where
     it has granted several, the first that is free. Either is leased. A process keeps its device to
     its end: later calls return the same.
 
@@ -178,17 +163,17 @@ def _lease_one(
     hold = min(wait.HOLD_SECONDS if limit is None else limit, wait.HOLD_SECONDS)
     usable = wait.leave_out(devices, barred(), 0.0 if source == "lease" else hold)
 
+    alone = source != "lease" and len(devices) == 1  # then the scheduler has looked at it
+
     def lease(device: Device) -> bool:
         if device.uuid in (failed := barred()):  # since this task waits
             wait.leave_out(usable, failed)
             return False
-        if grant and source != "lease" and len(devices) == 1:
-            return wait.lease_granted(device, grant, job)
-        return wait.obstacle(device, needed) is None and leases.take(device.uuid, job)
+        return (alone or wait.obstacle(device, needed) is None) and leases.take(device.uuid, job)
 
     device = wait.for_free_device(usable, lease, needed, limit, job, listed, order)
     log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
-    return Taken(device, source, grant.value if grant else None)
+    return Taken(device, source)
 
 
 def _order(prefer: int | None, devices: Sequence[Device]) -> list[Device]:
@@ -208,7 +193,6 @@ def facts(cupy: Any, taken: Taken) -> dict[str, Any]:
         "uuid": taken.device.uuid,
         "memory": properties["totalGlobalMem"],
         "source": taken.source,
-        "granted": taken.granted,
     }
 
 
@@ -234,12 +218,3 @@ def cuda_uuid(cupy: Any) -> str:
     digits = bytes(raw).hex()
     parts = (digits[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
     return f"GPU-{'-'.join(parts)}"
-
-
-def granted(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What a scheduler or the user says about this task's devices, word for word; None: nothing."""
-    try:
-        grant = grants.read(environ)
-    except TryAgain:  # a Slurm job without a GPU
-        return None
-    return grant.value if grant else None

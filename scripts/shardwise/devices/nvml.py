@@ -5,7 +5,7 @@ The binding is imported late: on a machine without a GPU nothing here is needed.
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +36,7 @@ class Device:
 
     ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; an instance has
     that of its GPU. ``memory`` and ``free`` are bytes, of the whole machine where GPU and CPU share
-    one memory; ``mode`` is the compute mode. ``reserved`` are bytes that the driver keeps for
-    itself, where it tells; ``others`` are processes that draw, or compute by MPS. ``errors`` counts
-    memory errors of the GPU that could not be corrected, since its driver was loaded; an instance
-    has those of its GPU.
+    one memory; ``mode`` is the compute mode.
     """
 
     uuid: str
@@ -49,9 +46,6 @@ class Device:
     free: int
     mode: str = "default"
     processes: tuple[Process, ...] = ()
-    reserved: int | None = None
-    others: tuple[Process, ...] = ()
-    errors: int | None = None
 
 
 def present() -> list[Device]:
@@ -65,17 +59,13 @@ def present() -> list[Device]:
 
 
 def driver_version() -> str:
-    """The driver's version, such as ``570.86.15``; `unknown` where nothing says it.
+    """The driver's version, such as ``570.86.15``; `unknown` where its module does not say it.
 
-    The kernel's module says it at once; to start NVML takes a task 70 ms.
+    To start NVML would take a task 70 ms.
     """
     with suppress(OSError):
         return MODULE.read_text().strip()
-    try:
-        with _started() as nvml:
-            return str(nvml.nvmlSystemGetDriverVersion())
-    except (TryAgain, InputError):
-        return "unknown"
+    return "unknown"
 
 
 def driver_and_devices() -> tuple[str, list[Device]]:
@@ -142,25 +132,20 @@ def _leave_out(index: int, error: str) -> None:
 def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
     """A GPU, or its instances where it is cut by MIG."""
     mode = _MODES.get(_answer(nvml, nvml.nvmlDeviceGetComputeMode, handle, 0), "unknown")
-    errors = _answer(nvml, lambda gpu: _errors(nvml, gpu), handle, None)
     cut, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle, (nvml.NVML_DEVICE_MIG_DISABLE, None))
     if cut != nvml.NVML_DEVICE_MIG_ENABLE:
-        return [_device(nvml, handle, index, mode, errors)]
+        return [_device(nvml, handle, index, mode)]
     instances = []
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         with suppress(nvml.NVMLError_NotFound, nvml.NVMLError_NoPermission):
             instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-            instances.append(_device(nvml, instance, index, mode, errors))
+            instances.append(_device(nvml, instance, index, mode))
     return instances
 
 
-def _errors(nvml: Any, handle: Any) -> int:
-    kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-    return int(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC))
-
-
-def _device(nvml: Any, handle: Any, index: int, mode: str, errors: int | None) -> Device:
+def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
     memory, free = _memory(nvml, handle)
+    processes = _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, ())
     return Device(
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=nvml.nvmlDeviceGetName(handle),
@@ -168,39 +153,8 @@ def _device(nvml: Any, handle: Any, index: int, mode: str, errors: int | None) -
         memory=memory,
         free=free,
         mode=mode,
-        processes=_processes(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle),
-        reserved=_answer(nvml, lambda h: _reserved(nvml, h), handle, None),
-        others=_others(nvml, handle),
-        errors=errors,
+        processes=tuple(Process(process.pid, process.usedGpuMemory) for process in processes),
     )
-
-
-def _processes(nvml: Any, question: Callable[[Any], Any], handle: Any) -> tuple[Process, ...]:
-    processes = _answer(nvml, question, handle, ())
-    return tuple(Process(process.pid, process.usedGpuMemory) for process in processes)
-
-
-def unlisted(used: int, listed: Iterable[Process]) -> int | None:
-    """Bytes in use on a device that no process has of those that are listed.
-
-    Left by one that died, or of another container. None if a process does not tell its own.
-    """
-    taken = {process.pid: process.memory for process in listed}.values()
-    sizes = [memory for memory in taken if memory is not None]
-    return used - sum(sizes) if len(sizes) == len(taken) else None
-
-
-def _others(nvml: Any, handle: Any) -> tuple[Process, ...]:
-    """Processes that draw, or compute by MPS."""
-    return (
-        *_processes(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle),
-        *_processes(nvml, nvml.nvmlDeviceGetMPSComputeRunningProcesses, handle),
-    )
-
-
-def _reserved(nvml: Any, handle: Any) -> int | None:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-    return memory.reserved if memory.total else None
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:

@@ -87,21 +87,13 @@ def _device(device: Device, reply: Reply) -> Finding:
 
 
 def _held(device: Device) -> Findings:
-    """The processes on a device, and the memory that none of them uses."""
+    """The processes that compute on a device."""
     name, facts = f"GPU {device.index}", {"uuid": device.uuid}
-    listed = {one.pid: one for one in (*device.others, *device.processes)}.values()
-    for process in listed:
+    for process in device.processes:
         memory = "" if process.memory is None else f"{human_bytes(process.memory)}, "
         found = f"held by process {process.pid}: {memory}{_describe(process.pid)}"
         do = "ask its user to end it, if it should not be there; the doctor ends nothing"
         yield Finding("note", name, found, "one task per device", do, facts | vars(process))
-    kept = device.memory if device.reserved is None else device.reserved
-    unlisted = nvml.unlisted(device.memory - device.free - kept, listed) or 0
-    if unlisted > 512 * 1024**2:  # so much the driver may keep beside what it says
-        found = f"{human_bytes(unlisted)} are in use by no process that is listed here"
-        allowed = "processes of other containers; but a dead one may have left it"
-        do = "ask the admin to look with nvidia-smi and fuser -v /dev/nvidia*"
-        yield Finding("note", name, found, allowed, do, facts | {"unlisted": unlisted})
 
 
 def _describe(pid: int) -> str:

@@ -42,7 +42,7 @@ def load_backend(
         Where the one that was taken does not work.
     """
     if not _on_gpu(requested):
-        return np, {"name": "CPU", "granted": choose.granted()}
+        return np, {"name": "CPU"}
     taken = choose.take(needed, wait, prefer=prefer, barred=barred)
     cupy = array_module(requested)
     return cupy, _touch(cupy, taken)

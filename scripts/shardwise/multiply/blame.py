@@ -36,7 +36,7 @@ def _of_device(error: Exception, uuid: str | None) -> ShardwiseError:
     """An error that may be the device's, with its name; ``uuid`` is None on a CPU."""
     if uuid is None:  # this host has no other CPU to go to
         return IntegrityError(str(error))
-    fault = choose.fault(error, uuid)
+    fault = choose.fault(error)
     suspect = fault is not None or getattr(error, "suspect", False)
     what = str(error) if isinstance(error, ShardwiseError) else f"{error}; nothing was written"
     where = f"{uuid} of {host.node()}" + (f", {fault}" if fault else "")

@@ -169,8 +169,7 @@ def test_ranks_that_no_launcher_or_no_memory_lets_start(tmp_path: Path) -> None:
 
 
 def device(index: int, free: int = 79, **over: Any) -> Device:
-    """A device of 80 GiB, of which the driver keeps one."""
-    over = {"reserved": GIB, **over}
+    """A device of 80 GiB."""
     return Device(f"GPU-{index}", "NVIDIA H200", index, 80 * GIB, free * GIB, **over)
 
 
@@ -232,19 +231,3 @@ def test_the_holders_of_a_device() -> None:
     assert visible.startswith(f"held by process {os.getpid()}: 2.0 GiB, ")
     assert hidden.startswith("held by process 4194305: not visible here")
     assert f"a zombie, which ends with its parent, process {os.getpid()}" in dead
-
-
-@pytest.mark.parametrize(
-    ("reserved", "memory", "unlisted"),
-    [
-        (None, 4 * GIB, []),  # as where GPU and CPU share one memory
-        (0, 10 * GIB, []),
-        (0, 4 * GIB, [6 * GIB]),
-        (5 * GIB, 4 * GIB, [GIB]),
-        (0, None, []),  # it does not tell its memory, so nothing is known of the rest
-    ],
-)
-def test_memory_that_no_process_has(reserved: Any, memory: Any, unlisted: list[int]) -> None:
-    """It is used memory without what is listed and what the driver keeps."""
-    found = look(device(0, free=70, processes=(Process(1, memory),), reserved=reserved))
-    assert [one.facts["unlisted"] for one in found if "unlisted" in one.facts] == unlisted

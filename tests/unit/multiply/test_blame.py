@@ -17,7 +17,7 @@ A, B = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "ab")
 class CudaError(Exception):
     """An error as cupy raises it."""
 
-    status = 719
+    status = 214
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +26,10 @@ def _run(monkeypatch):
     monkeypatch.setenv(failures.RUN, "0123456789ab")
 
 
-def on(monkeypatch, uuid, listed=(A, B)):
+def on(monkeypatch, uuid):
     """Let this process compute with NumPy, as if on a GPU; on the CPU without a UUID."""
-    gpus = {name: Device(name, "Fake", 0, 2**34, 2**34, errors=0) for name in (A, B)}
-    taken = [choose.Taken(gpus[uuid], "lease", None)] if uuid else []
-    monkeypatch.setattr(choose, "_taken", taken)
-    monkeypatch.setattr(choose, "present", lambda: [gpus[name] for name in listed])
+    device = Device(uuid, "Fake", 0, 2**34, 2**34)
+    monkeypatch.setattr(choose, "_taken", [choose.Taken(device, "lease")] if uuid else [])
     facts = {"name": "Fake"} | ({"uuid": uuid} if uuid else {})
     monkeypatch.setattr(backend, "load_backend", lambda *_: (np, facts))
 
@@ -84,18 +82,16 @@ def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(tmp_path, monkeypatch, u
     assert failures.of(made.results, [shard.name]) == {}
 
 
-def test_a_device_that_is_lost_as_it_is_taken(tmp_path, monkeypatch):
-    """Its first call fails, and NVML does not list it: it is to blame, before any shard began."""
-    on(monkeypatch, A, listed=[B])
+def test_a_device_that_fails_as_it_is_taken(tmp_path, monkeypatch):
+    """Its first call ends with an error of hardware: it is to blame, before any shard began."""
+    on(monkeypatch, A)
 
     def fail(*_):
         raise DeviceFailed("no usable device") from CudaError()
 
     monkeypatch.setattr(backend, "load_backend", fail)
     made, shard = planned(tmp_path)
-    with pytest.raises(
-        DeviceFailed, match=f"no usable device .{A} of .*, lost: NVML does not list"
-    ):
+    with pytest.raises(DeviceFailed, match=f"no usable device .{A} of .*, an uncorrectable ECC"):
         compute(made, shard)
     assert failures.of(made.results, [shard.name])[shard.name].device == A
     assert list(failures.barred(made.results)) == [A]
