@@ -267,20 +267,18 @@ def _unlink_segments() -> None:
             os.unlink(name)
 
 
-def get_world(
-    count: int | None,
-    stage: str,
-    remedy: str = "the launcher does not fit the MPI that mpi4py loads; see the line 'mpi' of the "
-    "profile",
-) -> Any:
+def get_world(count: int | None, stage: str) -> Any:
     """All ranks, as a communicator; refused on every rank unless there are ``count`` (or None).
 
     A launcher of another MPI starts many worlds of one rank each, without any error of its own.
-    ``stage`` and ``remedy`` are for the message.
+    ``stage`` is for the message.
     """
     from mpi4py import MPI  # as above
 
     comm = MPI.COMM_WORLD
     if comm.size != (count or comm.size):
-        raise InputError(f"{stage}: asked for {count} ranks, but MPI has {comm.size}: {remedy}")
+        raise InputError(
+            f"{stage}: asked for {count} ranks, but MPI has {comm.size}: the launcher does not fit "
+            "the MPI that mpi4py loads; see the line 'mpi' of the profile"
+        )
     return comm

@@ -17,7 +17,6 @@ import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
@@ -49,16 +48,12 @@ def words(status: int | None) -> str:
     return f"was killed by signal {number}"
 
 
-def run(
-    work: Callable[[], Any], limit: float | None = None, forward: Collection[int] = (),
-    session: bool = True,
-) -> Ending:  # fmt: skip
+def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
     """Run some work in a child process, and end it with everything that it has started.
 
     The work must not raise, and must return something that JSON writes in 4 MiB at most, within the
     limit in seconds, if any. This process must have no other threads. What the child prints goes to
-    stderr. Signals in ``forward`` go to the child, too. With ``session`` it has a session of its
-    own; otherwise it is stopped and ended with the process group of this process.
+    stderr.
     """
     adopt()
     others = children()
@@ -67,7 +62,7 @@ def run(
     sys.stderr.flush()
     parent = os.getpid()
     # Blocked until both processes are ready: else a child could outlive a parent that ends now.
-    held = {signal.SIGTERM, signal.SIGINT, *forward}
+    held = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         child = os.fork()
@@ -75,14 +70,7 @@ def run(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         raise
     if child == 0:
-        _work(work, board, parent, held, session)
-
-    def tell(number: int, frame: FrameType | None) -> None:
-        _signal(child, number)
-        if callable(handler := before[number]):
-            handler(number, frame)
-
-    before = {number: signal.signal(number, tell) for number in forward}
+        _work(work, board, parent, held)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         status = _wait(child, limit)
@@ -92,8 +80,6 @@ def run(
             _wait(child, _GRACE_SECONDS)
         raise
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         sweep(spare=others)
     result = None
     with contextlib.suppress(ValueError):
@@ -101,15 +87,12 @@ def run(
     return Ending(result, status)
 
 
-def _work(
-    work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collection[int], session: bool
-) -> None:
+def _work(work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collection[int]) -> None:
     """Work in the child, and end it without waiting for anything."""
     code = 1
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
-        if session:
-            os.setsid()
+        os.setsid()
         end_with_parent(parent=parent)
         with contextlib.suppress(OSError):
             os.dup2(2, 1)

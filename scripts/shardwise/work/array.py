@@ -134,14 +134,14 @@ class Array:
                 tasks = max(1, tasks // 2)
 
     def _wait(self, job: str, words: list[str]) -> bool:
-        """Wait for the end of the client, or of all shards; whether all tasks ended well."""
+        """Wait for the end of the client, or of all shards; whether it said that all went well."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
             log.info("%s", shlex.join(words))
             client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=said)
             try:
-                if (well := self._is_over_before(client, job)) is not None:
+                if self._is_over_before(client, job):
                     self._see_off(job, client)
-                    return well
+                    return False
             except BaseException:
                 log.warning("cancelling all tasks of this run")
                 schedulers.cancel_detached(self._scheduler.cancel(job))
@@ -157,25 +157,25 @@ class Array:
             )
             return client.returncode == 0
 
-    def _is_over_before(self, client: subprocess.Popen[bytes], job: str) -> bool | None:
-        """Wait for the client; None: it has ended. True: all shards are whole, which it will see.
+    def _is_over_before(self, client: subprocess.Popen[bytes], job: str) -> bool:
+        """Wait for the client; True: all shards are whole, or no task is left that will ever work.
 
-        False: no task is left that works, or ever will.
+        The client would wait for tasks that have not begun, or do not answer.
         """
         store, pause, asked, stuck = Store(self._plan), _LOOK_SECONDS, time.monotonic(), 0.0
         while client.poll() is None:
             time.sleep(pause)
             began = time.monotonic()
             if not store.missing():
-                return None if client.poll() is not None else True
+                return client.poll() is None
             pause = max(_LOOK_SECONDS, _LOOKS * (time.monotonic() - began))
             if began - asked > _ASK_SECONDS:
                 asked, why = began, self._scheduler.stuck(job)
                 stuck = stuck or began if why else 0.0
                 if why and began - stuck >= schedulers.UNHEARD_SECONDS:
                     log.warning("the tasks that are left are given up: %s", why)
-                    return False
-        return None
+                    return True
+        return False
 
     def _see_off(self, job: str, client: subprocess.Popen[bytes]) -> None:
         """Cancel the tasks that are left, and wait until they have gone."""

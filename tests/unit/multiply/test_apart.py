@@ -173,38 +173,28 @@ def test_a_job_that_is_ended_takes_the_function_with_it(tmp_path, number):
         assert not factories.leftovers(tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_in_the_first_moment_reaches_the_child(monkeypatch, number):
-    """It comes before the parent knows its child: that ends with it, or is told of a warning."""
-    fork, began, warned = os.fork, [], threading.Event()
-
-    def fork_and_signal() -> int:
-        if child := fork():
-            began.append(child)
-            signal.pthread_kill(threading.get_ident(), number)
-        return child
-
-    handlers = {signal.SIGTERM: errors.terminate, signal.SIGUSR1: lambda *_: warned.set()}
-    before = {each: signal.signal(each, handlers[each]) for each in handlers}
-    monkeypatch.setattr(contain.os, "fork", fork_and_signal)
-    refused = pytest.raises(errors.Terminated)
-    try:
-        with refused if number == signal.SIGTERM else contextlib.nullcontext():
-            ending = contain.run(partial(warned.wait, 20), forward=[signal.SIGUSR1])
-            assert ending.result is True
-            assert warned.is_set(), "the next child must not begin as if nothing were"
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-    assert not processes.living(began)
-
-
 @pytest.fixture
 def terminable():
     """SIGTERM is heeded as by a command line."""
     before = signal.signal(signal.SIGTERM, errors.terminate)
     yield
     signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_in_the_first_moment_reaches_the_child(monkeypatch, terminable):
+    """It comes before the parent knows its child, which ends with it."""
+    fork, began = os.fork, []
+
+    def fork_and_signal() -> int:
+        if child := fork():
+            began.append(child)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        return child
+
+    monkeypatch.setattr(contain.os, "fork", fork_and_signal)
+    with pytest.raises(errors.Terminated):
+        contain.run(partial(time.sleep, 20))
+    assert not processes.living(began)
 
 
 def test_a_signal_that_comes_as_the_child_ends_is_no_error_of_the_system(monkeypatch, terminable):
