@@ -7,6 +7,7 @@ import ctypes
 import logging
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -105,12 +106,9 @@ def workers(backend: str, barred: Collection[str] = ()) -> int:
 
     Without the UUIDs of devices that no worker takes. One worker remains: it says why it has none.
     """
-    return max(1, sum(device.uuid not in barred for device in _of_workers(backend)))
-
-
-def _of_workers(backend: str) -> list[Device]:
-    """The devices of the workers of this node; none where NumPy computes."""
-    return [] if backend == "numpy" or driver_cuda_version() is None else candidates()
+    if backend == "numpy" or driver_cuda_version() is None:
+        return 1
+    return max(1, sum(device.uuid not in barred for device in candidates()))
 
 
 def take(
@@ -215,6 +213,4 @@ def cuda_uuid(cupy: Any) -> str:
     failed = driver.cuDeviceGet(ctypes.byref(device), cupy.cuda.Device().id)
     if failed := failed or driver.cuDeviceGetUuid_v2(ctypes.byref(raw), device):
         raise RuntimeError(f"the NVIDIA driver does not say which GPU this is: error {failed}")
-    digits = bytes(raw).hex()
-    parts = (digits[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
-    return f"GPU-{'-'.join(parts)}"
+    return f"GPU-{uuid.UUID(bytes=bytes(raw))}"

@@ -228,13 +228,12 @@ def call(ranks: int, launcher: str | None, argv: Sequence[str]) -> tuple[list[st
     return [*words, sys.executable, "-P", "-c", runner, *argv], variables
 
 
-def start_ranks(options: Namespace, otherwise: Callable[[], int] = lambda: DEFAULT_RANKS) -> Any:
+def start_ranks(options: Namespace) -> Any:
     """The MPI of a rank; in a process that is none yet, start the ranks instead.
 
     ``options`` has ``ranks``, which becomes the number that is expected, and ``launcher``.
-    ``otherwise`` says how many to start where neither the user nor a scheduler does.
     """
-    options.ranks = options.ranks or expected_ranks(otherwise=otherwise)
+    options.ranks = options.ranks or expected_ranks()
     relaunch(options.ranks, options.launcher)
     return _started()
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from shardwise import host
@@ -40,33 +40,34 @@ def run(options: Namespace) -> int:
         _mpi(plan, options)
     else:
         usable = choose.workers(plan.settings.backend, failures.barred(plan.results))
-        _rounds(plan, options, options.retries, min(usable, options.devices or usable))
+        count = min(usable, options.devices or usable)
+        _rounds(plan, options, options.retries, range(count))
     return 0
 
 
-def _rounds(plan: Plan, options: Namespace, retries: int, count: int) -> None:
-    """Compute all missing shards by so many workers of this node."""
-    pool = _pool(plan, options, range(count), count)
+def _rounds(plan: Plan, options: Namespace, retries: int, seats: Sequence[int | None]) -> None:
+    """Compute all missing shards by workers of this node."""
+    pool = _pool(plan, options, seats, len(seats))
 
     def start(name: str) -> bool:
         pool.run(name)
         return not pool.closed
 
-    rounds.run(plan, retries, lambda shards: min(count, shards), start)
+    rounds.run(plan, retries, lambda shards: min(len(seats), shards), start)
 
 
 def work(options: Namespace) -> int:
     """Be a worker; its exit code is the worst of its failures."""
     plan = plans.load(options.plan)
     if not options.round:
-        _rounds(plan, options, rounds.RETRIES, 1)
+        _rounds(plan, options, rounds.RETRIES, [options.seat])
         return 0
     if options.parent:
         contain.end_with_parent(parent=options.parent)
     # A task that its scheduler starts again has the same job; a job of ranks has several processes.
     who = options.name or host.job(os.environ) or _this_process()
-    if plan.function and options.seat is None:  # it might end this process
-        return _pool(plan, options, [0], 1, who).run(options.round)
+    if plan.function and not options.parent:  # it might end this process
+        return _pool(plan, options, [options.seat], 1, who).run(options.round)
     from shardwise.work import worker  # here: it loads what computes
 
     limits = worker.Limits(options.memory, options.device_wait, RunTime(_end(options)))
@@ -83,7 +84,9 @@ def _this_process() -> str:
     return f"process {os.getpid()} on {host.node()}"
 
 
-def _pool(plan: Plan, options: Namespace, seats: Iterable[int], beside: int, who: str = "") -> Pool:
+def _pool(
+    plan: Plan, options: Namespace, seats: Sequence[int | None], beside: int, who: str = ""
+) -> Pool:
     """Workers of this node; the memory is for all that are ``beside`` each other there."""
     shared = []
     if options.memory:
@@ -92,7 +95,8 @@ def _pool(plan: Plan, options: Namespace, seats: Iterable[int], beside: int, who
         shared.append(f"--device-wait={options.device_wait}")
     if end := _end(options):
         shared.append(f"--until={end}")
-    return Pool(plan, who or _this_process(), [[*shared, f"--seat={seat}"] for seat in seats])
+    words = [[*shared, *([] if seat is None else [f"--seat={seat}"])] for seat in seats]
+    return Pool(plan, who or _this_process(), words)
 
 
 def _mpi(plan: Plan, options: Namespace) -> None:
@@ -101,7 +105,7 @@ def _mpi(plan: Plan, options: Namespace) -> None:
     count = options.ranks or count or 1
     if count == 1 and options.launcher in (None, "mpiexec"):
         devices = choose.workers(backend, failures.barred(plan.results)) if node else 1
-        return _rounds(plan, options, options.retries, devices)
+        return _rounds(plan, options, options.retries, range(devices))
     argv = [*sys.argv, f"--ranks={count}"]  # the last of two counts
 
     def start(name: str) -> bool:

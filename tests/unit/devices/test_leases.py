@@ -69,14 +69,10 @@ def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
 
 
 @pytest.mark.parametrize("turn", range(2))
-@pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0"}])
-def test_of_two_tasks_in_the_same_instant_one_gets_the_device(start, turn, environ):
-    """Both wait on one pipe, and are let go by its end; the other one is refused.
-
-    So also where a scheduler has granted the device, to the job of both.
-    """
+def test_of_two_tasks_in_the_same_instant_one_gets_the_device(start, turn):
+    """Both wait on one pipe, and are let go by its end; the other one is refused."""
     barrier, release = os.pipe()
-    own = {"stdin": barrier, "start": "stdin", "limit": 0.05, "hold": 60, "environ": environ}
+    own = {"stdin": barrier, "start": "stdin", "limit": 0.05, "hold": 60}
     pair = [start(**own) for _ in range(2)]
     os.close(barrier)
     os.close(release)
@@ -249,18 +245,15 @@ def test_a_trap_is_refused(folder, tmp_path, mode, lay, message):
     assert not (folder / "nothing").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_explained(monkeypatch, tmp_path):
-    """The variable names a folder in one that is not there."""
-    monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "none" / "leases"))
-    with pytest.raises(TryAgain, match="No such file or directory"):
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("/none/leases", "No such file or dir"), ("leases", "LEASES is 'leases', a relative path")]
+)  # fmt: skip
+def test_a_folder_that_cannot_serve_is_explained(monkeypatch, tmp_path, place, message):
+    """In one that is not there; or relative: each task would have leases of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHARDWISE_LEASES", place)
+    with pytest.raises(TryAgain, match=message):
         leases.take(UUID)
     assert leases.holder(UUID) is None
-
-
-def test_a_relative_folder_is_refused(monkeypatch, tmp_path):
-    """Each working directory would have leases of its own, and two tasks one device."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SHARDWISE_LEASES", "leases")
-    with pytest.raises(TryAgain, match="SHARDWISE_LEASES is 'leases', a relative path"):
-        leases.take(UUID)
     assert not list(tmp_path.iterdir())

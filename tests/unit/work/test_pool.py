@@ -60,12 +60,14 @@ def planned(folder: Path, trouble: str = "pass", **over: object) -> Plan:
     return made
 
 
-def started(made: Plan, *words: object, devices: int = 2, **variables: str) -> subprocess.Popen:
-    """A pool at work on some devices that do not exist."""
+def started(
+    made: Plan, *words: object, devices: int = 2, stage: str = "dispatch", **variables: str
+) -> subprocess.Popen:
+    """A pool at work on some devices that do not exist; or another stage."""
     folder = made.results.root.parent
     environ = os.environ | fake_devices.environment(devices, folder / "leases") | variables
     return subprocess.Popen(
-        factories.command("dispatch", "--plan", made.results.plan, *words),
+        factories.command(stage, "--plan", made.results.plan, *words),
         stderr=subprocess.PIPE, text=True, env=environ, cwd=folder,
         preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
     )  # fmt: skip
@@ -78,9 +80,9 @@ def ended(run: subprocess.Popen, code: int) -> str:
     return said
 
 
-def pooled(made: Plan, *words: object, code: int = 0, devices: int = 2, **variables: str) -> str:
-    """Compute what is missing; what the pool has said."""
-    return ended(started(made, *words, devices=devices, **variables), code)
+def pooled(made: Plan, *words: object, code: int = 0, **given: object) -> str:
+    """Compute what is missing, as `started` has it; what the pool has said."""
+    return ended(started(made, *words, **given), code)
 
 
 def is_right(made: Plan) -> bool:
@@ -167,13 +169,16 @@ def test_a_poison_shard_costs_itself_alone(tmp_path):
 
 
 def test_what_its_run_has_seen_fail_for_good_is_not_computed_again(tmp_path):
-    """Another try of the same job, as Snakemake makes, repeats the message and ends."""
+    """Another try of the same job, as Snakemake makes, repeats the message and ends.
+
+    The worker that is started by hand is another run.
+    """
     trouble = "with open(HERE / 'tries', 'a') as f:\n    f.write('x')\nraise ValueError('bad')"
     made = planned(tmp_path, trouble)
     for _ in range(2):
         assert "ValueError: bad" in pooled(made, code=2, SHARDWISE_RUN="abc")
     assert (tmp_path / "tries").read_text() == "x" * SHARDS
-    pooled(made, code=2, SHARDWISE_RUN="another")
+    pooled(made, code=2, stage="work")
     assert (tmp_path / "tries").read_text() == "x" * 2 * SHARDS
 
 
