@@ -202,20 +202,28 @@ WAIT = "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)"
 
 
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
+@pytest.mark.fault("a worker or task that is killed")
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGTERM, 143), factories.nightly(signal.SIGUSR2, 75), (signal.SIGINT, 130)],
-)
+    [
+        (signal.SIGTERM, 143), factories.nightly(signal.SIGUSR2, 75),
+        factories.nightly(signal.SIGINT, 130), (signal.SIGKILL, -9),
+    ],
+)  # fmt: skip
 def test_signals_that_end_leave_nothing(tmp_path, number, code):
-    """Workers give up, no temporary file and no claim stays, and another run does the rest."""
+    """Workers give up, no temporary file and no claim stays, and another run does the rest.
+
+    A second pool beside the first says who works there.
+    """
     made = planned(tmp_path, WAIT)
     run = started(made)
     processes.until((tmp_path / "at").exists)
     workers = processes.children(run.pid)
+    assert f"are being computed by process {run.pid} on " in pooled(made, code=75)
     run.send_signal(number)
     ended(run, code)
-    assert not processes.living(workers)
-    assert not made.results.claims.exists()
+    processes.until(lambda: not processes.living(workers))
+    assert made.results.claims.exists() == (number == signal.SIGKILL)
     (tmp_path / "go").touch()
     pooled(made)
     assert is_right(made)
@@ -235,18 +243,6 @@ def test_sigusr1_finishes_what_was_begun(tmp_path):
     assert failed(made) == {}
 
 
-@pytest.mark.fault("a worker or task that is killed")
-def test_workers_end_with_who_watches_over_them(tmp_path):
-    """However that one ends."""
-    made = planned(tmp_path, WAIT)
-    run = started(made)
-    processes.until((tmp_path / "at").exists)
-    workers = processes.children(run.pid)
-    run.kill()
-    run.communicate()
-    processes.until(lambda: not processes.living(workers))
-
-
 def test_run_time_is_kept(tmp_path):
     """No shard is begun in a job that is too short; its code says try again, with the reason."""
     made = planned(tmp_path)
@@ -254,16 +250,6 @@ def test_run_time_is_kept(tmp_path):
     said = pooled(made, "--run-time", 10, code=75, **environ)
     assert "the run time of this job is too short to begin a shard" in said
     assert whole(made) == set()
-
-
-def test_one_process_hands_out_the_shards(tmp_path):
-    """A second pool beside the first says who works there."""
-    made = planned(tmp_path, WAIT)
-    run = started(made)
-    processes.until((tmp_path / "at").exists)
-    assert f"are being computed by process {run.pid} on " in pooled(made, code=75)
-    (tmp_path / "go").touch()
-    ended(run, 0)
 
 
 @pytest.mark.fault("a worker or task that is killed")
