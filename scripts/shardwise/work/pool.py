@@ -114,7 +114,7 @@ class Pool:
         if shard := self._in_work(own.open(), process.pid):
             self._bury(shard, process.returncode)
         seat.ended = own.ended()
-        if seat.deaths < _DEATHS:
+        if seat.deaths < _DEATHS and not self.closed:
             self._start(seat, again=True)
         else:
             own.give_back()
