@@ -1,7 +1,6 @@
 """How long a job may still run, and whether another shard fits into that time."""
 
 import time
-from collections.abc import Callable
 from types import FrameType
 
 _SLACK = 1.25
@@ -12,19 +11,10 @@ LEAVE_SECONDS = 15.0
 
 
 class RunTime:
-    """The run time of this job, and the longest shard so far.
+    """The run time of this job, which ends at some Unix time, if any; and its longest shard."""
 
-    Parameters
-    ----------
-    end
-        When the scheduler will end the job, by ``clock``; None if it will not.
-    clock
-        Seconds since 1970.
-    """
-
-    def __init__(self, end: float | None, clock: Callable[[], float] = time.time) -> None:
-        self._end, self._clock, self._longest = end, clock, 0.0
-        self.closed = False
+    def __init__(self, end: float | None) -> None:
+        self._end, self._longest, self.closed = end, 0.0, False
 
     def learn(self, seconds: float) -> None:
         """Note how long a shard took."""
@@ -43,9 +33,9 @@ class RunTime:
             return not self.closed
         if shards > 1 and not self._longest:
             return False
-        return self._clock() + _SLACK * self._longest * shards + LEAVE_SECONDS <= self._end
+        return time.time() + _SLACK * self._longest * shards + LEAVE_SECONDS <= self._end
 
     @property
     def over(self) -> bool:
         """Whether the run time is up, so that the scheduler ends the job about now."""
-        return self._end is not None and self._clock() + LEAVE_SECONDS >= self._end
+        return self._end is not None and time.time() + LEAVE_SECONDS >= self._end
