@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
-from shardwise.work import array, sites
+from shardwise.work import sites
 from shardwise.work.array import Request
 from shardwise.work.schedulers import QueueFull
 
 from tests import processes
 from tests.factories import nightly
+from tests.unit.work import test_pool
 from tests.unit.work.test_pool import ended, failed, is_right, planned, whole
 
 # A scheduler in a file: sbatch runs all tasks at once, waits, and ends with the worst code.
@@ -68,13 +69,8 @@ def request(folder: Path, retries: int = 2, setup: str = "") -> Path:
 
 
 def started(made: Plan, asked: Path, *words: str) -> subprocess.Popen:
-    """The local job of an array at work."""
-    line = [sys.executable, str(array.SCRIPTS / "dispatch.py"), f"--plan={made.results.plan}"]
-    line += ["--dispatch=array", f"--request={asked}", *words]
-    return subprocess.Popen(
-        line, stderr=subprocess.PIPE, text=True, cwd=made.results.root.parent,
-        preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
-    )  # fmt: skip
+    """The local job of an array at work, whose tasks have devices enough."""
+    return test_pool.started(made, "--dispatch=array", f"--request={asked}", *words, devices=20)
 
 
 def rounds_of(site: Path) -> list[str]:
