@@ -118,9 +118,9 @@ def take(
 ) -> Taken:  # fmt: skip
     """Give this process its device, and make CUDA see that one only.
 
-    The one that a scheduler has granted, once nobody leases it; else, or where
-    it has granted several, the first that is free. Either is leased. A process keeps its device to
-    its end: later calls return the same.
+    The one that a scheduler has granted, once nobody leases it; else, or where it has granted
+    several, the first that is free. Either is leased. A process keeps its device to its end: later
+    calls return the same.
 
     Parameters
     ----------
@@ -160,7 +160,6 @@ def _lease_one(
     job, order = host.job(environ), partial(_order, prefer)
     hold = min(wait.HOLD_SECONDS if limit is None else limit, wait.HOLD_SECONDS)
     usable = wait.leave_out(devices, barred(), 0.0 if source == "lease" else hold)
-
     alone = source != "lease" and len(devices) == 1  # then the scheduler has looked at it
 
     def lease(device: Device) -> bool:

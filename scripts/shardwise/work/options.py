@@ -58,12 +58,12 @@ def _rounds(plan: Plan, options: Namespace, retries: int, seats: Sequence[int | 
 
 def work(options: Namespace) -> int:
     """Be a worker; its exit code is the worst of its failures."""
+    if options.parent:
+        contain.end_with_parent(parent=options.parent)
     plan = plans.load(options.plan)
     if not options.round:
         _rounds(plan, options, rounds.RETRIES, [options.seat])
         return 0
-    if options.parent:
-        contain.end_with_parent(parent=options.parent)
     # A task that its scheduler starts again has the same job; a job of ranks has several processes.
     who = options.name or host.job(os.environ) or _this_process()
     if plan.function and not options.parent:  # it might end this process
