@@ -66,22 +66,22 @@ def run(
         As `finish`; TryAgain where another process hands out shards of these results.
     """
     with holding(plan.results):
-        shards = to_try(plan)
-        attempt, idle = _next_try(plan, shards), 0
+        shards, idle, again = to_try(plan), 0, True
+        attempt = _next_try(plan, shards)
         last = attempt + retries
-        while shards:
+        while shards and again:
             log.info("%s", describe(plan, shards))
             Store(plan).withdraw()
             name = claims.begin(plan, shards, workers(len(shards)), attempt)
             try:
-                may = start(name)
+                there_is_time = start(name)
             finally:
                 claims.end(plan.results, name)
-            left = to_try(plan, last)
-            idle = 0 if len(left) < len(shards) else idle + 1
-            shards, before, attempt = left, attempt, _next_try(plan, left)
-            if not may or not (attempt > before or (lost and idle <= retries)):
-                break
+            before, shards = shards, to_try(plan, last)
+            idle = 0 if len(shards) < len(before) else idle + 1
+            following = _next_try(plan, shards)
+            again = there_is_time and (following > attempt or (lost and idle <= retries))
+            attempt = following
         finish(plan)
 
 

@@ -243,6 +243,16 @@ def test_sigusr1_finishes_what_was_begun(tmp_path):
     assert failed(made) == {}
 
 
+def test_after_sigusr1_no_worker_takes_the_place_of_a_dead_one(tmp_path):
+    """The job is going to end: what is left is for the next."""
+    made = planned(tmp_path, f"{WAIT}\nos.kill(os.getpid(), 9)")
+    run = started(made, devices=1)
+    processes.until((tmp_path / "at").exists)
+    run.send_signal(signal.SIGUSR1)
+    (tmp_path / "go").touch()
+    assert ended(run, 75).count("WARNING shard") == 1
+
+
 def test_run_time_is_kept(tmp_path):
     """No shard is begun in a job that is too short; its code says try again, with the reason."""
     made = planned(tmp_path)
