@@ -118,7 +118,7 @@ def take(
 ) -> Taken:  # fmt: skip
     """Give this process its device, and make CUDA see that one only.
 
-    The one that a scheduler has granted, once nobody leases it; else, or where it has granted
+    The one that a scheduler has granted (`wait.lease_granted`); else, or where it has granted
     several, the first that is free. Either is leased. A process keeps its device to its end: later
     calls return the same.
 
@@ -166,7 +166,9 @@ def _lease_one(
         if device.uuid in (failed := barred()):  # since this task waits
             wait.leave_out(usable, failed)
             return False
-        return (alone or wait.obstacle(device, needed) is None) and leases.take(device.uuid, job)
+        if grant and alone:
+            return wait.lease_granted(device, grant, job)
+        return wait.obstacle(device, needed) is None and leases.take(device.uuid, job)
 
     device = wait.for_free_device(usable, lease, needed, limit, job, listed, order)
     log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from shardwise import host
 from shardwise.devices import leases
+from shardwise.devices.grants import Grant
 from shardwise.devices.nvml import Device
 from shardwise.errors import TryAgain
 from shardwise.units import human_bytes
@@ -67,6 +68,25 @@ def leave_out(
             "these again"
         )
     return usable
+
+
+def lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
+    """Lease the device that the scheduler gave to this job; False where it has to wait.
+
+    That is for a task of the same job, or for somebody who names no job. The scheduler has decided
+    about other jobs: it may share a device, and leases that cannot be kept are no reason to stop.
+    """
+    try:
+        if leases.take(device.uuid, job):
+            return True
+        holder = leases.holder(device.uuid)
+    except TryAgain as error:
+        log.warning("%s", error)
+        return True
+    if holder is None or holder.job in (None, job):
+        return False
+    log.warning("%s is granted by %s, but leased to %s", device.uuid, grant, holder.words)
+    return True
 
 
 def for_free_device(

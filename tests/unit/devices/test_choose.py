@@ -223,6 +223,24 @@ def test_a_task_waits_its_turn_with_a_message(monkeypatch, other, caplog, enviro
     assert caplog.messages == [message] * 3
 
 
+def test_a_device_that_is_granted_to_two_jobs_is_shared(monkeypatch, other, caplog):
+    """The scheduler has decided so; a task of the same job is waited for."""
+    granted = SLURM | {"CUDA_VISIBLE_DEVICES": "0"}
+    other[A] = holder(5, "slurm 8")
+    assert waiting(monkeypatch, [], environ=granted) == (A, 0)
+    assert "but leased to process 5 of ana" in caplog.text
+    choose._taken.clear()
+    other[A] = holder(5, "slurm 7")
+    assert waiting(monkeypatch, [(150, other.clear)], environ=granted)[1] >= 150
+
+
+def test_a_granted_device_needs_no_folder_of_leases(monkeypatch, caplog):
+    """Where leases cannot be kept, the grant is enough."""
+    monkeypatch.setenv("SHARDWISE_LEASES", "/dev/null")
+    assert take(SLURM | {"CUDA_VISIBLE_DEVICES": "1"})[0].device.uuid == B
+    assert "leases cannot be kept" in caplog.text
+
+
 def test_the_memory_of_a_granted_device_is_the_schedulers_business(monkeypatch):
     """Others may share it by its word; of several the task takes one that has room."""
     full = Device(A, "Fake", 0, 16 * GIB, 0)
