@@ -13,7 +13,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from shardwise.errors import InputError, one_line, verdict
@@ -37,6 +37,24 @@ def long_if_untold(ask: Callable[[], int | None]) -> Callable[[], float]:
     return lambda: math.inf if (age := ask()) is None else age
 
 
+def none_if_unheard(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """What Slurm says of jobs, and the seconds that it took; nothing of any where it is silent.
+
+    The plugin asks again about jobs of which nothing was said, such as new ones.
+    """
+    silent = False
+
+    async def query_job_status(*words: Any) -> tuple[dict[str, str], float]:
+        nonlocal silent
+        states, took = await ask(*words)
+        if states is None and not silent:
+            log.warning("shardwise: Slurm does not answer; asking again")
+        silent = states is None
+        return ({}, 0.0) if silent else (states, took)
+
+    return query_job_status
+
+
 def begin(plan: Plan, workflow: Any, needed: Iterable[Any]) -> None:
     """Under an executor ``slurm``, check what the jobs ask for, and mend the plugin.
 
@@ -51,10 +69,10 @@ def begin(plan: Plan, workflow: Any, needed: Iterable[Any]) -> None:
     submits = workflow.scheduler.get_executor(jobs[0])
     schedulers.remember(plan.results, "slurm", submits.run_uuid)  # the name of all its jobs
     executor = type(submits)
-    executor.check_active_jobs = keeping(executor.check_active_jobs)
     executor.report_job_error = noting_refusals(plan, executor.report_job_error)
     plugin = sys.modules[_PLUGIN]
     plugin.get_min_job_age = long_if_untold(plugin.get_min_job_age)
+    plugin.query_job_status = none_if_unheard(plugin.query_job_status)
 
 
 def noting_refusals(plan: Plan, report: Callable[..., None]) -> Callable[..., None]:
@@ -74,42 +92,3 @@ def noting_refusals(plan: Plan, report: Callable[..., None]) -> Callable[..., No
         report(self, info, msg, **named)
 
     return report_job_error
-
-
-def keeping(check: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-    """Wrap ``check_active_jobs`` of an executor: all jobs that it did not report keep running."""
-    silent = False
-
-    async def check_active_jobs(self: Any, active_jobs: list[Any]) -> AsyncIterator[Any]:
-        nonlocal silent
-        heard = _reported(self)
-        heard.clear()
-        async for job in check(self, active_jobs):
-            heard.add(id(job))
-            yield job
-        lost = [job for job in active_jobs if id(job) not in heard]
-        if lost and not silent:
-            log.warning(f"shardwise: Slurm does not answer; asking again about {len(lost)} jobs")
-        silent = bool(lost)
-        for job in lost:
-            yield job
-
-    return check_active_jobs
-
-
-def _reported(executor: Any) -> set[int]:
-    """The identities of jobs whose end an executor reports; it fills up from now on."""
-    reported = vars(executor).get("_shardwise_reported")
-    if reported is None:
-        reported = executor._shardwise_reported = set()
-        for name in ("report_job_success", "report_job_error"):
-            setattr(executor, name, _noting(getattr(executor, name), reported))
-    return reported
-
-
-def _noting(report: Callable[..., None], reported: set[int]) -> Callable[..., None]:
-    def noted(job: Any, *arguments: Any, **named: Any) -> None:
-        reported.add(id(job))
-        report(job, *arguments, **named)
-
-    return noted

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,67 +10,21 @@ import pytest
 from shardwise.files.paths import Results
 from shardwise.plan import plan as plans
 from shardwise.records import failures
-from shardwise.workflow.slurm_executor import keeping, long_if_untold, noting_refusals
+from shardwise.workflow.slurm_executor import long_if_untold, none_if_unheard, noting_refusals
 
 
-class Executor:
-    """Snakemake's Slurm executor in small, wrapped: a dictionary of states, or no answer."""
+def test_a_silent_slurm_says_nothing_of_any_job(caplog) -> None:
+    """So each counts as running, and an outage is told of once; else the plugin would drop all."""
+    answers = iter([({"1": "FAILED"}, 0.1), (None, None), (None, None), ({}, 0.2), (None, None)])
 
-    def __init__(self) -> None:
-        self.answer: dict[str, str] | None = {}
-        self.ended: list[str] = []
+    async def ask(command: str, logger: object) -> tuple:
+        return next(answers)
 
-    def report_job_success(self, job: list[str]) -> None:
-        """As the plugin's."""
-        self.ended.append(job[0])
-
-    def report_job_error(self, job: list[str], msg: str = "") -> None:
-        """As the plugin's."""
-        self.ended.append(f"{job[0]} {msg}")
-
-    @keeping
-    async def check_active_jobs(self, active_jobs: list[list[str]]) -> AsyncIterator[list[str]]:
-        """As the plugin's: without an answer it yields none."""
-        for job in active_jobs if self.answer is not None else ():
-            state = self.answer.get(job[0], "RUNNING")
-            if state == "COMPLETED":
-                self.report_job_success(job)
-            elif state == "FAILED":
-                self.report_job_error(job, msg="failed")
-            else:
-                yield job
-
-
-def left(executor: Executor, jobs: list[list[str]]) -> list[list[str]]:
-    """The jobs that are asked for next time."""
-
-    async def collected() -> list[list[str]]:
-        return [job async for job in executor.check_active_jobs(jobs)]
-
-    return asyncio.run(collected())
-
-
-def test_jobs_are_kept_until_somebody_answers(caplog) -> None:
-    """Jobs that end are reported once, others stay, and an outage is told of once."""
-    jobs = [["1"], ["2"], ["3"]]
-    executor = Executor()
+    wrapped = none_if_unheard(ask)
     with caplog.at_level(logging.WARNING):
-        executor.answer = {"1": "COMPLETED"}
-        jobs = left(executor, jobs)
-        assert jobs == [["2"], ["3"]]
-        assert not caplog.messages
-        executor.answer = None
-        for _ in range(3):
-            jobs = left(executor, jobs)
-            assert jobs == [["2"], ["3"]]
-        (told,) = caplog.messages
-        assert told == "shardwise: Slurm does not answer; asking again about 2 jobs"
-        executor.answer = {"2": "FAILED"}
-        jobs = left(executor, jobs)
-        executor.answer = {"3": "COMPLETED"}
-        assert left(executor, jobs) == []
-    assert executor.ended == ["1", "2 failed", "3"]
-    assert len(caplog.messages) == 1
+        found = [asyncio.run(wrapped("squeue", None)) for _ in range(5)]
+    assert found == [({"1": "FAILED"}, 0.1), ({}, 0.0), ({}, 0.0), ({}, 0.2), ({}, 0.0)]
+    assert caplog.messages == ["shardwise: Slurm does not answer; asking again"] * 2
 
 
 def test_squeue_is_asked_where_slurm_does_not_say_how_long_it_remembers() -> None:
