@@ -9,7 +9,7 @@ from shardwise.multiply.operation import BatchReport, Operation
 from shardwise.numerics import end_to_end
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan
-from shardwise.records.witness import ShardWitness
+from shardwise.records import witness
 from shardwise.units import human_bytes
 
 
@@ -88,7 +88,7 @@ class ShardChecks:
             total, rows = self.forms.total(), self.forms.rows
             tolerance = end_to_end.product_bound(problem, total, rows, self.operation.bound)
             if np.isfinite([*total, tolerance]).all():
-                return {"witness": ShardWitness.of(total, tolerance).to_json()}
+                return {"witness": witness.of(total, tolerance)}
             why = "a product, or what proves it, is not finite in double precision"
         return {"witness": None, "no_witness": why}
 

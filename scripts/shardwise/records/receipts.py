@@ -36,7 +36,7 @@ Line = Annotated[str, Meta(max_length=999, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u202
 """Text that comes back from a cell of a table as it went in."""
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 Number = int | float | list[int | float]
-"""As `witness.number_to_json` has it: a complex number is ``[re, im]``."""
+"""A complex number is ``[re, im]``."""
 
 
 # Without the garbage collector, which would walk 100,000 of them again and again.
@@ -99,7 +99,7 @@ class ProofMethod(ReceiptPart, frozen=True):
 
 
 class Witness(ReceiptPart, frozen=True):
-    """The numbers of the end-to-end proof, as `witness.ShardWitness` explains them."""
+    """The numbers of the end-to-end proof; how far the first two may be apart is ``tolerance``."""
 
     contribution: Number
     reference: Number
