@@ -20,12 +20,12 @@ from shardwise.observe.status import (
     DAMAGED,
     DONE,
     FAILED,
+    FRESH_SECONDS,
     RUNNING,
     WAITING,
     Device,
     ShardStatus,
     Status,
-    status,
 )
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
@@ -104,10 +104,9 @@ class Observer:
             task, seen = self._read(_task, path), (stamp(path) or (0, 0))[0] / 1e9
         for file in (name, f"copy-{row.input_name}.json"):
             why = why or (self._failure(file) if file in there.failed else None)
-        state = status(False, why, seen if task else None, at)
-        if state == RUNNING and task:
+        if task and at - seen < FRESH_SECONDS:  # whatever an earlier try has failed of
             return _running(row, task)
-        if state == FAILED and why:
+        if why:
             return replace(_waiting(row), state=FAILED, attempts=why.attempt, failure=why)
         lost = f"no sign of life since {any_clock(seen)}: killed, or lost with its node"
         flaw = f"{row.shard}: its task on {task.node} has given {lost}" if task else ""

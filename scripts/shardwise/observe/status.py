@@ -95,19 +95,6 @@ class ShardStatus:
         return self.bytes * {DONE: 1.0, RUNNING: self.progress or 0.0}.get(self.state, 0.0)
 
 
-def status(receipt: bool, failure: Failure | None, alive: float | None, at: float) -> str:
-    """The state of a shard at a moment, by what its files say; all that shows one asks here.
-
-    ``receipt``: product and receipt are there; ``alive``: when its task gave a sign of life last.
-    A shard that is tried again is running, whatever it failed of.
-    """
-    if receipt:
-        return DONE
-    if alive is not None and at - alive < FRESH_SECONDS:
-        return RUNNING
-    return FAILED if failure else WAITING
-
-
 @dataclass(frozen=True)
 class Verdict:
     """Whether the number is right, in a word and in a sentence for a tired person.
