@@ -12,7 +12,7 @@ if run.dispatch == "array":
         input:
             run.files_for_all,
         output:
-            touch(run.work_pattern),
+            touch(run.results.work("{missing}")),
         log:
             run.results.log("multiply", "{missing}"),
         retries: 0
@@ -38,7 +38,7 @@ if run.dispatch == "pool":
         input:
             run.files_for_all,
         output:
-            touch(run.work_pattern),
+            touch(run.results.work("{missing}")),
         log:
             run.results.log("pool", "{missing}"),
         conda:
@@ -63,7 +63,7 @@ if run.dispatch == "mpi":
         input:
             run.files_for_all,
         output:
-            touch(run.work_pattern),
+            touch(run.results.work("{missing}")),
         log:
             run.results.log("mpi", "{missing}"),
         conda:

@@ -10,10 +10,10 @@ if run.dispatch == "jobs":
         input:
             run.factor_files,
         output:
-            product=run.pattern(run.results.product),
-            receipt=run.pattern(run.results.receipt),
+            product=run.results.product(run.any_shard),
+            receipt=run.results.receipt(run.any_shard),
         log:
-            run.log_pattern("multiply"),
+            run.results.log("multiply", run.any_shard),
         conda:
             "../envs/shardwise.yaml"
         resources:

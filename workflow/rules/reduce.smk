@@ -34,7 +34,7 @@ rule reduce:
         run.ledger_for_reduce,
     output:
         run.arrays(),
-        run.summed,
+        run.results.summed(run.plan.key),
         summary=report(
             run.results.summary,
             caption="../report/summary.rst",

@@ -11,10 +11,10 @@ if run.dispatch == "jobs":
         input:
             run.input_files,
         output:
-            matrices=run.pattern(run.results.shard),
-            receipt=run.pattern(run.results.shard_receipt),
+            matrices=run.results.shard(run.any_shard),
+            receipt=run.results.shard_receipt(run.any_shard),
         log:
-            run.log_pattern("shard"),
+            run.results.log("shard", run.any_shard),
         conda:
             "../envs/shardwise.yaml"
         resources:

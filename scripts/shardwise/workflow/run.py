@@ -160,16 +160,9 @@ class Run:
     # asks for no input, so that no time stamp and no new plan makes it again.
 
     @property
-    def _wildcards(self) -> str:
+    def any_shard(self) -> str:
+        """The name of each shard's files, with wildcards."""
         return wildcards(next(iter(self.plan.shards.values())).name)
-
-    def pattern(self, name: Callable[[str], Path]) -> str:
-        """The pattern of a per-shard file."""
-        return str(name(self._wildcards))
-
-    def log_pattern(self, rule: str) -> str:
-        """The log of a rule that runs for every shard."""
-        return str(self.results.log(rule, self._wildcards))
 
     @functools.cached_property
     def plan_files(self) -> list[str]:
@@ -193,19 +186,9 @@ class Run:
         own = self.plan.synthetic_receipt
         return [str(self.results.synthetic), str(own)] if own else []
 
-    @property
-    def work_pattern(self) -> str:
-        """What the one job for all shards leaves."""
-        return str(self.results.work("{missing}"))
-
     def arrays(self) -> list[str]:
         """The arrays that the reduce writes; its receipt comes after them."""
         return [str(path) for path in self.plan.result_files(self.reduce["statistics"])]
-
-    @property
-    def summed(self) -> str:
-        """The file that says of which plan the sum is."""
-        return str(self.results.summed(self.plan.key))
 
     def in_the_end(self) -> list[str]:
         """What a run is for, and names at its end: the arrays, their receipt, the page."""
@@ -213,8 +196,8 @@ class Run:
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """The files of a complete run; of many, only those that Snakemake should look at."""
-        whole = [*self.plan_files, *self.ledger_files, *self.in_the_end(), self.summed]
-        whole += [str(self.results.metrics)]
+        whole = [*self.plan_files, *self.ledger_files, *self.in_the_end()]
+        whole += [str(self.results.summed(self.plan.key)), str(self.results.metrics)]
         return whole if self.rule_for_all else [*self._products(), *whole]
 
     def _products(self) -> list[str]:
