@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 
 try:
@@ -33,8 +33,7 @@ def main(options: Namespace) -> int:
     return report.verdict(found)["exit_code"]
 
 
-def arguments() -> ArgumentParser:
-    """The command line."""
+if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.epilog = (
         "Exit codes: 0 the main job can run here; 2 something has to be installed or changed "
@@ -47,13 +46,9 @@ def arguments() -> ArgumentParser:
     words = "limit of each section; all run side by side"
     add("--time-limit", type=cli.seconds, default=10.0, metavar="SECONDS", help=words)
     add("--json", action="store_true", help="write JSON, for programs")
-    return parser
-
-
-if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that what it started is ended
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        os._exit(main(arguments().parse_args()))  # what hangs in the kernel is not waited for
+        os._exit(main(parser.parse_args()))  # what hangs in the kernel is not waited for
     except KeyboardInterrupt:
         sys.exit(130)

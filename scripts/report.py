@@ -5,7 +5,7 @@ It needs only the results folder, at any time: the first line of the page says w
 progress, has failed, or is damaged. It reads no byte of the products.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -32,8 +32,7 @@ def main(options: Namespace) -> None:
             metrics.write(seen)
 
 
-def arguments() -> ArgumentParser:
-    """The command line."""
+if __name__ == "__main__":
     made = cli.parser(__doc__)
     made.epilog = (
         "Exit codes: 0 the page is written, whatever it says; 2 no folder of a run, a config "
@@ -45,8 +44,4 @@ def arguments() -> ArgumentParser:
         help="where to write the page; default: report.html in the results folder. Its links to "
         "logs work in the results folder only",
     )  # fmt: skip
-    return made
-
-
-if __name__ == "__main__":
-    cli.run(main, arguments())
+    cli.run(main, made)

@@ -6,7 +6,7 @@ run of snakemake says if it has changed.
 """
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from shardwise import cli
 from shardwise.observe import audit
@@ -23,8 +23,7 @@ def main(options: Namespace) -> int:
     return result.code
 
 
-def arguments() -> ArgumentParser:
-    """The command line."""
+if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.epilog = (
         "Exit codes: 0 whole; 3 damaged, the last line names what and how to repair it; 75 "
@@ -36,8 +35,4 @@ def arguments() -> ArgumentParser:
     words = "threads that read; each takes 8 MiB of memory"
     add("--threads", type=cli.positive, default=8, metavar="N", help=words)
     add("--json", action="store_true", help="write all findings as JSON")
-    return parser
-
-
-if __name__ == "__main__":
-    cli.run(main, arguments())
+    cli.run(main, parser)

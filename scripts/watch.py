@@ -7,7 +7,7 @@ scheduler, waits for a run that has not begun, and ends with the run.
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from shardwise import cli
 from shardwise.observe import watch
@@ -35,8 +35,7 @@ def main(options: Namespace) -> int:
     return 0
 
 
-def arguments() -> ArgumentParser:
-    """The command line."""
+if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.epilog = (
         "Exit codes with --once: 0 all is done; 75 unfinished, and nothing has failed; 3 a shard "
@@ -52,8 +51,4 @@ def arguments() -> ArgumentParser:
     words = "serve /metrics as well, also after the end of the run; without HOST to this machine "
     words += "alone, with port 0 on any free port"
     add("--listen", type=cli.address, metavar="[HOST:]PORT", help=words)
-    return parser
-
-
-if __name__ == "__main__":
-    cli.run(main, arguments())
+    cli.run(main, parser)
