@@ -23,7 +23,7 @@ from shardwise.errors import (
     verdict,
 )
 from shardwise.files import small
-from shardwise.files.paths import Results, folders, list_names, make_folder, place
+from shardwise.files.paths import Results, list_names, make_folder, place
 from shardwise.records.starts import count_starts
 
 log = logging.getLogger(__name__)
@@ -134,13 +134,6 @@ def read(path: Path) -> Failure | None:
 
         return msgspec.json.decode(small.read(path) or b"", type=Failure)
     return None
-
-
-def every(results: Results) -> dict[str, Failure]:
-    """All failures of a results folder by name, also those of other configs."""
-    paths = (folder / name for folder in folders(results.failed) for name in os.listdir(folder))
-    found = map(read, (path for path in paths if path.suffix == ".json"))
-    return {failure.name: failure for failure in found if failure}
 
 
 def of(results: Results, names: Iterable[str]) -> dict[str, Failure]:

@@ -30,16 +30,15 @@ def fail(results, error, name=NAME):
      (DeviceFailed("a"), 75), (MemoryError(), 75), (ZeroDivisionError("a"), 1)],
 )  # fmt: skip
 def test_a_failure_lies_there_until_its_task_succeeds(results, name, error, code):
-    """With its exit code and one line of words, found by its name and among all."""
+    """With its exit code and one line of words, found by its name."""
     fail(results, error, name)
     ((found, failure),) = failures.of(results, ["00000-0123456789ab", name]).items()
-    assert failures.every(results) == {name: failure}
     assert (found, failure.code, failure.run) == (name, code, "aaaaaaaaaaaa")
     assert failure.reason.isprintable()
     assert failure.log == os.path.relpath(results.log("multiply", name), results.root)
     with failures.noted(results, name):
         pass
-    assert failures.of(results, [name]) == failures.every(results) == {}
+    assert failures.of(results, [name]) == {}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_what_is_no_failure_says_nothing(results, raw):
     """Whoever wrote it; and where nothing can be written, the task's own error is what counts."""
     results.failed.mkdir()
     results.failure(NAME).write_bytes(raw)
-    assert failures.of(results, [NAME]) == failures.every(results) == failures.barred(results) == {}
+    assert failures.of(results, [NAME]) == failures.barred(results) == {}
     failures.refuse_again(results, NAME)
     results.failure(NAME).unlink()
     results.failed.rmdir()

@@ -99,7 +99,8 @@ def whole(made: Plan) -> set[int]:
 
 def failed(made: Plan) -> dict[int, Failure]:
     """The failures, by the number of the shard."""
-    return {int(name[:5]): failure for name, failure in failures.every(made.results).items()}
+    found = failures.of(made.results, [row.name for row in made.shards.values()])
+    return {int(name[:5]): failure for name, failure in found.items()}
 
 
 def attempts(made: Plan) -> dict[int, int]:
