@@ -1,11 +1,9 @@
-"""Sizes and times as people write them, and numbers as anybody may write them into a file."""
+"""Sizes and times as people write them."""
 
 import math
 import re
-import sys
 import time
 from fractions import Fraction
-from typing import Any
 
 from shardwise.errors import one_line, short
 
@@ -49,16 +47,6 @@ def decimal(value: float, unit: str) -> str:
     while abs(value) >= 999.5 and place < len(_PREFIXES) - 1:
         value, place = value / 1000, place + 1
     return f"{value:.3g} {_PREFIXES[place]}{unit}"
-
-
-def number(value: Any, most: float = sys.float_info.max) -> float | None:
-    """A number of lesser magnitude than ``most``, as it is; None for all that is none.
-
-    Of a file that may hold anything: JSON has true and false, which Python counts as numbers,
-    not-a-number, and integers that no float holds.
-    """
-    # Compared as they are: an integer too large for a float would raise.
-    return value if type(value) in (int, float) and -most < value < most else None
 
 
 def any_clock(since: float) -> str:

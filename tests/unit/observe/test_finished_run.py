@@ -7,7 +7,7 @@ from shardwise.errors import InputError, IntegrityError
 from shardwise.records import ledger
 
 from tests import factories
-from tests.unit.observe.test_audit import finished, flip
+from tests.unit.observe.test_audit import finished
 
 STACK = factories.stack((12, 5, 5))
 
@@ -74,7 +74,7 @@ def test_a_file_cut_short_is_refused(tmp_path, pattern, open_):
     plan = finished(tmp_path, STACK, shards=2)
     run = shardwise.open(tmp_path / "results")
     (path,) = plan.results.root.glob(pattern)
-    flip(path, 8 * 200)
+    factories.flip(path, 200)
     assert run.verify().verdict == "damaged"
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(IntegrityError, match=path.name):

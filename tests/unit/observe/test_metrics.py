@@ -41,8 +41,8 @@ def total(found: dict, name: str, **labels: str) -> float:
 
 
 def test_figures_are_what_the_receipts_come_to(tmp_path):
-    """Seconds and bytes are sums over the receipts, by device and phase."""
-    made = pretend.run(tmp_path, shards=20, failed=2, running=2)
+    """Seconds, bytes and durations are sums over the receipts, by device, phase and bucket."""
+    made = pretend.run(tmp_path, shards=20, failed=2, running=2, slow=3)
     found, done = of(made), list(made.receipts.values())
     uuid = done[0]["device"]["uuid"]
     own = [receipt["held"] for receipt in done if receipt["device"]["uuid"] == uuid]
@@ -51,43 +51,39 @@ def test_figures_are_what_the_receipts_come_to(tmp_path):
         assert told == pytest.approx(math.fsum(held[phase] for held in own))
     rows = [made.plan.shards[receipt["shard"]] for receipt in done]
     assert total(found, "shardwise_done_bytes") == sum(row.bytes for row in rows)
+    seconds, name = [each["finished"] - each["started"] for each in done], "shard_duration_seconds"
+    for bound in (*metrics.BUCKETS, math.inf):
+        label = "+Inf" if bound == math.inf else str(bound)
+        told = total(found, f"shardwise_{name}_bucket", le=label)
+        assert told == sum(one <= bound for one in seconds)
+    assert total(found, f"shardwise_{name}_sum") == pytest.approx(math.fsum(seconds))
 
 
-def test_shards_are_counted_by_state(tmp_path):
-    """Each state has its number, also where that is none."""
-    made = pretend.run(tmp_path, shards=20, failed=2, running=3, waiting=4, damaged=1)
+def test_shards_are_counted_by_state_and_devices_by_what_they_do(tmp_path):
+    """Each state has its number; a device whose product failed its proof has 1, done or not."""
+    made = pretend.run(
+        tmp_path,
+        shards=20,
+        failed=1,
+        suspect=1,
+        running=3,
+        waiting=4,
+        damaged=1,
+        devices=2,
+        nodes=1,
+    )
     found = of(made)
-    counts = {s: total(found, "shardwise_shards", state=s)
-              for s in ("done", "failed", "running", "waiting", "damaged")}  # fmt: skip
-    assert counts == {"done": 10, "failed": 2, "running": 3, "waiting": 4, "damaged": 1}
+    for state, count in Observer(made.root).look(made.at).counts.items():
+        assert total(found, "shardwise_shards", state=state) == count
+        assert count == len(made.roles[state])
     assert total(found, "shardwise_run_verdict", verdict="damaged") == 1
     assert total(found, "shardwise_run_verdict") == 1
     assert total(found, "shardwise_run_proven") == 0
     assert total(of(pretend.run(tmp_path / "x", shards=2)), "shardwise_run_proven") == 1
-
-
-def test_durations_are_a_histogram(tmp_path):
-    """Buckets hold the shards that took no longer, the last one all of them."""
-    made = pretend.run(tmp_path, shards=20, slow=3)
-    found = of(made)
-    seconds = [receipt["finished"] - receipt["started"] for receipt in made.receipts.values()]
-    name = "shardwise_shard_duration_seconds"
-    for bound in metrics.BUCKETS:
-        told = total(found, f"{name}_bucket", le=str(bound))
-        assert told == sum(one <= bound for one in seconds)
-    assert total(found, f"{name}_bucket", le="+Inf") == total(found, f"{name}_count") == 20
-    assert total(found, f"{name}_sum") == pytest.approx(math.fsum(seconds))
-
-
-def test_a_device_tells_whether_it_works_and_whether_it_failed_a_proof(tmp_path):
-    """One whose product failed its proof has 1, also when it has done nothing else."""
-    made = pretend.run(tmp_path, shards=8, running=2, devices=2, nodes=1, suspect=1)
-    found, seen = of(made), Observer(made.root).look(made.at)
-    assert total(found, "shardwise_device_running_shards") == 2
-    oldest = min((seen.shards[name] for name in made.roles["running"]), key=lambda s: s.started)
-    told = total(found, "shardwise_oldest_running_shard_seconds", shard=oldest.shard)
-    assert told == pytest.approx(made.at - oldest.started)
-    (uuid,), name = seen.suspects, "shardwise_device_suspect"
+    assert total(found, "shardwise_device_running_shards") == 3
+    oldest = made.roles["running"][0]
+    assert total(found, "shardwise_oldest_running_shard_seconds", shard=oldest) == 5
+    (uuid,), name = Observer(made.root).look(made.at).suspects, "shardwise_device_suspect"
     assert total(found, name, device=uuid) == total(found, name) == 1
     assert total(of(made, shards={}), name, device=uuid) == 1
 
@@ -121,7 +117,7 @@ def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
 
 def test_every_metric_is_explained(tmp_path):
     """The page on monitoring names each metric."""
-    made = pretend.run(tmp_path, shards=8, running=1, failed=1, slow_device=True, suspect=1)
+    made = pretend.run(tmp_path, shards=8, running=1, failed=1, suspect=1)
     seen = Observer(made.root).look(made.at)
     names = re.findall(r"# TYPE (\w+)", metrics.text(seen))
     assert len(names) > 10

@@ -85,16 +85,6 @@ def test_the_pause_before_a_rerun_is_no_part_of_the_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"),
-    [("proven", 0), ("unproven", 0), ("unfinished", 75), ("empty", 75), ("failed", 3),
-     ("damaged", 3)],
-)  # fmt: skip
-def test_the_exit_code_says_whether_to_wait_or_to_act(kind: str, code: int) -> None:
-    """0 all done, 75 unfinished and nothing failed, 3 somebody has to act."""
-    assert status(kind=kind).code == code
-
-
-@pytest.mark.parametrize(
     ("states", "headline", "end"),
     [
         ("", "Waiting: no run has begun in results/big yet.", "time left unknown"),

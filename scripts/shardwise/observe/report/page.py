@@ -13,8 +13,8 @@ from shardwise import __version__, host
 from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
 from shardwise.observe.folder import read_command
-from shardwise.observe.report import picture
-from shardwise.observe.report.times import RunTime
+from shardwise.observe.report import picture, times
+from shardwise.observe.report.times import DeviceTime
 from shardwise.observe.status import Status
 from shardwise.plan.plan import Plan
 from shardwise.units import DASH, any_clock, count, human_bytes, plain, seconds, share
@@ -62,7 +62,7 @@ def render(seen: Status) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    run, (total, why) = RunTime(seen), _total(seen)
+    (devices, took), (total, why) = times.look(seen), _total(seen)
     results, load = _files(seen)
     remarks = [[f"{n}", plain(text)] for n, text in enumerate(seen.problems, 1)]
     return environment.from_string((_HERE / "page.html.j2").read_text("utf-8")).render(
@@ -70,9 +70,9 @@ def render(seen: Status) -> str:
         first_line=[marked(part) for part in seen.verdict.words.partition(". ")],
         title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
         at=any_clock(seen.at), version=__version__, verify=host.command("verify"),
-        command=read_command(seen.results), files=results, load=load, facts=_facts(seen, run),
+        command=read_command(seen.results), files=results, load=load, facts=_facts(seen, devices),
         bad=seen.verdict.kind in ("failed", "damaged"),
-        spent=run.spent(), bars=_bars(run),
+        took=took, bars=_bars(devices, took),
         failed=_failed(seen), remarks=_table(["", "what was found in the folder"], remarks, [1]),
         seconds=seconds, style=Markup((_HERE / "page.css").read_text("utf-8")),
     )  # fmt: skip
@@ -107,15 +107,15 @@ def link(path: str | None) -> Cell:
     return Markup('<a href="{}">{}</a>').format(address, plain(path))
 
 
-def _facts(seen: Status, run: RunTime) -> list[Pair]:
+def _facts(seen: Status, devices: Sequence[DeviceTime]) -> list[Pair]:
     """What the run computes, and how."""
     pairs = list(_planned(seen.plan)) if seen.plan else []
     if seen.shards:
         words = ", ".join(f"{n:,} {state}" for state, n in seen.counts.items() if n)
         every = len(seen.done) == len(seen.shards)
         pairs.append(("shards", f"{len(seen.shards):,}, {'all done' if every else words}"))
-    if run.devices:
-        pairs.append(("devices", count(len(run.devices), "device")))
+    if devices:
+        pairs.append(("devices", count(len(devices), "device")))
     if seen.summary is not None:
         words = ", ".join(map(plain, seen.summary.files))
         pairs.append(("reduce", f"{words}; ranks: {seen.summary.ranks}"))
@@ -165,11 +165,11 @@ def _failed(seen: Status) -> Table | None:
     return _table(["shard", "why", "where", "attempts", "log"], rows, [1, 2, 4])
 
 
-def _bars(run: RunTime) -> Table | None:
+def _bars(devices: Sequence[DeviceTime], took: float) -> Table | None:
     """What each device did: a bar of what its time went into, and figures."""
     rows: list[list[Cell]] = []
-    for device in run.devices:
-        parts = device.parts(run.seconds)
+    for device in devices:
+        parts = device.parts(took)
         words = ", ".join(f"{name} {share(part)}" for _, name, part in parts)
         bar = Markup("").join(
             Markup('<i class="{}" style="width:{}%"></i>').format(kind, f"{100 * part:.2f}")
@@ -177,6 +177,6 @@ def _bars(run: RunTime) -> Table | None:
         )
         drawn = Markup('<span class="bar" role="img" aria-label="{0}" title="{0}">{1}</span>')
         pace = f"{device.matrices / device.busy:,.3g}" if device.busy > 0 else DASH
-        at_work = share(min(1.0, device.busy / max(run.seconds, 1e-9)))
+        at_work = share(min(1.0, device.busy / max(took, 1e-9)))
         rows.append([device.label, drawn.format(words, bar), at_work, f"{device.shards:,}", pace])
     return _table(["device", "its time", "at work", "shards", "matrices/s"], rows, [1])
