@@ -1,1 +1,0 @@
-"""What a real Prometheus, and its promtool, make of the metrics, the rules and the dashboard."""

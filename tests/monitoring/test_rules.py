@@ -1,15 +1,23 @@
-"""Each alert fires where it should, and nowhere else, by promtool's own evaluation."""
+"""What Prometheus makes of the metrics, the alerts and the dashboard, by its own promtool."""
 
 import json
+import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
+from shardwise.records.failures import Failure
 
-from tests import pretend
-from tests.monitoring.prometheus import RULES, promtool
+from tests import debian, factories, pretend
+
+RULES = factories.ROOT / "docs" / "monitoring" / "alerts.yml"
+DASHBOARD = json.loads(RULES.with_name("shardwise-dashboard.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 RUN = 'job="shardwise", instance="n:1", results="/r"'
 GPU = f'{RUN}, device="GPU-1", node="n1"'
@@ -72,21 +80,38 @@ SILENT = {
 }  # fmt: skip
 
 
-def check(folder: Path, cases: list[dict]) -> None:
-    """Have promtool judge some cases against the rules."""
+def promtool(*words: str | Path, given: str = "") -> str:
+    """What promtool, of Debian's package, complains of; without it: skip, or fail in CI."""
+    folder = debian.CACHE / "prometheus"
+    try:
+        prefix = debian.unpacked(folder, "prefix-1", ("prometheus",), lambda _: None)
+    except debian.PackagesError as error:
+        refuse = pytest.fail if os.environ.get("CI") else pytest.skip
+        refuse(f"no Prometheus: {error}")
+    line = [prefix / "usr" / "bin" / "promtool", *words]
+    done = subprocess.run(line, input=given, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else f"failed\n{done.stdout}{done.stderr}"
+
+
+def judge(folder: Path, *cases: tuple[list[dict[str, str]], dict[str, float]]) -> str:
+    """What promtool says of series, and what queries should give of them after half an hour."""
+    tests = [
+        {"interval": "1m", "input_series": given, "promql_expr_test": [
+            {"expr": expr, "eval_time": "30m", "exp_samples": [{"labels": "{}", "value": value}]}
+            for expr, value in expected.items()
+        ]}
+        for given, expected in cases
+    ]  # fmt: skip
     path = folder / "test.yml"
-    path.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m",
-                                "tests": cases}))  # fmt: skip
-    judged = promtool("test", "rules", path)
-    assert judged.returncode == 0, judged.stdout + judged.stderr
+    path.write_text(
+        json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests})
+    )
+    return promtool("test", "rules", path)
 
 
-def firing(alert: str, given: list[dict[str, str]], times: int) -> dict:
-    """The case that so many alerts of a name fire after half an hour."""
-    expr = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
-    expected = {"expr": expr, "eval_time": "30m",
-                "exp_samples": [{"labels": "{}", "value": times}]}  # fmt: skip
-    return {"interval": "1m", "input_series": given, "promql_expr_test": [expected]}
+def fires(alert: str) -> str:
+    """A query for how many alerts of a name fire."""
+    return f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
 
 
 def test_every_alert_has_its_cases():
@@ -100,19 +125,30 @@ def test_every_alert_has_its_cases():
 
 def test_the_rules_are_whole():
     """Promtool finds nothing to say against the file of rules."""
-    judged = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
-    assert judged.returncode == 0, judged.stdout + judged.stderr
-
-
-def test_the_metrics_are_as_prometheus_has_them(tmp_path):
-    """Promtool finds nothing to say against names, types, units and form of the metrics."""
-    made = pretend.run(tmp_path, shards=12, running=2, failed=1, waiting=1, suspect=1)
-    judged = promtool("check", "metrics", given=metrics.text(Observer(made.root).look(made.at)))
-    assert (judged.returncode, judged.stdout + judged.stderr) == (0, "")
+    assert promtool("check", "rules", "--lint=all", "--lint-fatal", RULES) == ""
 
 
 @pytest.mark.parametrize("alert", FIRES)
 @pytest.mark.parametrize(("cases", "times"), [(FIRES, 1), (SILENT, 0)])
 def test_an_alert_fires_on_its_trouble_alone(tmp_path, alert, cases, times):
-    """By promtool; no alert fires on what merely looks like its trouble."""
-    check(tmp_path, [firing(alert, given, times) for given in cases[alert]])
+    """No alert fires on what merely looks like its trouble."""
+    assert judge(tmp_path, *((given, {fires(alert): times}) for given in cases[alert])) == ""
+
+
+def test_a_run_answers_the_dashboard_and_raises_alerts(tmp_path):
+    """Names, types and units are as Prometheus has them; each query of a panel brings figures."""
+    made = pretend.run(
+        tmp_path, shards=12, running=2, failed=1, waiting=1, suspect=1, at=time.time()
+    )
+    stage = f"reduce-{made.plan.key}"
+    pretend.fail(made.plan.results, stage, Failure(stage, 75, "no room", "node01", made.at))
+    text = metrics.text(Observer(made.root).look(made.at))
+    assert promtool("check", "metrics", given=text) == ""
+    samples = (one for family in text_string_to_metric_families(text) for one in family.samples)
+    given = [
+        series(one.name, f"{one.value}x60", ",".join(f'{k}="{v}"' for k, v in one.labels.items()))
+        for one in samples
+    ]
+    expected = {f"min({expr.replace('$results', '.*')}) >= bool 0": 1 for expr in QUERIES}
+    expected |= {fires(f"Shardwise{name}Failed"): 1 for name in ("Shards", "Stage")}
+    assert judge(tmp_path, (given, expected)) == ""
