@@ -10,7 +10,7 @@ import shardwise
 import yaml
 
 from tests import packages
-from tests.factories import ROOT
+from tests.factories import ROOT, nightly
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RULES = ROOT / "workflow" / "rules"
@@ -35,7 +35,7 @@ def test_every_rule_that_runs_something_names_the_environment():
         assert text.count("conda:") == text.count("shell:"), path.name
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "array", "pool", "mpi"])
+@pytest.mark.parametrize("dispatch", ["jobs", "array", nightly("pool"), nightly("mpi")])
 def test_snakemake_alone_lints_the_rules(dispatch):
     """As the catalog does, where nothing else is installed and no input is there."""
     hidden = packages.others(packages.installed_with("snakemake")) - {"shardwise"}
@@ -51,24 +51,16 @@ def test_snakemake_alone_lints_the_rules(dispatch):
     assert (done.returncode, "Congratulations" in done.stderr) == (0, True), done.stderr
 
 
-def test_the_config_that_is_deployed_is_the_shipped_one(tmp_path):
-    """Whoever copies the folder gets a file, not a link into the clone."""
+def test_the_catalog_and_citations_find_what_they_ask_for(tmp_path):
+    """A config that is a file, not a link into the clone, its README, a flag, and the version."""
     copied = shutil.copytree(ROOT / "config", tmp_path / "config") / "config.yaml"
     assert not copied.is_symlink()
     assert copied.read_bytes() == (ROOT / "config.yaml").read_bytes()
-
-
-def test_the_catalog_finds_what_it_asks_for():
-    """A README of the config, a flag that exists, a way to deploy the software."""
+    assert (ROOT / "config" / "README.md").is_file()
     usage = content(".snakemake-workflow-catalog.yml")["usage"]
     assert usage["software-stack-deployment"] == {"conda": True}
     option, profile = usage["mandatory-flags"]["flags"].split()
     assert option == "--profile"
     assert (ROOT / profile / "config.yaml").is_file()
-    assert (ROOT / "config" / "README.md").is_file()
-
-
-def test_the_citation_is_of_this_version():
-    """The license, too."""
     citation = content("CITATION.cff")
     assert (citation["version"], citation["license"]) == (shardwise.__version__, PROJECT["license"])

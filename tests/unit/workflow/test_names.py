@@ -1,5 +1,6 @@
 """What would not reach a scheduler's job as it is, is refused; all else does."""
 
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,39 +46,33 @@ def refuse(plan: Plan, config: dict[str, object] | None = None, **over: object) 
     names.refuse_odd(workflow, config or {}, plan)
 
 
-def with_input(plan: Plan, name: str) -> Plan:
-    """The plan with an input file of this name."""
-    return replace(plan, made_of=(replace(plan.sources[0], path=name),))
+def with_input(plan: Plan, name: str, results: str = "r") -> Plan:
+    """The plan with an input file, and results, of these names."""
+    source = replace(plan.sources[0], path=name)
+    return replace(plan, made_of=(source,), results=Results(Path(results)))
 
 
-PLACES: dict[str, Callable[[Plan, str, pytest.MonkeyPatch], None]] = {
-    "input": lambda plan, name, _: refuse(with_input(plan, name)),
-    "results": lambda plan, name, _: refuse(
-        replace(with_input(plan, "a.npy"), results=Results(Path(name)))
-    ),
-    "product": lambda plan, name, _: refuse(plan, {"product": name}),
-    "right": lambda plan, name, _: refuse(plan, {"right": name}),
-    "the config file": lambda plan, name, _: refuse(plan, overwrite_configfiles=[name]),
-    "the Snakefile": lambda plan, name, _: refuse(plan, main_snakefile=name),
-    "the working directory": lambda plan, name, patch: (
-        Path(name).mkdir(), patch.chdir(name), refuse(plan)
-    ),
-}  # fmt: skip
+PLACES: dict[str, Callable[[Plan, str], None]] = {
+    "input": lambda plan, name: refuse(with_input(plan, name)),
+    "results": lambda plan, name: refuse(with_input(plan, "a.npy", name)),
+    "product": lambda plan, name: refuse(plan, {"product": name}),
+    "right": lambda plan, name: refuse(plan, {"nested": [{"right": name}]}),
+    "the config file": lambda plan, name: refuse(plan, overwrite_configfiles=[name]),
+    "the Snakefile": lambda plan, name: refuse(plan, main_snakefile=name),
+    "the working directory": lambda plan, name: (Path(name).mkdir(), os.chdir(name), refuse(plan)),
+}
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", [*ODD, *PLAIN])
-def test_odd_names_are_refused_wherever_they_are(made, tmp_path, monkeypatch, place, name):
+def test_odd_names_are_refused_wherever_they_are(made, tmp_path, monkeypatch, place):
     """Each by its place; a name that is only unusual is none of them."""
-    (tmp_path / "w").mkdir()
-    monkeypatch.chdir(tmp_path / "w")
-    if place == "the working directory" and name == "-a":
-        name = "a$"  # the whole path begins with a slash
-    if name in PLAIN:
-        PLACES[place](made, name, monkeypatch)
-    else:
+    monkeypatch.chdir(tmp_path)
+    for name in PLAIN:
+        PLACES[place](made, name)
+    for name in ODD[: -1 if place == "the working directory" else None]:  # it begins with a slash
         with pytest.raises(InputError, match=f"^{place} .*rename it"):
-            PLACES[place](made, name, monkeypatch)
+            PLACES[place](made, name)
+        monkeypatch.chdir(tmp_path)
 
 
 def test_a_cluster_where_nobody_would_look_is_refused():
