@@ -23,7 +23,7 @@ def read(_):
     return getattr(module, reader)(Path(file), *(getattr(module, each) for each in kind))
 
 with ThreadPoolExecutor(8) as pool:
-    for _ in range(200):
+    for _ in range(50):
         importlib.reload(module)
         one, *others = pool.map(read, range(8))
         assert others == [one] * 7

@@ -35,7 +35,7 @@ def test_every_rule_that_runs_something_names_the_environment():
         assert text.count("conda:") == text.count("shell:"), path.name
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "array", nightly("pool"), nightly("mpi")])
+@pytest.mark.parametrize("dispatch", ["array", *map(nightly, ("jobs", "pool", "mpi"))])
 def test_snakemake_alone_lints_the_rules(dispatch):
     """As the catalog does, where nothing else is installed and no input is there."""
     hidden = packages.others(packages.installed_with("snakemake")) - {"shardwise"}

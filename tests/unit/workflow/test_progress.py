@@ -9,6 +9,7 @@ import pytest
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.records.store import Store
+from shardwise.workflow import hooks
 from shardwise.workflow.progress import Listener, describe_causes, rerun_command
 
 from tests import factories
@@ -85,6 +86,7 @@ def test_a_killed_job_is_told_from_one_that_failed(
     job = SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict=wildcards)
     workflow = SimpleNamespace(dryrun=False, output_settings=SimpleNamespace(quiet=None),
                                dag=SimpleNamespace(needrun_jobs=lambda: [job]))  # fmt: skip
+    monkeypatch.setattr(hooks, "after_failure", lambda results: None)  # no page is made
     listener = Listener(workflow, run)
     listener.began = True
     told = {"jobid": 1, "rule_name": rule, "wildcards": wildcards, "log": ["a.log"]}
