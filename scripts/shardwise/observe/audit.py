@@ -168,9 +168,7 @@ class _Auditor:
                 audit.nbytes += _read(stack, receipts.read(receipt, StackReceipt))
         self._sum()
         at_once = max(1, min(_MOST_AT_ONCE, len(plan.shards) // (20 * threads)))
-        looked = look_at(
-            lambda rows: list(map(self._shard, rows)), plan.shards.values(), threads, at_once
-        )
+        looked = look_at(self._shard, plan.shards.values(), threads, at_once)
         for number, (_, (nbytes, receipt)) in enumerate(looked, 1):
             audit.nbytes += nbytes
             if receipt:

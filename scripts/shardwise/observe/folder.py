@@ -5,9 +5,9 @@ with a failure file has failed; any other waits. Nothing is written, and no sche
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,16 +49,6 @@ class _LiveFile(msgspec.Struct):
     done: Whole | None = None
 
 
-@dataclass(frozen=True)
-class _There:
-    """The names of the files in three folders, and where the products lie."""
-
-    live: set[str]
-    failed: set[str]
-    done: set[str]
-    products: str
-
-
 class Observer:
     """Looks at a results folder repeatedly; a file that has not changed is not read again.
 
@@ -68,6 +58,7 @@ class Observer:
     def __init__(self, root: Path) -> None:
         self.results = Results(root)
         self.last: Status | None = None
+        self._products = f"{self.results.products}/"  # as text: there may be 100,000
         self._cache: dict[Path | str, tuple[Any, Any]] = {}
 
     def look(self, at: float | None = None) -> Status:
@@ -79,10 +70,9 @@ class Observer:
             seen = replace(seen, problems=(plan,))
         elif plan:
             # In the order in which a task leaves them, so that none that ends meanwhile is missed.
-            tops = results.live, results.failed, results.products
-            there = _There(*map(list_names, tops), products=f"{results.products}/")
+            there = (*map(list_names, (results.live, results.failed, results.products)),)
             found = {shard: self._shard(plan, row, there, at) for shard, row in plan.shards.items()}
-            failed = {name.removesuffix(".json") for name in there.failed}
+            failed = {name.removesuffix(".json") for name in there[1]}
             stages = self._failures(failed, "", f"-{plan.key}")
             suspects = self._failures(failed, failures.DEVICE, "")
             summary, flaw = _summed(plan)
@@ -93,17 +83,17 @@ class Observer:
         self.last = seen
         return seen
 
-    def _shard(self, plan: Plan, row: Shard, there: "_There", at: float) -> ShardStatus:
-        results, name = self.results, f"{place(row.name)}.json"
+    def _shard(self, plan: Plan, row: Shard, there: Sequence[set[str]], at: float) -> ShardStatus:
+        results, name, (living, failed, done) = self.results, f"{place(row.name)}.json", there
         product = f"{name[:-5]}.npy"
-        if name in there.done and product in there.done:  # as text: there may be 100,000
-            paths = there.products + name, there.products + product
+        if name in done and product in done:
+            paths = self._products + name, self._products + product
             return self._read(lambda _: _judge(plan, row), *paths) or _waiting(row)
         path, task, seen, why = results.live / f"{row.name}.json", None, 0.0, None
-        if f"{row.name}.json" in there.live:
+        if f"{row.name}.json" in living:
             task, seen = self._read(_task, path), (stamp(path) or (0, 0))[0] / 1e9
         for file in (name, f"copy-{row.input_name}.json"):
-            why = why or (self._failure(file) if file in there.failed else None)
+            why = why or (self._failure(file) if file in failed else None)
         if task and at - seen < FRESH_SECONDS:  # whatever an earlier try has failed of
             return _running(row, task)
         if why:

@@ -13,10 +13,10 @@ _R = TypeVar("_R")
 
 
 def look_at(
-    look: Callable[[list[_T]], list[_R]], items: Iterable[_T],
+    look: Callable[[_T], _R], items: Iterable[_T],
     threads: int = _THREADS, at_once: int = _MOST_AT_ONCE,
 ) -> Iterator[tuple[_T, _R]]:  # fmt: skip
-    """Each item with what ``look`` found for it, in order; ``look`` takes ``at_once`` items.
+    """Each item with what ``look`` found for it, in order; a thread takes ``at_once`` items.
 
     However many items there are, only a few groups are in memory at a time.
     """
@@ -24,5 +24,6 @@ def look_at(
     groups = iter(lambda: list(islice(rest, at_once)), [])
     with ThreadPoolExecutor(threads, "look") as pool:
         while ahead := list(islice(groups, 2 * threads)):
-            for group, answers in zip(ahead, pool.map(look, ahead), strict=True):
+            found = pool.map(lambda group: list(map(look, group)), ahead)
+            for group, answers in zip(ahead, found, strict=True):
                 yield from zip(group, answers, strict=True)

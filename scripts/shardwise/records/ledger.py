@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,23 +86,19 @@ def judge_shards(plan: Plan, shards: Iterable[str]) -> Judged:
     """The receipts of some shards, each as the judge takes it, and why it refuses others."""
     taken: list[ProductReceipt] = []
     refused: dict[str, str] = {}
-    for shard, verdict in look_at(partial(_verdicts, plan), shards):
-        if isinstance(verdict, str):
-            refused[shard] = verdict
-        else:
-            taken.append(verdict)
-    return taken, refused
 
-
-def _verdicts(plan: Plan, shards: list[str]) -> list[ProductReceipt | str]:
-    """Of each shard the receipt as the judge takes it, or why it does not."""
-    verdicts: list[ProductReceipt | str] = []
-    for shard in shards:
+    def verdict(shard: str) -> ProductReceipt | str:
         try:
-            verdicts.append(judge.check_product(plan, shard))
+            return judge.check_product(plan, shard)
         except IntegrityError as error:
-            verdicts.append(str(error))
-    return verdicts
+            return str(error)
+
+    for shard, found in look_at(verdict, shards):
+        if isinstance(found, str):
+            refused[shard] = found
+        else:
+            taken.append(found)
+    return taken, refused
 
 
 def checked_receipts(plan: Plan, judged: Judged | None = None) -> list[ProductReceipt]:

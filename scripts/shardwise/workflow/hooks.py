@@ -138,8 +138,8 @@ def after_failure(results: Results) -> None:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PAGE_SECONDS, check=False
         )
-        lines = done.stderr.decode(errors="replace").strip().splitlines() if done.returncode else []
-        reason = (lines or [f"it exited {done.returncode}"])[-1] if done.returncode else ""
+        said = done.stderr.decode(errors="replace").strip() or f"it exited {done.returncode}"
+        reason = said.splitlines()[-1] if done.returncode else ""
     except (OSError, subprocess.SubprocessError) as error:
         reason = str(error)
     except KeyboardInterrupt:
