@@ -85,29 +85,20 @@ def test_what_no_run_is_known_to_have_written_stays(two, capsys, harm, folder):
     assert (root / name).exists()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["products/notes.npy", "products/00001.npy", "products/00001-abc.npy", "shards/1-x.json",
-     "products/0000001-0123456789ab.npy", "logs/multiply/mine.log", "failed/mine.json",
-     "done/mine", "mine.npy"],
-)  # fmt: skip
-def test_other_names_are_nobodys_business(two, name):
-    """What is not named as a run names its files, where a run puts them, is not even listed."""
+def test_files_of_the_users_stay(two):
+    """Those that are not named, or placed, as a run's; markers and failures by their content."""
     plan, _, _ = two
-    path = plan.results.root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("mine")
-    assert path not in list(others.find(plan))
-
-
-def test_a_marker_or_failure_with_other_content_stays(two):
-    """They are told by their content, where a product is by its receipt."""
-    plan, _, _ = two
-    marker, failure = plan.results.summed("0" * 12), plan.results.failure(f"00000-{'0' * 12}")
-    for path in (marker, failure):
+    names = ("products/notes.npy", "products/00001.npy", "products/00001-abc.npy",
+             "products/0000001-0123456789ab.npy", "shards/1-x.json", "logs/multiply/mine.log",
+             "failed/mine.json", "done/mine", "mine.npy", f"done/{'0' * 12}",
+             f"failed/00000-{'0' * 12}.json")  # fmt: skip
+    paths = [plan.results.root / name for name in names]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
+    assert set(paths) & set(others.find(plan)) == {*paths[-2:]}
     assert clean([str(plan.results.root), "--yes"]) == 0
-    assert [path.read_text() for path in (marker, failure)] == ["mine", "mine"]
+    assert {path.read_text() for path in paths} == {"mine"}
 
 
 def test_it_does_not_clean_beside_a_run_or_elsewhere(two, tmp_path):
