@@ -70,7 +70,8 @@ class Observer:
             seen = replace(seen, problems=(plan,))
         elif plan:
             # In the order in which a task leaves them, so that none that ends meanwhile is missed.
-            there = (*map(list_names, (results.live, results.failed, results.products)),)
+            tops = results.live, results.failed, results.products
+            there = [list_names(top) for top in tops]
             found = {shard: self._shard(plan, row, there, at) for shard, row in plan.shards.items()}
             failed = {name.removesuffix(".json") for name in there[1]}
             stages = self._failures(failed, "", f"-{plan.key}")

@@ -252,15 +252,9 @@ def _explain(failure: Failure, root: Path) -> str:
 
 
 def _shown(name: str) -> str:
-    """A failure's name for people, without its key."""
-    *_, last = name.split("-")[:-1]
-    return f"{_stage_of(name)} {last}" if last.isdigit() else _stage_of(name)
-
-
-def _stage_of(name: str) -> str:
-    """The stage that a failure's name speaks of."""
-    first = name.split("-", maxsplit=1)[0]
-    return {"copy": "shard"}.get(first, first if first in _STAGES else "multiply")
+    """A failure's name for people, without its key: of a copy, a product, or a stage for all."""
+    *copy, last = name.split("-")[:-1]
+    return f"{'shard' if copy else 'multiply'} {last}" if last.isdigit() else last
 
 
 def rerun_command(argv: list[str], folder: str) -> str:

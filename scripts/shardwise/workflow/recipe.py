@@ -146,11 +146,6 @@ def _filled(texts: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def run_time(resources: Mapping[str, Any]) -> float | None:
-    """Seconds that a job may run that cannot ask its scheduler for that."""
-    return grid_engine.GridEngine().run_time(site_words(resources))
-
-
 def verify(
     scheduler: str, rule: str, resources: Mapping[str, Any], words: Sequence[str] = ()
 ) -> None:

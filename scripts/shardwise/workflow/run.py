@@ -27,6 +27,7 @@ from shardwise.records import failures, others, store
 from shardwise.records.store import Store
 from shardwise.units import MIB
 from shardwise.work.array import MOST_TASKS
+from shardwise.work.grid_engine import GridEngine
 from shardwise.workflow import hooks, recipe
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
@@ -144,7 +145,7 @@ class Run:
     @staticmethod
     def run_time_words(wildcards: Any, resources: Any) -> str:
         """The option for how long a job may run, if it cannot ask its scheduler."""
-        seconds = recipe.run_time(dict(resources.items()))
+        seconds = GridEngine().run_time(recipe.site_words(dict(resources.items())))
         return f"--run-time {seconds}" if seconds else ""
 
     def write_planned(self) -> None:
@@ -365,12 +366,8 @@ class Run:
     @property
     def _node_words(self) -> dict[str, str]:
         """What the profile's block for `pool` or `mpi` asks for."""
-        return self._words_for(self.dispatch)
-
-    def _words_for(self, rule: str) -> dict[str, str]:
-        """What the profile's block for a rule asks for."""
         blocks = self._workflow.resource_settings.overwrite_resources
-        asked = blocks.get(self.name_of(rule), {})
+        asked = blocks.get(self.name_of(self.dispatch), {})
         # Snakemake wraps them; `raw` is the text in the profile.
         return {name: str(resource.raw) for name, resource in asked.items()}
 
