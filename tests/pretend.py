@@ -1,32 +1,24 @@
-"""Results folders as runs leave them, made in moments: nothing is computed, no device is needed.
+"""Results folders as runs on GPUs leave them, made in moments on any machine.
 
-The plan is a real one, and receipts, failures and the ledger have the form of real ones, so every
-reader of a results folder takes them. Product files have their header and their size, and no byte
-behind it is on the disk; `sum.npy` is real. The same arguments make the same folder.
+One small shard is computed, and stands for all: their matrices are alike. Receipts then tell of
+other devices and times, and of shards that did not end well the receipts go. So every reader of a
+results folder takes what is there. The same arguments make the same folder.
 """
 
 import json
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from shardwise import ALGORITHM
-from shardwise.files import pieces
-from shardwise.files.checksum import file_checksum
-from shardwise.files.npy import padded_header, read_header
 from shardwise.files.paths import Results
-from shardwise.numerics import end_to_end
 from shardwise.observe.status import Device
 from shardwise.plan.plan import Plan, Shard
-from shardwise.plan.problem import ITEM_BYTES
 from shardwise.records import failures, ledger, receipts
 from shardwise.records.failures import Failure
-from shardwise.records.store import mark
 
 from tests import factories
 
@@ -35,8 +27,6 @@ NOW = 1_795_000_000.0
 
 HELD = {"waiting": 0.25, "read": 4.0, "compute": 5.0, "write": 0.75}
 """What held a shard up, in seconds; those that are ``slow`` take four times as long."""
-
-_MEMORY = 150_000_000_000
 
 
 @dataclass
@@ -70,7 +60,7 @@ def run(
     folder: Path, *, shards: int = 48, devices: int = 4, nodes: int = 2, slow: int = 0,
     failed: int = 0, lost: int = 0, running: int = 0, waiting: int = 0,
     damaged: int = 0, unknown: int = 0, unproven: int = 0, suspect: int = 0, summed: bool = True,
-    matrices: int = 20_000, dim: int = 512, at: float = NOW, **config: Any,
+    matrices: int = 2, at: float = NOW, **config: Any,
 ) -> Pretended:  # fmt: skip
     """Make a results folder, ``folder/results``.
 
@@ -90,15 +80,14 @@ def run(
         Whose receipt is cut off; is of another schema.
     summed
         Whether the ledger and the sum follow, where all shards are done.
-    matrices, dim
-        Matrices a shard, and their size.
+    matrices
+        In each shard.
     config
         Other keys of the config, such as ``keep`` or ``verify``.
     """
-    plan = factories.plan(folder, **{
-        "materialize": False, "shards": shards, "backend": "auto" if devices else "numpy",
-        "synthetic": {"matrices": matrices * shards, "dim": dim, "dtype": "float32", "seed": 0},
-    } | config)  # fmt: skip
+    stack = np.repeat(factories.noise((1, 16, 16), "float32"), shards * matrices, axis=0)
+    over = {"materialize": False, "shards": shards, **config}
+    plan = factories.repeated(factories.plan(folder, stack, **over))
     rest = list(plan.shards)
 
     def take(count: int) -> list[str]:
@@ -113,11 +102,10 @@ def run(
                             ("unproven", "done", unproven)):  # fmt: skip
         roles[role] = roles[of][:count]
     made = Pretended(plan, at, roles)
-    for path in (plan.results.receipt(""), plan.results.log("multiply"), plan.results.live / "x"):
-        path.parent.mkdir(parents=True, exist_ok=True)
     _work(made, _machines(devices, nodes))
     if summed and len(made.receipts) == shards:
-        _sum(made)
+        ledger.write(plan)
+        factories.reduced(plan)
     return made
 
 
@@ -142,38 +130,37 @@ def _work(made: Pretended, machines: list[Device]) -> None:
     begin = made.at - 60.0 - max(free.values())
     roles = {role: set(shards) for role, shards in made.roles.items()}
     for row, machine, began, held in jobs:
+        if row.shard in roles["done"] | roles["damaged"]:
+            _finish(made, row, machine, begin + began, held)
+            continue
+        for path in (made.receipt(row.shard), made.plan.results.product(row.name)):
+            path.unlink()
         if row.shard in roles["running"] | roles["lost"]:
             _run(made, row, machine, made.at - (300.0 if row.shard in roles["lost"] else 1.0))
         elif row.shard in roles["failed"]:
             _fail(made, row, machine, begin + began, row.shard in roles["suspect"])
-        elif row.shard not in roles["waiting"]:
-            _finish(made, row, machine, begin + began, held)
-
-
-def _told(device: Device) -> dict[str, Any]:
-    """As a receipt has it."""
-    gpu = {"uuid": device.uuid, "memory": _MEMORY, "source": "lease"} if device.uuid else {}
-    return {"name": device.name, "granted": None, **gpu}
 
 
 def _finish(
     made: Pretended, row: Shard, machine: Device, started: float, held: dict[str, float]
 ) -> None:
-    finished = started + math.fsum(held.values())
-    receipt = _receipt(made.plan, row, machine, (started, finished)) | {"held": held}
+    path, finished = made.receipt(row.shard), started + math.fsum(held.values())
+    said = json.loads(path.read_bytes()) | {
+        "device": {"name": machine.name, "uuid": machine.uuid}, "host": machine.node,
+        "node": machine.node, "started": started, "finished": finished, "held": held,
+    }  # fmt: skip
+    for key in ("schema", "digest"):
+        del said[key]
     if row.shard in made.roles["unproven"]:
-        receipt["proof"] = None
-    text = receipts._text(receipt)
+        said["proof"] = None
+    text = receipts._text(said)
     if row.shard in made.roles["unknown"]:
-        text = receipts._text(receipt | {"schema": 7})
+        text = receipts._text(said | {"schema": 7})
     elif row.shard in made.roles["damaged"]:
         text = text[: len(text) // 2]
     else:
-        made.receipts[row.shard] = receipt
-    _write(made.receipt(row.shard), text, finished)
-    facts, path = receipt["file"], made.plan.results.product(row.name)
-    path.write_bytes(padded_header(tuple(facts["shape"]), np.dtype(facts["dtype"])))
-    os.truncate(path, facts["bytes"])
+        made.receipts[row.shard] = said
+    _write(path, text, finished)
 
 
 def _fail(made: Pretended, row: Shard, machine: Device, at: float, suspect: bool) -> None:
@@ -203,44 +190,6 @@ def _run(made: Pretended, row: Shard, machine: Device, at: float) -> None:
     _write(made.plan.results.live / f"{row.name}.json", json.dumps(live).encode(), at)
 
 
-def _receipt(
-    plan: Plan, row: Shard, machine: Device, moments: tuple[float, float]
-) -> dict[str, Any]:
-    """A receipt as a task writes it, but for what held it up."""
-    shape, dtype = (row.stop - row.start, *plan.problem.product_shape), plan.problem.product_dtype
-    nodes = plan.nodes_of(row.shard)
-    if nodes["nodes"]:
-        shape, dtype = (len(nodes["nodes"]), *shape[1:]), plan.problem.sum_dtype
-    size = np.dtype(dtype).itemsize
-    cut = pieces.checksum_pieces(pieces.natural_row(shape, size), size)
-    facts = {
-        "name": f"{row.name}.npy", "shape": list(shape), "dtype": dtype,
-        "bytes": len(padded_header(shape, np.dtype(dtype))) + math.prod(shape) * size,
-        "checksum": f"{row.start:032x}", "row_bytes": cut[0], "piece_bytes": cut[1],
-    }  # fmt: skip
-    told = {"contribution": -31.05, "reference": -31.05, "mass": 464.9, "tolerance": 0.0002,
-            "seed": end_to_end.SEED}  # fmt: skip
-    proof = {"method": "freivalds", "vectors": 4, "seed": row.start}
-    return {
-        "shard": row.shard, "start": row.start, "stop": row.stop, "key": row.key,
-        "keep": plan.settings.keep, "backend": "cupy" if machine.uuid else "numpy",
-        "device": _told(machine), "attempt": 1,
-        "file": facts | {key: each for key, each in nodes.items() if each},
-        "input_checksum": f"{row.stop:032x}", "witness": told,
-        "proof": proof if plan.settings.verify else None, "compute": "float32",
-        **_origin("multiply", machine.node, *moments),
-    }  # fmt: skip
-
-
-def _origin(stage: str, node: str, started: float, finished: float) -> dict[str, Any]:
-    return {
-        "stage": stage, "algorithm": ALGORITHM[stage],
-        "versions": {"shardwise": "0.1.0", "python": "3.11.7", "numpy": "2.4.6"},
-        "commit": None, "host": node, "node": node, "job": None, "process": 1000,
-        "started": started, "finished": finished,
-    }  # fmt: skip
-
-
 def _write(path: Path, text: bytes, at: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text)
@@ -250,39 +199,3 @@ def _write(path: Path, text: bytes, at: float) -> None:
 def fail(results: Results, name: str, failure: Failure) -> None:
     """A failure of a shard, or of a stage such as ``reduce-KEY``, as who failed writes it."""
     _write(results.failure(name), msgspec.json.encode(failure), failure.at)
-
-
-def _sum(made: Pretended) -> None:
-    """The ledger, the sum and its receipt."""
-    plan = made.plan
-    found: Sequence[Any] = [factories.receipt(plan, shard) for shard in made.receipts]
-    plan.results.ledger.write_bytes(ledger.format_table(map(ledger.format_line, found)))
-    path = plan.results.statistic("sum")
-    total = _total(plan.problem.product_shape)
-    path.write_bytes(padded_header(total.shape, total.dtype) + total.tobytes())
-    cut = pieces.result_pieces(total.size, ITEM_BYTES[plan.element_type], total.itemsize)
-    checksum = file_checksum(path, read_header(path).offset, *cut)
-    ended, proven = max(receipt.finished for receipt in found), plan.settings.verify
-    end = {"end_to_end": {"shards": len(found), "off": 0.002}}
-    summary = {
-        "matrices": plan.problem.matrices, "shards": len(found),
-        "product": plan.problem.product, "keep": plan.settings.keep, "proven": proven,
-        **(end if proven else {"no_end_to_end": "verify is false"}),
-        "plan": plan.facts.digest, "config": plan.facts.config_digest,
-        "made_by": receipts.count_makers(found), "ranks": 2, "nodes": {found[0].node: 2},
-        "scalars": {"count": total.size},
-        "files": {"sum": receipts.describe_file(path, total.shape, "float64", checksum, *cut)},
-        **_origin("reduce", found[0].node, ended + 1.0, ended + 21.0),
-    }  # fmt: skip
-    _write(plan.results.summary, receipts._text(summary), ended + 21.0)
-    for marker in (plan.results.listed(plan.key), plan.results.summed(plan.key)):
-        mark(marker)
-
-
-def _total(shape: tuple[int, ...]) -> np.ndarray:
-    """A sum with some structure, an outlier, and numbers that take many letters."""
-    rows, columns = np.ogrid[: shape[0], : shape[1]]
-    total = 4e6 * np.sin(rows / 9) * np.cos(columns / 13)
-    total += 1e5 * np.random.default_rng(0).standard_normal(shape)
-    total[0, 0] = 5e9
-    return total

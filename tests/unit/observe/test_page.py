@@ -83,7 +83,7 @@ def test_the_number_is_answered_for_first(tmp_path: Path) -> None:
     said = found.section("run")
     assert f'np.load("{made.plan.results.statistic("sum")}")' in said
     assert str(made.plan.results.ledger) in said
-    assert "sum; ranks: 2" in said
+    assert "sum; ranks: 1" in said
     assert found.section("top").startswith("The sum is right: all 24 shards")
     assert "Nothing failed." in found.section("failures")
     assert "The shards took 81.8 s" in found.section("time")
@@ -175,7 +175,7 @@ def test_the_page_on_a_large_run_stays_small(
     monkeypatch.setattr(page, "_MOST_ROWS", 50)
     texts = []
     for shards in (70, 210):
-        made = pretend.run(tmp_path / str(shards), shards=shards, matrices=10, failed=shards - 9)
+        made = pretend.run(tmp_path / str(shards), shards=shards, failed=shards - 9)
         texts.append(page.render(look(made)))
     assert len(texts[1]) < 1.05 * len(texts[0])
     assert "151 more; ledger.tsv and failed/ have all." in texts[1]
