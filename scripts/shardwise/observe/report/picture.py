@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from shardwise.errors import InputError
-from shardwise.files.npy import read_header
 from shardwise.units import count
 
 MOST_CELLS = 256
@@ -70,30 +69,27 @@ def read(path: Path) -> Matrix:
 
     Raises InputError if it is missing, damaged, or no matrix in the order of rows.
     """
-    header = read_header(path)
-    if len(header.shape) != 2 or 0 in header.shape or header.fortran:
-        raise InputError(f"{path} is not a matrix in C order, but of shape {header.shape}")
-    rows, columns = header.shape
-    down, across = (np.arange(min(n, MOST_CELLS)) * n // min(n, MOST_CELLS) for n in header.shape)
-    cells = np.empty((len(down), len(across)))
-    low, high, nonfinite = np.inf, -np.inf, 0
-    at_once = max(1, _SLAB_BYTES // (columns * header.dtype.itemsize))
     try:
-        with open(path, "rb") as file:
-            file.seek(header.offset)
-            for first in range(0, rows, at_once):
-                wanted = min(at_once, rows - first)
-                slab = np.fromfile(file, header.dtype, wanted * columns).reshape(wanted, columns)
-                values = np.abs(slab) if slab.dtype.kind == "c" else slab.astype(np.float64)
-                own = (first <= down) & (down < first + wanted)
-                cells[own] = values[np.ix_(down[own] - first, across)]
-                finite = np.isfinite(values)
-                nonfinite += finite.size - int(finite.sum())
-                low = min(low, float(values.min(where=finite, initial=np.inf)))
-                high = max(high, float(values.max(where=finite, initial=-np.inf)))
-    except (OSError, ValueError) as error:  # or it was cut short meanwhile
+        array = np.load(path, "r", allow_pickle=False)
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    return Matrix((rows, columns), cells, low, high, nonfinite)
+    if array.ndim != 2 or not array.size or not array.flags.c_contiguous:
+        raise InputError(f"{path} is not a matrix in C order, but of shape {array.shape}")
+    rows, columns = array.shape
+    down, across = (np.arange(min(n, MOST_CELLS)) * n // min(n, MOST_CELLS) for n in array.shape)
+    low, high, nonfinite = np.inf, -np.inf, 0
+    at_once = max(1, _SLAB_BYTES // (columns * array.itemsize))
+    for first in range(0, rows, at_once):
+        values = _real(array[first : first + at_once])
+        finite = np.isfinite(values)
+        nonfinite += finite.size - int(finite.sum())
+        low = min(low, float(values.min(where=finite, initial=np.inf)))
+        high = max(high, float(values.max(where=finite, initial=-np.inf)))
+    return Matrix((rows, columns), _real(array[np.ix_(down, across)]), low, high, nonfinite)
+
+
+def _real(values: np.ndarray) -> np.ndarray:
+    return np.abs(values) if values.dtype.kind == "c" else values.astype(np.float64)
 
 
 def draw(matrix: Matrix, name: str) -> Markup:
