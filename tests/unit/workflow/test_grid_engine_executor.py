@@ -1,4 +1,7 @@
-"""A run under Grid Engine, whose commands are pretended: submission, states, the way out."""
+"""A run under Grid Engine, whose commands are pretended: submission and states.
+
+How a run begins and ends is seen in tests/clusters.
+"""
 
 import os
 import re
@@ -13,10 +16,7 @@ from shardwise.files.paths import Results
 from shardwise.plan import plan as plans
 from shardwise.records import failures
 from shardwise.work import schedulers
-from shardwise.workflow import earlier_runs
 from shardwise.workflow import grid_engine_executor as executor
-
-from tests import processes
 
 AWAY = 'error: unable to send message to qmaster using port 6444 on host "h": got send error'
 SILENT = f"echo '{AWAY}' >&2; exit 1"
@@ -269,39 +269,6 @@ def test_no_job_fails_while_its_state_cannot_be_found(grid, capsys):
     assert said.count("the state of job 11 cannot be found (IsADirecto") == 1
 
 
-def test_jobs_that_were_not_seen_to_end_are_deleted(grid, monkeypatch):
-    """By one process of its own, as Snakemake gives this one little time."""
-    grid.submit()
-    started, start = [], subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *w, **n: started.append(start(*w, **n)))
-    for _ in range(2):
-        grid.submissions.cancel()
-    (process,) = started
-    processes.until(lambda: grid.asked("qdel") == ["qdel sw-3f2a1b-*"])
-    process.kill()
-    process.wait()
-
-
-def begin(*needed: Any, plugin: str = executor.PLUGIN) -> list[Any]:
-    """Begin a run of these jobs; what its executor is given."""
-    given: list[Any] = []
-    workflow = SimpleNamespace(
-        executor_plugin=SimpleNamespace(name=plugin),
-        scheduler=SimpleNamespace(get_executor=lambda _: SimpleNamespace(begin=given.append)),
-    )
-    executor.begin(plans.sample(Results(Path("results"))), workflow, needed)
-    return given
-
-
-def test_a_run_begins_only_under_its_own_profile(grid, monkeypatch):
-    """And only where a job is to be submitted; at its end it leaves no job."""
-    left: list[Any] = []
-    monkeypatch.setattr(executor.atexit, "register", left.append)
-    assert begin(job("multiply"), plugin="slurm") == begin(job("all", local=True)) == []
-    (submissions,) = begin(job("multiply"))
-    assert left == [submissions.cancel]
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -313,24 +280,12 @@ def test_a_run_begins_only_under_its_own_profile(grid, monkeypatch):
 )
 def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, monkeypatch, answer):
     """Nor is a qmaster that is: the jobs wait for all of them."""
+    given: list[Any] = []
+    workflow = SimpleNamespace(
+        executor_plugin=SimpleNamespace(name=executor.PLUGIN),
+        scheduler=SimpleNamespace(get_executor=lambda _: SimpleNamespace(begin=given.append)),
+    )
     monkeypatch.setattr(executor.atexit, "register", lambda _: None)
     grid.once("qsub", answer)
-    assert begin(job("multiply", uge_memory="-l mem_free=1M"))
-    assert len(grid.asked("qsub")) == 1
-
-
-def test_a_run_does_not_start_beside_jobs_in_the_queue(grid, monkeypatch):
-    """It names the command that deletes them; where there is no qstat, there are none."""
-    results = Results(Path("results"))
-    schedulers.remember(results, "uge", "sw-000000-")  # has left nothing
-    grid.submit()
-    grid.queue("qw")
-    words = (
-        "1 jobs of an earlier run still wait or work on results. Let them finish "
-        "(see: qstat -u '*'), or cancel them (qdel 11)"
-    )
-    with pytest.raises(TryAgain, match=re.escape(words)):
-        earlier_runs.refuse_beside_living(results)
-    assert grid.asked("qstat") == ["qstat -f -ne -u * -xml"]  # a colleague's jobs as well
-    monkeypatch.setenv("PATH", "/nowhere")
-    earlier_runs.refuse_beside_living(results)
+    executor.begin(grid.plan, workflow, [job("multiply", uge_memory="-l mem_free=1M")])
+    assert len(given) == len(grid.asked("qsub")) == 1
