@@ -2,8 +2,8 @@
 
 It believes that a job of which squeue says nothing needs no further look. Where Slurm does not
 answer, as while its controller is started again, it drops every job that it asked for, and the run
-waits for ever. We need each job to be seen to its end. So jobs of which nothing was learnt are
-asked for again.
+waits for ever. We need each job to be seen to its end. So no answer becomes an answer that names
+no job: then the plugin asks again.
 
 It believes that what sbatch said when it refused a job belongs into a long message, which nobody
 sees under ``quiet``. We need the reason where all reasons are. So it becomes the job's failure.
