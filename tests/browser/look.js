@@ -49,7 +49,7 @@
   const beyond = all("body *").filter(each => right(each) > innerWidth + 1 && !each.closest(".scroll"));
   const clipped = all("svg text").filter(each => right(each) > right(each.closest("svg")) + 1);
   return {
-    small, faint,
+    texts: elements.size, small, faint,
     beyond: [...beyond, ...clipped].slice(0, 5).map(words),
     cut: all(".scroll").filter(box => box.scrollWidth > box.clientWidth + 1).map(words),
     ground: ground(document.body),

@@ -72,6 +72,7 @@ def checked(
     found = browser.look(path, width, scheme, paper)
     for kind in ("beyond", "small", "faint"):
         assert found[kind] == [], kind
+    assert found["texts"] > 10
     assert found["verdict"].strip()
     return found
 
