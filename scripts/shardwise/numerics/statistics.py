@@ -4,9 +4,7 @@ Each takes runs of consecutive products, in any order, and hands over what it ha
 another of its kind takes. docs/statistics.md defines each, and says how far it may be off.
 """
 
-import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -202,57 +200,3 @@ def _reals(array: np.ndarray) -> np.ndarray:
 
 def _float(dtype: np.dtype) -> np.dtype:
     return np.dtype("complex128" if dtype.kind == "c" else "float64")
-
-
-# Over all elements.
-
-
-@np.errstate(all="ignore")
-def look_at(results: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """What :func:`scalars` needs of a stripe's results, as JSON has it."""
-    facts: dict[str, Any] = {"elements": next(iter(results.values())).shape[-1]}
-    total = results.get("sum", results.get(SUMS))
-    if total is not None:
-        parts = [total.real, total.imag] if total.dtype.kind == "c" else [total]
-        facts["sum"] = [_added(part) for part in parts]
-    for name in {"min", "max"} & results.keys():
-        facts[name] = getattr(results[name], name)().item()
-    return facts
-
-
-def scalars(
-    stripes: list[dict[str, Any]], matrices: int, total_weight: float | None = None
-) -> dict[str, Any]:
-    """The scalars of ``summary.json``, of all stripes in the order of their elements.
-
-    With weights, what these add up to is the divisor of the mean; there is none where that is 0.
-    Complex numbers are ``[real, imaginary]``; sums of integers are whole numbers of any size; what
-    is not finite is the text ``NaN``, ``Infinity`` or ``-Infinity``.
-    """
-    elements = sum(stripe["elements"] for stripe in stripes)
-    count = matrices * elements
-    divisor = count if total_weight is None else total_weight * elements
-    found: dict[str, Any] = {"count": count}
-    if "sum" in stripes[0]:
-        totals = [sum(parts) for parts in zip(*(s["sum"] for s in stripes), strict=True)]
-        found["sum"] = _number(totals)
-        if divisor:
-            found["mean"] = _number([total / divisor for total in totals])
-    for name, better in (("min", min), ("max", max)):
-        if name in stripes[0]:
-            values = [stripe[name] for stripe in stripes]
-            found[name] = _number([math.nan if any(map(math.isnan, values)) else better(values)])
-    return found
-
-
-def _added(values: np.ndarray) -> float | int:
-    """The sum of float64 numbers; that of int64 numbers exactly."""
-    if values.dtype.kind == "f":
-        return float(values.sum())
-    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
-
-
-def _number(parts: list[Any]) -> Any:
-    """A real number as it is, a complex one as a list."""
-    told = [part if math.isfinite(part) else json.dumps(part) for part in parts]
-    return told if len(told) > 1 else told[0]

@@ -183,8 +183,6 @@ class SumReceipt(Receipt, frozen=True):
     """Who made the products that were summed, as `count_makers` has it."""
     ranks: Whole
     nodes: dict[str, Whole]
-    scalars: dict[str, Any]
-    """Numbers, or text for those that are not finite; under ``where`` places."""
     files: dict[str, ArrayFile]
     end_to_end: EndToEnd | None = None
     no_end_to_end: str | None = None

@@ -111,9 +111,7 @@ class Reducer:
         self._width, self._statistics = 0, list[Statistic]()
         weight = plan.per_matrix.total_weight
         self._total_weight = plan.problem.matrices if weight is None else weight
-        # Of each stripe that this rank has finished.
-        self._looks: dict[int, dict[str, Any]] = {}
-        self._below: dict[int, np.ndarray] = {}  # the sums of columns, where they are asked for
+        self._below: dict[int, np.ndarray] = {}  # the sums of columns of this rank's stripes
 
     def _path(self, shard: int) -> Path:
         return self._plan.results.product(self._shards[shard].name)
@@ -220,7 +218,6 @@ class Reducer:
         shown = {name: array[..., : self._elements - low] for name, array in results.items()}
         if low < self._elements:
             self._files.write(shown, low)
-            self._looks[stripe] = statistics.look_at(shown)
 
     def _derive(self) -> None:
         """Write what the sum leads to under ``covariance: true``, on rank 0."""
@@ -264,12 +261,9 @@ class Reducer:
         comm = self._comm
         found = xor(comm, self._scan.digests)
         digests = xor(comm, self._files.digests)
-        forms, looks, nodes = map(comm.gather, (self._form.dump(), self._looks, host.node()))
-        if comm.rank == 0:
-            for form in forms[1:]:
-                self._form.merge(form)
-            for more in looks[1:]:
-                self._looks |= more
+        forms, nodes = map(comm.gather, (self._form.dump(), host.node()))
+        for form in forms[1:] if comm.rank == 0 else ():
+            self._form.merge(form)
 
         def commit() -> None:
             wrong = np.flatnonzero((found != self._expected).any(axis=1)).tolist()
@@ -339,7 +333,6 @@ class Reducer:
         known = {results.label_names.name, *(results.statistic(name).name for name in RESULTS)}
         for name in known & former - set(own):
             (results.root / name).unlink(missing_ok=True)  # of another plan, or no longer asked for
-        looks = [look for _, look in sorted(self._looks.items())]
         summary = {
             "matrices": plan.problem.matrices,
             "shards": len(self._shards),
@@ -354,9 +347,6 @@ class Reducer:
             "made_by": receipts.count_makers(self._receipts),
             "ranks": self._comm.size,
             "nodes": nodes,
-            "scalars": statistics.scalars(
-                looks, plan.problem.matrices, plan.per_matrix.total_weight
-            ),
             "files": files,
             **receipts.describe_origin("reduce", started, {"mpi": mpi_version()}),
         }

@@ -1,6 +1,5 @@
 """Statistics over all products: what they are, and that no cut and no order changes a bit."""
 
-import json
 import math
 from fractions import Fraction
 from itertools import pairwise
@@ -133,31 +132,3 @@ def test_a_sum_of_integers_that_does_not_fit_is_refused_on_any_rank():
         if len(numbers) > 2:  # -2⁶³ itself fits
             with pytest.raises(InputError, match="does not fit int64"):
                 total.check()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@given(seed=st.integers(0, 2**32), cuts=st.sets(st.integers(1, 11)))
-def test_scalars_are_those_of_the_whole_stack(dtype, seed, cuts):
-    """Count, sum, mean and extremes are NumPy's over all elements, however they are cut."""
-    made = stack((5, 12), dtype, seed)
-    found = of(made)
-    bounds = pairwise(sorted(cuts | {0, 12}))
-    looks = [statistics.look_at({k: v[low:high] for k, v in found.items()}) for low, high in bounds]
-    told = statistics.scalars(looks, 5)
-    total = made.sum(dtype=statistic_dtype("sum", dtype))
-    parts = [total.real, total.imag] if "complex" in dtype else total
-    assert told["count"] == 60
-    assert told["sum"] == parts
-    np.testing.assert_allclose(told["mean"], np.array(parts) / 60, rtol=1e-15)
-    for name in found.keys() & {"min", "max"}:
-        assert told[name] == getattr(made, name)()
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-
-
-def test_what_json_has_no_number_for_is_a_text():
-    """NaN and infinities; whole numbers may be of any size."""
-    look = statistics.look_at({"sum": np.array([np.inf, 1.0]), "min": np.array([np.nan, 0.0])})
-    told = statistics.scalars([look], 1)
-    assert (told["sum"], told["min"]) == ("Infinity", "NaN")
-    look = statistics.look_at({"sum": np.array([2**62, 2**62])})
-    assert statistics.scalars([look, look], 1)["sum"] == 2**64
