@@ -37,7 +37,7 @@ def test_a_long_product_is_computing(tmp_path):
         tmp_path, factories.noise((4, 4096, 4096), "float32"), backend="cupy",
         product=f"{own}:work", keep="sum", shards=1, materialize=False,
     )  # fmt: skip
-    told = held(made, sessions.Session(made, 0))
+    told = held(made, sessions.Session(made))
     assert told["compute"] > 0.8 * sum(told.values())
     assert list(made.results.live.glob("*")) == []
 
@@ -47,6 +47,6 @@ def test_the_time_of_a_tiny_shard_adds_up(tmp_path, keep):
     """No stage has less than none of it."""
     left = factories.noise((64, 128, 128), "float32")
     made = factories.plan(tmp_path, left, backend="cupy", keep=keep, shards=1, materialize=False)
-    told = held(made, sessions.Session(made, 0))
+    told = held(made, sessions.Session(made))
     assert all(told[stage] >= 0 for stage in STAGES)
     assert told["compute"] > 0

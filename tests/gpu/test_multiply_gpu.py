@@ -228,7 +228,7 @@ def test_a_file_that_ends_early_is_named(tmp_path, cut):
     made = factories.plan(
         tmp_path, factories.noise((64, 64, 64)), shards=1, backend="cupy", materialize=not cut
     )
-    session = Session(made, 0)
+    session = Session(made)
     begun = job.ShardJob(session, "00000").begin()
     path = tmp_path / "input.npy" if cut else factories.file(made, "shard")
     if cut:

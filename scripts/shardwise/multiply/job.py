@@ -39,26 +39,7 @@ def run_shard(
     Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
     """
     Store(plan).withdraw()
-    session = Session(plan, plan.shard(shard_id).device_memory, memory, wait)
-    warm(session, shard_id)
-    ShardJob(session, shard_id).run()
-
-
-def warm(session: Session, shard_id: str) -> None:
-    """Make now what the first shard would wait for, as far as it can be had.
-
-    Memory, compiled kernels, the known product and pinned buffers; on a CPU nothing of that takes
-    long. What goes wrong is not raised: the first shard meets it again, and says whose fault it is.
-    """
-    if not session.cuda:
-        return
-    job = ShardJob(session, shard_id)
-    try:
-        ring = session.ring(job.shard)
-        if not session.plan.settings.materialize or copy.existing_copy(session.plan, job.shard):
-            ring.warm(job.open())
-    except Exception as error:
-        log.info("%s", error)
+    ShardJob(Session(plan, plan.shard(shard_id), memory, wait), shard_id).run()
 
 
 class ShardJob:
@@ -178,7 +159,7 @@ class ShardJob:
             self._attempt = note_start(self._plan.results.starts(shard.name))
             opened.enter_context(self._at_work(self._attempt))
             opened.enter_context(session.blame())
-            ring = session.ring(shard)
+            ring = session.ring()
             self._committing = opened.enter_context(ExitStack())
             file = self._committing.enter_context(self._result_file(self._attempt))
             # Else a thread might write to a file that has the number of this one by then.

@@ -25,8 +25,8 @@ class Session:
 
     Parameters
     ----------
-    needed
-        Bytes of device memory that the largest of the shards is going to take.
+    shard
+        The only one that is computed; None for any of the plan.
     memory
         Host bytes that the task may take, or None for what the plan says.
     wait, prefer
@@ -46,10 +46,13 @@ class Session:
     """
 
     def __init__(
-        self, plan: Plan, needed: int, memory: int | None = None, wait: float | None = None,
-        prefer: int | None = None,
+        self, plan: Plan, shard: Shard | None = None, memory: int | None = None,
+        wait: float | None = None, prefer: int | None = None,
     ) -> None:  # fmt: skip
         self.plan, self._memory, self.folder = plan, memory, os.stat(plan.results.root)
+        shards = [shard] if shard else list(plan.shards.values())
+        self._largest = max(shards, key=lambda each: each.bytes)
+        needed = max(each.device_memory for each in shards)
         # First of all: a task that waits for a device must not hold memory meanwhile.
         with blame.device_or_function(plan, np):
             self.xp, self.device = backends.load_backend(
@@ -57,21 +60,17 @@ class Session:
             )
         self.cuda = self.xp is not np
         with self.blame():
-            self.machine: Machine = self._machine()
+            products = plan.settings.keep == "products"
+            self.machine: Machine = Cuda(self.xp, products) if self.cuda else Host()
             self.versions = choose.versions(self.xp) if self.cuda else {}
             checks.refuse_too_large(plan, self.cuda, self.machine.total())
         self.earlier = Earlier(plan, self.xp.__name__)
         self._ring: Ring | None = None
 
-    def _machine(self) -> Machine:
-        products = self.plan.settings.keep == "products"
-        return Cuda(self.xp, products) if self.cuda else Host()
-
-    def ring(self, shard: Shard) -> Ring:
-        """The ring that a shard goes through; a larger shard than any before gets a new one."""
-        if self._ring is None or self._ring.count < len(shard.run):
-            self._ring = None  # first of all: there may be no room for both
-            self._ring = Ring(self.machine, self.plan, shard, self._memory)
+    def ring(self) -> Ring:
+        """The ring that all shards go through, made for the first."""
+        if self._ring is None:
+            self._ring = Ring(self.machine, self.plan, self._largest, self._memory)
         return self._ring
 
     def blame(self) -> AbstractContextManager[None]:

@@ -19,7 +19,7 @@ from shardwise import errors
 from shardwise.devices import choose
 from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files import commit
-from shardwise.multiply.job import ShardJob, warm
+from shardwise.multiply.job import ShardJob
 from shardwise.multiply.session import Session
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
@@ -70,12 +70,11 @@ def work(
     logs = ShardLogs(plan.results)
     loop: ShardLoop | None = None
     try:
-        needed = max(shard.device_memory for shard in plan.shards.values())
         own_failure = f"multiply-{plan.key}"  # of no single shard
         with failures.noted(plan.results, own_failure, device=choose.taken_uuid):
             if not limits.run_time.suffices(1):
                 raise TryAgain("the run time of this job is too short to begin a shard")
-            session = Session(plan, needed, limits.memory, limits.wait, prefer)
+            session = Session(plan, None, limits.memory, limits.wait, prefer)
         loop = ShardLoop(plan, session, own, limits.run_time, logs)
         loop.run()
     except errors.Terminated as error:
@@ -139,7 +138,6 @@ class ShardLoop:
 
     def run(self) -> None:
         """Take shards until there are no more, the time is nearly up, or the device fails."""
-        warm(self._session, max(self._plan.shards.values(), key=lambda shard: shard.bytes).shard)
         while (step := self._take()) is not None:
             self._current = step
             # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.

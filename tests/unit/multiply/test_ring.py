@@ -100,16 +100,15 @@ RIGHTS = {"A @ B": (4, 11), "A.T @ A": None}
     slots=st.integers(1, 5),
     machine=st.sampled_from([Host, Device]),
     keep=st.sampled_from(["products", "sum"]),
-    warm=st.booleans(),
     weigh=st.booleans(),
 )
 def test_every_byte_comes_in_order(
-    tmp_path_factory, data, part, batch, slots, machine, keep, warm, weigh
+    tmp_path_factory, data, part, batch, slots, machine, keep, weigh
 ):
     """Any parts, slots and batches of any size: each byte once, from several files.
 
-    No slot is read into, and no batch written over, while it is still used. Of the batches that
-    warm a ring nothing stays. A matrix of weight 0 is not read, whatever it holds.
+    No slot is read into, and no batch written over, while it is still used. A matrix of weight 0 is
+    not read, whatever it holds.
     """
     folder, way = tmp_path_factory.mktemp("a"), data.draw(st.sampled_from(list(RIGHTS)))
     left = stack((data.draw(st.integers(1, 37)), 3, 4), "float32")
@@ -130,9 +129,7 @@ def test_every_byte_comes_in_order(
         over = {"input": str(folder / "in"), "materialize": False, "product": way, "keep": keep}
         over["weights"] = str(folder / "w.npy") if weigh else None
         made = factories.plan(folder, right=right, shards=2 if len(left) > 1 else 1, **over)
-        own = Session(made, 0)
-        if warm:
-            own.ring(made.shard("00000")).warm(job.ShardJob(own, "00000").open())
+        own = Session(made)
         jobs = [job.ShardJob(own, shard).begin() for shard in made.shards]
         for each in jobs:
             each.compute(lambda: jobs[-1])
@@ -193,7 +190,7 @@ def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, w
     monkeypatch.setattr(plan_memory, "HOST_BATCH_BYTES", 2 * matrix)
     left, calls = noise((200, 8, 8)), []
     made = factories.plan(tmp_path, left, shards=2, materialize=False)
-    error, own = BrokenError(where), Session(made, 0)
+    error, own = BrokenError(where), Session(made)
     owner, name = FAILURES[where]
     original = getattr(owner, name)
 
@@ -217,17 +214,17 @@ def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, w
 
 
 def test_a_device_of_lower_precision_is_refused_by_each_attempt(tmp_path, monkeypatch):
-    """Where one B serves all, it is tried with that: by the attempt that only warms up, too."""
+    """Where one B serves all, it is tried with that."""
     right = noise((8, 5))
     made = factories.plan(tmp_path, noise((40, 8, 8)), right, shards=1, product="A @ B")
-    own = Session(made, 0)
+    own = Session(made)
     error = IntegrityError("lower precision")
     with monkeypatch.context() as patch:
         patch.setattr(operation.Multiplication, "try_arithmetic", Mock(side_effect=error))
         for _ in range(2):
             with pytest.raises(IntegrityError, match="lower precision"):
-                own.ring(made.shard("00000")).share(right)
-    own.ring(made.shard("00000")).share(right)
+                own.ring().share(right)
+    own.ring().share(right)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files import pieces
-from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.multiply import job
 from shardwise.multiply.session import Session
@@ -42,43 +41,6 @@ def refusal(made, error=InputError, shard_id="00000"):
     return str(caught.value)
 
 
-def layouts(tmp_path, left):
-    """The same stack as it may lie on disk, by name."""
-    swapped = left.dtype.newbyteorder(">")
-    for i, matrix in enumerate(left):
-        save(tmp_path / "folder" / f"{i}.npy", np.asfortranarray(matrix) if i % 2 else matrix)
-    rows = "".join(f"folder/{i}.npy\n" for i in range(len(left)))
-    (tmp_path / "s.tsv").write_text("path\n" + rows)
-    return {
-        "C": save(tmp_path / "c.npy", left),
-        "F": save(tmp_path / "f.npy", np.asfortranarray(left)),
-        "big-endian": save(tmp_path / "b.npy", left.astype(swapped)),
-        "big-endian F": save(tmp_path / "bf.npy", np.asfortranarray(left.astype(swapped))),
-        "folder": tmp_path / "folder",
-        "sheet": tmp_path / "s.tsv",
-    }
-
-
-@pytest.mark.parametrize(
-    ("dtype", "keep", "part"),
-    [("float32", "products", 2**20), ("complex128", "sum", 1000), ("int16", "products", 50)],
-)
-def test_layout_and_copying_change_no_bit(tmp_path, monkeypatch, dtype, keep, part):
-    """Whatever lies on disk however, copied first or read in place: the same bits.
-
-    Parts are of many matrices, or end inside of one, or are smaller.
-    """
-    monkeypatch.setattr(pieces, "PART_BYTES", part)
-    left = stack((7, 6, 6), dtype) if dtype == "int16" else noise((7, 6, 6), dtype)
-    seen = set()
-    for name, path in layouts(tmp_path, left).items():
-        for materialize in (True, False):
-            folder = tmp_path / f"{name}{materialize}"
-            over = {"materialize": materialize, "keep": keep, "shards": 2, "input": str(path)}
-            seen.add(products(computed(factories.plan(folder, **over))).tobytes())
-    assert len(seen) == 1
-
-
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
 def test_a_kept_sum_is_the_sum_of_the_products(tmp_path, dtype):
     """keep: sum writes the nodes that a shard leaves, which are its products added up."""
@@ -112,19 +74,15 @@ def test_matrices_of_one_row_or_column_and_shards_of_one_matrix(tmp_path, shape,
 def test_the_receipt_says_what_was_done(tmp_path):
     """Range, key, checksum, proof, backend and attempt stand in the receipt."""
     made = computed(factories.plan(tmp_path, stack((5, 3, 3)), shards=2))
-    receipt, row = factories.receipt(made, "00001"), made.shards["00001"]
-    product = factories.file(made, "product", "00001")
+    receipt, product = factories.receipt(made, "00001"), factories.file(made, "product", "00001")
     assert (receipt.shard, receipt.start, receipt.stop) == ("00001", 2, 5)
-    assert receipt.key == row.key
-    assert receipt.attempt == 1
-    assert receipt.backend == "numpy"
+    assert (receipt.key, receipt.attempt) == (made.shards["00001"].key, 1)
+    assert (receipt.backend, receipt.keep, receipt.compute) == ("numpy", "products", "float32")
     assert receipt.proof.method == "freivalds"
-    assert (receipt.keep, receipt.compute) == ("products", "float32")
-    pieces = receipt.file.row_bytes, receipt.file.piece_bytes
-    assert pieces == piecess.checksum_pieces(3 * 3 * 4)
-    assert receipt.file.shape == (3, 3, 3)
-    assert receipt.file.bytes == product.stat().st_size
-    assert receipt.file.checksum == file_checksum(product, 4096, *pieces)
+    assert (receipt.file.shape, receipt.file.bytes) == ((3, 3, 3), product.stat().st_size)
+    cut = receipt.file.row_bytes, receipt.file.piece_bytes
+    assert cut == pieces.checksum_pieces(3 * 3 * 4)
+    assert receipt.file.checksum == file_checksum(product, 4096, *cut)
 
 
 @pytest.mark.parametrize("over", [{}, {"keep": "sum"}])
@@ -194,7 +152,7 @@ def test_a_file_that_changed_after_planning_is_refused(tmp_path, changed):
 
 def overlapped(made):
     """Compute all shards of a plan, each read while the one before ends, and finished later."""
-    session = Session(made, 0)
+    session = Session(made)
     jobs = [job.ShardJob(session, shard).begin() for shard in made.shards]
     for now, following in zip(jobs, [*jobs[1:], None], strict=True):
         now.compute(lambda following=following: following)
@@ -232,7 +190,7 @@ def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(receipts, "write_for", broken)
     left[6] = np.nan
     made = factories.plan(tmp_path, left, shards=4, materialize=False)
-    session = Session(made, 0)
+    session = Session(made)
     jobs = [job.ShardJob(session, shard).begin() for shard in made.shards]
     jobs[0].compute(lambda: jobs[1])
     with pytest.raises(InputError, match="matrix 6 holds NaN"):

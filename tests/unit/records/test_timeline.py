@@ -66,7 +66,7 @@ def test_the_phases_of_a_receipt_add_up(tmp_path, monkeypatch, kind):
 def test_the_time_of_a_shard_that_waits_for_another_is_waiting(tmp_path):
     """One that is begun ahead has nothing at work while the one before is computed."""
     plan = factories.plan(tmp_path, factories.stack((8, 4, 4)), shards=2, materialize=False)
-    session = sessions.Session(plan, 0)
+    session = sessions.Session(plan)
     first, second = (job.ShardJob(session, shard).begin() for shard in plan.shards)
     time.sleep(0.3)
     for each in (first, second):
