@@ -4,10 +4,10 @@
 // COMPLEX128 defined, and with TF32 where the products were computed so. An element is read once,
 // widened, and used for all vectors.
 //
-// A stack is n matrices of (rows, cols) elements; ld is the distance of rows and stride that of
-// matrices, in elements. Vectors are planes of float64, (n or 1, PLANES, length): the real parts of
-// VECTORS vectors, for complex numbers their imaginary parts, and last the moduli. length is even
-// and what lies past the end of a vector is 0, so that planes are read in pairs.
+// A stack is n matrices of (rows, cols) elements, without gaps. Vectors are planes of float64,
+// (n or 1, PLANES, length): the real parts of VECTORS vectors, for complex numbers their imaginary
+// parts, and last the moduli. length is even and what lies past the end of a vector is 0, so that
+// planes are read in pairs.
 
 typedef long long i64;
 typedef unsigned long long u64;
@@ -108,9 +108,8 @@ __device__ double modulus(double number) {
 }
 
 // May the matrix be read in pairs? Else single numbers are read: slower, for any address.
-__device__ bool in_pairs(const Real* x, i64 cols, i64 ld, i64 stride) {
-    bool even = PARTS == 2 || ((cols | ld | stride) & 1) == 0;
-    return even && ((u64)x & (sizeof(Pair) - 1)) == 0;
+__device__ bool in_pairs(const Real* x, i64 cols) {
+    return (PARTS == 2 || cols % 2 == 0) && ((u64)x & (sizeof(Pair) - 1)) == 0;
 }
 
 // Two numbers at p; the second is 0 where there is but one.
@@ -141,11 +140,11 @@ __device__ Team my_team(i64 n, i64 rows, int size) {
 }
 
 // The rows of a team; rows past the last are the last one again.
-__device__ void find_rows(const Team& team, const Real* x, i64 rows, i64 ld, i64 stride,
+__device__ void find_rows(const Team& team, const Real* x, i64 rows, i64 cols,
                           const Real* (&row)[ROWS]) {
     for (int r = 0; r < ROWS; ++r) {
         i64 i = team.row + r < rows ? team.row + r : rows - 1;
-        row[r] = x + PARTS * (team.matrix * stride + i * ld);
+        row[r] = x + PARTS * (team.matrix * rows + i) * cols;
     }
 }
 
@@ -240,16 +239,15 @@ __device__ void raise(u64* most, u64 value, int unit, bool idle) {
 // y = X v, and as its plane of moduli |X| w. A team for ROWS rows. With `where`, which `take_row` has
 // left, of that matrix on; so in `columns_times`.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-rows_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v,
-           i64 length, i64 v_stride, double* y, i64 y_length, int size, const i64* where) {
-    if (where) x += PARTS * stride * where[0];
+rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, i64 v_stride,
+           double* y, i64 y_length, int size, const i64* where) {
+    if (where) x += PARTS * rows * cols * where[0];
     __shared__ Shared shared;
     Team team = my_team(n, rows, size);
     const Real* row[ROWS];
     double sum[ROWS][PLANES];
-    find_rows(team, x, rows, ld, stride, row);
-    multiply_rows<true>(team, row, cols, in_pairs(x, cols, ld, stride), v + team.matrix * v_stride,
-                        length, sum);
+    find_rows(team, x, rows, cols, row);
+    multiply_rows<true>(team, row, cols, in_pairs(x, cols), v + team.matrix * v_stride, length, sum);
     gather<0>(size, sum, shared);
     if (team.idle) return;
     for (int i = team.rank; i < ROWS * PLANES; i += size) {
@@ -266,15 +264,15 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const d
 // of its ratio, and below that what its number in C lacks of 2^32 - 1, so that of equal ones the
 // first is the largest. A team for ROWS rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v, i64 length,
-        const double* y, i64 y_length, double relative, double absolute, int size, u64* ratio,
-        double* own, u64* spot) {
+compare(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, const double* y,
+        i64 y_length, double relative, double absolute, int size, u64* ratio, double* own,
+        u64* spot) {
     __shared__ Shared shared;
     Team team = my_team(n, rows, size);
     const Real* row[ROWS];
     double sum[ROWS][PLANES];
-    find_rows(team, x, rows, ld, stride, row);
-    multiply_rows<false>(team, row, cols, in_pairs(x, cols, ld, stride), v, length, sum);
+    find_rows(team, x, rows, cols, row);
+    multiply_rows<false>(team, row, cols, in_pairs(x, cols), v, length, sum);
     gather<1>(size, sum, shared);
     u64 worst = 0, which = 0;
     for (int i = team.rank; i < ROWS * VECTORS && !team.idle; i += size) {
@@ -304,12 +302,12 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const doub
 // one, and its moduli. where becomes the matrix, and the row. From row `stored` on A is ones. A thread
 // for each of `inner` elements.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-take_row(const Real* x, i64 inner, i64 ld, i64 stride, int turned, i64 rows, i64 stored,
-         const u64* spot, double* v, i64 length, i64* where) {
+take_row(const Real* x, i64 inner, int turned, i64 rows, i64 stored, const u64* spot, double* v,
+         i64 length, i64* where) {
     i64 number = 0xffffffffu - (unsigned int)*spot, matrix = number / rows, row = number % rows;
     i64 k = (i64)blockIdx.x * BLOCK + threadIdx.x;
     if (k >= inner) return;
-    x += PARTS * (matrix * stride + (turned ? k * ld + row : row * ld + k));
+    x += PARTS * (matrix * stored * inner + (turned ? k * stored + row : row * inner + k));
     double size = 0;
     for (int part = 0; part < PARTS; ++part) {
         double number = row < stored ? wide(x[part]) : part == 0;
@@ -325,12 +323,12 @@ take_row(const Real* x, i64 inner, i64 ld, i64 stride, int turned, i64 rows, i64
 // The largest of |c - y| / (relative * w + absolute) of all elements c of the row `where` of C, whose
 // own y is that of `take_row` times B. A thread for each.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-compare_row(const Real* x, i64 cols, i64 ld, i64 stride, const double* y, i64 y_length,
-            double relative, double absolute, const i64* where, u64* ratio) {
+compare_row(const Real* x, i64 rows, i64 cols, const double* y, i64 y_length, double relative,
+            double absolute, const i64* where, u64* ratio) {
     i64 c = (i64)blockIdx.x * BLOCK + threadIdx.x;
     u64 value = 0;
     if (c < cols) {
-        x += PARTS * (where[0] * stride + where[1] * ld + c);
+        x += PARTS * ((where[0] * rows + where[1]) * cols + c);
         double gap = 0, bound = relative * y[(PLANES - 1) * y_length + c] + absolute;
         for (int part = 0; part < PARTS; ++part)
             gap += fabs(wide(x[part]) - y[part * VECTORS * y_length + c]);
@@ -341,11 +339,11 @@ compare_row(const Real* x, i64 cols, i64 ld, i64 stride, const double* y, i64 y_
 
 // The largest modulus of the numbers of each matrix, by its bits. A team for ROWS rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-largest(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, int size, u64* top) {
+largest(const Real* x, i64 n, i64 rows, i64 cols, int size, u64* top) {
     Team team = my_team(n, rows, size);
     const Real* row[ROWS];
-    find_rows(team, x, rows, ld, stride, row);
-    bool paired = in_pairs(x, cols, ld, stride);
+    find_rows(team, x, rows, cols, row);
+    bool paired = in_pairs(x, cols);
     Bits most = 0;
     if (!team.idle)
 #pragma unroll 4
@@ -362,23 +360,23 @@ largest(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, int size, 
 // even number. Where there are several chunks they are added to y, which must be 0, in any order:
 // the last bits may differ from run to run.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-columns_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v,
-              i64 length, i64 v_stride, double* y, i64 y_length, i64 chunk, const i64* where) {
-    if (where) x += PARTS * stride * where[0];
+columns_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length,
+              i64 v_stride, double* y, i64 y_length, i64 chunk, const i64* where) {
+    if (where) x += PARTS * rows * cols * where[0];
     i64 packs = (cols + COLUMNS - 1) / COLUMNS, chunks = (rows + chunk - 1) / chunk;
     i64 i = (i64)blockIdx.x * BLOCK + threadIdx.x;
     i64 c = i % packs * COLUMNS, low = i / packs % chunks * chunk, matrix = i / packs / chunks;
     if (matrix >= n) return;
     i64 high = low + chunk < rows ? low + chunk : rows;
-    bool paired = in_pairs(x, cols, ld, stride), both = PARTS == 2 || c + 1 < cols;
+    bool paired = in_pairs(x, cols), both = PARTS == 2 || c + 1 < cols;
     double sum[COLUMNS][PLANES] = {};
-    x += PARTS * (matrix * stride + c);
+    x += PARTS * (matrix * rows * cols + c);
     v += matrix * v_stride;
 #pragma unroll 4
     for (i64 r = low; r < high; r += 2) {
         Pair p[2];
-        p[0] = load(x + PARTS * (r * ld), both, paired);
-        p[1] = r + 1 < high ? load(x + PARTS * ((r + 1) * ld), both, paired) : pair(0, 0);
+        p[0] = load(x + PARTS * r * cols, both, paired);
+        p[1] = r + 1 < high ? load(x + PARTS * (r + 1) * cols, both, paired) : pair(0, 0);
         double a[2], b[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k) {

@@ -46,8 +46,7 @@ class Checker:
         Parameters
         ----------
         left, product
-            Stacks ``(n, rows, columns)``, A as it is stored, not transposed. Rows and matrices may
-            lie apart (padding); the elements of a row may not.
+            C-contiguous stacks ``(n, rows, columns)``, A as it is stored, not transposed.
         right
             A stack like them, or one matrix ``(k, p)`` for all, or None.
 

@@ -58,7 +58,7 @@ class _Device:
         self._launch(
             "compare",
             blocks,
-            *(product, *_geometry(product), self._signs, self._signs.shape[2], v, v.shape[2]),
+            *(product, *product.shape, self._signs, self._signs.shape[2], v, v.shape[2]),
             *(self._relative, self._absolute, np.int32(size), ratio, self._own, spots),
         )
         forms = self._forms(v, n)
@@ -71,14 +71,13 @@ class _Device:
     ) -> None:
         """Raise the ratio of the matrix of the worst row to that of its worst element."""
         (first, turned, conjugated), (second, across, conjugate) = steps
-        _, rows, cols, *distances = _geometry(product)
+        _, rows, cols = product.shape
         inner = second.shape[1 if across else 2]
         a = self._products[0][:1]  # of use no more
         self._launch(
             "take_row",
             -(-inner // self._BLOCK),
-            *(second, inner, *_geometry(second)[3:], np.int32(across), rows),
-            *(rows - self._column_sums, spot),
+            *(second, inner, np.int32(across), rows, rows - self._column_sums, spot),
             *(a, a.shape[2], self._where),
         )
         if conjugate:
@@ -88,7 +87,7 @@ class _Device:
         self._launch(
             "compare_row",
             -(-cols // self._BLOCK),
-            *(product, cols, *distances, self._row, self._row.shape[2], *close),
+            *(product, rows, cols, self._row, self._row.shape[2], *close),
             *(self._where, ratio),
         )
 
@@ -129,7 +128,7 @@ class _Device:
     def _launch_times(self, step: Step, v: Any, product: Any, where: Any) -> None:
         stack, turned, _ = step
         matrix_of_v = v.shape[1] * v.shape[2] if len(v) > 1 else 0
-        operands = (stack, *_geometry(stack), v, v.shape[2], matrix_of_v, product, product.shape[2])
+        operands = (stack, *stack.shape, v, v.shape[2], matrix_of_v, product, product.shape[2])
         if not turned:
             size, blocks = self._teams(stack)
             self._launch("rows_times", blocks, *operands, np.int32(size), where)
@@ -147,7 +146,7 @@ class _Device:
     def largest(self, stack: Any) -> Any:
         top = self._xp.zeros(len(stack))
         size, blocks = self._teams(stack)
-        self._launch("largest", blocks, stack, *_geometry(stack), np.int32(size), top)
+        self._launch("largest", blocks, stack, *stack.shape, np.int32(size), top)
         return top
 
     def _teams(self, stack: Any) -> tuple[int, int]:
@@ -172,12 +171,3 @@ def _module(xp: Any, dtype: str, floor: float) -> Any:
     """The kernels of ``numerics/freivalds.cu`` for a dtype; cupy keeps what it has compiled."""
     options = ("-std=c++17", f"-D{dtype.upper()}", *(("-DTF32",) if floor else ()))
     return xp.RawModule(code=Path(__file__).with_name("freivalds.cu").read_text(), options=options)
-
-
-def _geometry(stack: Any) -> tuple[int, int, int, int, int]:
-    """Matrices, rows, columns, and the distances of rows and of matrices, in elements."""
-    item = stack.dtype.itemsize
-    matrix, row, element = stack.strides
-    if stack.shape[2] > 1 and element != item:
-        raise ValueError(f"elements of a row lie {element} bytes apart; they must be adjacent")
-    return (*stack.shape, row // item, matrix // item)
