@@ -21,7 +21,7 @@ _ANY_ORDER = {"reassoc", "contract"}
 def prepare(dtype: np.dtype) -> None:
     """Compile the loops for stacks of float16, float32 or float64."""
     name = "uint16" if dtype == np.float16 else dtype.name
-    _loop(_rows, name), _loop(_columns, name), _search(f"int{8 * dtype.itemsize}")
+    _loop(_rows, name), _loop(_columns, name)
 
 
 def times(
@@ -59,37 +59,12 @@ def times(
     return products, moduli
 
 
-def largest(words: np.ndarray) -> np.ndarray:
-    """The largest of the integers ``(n, length)``, each without its sign bit; shape ``(n,)``."""
-    found, most = np.zeros(len(words), words.dtype), words.dtype.type(np.iinfo(words.dtype).max)
-    words = words.view()
-    words.flags.writeable = False
-    threads.split(len(words), partial(_search(words.dtype.name), words, most, found))
-    return found
-
-
 @cache
 def _loop(function: Any, name: str) -> Any:
     words = types.Array(getattr(types, name), 3, "C", readonly=True)
     cube, table = types.Array(types.float64, 3, "C"), types.Array(types.float64, 2, "C")
     signature = words, cube, table, types.float64, cube, table, types.int64, types.int64
     return compiled.loop(function, *signature, fastmath=_ANY_ORDER)
-
-
-@cache
-def _search(name: str) -> Any:
-    number = getattr(types, name)
-    words = types.Array(number, 2, "C", readonly=True)
-    found = types.Array(number, 1, "C")
-    return compiled.loop(_largest, words, number, found, types.int64, types.int64)
-
-
-def _largest(words: np.ndarray, most: int, found: np.ndarray, low: int, high: int) -> None:
-    for i in range(low, high):
-        row, top = words[i], found[i]  # 0, of the same type
-        for j in range(len(row)):
-            top = max(top, row[j] & most)
-        found[i] = top
 
 
 def _rows(

@@ -1,5 +1,6 @@
 """Freivalds' check on the host, with NumPy."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
@@ -19,6 +20,9 @@ class Step(NamedTuple):
 
 
 Steps = list[Step]
+
+_CACHED = 2**15
+"""Numbers that stay in a core's cache."""
 
 
 def _groups(steps: Steps, count: int, group: int) -> Iterator[tuple[int, Steps]]:
@@ -122,10 +126,15 @@ class _Host:
 
     def largest(self, stack: Any) -> np.ndarray:
         # Of moduli their bits are compared: as integers they have the same order, NaN the largest.
-        stack = np.ascontiguousarray(stack)
         real = stack.real.dtype
-        words = stack.view(f"i{real.itemsize}").reshape(len(stack), -1)
-        largest: np.ndarray = _largest(words).view(real).astype("float64")
+        words = np.ascontiguousarray(stack).view(f"i{real.itemsize}").reshape(len(stack), -1)
+        n, width = words.shape
+        most, found = np.iinfo(words.dtype).max, np.zeros(n, words.dtype)
+        each, step = max(1, _CACHED // width), min(width, _CACHED)
+        for i, low in itertools.product(range(0, n, each), range(0, width, step)):
+            part = words[i : i + each, low : low + step] & most
+            np.maximum(found[i : i + each], part.max(axis=1), out=found[i : i + each])
+        largest: np.ndarray = found.view(real).astype("float64")
         return largest
 
 
@@ -139,13 +148,3 @@ def _times(
         return freivalds_cpu.times(stack, transposed, vectors, size, floor)
     wide = stack.astype("float64") if transposed else stack.astype("float64").swapaxes(1, 2)
     return vectors @ wide, (size[:, np.newaxis] @ np.maximum(np.abs(wide), floor))[:, 0]
-
-
-def _largest(words: np.ndarray) -> np.ndarray:
-    """As `freivalds_cpu.largest`."""
-    if words.nbytes >= tree.COMPILED_BYTES:
-        from shardwise.numerics import freivalds_cpu
-
-        return freivalds_cpu.largest(words)
-    found: np.ndarray = (words & np.iinfo(words.dtype).max).max(axis=1, initial=0)
-    return found

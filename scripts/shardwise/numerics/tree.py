@@ -6,7 +6,6 @@ only decide who adds which node. docs/sums.md has the picture, and derives the e
 N. J. Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput. 14(4), 1993.
 """
 
-import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -318,12 +317,6 @@ def refuse_overflow(flag: Any) -> None:
         raise InputError(
             "the sum of the integer products does not fit int64; save the input as float64"
         )
-
-
-def error_bound(terms: int) -> float:
-    """The rounding of a sum of so many terms, relative to the sum of their moduli."""
-    depth = max(1, math.ceil(math.log2(max(1, terms))))
-    return depth * 2.0**-53 / (1 - depth * 2.0**-53)
 
 
 def _reals(array: Any) -> Any:
