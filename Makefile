@@ -17,7 +17,7 @@
 # make bench  the dry run: table of docs/performance.md
 # make bench-reduce  the reduce beside a plain loop over the same files; ARGS="--gib 1 --only d=8" goes to it
 # make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--scheduler slurm" goes to the second
-# make bench-gpu  those that need a GPU: kernels, sums, proofs, shard jobs on one GPU and several, start-up; ARGS="--minutes 3 --json all.json" goes to each
+# make bench-gpu  those that need a GPU: kernels, sums, proofs, shard jobs on one GPU and several, start-up; ARGS="--minutes 3" goes to each
 # make install  set up .venv and nothing else
 #
 # CUDA=12, 13 or none says which cupy is installed; by default the driver decides.
@@ -119,7 +119,6 @@ bench-dispatch: .venv/.test-$(CUDA)
 
 bench-gpu: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/kernels.py $(ARGS)
-	$(BIN)/python benchmarks/tree.py $(ARGS)
 	$(BIN)/python benchmarks/proof.py $(ARGS)
 	$(BIN)/python benchmarks/shard_jobs.py $(ARGS)
 	$(BIN)/python benchmarks/startup.py $(ARGS)

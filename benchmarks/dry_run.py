@@ -1,9 +1,9 @@
 """The dry run of many shards, beside empty Snakemake workflows with as many jobs.
 
-Prints the tables of docs/performance.md: `dispatch: jobs`, then array, whose graph does not grow,
-with nothing, half and all of the products there. All are timed in turn, as whole processes; each
-figure is the median over the rounds, of the seconds and of the ratio within a round. The memory is
-the most that one process of a dry run took. `--shards 0` leaves the first table out.
+Prints the figures of docs/performance.md: array, whose graph does not grow, with none, half and all
+of the products there, then `dispatch: jobs`. All of a group are timed in turn, as whole processes;
+each figure is the median over the rounds, of the seconds and of the ratio within a round. The
+memory is the most that one process of a dry run took. `--shards 0` leaves `jobs` out.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import harness
+import numpy as np
 
 sys.path.insert(0, str(harness.REPO))
 
@@ -98,7 +99,7 @@ Workflows = dict[str, tuple[Path, list[str]]]
 
 def shardwise(folder: Path, shards: int, dispatch: str) -> Path:
     """A copy of the project with a config of its own."""
-    folder.mkdir(parents=True)
+    folder.mkdir()
     for part in ("Snakefile", "config.yaml", "workflow", "scripts", "profiles"):
         source = harness.REPO / part
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / part)
@@ -119,7 +120,7 @@ def under_jobs(folder: Path, shards: int) -> Workflows:
     one_each = "\n".join(line for line in lines if not line.endswith("# more"))
     same_files = bare(folder / "same", "\n".join(lines))
     return {
-        f"shardwise, {shards} shards": (shardwise(folder / "jobs", shards, "jobs"), OWN),
+        f"jobs, {shards} shards": (shardwise(folder / "jobs", shards, "jobs"), OWN),
         "empty jobs with the same files, logs and resources": (same_files, DRY),
         "empty jobs with one file each": (bare(folder / "bare", one_each), DRY),
     }
@@ -127,13 +128,13 @@ def under_jobs(folder: Path, shards: int) -> Workflows:
 
 def under_array(folder: Path, shards: int) -> Workflows:
     """One job for all shards, and one empty job."""
-    rows = {"one empty job": (bare(folder / "one", ONE_JOB), DRY)}
-    for name, done in (("no", 0), ("half of the", shards // 2), ("all", shards)):
+    rows = {}
+    for name, done in (("none", 0), ("half", shards // 2), ("all", shards)):
         root = shardwise(folder / f"array{done}", shards, "array")
         if done:
             pretend(root, done)
-        rows[f"shardwise, {name} products there"] = (root, OWN)
-    return rows
+        rows[f"array, {shards} shards, {name} of the products there"] = (root, OWN)
+    return rows | {"one empty job": (bare(folder / "one", ONE_JOB), DRY)}
 
 
 def pretend(root: Path, done: int) -> None:
@@ -143,25 +144,16 @@ def pretend(root: Path, done: int) -> None:
 
     from tests import factories
 
-    command = [sys.executable, "scripts/plan.py", "--configfile", "config.yaml", "mine.yaml"]
-    harness.command(command, cwd=root)
+    harness.cost([sys.executable, "scripts/plan.py", "--configfile", "config.yaml", "mine.yaml"],
+                 cwd=root)  # fmt: skip
     with contextlib.chdir(root):
         made = plan.load(Path("results/default/plan.tsv"))
         synthetic.write(made)
         factories.repeated(made, done)
 
 
-def timed(workflows: Workflows, rounds: int) -> dict[str, tuple[harness.Cost, ...]]:
-    """Cost of each workflow in every round; in a round, one after the other."""
-    turns = [
-        [harness.cost(line, cwd=folder) for folder, line in workflows.values()]
-        for _ in range(rounds)
-    ]
-    return dict(zip(workflows, zip(*turns, strict=True), strict=True))
-
-
 def main() -> None:
-    """Time all in turn and print the tables."""
+    """Time all in turn and print the table."""
     parser = harness.parser(__doc__)
     parser.add_argument("--shards", type=int, default=10_000, help="under jobs")
     parser.add_argument("--array-shards", type=int, default=100_000, help="under array")
@@ -169,26 +161,20 @@ def main() -> None:
     options = parser.parse_args()
     if options.tiny:
         options.shards, options.array_shards, options.rounds = 3, 4, 1
+    table = harness.Table(["dry run", "seconds", "the first takes", "CPU seconds", "MiB"])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        jobs = timed(under_jobs(folder, options.shards) if options.shards else {}, options.rounds)
-        arrays = timed(under_array(folder, options.array_shards), options.rounds)
-    if jobs:
-        columns = ["dry run", "jobs", "seconds", "shardwise takes"]
-        table = harness.Table("dry run", columns, options.json)
-        ours, *_ = jobs.values()
-        for label, costs in jobs.items():
-            times = harness.median(a.seconds / b.seconds for a, b in zip(ours, costs, strict=True))
-            middle = harness.median(cost.seconds for cost in costs)
-            cells = f"{middle:.1f}", f"{times:.2f} times as long"
-            table.row([label, 2 * options.shards + 6, *cells], {"costs": costs})
-        table.end()
-    heading = f"dry run of {options.array_shards} shards under array"
-    columns = [heading, "seconds", "CPU seconds", "MiB"]
-    table = harness.Table("dry run, array", columns, options.json)
-    for label, costs in arrays.items():
-        wall, cpu, mib = map(harness.median, zip(*costs, strict=True))
-        table.row([label, f"{wall:.1f}", f"{cpu:.1f}", f"{mib:.0f}"], {"costs": costs})
+        groups = [under_array(folder, options.array_shards)]
+        groups += [under_jobs(folder, options.shards)] if options.shards else []
+        for rows in groups:
+            turns = np.array([
+                [harness.cost(line, cwd=where) for where, line in rows.values()]
+                for _ in range(options.rounds)
+            ])  # fmt: skip
+            times = np.median(turns[:, :1, 0] / turns[:, :, 0], axis=0)
+            for label, own, ratio in zip(rows, np.median(turns, axis=0), times, strict=True):
+                cells = f"{own[0]:.1f}", f"{ratio:.2f} times as long", f"{own[1]:.1f}"
+                table.row([label, *cells, f"{own[2]:.0f}"])
     table.end()
 
 

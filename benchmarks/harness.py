@@ -32,7 +32,6 @@ def parser(description: str) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     made.add_argument("--minutes", type=float, default=7.0, help="what is not begun by then is not")
-    made.add_argument("--json", type=Path, help="file for the figures; other benchmarks' stay")
     made.add_argument("--tiny", action="store_true", help="tiny cells on NumPy, without a GPU")
     return made
 
@@ -70,29 +69,16 @@ class Budget:
 
 
 class Table:
-    """A Markdown table; rows appear as they are made, so that an interrupted run loses none.
+    """A Markdown table; rows appear as they are made, so that an interrupted run loses none."""
 
-    Parameters
-    ----------
-    name
-        Under which the rows stand in the JSON file.
-    columns
-        Their headings.
-    """
-
-    def __init__(self, name: str, columns: list[str], json_file: Path | None) -> None:
-        self._name, self._columns, self._json = name, columns, json_file
-        self._rows: list[dict[str, Any]] = []
+    def __init__(self, columns: list[str]) -> None:
         self._notes: list[str] = []
         say(f"\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
 
-    def row(self, cells: Iterable[object], figures: dict[str, Any] | None = None) -> None:
-        """Print a row, and keep its figures for the JSON file."""
+    def row(self, cells: Iterable[object]) -> None:
+        """Print a row."""
         texts = [cell if isinstance(cell, str) else number(cell) for cell in cells]
         say(f"| {' | '.join(texts)} |")
-        named = dict(zip(self._columns, texts, strict=True))
-        self._rows.append({"cells": named, **(figures or {})})
-        self.save()
 
     def note(self, text: str) -> None:
         """Keep a remark for below the table; the same remark is made once."""
@@ -102,15 +88,6 @@ class Table:
     def end(self) -> None:
         """Print the remarks."""
         say("\n" + "".join(f"- {note}\n" for note in self._notes))
-        self.save()
-
-    def save(self) -> None:
-        """Write the JSON file, what other benchmarks wrote there left in place."""
-        if self._json is None:
-            return
-        known = json.loads(self._json.read_text()) if self._json.exists() else {}
-        known[self._name] = {"machine": machine(), "rows": self._rows, "notes": self._notes}
-        self._json.write_text(json.dumps(known, indent=1, default=str) + "\n")
 
 
 def say(text: str) -> None:
@@ -258,15 +235,6 @@ def pieces(dtype: str, numbers: int, seed: int = 0) -> Iterator[np.ndarray]:
         numbers -= count
 
 
-def setting(text: str) -> tuple[str, Any]:
-    """One ``KEY=VALUE`` of the command line; values as in JSON, or plain words."""
-    key, _, value = text.partition("=")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
-
-
 def settings(**over: Any) -> Any:
     """A config with its defaults; the schema's checks need a package that a bare machine lacks."""
     import yaml
@@ -296,22 +264,6 @@ def write_plan(folder: Path, stack: Path | None, **over: Any) -> Path:
     return plan.results.plan
 
 
-def command(line: list[str], **options: Any) -> tuple[float, str]:
-    """Wall time of a command, and what it writes; options as of `subprocess.run`.
-
-    Raises
-    ------
-    RuntimeError
-        Where it fails.
-    """
-    begin = time.perf_counter()
-    done = subprocess.run(line, capture_output=True, text=True, check=False, **options)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise RuntimeError(f"exit code {done.returncode}: {last}")
-    return time.perf_counter() - begin, done.stdout
-
-
 class Cost(NamedTuple):
     """What a command took: wall time, CPU time, and the most memory of one of its processes."""
 
@@ -326,7 +278,7 @@ def cost(line: list[str], **options: Any) -> Cost:
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, **options)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
-        raise SystemExit(f"{line} failed")
+        raise RuntimeError(f"{line} failed")
     cpu = usage.ru_utime + usage.ru_stime
     return Cost(time.perf_counter() - start, cpu, usage.ru_maxrss / 1024)
 

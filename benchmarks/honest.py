@@ -1,7 +1,7 @@
 """Honest random products for `proof.py`: factors of many kinds, multiplied by our own kernels."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,12 +47,6 @@ class Cell:
     def dtype(self) -> str:
         """Element type of the factors."""
         return "float32" if self.arithmetic.startswith("tf32") else self.arithmetic
-
-    @property
-    def label(self) -> str:
-        """What the tables call it."""
-        shapes = [self.left] if self.right is None else [self.left, self.right]
-        return f"{self.kind}, {self.product} of {', '.join(f'{m}×{k}' for m, k in shapes)}"
 
     def problem(self, matrices: int) -> Any:
         """So many of them, as the engine has it."""
@@ -136,16 +130,6 @@ def batch(xp: Any, cell: Cell, count: int, seed: int, group: int | None = None) 
 
 def products(xp: Any, cell: Cell, left: Any, right: Any) -> tuple[Any, str]:
     """Products by the engine's kernel, and the name of the arithmetic."""
-    multiply, out, compute = multiplication(xp, cell, left, right)
-    with np.errstate(all="ignore"):
-        multiply()
-    return out, compute
-
-
-def multiplication(
-    xp: Any, cell: Cell, left: Any, right: Any
-) -> tuple[Callable[[], None], Any, str]:
-    """A call of the engine's kernel, where it leaves the products, and its arithmetic."""
     from shardwise.numerics import gemm
     from shardwise.plan import memory
 
@@ -154,8 +138,8 @@ def multiplication(
     whole = -(-count // call) * call  # the kernel computes whole calls
 
     def padded(stack: Any) -> Any:
-        if stack is None or whole == count:
-            return stack
+        if stack is None:
+            return None
         larger = xp.zeros((whole, *stack.shape[1:]), stack.dtype)
         larger[:count] = stack
         return larger
@@ -163,10 +147,10 @@ def multiplication(
     short = cell.arithmetic.startswith("tf32")
     kernel = gemm.kernel(xp, problem, cell.arithmetic if short else "ieee")
     out = xp.zeros((whole, *problem.product_shape), problem.product_dtype)
-    a, b = padded(left), padded(right)
+    with np.errstate(all="ignore"):
+        kernel.multiply(padded(left), padded(right), out, count)
     # NumPy multiplies in float32 there: its products are as good as tf32's and better.
-    compute = cell.arithmetic if short else kernel.compute
-    return lambda: kernel.multiply(a, b, out, count), out[:count], compute
+    return out[:count], cell.arithmetic if short else kernel.compute
 
 
 def _stored(xp: Any, cell: Cell, shape: tuple[int, int], count: int, seed: int, side: int) -> Any:
@@ -219,8 +203,7 @@ def _integers(xp: Any, random: Any, cell: Cell, shape: tuple[int, ...]) -> Any:
 def finite(xp: Any, made: Batch) -> Any:
     """Which matrices have finite factors and a finite product: all others prove nothing."""
     stacks = [x for x in (made.left, made.right, made.product) if x is not None]
-    found = [xp.isfinite(stack).all(axis=(1, 2)) for stack in stacks]
-    return found[0] if len(found) == 1 else xp.stack(found).all(axis=0)
+    return xp.stack([xp.isfinite(stack).all(axis=(1, 2)) for stack in stacks]).all(axis=0)
 
 
 def square(arithmetic: str, dim: int) -> Cell:

@@ -1,10 +1,12 @@
-"""Products and their proof alone, matrices already on the device, beside CuPy and cuBLAS.
+"""Products, their proof and their sum alone, matrices already on the device.
 
-TFLOP/s at 2 d³ operations per product, medians over rounds in which all take turns in an order of
-their own: a device at its power limit slows down whatever follows heavy work. Every result is
-first compared with float64.
+Products beside CuPy and cuBLAS: TFLOP/s at 2 d³ operations each, medians over rounds in which all
+take turns in an order of their own, as a device at its power limit slows down whatever follows
+heavy work. Every result is first compared with float64. Then sums of float32 products, in GB/s of
+products: the tree beside ``+=`` of one after the other, and ``sum(axis=0)`` of a batch.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ import numpy as np
 STACK_BYTES = 256 * harness.MIB
 LOOP_CALLS = 1024  # calls of a loop that are timed: one per matrix is slow where matrices are small
 ROUNDS, ROUND_SECONDS, CELL_SECONDS = 5, 0.02, 4.0
+BATCHES, SUM_CALLS = ((4096, 4), (4096, 1), (1024, 64), (256, 1024), (32, 65536)), 20
 ERRORS = {"float64": 1e-12, "float32": 1e-4, "float16": 5e-3, "tf32x3": 1e-4}
 """Relative to the norm of a product of normal numbers."""
 # From library_types.h and cublas_api.h: element type, and the type of the accumulation.
@@ -144,28 +147,53 @@ def wrongness(xp: Any, cell: Cell, a: Any, out: Any, count: int) -> float:
     return float(xp.stack(errors).max())  # NaN wins
 
 
-def main() -> None:
+def products(xp: Any, tiny: bool, budget: harness.Budget) -> None:
     """Measure cell by cell and print the table."""
-    options = harness.parser(__doc__).parse_args()
-    xp = harness.array_module(options.tiny)
-    budget = harness.Budget(options.minutes)
-    harness.say(f"Kernels on {harness.device_name(xp)}, {harness.machine()}; TFLOP/s")
     headings = ["product", "d", *PEERS, "to the best", "proof, % of the product"]
-    table = harness.Table("kernels", headings, options.json)
-    for cell in CELLS if not options.tiny else [Cell("float32", 4), Cell("float64", 16)]:
-        if budget.left <= (0 if options.tiny else CELL_SECONDS):
+    table = harness.Table(headings)
+    for cell in CELLS if not tiny else [Cell("float32", 4), Cell("float64", 16)]:
+        if budget.left <= (0 if tiny else CELL_SECONDS):
             table.note(f"{cell.arithmetic}, d = {cell.dim}: skipped, out of time")
             continue
-        seconds = measure(xp, cell, 4096 if options.tiny else STACK_BYTES, table)
+        seconds = measure(xp, cell, 4096 if tiny else STACK_BYTES, table)
         rates = {name: 2 * cell.dim**3 / s / 1e12 for name, s in seconds.items()}
         best = max((rate for name, rate in rates.items() if name in list(PEERS)[:-1]), default=None)
         checked = harness.ratio(seconds.get("proof"), seconds.get("shardwise"))
-        label = f"{cell.arithmetic}, {cell.product}"
         cells = [rates.get(name) for name in PEERS]
-        table.row(
-            [label, cell.dim, *cells, harness.ratio(rates.get("shardwise"), best),
-             checked and 100 * checked], {"seconds": seconds},
-        )  # fmt: skip
+        against = harness.ratio(rates.get("shardwise"), best), checked and 100 * checked
+        table.row([f"{cell.arithmetic}, {cell.product}", cell.dim, *cells, *against])
+    table.end()
+
+
+def sums(xp: Any, dim: int, count: int) -> list[float]:
+    """Rates of the tree, of ``+=`` and of ``sum(axis=0)``."""
+    from shardwise.numerics.tree import TreeSum
+
+    block = harness.normal(xp, (count, dim, dim), "float32")
+    tree = TreeSum(xp, block.shape[1:], block.dtype.name)
+    total, places = xp.zeros(block.shape[1:]), itertools.count(0, count)
+    ways: list[tuple[Multiply, Any]] = [
+        (lambda: tree.add(block, next(places)), block),
+        # One launch each: a few tell the rate.
+        (lambda: [xp.add(total, p, out=total) for p in block[:64]], block[:64]),
+        (lambda: xp.add(total, block.sum(axis=0, dtype="f8"), out=total), block),
+    ]
+    turns = [
+        [some.nbytes / harness.seconds_of(xp, call, SUM_CALLS) / 1e9 for call, some in ways]
+        for _ in range(ROUNDS)
+    ]
+    return np.median(turns, axis=0).tolist()
+
+
+def main() -> None:
+    """Print both tables."""
+    options = harness.parser(__doc__).parse_args()
+    xp = harness.array_module(options.tiny)
+    harness.say(f"Kernels on {harness.device_name(xp)}, {harness.machine()}; TFLOP/s, then GB/s")
+    products(xp, options.tiny, harness.Budget(options.minutes))
+    table = harness.Table(["d", "batch", "tree", "+=", "sum(axis=0)"])
+    for dim, count in BATCHES if not options.tiny else [(4, 8)]:
+        table.row([dim, count, *sums(xp, dim, count)])
     table.end()
 
 

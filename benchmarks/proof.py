@@ -1,14 +1,13 @@
 """Freivalds' check measured: honest products that it refuses, and wrong ones that it sees.
 
-Prints the tables of docs/verification.md. On a GPU, in less than four minutes:
+Prints the tables of docs/internals/proofs.md. On a GPU, in less than four minutes:
 ``python3 benchmarks/proof.py --minutes 3.5``. Without one: ``--numpy --minutes 6 --counts 20000 500
 4``. ``kernels.py`` prints the cost, of whole jobs ``shard_jobs.py``.
 """
 
 import argparse
-import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import harness
@@ -19,30 +18,30 @@ CLASSES = {"small": "d ≤ 128", "middle": "d ≤ 1024", "large": "d = 4096"}
 VISITS = 400  # batches that the wanted number of products is divided into
 SHARES = {"alarms": 0.6, "detection": 0.4}  # of the time
 FACTORS = (0.5, 0.9, 1.0, 1.1, 2.0)  # of a tolerance, by which one element is wrong
-UNITS = {"row": "tolerance", "element": "tolerance of the element"}
 TILE = 32
 LARGEST_INT64_ON_NUMPY = 256  # integers have no BLAS there
 
 
-class Honest:
-    """What is found of honest products of one arithmetic."""
+def try_honest(
+    xp: Any, name: str, size: str, wanted: int, budget: harness.Budget, group: int | None = None
+) -> dict[str, list[float]]:
+    """Check honest products of one arithmetic and one class of sizes, until enough or too late.
 
-    def __init__(self) -> None:
-        self.tried: dict[str, int] = defaultdict(int)
-        self.alarms = 0
-        self.worst: dict[str, tuple[float, str]] = {}
-        self.by_kind: dict[str, float] = {}
-
-    def take(self, size: str, cell: honest.Cell, ratio: np.ndarray) -> None:
-        """Count the residuals of one batch."""
-        self.tried[size] += len(ratio)
-        self.alarms += int((~(ratio <= 1.0)).sum())
-        if not len(ratio):
-            return
-        top = float(ratio.max())
-        self.worst[size] = max(self.worst.get(size, (0.0, "")), (top, cell.label))
-        if min(cell.problem(1).factor_shapes[0]) >= TILE:
-            self.by_kind[cell.kind] = max(self.by_kind.get(cell.kind, 0.0), top)
+    Returns
+    -------
+    dict
+        The ratios by kind of numbers.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    cells = [cell for cell in honest.cells(name, size, seed=1) if feasible(xp, cell)]
+    each = -(-wanted // VISITS)
+    for seed in honest.rounds(0, budget) if cells and wanted else ():
+        cell = cells[seed % len(cells)]
+        made = honest.batch(xp, cell, honest.matrices(xp, cell, each), seed, group)
+        found[cell.kind] += made.ratio()[honest.finite(xp, made)].tolist()
+        if sum(map(len, found.values())) >= wanted:
+            break
+    return found
 
 
 def feasible(xp: Any, cell: honest.Cell) -> bool:
@@ -51,44 +50,19 @@ def feasible(xp: Any, cell: honest.Cell) -> bool:
     return not slow or max(cell.left) <= LARGEST_INT64_ON_NUMPY
 
 
-def try_honest(
-    xp: Any, found: Honest, name: str, size: str, wanted: int, budget: harness.Budget,
-    group: int | None = None,
-) -> None:  # fmt: skip
-    """Check honest products of one arithmetic and one class of sizes, until enough or too late."""
-    cells = [c for c in honest.cells(name, size, seed=1) if feasible(xp, c)]
-    if not cells or not wanted:
-        return
-    each = -(-wanted // VISITS)
-    for seed in honest.rounds(0, budget):
-        cell = cells[seed % len(cells)]
-        made = honest.batch(xp, cell, honest.matrices(xp, cell, each), seed, group)
-        ratio = made.ratio()[honest.finite(xp, made)]
-        found.take(size, cell, ratio if xp is np else xp.asnumpy(ratio))
-        if found.tried[size] >= wanted:
-            return
-
-
 def alarms(xp: Any, options: argparse.Namespace, names: list[str]) -> None:
-    """The tables of honest products."""
+    """The table of honest products."""
     budget = harness.Budget(options.minutes * SHARES["alarms"])
-    headings = ["arithmetic", *(f"{text}: tried" for text in CLASSES.values()), "false alarms",
-                *(f"{text}: largest ratio" for text in CLASSES.values()), "largest at"]  # fmt: skip
-    table = harness.Table("false alarms", headings, options.json)
-    everything = {name: Honest() for name in names}
-    jobs = [
-        (n, size, name) for n, size in zip(options.counts, CLASSES, strict=True) for name in names
-    ]
+    table = harness.Table(["arithmetic", "size", "tried", "false alarms", "largest ratio"])
+    jobs = [(n, size, name) for n, size in zip(options.counts, CLASSES, strict=True)
+            for name in names]  # fmt: skip
     for i, (wanted, size, name) in enumerate(jobs):  # the dearest come last
         share = harness.Budget(budget.left / 60 / (len(jobs) - i))
-        if share.left:
-            try_honest(xp, everything[name], name, size, wanted, share)
-    for name, found in everything.items():
-        worst = [found.worst.get(size, (None, ""))[0] for size in CLASSES]
-        tried = [found.tried[size] for size in CLASSES]
-        _, place = max(found.worst.values(), default=(0.0, ""))
-        figures = {"alarms": found.alarms, "tried": tried, "worst": worst}
-        table.row([name, *tried, found.alarms, *worst, place], figures)
+        found = try_honest(xp, name, size, wanted, share) if share.left else {}
+        ratios = np.array([ratio for own in found.values() for ratio in own])
+        if len(ratios):
+            cells = len(ratios), int((~(ratios <= 1)).sum()), float(ratios.max())
+            table.row([name, CLASSES[size], *cells])
     table.end()
 
 
@@ -174,21 +148,19 @@ class Rates:
     """How many wrong products were seen, of how many, by what was wrong."""
 
     def __init__(self) -> None:
-        self._seen: dict[Any, int] = defaultdict(int)
-        self._tried: dict[Any, int] = defaultdict(int)
+        self._seen: dict[Any, list[bool]] = defaultdict(list)
 
     def take(self, key: Any, ratio: Any) -> None:
         """Count a batch of residuals."""
-        self._seen[key] += int((~(ratio <= 1.0)).sum())
-        self._tried[key] += len(ratio)
+        self._seen[key] += (~(ratio <= 1.0)).tolist()
 
     def tried(self) -> int:
         """The fewest tried of any."""
-        return min(self._tried.values(), default=0)
+        return min(map(len, self._seen.values()), default=0)
 
     def rate(self, key: Any) -> float | None:
         """The part that was seen; None where nothing was tried."""
-        return self._seen[key] / self._tried[key] if self._tried[key] else None
+        return float(np.mean(self._seen[key])) if key in self._seen else None
 
     def percent(self, key: Any) -> str | None:
         """The same for a table; never rounded to all or nothing."""
@@ -275,55 +247,28 @@ def detect(
     return elements, bits, kinds, sizes
 
 
-def runs(numbers: list[int]) -> str:
-    """Whole numbers in order, as ``0–3, 7``."""
-    found: list[list[int]] = []
-    for n in numbers:
-        if found and n == found[-1][-1] + 1:
-            found[-1][1:] = [n]
-        else:
-            found.append([n])
-    return ", ".join("–".join(map(str, run)) for run in found) or harness.NOTHING
-
-
-def bit_row(rates: Rates, item_bits: int) -> Iterator[str]:
-    """Which bits are always, sometimes and never seen."""
-    for wanted in (lambda r: r == 1, lambda r: 0 < r < 1, lambda r: r == 0):
-        yield runs([b for b in range(item_bits) if wanted(rates.rate(b))])
-
-
 def detection(xp: Any, options: argparse.Namespace, names: list[str]) -> None:
-    """The tables of wrong products."""
+    """The table of wrong products."""
     budget = harness.Budget(options.minutes * SHARES["detection"])
-    found, jobs = {}, list(itertools.product(names, options.dims))
+    jobs = [(name, dim) for name in names for dim in options.dims]
+    headings = ["arithmetic", "d", "tried", *(f"{f:g} × the tolerance" for f in FACTORS)]
+    headings += ["tolerance / typical element", *KINDS, "bits always seen", "sometimes", "never"]
+    table = harness.Table(headings)
     for i, (name, dim) in enumerate(jobs):
         share = harness.Budget(budget.left / 60 / (len(jobs) - i))
-        found[name, dim] = detect(xp, name, dim, options.wrong, share)
-    for unit, text in UNITS.items():
-        headings = ["arithmetic", "d", "tried", *(f"{f:g} × {text}" for f in FACTORS),
-                    f"{text} / typical element"]  # fmt: skip
-        name_of = "one wrong element" + (", closely" if unit == "element" else "")
-        table = harness.Table(name_of, headings, options.json)
-        for (name, dim), (elements, _, _, sizes) in found.items():
-            if unit in sizes:
-                cells = [elements.percent((unit, factor)) for factor in FACTORS]
-                table.row([name, dim, elements.tried(), *cells, harness.median(sizes[unit])])
-        table.end()
-    table = harness.Table("wrong products", ["arithmetic", "d", "tried", *KINDS], options.json)
-    for (name, dim), (_, _, kinds, _) in found.items():
-        table.row([name, dim, kinds.tried(), *(kinds.percent(kind) for kind in KINDS)])
-    table.end()
-    headings = ["arithmetic", "d", "tried of each", "always seen", "sometimes", "never"]
-    table = harness.Table("flipped bits", headings, options.json)
-    for (name, dim), (_, bits, _, _) in found.items():
-        if bits.tried():
-            kind = np.finfo(honest.square(name, dim).dtype)
-            table.row([name, dim, bits.tried(), *bit_row(bits, kind.bits)])
+        elements, bits, kinds, sizes = detect(xp, name, dim, options.wrong, share)
+        unit = "element" if "element" in sizes else "row"
+        cells = [elements.percent((unit, factor)) for factor in FACTORS]
+        cells += [harness.median(sizes[unit]), *map(kinds.percent, KINDS)]
+        seen = [bits.rate(bit) for bit in range(np.finfo(honest.square(name, dim).dtype).bits)]
+        for wanted in (lambda r: r == 1, lambda r: r and r < 1, lambda r: r == 0):
+            cells.append(", ".join(str(bit) for bit, rate in enumerate(seen) if wanted(rate)))
+        table.row([name, dim, elements.tried(), *cells])
     table.end()
 
 
-def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+def main() -> None:
+    """Print the tables."""
     parser = harness.parser(__doc__.splitlines()[0])
     parser.add_argument("--numpy", action="store_true", help="on NumPy, also where there is a GPU")
     parser.add_argument(
@@ -333,22 +278,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--wrong", type=int, default=1000, help="wrong products of each kind")
     parser.add_argument("--dims", type=int, nargs="*", default=[16, 128, 1024, 4096])
     parser.add_argument("--only", nargs="+", default=[*honest.FLOATS, *honest.INTEGERS])
-    return parser
-
-
-def main() -> None:
-    """Print the tables."""
-    options = arguments().parse_args()
+    options = parser.parse_args()
     if options.tiny:
         options.counts, options.dims, options.wrong = [100, 0, 0], [16, 48], 16
     xp = harness.array_module(options.tiny or options.numpy)
     harness.say(f"Freivalds' check, {harness.device_name(xp)}, {harness.machine()}")
-    if any(options.counts):
-        # NumPy has no tf32: honest products would prove nothing there, wrong ones still do.
-        alarms(xp, options, [x for x in options.only if xp is not np or "tf32" not in x])
-    floats = [name for name in options.only if name in honest.FLOATS]
-    if options.dims:
-        detection(xp, options, floats)
+    # NumPy has no tf32: honest products would prove nothing there, wrong ones still do.
+    alarms(xp, options, [name for name in options.only if xp is not np or "tf32" not in name])
+    detection(xp, options, [name for name in options.only if name in honest.FLOATS])
 
 
 if __name__ == "__main__":

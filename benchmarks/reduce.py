@@ -194,21 +194,17 @@ def cells(row: Row, plan: Any, figures: dict[str, np.ndarray]) -> list[object]:
 
 def run(options: argparse.Namespace, folder: Path) -> None:
     """Measure row by row."""
-    budget = harness.Budget(options.minutes)
     harness.say(f"Reduce, {harness.machine()}, {harness.file_system(folder)}")
-    table = harness.Table("reduce", HEADINGS, options.json)
+    table = harness.Table(HEADINGS)
     for files, group in itertools.groupby(rows(options), lambda row: row[:3]):
-        plan = make(*files, folder / "run", options.gib) if budget.left else None
+        plan = make(*files, folder / "run", options.gib)
         for row in group:
-            if not budget.left:
-                table.note(f"{row.name}: skipped, out of time")
-                continue
             try:
                 figures = measure(row, plan, options.rounds)
             except subprocess.SubprocessError as error:
                 table.note(f"{row.name}: {harness.reason(error)}")
                 continue
-            table.row(cells(row, plan, figures), {name: f.tolist() for name, f in figures.items()})
+            table.row(cells(row, plan, figures))
         shutil.rmtree(folder / "run", ignore_errors=True)
     table.note("peak: Python and its libraries are part of it, the compiler where it was needed")
     table.end()
@@ -218,7 +214,6 @@ def main() -> None:
     """Measure in a folder that is removed afterwards, or be one of the ranks."""
     parser = harness.parser(__doc__)
     harness.add_folder(parser)
-    parser.set_defaults(minutes=120.0)
     parser.add_argument("--gib", type=float, default=2.0, help="GiB of the files of a row")
     parser.add_argument("--only", default="", help="regular expression: 'd=8 sum cold ranks=2'")
     parser.add_argument("--rounds", type=int, default=5)

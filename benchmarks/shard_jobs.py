@@ -219,9 +219,12 @@ def measure(
             group.end()
         shutil.rmtree(folder, ignore_errors=True)
     for name, seconds in cpu.items() if options.numpy else ():
-        middle = statistics.median(seconds)
-        table.note(f"{row.label}, {name}: {middle:.2f} s of the processors per GB")
-    add_row(table, row, len(gpus), once * passes / harness.GB, rates)
+        table.note(f"{row.label}, {name}: {statistics.median(seconds):.2f} s of processors per GB")
+    middle = {name: statistics.median(found) for name, found in rates.items() if found}
+    scripts = [rate for name, rate in middle.items() if name.startswith("script")]
+    best, ours = max(scripts, default=middle.get("plain loop")), middle.get("shardwise")
+    cells = [row.label, len(gpus), once * passes / harness.GB, *map(middle.get, HEADINGS)]
+    table.row([*cells, harness.ratio(ours, best), harness.ratio(ours, middle.get("raw"))])
 
 
 def differ(found: Any, expected: Any) -> float:
@@ -229,19 +232,8 @@ def differ(found: Any, expected: Any) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
-def add_row(table: harness.Table, row: Row, gpus: int, size: float, rates: Any) -> None:
-    """Medians, and ours beside the best script and the bare reads."""
-    middle = {name: statistics.median(found) for name, found in rates.items() if found}
-    best = max((rate for name, rate in middle.items() if name.startswith("script")), default=None)
-    ours = middle.get("shardwise")
-    cells = [middle.get(name) for name in HEADINGS]
-    against = [harness.ratio(ours, best or middle.get("plain loop")),
-               harness.ratio(ours, middle.get("raw"))]  # fmt: skip
-    table.row([row.label, gpus, size, *cells, *against], {"rates": rates})
-
-
-def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+def main() -> None:
+    """Measure row by row in a folder that is removed afterwards."""
     parser = harness.parser(__doc__)
     harness.add_folder(parser)
     parser.add_argument("--numpy", action="store_true", help="on the CPU, rows of its own")
@@ -251,12 +243,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--window-gib", type=float, default=32.0, help="read per GPU and turn")
     parser.add_argument("--only", default="", help="regular expression that a row's label matches")
     parser.add_argument("--peers", default="", help="the same for the names of the columns")
-    return parser
-
-
-def main() -> None:
-    """Measure row by row in a folder that is removed afterwards."""
-    options = arguments().parse_args()
+    options = parser.parse_args()
     cpu = options.numpy or options.tiny
     gpus = [""] if cpu else harness.devices()
     counts = [n for n in ([1] if cpu else options.gpus) if n <= len(gpus)]
@@ -264,7 +251,7 @@ def main() -> None:
     headings = ["job", "GPUs", "GB", *HEADINGS, "to the best script", "to raw"]
     with harness.working_folder(options) as folder:
         harness.say(f"Shard jobs, {harness.machine()}, {harness.file_system(folder)}")
-        table = harness.Table("shard_jobs", headings, options.json)
+        table = harness.Table(headings)
         last = None
         for row in [r for r in rows(options) if re.search(options.only, r.label)]:
             if budget.left < 2 * ROUND_SECONDS and not options.tiny:
