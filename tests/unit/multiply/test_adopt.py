@@ -11,7 +11,7 @@ from shardwise.records.store import Store
 
 from tests import factories
 from tests.factories import noise, save
-from tests.unit.plan.test_formats import CHUNKED, PLAIN
+from tests.unit.plan.test_formats import CHUNKED
 
 LEFT = noise((15, 20, 12), "float32")
 OVER = {"product": "A.T @ A", "shard_bytes": 4 * 20 * 12 * 4}  # four matrices a shard
@@ -33,14 +33,6 @@ def in_files(folder, array):
     return str(folder / "in")
 
 
-def in_sheet(folder, array):
-    """A sheet of such files."""
-    in_files(folder, array)
-    rows = "".join(f"in/{number:02}.npy\n" for number in range(len(array)))
-    (folder / "s.tsv").write_text(f"path\n{rows}")
-    return str(folder / "s.tsv")
-
-
 def in_stacks(folder, array):
     """Files of four, three, three and five matrices, as a beamline writes them."""
     (folder / "in").mkdir(parents=True, exist_ok=True)
@@ -56,21 +48,14 @@ def in_stack(folder, array):
     return str(save(folder / "input.npy", array))
 
 
-def anew(make):
-    """A maker that writes its store from the beginning."""
-
-    def other(folder, array):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        return make(folder, array)
-
-    return other
+def in_store(folder, array):
+    """A compressed file of HDF5, written from the beginning."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return CHUNKED["hdf5, gzip"](folder, array)
 
 
-MAKERS = {
-    "stack": in_stack, "folder": in_files, "sheet": in_sheet, "a glob of stacks": in_stacks,
-    **{kind: anew((PLAIN | CHUNKED)[kind]) for kind in ("hdf5", "hdf5, gzip", "zarr 2", "zarr 3")},
-}  # fmt: skip
+MAKERS = {"stack": in_stack, "folder": in_files, "stacks": in_stacks, "store": in_store}
 
 
 @pytest.mark.parametrize(

@@ -37,34 +37,17 @@ def reduced(made, names=("sum",)):
     return json.loads(made.results.summary.read_bytes())
 
 
-def witness_rewritten(receipt, **values):
-    """Change what a receipt says of the proof; it stays whole by its digest."""
-    said = json.loads(receipt.read_bytes())["witness"]
-    factories.rewritten(receipt, witness=said | values)
-
-
-def forge(made, shard_id, change):
-    """Change a shard's file, and its checksum in receipt and ledger with it."""
+def forge(made, shard_id):
+    """Change one number of a shard's file, and its checksum in receipt and ledger with it."""
     path = factories.file(made, "product", shard_id)
     array = np.load(path, "r+")
-    change(array)
+    array[-1].reshape(-1)[-1] += 1
     array.flush()
-
     file = json.loads(factories.file(made, "receipt", shard_id).read_bytes())["file"]
     pieces = file["row_bytes"], file["piece_bytes"]
     file["checksum"] = checksum.file_checksum(path, npy.DATA_OFFSET, *pieces)
     factories.rewritten(factories.file(made, "receipt", shard_id), file=file)
     ledger.write(made)
-
-
-def spoil(array):
-    """Change one number of a shard's file."""
-    array[-1].reshape(-1)[-1] += 1
-
-
-def problem_of(product, dtype, left):
-    """The problem of a stack."""
-    return Problem(len(left), left.shape[1:], product, dtype)
 
 
 @given(
@@ -105,7 +88,7 @@ def test_products_and_sum_agree_at_any_scale(dtype, product, d, exponent, seed):
         result = REFERENCES[product](wide, None).astype(dtype)
     if not (np.isfinite(left).all() and np.isfinite(result).all()):
         return
-    problem = problem_of(product, dtype, left)
+    problem = Problem(len(left), left.shape[1:], product, dtype)
     check = freivalds.Checker(np, CheckSpec(product, left.shape[1:], None, dtype, compute, seed, 2))
     assert (check.check(left, None, result) <= 1).all()
     forms = end_to_end.ShardForms()
@@ -136,14 +119,14 @@ def test_subnormal_factors_are_no_false_alarm():
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [("products", "float16"), ("products", "complex64"), ("sum", "float64"), ("sum", "int16"),
-     ("sum", "complex64"), ("uncopied", "float64")],
+    ("kind", "left"),
+    [("products", noise((7, 5, 5), "float16")), ("sum", stack((7, 5, 5), "int16")),
+     ("sum", noise((7, 5, 5), "complex64")), ("uncopied", noise((7, 5, 5), "float64")),
+     ("products", np.full((3, 2, 2), 1e140))],  # near the largest numbers
 )  # fmt: skip
-def test_an_honest_run_is_proven_end_to_end(tmp_path, kind, dtype):
+def test_an_honest_run_is_proven_end_to_end(tmp_path, kind, left):
     """The summary says of how many shards."""
-    made = computed(tmp_path, kind, (stack if "int" in dtype else noise)((7, 5, 5), dtype))
-    found = reduced(made)["end_to_end"]
+    found = reduced(computed(tmp_path, kind, left))["end_to_end"]
     assert found["shards"] == 3
     assert found["off"] <= 1
 
@@ -152,7 +135,7 @@ def test_an_honest_run_is_proven_end_to_end(tmp_path, kind, dtype):
 def test_a_file_changed_with_its_checksum_is_named(tmp_path, kind):
     """Receipt and ledger vouch for it; its number does not."""
     made = computed(tmp_path, kind)
-    forge(made, "00001", spoil)
+    forge(made, "00001")
     with pytest.raises(IntegrityError, match=r"shard 00001: its file .*rm -f .*00001-.*json"):
         reduced(made)
     assert not made.results.summary.exists()
@@ -177,7 +160,7 @@ def test_a_bit_flipped_in_a_ranks_state_is_no_shards_fault(tmp_path, kind, monke
 def test_ranks_name_the_shard_together(tmp_path):
     """Ranks share the sum, and the second look at the files."""
     made = computed(tmp_path)
-    forge(made, "00000", lambda array: array.__setitem__((1, 2, 3), 9))
+    forge(made, "00000")
     done = factories.mpirun(2, made)
     assert done.returncode == 3
     assert "shard 00000: its file does not come to what its receipt says" in done.stderr
@@ -205,13 +188,8 @@ def test_what_cannot_be_proven_says_why(tmp_path, over, names, why):
 def test_a_damaged_witness_is_refused(tmp_path, value):
     """It is damage of a receipt, named with its shard."""
     made = computed(tmp_path)
-    witness_rewritten(factories.file(made, "receipt", "00001"), mass=value)
+    receipt = factories.file(made, "receipt", "00001")
+    said = json.loads(receipt.read_bytes())["witness"]
+    factories.rewritten(receipt, witness=said | {"mass": value})  # its digest fits
     with pytest.raises(IntegrityError, match="is damaged"):
         reduced(made)
-
-
-@pytest.mark.parametrize("kind", ["products", "uncopied"])
-def test_large_numbers_are_no_false_alarm(tmp_path, kind):
-    """What comes near the largest numbers of float64 is compared all the same."""
-    made = computed(tmp_path, kind, np.full((3, 2, 2), 1e140))
-    assert reduced(made)["end_to_end"]["off"] <= 1
