@@ -7,8 +7,6 @@ once the device has passed the mark behind it. Who reads and writes (host.py, cu
 Python.
 """
 
-import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -31,10 +29,6 @@ from shardwise.units import human_bytes
 
 if TYPE_CHECKING:
     from shardwise.multiply.job import ShardJob
-
-log = logging.getLogger(__name__)
-
-_PROGRESS_SECONDS = 10.0
 
 
 @dataclass(eq=False)
@@ -155,7 +149,7 @@ class Ring:
 
         ``coming`` is asked for the next shard once this one needs no more slots.
         """
-        last, following = time.monotonic(), None
+        following = None
         for other in {slot.job for slot in self._reading} - {job}:
             self._drop(other)  # it was to come next, and does not
         try:
@@ -170,9 +164,6 @@ class Ring:
                 self._queued.append(self._reading.popleft())
                 while len(self._queued) > self._ahead:
                     self._look_at(self._queued.popleft())
-                if time.monotonic() - last > _PROGRESS_SECONDS:
-                    log.info("%d of %d matrices", job.done, len(job.shard.run))
-                    last = time.monotonic()
             while self._queued:
                 self._look_at(self._queued.popleft())
                 following = self._read_ahead(job, following, coming)

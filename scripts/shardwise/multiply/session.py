@@ -1,6 +1,5 @@
 """A device of this process, and the ring that shards which follow each other share on it."""
 
-import logging
 import os
 from contextlib import AbstractContextManager
 
@@ -16,8 +15,6 @@ from shardwise.multiply.operation import Machine
 from shardwise.multiply.ring import Ring
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures
-
-log = logging.getLogger(__name__)
 
 
 class Session:
