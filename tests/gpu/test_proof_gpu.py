@@ -1,9 +1,5 @@
 """Freivalds' check beside the plain formula: on NumPy and, where there is a GPU, on cupy."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from shardwise.devices import nvml
@@ -293,27 +289,3 @@ def test_one_wrong_element_blames_the_gpu(tmp_path, monkeypatch):
     assert refused.value.suspect
     assert any(device.uuid in str(refused.value) for device in nvml.present())
     assert not list(made.results.products.glob("*"))
-
-
-UNDER_OVERRIDE = """
-import cupy
-from shardwise.numerics import canary, gemm
-from shardwise.plan.problem import Problem, takes_b
-
-run = gemm.kernel(cupy, Problem(4, (256, 256), "A @ A", "float32", None), "ieee")
-left, out = cupy.zeros((4, 256, 256), "float32"), cupy.zeros((4, 256, 256), "float32")
-canary.check(lambda: run.multiply(left, None, out, 4) or out, [left], run.compute)
-"""
-
-
-@needs_gpu
-@pytest.mark.parametrize("value", ["0", "1"])
-def test_the_switch_of_the_environment_is_seen(value):
-    """Where nobody takes NVIDIA_TF32_OVERRIDE away, cuBLAS obeys it, and a known product tells."""
-    path = os.pathsep.join([str(factories.SCRIPTS), os.environ.get("PYTHONPATH", "")])
-    env = os.environ | {"NVIDIA_TF32_OVERRIDE": value, "PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, "-c", UNDER_OVERRIDE], env=env, capture_output=True, text=True, check=False
-    )
-    assert ("lower precision than float32" in done.stderr) == (value == "1"), done.stderr
-    assert (done.returncode == 0) == (value == "0")

@@ -126,13 +126,3 @@ def test_bits_do_not_depend_on_the_cut(tmp_path, product, shape):
         assert compute == {"tf32x3"}
         whole.add(factories.products(made).tobytes())
     assert len(whole) == 1
-
-
-def test_sums_are_those_of_the_products(tmp_path):
-    """Of whole numbers they are exact."""
-    left = factories.stack((40, 33, 33), "float32")
-    made, compute = computed(tmp_path, left, shards=1, keep="sum")
-    assert compute == {"tf32x3"}
-    np.testing.assert_array_equal(
-        factories.partials(made)[0], (left.astype("float64") @ left).sum(axis=0)
-    )

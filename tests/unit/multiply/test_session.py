@@ -16,11 +16,9 @@ from shardwise.records import receipts
 from tests import factories
 from tests.factories import (
     FLOATS,
-    REFERENCES,
     computed,
     copied,
     leftovers,
-    noise,
     partials,
     products,
     save,
@@ -61,16 +59,6 @@ def test_a_kept_sum_is_the_sum_of_the_products(tmp_path, dtype):
     np.testing.assert_array_equal(found, [whole[:3].sum(axis=0), whole[3:].sum(axis=0)])
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 1, 7), (9, 7, 1), (600, 1, 1)])
-@pytest.mark.parametrize("product", ["A.T @ A", "A @ A.T", "A @ B"])
-def test_matrices_of_one_row_or_column_and_shards_of_one_matrix(tmp_path, shape, product):
-    """The smallest shapes go through as any other, also with one B for all."""
-    left, right = stack(shape), stack((shape[2], 4), seed=1) if product == "A @ B" else None
-    over = {"product": product, "shards": min(len(left), 2), "materialize": False}
-    made = computed(factories.plan(tmp_path, left, right, **over))
-    np.testing.assert_array_equal(products(made), REFERENCES[product](left, right))
-
-
 def test_the_receipt_says_what_was_done(tmp_path):
     """Range, key, checksum, proof, backend and attempt stand in the receipt."""
     made = computed(factories.plan(tmp_path, stack((5, 3, 3)), shards=2))
@@ -83,19 +71,6 @@ def test_the_receipt_says_what_was_done(tmp_path):
     cut = receipt.file.row_bytes, receipt.file.piece_bytes
     assert cut == pieces.checksum_pieces(3 * 3 * 4)
     assert receipt.file.checksum == file_checksum(product, 4096, *cut)
-
-
-@pytest.mark.parametrize("over", [{}, {"keep": "sum"}])
-@pytest.mark.parametrize(
-    ("dtype", "bad"), list(zip(FLOATS, [np.nan, np.inf, -np.inf, np.nan, -np.inf], strict=True))
-)
-def test_the_first_nonfinite_matrix_is_named(tmp_path, dtype, bad, over):
-    """nonfinite: error names the matrix by its place in the whole stack, and leaves nothing."""
-    left = stack((9, 3, 3), dtype)
-    left[6, 1, 2] = left[8, 0, 0] = bad
-    made = factories.plan(tmp_path, left, shards=3, materialize=False, **over)
-    assert "input: matrix 6 holds NaN or Inf" in refusal(made, shard_id="00002")
-    job.run_shard(made, "00001")
 
 
 @pytest.mark.parametrize(
@@ -148,33 +123,6 @@ def test_a_file_that_changed_after_planning_is_refused(tmp_path, changed):
     with pytest.raises(IntegrityError, match="has changed since the plan was made"):
         computed(made)
     assert nothing_committed(made)
-
-
-def overlapped(made):
-    """Compute all shards of a plan, each read while the one before ends, and finished later."""
-    session = Session(made)
-    jobs = [job.ShardJob(session, shard).begin() for shard in made.shards]
-    for now, following in zip(jobs, [*jobs[1:], None], strict=True):
-        now.compute(lambda following=following: following)
-        assert not made.results.receipt(now.shard.name).exists()
-    for each in jobs:
-        each.finish()
-
-
-@pytest.mark.parametrize("over", [
-    {"keep": "products"}, {"keep": "sum"}, {"keep": "sum", "product": "A @ B"},
-])  # fmt: skip
-def test_a_shard_that_begins_before_another_is_written_changes_no_bit(tmp_path, monkeypatch, over):
-    """The memory of the ring, and of sums, goes from one shard to the next."""
-    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 4 * 36)
-    left = noise((33, 6, 6), "float32")
-    right = left[0] if "product" in over else None
-    expected = computed(factories.plan(tmp_path / "a", left, right, shards=5, **over))
-    made = copied(factories.plan(tmp_path / "b", left, right, shards=5, **over))
-    overlapped(made)
-    for shard in made.shards:
-        one, same = (factories.file(m, "product", shard).read_bytes() for m in (made, expected))
-        assert one == same
 
 
 def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from shardwise.numerics import end_to_end, freivalds, freivalds_cpu, gemm, toler
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan.problem import Problem, takes_b
 
-from tests.factories import FLOATS, PRODUCTS, REFERENCES, noise
+from tests.factories import PRODUCTS, REFERENCES, noise
 
 
 def ratio(left, right, product, compute, seed=0):
@@ -69,17 +69,6 @@ def test_loops_multiply_as_numpy_does(dtype, shape, transposed):
     np.testing.assert_allclose(moduli, sums[..., 0], rtol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_the_largest_modulus_shows_what_is_not_finite(dtype):
-    """NaN before infinity, whatever their signs, before the largest part of a finite number."""
-    stack = noise((4, 3, 70), dtype)
-    stack[:, 1, 2] = -9
-    stack[1, 2, 69], stack[2, 0, 0] = -np.inf, np.inf
-    stack[2, 2, 3] = -np.nan
-    checker = freivalds.Checker(np, CheckSpec("A @ A.T", (3, 70), None, dtype, dtype, 0, group=4))
-    np.testing.assert_array_equal(checker.largest(stack), [9, np.inf, np.nan, 9])
-
-
 def test_one_right_factor_serves_all():
     """The check knows a shared B."""
     left, right = noise((3, 4, 5), "float32"), noise((5, 6), "float32")
@@ -105,19 +94,6 @@ def test_vectors_are_signs_or_any_integers():
     again = tolerances.vectors(2, 1000, False) != signs
     assert again[:, :-1].any(axis=0).all()
     assert not again[:, -1].any()
-
-
-def test_an_error_that_cancels_is_missed_no_more_often_than_promised():
-    """Two errors that cancel for half of all signs pass all random vectors in 1 of 2**3 seeds.
-
-    The weights of the last vector, of differing moduli, see them with every seed.
-    """
-    left, right = np.zeros((1, 1, 1)), np.zeros((1, 1, 2))
-    product = np.array([[[1.0, 1.0]]])
-    signs = (tolerances.vectors(seed, 2, False)[:, :-1] for seed in range(2000))
-    missed = sum(not (product[0] @ own).any() for own in signs)
-    assert 0 < missed <= 2000 * 2.0 ** (1 - tolerances.VECTORS) * 1.5
-    assert all(ratio(left, right, product, "float64", seed)[0] > 1.0 for seed in range(100))
 
 
 @pytest.mark.parametrize(("dtype", "compute"), [("float16", "float32"), ("float32", "float32")])
