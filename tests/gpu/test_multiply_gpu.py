@@ -59,20 +59,6 @@ def rounding(dtype, k):
     return relative, float(stored.smallest_subnormal)
 
 
-@pytest.mark.parametrize("dtype", NUMBERS)
-@pytest.mark.parametrize("product", factories.PRODUCTS)
-def test_products_are_exact_for_whole_numbers(tmp_path, backend, product, dtype):
-    """A shard's products of small integers are NumPy's, whatever the dtype."""
-    shape = (5, 24, 24) if product == "A @ A" else (2, 37, 9)
-    left = factories.stack(shape, dtype)
-    rows = factories.right_rows(product, *shape[1:])
-    right = factories.stack((2, rows, RIGHT_COLUMNS), dtype, 1) if rows else None
-    over = {"product": product, "backend": backend}
-    _, (found,) = shards_of(tmp_path, left, 1, right=right, **over)
-    assert found.dtype == (np.int64 if "int" in dtype else dtype)
-    np.testing.assert_array_equal(found, factories.REFERENCES[product](wide(left), wide(right)))
-
-
 def problem_of(product, shape, dtype, shared=False):
     """A problem as the plan states it, with a B of a few columns where there is one."""
     rows = factories.right_rows(product, *shape)

@@ -151,14 +151,20 @@ def summed(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class SumForm:
-    """``lᵀ S r`` of the sum ``(m, p)``, from runs of its elements; each comes once, on any rank."""
+    """``lᵀ S r`` of the sum ``(m, p)``, from runs of its elements; each comes once, on any rank.
+
+    Attributes
+    ----------
+    runs
+        The form of each run; those of other ranks are added to them.
+    """
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
         integer = "int" in dtype
         self._parts = 2 if "complex" in dtype else 1
         self._left, self._right = weights("l", shape[0], integer), weights("r", shape[1], integer)
         self._dtype = "int64" if integer else "float64"
-        self._runs: list[np.ndarray] = []
+        self.runs: list[np.ndarray] = []
 
     def add(self, elements: np.ndarray, low: int) -> None:
         """Add the elements ``(width,)`` from number ``low`` of the flat result on."""
@@ -174,16 +180,8 @@ class SumForm:
                 form = np.atleast_1d(self._left[row : row + height] @ by_row)
                 forms.append(form.view(self._dtype))
                 at += block.size
-        self._runs.append(summed(forms))
-
-    def dump(self) -> np.ndarray:
-        """The form of each run."""
-        return np.array(self._runs, self._dtype).reshape(-1, self._parts)
-
-    def merge(self, dump: np.ndarray) -> None:
-        """Add the dump of another."""
-        self._runs += list(dump)
+        self.runs.append(summed(forms))
 
     def value(self) -> np.ndarray:
         """What has come so far, ``(1,)`` or ``(2,)``."""
-        return summed([np.zeros(self._parts, self._dtype), *self._runs])
+        return summed([np.zeros(self._parts, self._dtype), *self.runs])

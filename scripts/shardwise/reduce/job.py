@@ -261,9 +261,8 @@ class Reducer:
         comm = self._comm
         found = xor(comm, self._scan.digests)
         digests = xor(comm, self._files.digests)
-        forms, nodes = map(comm.gather, (self._form.dump(), host.node()))
-        for form in forms[1:] if comm.rank == 0 else ():
-            self._form.merge(form)
+        forms, nodes = map(comm.gather, (self._form.runs, host.node()))
+        self._form.runs = [run for runs in forms or () for run in runs]
 
         def commit() -> None:
             wrong = np.flatnonzero((found != self._expected).any(axis=1)).tolist()

@@ -64,7 +64,7 @@ def test_the_number_of_a_sum_is_that_of_the_definition(dtype, m, p, data):
     for i, (low, high) in enumerate(pairwise([0, *sorted(cuts), total.size])):
         if low < high:
             ranks[i % 2].add(total.reshape(-1)[low:high], low)
-    ranks[0].merge(ranks[1].dump())
+    ranks[0].runs += ranks[1].runs
     whole = dtype == "int64"
     left, right = end_to_end.weights("l", m, whole), end_to_end.weights("r", p, whole)
     expected = np.atleast_1d(left @ total @ right).view(ranks[0].value().dtype)
