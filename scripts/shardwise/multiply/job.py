@@ -71,8 +71,8 @@ class ShardJob:
         self._right: PieceChecksum | None = None
         self._writes: list[Any] = []
 
-    def run(self, coming: Callable[[], "ShardJob | None"] = lambda: None) -> None:
-        """Compute the shard, and commit its result with a receipt; parameters as `compute`.
+    def run(self) -> None:
+        """Compute the shard, and commit its result with a receipt.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class ShardJob:
         DeviceFailed
             The GPU is lost, busy or full, or its product fails the proof.
         """
-        self.begin().compute(coming)
+        self.begin().compute()
         self.finish()
 
     def begin(self) -> Self:
@@ -104,13 +104,14 @@ class ShardJob:
                 with self._at_work(attempt):
                     copy.materialize(plan, shard.shard)
                 self._copied = copy.existing_copy(plan, shard)
-            return self.open()
+            self._open_input()
+        return self
 
-    def open(self) -> Self:
-        """Open the input, if it is there; nothing is read yet."""
+    def _open_input(self) -> None:
+        """Open the input; nothing is read yet."""
         plan, shard, machine = self._plan, self.shard, self._session.machine
         self.inputs = InputFiles()
-        files, sources = machine.open_files(self.inputs.compare), []
+        files = machine.open_files(self.inputs.compare)
         if plan.settings.materialize:
             path = str(plan.results.shard(shard.input_name))
             sources = [Source(path, shard.start, shard.stop - shard.start, "")]
@@ -128,7 +129,6 @@ class ShardJob:
         ]
         for factor in self.factors:
             factor.digest = machine.hashing(factor.hashed)
-        return self
 
     def _right_stack(self) -> StackReader:
         plan = self._plan
