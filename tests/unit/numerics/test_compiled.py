@@ -49,16 +49,17 @@ def test_compiled_loops_are_kept_and_shared(tmp_path):
     assert subprocess.run(line, check=False, stdout=subprocess.PIPE, **options).returncode == 0
 
 
-@pytest.mark.parametrize("processor", [{}, {"NUMBA_CPU_NAME": "generic"}], ids=["own", "any"])
-def test_every_float16_is_widened_exactly(tmp_path, processor):
-    """By the processor's own instruction, and where it has none."""
+@pytest.mark.nightly
+def test_every_float16_is_widened_exactly(tmp_path):
+    """Where the processor has no instruction for it; test_tree.py shows where it has."""
     code = """
 from shardwise.numerics import tree_cpu
 halves, found = np.arange(2**16, dtype="u2").view("f2"), np.empty(2**16)
 tree_cpu.fold(halves[None], found)
 np.testing.assert_array_equal(found, halves.astype("f8"))
 """
-    own = {"PYTHONPATH": str(SCRIPTS), "NUMBA_CACHE_DIR": str(tmp_path), **processor}
+    own = {"PYTHONPATH": str(SCRIPTS), "NUMBA_CACHE_DIR": str(tmp_path)}
+    own["NUMBA_CPU_NAME"] = "generic"
     subprocess.run([sys.executable, "-c", START + code], check=True, env=os.environ | own)
 
 
