@@ -39,7 +39,7 @@ def run_shard(
     Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
     """
     Store(plan).withdraw()
-    ShardJob(Session(plan, plan.shard(shard_id), memory, wait), shard_id).run()
+    ShardJob(Session(plan, memory, wait, shard=plan.shard(shard_id)), shard_id).run()
 
 
 class ShardJob:

@@ -22,12 +22,12 @@ class Session:
 
     Parameters
     ----------
-    shard
-        The only one that is computed; None for any of the plan.
     memory
         Host bytes that the task may take, or None for what the plan says.
     wait, prefer
         As :func:`choose.take` has them.
+    shard
+        The only one that is computed; None for any of the plan.
 
     Attributes
     ----------
@@ -43,11 +43,11 @@ class Session:
     """
 
     def __init__(
-        self, plan: Plan, shard: Shard | None = None, memory: int | None = None,
-        wait: float | None = None, prefer: int | None = None,
+        self, plan: Plan, memory: int | None = None, wait: float | None = None,
+        prefer: int | None = None, shard: Shard | None = None,
     ) -> None:  # fmt: skip
         self.plan, self._memory, self.folder = plan, memory, os.stat(plan.results.root)
-        shards = [shard] if shard else list(plan.shards.values())
+        shards = [shard] if shard else plan.shards.values()
         self._largest = max(shards, key=lambda each: each.bytes)
         needed = max(each.device_memory for each in shards)
         # First of all: a task that waits for a device must not hold memory meanwhile.

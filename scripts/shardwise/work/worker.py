@@ -74,7 +74,7 @@ def work(
         with failures.noted(plan.results, own_failure, device=choose.taken_uuid):
             if not limits.run_time.suffices(1):
                 raise TryAgain("the run time of this job is too short to begin a shard")
-            session = Session(plan, None, limits.memory, limits.wait, prefer)
+            session = Session(plan, limits.memory, limits.wait, prefer)
         loop = ShardLoop(plan, session, own, limits.run_time, logs)
         loop.run()
     except errors.Terminated as error:
