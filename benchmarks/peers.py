@@ -110,7 +110,7 @@ class Shardwise(Peer):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        from shardwise.multiply.job import ShardJob
+        from shardwise.multiply.job import ShardJob, warm
         from shardwise.multiply.session import Session
         from shardwise.plan import plan as plans
 
@@ -119,10 +119,11 @@ class Shardwise(Peer):
         self.plan = plans.load(harness.write_plan(Path(task.folder), Path(task.source), **own))
         self.mine = list(self.plan.shards)[task.part * task.shards :][: task.shards]
         self.session, self.job = Session(self.plan), ShardJob
+        warm(self.session)
 
     def run(self, passes: int) -> tuple[int, np.ndarray | None]:
-        """Take shard after shard to its receipt; for no pass at all the first one."""
-        names, ended = iter(self.mine * passes or self.mine[:1]), None
+        """Take shard after shard to its receipt."""
+        names, ended = iter(self.mine * passes), None
         with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
 
             def begin() -> Future[Any] | None:

@@ -1,7 +1,7 @@
 """Where the time of a shard went on a GPU: it adds up, and most of a long product is computing."""
 
 import pytest
-from shardwise.multiply.job import ShardJob
+from shardwise.multiply.job import ShardJob, warm
 from shardwise.multiply.session import Session
 
 from tests import factories
@@ -33,3 +33,19 @@ def test_a_long_product_is_computing(tmp_path):
     assert sum(receipt.held.values()) == pytest.approx(seconds, abs=1e-3)
     assert receipt.held["compute"] > 0.8 * seconds
     assert list(made.results.live.glob("*")) == []
+
+
+@needs_gpu
+@pytest.mark.parametrize("right", [None, factories.noise((8, 5))])
+def test_warming_goes_through_and_leaves_nothing(tmp_path, caplog, right):
+    """Else the first shard would meet what was not made, and only the log would tell."""
+    made = factories.plan(
+        tmp_path, factories.noise((40, 8, 8)), right, shards=1, backend="cupy", materialize=False,
+        product="A @ A" if right is None else "A @ B",
+    )  # fmt: skip
+    session = Session(made)
+    with caplog.at_level("INFO", "shardwise.multiply"):
+        warm(session)
+    assert caplog.messages == []
+    ShardJob(session, "00000").run()
+    assert factories.receipt(made).proof

@@ -39,7 +39,26 @@ def run_shard(
     Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
     """
     Store(plan).withdraw()
-    ShardJob(Session(plan, memory, wait, shard=plan.shard(shard_id)), shard_id).run()
+    session = Session(plan, memory, wait, shard=plan.shard(shard_id))
+    warm(session)
+    ShardJob(session, shard_id).run()
+
+
+def warm(session: Session) -> None:
+    """Make now what the first shard would wait for, as far as it can be had.
+
+    Memory, compiled kernels, the known product and pinned buffers; on a CPU nothing of that takes
+    long. What goes wrong is not raised: the first shard meets it again, and says whose fault it is.
+    """
+    if not session.cuda:
+        return
+    job = ShardJob(session, session.largest.shard)
+    try:
+        ring = session.ring()
+        if not session.plan.settings.materialize or copy.existing_copy(session.plan, job.shard):
+            ring.warm(job.open())
+    except Exception as error:
+        log.info("%s", error)
 
 
 class ShardJob:
@@ -104,11 +123,10 @@ class ShardJob:
                 with self._at_work(attempt):
                     copy.materialize(plan, shard.shard)
                 self._copied = copy.existing_copy(plan, shard)
-            self._open_input()
-        return self
+            return self.open()
 
-    def _open_input(self) -> None:
-        """Open the input; nothing is read yet."""
+    def open(self) -> Self:
+        """Open the input, if it is there; nothing is read yet."""
         plan, shard, machine = self._plan, self.shard, self._session.machine
         self.inputs = InputFiles()
         files = machine.open_files(self.inputs.compare)
@@ -129,6 +147,7 @@ class ShardJob:
         ]
         for factor in self.factors:
             factor.digest = machine.hashing(factor.hashed)
+        return self
 
     def _right_stack(self) -> StackReader:
         plan = self._plan

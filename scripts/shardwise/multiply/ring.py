@@ -134,7 +134,7 @@ class Ring:
 
     def _try_arithmetic(self) -> None:
         self.operation.try_arithmetic(*self.trial_memory())
-        self._tried = True
+        self._tried = True  # a device that fails is tried again: by `warm`, then by a shard
 
     def trial_memory(self) -> tuple[Any, Any, list[Any]]:
         """A slot's A and B, and all memory of products, for `try_arithmetic`."""
@@ -143,6 +143,28 @@ class Ring:
 
     def _right_of(self, slot: _Slot) -> Any:
         return self._right if slot.right is None else slot.right
+
+    def warm(self, job: "ShardJob") -> None:
+        """Take up to two batches through the ring, of which nothing stays.
+
+        So kernels are compiled, and what libraries make at their first call is there.
+        """
+        run, count = job.shard.run, min(self.matrices, len(job.shard.run))
+        job.share_right(self)
+        with self._machine.work():
+            self.sink.begin()
+        for first in run[::count][: min(2, len(self._slots))]:
+            slot = self._begin_reads(job, first, min(count, run.stop - first))
+            settle(slot.reads)
+            self._machine.hash(job.factors[0].digest, 0, raw_bytes(slot.left[: slot.count]))
+            if not self._problem.result:  # a user's function may do anything
+                with self._machine.work(), np.errstate(all="ignore"):
+                    self._work(slot)
+                self._machine.mark()()
+                slot.report.fetched(self._machine)
+        with self._machine.work():
+            self.sink.result()
+        self._drop(job)
 
     def compute(self, job: "ShardJob", coming: Callable[[], "ShardJob | None"]) -> None:
         """Take all batches of a shard through the ring; its writes may be under way afterwards.

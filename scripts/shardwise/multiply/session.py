@@ -31,6 +31,8 @@ class Session:
 
     Attributes
     ----------
+    largest
+        The largest shard that it may compute.
     device, versions
         What receipts say of the device, and of its driver and libraries.
     folder
@@ -48,7 +50,7 @@ class Session:
     ) -> None:  # fmt: skip
         self.plan, self._memory, self.folder = plan, memory, os.stat(plan.results.root)
         shards = [shard] if shard else plan.shards.values()
-        self._largest = max(shards, key=lambda each: each.bytes)
+        self.largest = max(shards, key=lambda each: each.bytes)
         needed = max(each.device_memory for each in shards)
         # First of all: a task that waits for a device must not hold memory meanwhile.
         with blame.device_or_function(plan, np):
@@ -67,7 +69,7 @@ class Session:
     def ring(self) -> Ring:
         """The ring that all shards go through, made for the first."""
         if self._ring is None:
-            self._ring = Ring(self.machine, self.plan, self._largest, self._memory)
+            self._ring = Ring(self.machine, self.plan, self.largest, self._memory)
         return self._ring
 
     def blame(self) -> AbstractContextManager[None]:

@@ -19,7 +19,7 @@ from shardwise import errors
 from shardwise.devices import choose
 from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files import commit
-from shardwise.multiply.job import ShardJob
+from shardwise.multiply.job import ShardJob, warm
 from shardwise.multiply.session import Session
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
@@ -138,6 +138,7 @@ class ShardLoop:
 
     def run(self) -> None:
         """Take shards until there are no more, the time is nearly up, or the device fails."""
+        warm(self._session)
         while (step := self._take()) is not None:
             self._current = step
             # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.
