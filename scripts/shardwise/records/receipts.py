@@ -186,6 +186,8 @@ class SumReceipt(Receipt, frozen=True):
     files: dict[str, ArrayFile]
     end_to_end: EndToEnd | None = None
     no_end_to_end: str | None = None
+    scalars: dict[str, Any] | None = None
+    """Of a sum from before this field went; nothing reads it."""
     config: str | None = None
     notes: list[str] = []
     """What the plan says of the input, such as chunks that were never written."""
