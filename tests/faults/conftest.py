@@ -1,12 +1,11 @@
-"""Programs of this folder, run as subprocesses."""
+"""The program of this folder, run as a subprocess."""
 
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,29 +13,22 @@ import pytest
 from tests.factories import ROOT, SCRIPTS
 
 
-class Program:
-    """Runs a program of this folder, which works in a folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __call__(self, name: str, *words: object) -> dict[str, Any]:
-        """What the program reports."""
-        folder = tempfile.mkdtemp(dir=self._folder)
-        # Libraries that start threads would keep it from forking.
-        own = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [sys.executable, "-m", f"tests.faults.{name}", folder, *map(str, words)],
-            env=os.environ | own | {"PYTHONPATH": f"{SCRIPTS}:{ROOT}"},
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
-def program() -> Iterator[Program]:
-    """A program with a folder in memory: tens of thousands of fsyncs would take a disk minutes."""
+def program() -> Iterator[Callable[..., dict[str, Any]]]:
+    """Runs it in a folder in memory: tens of thousands of fsyncs would take a disk minutes."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as folder:
-        yield Program(Path(folder))
+
+        def run(*words: object) -> dict[str, Any]:
+            own = tempfile.mkdtemp(dir=folder)
+            # Libraries that start threads would keep it from forking.
+            env = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(
+                [sys.executable, "-m", "tests.faults.program", own, *map(str, words)],
+                env=os.environ | env | {"PYTHONPATH": f"{SCRIPTS}:{ROOT}"},
+                cwd=ROOT, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr[-4000:]
+            return json.loads(done.stdout)
+
+        yield run

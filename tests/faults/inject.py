@@ -185,11 +185,6 @@ def die() -> NoReturn:
     raise AssertionError
 
 
-def nothing(number: int, call: Call) -> Any:
-    """No fault: the calls are only counted."""
-    return call.do()
-
-
 class Killed:
     """Die before a call, or half-way through a write."""
 

@@ -33,7 +33,7 @@ def rows(text: str) -> dict[str, str]:
 def marked(folder: Path) -> set[str]:
     """The faults that some test under a folder is marked with."""
     sources = (path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
-    found = re.compile(r'mark\.fault\(\s*"([^"]+)"')
+    found = re.compile(r'\bfault\(\s*"([^"]+)"')
     return {name for source in sources for name in found.findall(source)}
 
 
@@ -67,11 +67,11 @@ def wanted(expression: str) -> bool:
 
 
 @pytest.fixture
-def tried(request: pytest.FixtureRequest) -> Callable[[], None]:
-    """Count one try of the fault that the test is marked with."""
+def tried(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Count tries of the fault that the test is marked with."""
 
-    def count() -> None:
-        request.node.user_properties.append(("tried", 1))
+    def count(times: int = 1) -> None:
+        request.node.user_properties.append(("tried", times))
 
     return count
 

@@ -1,4 +1,4 @@
-"""Disks that fail, fill up or turn read-only under a stage: exit 75, a word of it, nothing half."""
+"""Each stage, killed or met by a failing disk at each of its calls: whole or not there."""
 
 import errno
 import os
@@ -11,45 +11,62 @@ from shardwise.plan import plan as plans
 from shardwise.plan import planner
 
 from tests import factories
-from tests.faults import error_program
+from tests.faults.program import KILL, POWER, READ_ONLY, TERM
+from tests.faults.stages import STAGES
 
-EVERY = 3
-"""At one call of so many the disk turns read-only; `make nightly` takes all."""
+ENDS = ["multiply", "multiply, keep: sum", "reduce"]
+"""Stages that are asked to end."""
 
-FAULTS = [
-    pytest.param(error_program.FULL, marks=pytest.mark.fault("disk full")),
-    pytest.param(error_program.QUOTA, marks=pytest.mark.fault("quota error at fsync")),
-    pytest.param(error_program.BROKEN, marks=pytest.mark.fault("input/output error")),
-    pytest.param(
-        error_program.READ_ONLY,
-        marks=pytest.mark.fault("results folder that turns read-only in mid-run"),
-    ),
-    pytest.param(
-        error_program.LOST, marks=pytest.mark.fault("rename that reports failure but happened")
-    ),
-    pytest.param(error_program.REFUSED, marks=pytest.mark.fault("rename that fails")),
-    pytest.param(error_program.SHORT, marks=pytest.mark.fault("short write")),
-    pytest.param(
-        error_program.PLAIN,
-        marks=pytest.mark.fault("disk without permissions or flushes of folders"),
-    ),
-]
+
+def check(report, name, tried, stages=STAGES):
+    """So many tries, in each stage, and none was wrong."""
+    assert [found for found in report["wrong"] if found[1] == name] == []
+    assert set(report["stages"]) == set(stages)
+    assert all(report["stages"].values())
+    tried(report["tried"][name])
+
+
+@pytest.mark.fault("kill -9 at a call to the disk")
+@pytest.mark.timeout(600)
+def test_each_stage_is_killed_at_each_call(program, tried):
+    """Before each call that changes a file, half-way through each write, and at the end."""
+    check(program("kill", 1), KILL, tried)
+
+
+@pytest.mark.fault("power loss at a call to the disk")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("every", [4, factories.nightly(1)])
+def test_each_stage_loses_power(program, tried, every):
+    """What no fsync has covered is gone: at every fourth point, or at all."""
+    check(program("power", every), POWER, tried)
+
+
+@pytest.mark.fault("SIGTERM at 30 moments")
+def test_a_stage_is_asked_to_end(program, tried):
+    """143, or 0 where it was as good as done; no temporary file; and a rerun does the rest."""
+    check(program("term", 1, *ENDS), TERM, tried, ENDS)
 
 
 @pytest.fixture(scope="module")
-def report(program) -> dict:
-    """Each stage with each fault at each call where it can happen, or at some."""
-    return program("error_program", EVERY)
+def report(program):
+    """Each stage with each error at each call where it can happen; read-only at one of three."""
+    return program("errors", 3)
+
+
+fault = pytest.mark.fault
+FAULTS = [
+    fault("disk full"), fault("quota error at fsync"), fault("input/output error"),
+    fault("results folder that turns read-only in mid-run"),
+    fault("rename that reports failure but happened"), fault("rename that fails"),
+    fault("short write"), fault("disk without permissions or flushes of folders"),
+]  # fmt: skip
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_each_stage_meets_the_fault_at_each_call(report, tried, fault):
+@pytest.mark.parametrize("name", [pytest.param(one.args[0], marks=one) for one in FAULTS])
+def test_each_stage_meets_the_fault_at_each_call(report, tried, name):
     """75 and the file's name, or all is done; and a rerun without the fault is right."""
-    assert [found for found in report["wrong"] if found[1] == fault] == []
-    assert report["tried"][fault] > 10
-    for _ in range(report["tried"][fault]):
-        tried()
+    check(report, name, tried, [name for name in STAGES if not name.endswith("another")])
 
 
 @pytest.mark.nightly
@@ -57,10 +74,9 @@ def test_each_stage_meets_the_fault_at_each_call(report, tried, fault):
 @pytest.mark.fault("results folder that turns read-only in mid-run")
 def test_each_stage_meets_a_disk_that_turns_read_only_at_each_call(program, tried):
     """The same at all calls, in the one run of all faults that they are part of."""
-    found = program("error_program", 1)
+    found = program("errors", 1)
     assert found["wrong"] == []
-    for _ in range(found["tried"][error_program.READ_ONLY]):
-        tried()
+    tried(found["tried"][READ_ONLY])
 
 
 @pytest.fixture
@@ -68,15 +84,8 @@ def small_disk(tmp_path, request):
     """A disk of 600 KiB, or as its parameter has it; unmounted in the end."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    words = [
-        "mount",
-        "-t",
-        "tmpfs",
-        "-o",
-        getattr(request, "param", "size=600k"),
-        "tmpfs",
-        str(folder),
-    ]
+    size = getattr(request, "param", "size=600k")
+    words = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         assert os.environ.get("CI") != "true", f"CI must be able to mount: {done.stderr}"
@@ -102,7 +111,7 @@ def filled(folder: Path, leave: int) -> Path:
 
 
 @pytest.mark.fault("disk full")
-@pytest.mark.parametrize("leave", [0, 30_000, 90_000, 200_000])
+@pytest.mark.parametrize("leave", [30_000, *map(factories.nightly, (0, 90_000, 200_000))])
 def test_a_real_disk_is_full(small_disk, leave):
     """A tmpfs with so much room left: 75 with a word of it or done, and done once there is room."""
     made = on_disk(small_disk)

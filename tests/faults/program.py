@@ -1,0 +1,213 @@
+"""Each stage once for each of its calls to the disk, disturbed there; then again, undisturbed.
+
+    python -m tests.faults.program FOLDER kill|power|term|errors EVERY [STAGE …]
+
+Under ``kill``, kill -9 strikes before each call, half-way through each write, and behind the last
+call. (After a call is before the next.) Under ``power`` all is gone in addition that no fsync has
+covered. Under ``term`` it is SIGTERM, at 30 calls drawn with a fixed seed. Under ``errors`` calls
+fail, wherever they can. EVERY takes one power loss, and one disk that turns read-only, of so many.
+The process forks for each try, so it has no threads of Python. It prints one line of JSON: how
+often each fault was tried, and in each stage, and what was wrong.
+"""
+
+import errno
+import gc
+import json
+import os
+import random
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from shardwise import errors
+from shardwise.files.commit import abandon
+
+from tests.faults import inject
+from tests.faults.stages import STAGES, Stage, restored, state, visible_faults
+
+KILL, TERM = "kill -9 at a call to the disk", "SIGTERM at 30 moments"
+POWER = "power loss at a call to the disk"
+FULL = "disk full"
+QUOTA = "quota error at fsync"
+BROKEN = "input/output error"
+READ_ONLY = "results folder that turns read-only in mid-run"
+LOST = "rename that reports failure but happened"
+REFUSED = "rename that fails"
+SHORT = "short write"
+PLAIN = "disk without permissions or flushes of folders"
+TOLD = {FULL: "No space left on device", QUOTA: "quota exceeded", READ_ONLY: "Read-only file"}
+
+_NEW = ("open", "mkdir", "fallocate", "ftruncate", *inject.WRITES)
+_ALL = (*_NEW, "fsync", "fchmod", "unlink", *inject.RENAMES, "rmdir", "truncate")
+Try = tuple[str, int, inject.Fault]
+"""What is tried, at which call, and the fault."""
+
+
+def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> Iterator[Try]:
+    """Where a stage ends, and how."""
+    if way == "term":
+        drawn = random.Random(len(kinds)).sample(range(len(kinds)), min(30, len(kinds)))
+        yield from ((TERM, at, inject.Terminated(at)) for at in drawn)
+        return
+    if way == "power":
+        for at in range(0, len(kinds) + 1, every):
+            yield POWER, at, inject.Power(at, folder, aside)
+        return
+    for at, kind in enumerate([*kinds, "end"]):
+        yield KILL, at, inject.Killed(at)
+        if kind in inject.WRITES:
+            yield KILL, at, inject.Killed(at, half=True)
+
+
+def failures(kinds: list[str], every: int) -> Iterator[Try]:
+    """Every error at every call where it can happen; a read-only disk at one of so many."""
+    for at, kind in enumerate(kinds):
+        if kind in _NEW:
+            yield FULL, at, inject.failing_from(at, errno.ENOSPC, _NEW)
+        if kind == "fsync":
+            yield QUOTA, at, inject.failing(at, errno.EDQUOT)
+        if kind in ("fsync", "fchmod"):
+            yield PLAIN, at, inject.plain(at)
+        if kind in ("fsync", "open", *inject.WRITES):
+            yield BROKEN, at, inject.failing(at, errno.EIO)
+        if kind in inject.WRITES:
+            yield SHORT, at, inject.failing(at, None)
+        if kind in inject.RENAMES:
+            yield LOST, at, inject.failing(at, errno.EIO, done=True)
+            yield REFUSED, at, inject.failing(at, errno.EIO)
+        if at % every == 0:
+            yield READ_ONLY, at, inject.failing_from(at, errno.EROFS, _ALL)
+
+
+def forked(
+    folder: Path,
+    work: Callable[[], None],
+    fault: inject.Fault | None = None,
+    said: str = os.devnull,
+) -> int:
+    """Do something in a child, perhaps disturbed; its exit code, negative where a signal ended it.
+
+    ``said`` is where to write what a command line would tell the user.
+    """
+    assert threading.active_count() == 1, "a process with threads must not fork"
+    child = os.fork()
+    if not child:
+        code, words = errors.FAULT, ""
+        log = open(said, "wb", buffering=0)  # noqa: SIM115 - before the fault
+        try:
+            if fault:
+                inject.Calls(folder, fault)
+            work()
+            code = 0
+        except BaseException as error:
+            abandon()  # as a command line of several ranks does
+            code, words = errors.verdict(error)
+            words = f"{words} ({error!r})" if code == errors.FAULT else words
+        finally:
+            log.write(words.encode())
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def counted(folder: Path, stage: Stage) -> list[str]:
+    """The calls of a stage, by kind."""
+    reader, writer = os.pipe()
+
+    def work() -> None:
+        calls = inject.Calls(folder, lambda number, call: call.do())
+        stage.run(folder)
+        with os.fdopen(writer, "w") as pipe:
+            json.dump(calls.seen, pipe)
+
+    assert forked(folder, work) == 0
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        return [kind for kind, _ in json.load(pipe)]
+
+
+def warm_up(root: Path) -> None:
+    """Load and compile here what every child would load and compile again."""
+    folder = root / "warm" / "run"
+    folder.mkdir(parents=True)
+    stage = STAGES["reduce over another"]
+    stage.prepare(folder)
+    stage.run(folder)
+    gc.collect()  # the pools of threads of its tasks end with them
+    for thread in set(threading.enumerate()) - {threading.current_thread()}:
+        thread.join()
+
+
+def judged(fault: str, code: int, words: str, folder: Path, after: dict[str, bytes]) -> list[str]:
+    """What is wrong with the end of a stage that met a fault."""
+    if fault in (KILL, POWER):
+        return [] if code == -signal.SIGKILL else [f"it ended with {code}"]
+    found = []
+    if code == 0:
+        found += [] if state(folder) == after else ["it ended with 0, but is not done"]
+    elif code != (143 if fault == TERM else 75) or fault in (LOST, SHORT, PLAIN):
+        found.append(f"it ended with {code}: {words}")
+    elif fault != TERM and not all(
+        part in words for part in ("try again", TOLD.get(fault, ""), str(folder))
+    ):
+        found.append(f"it says: {words}")
+    if fault != READ_ONLY:  # there nothing can be removed
+        found += [f"{path.name} is left at once" for path in folder.rglob("*.tmp")]
+    return found
+
+
+def tried(
+    root: Path, stage: Stage, way: str, every: int, counts: Counter
+) -> Iterator[list[object]]:
+    """Try one stage at all points; what was wrong."""
+    folder, snapshot, aside, said = (root / name for name in ("run", "snapshot", "aside", "said"))
+    for made in (folder, aside):
+        made.mkdir(parents=True)
+    assert forked(folder, lambda: stage.prepare(folder)) == 0
+    restored(folder, snapshot)
+    kinds = counted(folder, stage)
+    before, after = state(snapshot), state(folder)
+    erring = way == "errors"
+    for name, at, fault in (
+        failures(kinds, every) if erring else ends(way, kinds, every, folder, aside)
+    ):
+        restored(snapshot, folder)
+
+        def work(fault: inject.Fault = fault) -> None:
+            stage.run(folder)
+            if not erring:  # it strikes at the end at last
+                fault(fault.at, inject.Call("end", "", lambda: None))
+
+        code = forked(folder, work, fault, str(said))
+        found = judged(name, code, said.read_text(), folder, after)
+        found += visible_faults(folder, before, after)
+        if forked(folder, lambda: stage.run(folder)) != 0:
+            found.append("the next run failed")
+        elif state(folder) != after:
+            found.append("the next run left something else")
+        if name in (KILL, TERM):  # a journal that lost its last line with the power sweeps nothing
+            found += [f"{path.name} is left" for path in folder.rglob("*.npy.*.tmp")]
+        counts[name] += 1
+        if found:
+            yield [name, at, *kinds[at : at + 1], *found]
+
+
+def main() -> None:
+    """Try the stages that are named, or all; of errors, those that begin with no other plan's."""
+    root, way, every, *names = Path(sys.argv[1]), *sys.argv[2:]
+    warm_up(root)
+    fresh = [name for name in STAGES if way != "errors" or not name.endswith("another")]
+    counts, wrong, stages = Counter[str](), [], {}
+    for name in names or fresh:
+        before = counts.total()
+        folder = root / name.replace(" ", "_")
+        found = tried(folder, STAGES[name], way, int(every), counts)
+        wrong += [[name, *one] for one in found]
+        stages[name] = counts.total() - before
+    sys.stdout.write(json.dumps({"tried": counts, "stages": stages, "wrong": wrong}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
