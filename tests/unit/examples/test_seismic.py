@@ -53,30 +53,16 @@ def analytic(column, times):
     return outgoing(direct, times) - outgoing(mirrored, times), mirrored
 
 
-def dispersion(trace, distance, step, spacing):
-    """The part of a trace by which a wave on the grid is off: its error of phase, all over."""
-    power = np.abs(np.fft.rfft(trace, 4 * len(trace))) ** 2
-    omega = 2 * np.pi * np.fft.rfftfreq(4 * len(trace), step)
-    inside = omega < 2 * np.pi * 4 * PEAK  # beyond, the wavelet has nothing
-    power, omega = power[inside], omega[inside]
-    speed = (omega * step) ** 2 / 24 + (omega * spacing / SPEED) ** 8 / 6300
-    error = omega * distance / SPEED * speed
-    return np.sqrt((power * error**2).sum() / power.sum())
-
-
-@pytest.mark.parametrize(("refine", "column"), [(1, 60), (1, 90), (2, 90)])
-def test_a_constant_medium_has_the_analytic_record(refine, column):
-    """The difference is what the grid's dispersion explains: 1 to 2 %, and a quarter on half of it.
-
-    The bound adds the errors of time and space, which have opposite signs; it is met, and as it is
-    not met by half, it means something.
-    """
-    times, record = recorded(refine)
-    exact, distance = analytic(column, times)
-    off = np.linalg.norm(record[:, column] - exact) / np.linalg.norm(exact)
-    bound = dispersion(exact, distance, 0.001 / refine, 10 / refine)
-    assert 0.5 * bound < off <= bound
-    assert bound < 0.02 / refine**2
+@pytest.mark.parametrize("column", [60, 90])
+def test_a_constant_medium_has_the_analytic_record(column):
+    """Within 2 %, and of half the grid's points within a quarter of that: the second order."""
+    off = []
+    for refine in (1, 2):
+        times, record = recorded(refine)
+        exact, _ = analytic(column, times)
+        off.append(np.linalg.norm(record[:, column] - exact) / np.linalg.norm(exact))
+    assert off[0] < 0.02
+    assert off[1] < 0.3 * off[0]
 
 
 def shots(sources, velocity):
