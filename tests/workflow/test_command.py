@@ -1,13 +1,12 @@
 """The command `shardwise`, installed from a wheel, in folders of a user's own."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests import wheel
-from tests.workspace import Workspace
+from tests import factories, wheel
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def call(
     return done
 
 
-def test_a_run_from_a_wheel_has_the_bits_of_a_clone(bin_folder: Path, tmp_path: Path) -> None:
+def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Path) -> None:
     """`init`, `plan`, `run` and `verify` in a folder of a user's; snakemake is shown once.
 
     Files there that are named like modules are data.
@@ -36,9 +35,10 @@ def test_a_run_from_a_wheel_has_the_bits_of_a_clone(bin_folder: Path, tmp_path: 
     for name in ("queue", "mpi4py", "runpy", "numpy"):
         (folder / f"{name}.py").write_text("open('pwned', 'w')\n")
     call(bin_folder, folder, "init")
-    config = folder / "config.yaml"
-    text = config.read_text().replace("matrices: 48, dim: 256", "matrices: 12, dim: 16")
-    config.write_text(text.replace("shards: 8", "shards: 3"))
+    recipe = {"matrices": 12, "dim": 16, "dtype": "float32", "seed": 0}
+    (folder / "config.yaml").write_text(
+        yaml.safe_dump({"synthetic": recipe, "shards": 3, "dispatch": "pool"})
+    )
     call(bin_folder, folder, "plan")
     done = call(bin_folder, folder, "run")
     line = done.stderr.splitlines()[0]
@@ -46,11 +46,9 @@ def test_a_run_from_a_wheel_has_the_bits_of_a_clone(bin_folder: Path, tmp_path: 
     assert done.stderr.count(" -s ") == 1
     assert "whole" in call(bin_folder, folder, "verify").stdout
     assert not (folder / "pwned").exists()
-    clone = Workspace.create(tmp_path / "clone")
-    shutil.copy2(config, clone.root / "config.yaml")
-    clone.run()
-    result = Path("results", "default", "sum.npy")
-    assert (folder / result).read_bytes() == (clone.root / result).read_bytes()
+    factories.reduced(factories.listed(factories.plan(tmp_path, synthetic=recipe, shards=2)))
+    result, own = Path("results", "default", "sum.npy"), Path("results", "sum.npy")
+    assert (folder / result).read_bytes() == (tmp_path / own).read_bytes()
     with (folder / "profiles" / "local" / "config.yaml").open("a") as profile:
         profile.write("# a remark\n")
     assert "Nothing to be done" in call(bin_folder, folder, "run").stderr

@@ -43,7 +43,7 @@ def test_a_run_shows_its_lines_and_opens_its_results(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A dict with keys over it is the whole config, and the command that is shown goes on."""
-    config = {"input": "stack.npy", "shards": 2, "reduce": {"ranks": 1}}
+    config = {"input": "stack.npy", "shards": 2, "dispatch": "pool", "reduce": {"ranks": 1}}
     run = shardwise.run(config, reduce={"statistics": ["sum", "std"]}, results="mine")
     np.testing.assert_array_equal(run.sum, TOTAL)
     assert set(run.statistics) == {"sum", "std"}
@@ -78,7 +78,7 @@ def test_a_run_that_fails_says_why(folder: Path, capsys: pytest.CaptureFixture[s
     """A file of YAML; the last words of the run are the message, and were shown, too."""
     np.save("stack.npy", np.where(np.arange(12)[:, None, None] == 7, np.nan, STACK))
     Path("config.yaml").write_text("input: stack.npy\n")
-    Path("mine.yaml").write_text("shards: 3\n")
+    Path("mine.yaml").write_text("shards: 3\ndispatch: pool\n")
     with pytest.raises(ShardwiseError, match="matrix 7 holds NaN or Inf") as failed:
         shardwise.run("mine.yaml")
     words = str(failed.value)
@@ -124,6 +124,7 @@ def test_ctrl_c_stops_the_run(folder: Path) -> None:
     processes.until(lambda: not processes.living(started))
 
 
+@pytest.mark.nightly
 def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """examples/notebook.ipynb runs in a kernel, whose user sees each line of the run."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))

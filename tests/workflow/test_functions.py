@@ -1,15 +1,17 @@
-"""A user's own function through the whole workflow: the seismic example, and one out of memory."""
+"""A user's own function through the whole workflow: the seismic example."""
 
 import json
 import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from tests.factories import SCRIPTS
 from tests.workspace import Workspace
 
 
+@pytest.mark.nightly  # by day tests/unit/examples has its physics, test_scenarios.py a function
 def test_the_seismic_example(workspace: Workspace) -> None:
     """It runs as it is, and an edited file computes all of it again, once."""
     folder = workspace.root / "examples" / "seismic"
@@ -34,25 +36,3 @@ def test_the_seismic_example(workspace: Workspace) -> None:
     shards = {f"multiply {shard:05}" for shard in range(4)}
     last = {"ledger", "reduce", "report"}
     assert workspace.run("--dry-run", *config).jobs == {"plan"} | shards | last
-
-
-AGAIN = """
-from pathlib import Path
-
-def own(xp, block):
-    first = Path(__file__).with_name("results") / "first"
-    if first.parent.exists() and not first.exists():
-        first.touch()
-        raise MemoryError
-    return block + 1
-"""
-
-
-def test_lack_of_memory_is_tried_again(workspace: Workspace) -> None:
-    """It may pass; test_failures.py has what may not."""
-    np.save(workspace.root / "stack.npy", np.ones((2, 2, 3)))
-    (workspace.root / "mine.py").write_text(AGAIN)
-    workspace.configure(input="stack.npy", product="mine.py:own", shards=1)
-    done = workspace.succeed("--retries", "1")
-    assert workspace.file("logs/multiply/00000-*.starts").read_text().count("\n") == 2
-    assert "Trying to restart job" in done.output
