@@ -14,26 +14,23 @@ from tests.faults.table import (  # noqa: F401 - pytest finds them here
     pytest_terminal_summary,
     tried,
 )
-
-LOCAL_RUNS = "tests/workflow/test_local.py"
+from tests.places import idle, night, nodes, site  # noqa: F401 - and these
 
 
 class ByFileAndSite(LoadFileScheduling):
-    """A worker takes all tests of a file; of tests/clusters those of one scheduler and dispatch.
+    """A worker takes all tests of a file, or those that a scheduler has in it.
 
-    They are the longest, and start a cluster only once in each worker. They mostly wait, so every
+    These are the longest, and start a cluster only once in each worker. They mostly wait, so every
     second worker begins at the other end of the list, with tests that compute. The workers meet at
     whole local runs that share nothing, and take those one by one, so that none is left with many.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
-        if file == LOCAL_RUNS:
+        own = {"slurm", "grid_engine", "local"} & set(re.split(r"[\[\]-]", test))
+        if "local" in own or file == "tests/workflow/test_local.py":
             return nodeid
-        if not file.startswith("tests/clusters/"):
-            return file
-        own = {"slurm", "grid_engine", "pool", "mpi"} & set(re.split(r"[\[\]-]", test))
-        return " ".join([file, *sorted(own)])
+        return " ".join([file, *own])
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if int(node.gateway.id.removeprefix("gw")) % 2:

@@ -1,9 +1,8 @@
 """A scheduler in the tests: real daemons on this machine, its jobs, and how to disturb them.
 
-A third scheduler is one more class like `slurm.cluster.Slurm`, named in `conftest.KINDS`.
+A third scheduler is one more class like `slurm.cluster.Slurm`, named in `places.KINDS`.
 """
 
-import abc
 import contextlib
 import fcntl
 import itertools
@@ -12,6 +11,7 @@ import pwd
 import random
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -67,14 +67,13 @@ class Way:
     workers: str = "device"
 
 
-class Cluster(abc.ABC):
+class Cluster:
     """A scheduler's daemons as children of this process, its commands, and what tests ask of it."""
 
     title: str
     profile: str
     quick: tuple[str, ...]  # options to look at jobs more often than one should on a real site
     variables: Mapping[str, str] = {}  # for snakemake, to the same end
-    launcher = "mpiexec"  # of MPI ranks, as in its profile
     clients: tuple[str, ...]  # the scheduler's commands,
     submits: str  # the one of them that submits,
     looks: str  # the one that tells of jobs,
@@ -83,15 +82,40 @@ class Cluster(abc.ABC):
     full: str  # what the one that submits ends with and says where the queue is full
     no_scheduler: frozenset[str] = frozenset()  # commands that a dry run may call
     lost_node: str  # the node that the tests crash
-    one_job: Mapping[str, tuple[str, ...]]  # by dispatch: options of a job that has four devices
-    devices: Mapping[str, int]  # how many devices a node of that job has
+    room: int  # so many jobs with a device run at once
+    devices: int  # that a node of `placements` has
     placements: Mapping[str, Way]
     reduces: Mapping[str, Way]
-    shards_of_a_bad_night: int  # how many `spoil` needs, and one more
+    shards_of_a_bad_night: int  # how many `spoil` needs, and two more
+
+    # What each scheduler does in its own way.
+    env: Callable[[], dict[str, str]]  # this process's, with the cluster's commands first in PATH
+    call: Callable[..., str]  # runs one of its commands in the run folder; what that printed
+    submit: Callable[..., int]  # a shell command as a job, whose number it is
+    finish: Callable[[int], int]  # waits for a job; its exit code, that of a signal as in a shell
+    cancel: Callable[..., None]  # jobs or tasks
+    cancel_all: Callable[[], None]  # and waits until all have gone
+    newest: Callable[[], int]  # the largest number that a job has so far
+    submitted: Callable[[int], list[Submitted]]  # jobs with larger numbers, those that ended, too
+    tasks: Callable[[int], list[Submitted]]  # the tasks of arrays with larger numbers
+    idle: Callable[[int], bool]  # whether all jobs with larger numbers have ended
+    wait_idle: Callable[[], None]  # until no job waits or runs, and nothing of a node is held
+    hold: Callable[[Submitted], None]  # sees to it that a job that waits never computes anything
+    spoil: Callable[[Sequence[Submitted]], dict[Submitted, tuple[str, ...]]]
+    """Lets jobs fail in all the ways of this scheduler; what users are told of each."""
+    crash: Callable[[str], None]  # a node, whose jobs do not come back
+    restore: Callable[[str], None]  # starts it again, and waits until it takes jobs
+    kill_controller: Callable[[], None]  # by -9: no command is answered, and jobs go on
+    start_controller: Callable[[], None]  # it reads what it saved; waits until it answers
+    check_doctor: Callable[[list[dict[str, Any]]], None]  # what it finds out about an idle cluster
+    own_processes: Callable[[], set[int]]  # of the cluster in this folder, an earlier one's, too
+    report: Callable[[], str]  # what the queue, the nodes and the daemons' logs say
+    _write_files: Callable[[], None]  # that the daemons and the commands read
+    _start_daemons: Callable[[], None]  # and waits until all nodes take jobs
 
     def __init__(self) -> None:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self._layout: Any = None
+        self._run_dir: Path | None = None
 
     def __enter__(self) -> Self:
         """Return the cluster, which the caller has started or will start."""
@@ -110,23 +134,22 @@ class Cluster(abc.ABC):
         return None
 
     @property
-    def layout(self) -> Any:
-        """Where the running cluster keeps its files: the `Layout` of its scheduler."""
-        if self._layout is None:
+    def run_dir(self) -> Path:
+        """Where the running cluster keeps all of its files."""
+        if self._run_dir is None:
             raise ClusterError("the cluster is not running: call start(run_dir) first")
-        return self._layout
+        return self._run_dir
 
     def start(self, run_dir: Path) -> Self:
         """Start all daemons in `run_dir` and return once the cluster takes jobs.
 
         What an earlier cluster left there, running daemons included, is cleared away first.
         """
-        if self._layout is not None:
-            raise ClusterError(f"this cluster runs in {self._layout.run_dir} already")
-        self._layout = self._lay_out(run_dir.resolve())
+        self._run_dir = run_dir.resolve()
         try:
             processes.kill_all(self.own_processes)
-            self._clear()
+            shutil.rmtree(run_dir, ignore_errors=True)
+            run_dir.mkdir(parents=True)
             self._write_files()
             self._start_daemons()
         except BaseException:
@@ -136,127 +159,35 @@ class Cluster(abc.ABC):
 
     def stop(self) -> None:
         """End the daemons, all jobs and all waiting clients; the logs stay, to be read."""
-        if self._layout is None:
+        if self._run_dir is None:
             return
         processes.kill_all(self.own_processes)
         for daemon in self._daemons.values():
             daemon.wait()
         self._daemons.clear()
-        self._layout = None
-
-    @abc.abstractmethod
-    def _lay_out(self, run_dir: Path) -> object:
-        """Return where the cluster will keep its files."""
-
-    @abc.abstractmethod
-    def _clear(self) -> None:
-        """Remove what an earlier cluster left in the run folder, and nothing else."""
-
-    @abc.abstractmethod
-    def _write_files(self) -> None:
-        """Write what the daemons and the commands read."""
-
-    @abc.abstractmethod
-    def _start_daemons(self) -> None:
-        """Start the daemons and wait until all nodes take jobs."""
-
-    @abc.abstractmethod
-    def env(self) -> dict[str, str]:
-        """Return this process's environment, with the cluster's commands first in ``PATH``."""
-
-    @abc.abstractmethod
-    def call(self, command: str, *arguments: str, check: bool = True) -> str:
-        """Run one of the scheduler's commands in the run folder and return what it printed."""
+        self._run_dir = None
 
     def enter(self, folder: Path) -> list[str]:
         """Return what stands before a command so that it runs in a folder on a login node."""
         return []
 
-    @abc.abstractmethod
-    def submit(self, command: str, *options: str) -> int:
-        """Submit a shell command as a job and return its number."""
-
-    @abc.abstractmethod
-    def finish(self, job: int) -> int:
-        """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
-
     def printed(self, job_id: int) -> str:
-        """Return what a plain job printed so far, where its options named no other file."""
-        return self.layout.job_output(job_id).read_text()
-
-    @abc.abstractmethod
-    def cancel(self, *handles: object) -> None:
-        """Cancel jobs or tasks."""
-
-    @abc.abstractmethod
-    def cancel_all(self) -> None:
-        """Cancel every job and wait until all have gone."""
-
-    @abc.abstractmethod
-    def own_processes(self) -> set[int]:
-        """Return all processes of the cluster in this folder, an earlier one's included."""
-
-    @abc.abstractmethod
-    def newest(self) -> int:
-        """Return the largest number that a job has so far."""
-
-    @abc.abstractmethod
-    def submitted(self, after: int) -> list[Submitted]:
-        """Return the jobs of snakemake with larger numbers, those that have ended too."""
-
-    @abc.abstractmethod
-    def tasks(self, after: int) -> list[Submitted]:
-        """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
-
-    @abc.abstractmethod
-    def kill_controller(self) -> None:
-        """Kill the controller by -9: no command is answered, and jobs go on."""
-
-    @abc.abstractmethod
-    def start_controller(self) -> None:
-        """Start the controller, which reads what it saved, and wait until it answers."""
+        """Return what a plain job printed so far."""
+        return (self.run_dir / f"job-{job_id}.out").read_text()
 
     def saved_since(self, moment: float) -> bool:
         """Whether a new controller would know what was submitted before this time."""
         return True
 
-    @abc.abstractmethod
-    def wait_idle(self) -> None:
-        """Wait until no job waits, runs or is being ended, and nothing of a node is held."""
-
-    @abc.abstractmethod
-    def check_doctor(self, findings: list[dict[str, Any]]) -> None:
-        """Check what the doctor finds out about this idle cluster."""
-
-    @abc.abstractmethod
-    def crash(self, node: str) -> None:
-        """Crash a node; its jobs do not come back."""
-
-    @abc.abstractmethod
-    def restore(self, node: str) -> None:
-        """Start a crashed node again and wait until it takes jobs."""
-
-    @abc.abstractmethod
-    def spoil(
-        self, jobs: Sequence[Submitted], release: Callable[[], None]
-    ) -> dict[Submitted, tuple[str, ...]]:
-        """Let jobs fail in the ways of this scheduler, and return what users are told of each."""
-
-    @abc.abstractmethod
-    def report(self) -> str:
-        """Return what the queue, the nodes and the daemons' logs say, for a message."""
-
-    def _run(
-        self, command: Sequence[str | Path], cwd: Path, check: bool, stdin: str | None = None
-    ) -> str:
-        """Run a command in the cluster's environment; what `call` is made of."""
+    def _run(self, command: Sequence[str | Path], check: bool, stdin: str = "") -> str:
+        """Run a command in the cluster's environment and folder; what `call` is made of."""
         shown = shlex.join(map(str, command))
         try:
             done = subprocess.run(
                 command,
                 env=self.env(),
-                cwd=cwd,
-                input=stdin or "",
+                cwd=self.run_dir,
+                input=stdin,
                 capture_output=True,
                 text=True,
                 timeout=CLIENT_LIMIT_S,
@@ -274,19 +205,22 @@ class Cluster(abc.ABC):
         name: str,
         command: Sequence[str | Path],
         env: Mapping[str, str],
-        output: Path,
     ) -> None:
         """Start a daemon as a child of ours, so that its end is noticed at once."""
-        with output.open("ab") as sink:
+        with self._output(name).open("ab") as sink:
             self._daemons[name] = subprocess.Popen(
                 command,
                 env=env,
-                cwd=output.parent,
+                cwd=self.run_dir,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
                 start_new_session=True,  # Ctrl-C is for the tests, which then stop us in order
             )
+
+    def _output(self, daemon: str) -> Path:
+        """What a daemon prints."""
+        return self.run_dir / f"{daemon}.out"
 
     def _await(self, condition: Callable[[], bool], timeout_s: float = START_LIMIT_S) -> None:
         """Poll until `condition` holds; raise `ClusterError` when a daemon ends or time is up."""

@@ -469,15 +469,6 @@ def _stage(tmp_path_factory: pytest.TempPathFactory) -> None:
     Histories.stage = Stage(tmp_path_factory.mktemp("histories"))
 
 
-def test_results_that_change_places() -> None:
-    """Each run that ends with 0 leaves what a fresh run in an empty folder does."""
-    history = Histories()
-    history.begin("two folders", {}, {"product": "A.T @ A"})
-    history.run((0, 1), "")
-    history.move()
-    history.teardown()
-
-
 def test_results_by_hand_of_another_config() -> None:
     """And those that `--touch` calls new; a "done" that is not of its config is found."""
     history = Histories()

@@ -1,31 +1,205 @@
-"""What a run does, whatever has happened to its results: the table to read first.
+"""What a run does, whatever happens to it, or has happened to its results: read this first.
 
-A scenario begins with a finished run. Something happens to its folder or its config; then a dry run
-names these jobs and no others, under any dispatch. Played to its end, it leaves what was there as
-it was, the sum of NumPy, and nothing to do. `make test` asks each scenario under one of the four
-dispatches in turn, `make nightly` under all. What is damaged is in test_repairs.py, what is refused
-in test_refusals.py, histories that nobody thought of in tests/histories.
+A row of `RUNS` is played in three places, on this machine, a real Slurm and a real Grid Engine,
+under four dispatches: something happens while shards wait. Then the exit code, what is lost and
+what is said are as the row has them, and another run does the rest, with the bits of NumPy.
+
+A row of `SCENARIOS` begins with a finished run. Something happens to its folder or its config; then
+a dry run names these jobs and no others, under any dispatch. Played to its end, it leaves what was
+there as it was, the sum of NumPy, and nothing to do.
+
+`make test` plays each row where the row says by day, `make nightly` everywhere. What is damaged is
+in test_repairs.py, what is refused in test_refusals.py, histories that nobody thought of in
+tests/histories.
 """
 
-import os
+import contextlib
 import re
-import shutil
+import signal
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from tests import packages
-from tests.factories import nightly, save
+from tests.factories import leftovers, nightly, save
+from tests.night import Night
+from tests.places import DISPATCHES, PLACES, case, on
+from tests.workflow.stories import (
+    Act,
+    Story,
+    a_bad_night,
+    a_lost_node,
+    a_silent_controller,
+    a_task_that_never_runs,
+    ask,
+    change_comment,
+    change_input,
+    copy,
+    each,
+    interrupted,
+    killed_by_9,
+    lose,
+    many_faults,
+    move,
+    raise_version,
+    requeued,
+    told_unknown,
+)  # fmt: skip
 from tests.workspace import Workspace
 
+
+@dataclass(frozen=True)
+class Run:
+    """A story, how its run ends, what is lost and what is said, and where it is told by day."""
+
+    story: Callable[[Night], Story]
+    code: int
+    lost: set[str] | None
+    says: str
+    day: tuple[str, ...]
+    faults: tuple[pytest.MarkDecorator, ...]
+    places: Sequence[str] = PLACES
+    shards: int = 4
+    at_once: int = 6
+
+
+fault = pytest.mark.fault
+KILLED, CANCELLED = (
+    fault("a worker or task that is killed"),
+    fault("a job that is cancelled, SIGTERM, Ctrl-C"),
+)
+SCHEDULERS = tuple(place for place in PLACES if "local" not in place)
+
+RUNS = {
+    "a bad night": Run(
+        a_bad_night, 1, {"00003"}, r"multiply 00003: .*matrix 3 holds NaN or Inf",
+        ("local pool", "slurm array", "grid_engine array"), (KILLED, CANCELLED),
+    ),
+    "many faults": Run(
+        many_faults, 1, {"00001"}, "multiply 00001: ", ("local jobs",),
+        (fault("a poison shard"), fault("a host out of memory")),
+    ),
+    "interrupted": Run(
+        interrupted, 130, None, "To run just what is missing",
+        ("local jobs", "slurm array", "grid_engine jobs"), (CANCELLED,), shards=3,
+    ),
+    "its terminal closed": Run(
+        partial(interrupted, number=signal.SIGHUP), 130, None, "To run just what is missing",
+        (), (CANCELLED,), shards=3,
+    ),
+    "killed by -9": Run(
+        killed_by_9, -9, set(), "", ("local jobs", "local pool", "slurm array"),
+        (fault("snakemake killed by -9 and started again"), fault("two runs at once")), shards=2,
+    ),
+    "a silent controller": Run(
+        a_silent_controller, 0, set(), "", ("slurm jobs", "grid_engine jobs"),
+        (fault("a scheduler that answers nothing"),), SCHEDULERS, shards=3, at_once=2,
+    ),
+    "a task that never runs": Run(
+        a_task_that_never_runs, 0, set(), "", ("slurm array",), (),
+        ("slurm array", "grid_engine array"), shards=0,
+    ),
+    "requeued": Run(
+        requeued, 0, set(), "", ("slurm array",), (fault("a job that is requeued"),),
+        ("slurm array", "slurm pool", "slurm mpi"), shards=2,
+    ),
+    "told UNKNOWN": Run(
+        told_unknown, 0, set(), "", (), (fault("a scheduler that answers rubbish, or UNKNOWN"),),
+        ("slurm jobs",), shards=2,
+    ),
+}  # fmt: skip
+LOST_NODE = Run(
+    a_lost_node, 0, set(), "", ("slurm jobs", "grid_engine array"), (),
+    tuple(place for place in SCHEDULERS if "pool" not in place and "mpi" not in place),
+)  # fmt: skip
+
+
+def play(night: Night, dispatch: str, run: Run) -> None:
+    """A run until all shards are computed, and what must hold behind it, whatever has happened."""
+    shards = run.shards or night.cluster.room + 1
+    night.gated(shards, dispatch, reduce={"ranks": 1})
+    story = run.story(night)
+    next(story)
+    at_once = min(shards - len(night.bad), run.at_once, night.cluster.room)
+    at_once = at_once if dispatch in ("jobs", "array") else 1
+    until = ("--until", "multiply" if dispatch in ("jobs", "array") else dispatch)
+    process = night.start(*until, *(("--jobs", "2") if run.at_once == 2 else ()))
+    night.wait_for("shards wait", lambda: len(night.at_gate()) >= at_once)
+    with contextlib.suppress(StopIteration):
+        story.send(process)
+    night.open()
+    assert process.wait(300) == run.code, night.output()
+    next(story, None)
+    whole = set(night.receipts())
+    assert run.lost is None or {f"{i:05}" for i in range(shards)} - whole == run.lost
+    if run.says:
+        assert re.search(run.says, night.output())
+    assert "Traceback" not in night.output()
+    if run.lost:
+        assert f"shardwise: not finished: {len(whole)} of {shards} shards" in night.output()
+        assert "The page on it: results/default/report.html" in night.output()
+    night.wait_for("nothing lives", night.idle)
+    before = night.receipts()
+    night.heal()
+    night.finish()
+    # Whether a process of another node lives is not known here: what it has begun stays.
+    assert run is LOST_NODE or not leftovers(night.workspace.file(""))
+    assert {shard: night.receipts()[shard] for shard in before} == before
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("site", "dispatch", "name"),
+    [case(place, run.day, name, marks=run.faults)
+     for name, run in RUNS.items() for place in PLACES if place in run.places],
+    indirect=["site"],
+)  # fmt: skip
+def test_what_happens_to_a_run_costs_no_more_than_it_must(night, dispatch, name):
+    """The exit code, what is lost, what is said; and then a run does the rest, to the bit."""
+    play(night, dispatch, RUNS[name])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.fault("a node that goes down")
+@on(*LOST_NODE.day, places=LOST_NODE.places)
+def test_a_lost_node_costs_its_tasks(nodes, night, dispatch):
+    """They run again elsewhere."""
+    play(night, dispatch, LOST_NODE)
+
+
+@pytest.mark.timeout(600)
+@on("local jobs", "local pool", "local mpi", "slurm mpi", "grid_engine pool")
+def test_digits_have_the_bits_of_numpy(night, dispatch):
+    """Whatever computes them: each shard once, on no more devices than are asked for."""
+    night.stack = load_digits().images
+    np.save(night.root / "digits.npy", night.stack)
+    night.own = {"input": "digits.npy", "shards": 5, "dispatch": dispatch, "array_limit": 2,
+                 "materialize": dispatch == "array", "reduce": {"ranks": 2}}  # fmt: skip
+    night.workspace.configure(**night.own)
+    local = night.cluster.profile == "local"
+    rule = "multiply" if dispatch in ("jobs", "array") else dispatch
+    done = night.run(*(() if local else ("--until", rule, *night.with_devices(4))))
+    assert done.code == 0, done.output
+    if not local:
+        night.wait_for("the queue is empty", night.idle)
+        uses = {(r["node"], r["device"]["uuid"]) for r in night.receipts().values()}
+        assert len(uses) <= {"pool": 1, "mpi": 2}.get(dispatch, 5)
+        night.finish()
+    night.check_sum()
+    assert set(night.starts().values()) == {1}
+    night.workspace.configure(**night.own | {"dispatch": "pool"})
+    assert night.workspace.dry_run() == set(), "the same is done under every dispatch"
+
+
 OWN = {"input": "stack", "shards": 4, "results": "out"}
-DISPATCHES = ("jobs", "array", "pool", "mpi")
 SUM_UP = {"ledger", "reduce", "report"}
 ALL = range(4)
-Act = Callable[[Workspace, dict], None]
 
 
 def jobs(dispatch: str, shards: object = (), *rules: str, copied: object = ()) -> set[str]:
@@ -51,74 +225,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace.configure(**OWN)
     workspace.succeed()
     return workspace
-
-
-# What happens.
-
-
-def lose(*patterns: str) -> Act:
-    """Files and folders of the working folder are removed."""
-
-    def act(workspace: Workspace, config: dict) -> None:
-        for path in [path for pattern in patterns for path in workspace.root.glob(pattern)]:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    return act
-
-
-def each(*acts: Act) -> Act:
-    """One after the other."""
-
-    def act(workspace: Workspace, config: dict) -> None:
-        for one in acts:
-            one(workspace, config)
-
-    return act
-
-
-def ask(*words: str, **values: object) -> Act:
-    """The config is another; perhaps snakemake runs with some words."""
-
-    def act(workspace: Workspace, config: dict) -> None:
-        workspace.configure(**config | values)
-        if words:
-            workspace.succeed(*words)
-
-    return act
-
-
-def change_input(workspace: Workspace, config: dict) -> None:
-    """Another matrix takes the place of one, under an older time stamp."""
-    path = workspace.root / "stack" / "5.npy"
-    path.unlink()
-    np.save(path, np.full((3, 3), 9.0))
-    os.utime(path, (1e9, 1e9))
-
-
-def change_comment(workspace: Workspace, config: dict) -> None:
-    """The code of all stages has another comment."""
-    for path in (workspace.root / "scripts").rglob("*.py"):
-        path.write_text(path.read_text() + "\n# a comment\n")
-
-
-def raise_version(workspace: Workspace, config: dict) -> None:
-    """New code computes other products."""
-    path = workspace.root / "scripts" / "shardwise" / "__init__.py"
-    path.write_text(re.sub(r'"multiply": (\d+)', r'"multiply": 1\1', path.read_text()))
-
-
-def move(workspace: Workspace, config: dict) -> None:
-    """The results get another name."""
-    (workspace.root / "out").rename(workspace.root / "moved")
-    workspace.configure(**config | {"results": "moved"})
-
-
-def copy(workspace: Workspace, config: dict) -> None:
-    """They are copied, so that sums, and the page, are older than what they were made from."""
-    shutil.copytree(workspace.root / "out", workspace.root / "copied", copy_function=shutil.copy)
-    for at, path in enumerate(sorted((workspace.root / "copied").rglob("*.*"))):
-        os.utime(path, (1e9 - at, 1e9 - at))
-    workspace.configure(**config | {"results": "copied"})
 
 
 # The table.
@@ -149,7 +255,7 @@ SCENARIOS: dict[str, tuple[Act, object, object, set[str]]] = {
 }  # fmt: skip
 """What happens to a finished run; the shards to compute again, those to copy, and other jobs."""
 
-PLAYED = {"receipt lost", "marks lost", "changed and touched", "input changed", "ledger lost"}
+PLAYED = {"receipt lost", "changed and touched", "input changed"}
 """Those that run to their end, but under `array`, which takes a scheduler."""
 
 TURNS = [

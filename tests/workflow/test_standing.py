@@ -1,16 +1,13 @@
 """Results of another config are never taken for this one's, whoever put them there."""
 
 import os
-import signal
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise.files import synthetic
 
 from tests import factories
-from tests.processes import until
 from tests.workspace import Workspace
 
 STACK = np.arange(6 * 3 * 3, dtype=np.float64).reshape(6, 3, 3)
@@ -89,30 +86,6 @@ def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) ->
         assert np.array_equal(np.load(Path(shared, "sum.npy")), factor * SUM_X)
 
 
-def test_the_synthetic_stack_is_of_this_recipe(tmp_path: Path) -> None:
-    """In one folder with one of another seed: it is generated anew, under its own name."""
-    workspace = Workspace.create(tmp_path / "w")
-    recipe = {"matrices": 6, "dim": 3, "dtype": "float64"}
-    for seed in (1, 2):
-        own = {"input": None, "synthetic": recipe | {"seed": seed}}
-        workspace.configure(**X | own)
-        workspace.succeed()
-        stack = np.stack([synthetic.matrix(seed, i, 3, np.dtype("float64")) for i in range(6)])
-        np.testing.assert_allclose(total(workspace), (stack @ stack).sum(axis=0))
-
-
-def test_a_quiet_run_ends_with_the_truth(workspace: Workspace) -> None:
-    """The last words come from the files, and refusals are always heard."""
-    next(out(workspace, "products").glob("00001-*.json")).unlink()
-    done = workspace.succeed("-q")
-    assert "shardwise: done: out/x/sum.npy" in done.output
-    assert "not finished" not in done.output
-    workspace.configure(**X | {"product": "A @ C"})
-    done = workspace.run("--quiet", "all")
-    assert done.code == 2
-    assert "unknown product" in done.output
-
-
 def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace) -> None:
     """Progress, failures and last words are all there; Snakemake's own log file has the rest."""
     bad = STACK.copy()
@@ -126,6 +99,9 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
     assert "multiply (Multiply" in workspace.run("--list-rules", *shipped).output
     done = workspace.run(*shipped)
     assert done.code == 1
+    assert "not finished: 1 of 2 shards" in workspace.run("-q").output, "last words are heard"
+    refused = workspace.run("--quiet", "all", "--config", "product=A @ C")
+    assert (refused.code, "unknown product" in refused.output) == (2, True)
     # Of a stage that takes long, progress is a line per ten seconds.
     assert len([x for x in done.output.splitlines() if " of 2 shards done" not in x]) <= 18
     assert "failed: multiply 00001: input: matrix 3 holds NaN" in done.output
@@ -143,21 +119,3 @@ def test_the_working_folder_may_be_the_results_folder(tmp_path: Path) -> None:
     workspace.succeed()
     assert np.array_equal(np.load(workspace.root / "sum.npy"), SUM_X)
     assert workspace.dry_run() == set()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, factories.nightly(signal.SIGHUP)])
-def test_an_interrupt_is_one_line(tmp_path: Path, number: int) -> None:
-    """Ctrl-C and a closed terminal end a run by 130, say how to go on, and leave no lock."""
-    workspace = Workspace.create(tmp_path / "w")
-    recipe = {"matrices": 8, "dim": 512}
-    workspace.configure(synthetic=recipe, shards=8, backend="numpy", results="out/x")
-    process = workspace.start()
-    until(lambda: len(list(out(workspace, "products").glob("*.json"))) > 1, 60)
-    os.killpg(process.pid, number)
-    assert process.wait(60) == 130
-    said = (workspace.root / "run.log").read_text()
-    assert "shardwise: interrupted: " in said
-    assert "of 8 shards done" in said
-    assert "Traceback" not in said
-    assert "To run just what is missing" in said
-    until(lambda: not factories.leftovers(workspace.root / "out"), 60)

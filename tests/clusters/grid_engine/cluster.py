@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +47,7 @@ class GridEngine(Cluster):
     silence = "error: commlib error: got select error (Connection refused)"
     full = "25 job rejected: only 4 jobs are allowed per user"
     lost_node = "n2"
-    one_job = {
-        "pool": ("-l", "gpu=4"),
-        "mpi": ("-pe", "mpi_rr", "4", "-l", "gpuslot=1"),
-    }
-    devices = {"pool": 4, "mpi": 2}
+    room, devices = 4, 2
     shards_of_a_bad_night = 8
     placements = {
         "fill-up": Way(("-pe", "mpi", "3"), (1, 2)),
@@ -78,10 +73,6 @@ class GridEngine(Cluster):
             pytest.skip(f"no two hosts on this machine: {reason}")
         return cls(machines=TwoHosts())
 
-    def _lay_out(self, run_dir: Path) -> config.Layout:
-        self._ports = free_ports(2)
-        return config.Layout(run_dir)
-
     def _start_daemons(self) -> None:
         self.start_controller()
         self._configure()
@@ -101,7 +92,7 @@ class GridEngine(Cluster):
         }
         programs = packages.programs(self.prefix)
         return env | {
-            "SGE_ROOT": str(self.layout.root),
+            "SGE_ROOT": str(self.run_dir / "root"),
             "SGE_CELL": config.CELL,
             "SGE_QMASTER_PORT": str(self._ports[0]),
             "SGE_EXECD_PORT": str(self._ports[1]),
@@ -109,12 +100,12 @@ class GridEngine(Cluster):
         }
 
     def call(self, command: str, *arguments: str, check: bool = True) -> str:
-        return self._run(self._command(command, *arguments), self.layout.run_dir, check)
+        return self._run(self._command(command, *arguments), check)
 
     def submit(self, command: str, *options: str) -> int:
-        output = str(self.layout.job_output("$JOB_ID"))
+        output = str(self.run_dir / "job-$JOB_ID.out")
         line = self._command("qsub", "-terse", "-cwd", "-j", "y", "-o", output, *options)
-        answer = self._run(line, self.layout.run_dir, True, stdin=f"{command}\n")
+        answer = self._run(line, True, stdin=f"{command}\n")
         return int(answer.partition(".")[0])
 
     def finish(self, job: int) -> int:
@@ -154,15 +145,12 @@ class GridEngine(Cluster):
             and f"{record.job_id}.{record.task}" not in known
         ]  # fmt: skip
 
-    def spoil(
-        self, jobs: Sequence[Submitted], release: Callable[[], None]
-    ) -> dict[Submitted, tuple[str, ...]]:
+    def spoil(self, jobs: Sequence[Submitted]) -> dict[Submitted, tuple[str, ...]]:
         deleted = next(job for job in jobs if job.state == "running")
         dropped, homeless, short = [job for job in jobs if job.state == "waiting"][:3]
         self.cancel(deleted.handle, dropped.handle)
         self.call("qalter", "-wd", "/nowhere", homeless.handle)
         self.call("qalter", "-l", "gpu=1,h_rt=0:0:3", short.handle)
-        release()
         self._await(lambda: short.job not in {job.job_id for job in self.jobs()})
         return {
             deleted: ("deleted", "signal 9"),
@@ -170,6 +158,12 @@ class GridEngine(Cluster):
             homeless: ("/nowhere",),
             short: ("limit of run time",),
         }
+
+    def idle(self, after: int) -> bool:
+        return not any(job.job_id > after for job in self.jobs())
+
+    def hold(self, job: Submitted) -> None:
+        self.call("qalter", "-wd", "/nowhere", str(job.job))
 
     def jobs(self) -> list[Job]:
         """Return all jobs and array tasks that wait or run."""
@@ -215,7 +209,7 @@ class GridEngine(Cluster):
         self.wait_idle()
 
     def own_processes(self) -> set[int]:
-        root = str(self.layout.root)
+        root = str(self.run_dir / "root")
         started = {
             pid for pid in processes.running() if processes.environment(pid).get("SGE_ROOT") == root
         }
@@ -261,35 +255,25 @@ class GridEngine(Cluster):
     def _command(self, command: str, *arguments: str) -> list[str]:
         """Return the words that run a command of Grid Engine on the master's host."""
         program = packages.programs(self.prefix) / command
-        return [*self.enter(self.layout.run_dir), str(program), *arguments]
-
-    def _clear(self) -> None:
-        layout = self.layout
-        layout.run_dir.mkdir(parents=True, exist_ok=True)
-        temporary = layout.run_dir / "tmp"
-        for folder in (layout.root, layout.master_spool.parent, layout.settings, temporary):
-            if folder.exists():
-                shutil.rmtree(folder)
-        for output in layout.run_dir.glob("*.out"):
-            output.unlink()
+        return [*self.enter(self.run_dir), str(program), *arguments]
 
     def _write_files(self) -> None:
-        layout = self.layout
-        folders = (layout.common, layout.settings, layout.master_spool / "job_scripts")
-        for folder in (*folders, layout.host_spool):
-            folder.mkdir(parents=True)
-        for host in self.machines.hosts:
-            layout.temporary(host.name).mkdir(parents=True)
+        self._ports = free_ports(2)
+        folder, root = self.run_dir, self.run_dir / "root"
+        common, programs = root / config.CELL / "common", packages.programs(self.prefix)
+        # A folder for the temporary files of each host: their jobs have numbers in common.
+        temporary = [f"tmp/{host.name}" for host in self.machines.hosts]
+        for name in (common, "settings", "spool/qmaster/job_scripts", "spool/execd", *temporary):
+            (folder / name).mkdir(parents=True)
         architecture = packages.architecture(self.prefix)
         for name in ("bin", "lib", "utilbin"):
-            (layout.root / name).mkdir()
-            (layout.root / name / architecture).symlink_to(packages.programs(self.prefix))
-        (layout.root / "util").symlink_to(packages.shared(self.prefix) / "util")
-        aliases = self.machines.start(layout.run_dir)
-        (layout.common / "host_aliases").write_text(aliases)
-        (layout.common / "act_qmaster").write_text(f"{self._master}\n")
+            (root / name).mkdir()
+            (root / name / architecture).symlink_to(programs)
+        (root / "util").symlink_to(packages.shared(self.prefix) / "util")
+        (common / "host_aliases").write_text(self.machines.start(folder))
+        (common / "act_qmaster").write_text(f"{self._master}\n")
         admin = "none" if os.geteuid() == 0 else user_name()
-        (layout.common / "bootstrap").write_text(config.bootstrap(layout, admin))
+        (common / "bootstrap").write_text(config.bootstrap(folder, admin))
         self._spool()
 
     def _spool(self) -> None:
@@ -297,7 +281,7 @@ class GridEngine(Cluster):
         shared = packages.shared(self.prefix)
         resources = shared / "util" / "resources"
         defaults = (shared / "default-configuration").read_text()
-        settings = self._setting("global", config.global_settings(self.layout, defaults))
+        settings = self._setting("global", config.global_settings(self.run_dir, defaults))
         self.call("spooldefaults.bin", "configuration", settings)
         for index, host in enumerate(self.machines.hosts):
             local = self._setting(f"local.{host.name}", config.local_settings(index))
@@ -320,27 +304,28 @@ class GridEngine(Cluster):
         for name in config.PARALLEL:
             settings = self._setting(f"pe.{name}", config.parallel_environment(name))
             self.call("qconf", "-Ap", settings)
-        queue = config.queue(self.layout, self.call("qconf", "-sq"), self.machines.hosts)
+        queue = config.queue(self.run_dir, self.call("qconf", "-sq"), self.machines.hosts)
         self.call("qconf", "-Aq", self._setting("queue", queue))
 
     def _setting(self, name: str, text: str) -> str:
         """Write settings to a file, as ``qconf`` wants them, and return its path."""
-        path = self.layout.settings / name
+        path = self.run_dir / "settings" / name
         path.write_text(text)
         return str(path)
 
     def _start(self, program: str, host: str) -> None:
         """Start a daemon on a host; it stays in front, so that its end is seen."""
         name = f"{program}.{host}"
-        enter = self.machines.enter(host, self.layout.run_dir)
+        enter = self.machines.enter(host, self.run_dir)
         command = [*enter, packages.programs(self.prefix) / program]
-        self._launch(name, command, self.env() | {"SGE_ND": "1"}, self.layout.output(name))
+        self._launch(name, command, self.env() | {"SGE_ND": "1"})
 
     def report(self) -> str:
         master = self._daemons.get(f"sge_qmaster.{self._master}")
         asked = master is not None and master.poll() is None
         said = [self.call("qstat", "-f", "-u", "*", check=False)] if asked else []
-        return "\n".join((*said, tails(self.layout.logs())))
+        logs = [*self.run_dir.glob("sge_*.out"), *self.run_dir.glob("spool/**/messages")]
+        return "\n".join((*said, tails(sorted(logs))))
 
 
 def what(job: Job | Record) -> str:

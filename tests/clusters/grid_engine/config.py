@@ -24,53 +24,6 @@ class Host:
     gpus: int = 4
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Every path of a running cluster, all below one folder."""
-
-    run_dir: Path
-
-    @property
-    def root(self) -> Path:
-        """What ``SGE_ROOT`` names: programs as links, and the cell."""
-        return self.run_dir / "root"
-
-    @property
-    def common(self) -> Path:
-        return self.root / CELL / "common"
-
-    @property
-    def master_spool(self) -> Path:
-        return self.run_dir / "spool" / "qmaster"
-
-    @property
-    def host_spool(self) -> Path:
-        """The folder with a folder for each host: job scripts and what jobs were granted."""
-        return self.run_dir / "spool" / "execd"
-
-    @property
-    def settings(self) -> Path:
-        """The folder with what was given to ``qconf``, to be read after a failure."""
-        return self.run_dir / "settings"
-
-    def temporary(self, host: str) -> Path:
-        """The folder with the ``TMPDIR`` of each job on a host.
-
-        One for each host and cluster: they have job numbers in common, and remove what has theirs.
-        """
-        return self.run_dir / "tmp" / host
-
-    def output(self, daemon: str) -> Path:
-        return self.run_dir / f"{daemon}.out"
-
-    def job_output(self, job_id: int | str) -> Path:
-        return self.run_dir / f"job-{job_id}.out"
-
-    def logs(self) -> list[Path]:
-        prints = self.run_dir.glob("sge_*.out")
-        return sorted([*prints, *self.run_dir.glob("spool/**/messages")])
-
-
 def attributes(text: str) -> dict[str, str]:
     """Return the settings in a text of Grid Engine's, a name and its value in each line."""
     lines = (line for line in text.splitlines() if line and not line.startswith("#"))
@@ -83,9 +36,9 @@ def text(settings: dict[str, str]) -> str:
     return "".join(f"{name} {value}\n" for name, value in settings.items())
 
 
-def bootstrap(layout: Layout, admin: str) -> str:
+def bootstrap(folder: Path, admin: str) -> str:
     """Return the file that daemons and commands read first."""
-    spool = layout.master_spool
+    spool = folder / "spool" / "qmaster"
     return text(
         {
             "admin_user": admin,
@@ -93,8 +46,8 @@ def bootstrap(layout: Layout, admin: str) -> str:
             "ignore_fqdn": "true",
             "spooling_method": "classic",
             "spooling_lib": "libspoolc",
-            "spooling_params": f"{layout.common};{spool}",
-            "binary_path": str(layout.root / "bin"),
+            "spooling_params": f"{folder}/root/{CELL}/common;{spool}",
+            "binary_path": f"{folder}/root/bin",
             "qmaster_spool_dir": str(spool),
             "security_mode": "none",
             "listener_threads": "2",
@@ -104,12 +57,12 @@ def bootstrap(layout: Layout, admin: str) -> str:
     )
 
 
-def global_settings(layout: Layout, defaults: str) -> str:
+def global_settings(folder: Path, defaults: str) -> str:
     """Return the cluster's configuration, made of the one that Debian ships."""
     return text(
         attributes(defaults)
         | {
-            "execd_spool_dir": str(layout.host_spool),
+            "execd_spool_dir": f"{folder}/spool/execd",
             # Root may run jobs here: CI often is root.
             "min_uid": "0",
             "min_gid": "0",
@@ -200,10 +153,10 @@ def parallel_environment(name: str) -> str:
     )
 
 
-def queue(layout: Layout, defaults: str, hosts: Iterable[Host]) -> str:
+def queue(folder: Path, defaults: str, hosts: Iterable[Host]) -> str:
     """Return the one queue, on all hosts; the load of this machine is no reason to wait."""
     hosts = list(hosts)
-    temporary = [f"[{host.name}={layout.temporary(host.name)}]" for host in hosts]
+    temporary = [f"[{host.name}={folder}/tmp/{host.name}]" for host in hosts]
     return text(
         attributes(defaults)
         | {

@@ -8,10 +8,9 @@ shared with people you do not trust.
 import os
 import random
 import re
-import shutil
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from tests.clusters.cluster import (
     tails,
     user_name,
 )
-from tests.clusters.slurm import config, packages
+from tests.clusters.slurm import config, programs
 from tests.clusters.slurm.jobs import FINAL_STATES, JOB_FORMAT, Job, parse_jobs
 from tests.clusters.slurm.programs import CLIENTS, Programs
 
@@ -62,7 +61,7 @@ _TWO_NODES = ("-p", "gpu", "-N2", "-n3", "--ntasks-per-node=2")
 class Slurm(Cluster):
     """One controller, and a slurmd for each of `config.NODES`."""
 
-    title, profile, launcher = "Slurm", "slurm", PMI
+    title, profile = "Slurm", "slurm"
     quick = ("--slurm-init-seconds-before-status-checks", "1")
     variables = impatient.environment()
     clients = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sacctmgr", "sinfo")
@@ -71,11 +70,7 @@ class Slurm(Cluster):
     full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
     no_scheduler = frozenset({"scontrol", "sacct"})  # the plugin asks them as it is loaded
     lost_node = "gpu1"
-    one_job = {
-        "pool": ("--gres=gpu:4", "-N1", "-n1", "-c1"),
-        "mpi": (*_ON_BOTH, "-n4", "--ntasks-per-node=2"),
-    }
-    devices = {"pool": 4, "mpi": 4}
+    room, devices = 5, 4  # of the six GPUs, as memory allows no more
     shards_of_a_bad_night = 3
     placements = {
         "a rank a device": Way((*_SIX, "--ntasks-per-gpu=1"), (2, 4), PMI),
@@ -94,13 +89,8 @@ class Slurm(Cluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self._programs = Programs(packages.ensure())
+        self._programs = Programs(programs.ensure())
         self._ports: dict[str, int] = {}
-
-    def _lay_out(self, run_dir: Path) -> config.Layout:
-        if len(str(run_dir)) > LONGEST_RUN_DIR:
-            raise ClusterError(f"{run_dir}: give a path of at most {LONGEST_RUN_DIR} characters")
-        return config.Layout(run_dir)
 
     def _start_daemons(self) -> None:
         self.start_controller()
@@ -110,14 +100,16 @@ class Slurm(Cluster):
 
     def env(self) -> dict[str, str]:
         env = {key: value for key, value in os.environ.items() if not key.startswith(STEERING)}
-        env["PATH"] = f"{self.layout.bin}:{env.get('PATH', os.defpath)}"
+        env["PATH"] = f"{self.run_dir}/bin:{env.get('PATH', os.defpath)}"
         return env
 
     def call(self, command: str, *arguments: str, check: bool = True) -> str:
-        return self._run([self.layout.bin / command, *arguments], self.layout.run_dir, check)
+        return self._run([self.run_dir / "bin" / command, *arguments], check)
 
     def submit(self, command: str, *options: str) -> int:
-        answer = self.call("sbatch", "--parsable", *options, f"--wrap={command}")
+        answer = self.call(
+            "sbatch", "--parsable", "--output=job-%j.out", *options, f"--wrap={command}"
+        )
         return int(answer.partition(";")[0])
 
     def finish(self, job: int) -> int:
@@ -157,12 +149,17 @@ class Slurm(Cluster):
             if job.array_job_id > after and ARRAY.fullmatch(job.name)
         ]
 
-    def spoil(
-        self, jobs: Sequence[Submitted], release: Callable[[], None]
-    ) -> dict[Submitted, tuple[str, ...]]:
+    def spoil(self, jobs: Sequence[Submitted]) -> dict[Submitted, tuple[str, ...]]:
         cancelled = next(job for job in jobs if job.state == "running")
         self.cancel(cancelled.handle)
         return {cancelled: ("the scheduler says CANCELLED",)}
+
+    def idle(self, after: int) -> bool:
+        own = [job for job in self.jobs() if max(job.job_id, job.array_job_id) > after]
+        return all(job.state in FINAL_STATES for job in own)
+
+    def hold(self, job: Submitted) -> None:
+        self.call("scontrol", "hold", job.handle)
 
     def jobs(self) -> list[Job]:
         """Return all jobs and array tasks since the start, in order, finished ones included."""
@@ -227,7 +224,7 @@ class Slurm(Cluster):
         self._await(lambda: "is UP" in self.call("scontrol", "ping", check=False))
 
     def saved_since(self, moment: float) -> bool:
-        saved = (self.layout.state / "job_state").stat().st_mtime
+        saved = (self.run_dir / "state" / "job_state").stat().st_mtime
         return max(saved, time.time() - 6) > moment  # every five seconds, if there is anything new
 
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:
@@ -248,7 +245,7 @@ class Slurm(Cluster):
         slurmd = self._daemons.pop(node)
         slurmd.kill()
         slurmd.wait()
-        steps = processes.holders(self.layout.log(node))
+        steps = processes.holders(self.run_dir / f"{node}.log")
         orphans = processes.descendants(steps)  # once their daemon is gone nothing links them
         processes.kill(steps)
         processes.kill(orphans)
@@ -265,26 +262,17 @@ class Slurm(Cluster):
             self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
             self._await(lambda: self.nodes()[node] in UP_STATES)
 
-    def _clear(self) -> None:
-        layout = self.layout
-        layout.run_dir.mkdir(parents=True, exist_ok=True)
-        spools = [layout.spool(node.name) for node in config.NODES]
-        for folder in (layout.bin, layout.state, layout.devices, *spools):
-            if folder.exists():
-                shutil.rmtree(folder)
-        for daemon in DAEMONS:
-            layout.log(daemon).unlink(missing_ok=True)
-            layout.output(daemon).unlink(missing_ok=True)
-        for output in layout.run_dir.glob(layout.job_output("*").name):
-            output.unlink()
-
     def _write_files(self) -> None:
-        layout = self.layout
-        for folder in (layout.bin, layout.state, layout.devices):
-            folder.mkdir()
+        folder = self.run_dir
+        if len(str(folder)) > LONGEST_RUN_DIR:
+            raise ClusterError(f"{folder}: give a path of at most {LONGEST_RUN_DIR} characters")
+        spools = [f"spool.{node.name}" for node in config.NODES]
+        for name in ("bin", "state", "dev", *spools):
+            (folder / name).mkdir()
         controller_port, *node_ports = free_ports(1 + len(config.NODES))
         self._ports = {node.name: port for node, port in zip(config.NODES, node_ports, strict=True)}
         site = config.Site(
+            folder=folder,
             host=socket.gethostname().partition(".")[0],
             user=user_name(),
             plugin_dir=self._programs.plugin_dir,
@@ -292,15 +280,19 @@ class Slurm(Cluster):
             node_ports=self._ports,
             first_job=random.randrange(1, LAST_JOB),
         )
-        layout.conf.write_text(config.slurm_conf(layout, site))
-        layout.conf.with_name("gres.conf").write_text(config.gres_conf(layout))
-        layout.conf.with_name("cgroup.conf").write_text(config.cgroup_conf())
+        self._conf.write_text(config.slurm_conf(site))
+        (folder / "gres.conf").write_text(config.gres_conf(folder))
+        # A plugin is named, as to find one out needs a running systemd.
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         for node in config.NODES:
-            layout.spool(node.name).mkdir()
             for index in range(node.gpus):
-                layout.device(node.name, index).symlink_to(os.devnull)
+                (folder / "dev" / f"{node.name}-{index}").symlink_to(os.devnull)
         for name in CLIENTS:
-            self._programs.write_wrapper(name, layout.bin, layout.conf)
+            self._programs.write_wrapper(name, folder / "bin", self._conf)
+
+    @property
+    def _conf(self) -> Path:
+        return self.run_dir / "slurm.conf"
 
     def _launch_node(self, name: str) -> None:
         """Start the slurmd of a node."""
@@ -309,23 +301,23 @@ class Slurm(Cluster):
     def _start(self, name: str, program: str, *arguments: str | Path) -> None:
         """Start a daemon with the cluster's settings."""
         env = self.env() | {
-            "SLURM_CONF": str(self.layout.conf),
+            "SLURM_CONF": str(self._conf),
             "LD_LIBRARY_PATH": self._programs.library_path,
         }
         command = [self._programs.daemon(program), *arguments]
-        self._launch(name, command, env, self.layout.output(name))
+        self._launch(name, command, env)
 
     def report(self) -> str:
         controller = self._daemons.get("slurmctld")
         answers = controller is not None and controller.poll() is None
         asked = (["sinfo"], ["squeue"], ["scontrol", "-d", "-o", "show", "nodes"])
         parts = [self.call(*words, check=False) for words in asked if answers]
-        return "\n".join((*parts, tails([self.layout.output(name) for name in DAEMONS])))
+        return "\n".join((*parts, tails([self._output(name) for name in DAEMONS])))
 
     def own_processes(self) -> set[int]:
         daemons: set[int] = set()
         for name in DAEMONS:
-            daemons |= processes.holders(self.layout.log(name))
+            daemons |= processes.holders(self.run_dir / f"{name}.log")
         return daemons | processes.descendants(daemons) | self._started_here()
 
     def _started_here(self, node: str | None = None) -> set[int]:
@@ -334,7 +326,7 @@ class Slurm(Cluster):
         Snakemake's jobs have lost ``SLURM_CONF`` but not ``PATH`` and ``SLURMD_NODENAME``. ``PATH``
         alone says nothing: the tests' own Snakemake has the same.
         """
-        conf, bin_dir = str(self.layout.conf), str(self.layout.bin)
+        conf, bin_dir = str(self._conf), str(self.run_dir / "bin")
         found = set()
         for pid in processes.running():
             env = processes.environment(pid)

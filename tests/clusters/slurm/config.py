@@ -21,47 +21,6 @@ NODES = (Node("cpu1"), Node("gpu1", 4, "a100"), Node("gpu2", 2, "h200"))
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Every path of a running cluster, all below one folder."""
-
-    run_dir: Path
-
-    @property
-    def bin(self) -> Path:
-        return self.run_dir / "bin"
-
-    @property
-    def conf(self) -> Path:
-        """The ``slurm.conf``; Slurm looks for its other files beside it."""
-        return self.run_dir / "slurm.conf"
-
-    @property
-    def state(self) -> Path:
-        return self.run_dir / "state"
-
-    def log(self, daemon: str) -> Path:
-        """Return the log of ``slurmctld``, or of a node's slurmd and step daemons."""
-        return self.run_dir / f"{daemon}.log"
-
-    def output(self, daemon: str) -> Path:
-        return self.run_dir / f"{daemon}.out"
-
-    def job_output(self, job_id: int | str) -> Path:
-        return self.run_dir / f"slurm-{job_id}.out"
-
-    def spool(self, node: str) -> Path:
-        """Return a node's spool folder: job scripts and the sockets of its step daemons."""
-        return self.run_dir / f"spool.{node}"
-
-    @property
-    def devices(self) -> Path:
-        return self.run_dir / "dev"
-
-    def device(self, node: str, index: int) -> Path:
-        return self.devices / f"{node}-{index}"
-
-
-@dataclass(frozen=True)
 class Site:
     """What differs from machine to machine and from start to start.
 
@@ -69,6 +28,7 @@ class Site:
     them, and would take what a killed job of an earlier cluster has left in /dev/shm for its own.
     """
 
+    folder: Path
     host: str
     user: str
     plugin_dir: Path
@@ -118,12 +78,25 @@ SlurmdParameters=config_overrides
 """
 
 
-def slurm_conf(layout: Layout, site: Site) -> str:
-    """Return the ``slurm.conf`` of a cluster in `layout`."""
-    return "\n".join((_daemons(layout, site), POLICY, _hardware(site)))
+def slurm_conf(site: Site) -> str:
+    """Return the ``slurm.conf`` of a cluster."""
+    nodes = [_node_line(node, site, weight) for weight, node in enumerate(NODES, start=1)]
+    with_gpus = ",".join(node.name for node in NODES if node.gpus)
+    without = ",".join(node.name for node in NODES if not node.gpus)
+    return "\n".join(
+        (
+            _daemons(site),
+            POLICY,
+            *nodes,
+            # Not named `all`: in a Snakemake resource that is Python's function of that name.
+            "PartitionName=main Nodes=ALL Default=YES MaxTime=1:00:00 State=UP",
+            f"PartitionName=gpu Nodes={with_gpus} MaxTime=1:00:00 State=UP",
+            f"PartitionName=cpu Nodes={without} MaxTime=1:00:00 State=UP\n",
+        )
+    )
 
 
-def _daemons(layout: Layout, site: Site) -> str:
+def _daemons(site: Site) -> str:
     """Return who runs the daemons, where they listen and where they keep their files."""
     return f"""\
 ClusterName=shardwise-test
@@ -134,30 +107,14 @@ SlurmUser={site.user}
 SlurmdUser={site.user}
 PluginDir={site.plugin_dir}
 
-StateSaveLocation={layout.state}
-SlurmctldPidFile={layout.run_dir}/slurmctld.pid
-SlurmctldLogFile={layout.log("slurmctld")}
-SlurmdPidFile={layout.run_dir}/slurmd.%n.pid
-SlurmdLogFile={layout.log("%n")}
-SlurmdSpoolDir={layout.spool("%n")}
-TmpFS={layout.run_dir}
+StateSaveLocation={site.folder}/state
+SlurmctldPidFile={site.folder}/slurmctld.pid
+SlurmctldLogFile={site.folder}/slurmctld.log
+SlurmdPidFile={site.folder}/slurmd.%n.pid
+SlurmdLogFile={site.folder}/%n.log
+SlurmdSpoolDir={site.folder}/spool.%n
+TmpFS={site.folder}
 """
-
-
-def _hardware(site: Site) -> str:
-    """Return the nodes and the partitions."""
-    nodes = [_node_line(node, site, weight) for weight, node in enumerate(NODES, start=1)]
-    with_gpus = ",".join(node.name for node in NODES if node.gpus)
-    without = ",".join(node.name for node in NODES if not node.gpus)
-    return "\n".join(
-        (
-            *nodes,
-            # Not named `all`: in a Snakemake resource that is Python's function of that name.
-            "PartitionName=main Nodes=ALL Default=YES MaxTime=1:00:00 State=UP",
-            f"PartitionName=gpu Nodes={with_gpus} MaxTime=1:00:00 State=UP",
-            f"PartitionName=cpu Nodes={without} MaxTime=1:00:00 State=UP\n",
-        )
-    )
 
 
 def _node_line(node: Node, site: Site, weight: int) -> str:
@@ -171,16 +128,10 @@ def _node_line(node: Node, site: Site, weight: int) -> str:
     return line
 
 
-def gres_conf(layout: Layout) -> str:
+def gres_conf(folder: Path) -> str:
     """Return the ``gres.conf``: one line a device, with the file that stands for it."""
-    lines = ["AutoDetect=off"]
-    for node in NODES:
-        for index in range(node.gpus):
-            file = layout.device(node.name, index)
-            lines.append(f"NodeName={node.name} Name=gpu Type={node.model} File={file}")
-    return "\n".join(lines) + "\n"
-
-
-def cgroup_conf() -> str:
-    """Return the ``cgroup.conf``: a plugin named, as detecting one needs a running systemd."""
-    return "CgroupPlugin=cgroup/v1\n"
+    devices = [
+        f"NodeName={node.name} Name=gpu Type={node.model} File={folder}/dev/{node.name}-{index}"
+        for node in NODES for index in range(node.gpus)
+    ]  # fmt: skip
+    return "\n".join(["AutoDetect=off", *devices, ""])

@@ -1,0 +1,94 @@
+"""The main job under the profile of a real scheduler: what it asks, what it says of failures."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from tests import factories
+from tests.workspace import Workspace
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.mark.fault("a limit of run time")
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
+def test_a_bad_night_is_told_shard_by_shard(night):
+    """Shards fail in all the ways of this scheduler: the last words tell them apart; it heals."""
+    shards = night.cluster.shards_of_a_bad_night
+    night.gated(shards)
+    night.spoil(0)
+    run = night.start("--until", "multiply", "--retries", "0")
+    night.wait_for("all are submitted", lambda: len(night.jobs()) == shards)
+    room = min(shards - 1, night.cluster.room)
+    night.wait_for("as many work as can", lambda: len(night.at_gate()) == room)
+    bad = {"00000": ("matrix 0 holds NaN or Inf",)}
+    jobs = [job for job in night.jobs() if job.what != "multiply 00000"]
+    for job, words in night.cluster.spoil(jobs).items():
+        bad[job.what.removeprefix("multiply ")] = words
+    night.open()
+    assert run.wait(timeout=300) == 1
+    night.wait_for("no job stays in the queue", night.idle)
+    whole = {f"{i:05}" for i in range(shards)} - set(bad)
+    assert set(night.receipts()) == whole
+    words = night.output().partition(f"not finished: {len(whole)} of {shards} shards")[2]
+    told = re.findall(r"  failed: ((?:(?:, )?multiply \d+)+): (.*)\n", words)
+    reasons = {shard: why for names, why in told for shard in re.findall(r"\d+", names)}
+    assert set(reasons) == set(bad), words
+    for shard, parts in bad.items():
+        assert [part for part in parts if part not in reasons[shard]] == []
+    assert re.search(r"log: results/default/logs/multiply/00000-[0-9a-f]{12}\.log", words)
+    assert f"cd '{night.root}' && " in words
+    night.heal()
+    night.finish()
+
+
+def test_an_idle_cluster_is_known_to_the_doctor_and_left_alone_by_a_dry_run(night, tmp_path):
+    """GPUs by kind and node, ways to start ranks; with commands that fail a dry run is as right."""
+    cluster = night.cluster
+    cluster.wait_idle()
+    done = factories.run("doctor", "--json", "--time-limit", 60, cwd=tmp_path, env=cluster.env())
+    told = json.loads(done.stdout)
+    assert done.returncode == told["verdict"]["exit_code"]
+    own = [finding for finding in told["findings"] if finding["section"] == cluster.title.lower()]
+    cluster.check_doctor(own)
+
+    for client in cluster.clients:
+        script = tmp_path / client
+        script.write_text(f"#!/bin/sh\necho {client} >>'{tmp_path}/asked'; exit 1\n")
+        script.chmod(0o755)
+    env = cluster.env()
+    night.configure(3)
+    for dispatch in ("jobs", "array"):
+        night.workspace.configure(**night.own | {"dispatch": dispatch})
+        plain = Workspace(night.root, env | {"PATH": f"{tmp_path}:{env['PATH']}"})
+        plan = plain.run("--dry-run", profile=cluster.profile)
+        assert (plan.code, "rule multiply:" in plan.output) == (0, True), plan.output
+    asked = tmp_path / "asked"
+    assert set(asked.read_text().split() if asked.exists() else ()) <= cluster.no_scheduler
+
+
+SLOW = """
+import time
+
+def square(xp, block):
+    time.sleep(4)
+    return block @ block
+"""
+
+
+@pytest.mark.nightly  # schedulers count in minutes
+@pytest.mark.timeout(900)
+@pytest.mark.fault("a limit of run time")
+def test_a_task_leaves_before_its_time_is_up(night):
+    """A minute for each task, shards of 4 s: none is cut off, others go on, none starts twice."""
+    (night.root / "slow.py").write_text(SLOW)
+    night.configure(24, dispatch="array", product="slow.py:square", array_tasks=2)
+    done = night.run("--until", "multiply", "--set-resources", "multiply:runtime=1")
+    assert done.code == 0, done.output
+    assert (len(night.starts()), set(night.starts().values())) == (24, {1})
+    logs = night.workspace.file("logs/array").glob("*/*.log")
+    assert any("the run time is nearly up" in log.read_text() for log in logs)
+    assert not list(night.workspace.file("failed").glob("*")), "nobody is blamed"
+    assert len(np.unique([job.job for job in night.jobs()])) >= 2

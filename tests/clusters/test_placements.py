@@ -1,0 +1,88 @@
+"""One job of MPI ranks that compute all shards, however they lie on its nodes."""
+
+import shlex
+import subprocess
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests import factories, fake_devices, processes
+from tests.clusters.cluster import Way
+from tests.night import Night
+from tests.places import KINDS, case
+
+SHARDS = 12
+DAY = ("slurm round-robin killed", "slurm two ranks a node cancelled",
+       "grid_engine round-robin cancelled", "grid_engine a rank a host whole")  # fmt: skip
+
+
+def words(night: Night, *more: str) -> list[str]:
+    """The command that computes what is missing, on a node with devices that do not exist."""
+    fake = fake_devices.environment(night.cluster.devices, night.root / "leases")
+    variables = [f"{name}={value}" for name, value in fake.items()]
+    plan = night.workspace.file("plan.tsv")
+    return ["env", *variables, *factories.command("dispatch", "--plan", plan, *more)]
+
+
+def submit(night: Night, way: Way) -> int:
+    """Submit it as a job."""
+    own = ("--dispatch", "mpi", "--launcher", way.launcher, "--workers", way.workers)
+    return night.cluster.submit(shlex.join(words(night, *own)), *way.options)
+
+
+fault = pytest.mark.fault
+FAULTS = {
+    "whole": (),
+    "killed": (fault("a rank that is killed"),),
+    "cancelled": (fault("a job that is cancelled, SIGTERM, Ctrl-C"), fault("two runs at once")),
+}
+WAYS = [f"{kind} {way} {what}" for kind in KINDS for way in KINDS[kind].placements
+        for what in FAULTS]  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("site", "way"), [case(way, DAY, marks=FAULTS[way.split()[-1]]) for way in WAYS],
+    indirect=["site"],
+)  # fmt: skip
+def test_every_device_that_was_granted_computes(nodes, night, way):
+    """One shard a device at once, all devices and no other, on all nodes, and the same bits.
+
+    A rank may be killed, or the job be cancelled: nothing lives on, and another job does the rest.
+    """
+    name, _, what = way.rpartition(" ")
+    placed = night.cluster.placements[name]
+    own = {"product": f"{night.root}/gated.py:square", "input": str(night.root / "stack")}
+    night.gated(SHARDS, dispatch="mpi", backend="auto", **own)
+    planned = factories.run("plan", "--configfile", "mine.yaml", cwd=night.root)
+    assert planned.returncode == 0, planned.stderr
+    job = submit(night, placed)
+    night.wait_for("all compute", lambda: len(night.at_gate()) == sum(placed.counts))
+    found = {tuple(path.read_text().split()[2:]) for path in night.root.glob("at.?????")}
+    assert tuple(sorted(Counter(node for node, _ in found).values())) == placed.counts
+    workers = [night.process(shard) for shard in night.at_gate()]
+    if what == "killed":  # the others go on
+        processes.kill(processes.parents(workers[:1]))
+        processes.until(lambda: not processes.living(workers[:1]))
+        night.open()
+    elif what == "cancelled":
+        second = subprocess.run(
+            words(night, "--dispatch", "pool"), capture_output=True, text=True, check=False
+        )
+        assert second.returncode == 75, second.stderr
+        assert "its shards are being computed by process" in second.stderr
+        night.cluster.cancel(job)
+    before = {}
+    if what != "whole":
+        assert night.cluster.finish(job) != 0
+        processes.until(lambda: not processes.living(workers))
+        before = night.receipts()
+        assert len(before) < SHARDS
+        job = submit(night, placed)
+    night.open()
+    assert night.cluster.finish(job) == 0, night.cluster.printed(job)
+    receipts = night.receipts()
+    assert {shard: receipts[shard] for shard in before} == before
+    products = [np.load(path) for path in sorted(night.workspace.file("products").glob("*.npy"))]
+    assert np.array_equal(np.concatenate(products), night.stack @ night.stack)

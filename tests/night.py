@@ -1,0 +1,243 @@
+"""A run in some place whose shards wait at a gate, and whatever may happen to it."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests import fake_devices, processes
+from tests.clusters.cluster import Submitted
+from tests.factories import stack
+from tests.workspace import Finished, Workspace
+
+# A shard says where it is computed, waits to be let go, and perhaps meets a fault: lack of memory
+# and a kill pass, a poison does not. The corner of a matrix names its shard.
+GATED = """
+import os, re, signal, socket, time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "default"
+before = []
+
+def square(xp, block):
+    if (RESULTS / "plan.tsv").exists():  # else the function is tried
+        shard = f"{int(block[0, 0, 0]):05}"
+        wait_at_the_gate(shard)
+        meet(shard, xp)
+        before.append(shard)
+    return block @ block
+
+def until(true):
+    end = time.monotonic() + 600
+    while not true():
+        assert time.monotonic() < end, "it never happens"
+        time.sleep(0.1)
+
+def wait_at_the_gate(shard):
+    env = os.environ | {"PID": str(os.getpid())}
+    forms = ("{SLURM_ARRAY_JOB_ID}_{SLURM_ARRAY_TASK_ID}", "{SLURM_JOB_ID}",
+             "{JOB_ID}.{SGE_TASK_ID}", "{PID}")
+    form = next(form for form in forms if set(re.findall("{(.*?)}", form)) <= set(env))
+    handle = form.format_map(env).removesuffix(".undefined")
+    node = env.get("SLURMD_NODENAME") or socket.gethostname()
+    device = env.get("CUDA_VISIBLE_DEVICES", "none")
+    (HERE / f"at.{shard}.tmp").write_text(f"{handle} {os.getpid()} {node} {device}")
+    (HERE / f"at.{shard}.tmp").rename(HERE / f"at.{shard}")
+    until(lambda: any((HERE / name).exists() for name in ("open", f"open.{shard}")))
+
+def meet(shard, xp):
+    fault = HERE / f"fault.{shard}"
+    kind = fault.read_text() if fault.exists() else ""
+    if kind in ("memory", "killed"):
+        fault.unlink()
+    if kind == "memory":
+        xp.empty(2**60, "u1")
+    if kind:  # what this process has computed before is to be written: else it is lost as well
+        until(lambda: all([*RESULTS.glob(f"products/{one}-*.json")] for one in before))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+SHIM = """\
+#!/bin/sh
+case " $* " in *" --test-only "* | *" -w v "*) exec {real} "$@" ;; esac
+if [ -s {folder}/{command}.next ]; then
+  answer=$(flock {folder} sh -c 'head -n 1 "$0"; sed -i 1d "$0"' {folder}/{command}.next)
+  case "$answer" in
+    UNKNOWN) {real} "$@" | sed 's/RUNNING\\|CANCELLED/UNKNOWN/'; exit ;;
+    "0 "*) echo "${{answer#0 }}"; exit ;;
+    *) echo "${{answer#* }}" >&2; exit "${{answer%% *}}" ;;
+  esac
+fi
+exec {real} "$@"
+"""
+"""In front of a scheduler's command: it answers what is asked for."""
+
+
+class Night:
+    """One workspace in a place, and the jobs that were submitted since it began."""
+
+    def __init__(self, cluster: Any, root: Path) -> None:
+        self.workspace = Workspace.create(
+            root, cluster.env() | cluster.variables, cluster.enter(root)
+        )
+        self.root, self.cluster, self.newest = root, cluster, cluster.newest()
+        self.stack, self.own = np.empty(0), dict[str, object]()
+        self._started: list[subprocess.Popen[str]] = []
+        self.bad: list[int] = []
+
+    def stop(self, number: signal.Signals) -> None:
+        """End what a failed test has left: no snakemake that goes on, and no job."""
+        for run in self._started:
+            if run.poll() is None:
+                os.killpg(run.pid, number)
+                run.wait()
+        self.cluster.cancel_all()
+
+    # What a run is asked for.
+
+    def gated(self, shards: int, dispatch: str = "jobs", **over: object) -> None:
+        """Configure a run of small matrices, each a shard that waits for `open`."""
+        (self.root / "gated.py").write_text(GATED)
+        self.configure(shards, dispatch=dispatch, **{"product": "gated.py:square"} | over)
+
+    def configure(self, shards: int, **over: object) -> None:
+        """Configure a run of a folder of whole matrices, each a shard."""
+        self.stack = stack((shards, 5, 5), "float64", seed=1)
+        self.stack[:, 0, 0] = range(shards)
+        (self.root / "stack").mkdir()
+        for number, matrix in enumerate(self.stack):
+            np.save(self.matrix(number), matrix)
+        self.own = {"input": "stack", "shards": shards, "materialize": False} | over
+        self.workspace.configure(**self.own)
+
+    def matrix(self, number: int) -> Path:
+        """The file of one matrix."""
+        return self.root / "stack" / f"{number:03}.npy"
+
+    def spoil(self, number: int) -> None:
+        """Put a NaN into a matrix."""
+        self.bad.append(number)
+        bad = self.stack[number].copy()
+        bad[1, 1] = np.nan
+        np.save(self.matrix(number), bad)
+
+    def heal(self) -> None:
+        """Take away all that fails, and let all shards go."""
+        for number in self.bad:
+            np.save(self.matrix(number), self.stack[number])
+        for path in self.root.glob("fault.*"):
+            path.unlink()
+        self.open()
+
+    def with_devices(self, count: int) -> tuple[str, str]:
+        """Options under which each node has so many devices that do not exist."""
+        fake = fake_devices.environment(count, self.root.with_name("leases"))
+        exported = shlex.join(f"{name}={value}" for name, value in fake.items())
+        return "--precommand", f"export {exported}"
+
+    def shim(self) -> Path:
+        """Put scripts in front of the scheduler's commands, and return the folder that steers them.
+
+        ``COMMAND.next`` has a line an answer, of an exit code and a text; of ``UNKNOWN`` the
+        jobs are told, but not how they are. A question whether the cluster would take a job takes
+        none.
+        """
+        folder, env = self.root / "shims", self.workspace.env
+        folder.mkdir()
+        assert env is not None
+        for command in self.cluster.clients:
+            real = shutil.which(command, path=env["PATH"])
+            assert real, f"{command} is not there"
+            words = {"folder": shlex.quote(str(folder)), "real": shlex.quote(real)}
+            (folder / command).write_text(SHIM.format(command=command, **words))
+            (folder / command).chmod(0o755)
+        env["PATH"] = f"{folder}:{env['PATH']}"
+        return folder
+
+    # Runs.
+
+    def run(self, *options: str) -> Finished:
+        """Run the main job to its end."""
+        return self.workspace.run(*self.cluster.quick, *options, profile=self.cluster.profile)
+
+    def start(self, *options: str) -> "subprocess.Popen[str]":
+        """Start the main job; `output` has what it says."""
+        line = (*self.cluster.quick, *options)
+        self._started.append(self.workspace.start(*line, profile=self.cluster.profile))
+        return self._started[-1]
+
+    def output(self) -> str:
+        """What the main job said that was started last."""
+        return (self.root / "run.log").read_text()
+
+    def finish(self) -> None:
+        """Do what is missing on this machine, where it is soon done: there is the right sum."""
+        self.workspace.configure(**self.own | {"dispatch": "jobs"})
+        done = self.workspace.run()
+        assert done.code == 0, done.output
+        self.check_sum()
+
+    def check_sum(self) -> None:
+        """The sum that lies there has the bits of NumPy's: all numbers are whole."""
+        total = (self.stack @ self.stack).sum(axis=0)
+        assert self.workspace.load("sum.npy").tobytes() == total.tobytes()
+
+    # What has become of it.
+
+    def at_gate(self, node: str = "") -> dict[str, str]:
+        """The shards that wait for `open`: what cancels the task of each."""
+        said = {path.suffix[1:]: path.read_text().split() for path in self.root.glob("at.?????")}
+        living = processes.living(int(words[1]) for words in said.values())
+        return {shard: handle for shard, (handle, pid, where, _) in said.items()
+                if int(pid) in living and node in where}  # fmt: skip
+
+    def process(self, shard: str) -> int:
+        """The process that waits for `open` with a shard."""
+        return int((self.root / f"at.{shard}").read_text().split()[1])
+
+    def open(self, *shards: str) -> None:
+        """Let some shards go on, or all."""
+        for name in [f"open.{shard}" for shard in shards] or ["open"]:
+            (self.root / name).touch()
+
+    def jobs(self, state: str = "") -> list[Submitted]:
+        """The jobs of this workspace in a state, or all; under ``dispatch: array`` the tasks."""
+        array = self.own.get("dispatch") == "array"
+        found = (self.cluster.tasks if array else self.cluster.submitted)(self.newest)
+        return [job for job in found if job.state.startswith(state)]
+
+    def submissions(self) -> Counter[str]:
+        """How often each job was submitted, as ``rule`` or ``rule shard``."""
+        return Counter(job.what for job in self.cluster.submitted(self.newest))
+
+    def idle(self) -> bool:
+        """Whether no job of this workspace waits or runs, or is being cancelled."""
+        return self.cluster.idle(self.newest)
+
+    def wait_for(self, what: str, true: Callable[[], object], timeout_s: float = 240) -> None:
+        """Wait until something is true."""
+        end = time.monotonic() + timeout_s
+        while not true():
+            assert time.monotonic() < end, f"never happened: {what}\n{self.cluster.report()}"
+            time.sleep(0.3)
+
+    def receipts(self) -> dict[str, dict]:
+        """All receipts of the products, by shard."""
+        found = [json.loads(p.read_text()) for p in self.workspace.file("products").glob("*.json")]
+        return {receipt["shard"]: receipt for receipt in found}
+
+    def starts(self) -> Counter[str]:
+        """How often each shard was begun; a journal of one attempt goes when that succeeds."""
+        journals = self.workspace.file("logs/multiply").glob("*.starts")
+        begun = {path.stem[:5]: path.read_text().count("\n") for path in journals}
+        return Counter(dict.fromkeys(self.receipts(), 1) | begun)

@@ -1,0 +1,117 @@
+"""Where a run takes place: this machine, a real Slurm, a real Grid Engine; fixtures for tests."""
+
+import os
+import signal
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import processes
+from tests.clusters.cluster import Cluster, session_cluster
+from tests.clusters.grid_engine.cluster import GridEngine
+from tests.clusters.slurm.cluster import Slurm
+from tests.night import Night
+
+KINDS: dict[str, type[Cluster]] = {"slurm": Slurm, "grid_engine": GridEngine}
+DISPATCHES = ("jobs", "array", "pool", "mpi")
+PLACES = tuple(
+    f"{place} {dispatch}" for place in ("local", *KINDS) for dispatch in DISPATCHES
+    if (place, dispatch) != ("local", "array")
+)  # fmt: skip
+
+
+class Local:
+    """A place without a scheduler: here jobs are the processes of a workspace."""
+
+    title, profile, cancels, room = "this machine", "local", "", 2
+    quick, variables = ("--cores", "2"), dict[str, str]()
+    env = staticmethod(os.environ.copy)
+    report = staticmethod(str)
+
+    def enter(self, root: Path) -> list[str]:
+        """Runs are not entered in any way."""
+        self._scripts = f"{root}/scripts/"
+        return []
+
+    def newest(self) -> int:
+        """No job has a number."""
+        return 0
+
+    def _living(self) -> list[int]:
+        found = processes.running()
+        return [pid for pid in found if self._scripts in " ".join(processes.words(pid))]
+
+    def idle(self, after: int) -> bool:
+        """Whether no job of the workspace works."""
+        return not self._living()
+
+    def cancel(self, *handles: str) -> None:
+        """End processes that compute."""
+        processes.kill(map(int, handles))
+
+    def cancel_all(self) -> None:
+        """End what a failed test has left."""
+        processes.kill(self._living())
+
+
+def on(*day: str, places: Container[str] = PLACES) -> pytest.MarkDecorator:
+    """Run a test in some places by day, as ``slurm array``, and in all others at night."""
+    return pytest.mark.parametrize(
+        ("site", "dispatch"), [case(place, day) for place in PLACES if place in places],
+        indirect=["site"],
+    )  # fmt: skip
+
+
+def case(place: str, day: Container[str], *values: Any, marks: Sequence[Any] = ()) -> Any:
+    """A parameter set of a place and other values, which waits for the night unless it is named."""
+    own = [getattr(pytest.mark, name) for name in KINDS if name in place]
+    own += [pytest.mark.nightly] * (place not in day)
+    return pytest.param(*place.split(" ", 1), *values, marks=[*own, *marks])
+
+
+def ways(name: str, *day: str) -> pytest.MarkDecorator:
+    """Pairs of a scheduler and one of its ways, by the attribute that names them."""
+    found = [f"{kind} {way}" for kind in KINDS for way in getattr(KINDS[kind], name)]
+    cases = [case(way, day) for way in found]
+    return pytest.mark.parametrize(("site", "way"), cases, indirect=["site"])
+
+
+@pytest.fixture(
+    scope="session", params=[pytest.param(n, marks=getattr(pytest.mark, n)) for n in KINDS]
+)
+def site(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A running cluster, or this machine; tests that leave jobs there cancel them."""
+    if request.param == "local":
+        yield Local()
+        return
+    with session_cluster(request.param, KINDS[request.param]) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def nodes(site: Any) -> Iterator[Any]:
+    """A running cluster of several nodes."""
+    other = site.of_several_nodes() if isinstance(site, Cluster) else None
+    if other is None:
+        yield site
+        return
+    with session_cluster(f"{site.profile}-nodes", lambda: other) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def idle(site: Cluster) -> Iterator[Cluster]:
+    """A running cluster where the test leaves no job."""
+    yield site
+    site.cancel_all()
+
+
+@pytest.fixture
+def night(request: pytest.FixtureRequest, site: Any, tmp_path: Path) -> Iterator[Night]:
+    """A fresh workspace in an idle place, of several nodes where the test asks for `nodes`."""
+    several = "nodes" in request.fixturenames
+    found = Night(request.getfixturevalue("nodes") if several else site, tmp_path / "a b")
+    yield found
+    found.stop(signal.SIGKILL)
