@@ -182,8 +182,8 @@ class Night:
 
     def finish(self) -> None:
         """Do what is missing on this machine, where it is soon done: there is the right sum."""
-        self.workspace.configure(**self.own | {"dispatch": "jobs"})
-        done = self.workspace.run()
+        self.workspace.configure(**self.own | {"dispatch": "pool"})
+        done = self.workspace.run("--until", "reduce")
         assert done.code == 0, done.output
         self.check_sum()
 

@@ -4,6 +4,7 @@ import contextlib
 from pathlib import Path
 
 import numpy as np
+import pytest
 from shardwise.plan import plan as plans
 
 from tests import factories
@@ -57,6 +58,7 @@ def test_a_run_by_a_pool(tmp_path, monkeypatch):
     assert f"rm -f {workspace.file('products')}/001/{name}.json," in lost.stdout
 
 
+@pytest.mark.nightly  # a dry run of 2,000 jobs takes seconds
 def test_a_job_per_shard(tmp_path):
     """A target, and what of it is lost, is made by the jobs of its one shard."""
     workspace = tiny(tmp_path / "w", dispatch="jobs", materialize=True)
