@@ -122,11 +122,13 @@ LOST_NODE = Run(
 
 def play(night: Night, dispatch: str, run: Run) -> None:
     """A run until all shards are computed, and what must hold behind it, whatever has happened."""
-    shards = run.shards or night.cluster.room + 1
+    count = run.shards or night.cluster.room + 1
+    # A task of an array claims one more than it computes: so many tasks are needed all the same.
+    shards = 2 * count if dispatch == "array" else count
     night.gated(shards, dispatch, reduce={"ranks": 1})
     story = run.story(night)
     next(story)
-    at_once = min(shards - len(night.bad), run.at_once, night.cluster.room)
+    at_once = min(count - len(night.bad), run.at_once, night.cluster.room)
     at_once = at_once if dispatch in ("jobs", "array") else 1
     until = ("--until", "multiply" if dispatch in ("jobs", "array") else dispatch)
     process = night.start(*until, *(("--jobs", "2") if run.at_once == 2 else ()))
