@@ -62,7 +62,7 @@ def test_a_module_from_git(workspace: Workspace, tmp_path: Path) -> None:
     assert np.array_equal(total(workspace, "out/x"), SUM_X)
     assert workspace.dry_run() == set()
     # The receipts say what is done, not Snakemake's records of how a job was started.
-    host(workspace, module("one", X | {"reduce": {"ranks": 1}}, source=source))
+    host(workspace, module("one", X | {"reduce": {"ranks": 2}}, source=source))
     assert workspace.dry_run() == set()
 
 

@@ -199,7 +199,7 @@ def test_digits_have_the_bits_of_numpy(night, dispatch):
     assert night.workspace.dry_run() <= {"report"}, "what one dispatch has done is done for all"
 
 
-OWN = {"input": "stack", "shards": 4, "results": "out"}
+OWN = {"input": "stack", "shards": 4, "results": "out", "reduce": {"ranks": 1}}
 SUM_UP = {"ledger", "reduce", "report"}
 ALL = range(4)
 

@@ -11,7 +11,8 @@ from tests import factories
 from tests.workspace import Workspace
 
 STACK = np.arange(6 * 3 * 3, dtype=np.float64).reshape(6, 3, 3)
-X = {"input": "stack.npy", "shards": 2, "results": "out/x", "backend": "numpy"}
+X = {"input": "stack.npy", "shards": 2, "results": "out/x", "backend": "numpy",
+     "reduce": {"ranks": 1}}  # fmt: skip
 Y = X | {"product": "A.T @ A"}
 SUM_X = (STACK @ STACK).sum(axis=0)
 SUM_Y = (STACK.transpose(0, 2, 1) @ STACK).sum(axis=0)
@@ -81,7 +82,7 @@ def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) ->
     stamp = (workspace.root / "stack.npy").stat().st_mtime_ns
     os.utime(other.root / "stack.npy", ns=(stamp, stamp))
     for folder, factor in ((workspace, 1), (other, 4)):
-        folder.configure(**X | {"results": shared})
+        folder.configure(**X | {"results": shared, "dispatch": "pool"})
         folder.succeed()
         assert np.array_equal(np.load(Path(shared, "sum.npy")), factor * SUM_X)
 
@@ -99,15 +100,15 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
     assert "multiply (Multiply" in workspace.run("--list-rules", *shipped).output
     done = workspace.run(*shipped)
     assert done.code == 1
-    assert "not finished: 1 of 2 shards" in workspace.run("-q").output, "last words are heard"
-    refused = workspace.run("--quiet", "all", "--config", "product=A @ C")
-    assert (refused.code, "unknown product" in refused.output) == (2, True)
     # Of a stage that takes long, progress is a line per ten seconds.
     assert len([x for x in done.output.splitlines() if " of 2 shards done" not in x]) <= 18
     assert "failed: multiply 00001: input: matrix 3 holds NaN" in done.output
     log = max((workspace.root / ".snakemake" / "log").iterdir(), key=lambda path: path.name)
     assert "rule multiply:" in log.read_text()
     assert "steps (" in log.read_text()
+    assert "not finished: 1 of 2 shards" in workspace.run("-q").output, "last words are heard"
+    refused = workspace.run("--quiet", "all", "--config", "product=A @ C")
+    assert (refused.code, "unknown product" in refused.output) == (2, True)
 
 
 def test_the_working_folder_may_be_the_results_folder(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_the_working_folder_may_be_the_results_folder(tmp_path: Path) -> None:
     workspace = Workspace.create(tmp_path / "w")
     (workspace.root / "mine").mkdir()
     np.save(workspace.root / "mine" / "stack.npy", STACK)
-    workspace.configure(**X | {"results": ".", "input": "mine/stack.npy"})
+    workspace.configure(**X | {"results": ".", "input": "mine/stack.npy", "dispatch": "pool"})
     workspace.succeed()
     assert np.array_equal(np.load(workspace.root / "sum.npy"), SUM_X)
     assert workspace.dry_run() == set()
