@@ -83,7 +83,7 @@ RUNS = {
     ),
     "many faults": Run(
         many_faults, 1, {"00001"}, "multiply 00001: ", ("local jobs",),
-        (fault("a poison shard"), fault("a host out of memory")),
+        (fault("a poison shard"), fault("a host out of memory")), at_once=3,
     ),
     "interrupted": Run(
         interrupted, 130, None, "To run just what is missing",
