@@ -1,8 +1,9 @@
 """Add the sums of finished results folders, and write OUT/sum.npy, mean.npy and summary.json.
 
-All folders must be of the same problem: product, shapes, dtype, precision and backend. Each sum is
-compared with its checksum. The folders are added in the order given; the same command leaves the
-same bytes. The folders may come from other machines. Nothing is written into them.
+Runs with labels leave sums.npy and labels.json instead. All folders must be of the same problem:
+product, shapes, dtype, precision and backend. Each sum is compared with its checksum. The folders
+are added in the order given; the same command leaves the same bytes. The folders may come from
+other machines. Nothing is written into them.
 """
 
 from argparse import Namespace
@@ -15,7 +16,7 @@ from shardwise.reduce import merge
 def main(options: Namespace) -> None:
     """Merge."""
     matrices = merge.run(options.out, options.folders)
-    words = f"sum and mean of {matrices} matrices in {len(options.folders)} folders"
+    words = f"the total of {matrices} matrices in {len(options.folders)} folders"
     cli.log.info("%s: %s", options.out, words)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from shardwise.errors import InputError
 from shardwise.files import small
+from shardwise.files.paths import SUMS
 from shardwise.multiply import copy, job, synthetic
 from shardwise.numerics import gemm
 from shardwise.plan import config, planner
@@ -137,7 +138,8 @@ def reduced(made: Plan, *names: str) -> np.ndarray:
     from mpi4py import MPI
 
     reduce_job.run(MPI.COMM_SELF, made.results.plan, list(names) or ["sum"])
-    return np.load(made.results.statistic(names[0] if names else "sum"))
+    first = SUMS if made.problem.labels else names[0] if names else "sum"
+    return np.load(made.results.statistic(first))
 
 
 def repeated(made: Plan, count: int | None = None) -> Plan:

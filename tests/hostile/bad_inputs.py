@@ -496,8 +496,9 @@ CASES: dict[str, list[Case]] = {
         merged("one folder twice", lambda: os.symlink("one", "two")),
         merged("another problem", finished("two", product="A.T @ A", precision="tf32x3")),
         merged(
-            "a run with weights", put("w.npy", np.ones(6)), finished("two", weights="w.npy")
+            "a run with labels", put("l.npy", np.arange(6)), finished("two", labels="l.npy")
         ),
+        merged("a covariance", finished("two", product="A.T @ A", covariance=True)),
         merged("a damaged sum", finished("two"), lambda: flip(Path("two/sum.npy")), code=3),
         merged("a folder that no merge wrote", finished("two"), lambda: Path("total").mkdir()),
         merged("the folder of a run", finished("two"), lambda: os.symlink("one", "total")),

@@ -347,8 +347,7 @@ class Plan:
 
     def label_text(self) -> bytes:
         """What ``labels.json`` says."""
-        said = {"labels": self.facts.labels, "matrices": self.facts.label_counts}
-        return json.dumps(said).encode() + b"\n"
+        return label_text(self.facts.labels, self.facts.label_counts)
 
     def sources_of(self, start: int, stop: int) -> list[Source]:
         """The input files that hold matrices ``start`` to ``stop``.
@@ -420,6 +419,11 @@ def dumps(facts: dict[str, Any]) -> bytes:
     """The facts without the checksums, as bytes that a checksum can vouch for."""
     proven = {key: value for key, value in facts.items() if key != "checksums"}
     return json.dumps(proven, sort_keys=True).encode()
+
+
+def label_text(labels: Sequence[int | str], matrices: Sequence[int]) -> bytes:
+    """What ``labels.json`` says: the labels in the order of their sums, and their matrices."""
+    return json.dumps({"labels": list(labels), "matrices": list(matrices)}).encode() + b"\n"
 
 
 def load(path: Path) -> Plan:

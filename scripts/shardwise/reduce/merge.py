@@ -4,10 +4,12 @@ Each folder's sum takes the place of a product: it is node (0, i) of a tree over
 the order in which they are given. So the same folders in the same order leave the same bits.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,17 +20,19 @@ from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgai
 from shardwise.files.checksum import PieceChecksum, raw_bytes, read_fully
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, StackWriter
-from shardwise.files.paths import Results, for_bash
+from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.numerics import statistics
 from shardwise.plan import plan as plans
 from shardwise.plan.identity import state_of
-from shardwise.plan.plan import Plan
-from shardwise.plan.problem import OF_SUMS, statistic_dtype
+from shardwise.plan.per_matrix import Label
+from shardwise.plan.plan import Plan, label_text
+from shardwise.plan.problem import OF_SUMS, statistic_dtype, statistic_shape
 from shardwise.records import judge, receipts
 from shardwise.records.locks import take_lock
 from shardwise.records.receipts import ArrayFile, SumReceipt
 
 _NUMBERS = 2**20  # of each sum, at a time
+_KINDS = {type(None): "none", int: "integers", str: "names"}
 
 
 class _Source(NamedTuple):
@@ -37,21 +41,35 @@ class _Source(NamedTuple):
     folder: str
     plan: Plan
     summary: SumReceipt
-    file: tuple[int, ...]  # tells its sum.npy from any later one
+    name: str  # ``sum``, or ``sums`` with one for each label
+    file: tuple[int, ...]  # tells the file of that name from any later one
 
     @property
     def path(self) -> Path:
-        """Its sum."""
-        return self.plan.results.statistic("sum")
+        """Its sum, or sums."""
+        return self.plan.results.statistic(self.name)
 
     @property
     def facts(self) -> ArrayFile:
         """What its run recorded of that."""
-        return self.summary.files["sum"]
+        return self.summary.files[self.name]
+
+    @property
+    def labels(self) -> Sequence[Label | None]:
+        """Of its sums, in their order; None is that of the one of all matrices."""
+        return self.plan.facts.labels or [None]
+
+    @property
+    def weight(self) -> float:
+        """The sum of the weights of its matrices."""
+        weight = self.plan.per_matrix.total_weight
+        return self.plan.problem.matrices if weight is None else weight
 
 
 def run(out: Path, folders: Iterable[str]) -> int:
-    """Add the sums of finished results folders, and commit sum, mean and ``summary.json``.
+    """Add the sums of finished results folders, and commit the total and ``summary.json``.
+
+    That is sum and mean; or a sum for each label, of the folders that have it, and ``labels.json``.
 
     Returns
     -------
@@ -76,7 +94,7 @@ def run(out: Path, folders: Iterable[str]) -> int:
     _refuse_taken(results)
     matrices = sum(source.plan.problem.matrices for source in sources)
     with _working_in(results):
-        files = _write(results, sources, matrices)
+        files = _write(results, sources)
         receipts.write(results.summary, _describe(sources, matrices) | {"files": files})
     return matrices
 
@@ -94,14 +112,9 @@ def _look_at(folder: str) -> _Source:
             f"{folder} is of covariance: true, and keeps no sums of rows, which a merge would "
             "need; name all files as the input of one run"
         )
-    if plan.facts.per_matrix:
-        keys = " and ".join(plan.facts.per_matrix)
-        raise InputError(
-            f"{folder} was computed with {keys}, which merge does not know; add such sums by "
-            "yourself, with numpy.load, or run once over all matrices"
-        )
-    summary = judge.read_finished(plan, "sum")
-    return _Source(folder, plan, summary, state_of(os.stat(results.statistic("sum"))))
+    name = SUMS if plan.problem.labels else "sum"
+    summary = judge.read_finished(plan, name)
+    return _Source(folder, plan, summary, name, state_of(os.stat(results.statistic(name))))
 
 
 def _refuse_same(one: _Source, other: _Source) -> None:
@@ -138,6 +151,7 @@ def _problem(source: _Source) -> dict[str, Any]:
         "dtype of the product": problem.product_dtype,
         "precision": facts.settings.precision,
         "backend": "cupy" if any(uuids) else "numpy",  # a CPU has none
+        "kind of labels": _KINDS[type(source.labels[0])],
     }
 
 
@@ -173,52 +187,76 @@ def _working_in(results: Results) -> Iterator[None]:
             raise
 
 
-def _write(results: Results, sources: Sequence[_Source], matrices: int) -> dict[str, ArrayFile]:
-    """Commit sum and mean, and say what they are; each byte of the sums is read once."""
-    problem, summary = sources[0].plan.problem, results.summary
-    writers: dict[str, StackWriter] = {}
+def _write(results: Results, sources: Sequence[_Source]) -> dict[str, ArrayFile]:
+    """Commit the total, and say what it is; each byte of the sums is read once."""
+    labels: list[Any] = sorted({label for source in sources for label in source.labels})
+    weight, labelled = sum(source.weight for source in sources), labels != [None]
+    problem = replace(sources[0].plan.problem, labels=len(labels) if labelled else 0)
+    names = ("sum",) if labelled or not weight else OF_SUMS
+    files = {name: SUMS if labelled else name for name in names}
+    former = {results.label_names, *map(results.statistic, (*OF_SUMS, SUMS))}
     with ExitStack() as stack:
-        for name in OF_SUMS:
-            path, dtype = results.statistic(name), statistic_dtype(name, problem.product_dtype)
-            file = stack.enter_context(commit(path, sweep=True, receipt=summary))
-            writers[name] = StackWriter(file, problem.product_shape, np.dtype(dtype))
-        for found in _totals(sources, matrices):
+        writers: dict[str, StackWriter] = {}
+        for name, of_file in files.items():
+            path = results.statistic(of_file)
+            file = stack.enter_context(commit(path, sweep=True, receipt=results.summary))
+            dtype = np.dtype(statistic_dtype(name, problem.product_dtype))
+            writers[name] = StackWriter(file, statistic_shape(of_file, problem), dtype)
+        for found in _totals(sources, labels, names, weight):
             for name, writer in writers.items():
                 writer.append(found[name])
+    if labelled:
+        counts = [dict(zip(s.labels, s.plan.facts.label_counts, strict=True)) for s in sources]
+        matrices = [sum(own.get(label, 0) for own in counts) for label in labels]
+        with commit(results.label_names) as file:
+            file.write(label_text(labels, matrices))
+        former.remove(results.label_names)
+    for path in former - set(map(results.statistic, files.values())):
+        path.unlink(missing_ok=True)  # of an earlier merge
     return {
-        name: receipts.describe_file(
-            results.statistic(name), writer.shape, writer.dtype, writer.checksum(),
+        files[name]: receipts.describe_file(
+            results.statistic(files[name]), writer.shape, writer.dtype, writer.checksum(),
             writer.row_bytes, writer.piece_bytes,
         )
         for name, writer in writers.items()
     }  # fmt: skip
 
 
-def _totals(sources: Sequence[_Source], matrices: int) -> Iterator[dict[str, np.ndarray]]:
-    """Sum and mean, some numbers at a time; at the end it is known that they are right."""
+def _totals(
+    sources: Sequence[_Source], labels: Sequence[Label | None], names: Sequence[str], weight: float
+) -> Iterator[dict[str, np.ndarray]]:
+    """Sum and mean, some numbers at a time; at the end it is known that they are right.
+
+    With labels the sum of one after the other, each over the folders that have it.
+    """
     problem = sources[0].plan.problem
-    numbers, dtype = math.prod(problem.product_shape), problem.sum_dtype
-    checksums = [
-        PieceChecksum(numbers * problem.sum_item, source.facts.row_bytes, source.facts.piece_bytes)
+    numbers, dtype = math.prod(problem.sum_shape), problem.sum_dtype
+    row_bytes = numbers * problem.sum_item
+    checksums = {
+        source.folder: PieceChecksum(
+            len(source.labels) * row_bytes, source.facts.row_bytes, source.facts.piece_bytes
+        )
         for source in sources
-    ]
+    }
     strict = all(source.plan.settings.nonfinite == "error" for source in sources)
-    for low in range(0, numbers, _NUMBERS):
+    for label, low in itertools.product(labels, range(0, numbers, _NUMBERS)):
         block = np.empty(min(_NUMBERS, numbers - low), dtype)
-        (total,) = statistics.choose(OF_SUMS, len(block), dtype)
+        (total,) = statistics.choose(names, len(block), dtype)
+        holders = [source for source in sources if label in source.labels]
         with np.errstate(all="ignore"):  # what overflows is refused
-            for place, (source, checksum) in enumerate(zip(sources, checksums, strict=True)):
+            for place, source in enumerate(holders):
+                begin = source.labels.index(label) * row_bytes + low * block.itemsize
                 with FileIO(source.path) as file:
-                    file.seek(DATA_OFFSET + low * block.itemsize)
+                    file.seek(DATA_OFFSET + begin)
                     read_fully(file, raw_bytes(block), source.path)
-                checksum.append(raw_bytes(block))
+                checksums[source.folder].append(raw_bytes(block))
                 total.receive((0, place), block)
-            found = total.results(matrices)
+            found = total.results(weight)
         if strict and not np.isfinite(found["sum"]).all():
             raise InputError(f"the total overflows {dtype}; merge fewer folders")
         yield found
-    for source, checksum in zip(sources, checksums, strict=True):
-        _refuse_changed(source, checksum.hexdigest())
+    for source in sources:
+        _refuse_changed(source, checksums[source.folder].hexdigest())
 
 
 def _refuse_changed(source: _Source, checksum: str) -> None:

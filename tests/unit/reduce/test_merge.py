@@ -1,5 +1,6 @@
 """`shardwise merge`: the tree over the sums of finished folders, or nothing at all."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,58 @@ def test_the_total_is_the_tree_over_the_sums(tmp_path, dtype, dim):
     before = content(tmp_path / "total")
     merge.run(tmp_path / "total", folders)
     assert content(tmp_path / "total") == before
+
+
+def test_sums_of_labels_are_merged_label_by_label(tmp_path):
+    """Each has the bits of a merge of runs on that label alone; a folder may lack some."""
+    stacks = [factories.noise((5, 3, 4), "float32", seed) for seed in range(3)]
+    labels = [np.array(each) for each in (list("abbac"), list("ccccc"), list("bdbdb"))]
+    folders = []
+    for seed, (stack, own) in enumerate(zip(stacks, labels, strict=True)):
+        np.save(tmp_path / f"{seed}.npy", own)
+        over = {"product": "A.T @ A", "labels": str(tmp_path / f"{seed}.npy")}
+        folders.append(finished(tmp_path / f"run{seed}", make=lambda *_, s=stack: s, **over))
+    merge.run(tmp_path / "total", [finished(tmp_path / "other")])  # is replaced
+    assert merge.run(tmp_path / "total", folders) == 15
+    assert json.loads((tmp_path / "total" / "labels.json").read_text()) == {
+        "labels": ["a", "b", "c", "d"], "matrices": [2, 5, 6, 2],
+    }  # fmt: skip
+    names = [".shardwise-merge", "labels.json", "summary.json", "sums.npy"]
+    assert sorted(content(tmp_path / "total")) == names
+    for label, total in zip("abcd", np.load(tmp_path / "total" / "sums.npy"), strict=True):
+        alone = [
+            finished(tmp_path / f"{label}{seed}", make=lambda *_, s=stack[own == label]: s,
+                     product="A.T @ A")
+            for seed, (stack, own) in enumerate(zip(stacks, labels, strict=True))
+            if (own == label).any()
+        ]  # fmt: skip
+        merge.run(tmp_path / label, alone)
+        np.testing.assert_array_equal(total, np.load(tmp_path / label / "sum.npy"))
+    np.save(tmp_path / "whole.npy", np.arange(5))
+    over["labels"] = str(tmp_path / "whole.npy")
+    other = finished(tmp_path / "whole", make=lambda *_: stacks[0], **over)
+    with pytest.raises(InputError, match="kind of labels is integers, not names"):
+        merge.run(tmp_path / "total", [folders[0], other])
+
+
+@pytest.mark.parametrize(
+    ("weights", "results"), [([3, -1, 0], ["mean", "sum"]), ([1, -4], ["sum"])]
+)
+def test_means_are_divided_by_the_weights(tmp_path, weights, results):
+    """A run without weights counts each matrix once; where they add up to 0 there is no mean."""
+    plain, weighed = factories.stack((3, 4, 4)), factories.stack((len(weights), 4, 4), seed=1)
+    np.save(tmp_path / "w.npy", np.array(weights, "float64"))
+    folders = [
+        finished(tmp_path / "plain", make=lambda *_: plain),
+        finished(tmp_path / "w", make=lambda *_: weighed, weights=str(tmp_path / "w.npy")),
+    ]
+    merge.run(tmp_path / "total", folders)
+    expected = (plain @ plain).sum(0) + np.tensordot(weights, weighed @ weighed, 1)
+    np.testing.assert_array_equal(np.load(tmp_path / "total" / "sum.npy"), expected)
+    assert [path.stem for path in sorted((tmp_path / "total").glob("*.npy"))] == results
+    if "mean" in results:
+        mean = np.load(tmp_path / "total" / "mean.npy")
+        np.testing.assert_allclose(mean, expected / (3 + sum(weights)), rtol=1e-15)
 
 
 @pytest.fixture(scope="module")
