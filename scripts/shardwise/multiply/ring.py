@@ -129,7 +129,7 @@ class Ring:
         self._ahead = min(self._machine.ahead, slots - 1)
         if self._keep == "products":
             self._ahead = min(self._ahead, outs - 1)
-        if not problem.shared_right:  # else `_share` does
+        if not problem.shared_right:  # else `share` does
             self._try_arithmetic()
 
     def _try_arithmetic(self) -> None:

@@ -4,7 +4,7 @@
 *contribution* ``lᵀ C r``, from the product as computed, the *reference* ``lᵀ A (B r)``, from its
 factors as they lie on the device, and the *mass* ``|l|ᵀ |A| (|B| 1)``, to which rounding is
 relative. All are added up over batches and shards, and
-``lᵀ S r`` of the sum S is what contributions come to. docs/verification.md derives the tolerances.
+``lᵀ S r`` of the sum S is what contributions come to. docs/internals/proofs.md derives the bounds.
 """
 
 import math

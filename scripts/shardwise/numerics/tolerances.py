@@ -35,7 +35,7 @@ def product_tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float,
     """Bound of ``|C r - A (B r)|`` for an honest C, as ``(relative, absolute)``.
 
     The bound of row i is ``relative * (|A| |B| 1)_i + absolute``, with moduli ``|re| + |im|``;
-    docs/verification.md derives it. With ``p = 1`` it is the bound of a single element of C.
+    docs/internals/proofs.md derives it. With ``p = 1`` it is the bound of a single element of C.
 
     The moduli of r are at most 1. Products of the last vector with subnormal elements of B are
     rounded, by 2⁻¹⁰⁷⁵ at most, and A may be large; so ``|B| 1`` has to count as more by the

@@ -1,7 +1,7 @@
 """What a task at work says of itself, for who watches from another machine: a small file per shard.
 
 It is first written when the shard has taken a second, renewed every two, and removed at the end.
-One that is no longer renewed is of a task that was killed: `sightings` reads it. Nothing that goes
+One that is no longer renewed is of a task that was killed: `Observer` reads it. Nothing that goes
 wrong here harms a shard: where the file cannot be written there is none.
 """
 
