@@ -14,7 +14,7 @@ rule report:
             run.results.report,
             caption="../report/page.rst",
             category="The run",
-            labels={"what": "page: verdict, sum, timeline, failures"},
+            labels={"what": "page: verdict, sum, devices, failures"},
         ),
         metrics=report(
             run.results.metrics,
