@@ -33,6 +33,7 @@ it, others get better ones; and tries are used up slowly.
 """
 
 _MESSAGE_SECONDS = 60.0
+_SIGN_SECONDS = 0.1  # until then a lease may still name the one who had it before
 
 _ENOUGH_SHARE = 0.5
 """Of a device smaller than the plan's figure, so much must be free: tasks halve their batches."""
@@ -80,6 +81,9 @@ def lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
         if leases.take(device.uuid, job):
             return True
         holder = leases.holder(device.uuid)
+        if holder and holder.job not in (None, job):
+            time.sleep(_SIGN_SECONDS)
+            holder = leases.holder(device.uuid)
     except TryAgain as error:
         log.warning("%s", error)
         return True

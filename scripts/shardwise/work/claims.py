@@ -198,7 +198,9 @@ class Claims:
         return False
 
     def _names(self) -> list[str]:
-        return os.listdir(self._folder)
+        with suppress(FileNotFoundError):  # the round has ended
+            return os.listdir(self._folder)
+        return []
 
 
 def _number(name: str) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -106,10 +107,12 @@ def _mpi(plan: Plan, options: Namespace) -> None:
     if count == 1 and options.launcher in (None, "mpiexec"):
         devices = choose.workers(backend, failures.barred(plan.results)) if node else 1
         return _rounds(plan, options, options.retries, range(devices))
-    argv = [*sys.argv, f"--ranks={count}"]  # the last of two counts
+    argv, end = [*sys.argv, f"--ranks={count}"], _end(options)  # the last of two counts
 
     def start(name: str) -> bool:
-        return ranks.start(count, options.launcher, [*argv, f"--round={name}"])
+        # A round has what the rounds before have left of the time.
+        left = [f"--run-time={max(1.0, end - time.time())}"] if end else []
+        return ranks.start(count, options.launcher, [*argv, *left, f"--round={name}"])
 
     return rounds.run(plan, options.retries, lambda shards: min(4 * count, shards), start)
 

@@ -106,6 +106,7 @@ class Pool:
         code = process.returncode if process.returncode in _OWN_CODES else TryAgain.exit_code
         self._sweep()
         if claims.has_left(self._plan.results, self._round, seat.who, process.pid):
+            seat.deaths = 0
             return code
         own = claims.Claims(self._plan, self._round, seat.who, self._store.is_whole, again=True)
         if process.returncode in _OWN_CODES and not own.open():  # it ended before its first claim
@@ -116,8 +117,10 @@ class Pool:
         seat.ended = own.ended()
         if seat.deaths < _DEATHS and not self.closed:
             self._start(seat, again=True)
-        else:
-            own.give_back()
+        elif own.give_back() and not self.closed:
+            for other in self._seats:  # they may have left before there was this to do
+                if other.process is None and other.deaths < _DEATHS:
+                    self._start(other)
         return TryAgain.exit_code
 
     def _in_work(self, shards: Sequence[str], process: int) -> str | None:

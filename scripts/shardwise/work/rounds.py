@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -65,11 +66,11 @@ def run(
     ShardwiseError
         As `finish`; TryAgain where another process hands out shards of these results.
     """
-    with holding(plan.results):
+    with holding(plan.results), _heeding_warnings() as warned:
         shards, idle, again = to_try(plan), 0, True
         attempt = _next_try(plan, shards)
         last = attempt + retries
-        while shards and again:
+        while shards and again and not warned:
             log.info("%s", describe(plan, shards))
             Store(plan).withdraw()
             name = claims.begin(plan, shards, workers(len(shards)), attempt)
@@ -83,6 +84,19 @@ def run(
             again = there_is_time and (following > attempt or (lost and idle <= retries))
             attempt = following
         finish(plan)
+
+
+@contextlib.contextmanager
+def _heeding_warnings() -> Iterator[list[int]]:
+    """Signals that come between rounds and say that the job is going to end: none follows them."""
+    warned: list[int] = []
+    numbers = signal.SIGUSR1, signal.SIGUSR2
+    before = [signal.signal(number, lambda number, _: warned.append(number)) for number in numbers]
+    try:
+        yield warned
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _next_try(plan: Plan, shards: Sequence[str]) -> int:

@@ -227,11 +227,19 @@ def test_a_device_that_is_granted_to_two_jobs_is_shared(monkeypatch, other, capl
     """The scheduler has decided so; a task of the same job is waited for."""
     granted = SLURM | {"CUDA_VISIBLE_DEVICES": "0"}
     other[A] = holder(5, "slurm 8")
-    assert waiting(monkeypatch, [], environ=granted) == (A, 0)
+    assert waiting(monkeypatch, [], environ=granted) == (A, pytest.approx(0.1))
     assert "but leased to process 5 of ana" in caplog.text
     choose._taken.clear()
     other[A] = holder(5, "slurm 7")
     assert waiting(monkeypatch, [(150, other.clear)], environ=granted)[1] >= 150
+
+
+def test_a_lease_that_is_not_signed_yet_is_read_again(monkeypatch, other):
+    """It still names the job before: the task that has just taken it may be of this one."""
+    other[A] = holder(5, "slurm 6")
+    signs = (0.05, lambda: other.update({A: holder(9, "slurm 7")}))
+    granted = SLURM | {"CUDA_VISIBLE_DEVICES": "0"}
+    assert waiting(monkeypatch, [signs, (150, other.clear)], environ=granted)[1] >= 150
 
 
 def test_a_granted_device_needs_no_folder_of_leases(monkeypatch, caplog):

@@ -1,18 +1,22 @@
 """Workers of one node: what becomes of shards, processes and devices, whoever dies."""
 
+import argparse
 import os
 import re
 import signal
 import socket
 import subprocess
+import time
 import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
+from shardwise.errors import TryAgain
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
+from shardwise.work import options, rounds
 
 from tests import factories, fake_devices, processes
 
@@ -45,15 +49,17 @@ def trouble(first):
 """
 
 
-def planned(folder: Path, trouble: str = "pass", **over: object) -> Plan:
+def planned(
+    folder: Path, trouble: str = "pass", matrices: int = 2 * SHARDS, **over: object
+) -> Plan:
     """A plan of small shards of two matrices, whose function runs some lines before each shard.
 
     ``first``, in these lines, is the index of the shard's first matrix.
     """
     body = "".join(f"    {line}\n" for line in trouble.splitlines())
     (folder / "own.py").write_text(FUNCTION + body)
-    left = factories.stack((2 * SHARDS, 6, 6), "float64")
-    left[:, 0, 0] = np.arange(2 * SHARDS)
+    left = factories.stack((matrices, 6, 6), "float64")
+    left[:, 0, 0] = np.arange(matrices)
     keys = {"product": f"{folder / 'own.py'}:square", "shards": SHARDS, "materialize": False}
     made = factories.plan(folder, left, **keys | over)
     (folder / "begun").touch()
@@ -147,7 +153,8 @@ def test_each_worker_has_a_device_of_its_own(tmp_path):
 
 
 @pytest.mark.fault("a poison shard")
-def test_a_poison_shard_costs_itself_alone(tmp_path):
+@pytest.mark.parametrize("devices", [1, factories.nightly(2)])
+def test_a_poison_shard_costs_itself_alone(tmp_path, devices):
     """One kills each process that computes it, one ends it, one is bad input: the rest is whole.
 
     What ends its process is tried once, whatever code it names.
@@ -158,7 +165,7 @@ def test_a_poison_shard_costs_itself_alone(tmp_path):
         "if first == 18:\n    os.closerange(3, 1000); os._exit(0)"
     )
     made = planned(tmp_path, trouble)
-    said = pooled(made, "--retries", 2, code=2)
+    said = pooled(made, "--retries", 2, code=2, devices=devices)
     assert whole(made) == set(range(SHARDS)) - {1, 6, 9}
     found = failed(made)
     assert {n: (f.code, f.attempt) for n, f in found.items()} == {1: (75, 3), 6: (2, 1), 9: (2, 1)}
@@ -197,6 +204,52 @@ def test_two_deaths_in_a_row_end_one_worker_and_the_other_does_the_rest(tmp_path
     devices = {factories.receipt(made, shard).device.uuid for shard in made.shards}
     assert devices == {fake_uuid(1)}
     assert said.count("WARNING shard") == 2
+
+
+def test_what_a_dead_worker_had_claimed_is_computed_by_one_that_had_left(tmp_path):
+    """In the last round, too: the third shard of a block is handed back after all others."""
+    kill = (
+        f"if os.environ['CUDA_VISIBLE_DEVICES'] == '{fake_uuid(0)}':\n"
+        "    until(lambda: list(HERE.glob('results/claims/*/*/* has left *')))\n"
+        "    os.kill(os.getpid(), 9)"
+    )
+    made = planned(tmp_path, kill, shards=400, matrices=400)
+    assert "of 400 shards 2 failed; " in pooled(made, "--retries", 0, code=75)
+
+
+def test_a_warning_between_rounds_ends_them(tmp_path):
+    """The job is going to end: no further round begins, and the message is that of the shards."""
+    made, names = planned(tmp_path), []
+
+    def start(name: str) -> bool:
+        names.append(name)
+        failures.note(made.results, made.shards["00003"].name, 75, "later", attempt=1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return True
+
+    with pytest.raises(TryAgain, match="shard 00003: later"):
+        rounds.run(made, 2, lambda shards: 1, start)
+    assert len(names) == 1
+
+
+def test_rounds_of_ranks_share_the_time_of_their_job(tmp_path, monkeypatch):
+    """Grid Engine does not say when a job ends: the command counts from its own start."""
+    made, seconds = planned(tmp_path), []
+    for name, value in {"JOB_ID": "7", "SGE_ROOT": "/", "SGE_TASK_ID": "undefined"}.items():
+        monkeypatch.setenv(name, value)
+
+    def start(ranks: int, launcher: str, argv: list[str]) -> bool:
+        seconds.append(float(argv[-2].removeprefix("--run-time=")))
+        failures.note(made.results, made.shards["00003"].name, 75, "later", attempt=len(seconds))
+        time.sleep(0.2)
+        return True
+
+    monkeypatch.setattr(options.ranks, "start", start)
+    given = argparse.Namespace(ranks=2, launcher="mine", workers="device", retries=1, run_time=100)
+    with pytest.raises(TryAgain, match="shard 00003: later"):
+        options._mpi(made, given)
+    first, second = seconds
+    assert 99 < second + 0.2 <= first <= 100
 
 
 WAIT = "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)"
