@@ -82,7 +82,7 @@ test-fast: .venv/.test-$(CUDA)
 	$(BIN)/snakemake --profile profiles/local --forceall --config results=results/test-fast
 
 nightly: .venv/.test-$(CUDA)
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m nightly --ignore tests/histories $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m nightly --deselect tests/histories $(ARGS)
 	$(MAKE) histories
 
 faults: .venv/.test-$(CUDA)
