@@ -74,7 +74,7 @@ $(LOOKERS):
 # Six files of tests at a time, from both ends of the order in pyproject.toml: those of schedulers,
 # which mostly wait, beside those that compute.
 test: .venv/.test-$(CUDA)
-	$(BIN)/pytest -n 8 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: .venv/.test-$(CUDA)
 	$(BIN)/pytest -n 2 --dist loadfile tests/unit/files tests/unit/plan tests/unit/records \

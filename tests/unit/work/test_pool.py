@@ -292,7 +292,7 @@ def test_sigusr1_finishes_what_was_begun(tmp_path):
     run.send_signal(signal.SIGUSR1)
     (tmp_path / "go").touch()
     said = ended(run, 75)
-    assert 1 <= len(whole(made)) <= 2
+    assert 1 <= len(whole(made)) < SHARDS  # how many depends on when the worker hears the signal
     assert re.search(r"the run time is nearly up: \d+ claimed shards are handed back", said)
     assert failed(made) == {}
 
