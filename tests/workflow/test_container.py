@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,9 @@ NUMBER = ("--user=12345:12345", "--passwd=false", "--read-only")
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory):
+def podman():
     """Runs Podman where the image is built, on a base of Debian's packages; leaves nothing."""
-    folder = tmp_path_factory.mktemp("podman")
+    folder = Path(tempfile.mkdtemp(prefix="podman"))  # it takes no path of over 50 letters
     (folder / "containers.conf").write_text(CONF)
     own = ["podman", "--root", folder / "images", "--runroot", folder / "run"]
     own += ["--storage-opt", "overlay.skip_mount_home=true"]  # a mount would stay behind
