@@ -82,7 +82,8 @@ class Audit:
         elif missing:
             words = f"unfinished: {len(missing)} of {self.shards} shards are not computed yet"
         elif self.verdict == "unfinished":
-            words = f"unfinished: all {self.shards} shards are computed, but not summed yet"
+            every = f"all {self.shards} shards are" if self.shards > 1 else "the shard is"
+            words = f"unfinished: {every} computed, but not summed yet"
         else:
             words = f"whole: {count(self.shards, 'shard')}, {human_bytes(self.nbytes)}, "
             words += f"{', '.join(self.summed)} {'proven' if self.proven else 'not proven'}"

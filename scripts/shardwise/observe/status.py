@@ -268,6 +268,7 @@ def _verdict(seen: Status) -> Verdict:
         words += ", and so on" if len(bad) > _MOST_NAMED else ""
         return Verdict("damaged", one_line(f"{words}; then snakemake as before."))
     told = f"all {shards} shards are done, but they are not summed yet"
+    told = told if shards > 1 else "the shard is done, but not summed yet"
     if done < shards:
         named = (f"{seen.counts[word]} {word}" for word in (RUNNING, FAILED) if seen.counts[word])
         told = ", ".join([f"{done} of {shards} shards are done", *named])
@@ -291,7 +292,9 @@ def _of_sum(seen: Status, plan: Plan, summary: SumReceipt) -> Verdict:
             why = f"{len(unproven)} of {len(seen.shards)} shards ({named}) have no proof"
         words = f"The sum is whole, but nothing has proven it: {why}."
         return Verdict("unproven", f"{words} {_UNREAD}")
-    begin = f"all {len(seen.shards)} shards have proven their products"
+    shards = len(seen.shards)
+    begin = f"all {shards} shards have proven their products"
+    begin = begin if shards > 1 else "the shard has proven its products"
     words = f"The sum is right: {begin}, and it agrees with them end to end."
     if not summary.end_to_end:
         because = f" ({one_line(summary.no_end_to_end)})" if summary.no_end_to_end else ""

@@ -114,7 +114,10 @@ def _names(folder: str) -> set[str]:
 def describe(plan: Plan, shards: Sequence[str], why: str = NO_PRODUCTS) -> str:
     """How many shards are still to be computed, for the log; ``why`` is said of them."""
     if not shards:
-        return f"all {len(plan.shards)} shards have their products"
+        every = len(plan.shards)
+        return (
+            f"all {every} shards have their products" if every > 1 else "the shard has its product"
+        )
     return f"{len(shards)} of {len(plan.shards)} shards {why}"
 
 
