@@ -38,7 +38,7 @@ def text(settings: dict[str, str]) -> str:
 
 def bootstrap(folder: Path, admin: str) -> str:
     """Return the file that daemons and commands read first."""
-    spool = folder / "spool" / "qmaster"
+    spool, root = folder / "spool" / "qmaster", folder / "root"
     return text(
         {
             "admin_user": admin,
@@ -46,8 +46,8 @@ def bootstrap(folder: Path, admin: str) -> str:
             "ignore_fqdn": "true",
             "spooling_method": "classic",
             "spooling_lib": "libspoolc",
-            "spooling_params": f"{folder}/root/{CELL}/common;{spool}",
-            "binary_path": f"{folder}/root/bin",
+            "spooling_params": f"{root / CELL / 'common'};{spool}",
+            "binary_path": str(root / "bin"),
             "qmaster_spool_dir": str(spool),
             "security_mode": "none",
             "listener_threads": "2",
