@@ -85,7 +85,8 @@ def cuda_extra() -> str:
 def fault(error: BaseException) -> str | None:
     """What is wrong with the device of this process, by an error of cupy; None if it says nothing.
 
-    A device that is busy, out of memory or gone has no fault: the last is listed no more.
+    A device that is busy or out of memory has no fault. Nor has one that is gone: NVML lists it no
+    more, so no task takes it again.
     """
     return _BROKEN.get(getattr(error.__cause__ or error, "status", 0))
 
