@@ -17,7 +17,7 @@ _DIGEST = b',\n "digest": "'
 
 
 def checksum(raw: Any, nbytes: int = 16) -> str:
-    """So many bytes, in hexadecimal digits, that change with bytes or a contiguous array."""
+    """A digest of bytes, or of a contiguous array: ``nbytes`` in hexadecimal digits."""
     return hashlib.blake2b(raw, digest_size=nbytes).hexdigest()
 
 
