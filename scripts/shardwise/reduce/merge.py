@@ -1,7 +1,8 @@
 """The sum of the sums of several finished results folders: a small reduce, in one process.
 
 Each folder's sum takes the place of a product: it is node (0, i) of a tree over the folders, in
-the order in which they are given. So the same folders in the same order leave the same bits.
+the order in which they are given. Covariances are merged in that order as well. So the same folders
+in the same order leave the same bits.
 """
 
 import itertools
@@ -20,9 +21,10 @@ from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgai
 from shardwise.files.checksum import PieceChecksum, raw_bytes, read_fully
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, StackWriter
-from shardwise.files.paths import SUMS, Results, for_bash
+from shardwise.files.paths import RESULTS, SUMS, Results, for_bash
 from shardwise.numerics import statistics
 from shardwise.plan import plan as plans
+from shardwise.plan.covariance import count_rows
 from shardwise.plan.identity import state_of
 from shardwise.plan.per_matrix import Label
 from shardwise.plan.plan import Plan, label_text
@@ -30,6 +32,7 @@ from shardwise.plan.problem import OF_SUMS, statistic_dtype, statistic_shape
 from shardwise.records import judge, receipts
 from shardwise.records.locks import take_lock
 from shardwise.records.receipts import ArrayFile, SumReceipt
+from shardwise.reduce.covariance import Group, Merged
 
 _NUMBERS = 2**20  # of each sum, at a time
 _KINDS = {type(None): "none", int: "integers", str: "names"}
@@ -41,18 +44,8 @@ class _Source(NamedTuple):
     folder: str
     plan: Plan
     summary: SumReceipt
-    name: str  # ``sum``, or ``sums`` with one for each label
-    file: tuple[int, ...]  # tells the file of that name from any later one
-
-    @property
-    def path(self) -> Path:
-        """Its sum, or sums."""
-        return self.plan.results.statistic(self.name)
-
-    @property
-    def facts(self) -> ArrayFile:
-        """What its run recorded of that."""
-        return self.summary.files[self.name]
+    names: tuple[str, ...]  # ``sum``; ``sums`` with one for each label; or of a covariance
+    files: list[tuple[int, ...]]  # tells the files of these names from any later ones
 
     @property
     def labels(self) -> Sequence[Label | None]:
@@ -60,16 +53,37 @@ class _Source(NamedTuple):
         return self.plan.facts.labels or [None]
 
     @property
-    def weight(self) -> float:
-        """The sum of the weights of its matrices."""
-        weight = self.plan.per_matrix.total_weight
-        return self.plan.problem.matrices if weight is None else weight
+    def weights(self) -> np.ndarray:
+        """Those of its matrices; 1 where it has none."""
+        weights = self.plan.per_matrix.weights
+        return np.ones(self.plan.problem.matrices) if weights is None else weights
+
+
+class _Reader:
+    """Reads a result of a source from its first byte to its last, for its checksum."""
+
+    def __init__(self, source: _Source, name: str) -> None:
+        self.source, self.facts = source, source.summary.files[name]
+        self.path = source.plan.results.statistic(name)
+        self._dtype = np.dtype(self.facts.dtype)
+        nbytes = math.prod(self.facts.shape) * self._dtype.itemsize
+        self.checksum = PieceChecksum(nbytes, self.facts.row_bytes, self.facts.piece_bytes)
+
+    def read(self, first: int, count: int) -> np.ndarray:
+        """So many numbers from a place on."""
+        block = np.empty(count, self._dtype)
+        with FileIO(self.path) as file:
+            file.seek(DATA_OFFSET + first * block.itemsize)
+            read_fully(file, raw_bytes(block), self.path)
+        self.checksum.append(raw_bytes(block))
+        return block
 
 
 def run(out: Path, folders: Iterable[str]) -> int:
     """Add the sums of finished results folders, and commit the total and ``summary.json``.
 
-    That is sum and mean; or a sum for each label, of the folders that have it, and ``labels.json``.
+    That is sum and mean; or a sum for each label, of the folders that have it, and ``labels.json``;
+    or, of runs of ``covariance: true``, covariance, correlation and the mean of all rows.
 
     Returns
     -------
@@ -107,14 +121,11 @@ def _look_at(folder: str) -> _Source:
             "finished runs"
         )
     plan = plans.load(results.plan)
-    if plan.problem.covariance:
-        raise InputError(
-            f"{folder} is of covariance: true, and keeps no sums of rows, which a merge would "
-            "need; name all files as the input of one run"
-        )
-    name = SUMS if plan.problem.labels else "sum"
-    summary = judge.read_finished(plan, name)
-    return _Source(folder, plan, summary, name, state_of(os.stat(results.statistic(name))))
+    names: tuple[str, ...] = (SUMS if plan.problem.labels else "sum",)
+    names = ("covariance", "row_mean") if plan.problem.covariance else names
+    summary = judge.read_finished(plan, *names)
+    states = [state_of(os.stat(results.statistic(name))) for name in names]
+    return _Source(folder, plan, summary, names, states)
 
 
 def _refuse_same(one: _Source, other: _Source) -> None:
@@ -152,6 +163,8 @@ def _problem(source: _Source) -> dict[str, Any]:
         "precision": facts.settings.precision,
         "backend": "cupy" if any(uuids) else "numpy",  # a CPU has none
         "kind of labels": _KINDS[type(source.labels[0])],
+        "covariance": str(problem.covariance).lower(),
+        "ddof": facts.covariance.ddof if facts.covariance else "none",
     }
 
 
@@ -188,13 +201,15 @@ def _working_in(results: Results) -> Iterator[None]:
 
 
 def _write(results: Results, sources: Sequence[_Source]) -> dict[str, ArrayFile]:
-    """Commit the total, and say what it is; each byte of the sums is read once."""
+    """Commit the total, and say what it is; each byte of the sources is read once."""
     labels: list[Any] = sorted({label for source in sources for label in source.labels})
-    weight, labelled = sum(source.weight for source in sources), labels != [None]
+    weight = math.fsum(itertools.chain(*(source.weights for source in sources)))
+    labelled, covariant = labels != [None], sources[0].plan.problem.covariance
     problem = replace(sources[0].plan.problem, labels=len(labels) if labelled else 0)
     names = ("sum",) if labelled or not weight else OF_SUMS
+    names = ("row_mean", "covariance", "correlation") if covariant else names
     files = {name: SUMS if labelled else name for name in names}
-    former = {results.label_names, *map(results.statistic, (*OF_SUMS, SUMS))}
+    former = {results.label_names, *map(results.statistic, RESULTS)}
     with ExitStack() as stack:
         writers: dict[str, StackWriter] = {}
         for name, of_file in files.items():
@@ -202,9 +217,16 @@ def _write(results: Results, sources: Sequence[_Source]) -> dict[str, ArrayFile]
             file = stack.enter_context(commit(path, sweep=True, receipt=results.summary))
             dtype = np.dtype(statistic_dtype(name, problem.product_dtype))
             writers[name] = StackWriter(file, statistic_shape(of_file, problem), dtype)
-        for found in _totals(sources, labels, names, weight):
-            for name, writer in writers.items():
-                writer.append(found[name])
+        readers = {name: [_Reader(s, name) for s in sources] for name in sources[0].names}
+        if covariant:
+            totals = _covariances(sources, readers["covariance"], readers["row_mean"])
+        else:
+            totals = _sums(sources, readers[sources[0].names[0]], labels, names, weight)
+        for found in totals:
+            for name, array in found.items():
+                writers[name].append(array)
+        for reader in itertools.chain(*readers.values()):
+            _refuse_changed(reader)
     if labelled:
         counts = [dict(zip(s.labels, s.plan.facts.label_counts, strict=True)) for s in sources]
         matrices = [sum(own.get(label, 0) for own in counts) for label in labels]
@@ -222,45 +244,55 @@ def _write(results: Results, sources: Sequence[_Source]) -> dict[str, ArrayFile]
     }  # fmt: skip
 
 
-def _totals(
-    sources: Sequence[_Source], labels: Sequence[Label | None], names: Sequence[str], weight: float
-) -> Iterator[dict[str, np.ndarray]]:
-    """Sum and mean, some numbers at a time; at the end it is known that they are right.
+def _sums(
+    sources: Sequence[_Source], readers: Sequence[_Reader], labels: Sequence[Label | None],
+    names: Sequence[str], weight: float,
+) -> Iterator[dict[str, np.ndarray]]:  # fmt: skip
+    """Sum and mean, some numbers at a time.
 
     With labels the sum of one after the other, each over the folders that have it.
     """
     problem = sources[0].plan.problem
     numbers, dtype = math.prod(problem.sum_shape), problem.sum_dtype
-    row_bytes = numbers * problem.sum_item
-    checksums = {
-        source.folder: PieceChecksum(
-            len(source.labels) * row_bytes, source.facts.row_bytes, source.facts.piece_bytes
-        )
-        for source in sources
-    }
     strict = all(source.plan.settings.nonfinite == "error" for source in sources)
     for label, low in itertools.product(labels, range(0, numbers, _NUMBERS)):
-        block = np.empty(min(_NUMBERS, numbers - low), dtype)
-        (total,) = statistics.choose(names, len(block), dtype)
-        holders = [source for source in sources if label in source.labels]
+        width = min(_NUMBERS, numbers - low)
+        (total,) = statistics.choose(names, width, dtype)
+        holders = [reader for reader in readers if label in reader.source.labels]
         with np.errstate(all="ignore"):  # what overflows is refused
-            for place, source in enumerate(holders):
-                begin = source.labels.index(label) * row_bytes + low * block.itemsize
-                with FileIO(source.path) as file:
-                    file.seek(DATA_OFFSET + begin)
-                    read_fully(file, raw_bytes(block), source.path)
-                checksums[source.folder].append(raw_bytes(block))
-                total.receive((0, place), block)
+            for place, reader in enumerate(holders):
+                first = reader.source.labels.index(label) * numbers + low
+                total.receive((0, place), reader.read(first, width))
             found = total.results(weight)
         if strict and not np.isfinite(found["sum"]).all():
             raise InputError(f"the total overflows {dtype}; merge fewer folders")
         yield found
-    for source in sources:
-        _refuse_changed(source, checksums[source.folder].hexdigest())
 
 
-def _refuse_changed(source: _Source, checksum: str) -> None:
-    """Refuse a sum that a run has replaced meanwhile, or that is not what its run recorded."""
+def _covariances(
+    sources: Sequence[_Source], readers: Sequence[_Reader], of_means: Sequence[_Reader]
+) -> Iterator[dict[str, np.ndarray]]:
+    """The mean of all rows, then covariance and correlation, some numbers at a time."""
+    problem, covariant = sources[0].plan.problem, sources[0].plan.facts.covariance
+    assert covariant is not None
+    columns, weights = problem.left[1], [source.weights for source in sources]
+    groups = (
+        Group(*count_rows(source.plan.problem, own, covariant.ddof), reader.read(0, columns))
+        for source, own, reader in zip(sources, weights, of_means, strict=True)
+    )
+    _, divisor = count_rows(problem, np.concatenate(weights), covariant.ddof)
+    merged = Merged(groups, divisor)
+    yield {"row_mean": merged.mean}
+    whole = [np.load(reader.path, "r", allow_pickle=False).reshape(-1) for reader in readers]
+    merged.learn(np.stack([each[:: columns + 1] for each in whole]))
+    for low in range(0, columns**2, _NUMBERS):
+        width = min(_NUMBERS, columns**2 - low)
+        yield merged.elements(np.stack([reader.read(low, width) for reader in readers]), low)
+
+
+def _refuse_changed(reader: _Reader) -> None:
+    """Refuse what a run has replaced meanwhile, or what is not as its run recorded it."""
+    source, found = reader.source, reader.checksum.hexdigest()
     try:
         now = _look_at(source.folder)
         same = (now.plan.key, now[2:]) == (source.plan.key, source[2:])
@@ -271,25 +303,27 @@ def _refuse_changed(source: _Source, checksum: str) -> None:
             f"{source.folder} has changed while it was merged; nothing was written. Let the run "
             "in it finish, then merge again"
         )
-    if checksum != source.facts.checksum:
+    if found != reader.facts.checksum:
         raise IntegrityError(
-            f"{source.path} has checksum {checksum}, not {source.facts.checksum}; nothing was "
+            f"{reader.path} has checksum {found}, not {reader.facts.checksum}; nothing was "
             f"written. shardwise verify {for_bash(Path(source.folder))} names the repair"
         )
 
 
 def _describe(sources: Sequence[_Source], matrices: int) -> dict[str, Any]:
     """What was summed. No time and no host: the same command leaves the same bytes."""
-    problem = _problem(sources[0])
+    problem, first = _problem(sources[0]), sources[0].plan.problem
     return {
         "stage": "merge",
         **{key: problem[key] for key in ("product", "precision", "backend")},
         "matrices": matrices,
+        **({"rows": matrices * first.left[0]} if first.covariance else {}),
         "proven": all(source.summary.proven for source in sources),
         "sources": [
             {
                 "folder": source.folder, "plan": source.plan.key,
-                "matrices": source.plan.problem.matrices, "checksum": source.facts.checksum,
+                "matrices": source.plan.problem.matrices,
+                "checksum": source.summary.files[source.names[0]].checksum,
             }
             for source in sources
         ],

@@ -2,10 +2,9 @@
 
 import numpy as np
 from shardwise.plan import covariance
-from shardwise.reduce import merge
 
 from tests import factories
-from tests.factories import noise, refusal
+from tests.factories import noise
 
 OVER = {"product": "A.T @ A", "covariance": True, "shards": 2}
 
@@ -47,11 +46,3 @@ def test_a_synthetic_stack_has_the_offset_of_its_first_rows(tmp_path):
     made = factories.copied(factories.plan(tmp_path, synthetic={"matrices": 4, "dim": 3}, **OVER))
     rows = np.load(made.results.synthetic).reshape(-1, 3)
     assert made.offset == rows.mean(axis=0, dtype="float64").astype("float32").tobytes()
-
-
-def test_a_merge_refuses_covariances(tmp_path):
-    """The sums of rows are not kept."""
-    made = factories.listed(factories.plan(tmp_path, noise((6, 4, 3)), **OVER))
-    factories.reduced(made)
-    told = refusal(merge.run, str(tmp_path / "out"), [str(made.results.root)] * 2)
-    assert "is of covariance: true, and keeps no sums of rows" in told

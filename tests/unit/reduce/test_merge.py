@@ -106,6 +106,57 @@ def test_means_are_divided_by_the_weights(tmp_path, weights, results):
         np.testing.assert_allclose(mean, expected / (3 + sum(weights)), rtol=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "weighted"),
+    [("float32", False), ("float32", True), ("complex64", True), ("int16", False)],
+)
+def test_covariances_are_merged_as_of_all_rows(tmp_path, dtype, weighted):
+    """As NumPy has them; the offsets, of each folder its own, leave no digit less."""
+    make = factories.stack if dtype == "int16" else factories.noise
+    stacks = [
+        make((count, 6, 3), dtype, count) + np.dtype(dtype).type(100 * count) for count in (2, 4, 3)
+    ]
+    rows, counted, folders = [], [], []
+    for seed, stack in enumerate(stacks):
+        own = np.arange(1.0, 1 + len(stack)) if weighted and seed != 1 else np.ones(len(stack))
+        over = {"product": "A.H @ A", "covariance": True}
+        if weighted and seed != 1:
+            np.save(tmp_path / f"{seed}.npy", own)
+            over["weights"] = str(tmp_path / f"{seed}.npy")
+        folders.append(finished(tmp_path / f"run{seed}", make=lambda *_, s=stack: s, **over))
+        rows.append(stack.reshape(-1, 3))
+        counted.append(np.repeat(own, 6))
+    merge.run(tmp_path / "total", [finished(tmp_path / "other")])  # is replaced
+    assert merge.run(tmp_path / "total", folders) == 9
+    names = ["correlation.npy", "covariance.npy", "row_mean.npy"]
+    assert sorted(path.name for path in (tmp_path / "total").glob("*.npy")) == names
+    assert json.loads((tmp_path / "total" / "summary.json").read_text())["rows"] == 54
+    wide = np.concatenate(rows).astype("complex128" if "complex" in dtype else "float64")
+    every = np.concatenate(counted)
+    expected = np.cov(wide, rowvar=False, aweights=every)
+    found, alike, mean = (
+        np.load(tmp_path / "total" / name)
+        for name in ("covariance.npy", "correlation.npy", "row_mean.npy")
+    )
+    assert found.dtype == expected.dtype
+    limit = 1e-12 if dtype == "int16" else 3e-7
+    np.testing.assert_allclose(found, expected, rtol=limit, atol=limit * abs(expected).max())
+    np.testing.assert_allclose(mean, np.average(wide, 0, every), rtol=limit)
+    scale = np.sqrt(np.diag(expected).real)
+    np.testing.assert_allclose(alike, expected / np.outer(scale, scale), rtol=limit, atol=limit)
+    before = content(tmp_path / "total")
+    merge.run(tmp_path / "total", folders)
+    assert content(tmp_path / "total") == before
+    other = finished(tmp_path / "ddof", product="A.H @ A", covariance=True, ddof=0, dtype=dtype,
+                     make=lambda *_: stacks[0])  # fmt: skip
+    with pytest.raises(InputError, match="ddof is 0, not 1"):
+        merge.run(tmp_path / "total", [folders[0], other])
+    factories.flip(Path(folders[2], "row_mean.npy"))
+    with pytest.raises(IntegrityError, match=r"row_mean\.npy has checksum"):
+        merge.run(tmp_path / "total", folders)
+    assert content(tmp_path / "total") == before
+
+
 @pytest.fixture(scope="module")
 def first(tmp_path_factory) -> str:
     """A finished folder, not to be changed."""
