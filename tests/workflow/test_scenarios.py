@@ -241,7 +241,7 @@ SCENARIOS: dict[str, tuple[Act, object, object, set[str]]] = {
     "product lost": (lose("out/products/00003-*.npy"), [3], (), SUM_UP),
     "changed and touched": (ask("--touch", product="A.T @ A"), ALL, (), {"plan"} | SUM_UP),
     "cut changed": (ask(shards=2), range(2), range(2), {"plan"} | SUM_UP),
-    "products and copies lost": (lose("out/shards", "out/products"), ALL, ALL, SUM_UP),
+    "products and copies lost": (lose("out/shards/*.npy", "out/products"), ALL, ALL, SUM_UP),
     "moved": (move, (), (), set()),
     "copied": (copy, (), (), {"report"}),
     "touched, plan forced, other ranks":

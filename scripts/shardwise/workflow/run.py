@@ -198,12 +198,13 @@ class Run:
     def targets(self, wildcards: Any = None) -> list[str]:
         """The files of a complete run; of many, only those that Snakemake should look at."""
         whole = [*self.plan_files, *self.ledger_files, *self.in_the_end()]
-        whole += [str(self.results.summed(self.plan.key)), str(self.results.metrics)]
-        return whole if self.rule_for_all else [*self._products(), *whole]
+        return [*whole, str(self.results.summed(self.plan.key)), str(self.results.metrics)]
 
     def _products(self) -> list[str]:
-        rows, folder = self.plan.shards.values(), f"{self.results.products}/"
-        return [f"{folder}{place(r.name)}{end}" for r in rows for end in (".npy", ".json")]
+        """A file of each product that is to be made: Snakemake takes its time for each file."""
+        shards = self.plan.shards if self.forces else self.missing or ()
+        names, folder = (self.plan.shards[shard].name for shard in shards), self.results.products
+        return [_lacking(f"{folder}/{place(name)}") for name in names]
 
     # Inputs.
 
@@ -250,9 +251,17 @@ class Run:
         return self._where(lambda: self.missing or (), files)
 
     def _copy_files(self, wildcards: Any) -> list[str]:
+        """A shard's copy, whose job waits for the plan; where it is there, the plan itself."""
+        if wildcards.shard in self._whole_copies and not self.forces:
+            return self.plan_mark
         name = self.plan.shards[wildcards.shard].input_name
-        copy = [self.results.shard(name), self.results.shard_receipt(name)]
-        return [*self.plan_mark, *map(str, copy)]
+        return [_lacking(f"{self.results.shards}/{place(name)}")]
+
+    @functools.cached_property
+    def _whole_copies(self) -> set[str]:
+        """The shards whose copies are there; none in a job, which is asked for one of them only."""
+        lacking = self.store.missing_copies() if self.missing else self.plan.shards
+        return set(self.plan.shards).difference(lacking)
 
     @property
     def files_for_all(self) -> list[str]:
@@ -384,6 +393,12 @@ class Run:
         """Bytes that tasks read and write to copy some shards; under jobs, other jobs copy."""
         copies = self.dispatch != "jobs" and self.plan.settings.materialize
         return 2 * sum(row.bytes for row in rows) if copies else 0
+
+
+def _lacking(path: str) -> str:
+    """An array's receipt, which comes last; the array where only that is gone."""
+    receipt = f"{path}.json"
+    return f"{path}.npy" if os.path.exists(receipt) else receipt
 
 
 def _on_disk(sources: Iterable[Source]) -> list[str]:
