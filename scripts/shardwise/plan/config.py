@@ -263,8 +263,8 @@ def _quotes(value: Any, allowed: str) -> str:
 def _unknown_key(prefix: str, key: str, keys: list[str]) -> str:
     if not prefix and key in _GONE:
         return f"{key}: {_GONE[key]}"
-    near = difflib.get_close_matches(key, keys, n=1)
-    hint = f"did you mean {prefix}{near[0]}?" if near else "known keys: " + ", ".join(keys)
+    near = [prefix + name for name in difflib.get_close_matches(key, keys, n=2)]
+    hint = f"did you mean {' or '.join(near)}?" if near else "known keys: " + ", ".join(keys)
     return f"{prefix}{key:.80}: unknown key; {hint}"
 
 

@@ -284,6 +284,8 @@ def describe(plan: Plan) -> str:
     problem, rows, product = plan.problem, plan.shards.values(), plan.problem.product
     if problem.result:
         product += f" to {problem.result} of {problem.result_dtype} (which nothing can prove)"
+    if plan.offset is not None:
+        product += " of A less an offset"
     return (
         f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {product}, in "
         f"{count(len(rows), 'shard')} of {human_bytes(max(r.bytes for r in rows))} or less"

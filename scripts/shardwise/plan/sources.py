@@ -36,7 +36,7 @@ _Found = tuple[_Name, Header, Status, str]
 _Cache = dict[str, list[Any]]
 """Identities and headers by the names of arrays."""
 _ALLOWED = {
-    (3,): "a stack has three dimensions (N, m, k); for 2-D files, name their folder",
+    (3,): "a stack has three dimensions (N, m, k): reshape it; of 2-D files, name the folder",
     (2, 3): "write it as one matrix (m, k), or a stack of them (N, m, k)",
 }
 

@@ -47,7 +47,7 @@ def needs(where: object, kind: str, package: str, extra: str) -> InputError:
     """That the library of a format is not installed, and how to install it."""
     return InputError(
         f"{where}: {kind} needs the package {package}, which is not installed: "
-        f"pip install 'shardwise[{extra}]', on every node"
+        f"pip install {package}, or Shardwise with [{extra}], on every node"
     )
 
 

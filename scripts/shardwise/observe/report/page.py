@@ -129,7 +129,8 @@ def _planned(plan: Plan) -> Iterator[Pair]:
     nbytes = human_bytes(problem.matrices * problem.matrix_bytes)
     size = f"{rows:,} × {columns:,}, {plain(plan.dtype)}, {nbytes}"
     yield "matrices", f"{problem.matrices:,} of {size}"
-    yield "product of each", plain(problem.product)
+    less = "" if plan.offset is None else ", A less the offset in offset.npy"
+    yield "product of each", plain(problem.product + less)
     yield "input", plain(plan.facts.config.get("input") or "a generated stack (synthetic)")
     for note in plan.facts.notes:
         yield "of the input", plain(note)
