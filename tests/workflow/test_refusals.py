@@ -69,7 +69,7 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
         ({"product": "pipe.py:f"}, "product: pipe.py is not a file, but a named pipe"),
         ({"results": "loop/r"}, "results: 'loop/r' cannot be used: Too many levels of"),
         ({"input": "in"}, "in/\\xff.npy: this path is not UTF-8 text; rename it"),
-        ({"shard": 4}, "shard: unknown key; did you mean shards?"),
+        ({"shard": 4}, "shard: unknown key; did you mean shards"),
         ({"input": theirs[2]}, "results/default/input.npy"),
         ({"input": theirs[1], "results": "."}, "products"),
     ):

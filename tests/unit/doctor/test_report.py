@@ -45,7 +45,7 @@ def test_the_config_names_folder_and_backend(tmp_path: Path) -> None:
     words = ("--time-limit", LONG, "--configfile", "mine.yaml", "--results", "here")
     done = run("doctor", *words, cwd=tmp_path)
     assert done.returncode == 2
-    for said in "did you mean shards?", "here is on", "2 ranks in one world":
+    for said in "did you mean shards", "here is on", "2 ranks in one world":
         assert said in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "mine.yaml"}
 
