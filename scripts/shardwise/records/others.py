@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from shardwise.errors import IntegrityError
 from shardwise.files.paths import list_names, place
 from shardwise.plan.plan import Plan
 from shardwise.units import human_bytes
@@ -67,3 +68,29 @@ def advice(plan: Plan) -> str:
     if nbytes <= own / 10:
         return ""
     return f"{files} files of other configs take {human_bytes(nbytes)}; shardwise clean lists them"
+
+
+def reusable(plan: Plan, missing: Sequence[str]) -> str:
+    """What to say of missing shards that have an earlier product of the same matrices, perhaps.
+
+    Their tasks see whether it is (`shardwise.multiply.adopt`). One receipt is read here: the others
+    are of the same config, or the number is a little too high.
+    """
+    if not missing or len(plan.shards) > _MOST_SHARDS:
+        return ""
+    from shardwise.records import receipts  # here: jobs do not need it
+
+    folder, rows = plan.results.products, plan.shards
+    others = list_names(folder) - {f"{place(row.name)}.json" for row in rows.values()}
+    receipt_of = {Path(name).stem.partition("-")[0]: folder / name
+                  for name in sorted(others) if name.endswith(".json")}  # fmt: skip
+    found = [shard for shard in missing if shard in receipt_of]
+    with suppress(IntegrityError):
+        if found:
+            said, row = receipts.read(receipt_of[found[0]], receipts.ProductReceipt), rows[found[0]]
+            if (said.recipe, said.start, said.stop) == (plan.recipe, row.start, row.stop):
+                return (
+                    f"{len(found)} of these have an earlier product, which is kept if a read shows "
+                    "that their matrices are the same"
+                )
+    return ""

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 from shardwise.multiply import job
+from shardwise.records import others
 from shardwise.records.store import Store
 
 from tests import factories
@@ -68,12 +69,16 @@ def test_an_input_that_grows_computes_its_end(tmp_path, kind, over):
     made = factories.plan(tmp_path, input=MAKERS[kind](own, LEFT[:10]), **over)
     assert rerun(made) == ["00000", "00001", "00002"]
     made = factories.plan(tmp_path, input=MAKERS[kind](own, LEFT), **over)
+    said = others.reusable(made, Store(made).missing())
+    assert said.partition(" an ")[0] == ("3 of these have" if kind in ("stack", "store") else "")
     assert rerun(made) == ["00002", "00003"]
     fresh = factories.plan(tmp_path / "fresh", LEFT, **over)
     assert (
         factories.products(made).tobytes()
         == factories.products(factories.computed(fresh)).tobytes()
     )
+    other = factories.plan(tmp_path, input=MAKERS[kind](own, LEFT), **over | {"product": "A @ A.T"})
+    assert not others.reusable(other, Store(other).missing())
 
 
 def with_matrix(number):
