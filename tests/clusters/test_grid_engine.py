@@ -21,6 +21,7 @@ def change_profile(night, rule: str, old: str, new: str) -> None:
     path.write_text(before + block + after.replace(old, new, 1))
 
 
+@pytest.mark.nightly  # by day the golden words of the profile
 def test_a_site_that_counts_devices_by_slot(night):
     """A parallel environment for each shard, a consumable a slot: one line of the profile."""
     change_profile(night, "multiply", '"-l gpu=1"', '"-pe smp 2 -l gpuslot=1,gputype=a100"')

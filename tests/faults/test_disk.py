@@ -28,9 +28,13 @@ def check(report, name, tried, stages=STAGES):
 
 @pytest.mark.fault("kill -9 at a call to the disk")
 @pytest.mark.timeout(600)
-def test_each_stage_is_killed_at_each_call(program, tried):
-    """Before each call that changes a file, half-way through each write, and at the end."""
-    check(program("kill", 1), KILL, tried)
+@pytest.mark.parametrize("every", [3, factories.nightly(1)])
+def test_each_stage_is_killed_at_each_call(program, tried, every):
+    """Before each call that changes a file, half-way through each write, and at the end.
+
+    By day at every third of these.
+    """
+    check(program("kill", every), KILL, tried)
 
 
 @pytest.mark.fault("power loss at a call to the disk")

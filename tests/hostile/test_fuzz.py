@@ -15,9 +15,9 @@ from tests.hostile.readers import READERS, Hang, reader
 
 FOUND = Path(__file__).parent / "found"
 SLOW = {
-    "config": 60, "sheet": 100, "record": 120, "forged": 200,
-    "receipt": 200, "seen": 100, "live": 100, "summed": 100, "failed": 100,
-    "hdf5": 200, "zarr": 60, "zarr2": 60,
+    "config": 30, "sheet": 50, "record": 60, "forged": 100,
+    "receipt": 100, "seen": 50, "live": 50, "summed": 50, "failed": 50,
+    "hdf5": 100, "zarr": 30, "zarr2": 30,
 }  # fmt: skip
 """Cases of the suite: fewer where one takes longer."""
 
@@ -54,7 +54,7 @@ def test_damaged_files_are_refused_in_words(tmp_path, name):
     kept = FOUND / f"{name}.txt"
     for line in kept.read_text().splitlines() if kept.exists() else []:
         made.check(ast.literal_eval(line))
-    before, count = made.tried, SLOW.get(name, 400)
+    before, count = made.tried, SLOW.get(name, 200)
     cases(made, count)()
     assert made.tried - before >= count
 

@@ -8,6 +8,7 @@ import sys
 
 import h5py
 import numpy as np
+import pytest
 import zarr
 
 from tests import factories, fake_devices, objects
@@ -53,6 +54,7 @@ def test_what_this_machine_cannot_hold_is_refused(workspace):
     assert workspace.file("logs/multiply/00000-*.log").read_text().count("needs") == 1
 
 
+@pytest.mark.nightly  # by day the unit tests have every kind of B
 def test_a_product_of_two_stacks(workspace: Workspace) -> None:
     """A @ B with sum and mean; the job is told the memory that the plan has."""
     left, right = whole_numbers(9, 3, 5), whole_numbers(9, 5, 2)
@@ -94,6 +96,7 @@ def test_a_sheet_of_files_of_any_format_and_number(workspace: Workspace) -> None
             np.testing.assert_array_equal(workspace.load("sum.npy"), expected)
 
 
+@pytest.mark.nightly  # by day tests/unit/devices has leases, tests/clusters placements
 def test_leases_throttle_the_shards_to_one_a_device(tmp_path):
     """Four jobs at once on two devices: never two shards on one, and both are used."""
     fake = fake_devices.environment(2, tmp_path / "leases")

@@ -105,7 +105,7 @@ HARMS: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
     ],
 }  # fmt: skip
 
-ALWAYS = {"jobs": {"folder for sum", "copy swapped", "facts empty", "many"}, "pool": set()}
+ALWAYS = {"jobs": {"facts empty", "many"}, "pool": set()}
 """What each `make test` tries; `make nightly` tries all."""
 
 CASES = [

@@ -79,7 +79,7 @@ SCHEDULERS = tuple(place for place in PLACES if "local" not in place)
 RUNS = {
     "a bad night": Run(
         a_bad_night, 1, {"00003"}, r"multiply 00003: .*matrix 3 holds NaN or Inf",
-        ("local pool", "slurm array", "grid_engine array"), (KILLED, CANCELLED),
+        ("local pool", "slurm array"), (KILLED, CANCELLED),
     ),
     "many faults": Run(
         many_faults, 1, {"00001"}, "multiply 00001: ", ("local jobs",),
@@ -94,7 +94,7 @@ RUNS = {
         (), (CANCELLED,), shards=3,
     ),
     "killed by -9": Run(
-        killed_by_9, -9, set(), "", ("local pool", "slurm array"),
+        killed_by_9, -9, set(), "", ("slurm array",),
         (fault("snakemake killed by -9 and started again"), fault("two runs at once")), shards=2,
     ),
     "a silent controller": Run(
@@ -176,7 +176,7 @@ def test_a_lost_node_costs_its_tasks(nodes, night, dispatch):
 
 
 @pytest.mark.timeout(600)
-@on("local pool", "local mpi", "slurm mpi", "grid_engine pool")
+@on("local mpi", "slurm mpi", "grid_engine pool")
 def test_digits_have_the_bits_of_numpy(night, dispatch):
     """Whatever computes them: each shard once, on no more devices than are asked for."""
     night.stack = load_digits().images

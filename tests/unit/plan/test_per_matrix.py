@@ -161,6 +161,16 @@ def test_labels_are_a_column_of_the_sheet(tmp_path, cells, names):
     assert sorted(made.facts.label_counts) == [2, 4]
 
 
+def test_labels_are_counted_over_many_blocks():
+    """Of any run of matrices: the place of each label among its own."""
+    labels = np.random.default_rng(0).integers(0, 3, 3 * per_matrix._BLOCK + 7).astype("u1")
+    said = per_matrix.PerMatrix(labels=labels, names=("a", "b", "c"))
+    assert said.counts == np.bincount(labels).tolist()
+    low, high = per_matrix._BLOCK + 5, 3 * per_matrix._BLOCK - 1
+    before, behind = (np.bincount(labels[:place]).tolist() for place in (low, high))
+    assert said.spans(range(low, high)) == [(i, range(before[i], behind[i])) for i in range(3)]
+
+
 def test_a_stack_that_grows_keeps_the_shards_of_its_labels(tmp_path):
     """A label that is new, and comes before the others, changes no shard that has none of it."""
     left, labels = noise((6, 3, 3)), np.array(["b", "c", "c", "b", "a", "b"])

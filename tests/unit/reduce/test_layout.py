@@ -1,11 +1,11 @@
 """Who reads what in the reduce: every number of every row exactly once."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.files import pieces
-from shardwise.reduce.layout import Layout, spread
+from shardwise.reduce.layout import Layout, Rows, spread
 
 ROWS = st.lists(st.integers(1, 300), min_size=1, max_size=6)
 
@@ -31,6 +31,7 @@ LAYOUTS = st.builds(
 @given(LAYOUTS, st.integers(1, 7), st.integers(1, 500))
 def test_every_row_is_read_by_one_rank(made, ranks, most):
     """Ranks share the rows of a stripe in whole units, in bounded batches, each row once."""
+    pieces = []
     for stripe in range(made.stripes):
         low, high = made.bounds(stripe)
         seen = []
@@ -40,7 +41,14 @@ def test_every_row_is_read_by_one_rank(made, ranks, most):
                 assert nbytes <= most or last - first <= made.unit_rows
                 assert first % made.unit_rows == 0
                 seen += [(shard, row) for row in range(first, last)]
+                own = made.pieces(Rows(shard, first, last), stripe)
+                pieces += [(shard, *piece) for piece in own]
         assert seen == [(i, row) for i, rows in enumerate(made.rows) for row in range(rows)]
+    for shard, rows in enumerate(made.rows):  # their checksums are those of the file, in its order
+        numbers, begins, sizes = zip(*sorted(p[1:] for p in pieces if p[0] == shard), strict=True)
+        assert numbers == tuple(range(len(numbers)))
+        ends = list(accumulate(sizes))
+        assert (list(begins), ends[-1]) == ([0, *ends[:-1]], rows * made.numbers * made.item)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 64))

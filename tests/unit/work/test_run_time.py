@@ -1,0 +1,31 @@
+"""How long a job may run, and whether that suffices for another shard."""
+
+import time
+
+import pytest
+from shardwise.work.grid_engine import GridEngine
+from shardwise.work.run_time import LEAVE_SECONDS, RunTime
+
+
+def test_no_shard_is_begun_that_may_not_end():
+    """One ahead only once it is known how long one takes, and none once the job is to end."""
+    own = RunTime(time.time() + LEAVE_SECONDS + 100)
+    assert (own.suffices(1), own.suffices(2)) == (True, False)
+    own.learn(20.0)
+    assert (own.suffices(2), own.suffices(6)) == (True, False)
+    own.close()
+    assert not own.suffices(1)
+    assert RunTime(None).suffices(2)
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        (["-l", "h_rt=1:02:03"], 3723),
+        (["-l", "gpu=1,s_rt=90,h_rt=::120"], 90),
+        (["-l", "gpu=1"], None),
+    ],
+)
+def test_grid_engine_is_asked_for_a_run_time_in_any_of_its_forms(words, seconds):
+    """The shorter of the soft and the hard limit counts."""
+    assert GridEngine().run_time(words) == seconds
