@@ -96,6 +96,14 @@ def test_a_sheet_of_files_of_any_format_and_number(workspace: Workspace) -> None
             np.testing.assert_array_equal(workspace.load("sum.npy"), expected)
 
 
+def test_each_copy_is_multiplied_before_the_next_is_made(workspace: Workspace) -> None:
+    """So the shards that are done tell how long the rest will take, also while copies are made."""
+    np.save(workspace.root / "a.npy", whole_numbers(4, 64, 64))
+    workspace.configure(input="a.npy", shards=4, materialize=True)
+    said = workspace.succeed("--cores", "1", "--until", "multiply").output
+    assert re.findall("rule (shard|multiply):", said) == ["shard", "multiply"] * 4
+
+
 @pytest.mark.nightly  # by day tests/unit/devices has leases, tests/clusters placements
 def test_leases_throttle_the_shards_to_one_a_device(tmp_path):
     """Four jobs at once on two devices: never two shards on one, and both are used."""

@@ -14,6 +14,9 @@ if run.dispatch == "jobs":
             receipt=run.results.receipt(run.any_shard),
         log:
             run.results.log("multiply", run.any_shard),
+        # A copy is multiplied before others are made: so shards that are done tell how long the rest
+        # will take, and the copy is still in memory.
+        priority: 1
         conda:
             "../envs/shardwise.yaml"
         resources:
