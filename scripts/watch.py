@@ -27,7 +27,8 @@ def main(options: Namespace) -> int:
 
             server = metrics.serve(lambda: observer.last, *options.listen)
             cli.log.info("metrics: http://%s:%d/metrics", options.listen[0], server.server_port)
-        watch.follow(observer, options.json, options.interval, stay=options.listen is not None)
+        stay = options.listen is not None
+        return watch.follow(observer, options.json, options.interval, stay)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader has seen enough; Python would complain at its end
@@ -40,7 +41,7 @@ if __name__ == "__main__":
     parser.epilog = (
         "Exit codes with --once: 0 all is done; 75 unfinished, and nothing has failed; 3 a shard "
         "or a stage has failed, or files are damaged: you have to act; 2 no results folder. "
-        "Without --once: 0 the run has ended well; 130 you typed Ctrl-C."
+        "Without --once the same of a run that has ended; 130 you typed Ctrl-C."
     )
     cli.add_results(parser)
     add = parser.add_argument

@@ -29,7 +29,7 @@ from shardwise.observe.status import (
 )
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import failures, judge, ledger, live, receipts
+from shardwise.records import failures, judge, ledger, live, locks, receipts
 from shardwise.records.receipts import Line, Moment, SumReceipt, UsedDevice, Whole
 from shardwise.units import any_clock
 
@@ -64,6 +64,7 @@ class Observer:
     def look(self, at: float | None = None) -> Status:
         """What the folder shows now, or at time ``at``; its content never makes this fail."""
         at, results = time.time() if at is None else at, self.results
+        living = locks.is_living(results)  # first: what a run leaves at its end is seen below
         seen = Status(results, at)
         plan = self._read(_plan, results.plan, results.plan_facts)
         if isinstance(plan, str):
@@ -81,7 +82,7 @@ class Observer:
             said += [f"{uuid} of {w.host} failed: {w.reason}" for uuid, w in suspects.items()]
             said += [flaw] if flaw else []
             seen = Status(results, at, plan, found, summary, stages, suspects, tuple(said), flaw)
-        self.last = seen
+        self.last = seen = replace(seen, living=bool(seen.running) or living)
         return seen
 
     def _shard(self, plan: Plan, row: Shard, there: Sequence[set[str]], at: float) -> ShardStatus:

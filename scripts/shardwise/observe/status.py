@@ -119,6 +119,7 @@ class Status:
     suspects: Mapping[str, Failure] = field(default_factory=dict)  # GPUs that failed, by UUID
     problems: tuple[str, ...] = ()  # one line each: what cannot be used, and what to do
     flaw: str = ""  # why the sum of this plan cannot be used
+    living: bool | None = None  # whether a run or a task is at work; None if that is unknown
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -154,6 +155,11 @@ class Status:
         return self.verdict.kind in ("proven", "unproven")
 
     @property
+    def stopped(self) -> bool:
+        """Whether no run lives, and something is left to do."""
+        return self.living is False and not self.ended
+
+    @property
     def code(self) -> int:
         """As the exit code of ``--once``: 0 all done, 75 unfinished, 3 somebody has to act."""
         return 0 if self.ended else 75 if self.verdict.kind in ("unfinished", "empty") else 3
@@ -161,9 +167,9 @@ class Status:
     @property
     def headline(self) -> str:
         """How the run is doing, in a sentence."""
-        if self.verdict.kind == "empty":
-            return f"Waiting: no run has begun in {self.results.root} yet."
-        if not self.running or self.verdict.kind not in ("unfinished", "failed"):
+        if self.verdict.kind == "empty" and not self.stopped:
+            return f"Waiting: {self.results.root} holds no plan of a run yet."
+        if not self.living or self.verdict.kind not in ("unfinished", "failed"):
             return self.verdict.words
         failed = f", {self.counts[FAILED]} have failed so far" if self.counts[FAILED] else ""
         return f"Running: {self.counts[DONE]} of {len(self.shards)} shards are done{failed}."
@@ -181,6 +187,8 @@ class Status:
         """When the run will be done, or why nobody can say."""
         if self.ended:
             return "all is done"
+        if self.stopped:
+            return "no run is at work"
         if self.shards and not self.counts[RUNNING] + self.counts[WAITING]:
             bad = len(self.done) < len(self.shards)
             return "what is left has to be run again" if bad else "the sum is next"
@@ -203,8 +211,11 @@ class Status:
     def rate(self) -> float | None:
         """Bytes per second over the last minutes, each shard's spread evenly over its time.
 
-        None if nothing was done in them. A pause before them, as before a rerun, does not count.
+        None if nothing was done in them, or no run lives. A pause before them, as before a rerun,
+        does not count.
         """
+        if self.stopped:
+            return None
         rows = [
             (one.finished if one.state == DONE else self.at, one.started, one.done_bytes)
             for one in self.shards.values()

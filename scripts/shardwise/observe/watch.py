@@ -85,12 +85,13 @@ def _show(seen: Status, as_json: bool) -> None:
 def news(seen: Status) -> dict[str, str]:
     """What there is to tell, a line each, by what makes it new: not by a rate or a time left."""
     lines = [f"failed: {name}: {why.reason} (log: {why.log})" for name, why in seen.failed]
-    lines += [seen.counts_line or seen.headline, *[seen.verdict.words] * seen.ended]
+    lines += [seen.counts_line or seen.headline]
+    lines += [seen.verdict.words] * (seen.ended or seen.stopped)
     return {line.partition(";")[0]: line for line in lines}
 
 
-def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool = False) -> None:
-    """Show a run until it has ended, or with ``stay`` for ever.
+def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool = False) -> int:
+    """Show a run until it has ended, or with ``stay`` for ever; return the exit code.
 
     ``interval`` is the time between two looks in seconds; it grows if looks take long. Where None,
     a terminal is drawn again every 2 s, and a line written to a pipe every 10 s at most.
@@ -101,7 +102,7 @@ def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool
     in_place = console.is_terminal and not console.is_dumb_terminal and not as_json
     interval = interval or (2.0 if in_place or as_json else 10.0)
     try:
-        while seen is None or stay or not seen.ended:
+        while True:
             began, seen = time.monotonic(), observer.look()
             if as_json:
                 _show(seen, as_json)
@@ -113,8 +114,10 @@ def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool
                 new, at = news(seen), any_clock(seen.at)[11:]
                 _write(f"{at} {line}" for key, line in new.items() if key not in told)
                 told = set(new)
+            if (seen.ended or seen.stopped) and not stay:
+                return seen.code
             pause = max(interval, _SHARE_OF_TIME * (time.monotonic() - began))
-            time.sleep(0 if seen.ended and not stay else min(pause, _LONGEST_SECONDS))
+            time.sleep(min(pause, _LONGEST_SECONDS))
     finally:
         live.stop()
         if seen and in_place:  # the last picture stays
@@ -125,8 +128,9 @@ def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool
 
 def _ending(seen: Status) -> list[str]:
     """The command to continue, if there is something left to do and a run has left the command."""
-    command = "" if seen.ended else read_command(seen.results)
-    return ["If the run has ended, continue it with:", f"  {command}"] if command else []
+    command = "" if seen.ended or seen.living else read_command(seen.results)
+    begin = "Continue it with:" if seen.stopped else "If the run has ended, continue it with:"
+    return [begin, f"  {command}"] if command else []
 
 
 def _console() -> Console:

@@ -2,13 +2,18 @@
 
 import contextlib
 import fcntl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from shardwise.errors import TryAgain
+from shardwise.errors import IntegrityError, TryAgain
+from shardwise.files import small
 from shardwise.files.paths import Results
+
+_LOOK_SECONDS = 0.05
+"""More than the moment for which somebody holds a lock to see whether it is held."""
 
 
 def take_lock(path: Path, busy: str) -> BinaryIO:
@@ -19,13 +24,22 @@ def take_lock(path: Path, busy: str) -> BinaryIO:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, "a+b")  # noqa: SIM115 - the open file holds the lock
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(file, fcntl.LOCK_EX)
     except BlockingIOError:
         file.close()
         raise TryAgain(busy) from None
     except OSError:
         pass
     return file
+
+
+def _lock(file: BinaryIO | int, how: int) -> None:
+    """Take a lock, or raise BlockingIOError: not because of somebody who only looks."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(_LOOK_SECONDS)
+        fcntl.flock(file, how | fcntl.LOCK_NB)
 
 
 def exclusive_lock(results: Results) -> BinaryIO:
@@ -49,8 +63,26 @@ def hold_job_lock(results: Results) -> Iterator[None]:
 def is_job_locked(path: Path) -> bool:
     """Whether a job holds this lock."""
     try:
-        with open(path, "a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(path, "r+b") as file:
+            _lock(file, fcntl.LOCK_EX)
     except OSError as error:  # or no job was ever here, or the disk has no locks
         return isinstance(error, BlockingIOError)
+    return False
+
+
+def is_living(results: Results) -> bool | None:
+    """Whether a run, or a job of one, works on these results, on whatever node.
+
+    None if that is unknown: no run was ever here, or the disk has no locks. Whoever may read the
+    results may ask.
+    """
+    if is_job_locked(results.living):
+        return True
+    try:
+        with small.opened(results.running) as (file, _):
+            _lock(file, fcntl.LOCK_SH)
+    except BlockingIOError:
+        return True
+    except (OSError, IntegrityError):
+        return None
     return False

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from shardwise.records import locks
 
 from tests import factories, pretend
 
@@ -117,20 +118,34 @@ def test_it_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
-        assert "Waiting: no run has begun in" in process.stdout.readline()  # type: ignore[union-attr]
+        assert "holds no plan of a run yet" in process.stdout.readline()  # type: ignore[union-attr]
         pretend.run(tmp_path, shards=4, devices=2)
         rest = process.stdout.read()  # type: ignore[union-attr]
     assert process.returncode == 0
     assert "4 of 4 shards done" in rest
 
 
-def test_the_last_words_are_the_command_that_goes_on(tmp_path: Path) -> None:
-    """As the run has left it; whatever is in that file, no character steers the terminal."""
+@pytest.mark.parametrize("lock", ["running", "living"])
+def test_the_last_words_are_the_command_that_goes_on(tmp_path: Path, lock: str) -> None:
+    """Once the run has ended, not before; whatever it has left there steers no terminal."""
     made = pretend.run(tmp_path, shards=4, failed=1)
-    made.root.joinpath("logs", "command.txt").write_text("cd /a && snakemake --cores 2 \x1b[2J\n")
-    done = factories.run("watch", made.root, "--once")
-    assert done.returncode == 3
-    assert done.stdout.endswith("cd /a && snakemake --cores 2 \\x1b[2J\n")
+    results = made.plan.results
+    results.command.write_text("cd /a && snakemake --cores 2 \x1b[2J\n")
+    results.running.touch()  # the lock of a run that was killed, while its jobs live on
+    command = factories.command("watch", made.root, "--interval", 0.1)
+    with (
+        locks.take_lock(getattr(results, lock), "busy") as held,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        assert "failed: " in process.stdout.readline()  # type: ignore[union-attr]
+        once = factories.run("watch", made.root, "--once").stdout
+        assert "Running: 3 of 4 shards are done" in once
+        assert "snakemake" not in once
+        held.close()
+        rest = process.stdout.read()  # type: ignore[union-attr]
+    assert process.returncode == 3
+    assert "Not finished: 3 of 4 shards are done, 1 failed." in rest
+    assert rest.endswith("Continue it with:\n  cd /a && snakemake --cores 2 \\x1b[2J\n")
 
 
 @pytest.mark.parametrize(("words", "encoding"), [(["--once"], "ascii"), ([], "utf-8")])

@@ -38,7 +38,8 @@ def shard(number: int, state: str, **over: object) -> ShardStatus:
 def status(*states: str, kind: str = "", words: str = "", **over: object) -> Status:
     """A run of shards in these states, with a verdict."""
     shards = {f"{n:05}": shard(n, state) for n, state in enumerate(states)}
-    seen = Status(Results(Path("results/big")), AT, None, shards, **over)
+    living = over.pop("living", "running" in states or None)
+    seen = Status(Results(Path("results/big")), AT, None, shards, living=living, **over)
     seen.__dict__["verdict"] = Verdict(
         kind or "failed" * ("failed" in states) or "unfinished", words
     )
@@ -85,22 +86,30 @@ def test_the_pause_before_a_rerun_is_no_part_of_the_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "headline", "end"),
+    ("states", "living", "headline", "end"),
     [
-        ("", "Waiting: no run has begun in results/big yet.", "time left unknown"),
-        ("done running waiting", "Running: 1 of 3 shards are done.", "about 60 s left"),
-        ("done running failed", "Running: 1 of 3 shards are done, 1 have failed so far.", "about"),
-        ("done failed", "Not finished", "what is left has to be run again"),
-        ("waiting waiting", "Not finished", "time left unknown: nothing was done in the last"),
-        ("done", "Not finished", "the sum is next"),
+        ("", None, "Waiting: results/big holds no plan of a run yet.", "time left unknown"),
+        ("", True, "Waiting: results/big holds no plan of a run yet.", "time left unknown"),
+        ("", False, "Not finished", "no run is at work"),
+        ("done running waiting", True, "Running: 1 of 3 shards are done.", "about 60 s left"),
+        ("done running failed", True, "Running: 1 of 3 shards are done, 1 have failed", "about"),
+        ("done waiting", True, "Running: 1 of 2 shards are done.", "about"),
+        ("done waiting", False, "Not finished", "no run is at work"),
+        ("done failed", None, "Not finished", "what is left has to be run again"),
+        ("waiting waiting", None, "Not finished", "time left unknown: nothing was done in the"),
+        ("done", None, "Not finished", "the sum is next"),
+        ("done", True, "Running: 1 of 1 shards are done.", "the sum is next"),
     ],
 )
-def test_the_words_promise_no_more_than_is_known(states: str, headline: str, end: str) -> None:
-    """Who watches a run that goes on is not told that it is not finished."""
+def test_the_words_promise_no_more_than_is_known(
+    states: str, living: bool | None, headline: str, end: str
+) -> None:
+    """A run that lives is not told to be unfinished; where none lives, there is no time left."""
     kind = "" if states else "empty"
-    seen = status(*states.split(), kind=kind, words="Not finished: it is so.")
+    seen = status(*states.split(), kind=kind, words="Not finished: it is so.", living=living)
     assert seen.headline.startswith(headline)
     assert seen.when_done.startswith(end)
+    assert (seen.left is None) == end.startswith(("no run", "time left unknown"))
 
 
 def test_a_picture_of_80_columns() -> None:
