@@ -227,3 +227,15 @@ def terminate(signum: int, frame: FrameType | None) -> None:
     """
     signal.signal(signum, signal.SIG_IGN)
     raise Terminated
+
+
+def leave_on_interrupt() -> None:
+    """Let a Ctrl-C, if it is not ignored, end this process in a sentence: no job has begun yet."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGINT, _leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    os.write(2, b"\nshardwise: interrupted before any job began\n")
+    os._exit(128 + signum)

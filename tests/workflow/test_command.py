@@ -1,12 +1,16 @@
 """The command `shardwise`, installed from a wheel, in folders of a user's own."""
 
+import contextlib
+import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests import factories, wheel
+from tests import factories, processes, wheel
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +56,54 @@ def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Pat
     with (folder / "profiles" / "local" / "config.yaml").open("a") as profile:
         profile.write("# a remark\n")
     assert "Nothing to be done" in call(bin_folder, folder, "run").stderr
+
+
+SLOW = """
+import time
+from pathlib import Path
+
+def slow(xp, block):
+    moment = "computed" if Path("results").exists() else "tried"
+    Path(moment).touch()
+    while not Path(f"{moment}-on").exists():
+        time.sleep(0.1)
+    return block
+"""
+EARLY = "\nshardwise: interrupted before any job began\n"
+
+
+@pytest.mark.parametrize(
+    ("moment", "words"),
+    [
+        ("imported", EARLY),
+        ("tried", EARLY),
+        ("computed", "\nshardwise: interrupted: 0 of 1 shards done\nTo run just what is missing"),
+    ],
+)  # fmt: skip
+def test_ctrl_c_ends_a_run_in_words(
+    bin_folder: Path, tmp_path: Path, moment: str, words: str
+) -> None:
+    """However often it is typed, and whatever is going on: 130, how to go on, no traceback."""
+    (tmp_path / "config.yaml").write_text("product: slow.py:slow\nshards: 1\n")
+    (tmp_path / "slow.py").write_text(SLOW)
+    if moment == "computed":
+        (tmp_path / "tried-on").touch()
+    with subprocess.Popen(
+        [bin_folder / "shardwise", "run", "--cores", "1"], cwd=tmp_path,
+        env=wheel.environment(bin_folder), stderr=subprocess.PIPE, text=True,
+        start_new_session=True, preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
+    ) as run:  # fmt: skip
+        run.stderr.readline()  # type: ignore[union-attr]
+        processes.until(lambda: moment == "imported" or (tmp_path / moment).exists())
+        for _ in range(3):
+            with contextlib.suppress(ProcessLookupError):  # all have ended
+                os.killpg(run.pid, signal.SIGINT)
+            time.sleep(0.2)
+        said = run.stderr.read()  # type: ignore[union-attr]
+    assert run.returncode == 130, said
+    assert words in said
+    assert "Traceback" not in said
+    assert "Exception ignored" not in said
 
 
 def test_what_a_folder_lacks_is_said(bin_folder: Path, tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from shardwise.errors import FINDERS, InputError, tell
+from shardwise.errors import FINDERS, InputError, leave_on_interrupt, tell
 from shardwise.files.paths import CACHE
 from shardwise.host import PROJECT
 from shardwise.processes import environment
@@ -49,7 +50,10 @@ def init(words: list[str]) -> int:
 
 def run(words: list[str]) -> NoReturn:
     """Run the workflow in this folder: snakemake --profile PROFILE -s SNAKEFILE OPTIONS."""
+    leave_on_interrupt()
     line, _ = _snakemake(_parser("run", run.__doc__), words)
+    line[line.index("snakemake")] = "shardwise.command.start"
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until that module heeds it
     os.execv(line[0], line)
 
 

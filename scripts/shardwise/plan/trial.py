@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from shardwise.errors import InputError, ShardwiseError, TryAgain, terminate
+from shardwise.errors import InputError, ShardwiseError, Terminated, TryAgain, terminate
 from shardwise.processes import contain
 
 _WORDS_LETTERS = 100_000
@@ -23,9 +23,12 @@ def main() -> None:
     """Try the function that stdin names on the matrix that follows."""
     signal.signal(signal.SIGTERM, terminate)
     contain.end_with_parent(signal.SIGTERM)
-    task = json.loads(sys.stdin.buffer.readline())
-    ending = contain.run(partial(_try, task["spec"], sys.stdin.buffer.read()), task["limit"])
-    sys.stdout.write(json.dumps(asdict(ending)))
+    try:
+        task = json.loads(sys.stdin.buffer.readline())
+        ending = contain.run(partial(_try, task["spec"], sys.stdin.buffer.read()), task["limit"])
+        os.write(1, json.dumps(asdict(ending)).encode())
+    except (Terminated, BrokenPipeError):  # who asked for the trial has ended, by a Ctrl-C
+        sys.exit(128 + signal.SIGTERM)
 
 
 def _try(spec: str, matrix: bytes) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwise.errors import Terminated
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
 _RESULT_BYTES = 1 << 22
@@ -99,6 +101,8 @@ def _work(work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collecti
         result = json.dumps(work()).encode()
         board[: len(result)] = result
         code = 0
+    except Terminated:
+        pass  # as it was told to
     except BaseException:
         traceback.print_exc()
     finally:

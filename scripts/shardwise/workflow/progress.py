@@ -43,9 +43,6 @@ def attach(workflow: Any, run: Any) -> None:
         logger = logging.getLogger("snakemake.logging")
         logger.addHandler(listener)
         logger.addFilter(listener.wants)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-                signal.signal(number, listener.interrupt)
         atexit.register(listener.last_words)
 
 
@@ -64,17 +61,19 @@ class Listener(logging.Handler):
         self._jobs: dict[int, tuple[str, Mapping[str, str]]] = {}
         self._failed = dict[str, Failure]()  # jobs that failed, by what their failures are named
         self._told = set[str]()
-        self._planned = self.began = self._interrupted = False
+        self._planned = self.began = self._interrupted = self._ending = False
         self._ended = threading.Event()
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
         """Note Ctrl-C, and take a closed terminal as one: no job that it ends is an error."""
         self._interrupted = True
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it may come from the shell as well
-        raise KeyboardInterrupt
+        if not self._ending:
+            raise KeyboardInterrupt
 
     def wants(self, record: logging.LogRecord) -> bool:
-        """Whether anybody is to hear of an event."""
+        """Whether anybody is to hear of an event; of one, that Snakemake ends its jobs."""
+        self._ending |= record.getMessage().startswith("Terminating processes")
         return not (self._interrupted and record.levelno >= logging.ERROR)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -110,6 +109,9 @@ class Listener(logging.Handler):
             return
         hooks.before_jobs(self._workflow, run)
         self.began = True
+        for number in (signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                signal.signal(number, self.interrupt)
         self._write_command()
         if run.missing and not self._workflow.touch:
             # Snakemake may end at any moment, and must not wait for this thread.
@@ -259,9 +261,8 @@ def _shown(name: str) -> str:
 
 def rerun_command(argv: list[str], folder: str) -> str:
     """The command that continues a run: the same one, without what would force finished work."""
-    program = argv[:1]
-    if Path(argv[0]).name == "__main__.py":
-        program = [sys.executable, "-P", "-m", "snakemake"]
+    module = Path(argv[0]).suffix == ".py"  # of Snakemake, or of ours
+    program = [sys.executable, "-P", "-m", "snakemake"] if module else argv[:1]
     words, forced = [], False
     for word in argv[1:]:
         # The rules that -R names follow it, up to the next option.
