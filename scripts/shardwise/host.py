@@ -18,6 +18,9 @@ from shardwise.errors import InputError
 
 VARIABLE = "SHARDWISE_CODE"
 
+TYPED = "SHARDWISE_TYPED"
+"""The variable with the command of ours that started this Snakemake, for its last words."""
+
 _PACKAGES = ("numpy", "numba", "cupy", "kvikio", "mpi4py")
 
 _INSTALLED = Path(__file__).with_name("project")

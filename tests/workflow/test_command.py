@@ -48,6 +48,8 @@ def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Pat
     line = done.stderr.splitlines()[0]
     assert " -m snakemake --profile profiles/local -s " in line
     assert done.stderr.count(" -s ") == 1
+    command = folder / "results" / "default" / "logs" / "command.txt"
+    assert command.read_text() == f"cd {folder} && shardwise run\n"
     assert "whole" in call(bin_folder, folder, "verify").stdout
     assert not (folder / "pwned").exists()
     factories.reduced(factories.listed(factories.plan(tmp_path, synthetic=recipe, shards=2)))
@@ -77,7 +79,8 @@ EARLY = "\nshardwise: interrupted before any job began\n"
     [
         ("imported", EARLY),
         ("tried", EARLY),
-        ("computed", "\nshardwise: interrupted: 0 of 1 shards done\nTo run just what is missing"),
+        ("computed", "\nshardwise: interrupted: 0 of 1 shards done\nTo run just what is missing, "
+         "then the sum:\n  cd {} && shardwise run --cores 1\n"),
     ],
 )  # fmt: skip
 def test_ctrl_c_ends_a_run_in_words(
@@ -101,7 +104,7 @@ def test_ctrl_c_ends_a_run_in_words(
             time.sleep(0.2)
         said = run.stderr.read()  # type: ignore[union-attr]
     assert run.returncode == 130, said
-    assert words in said
+    assert said.endswith(words.format(tmp_path))
     assert "Traceback" not in said
     assert "Exception ignored" not in said
 

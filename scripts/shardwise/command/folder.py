@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from shardwise.errors import FINDERS, InputError, leave_on_interrupt, tell
 from shardwise.files.paths import CACHE
-from shardwise.host import PROJECT
+from shardwise.host import PROJECT, TYPED
 from shardwise.processes import environment
 from shardwise.records.locks import take_lock
 
@@ -180,6 +181,10 @@ def _snakemake(
             f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name yours with "
             "--configfile"
         )
+    program = sys.argv[0]
+    if Path(program).name == "shardwise":  # else Python was told of a module
+        program = "shardwise" if shutil.which("shardwise") == program else program
+        os.environ[TYPED] = shlex.join([program, *parser.prog.split()[1:], *words])
     return snakemake_line(options.profile, others), options
 
 

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from shardwise.errors import ShardwiseError, tell
+from shardwise.host import TYPED
 from shardwise.records import failures, others
 from shardwise.records.failures import Failure
 from shardwise.records.quote import quote
@@ -61,6 +62,7 @@ class Listener(logging.Handler):
         self._jobs: dict[int, tuple[str, Mapping[str, str]]] = {}
         self._failed = dict[str, Failure]()  # jobs that failed, by what their failures are named
         self._told = set[str]()
+        self._typed = shlex.split(os.environ.pop(TYPED, "")) or sys.argv
         self._planned = self.began = self._interrupted = self._ending = False
         self._ended = threading.Event()
 
@@ -121,7 +123,7 @@ class Listener(logging.Handler):
         """Leave the command that continues this run, for those who watch it."""
         from shardwise.files.commit import commit  # here: jobs do not need it
 
-        text = f"{rerun_command(sys.argv, os.getcwd())}\n"
+        text = f"{rerun_command(self._typed, os.getcwd())}\n"
         with suppress(OSError, ShardwiseError), commit(self._run.results.command) as file:
             file.write(text.encode(errors="replace"))
 
@@ -215,7 +217,7 @@ class Listener(logging.Handler):
             self._tell_devices()
             if run.results.report.exists():
                 tell(f"The page on it: {run.results.report}")
-        again = rerun_command(sys.argv, os.getcwd())
+        again = rerun_command(self._typed, os.getcwd())
         tell(f"To run just what is missing, then the sum:\n  {again}")
         if self._interrupted:  # Snakemake ends with 1; scripts and a shell tell a Ctrl-C by this
             logging.shutdown()
