@@ -74,7 +74,8 @@ class Listener(logging.Handler):
             raise KeyboardInterrupt
 
     def wants(self, record: logging.LogRecord) -> bool:
-        """Whether anybody is to hear of an event; of one, that Snakemake ends its jobs."""
+        """Whether anybody is to hear of an event."""
+        # Snakemake ends its jobs: another Ctrl-C would only cut that short.
         self._ending |= record.getMessage().startswith("Terminating processes")
         return not (self._interrupted and record.levelno >= logging.ERROR)
 
