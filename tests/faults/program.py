@@ -5,7 +5,7 @@
 Under ``kill``, kill -9 strikes before each call, half-way through each write, and behind the last
 call. (After a call is before the next.) Under ``power`` all is gone in addition that no fsync has
 covered. Under ``term`` it is SIGTERM, at 30 calls drawn with a fixed seed. Under ``errors`` calls
-fail, wherever they can. EVERY takes one power loss, and one disk that turns read-only, of so many.
+fail, wherever they can. EVERY takes one kill, power loss and disk that turns read-only of so many.
 The process forks for each try, so it has no threads of Python. It prints one line of JSON: how
 often each fault was tried, and in each stage, and what was wrong.
 """
@@ -57,6 +57,8 @@ def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> I
             yield POWER, at, inject.Power(at, folder, aside)
         return
     for at, kind in enumerate([*kinds, "end"]):
+        if at % every and kind != "end":
+            continue
         yield KILL, at, inject.Killed(at)
         if kind in inject.WRITES:
             yield KILL, at, inject.Killed(at, half=True)
