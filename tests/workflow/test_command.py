@@ -121,7 +121,7 @@ def test_what_a_folder_lacks_is_said(bin_folder: Path, tmp_path: Path) -> None:
 
 def test_no_message_names_a_clone(bin_folder: Path, tmp_path: Path) -> None:
     """Doctor and verify say what to type where there is no Makefile."""
-    doctor = call(bin_folder, tmp_path, "doctor").stdout
+    doctor = call(bin_folder, tmp_path, "doctor", "--time-limit", "60").stdout
     assert "make " not in doctor
     assert "pip install" in doctor or "as tested" in doctor
     program = "from shardwise import host; print(host.install(12), host.command('verify'))"
