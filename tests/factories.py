@@ -5,6 +5,7 @@ import operator
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,12 @@ def refusal(act: Any, *words: Any, kind: type[Exception] = InputError, **over: A
     with pytest.raises(kind) as caught:
         act(*words, **over)
     return str(caught.value)
+
+
+def own_frames(caught: pytest.ExceptionInfo[Exception]) -> int:
+    """How many frames of ours the user sees of an error, with those of its causes."""
+    shown = traceback.TracebackException.from_exception(caught.value)
+    return "".join(shown.format()).count(str(SCRIPTS))
 
 
 def settings(**over: Any) -> Settings:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 # Before the function of this name: the first import of a room puts it here under its name.
 from shardwise import plan as _room  # noqa: F401
+from shardwise.errors import hide_frames
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 ALGORITHM = {"synthesize": 2, "shard": 4, "multiply": 7, "reduce": 8}
 
 
+@hide_frames
 def open(folder: str | Path) -> "FinishedRun":
     """Open a results folder for reading: its sum, statistics, products and ledger.
 
@@ -37,6 +39,7 @@ def open(folder: str | Path) -> "FinishedRun":
     return FinishedRun(folder)
 
 
+@hide_frames
 def run(config: "Config" = None, profile: str | Path = "local", **keys: Any) -> "FinishedRun":
     """Run the workflow in this folder, as the command ``shardwise run`` does, and open its results.
 
@@ -44,7 +47,7 @@ def run(config: "Config" = None, profile: str | Path = "local", **keys: Any) -> 
     ----------
     config
         A YAML file, read over ``config.yaml`` of this folder as after ``--configfile``; or a dict
-        of keys, or None: then ``config.yaml`` does not count.
+        of keys, or None, with keys: then ``config.yaml`` does not count.
     profile
         Where jobs run: a folder, or its name in ``profiles/``.
     **keys
@@ -63,6 +66,7 @@ def run(config: "Config" = None, profile: str | Path = "local", **keys: Any) -> 
     return from_python.run(config, profile, keys)
 
 
+@hide_frames
 def plan(config: "Config" = None, **keys: Any) -> "pd.DataFrame":
     """The plan that :func:`run` would follow, a row per shard, sizes in bytes; nothing is started.
 

@@ -45,6 +45,7 @@ def parser(description: str) -> argparse.ArgumentParser:
         prog=program,
         description=description,
         formatter_class=_Help,
+        allow_abbrev=False,  # --config is another option of snakemake than --configfile
         epilog="Exit codes: 0 done; 2 bad input or config; 3 an integrity check failed; "
         "75 try again (device busy, out of memory, disk trouble).",
     )

@@ -7,13 +7,15 @@ import reprlib
 import resource
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 log = logging.getLogger("shardwise")
+_P, _T = ParamSpec("_P"), TypeVar("_T")
 
 FAULT = 1
 """The exit code of what no stage raises on purpose."""
@@ -84,6 +86,19 @@ def of_code(code: int, text: str) -> ShardwiseError:
     error = next((kind for kind in kinds if kind.exit_code == code), ShardwiseError)(text)
     error.exit_code = code
     return error
+
+
+def hide_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Have a function raise our errors without the frames below it: a notebook shows its call."""
+
+    @wraps(function)
+    def call(*words: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            return function(*words, **named)
+        except ShardwiseError as error:
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 def short(value: Any) -> str:

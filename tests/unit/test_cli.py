@@ -61,6 +61,7 @@ def test_what_has_no_meaning_is_bad_input(tmp_path):
     made = factories.plan(tmp_path, stack((4, 3, 3)))
     for words in (
         ["multiply", "--plan", "x", "--sharrd", "1"],
+        ["ledger", "--pla", made.results.plan],  # an abbreviation
         ["dispatch", "--plan", "x", "--retries", "-1"],
         ["dispatch", "--plan", "x", "--dispatch", "jobs"],
         ["ledger", "--plan", made.results.root],

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,11 @@ def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(
-    bin_folder: Path, folder: Path, *words: str, code: int = 0
+    bin_folder: Path, folder: Path, *words: str, code: int = 0, by: Sequence[str] = ("shardwise",)
 ) -> "subprocess.CompletedProcess[str]":
     """Run the command in a folder."""
-    line, env = [bin_folder / "shardwise", *words], wheel.environment(bin_folder)
+    program, *options = by
+    line, env = [bin_folder / program, *options, *words], wheel.environment(bin_folder)
     done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done
@@ -50,7 +52,8 @@ def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Pat
     assert done.stderr.count(" -s ") == 1
     command = folder / "results" / "default" / "logs" / "command.txt"
     assert command.read_text() == f"cd {folder} && shardwise run\n"
-    assert "whole" in call(bin_folder, folder, "verify").stdout
+    for by in (["shardwise"], ["python", "-m", "shardwise"]):
+        assert "whole" in call(bin_folder, folder, "verify", by=by).stdout
     assert not (folder / "pwned").exists()
     factories.reduced(factories.listed(factories.plan(tmp_path, synthetic=recipe, shards=2)))
     result, own = Path("results", "default", "sum.npy"), Path("results", "sum.npy")
@@ -62,6 +65,7 @@ def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Pat
 
 SLOW = """
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 def slow(xp, block):

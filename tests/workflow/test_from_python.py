@@ -59,6 +59,10 @@ def test_a_run_shows_its_lines_and_opens_its_results(
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
+        ({}, "config: None is neither the path of a YAML file nor a dict of keys; give"),
+        ({"input": STACK}, "config: input: is an array; np.save it, and give the path, such as"),
+        ({"labels": [0, 1]}, "config: labels: is an array; np.save it, and give the path, such as"),
+        ({"product": np.abs}, "config: product: is a function; put it into a file: 'file.py:name'"),
         ({"inptu": "stack.npy"}, "config: inptu: unknown key; did you mean input?"),
         ({"input": "none.npy"}, "input: none.npy does not exist; looked for {}/none.npy"),
         ({"results": date(2026, 11, 26)}, "config: results: 2026-11-26 is not allowed; it must be"),
@@ -71,6 +75,7 @@ def test_bad_input_has_the_message_of_the_command(folder, start, keys, words) ->
         start(**keys)
     assert str(refused.value).startswith(words.format(folder))
     assert len(str(refused.value).splitlines()) == 1
+    assert factories.own_frames(refused) == 1
     assert not Path("results").exists()
 
 

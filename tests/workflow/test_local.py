@@ -154,7 +154,7 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
     """A quote writes nothing; the products of a trial, and all before them, are made once."""
 
     def quote(*words: str) -> "subprocess.CompletedProcess[str]":
-        line = [workspace.root / "scripts" / "plan.py", "--configfile", "config.yaml", "mine.yaml"]
+        line = [workspace.root / "scripts" / "plan.py", "--configfile", "mine.yaml"]
         return subprocess.run(
             [sys.executable, *line, *words], cwd=workspace.root, capture_output=True, text=True,
             check=False,

@@ -59,9 +59,15 @@ def total(workspace: Workspace) -> np.ndarray:
 
 
 def test_a_plan_by_hand_replaces_no_other_configs_plan(workspace: Workspace) -> None:
-    """To look at another plan needs another folder, or --replace; no product or sum is touched."""
+    """To look at another plan needs another folder, or --replace; no product or sum is touched.
+
+    A run replaces it, and says so before its jobs.
+    """
     before = {path: path.read_bytes() for path in out(workspace, "").rglob("*.npy")}
+    warning = "out/x holds the finished results of another config."
+    assert warning not in workspace.succeed("-n").output
     workspace.configure(**Y)
+    assert warning in workspace.succeed("-n", "--quiet", "rules").output
     done = by_hand(workspace, "plan", "--configfile", "mine.yaml")
     assert done.returncode == 2
     assert "is the plan of another config" in done.stderr
@@ -101,7 +107,7 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
     done = workspace.run(*shipped)
     assert done.code == 1
     # Of a stage that takes long, progress is a line per ten seconds.
-    assert len([x for x in done.output.splitlines() if " of 2 shards done" not in x]) <= 18
+    assert len([x for x in done.output.splitlines() if " of 2 shards done" not in x]) <= 19
     assert "failed: multiply 00001: input: matrix 3 holds NaN" in done.output
     log = max((workspace.root / ".snakemake" / "log").iterdir(), key=lambda path: path.name)
     assert "rule multiply:" in log.read_text()

@@ -26,7 +26,7 @@ _LOG = Path("shardwise.log")
 
 def init(words: list[str]) -> int:
     """Write config.yaml and profiles/NAME/config.yaml, both commented, into this folder."""
-    parser = argparse.ArgumentParser("shardwise init", description=init.__doc__)
+    parser = argparse.ArgumentParser("shardwise init", description=init.__doc__, allow_abbrev=False)
     parser.add_argument("--profile", choices=_PROFILES, default="local", help="where jobs run")
     files = ("config.yaml", f"profiles/{parser.parse_args(words).profile}/config.yaml")
     for file in (Path(name) for name in files):

@@ -60,11 +60,20 @@ def _settings(config: Config, keys: Mapping[str, Any]) -> configs.Settings:
     """The checked config: a file as the command reads it, or values alone; keys over it."""
     if isinstance(config, str | os.PathLike):
         config = config_file.read_files([*configs.config_files(None), Path(config)])
-    elif not isinstance(config, Mapping | None):
+    elif not isinstance(config, Mapping | None) or not (config or keys):
         raise InputError(
-            f"config: {short(config)} is neither the path of a YAML file nor a dict of keys"
+            f"config: {short(config)} is neither the path of a YAML file nor a dict of keys; give "
+            "one, such as 'config.yaml', or keys, such as input='stack.npy'"
         )
-    return configs.load(_plain(config_file.merge([config or {}, keys])))
+    values = _plain(config_file.merge([config or {}, keys]))
+    for key, value in values.items():
+        if callable(value):
+            raise InputError(f"config: {key}: is a function; put it into a file: 'file.py:name'")
+        if hasattr(value, "__array__") or (key in ("weights", "labels") and type(value) is list):
+            raise InputError(
+                f"config: {key}: is an array; np.save it, and give the path, such as '{key}.npy'"
+            )
+    return configs.load(values)
 
 
 def _plain(value: Any) -> Any:

@@ -149,7 +149,7 @@ def try_shards(plan: Plan, settings: Settings, own: Quote, profile: str, devices
     if len(own.shards) <= _TRIED:
         raise InputError(
             f"--trial: {plan.results.root} lacks {count(len(own.shards), 'shard')}, and a trial "
-            f"computes {_TRIED} to predict the others; start the run"
+            f"computes {_TRIED} to predict the others; start the run, or set shard_bytes for more"
         )
     lanes = min(devices, _AT_ONCE, (len(own.shards) - 1) // _TRIED)
     some = own.copies if len(own.copies) > _TRIED * lanes else own.shards

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError, IntegrityError, hide_frames
 from shardwise.files.paths import SUMS, Results
 from shardwise.observe import audit
 from shardwise.plan import plan as plans
 from shardwise.records import judge
+from shardwise.records.store import Store
 
 
 class FinishedRun:
@@ -26,11 +27,16 @@ class FinishedRun:
         self._plan = plans.load(self._results.plan)
 
     def __repr__(self) -> str:
-        """The folder and what was computed there."""
-        problem = self._plan.problem
-        return f"<{problem.matrices} products {problem.product!r} in {self._results.root}>"
+        """The folder, what is computed there, and how much of it is there."""
+        problem, store, shards = self._plan.problem, Store(self._plan), len(self._plan.shards)
+        kept = ", kept as sums," if self._plan.settings.keep == "sum" else ""
+        done = shards - len(store.missing())
+        state = "finished" if store.is_summed(()) else f"unfinished, {done} of {shards} shards done"
+        what = f"{problem.matrices} products {problem.product!r}{kept}"
+        return f"<{what} in {self._results.root}: {state}>"
 
     @property
+    @hide_frames
     def statistics(self) -> dict[str, np.ndarray]:
         """The results over all products by their names, each ``(m, p)``; or the `sums`."""
         return {
@@ -39,16 +45,23 @@ class FinishedRun:
         }
 
     @property
+    @hide_frames
     def sum(self) -> np.ndarray:
         """The sum of all products, ``(m, p)``: float64, complex128 or int64."""
-        judge.read_finished(self._plan, "sum")
-        return _map(self._results.statistic("sum"))
+        return self._total("sum")
 
     @property
+    @hide_frames
     def sums(self) -> np.ndarray:
         """The sum of the products of each label, ``(labels, m, p)``, if there are labels."""
-        judge.read_finished(self._plan, SUMS)
-        return _map(self._results.statistic(SUMS))
+        return self._total(SUMS)
+
+    def _total(self, name: str) -> np.ndarray:
+        own, has = (SUMS, "labels") if self._plan.problem.labels else ("sum", "no labels")
+        if name != own:
+            raise InputError(f"{self._results.root}: this run has {has}; use run.{own}")
+        judge.read_finished(self._plan, name)
+        return _map(self._results.statistic(name))
 
     @property
     def labels(self) -> dict[int | str, int]:
@@ -56,6 +69,7 @@ class FinishedRun:
         facts = self._plan.facts
         return dict(zip(facts.labels, facts.label_counts, strict=True))
 
+    @hide_frames
     def product(self, matrix: int) -> np.ndarray:
         """The product of one matrix, ``(m, p)``; matrices count from 0 in the order of the input.
 
@@ -81,10 +95,14 @@ class FinishedRun:
         return _map(self._results.product(row.name))[matrix - row.start, :rows]
 
     @property
+    @hide_frames
     def ledger(self) -> pd.DataFrame:
         """A row per shard: its matrices, its file, and where, when and by what it was computed."""
+        if not Store(self._plan).is_listed():
+            raise judge.unfinished(self._plan)
         return pd.read_csv(self._results.ledger, sep="\t", dtype={"shard": str})
 
+    @hide_frames
     def verify(self) -> audit.Audit:
         """Read every byte and compare it with the receipts, as ``make verify`` does.
 

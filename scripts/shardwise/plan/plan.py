@@ -491,7 +491,8 @@ def _checked(path: Path) -> tuple[bytes, Facts]:
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(
-            f"{error.filename} {what}; make the plan first: snakemake, or scripts/plan.py"
+            f"there are no results of a run in {os.path.abspath(path.parent)} ({error.filename} "
+            f"{what}); run snakemake or shardwise plan first, or name the results folder of a run"
         ) from error
     except (ValueError, RecursionError):
         raise IntegrityError(

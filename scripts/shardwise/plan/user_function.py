@@ -235,13 +235,17 @@ def _module(path: str, source: bytes) -> ModuleType:
 
 
 def _failure(what: str, error: BaseException, file: str) -> str:
-    """A message with the traceback of an error, from the user's file on down."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code.co_filename != file:
-        frame = frame.tb_next
-    lines = "".join(traceback.format_exception(type(error), error, frame)).rstrip()
+    """A message with an error and its line; then its traceback, from the user's file on down."""
+    own, entry = [], error.__traceback__
+    while entry is not None:
+        own += [entry] * (entry.tb_frame.f_code.co_filename == file)
+        entry = entry.tb_next
+    lines = "".join(traceback.format_exception(type(error), error, own[0] if own else None))
     last = traceback.format_exception_only(error)[-1].partition("\n")[0]
-    return f"product: {what}: {last}\n{lines}"
+    if own:
+        name = own[-1].tb_frame.f_code.co_name.strip("<>")
+        last += f" ({os.path.basename(file)}, line {own[-1].tb_lineno}, in {name})"
+    return f"product: {what}: {last}\n{lines.rstrip()}"
 
 
 def _checked(

@@ -7,6 +7,7 @@ page read it; nobody parses a log. A task that was killed leaves none.
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ RUN = "SHARDWISE_RUN"
 """The variable by which the jobs of a run know it."""
 
 _MOST_LETTERS = 2000
+_TRACEBACK = re.compile(r"\n(?=.*Traceback \(most recent call last\))")
 DEVICE = "device-"
 """Begins the name of the failure of a GPU, before its UUID."""
 
@@ -44,6 +46,7 @@ class Failure:
 
     ``code`` is the exit code, ``device`` the UUID of a GPU, ``run`` the run in which it happened,
     ``log`` lies in the results folder, ``at`` is Unix time. ``suspect``: the device is to blame.
+    ``reason`` is one line; a ``traceback`` of the user's function is for the log.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Failure:
     run: str | None = None
     log: str | None = None
     suspect: bool = False
+    traceback: str = ""
 
 
 def begin_run() -> str:
@@ -77,10 +81,11 @@ def note(
 
     A ``suspect`` device has a file of its own, which outlives the shard's success elsewhere.
     """
+    words, *traceback = _TRACEBACK.split(reason, maxsplit=1)
     own = os.path.relpath(log, results.root) if log else None
     failure = Failure(
-        name, code, one_line(reason)[:_MOST_LETTERS], host.node(), time.time(), device, attempt,
-        this_run(), own, suspect,
+        name, code, one_line(re.sub("\n *", "; ", words))[:_MOST_LETTERS], host.node(), time.time(),
+        device, attempt, this_run(), own, suspect, "".join(traceback)[-_MOST_LETTERS:],
     )  # fmt: skip
     _write(results, name, failure)
     if suspect and device:
@@ -148,7 +153,7 @@ def refuse_again(results: Results, name: str) -> None:
     """End a task that its own run has already seen fail for good: the user has to act first."""
     failure = read(results.failure(name))
     if failure and failure.code in _FINAL and failure.run == os.environ.get(RUN):
-        raise of_code(failure.code, failure.reason)
+        raise of_code(failure.code, f"{failure.reason}\n{failure.traceback}".rstrip())
 
 
 def barred(results: Results) -> dict[str, Failure]:

@@ -4,13 +4,15 @@ Ledger, reduce, watch, page, metrics and audit all ask it, so that none takes wh
 It looks at receipts, headers and sizes, and leaves the elements to whoever reads them anyway.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import InputError, IntegrityError, short
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, short
 from shardwise.files import pieces, small
 from shardwise.files.paths import RESULTS
 from shardwise.plan import memory
+from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype, statistic_pieces, statistic_shape
 from shardwise.records import receipts, witness
@@ -82,7 +84,7 @@ def read_finished(plan: Plan, *names: str) -> SumReceipt:
     """
     root, summary = plan.results.root, read_sum(plan)
     if summary is None:
-        raise InputError(f"{root}: the run has not finished; run snakemake as before")
+        raise unfinished(plan)
     for name in names:
         if name not in summary.files:
             raise InputError(
@@ -90,6 +92,15 @@ def read_finished(plan: Plan, *names: str) -> SumReceipt:
                 f"{name} there and run snakemake again"
             )
     return summary
+
+
+def unfinished(plan: Plan) -> InputError:
+    """Why a run lacks what it makes last."""
+    why = "the run has not finished; run snakemake as before"
+    with suppress(ShardwiseError):
+        if plans.load_facts(plan.results.plan).digest != plan.facts.digest:
+            why = "another config or input has been run here since it was opened; open it again"
+    return InputError(f"{plan.results.root}: {why}")
 
 
 def read_sum(plan: Plan) -> SumReceipt | None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from shardwise.errors import IntegrityError
+from shardwise.errors import IntegrityError, ShardwiseError
 from shardwise.files.paths import list_names, place
+from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.units import human_bytes
 
@@ -44,6 +45,25 @@ def find(plan: Plan) -> Iterator[Path]:
 def _lies(name: str, stem: str) -> bool:
     """Whether a file lies where a run puts files of this name."""
     return name.partition(".")[0] == place(stem)
+
+
+def is_planned(plan: Plan) -> bool:
+    """Whether the plan in the folder is of another config, and not just of other input."""
+    with suppress(ShardwiseError):  # there is none, or none that can be used
+        own, there = plan.facts, plans.load_facts(plan.results.plan)
+        return own.digest != there.digest and own.config_digest != there.config_digest
+    return False
+
+
+def replaced(plan: Plan) -> str:
+    """What to say before a run replaces the finished results of another config."""
+    summed = set(filter(_MARKER.fullmatch, list_names(plan.results.done)))
+    if not summed or plan.key in summed or not is_planned(plan):
+        return ""
+    return (
+        f"{plan.results.root} holds the finished results of another config. Their sum and page "
+        "will be replaced, their products stay; to keep all, set results to another folder"
+    )
 
 
 def amount(plan: Plan) -> tuple[int, int]:

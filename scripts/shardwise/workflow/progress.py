@@ -240,7 +240,7 @@ class Listener(logging.Handler):
 def describe_causes(failed: Mapping[str, Failure], root: Path) -> Iterator[str]:
     """A line or two for each cause of failures, the most frequent first; ten lines at most."""
     causes: dict[tuple[int, str], list[Failure]] = {}
-    for failure in failed.values():
+    for failure in sorted(failed.values(), key=lambda each: each.name):
         causes.setdefault((failure.code, _OWN.sub("#", failure.reason)), []).append(failure)
     ordered = sorted(causes.values(), key=lambda same: (-len(same), same[0].name))
     for same in ordered[:_MOST_CAUSES]:

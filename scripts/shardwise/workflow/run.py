@@ -73,9 +73,9 @@ class Run:
             failures.begin_run()
             self.missing = self.store.missing()
             log.info("shardwise: " + store.describe(self.plan, self.missing))
-            for words in (others.reusable(self.plan, self.missing), others.advice(self.plan)):
-                if words:
-                    log.info(f"shardwise: {words}")
+            notes = others.reusable(self.plan, self.missing), others.replaced(self.plan)
+            for note in filter(None, (*notes, others.advice(self.plan))):
+                log.info(f"shardwise: {note}")
             hooks.keep_no_records(workflow)
 
     def _checked_plan(self) -> Plan:

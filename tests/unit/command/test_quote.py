@@ -10,6 +10,7 @@ from shardwise.records.store import Store
 from shardwise.units import human_bytes
 
 from tests import factories
+from tests.hostile import bad_inputs
 
 REDUCE = {"ranks": 2, "statistics": ["sum", "std"]}
 GOLDEN = """\
@@ -45,6 +46,19 @@ def test_a_quote_names_what_is_left(tmp_path):
     factories.copy.materialize(made, "00001")
     job.run_shard(made, "00001")
     assert [line.split(maxsplit=1)[1] for line in lines()[:3]] == LATER
+
+
+def test_a_quote_reads_configs_as_a_run_does(tmp_path, monkeypatch, capsys):
+    """A file is read over config.yaml; a trial of too few shards says how to have more."""
+    monkeypatch.chdir(tmp_path)
+    factories.save(tmp_path / "a.npy", factories.stack((2, 8, 8)))
+    (tmp_path / "config.yaml").write_text("input: a.npy\nbackend: numpy\n")
+    (tmp_path / "big.yaml").write_text("shards: 2\nresults: big\n")
+    words = ("plan", "--configfile", "big.yaml")
+    assert bad_inputs.through(*words, "--quote")[0] == 0
+    assert capsys.readouterr().out.startswith("big: 2 of 2 shards to compute")
+    code, said = bad_inputs.through(*words, "--trial")
+    assert (code, "set shard_bytes for more" in said) == (2, True)
 
 
 TRIAL = Trial(ends=10.0, start=2.0, work=[0.5, 1.5], copy=0.25, reduce=0.1, last=3, device="CPU")

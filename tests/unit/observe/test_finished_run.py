@@ -1,10 +1,13 @@
 """A results folder opened in Python: the arrays of the run, and refusals that say what to do."""
 
+import os
+
 import numpy as np
 import pytest
 import shardwise
 from shardwise.errors import InputError, IntegrityError
-from shardwise.records import ledger
+from shardwise.plan import planner
+from shardwise.records import others
 
 from tests import factories
 from tests.unit.observe.test_audit import finished
@@ -37,24 +40,56 @@ def test_every_result_of_a_run(run):
 
 
 def test_what_a_run_has_not_kept_is_refused_with_what_to_do(tmp_path):
-    """Products where it kept sums, a sum where it made none."""
+    """Products where it kept sums, a sum where it made none, or one for each label."""
     finished(tmp_path, STACK, ("mean",), shards=2, keep="sum")
     run = shardwise.open(tmp_path / "results")
+    assert repr(run) == f"<12 products 'A @ A', kept as sums, in {tmp_path}/results: finished>"
     with pytest.raises(InputError, match="set keep: products"):
         run.product(0)
     with pytest.raises(InputError, match="lists mean; add sum"):
         assert run.sum
+    with pytest.raises(InputError, match="this run has no labels; use run"):
+        assert run.sums
+    labels = str(factories.save(tmp_path / "labels.npy", np.arange(12) % 2))
+    finished(tmp_path, STACK, labels=labels)
+    run = shardwise.open(tmp_path / "results")
+    assert len(run.sums) == 2
+    with pytest.raises(InputError, match="this run has labels; use run"):
+        assert run.sum
 
 
 def test_a_run_that_has_not_finished(tmp_path):
-    """Products can be read already; the sum is refused, and a folder without a plan."""
-    ledger.write(factories.computed(factories.plan(tmp_path, STACK, shards=2)))
-    run = shardwise.open(tmp_path / "results")
+    """Products can be read already; the sum is refused, the ledger before it is written.
+
+    What is shown of a refusal is the call and the message.
+    """
+    made = factories.plan(tmp_path, STACK, shards=2)
+    run, root = shardwise.open(tmp_path / "results"), tmp_path / "results"
+    assert repr(run) == f"<12 products 'A @ A' in {root}: unfinished, 0 of 2 shards done>"
+    factories.computed(made)
     np.testing.assert_array_equal(run.product(3), STACK[3] @ STACK[3])
-    with pytest.raises(InputError, match="has not finished"):
+    for name in ("sum", "statistics", "ledger"):
+        with pytest.raises(InputError, match="has not finished") as refused:
+            getattr(run, name)
+        assert factories.own_frames(refused) == 1
+    for path in (tmp_path / "none", tmp_path / "input.npy"):
+        with pytest.raises(InputError, match=f"no results of a run in {path} "):
+            shardwise.open(os.path.relpath(path))
+
+
+def test_a_run_whose_folder_has_another_config_now(tmp_path):
+    """Before that a run says what it replaces; an input that has grown is the same config."""
+    plan = finished(tmp_path, STACK)
+    run = shardwise.open(tmp_path / "results")
+    own = {"input": str(tmp_path / "input.npy"), "results": str(tmp_path / "results")}
+    other = planner.make(factories.settings(**own, product="A.T @ A"))
+    assert others.replaced(plan) == ""
+    assert "holds the finished results of another config" in others.replaced(other)
+    factories.save(tmp_path / "input.npy", factories.stack((15, 5, 5)))
+    assert others.replaced(planner.make(factories.settings(**own))) == ""
+    finished(tmp_path, **own, product="A.T @ A")
+    with pytest.raises(InputError, match="another config or input has been run here since"):
         assert run.sum
-    with pytest.raises(InputError, match=f"{tmp_path}/plan"):
-        shardwise.open(tmp_path)
 
 
 @pytest.mark.parametrize(

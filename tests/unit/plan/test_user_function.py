@@ -178,7 +178,8 @@ def test_the_planned_shape_and_dtype_are_held_to(write):
 def test_a_function_cannot_end_the_process_by_an_exception(write, line, told):
     """What would end the process in silence is an error like others, shown from their file on."""
     lines = refusal(called, write(body(line)), np.ones((2, 2, 2)), 12).splitlines()
-    assert f"mine.py:own failed on matrices 12 to 13: {told}" in lines[0]
+    where = "(mine.py, line 3, in own)"
+    assert f"mine.py:own failed on matrices 12 to 13: {told} {where}" in lines[0]
     assert "line 3, in own" in lines[2]
 
 

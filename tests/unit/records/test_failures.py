@@ -1,8 +1,10 @@
 """What went wrong is a file: who failed writes it, who succeeds removes it, who tries reads it."""
 
 import os
+import re
 
 import pytest
+from shardwise import errors
 from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.records import failures
@@ -26,15 +28,17 @@ def fail(results, error, name=NAME):
 @pytest.mark.parametrize("name", [NAME, FOLDED, "reduce-0123456789ab"])
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(InputError("a"), 2), (IntegrityError("a\nb"), 3), (TryAgain("a"), 75),
+    [(InputError("a"), 2), (InputError("a\nTraceback (most recent call last):\n  b"), 2),
+     (IntegrityError("a\n  b"), 3), (TryAgain("a"), 75),
      (DeviceFailed("a"), 75), (MemoryError(), 75), (ZeroDivisionError("a"), 1)],
 )  # fmt: skip
 def test_a_failure_lies_there_until_its_task_succeeds(results, name, error, code):
-    """With its exit code and one line of words, found by its name."""
+    """With its exit code and one line of words, found by its name; a traceback is for the log."""
     fail(results, error, name)
     ((found, failure),) = failures.of(results, ["00000-0123456789ab", name]).items()
     assert (found, failure.code, failure.run) == (name, code, "aaaaaaaaaaaa")
-    assert failure.reason.isprintable()
+    words, _, _ = errors.verdict(error)[1].partition("\nTraceback (most recent call last)")
+    assert failure.reason == words.replace("\n  ", "; ")
     assert failure.log == os.path.relpath(results.log("multiply", name), results.root)
     with failures.noted(results, name):
         pass
@@ -43,7 +47,8 @@ def test_a_failure_lies_there_until_its_task_succeeds(results, name, error, code
 
 @pytest.mark.parametrize(
     ("error", "run", "again"),
-    [(InputError("bad"), "a" * 12, False), (IntegrityError("bad"), "a" * 12, False),
+    [(InputError("bad\nTraceback (most recent call last):\nbad"), "a" * 12, False),
+     (IntegrityError("bad"), "a" * 12, False),
      (TryAgain("bad"), "a" * 12, True), (InputError("bad"), "b" * 12, True)],
 )  # fmt: skip
 def test_what_failed_for_good_is_not_tried_again_in_its_run(
@@ -55,7 +60,7 @@ def test_what_failed_for_good_is_not_tried_again_in_its_run(
     if again:
         failures.refuse_again(results, NAME)
     else:
-        with pytest.raises(type(error), match="bad"):
+        with pytest.raises(type(error), match=re.escape(str(error))):
             failures.refuse_again(results, NAME)
 
 
