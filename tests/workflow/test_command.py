@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from shardwise.files.paths import Results
+from shardwise.records import locks
 
 from tests import factories, processes, wheel
 
@@ -61,6 +63,26 @@ def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Pat
     with (folder / "profiles" / "local" / "config.yaml").open("a") as profile:
         profile.write("# a remark\n")
     assert "Nothing to be done" in call(bin_folder, folder, "run").stderr
+
+
+def test_submit_waits_until_its_run_has_begun(bin_folder: Path, tmp_path: Path) -> None:
+    """Then 0; what is refused before any job is shown, with its code."""
+    call(bin_folder, tmp_path, "init")
+    recipe = {"matrices": 2, "dim": 4, "dtype": "float32", "seed": 0}
+    (tmp_path / "config.yaml").write_text(
+        yaml.safe_dump({"synthetic": recipe, "shards": 1, "dispatch": "pool"})
+    )
+    results = Results(tmp_path / "results" / "default")
+    assert "its messages: shardwise.log" in call(bin_folder, tmp_path, "submit").stdout
+    assert results.command.exists()
+    processes.until(lambda: not locks.is_job_locked(tmp_path / "shardwise.log"))
+    assert "done: results/default/sum.npy" in (tmp_path / "shardwise.log").read_text()
+    assert "Nothing to be done" in call(bin_folder, tmp_path, "submit").stdout
+    with locks.take_lock(results.running, "free"):
+        done = call(bin_folder, tmp_path, "submit", "--forceall", code=75)
+    assert "It has ended with 75:\n" in done.stdout
+    assert "another snakemake works on results/default" in done.stdout
+    assert "Nothing to be done" not in done.stdout
 
 
 SLOW = """

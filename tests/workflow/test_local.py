@@ -52,6 +52,9 @@ def test_what_this_machine_cannot_hold_is_refused(workspace):
     found = r"failed: multiply 00000: input: A @ A.T of \(2, \d+\) float64 needs .* GiB of memory"
     assert re.search(found, done.output)
     assert workspace.file("logs/multiply/00000-*.log").read_text().count("needs") == 1
+    (log,) = (workspace.root / ".snakemake" / "log").iterdir()
+    assert "rule multiply:" in log.read_text()
+    assert "Trying to restart" not in log.read_text()
 
 
 @pytest.mark.nightly  # by day the unit tests have every kind of B

@@ -14,7 +14,7 @@ import threading
 from typing import Any
 
 from shardwise.command.folder import take_log
-from shardwise.errors import TryAgain, explain
+from shardwise.errors import TryAgain, explain, tell
 from shardwise.processes import contain
 
 _QUEUE_AGAIN = 99
@@ -72,7 +72,12 @@ class _Controller:
         )  # fmt: skip
         if self._cancelled or self._late:  # a signal came meanwhile
             os.killpg(self._running.pid, signal.SIGKILL)
-        return self._running.wait()
+        if (code := self._running.wait()) == -signal.SIGKILL and not self._late:
+            tell(
+                "shardwise: snakemake was killed (signal 9), perhaps for its memory; its jobs go "
+                "on. Once they have ended, give the same command again"
+            )
+        return code
 
     def _queue_again(self) -> int:
         job = os.environ.get("SLURM_JOB_ID")

@@ -10,18 +10,24 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from shardwise.errors import FINDERS, InputError, leave_on_interrupt, tell
-from shardwise.files.paths import CACHE
+from shardwise.files.paths import CACHE, Results, stamp
 from shardwise.host import PROJECT, TYPED
 from shardwise.processes import environment
 from shardwise.records.locks import take_lock
+from shardwise.units import clock
 
 _PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
 _LOG = Path("shardwise.log")
+
+_BEGIN_SECONDS = 120.0  # until its first job, a run checks everything: that takes seconds
+_LOOK_SECONDS = 0.2
 
 
 def init(words: list[str]) -> int:
@@ -72,7 +78,12 @@ def submit(words: list[str]) -> int:
         return code
     if options.job is not None:
         return _submit_job(line, _profile(options.profile), shlex.split(options.job))
+    command = Results(_folder(line)).command
+    before = stamp(command)
     with take_log() as log:  # Snakemake inherits the lock, and holds it to its end
+        log.write(f"\n{clock(time.time())} submitted\n".encode())
+        log.flush()
+        began = log.tell()
         started = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -80,7 +91,25 @@ def submit(words: list[str]) -> int:
         f"process {started.pid} of this machine runs it; its messages: {_LOG}\n"
         f"Look at it: {_watch(line)}. Stop it with its jobs: kill -INT {started.pid}\n"
     )
+    sys.stdout.flush()
+    with suppress(KeyboardInterrupt):  # of who does not want to wait: the run is in another session
+        return _see_it_begin(started, lambda: stamp(command) != before, began)
     return 0
+
+
+def _see_it_begin(
+    run: "subprocess.Popen[bytes]", has_begun: Callable[[], bool], first_byte: int
+) -> int:
+    """Wait until a run has passed its checks, or has ended: then show why, and return its code."""
+    end = time.monotonic() + _BEGIN_SECONDS
+    while run.poll() is None:
+        if has_begun() or time.monotonic() > end:
+            return 0
+        time.sleep(_LOOK_SECONDS)
+    with open(_LOG, "rb") as log:
+        log.seek(first_byte)
+        sys.stdout.write(f"It has ended with {run.returncode}:\n{log.read().decode()}")
+    return run.returncode
 
 
 def take_log() -> BinaryIO:
@@ -138,6 +167,11 @@ def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
 
 def _watch(line: list[str]) -> str:
     """The command that looks at the run which a command line of Snakemake starts."""
+    return f"shardwise watch {shlex.quote(str(_folder(line)))}"
+
+
+def _folder(line: list[str]) -> Path:
+    """The results folder of such a run."""
     from shardwise.plan import config  # here: as above
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -146,7 +180,7 @@ def _watch(line: list[str]) -> str:
     named, _ = parser.parse_known_args(line)
     words = dict(word.partition("=")[::2] for word in named.config)
     files = config.config_files(None) + named.configfile
-    return f"shardwise watch {shlex.quote(str(config.folder_of_run(files, words.get('results'))))}"
+    return config.folder_of_run(files, words.get("results"))
 
 
 RUNS: dict[str, tuple[str, Callable[[list[str]], int]]] = {

@@ -160,6 +160,11 @@ class Status:
         return self.living is False and not self.ended
 
     @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for; a run that lives may yet replace an earlier sum."""
+        return self.stopped or (self.ended and not self.living)
+
+    @property
     def code(self) -> int:
         """As the exit code of ``--once``: 0 all done, 75 unfinished, 3 somebody has to act."""
         return 0 if self.ended else 75 if self.verdict.kind in ("unfinished", "empty") else 3
@@ -169,6 +174,8 @@ class Status:
         """How the run is doing, in a sentence."""
         if self.verdict.kind == "empty" and not self.stopped:
             return f"Waiting: {self.results.root} holds no plan of a run yet."
+        if self.living and self.ended:
+            return f"A run is at work here. So far: {self.verdict.words}"
         if not self.living or self.verdict.kind not in ("unfinished", "failed"):
             return self.verdict.words
         failed = f", {self.counts[FAILED]} have failed so far" if self.counts[FAILED] else ""

@@ -86,7 +86,7 @@ def news(seen: Status) -> dict[str, str]:
     """What there is to tell, a line each, by what makes it new: not by a rate or a time left."""
     lines = [f"failed: {name}: {why.reason} (log: {why.log})" for name, why in seen.failed]
     lines += [seen.counts_line or seen.headline]
-    lines += [seen.verdict.words] * (seen.ended or seen.stopped)
+    lines += [seen.verdict.words] * seen.over
     return {line.partition(";")[0]: line for line in lines}
 
 
@@ -114,7 +114,7 @@ def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool
                 new, at = news(seen), any_clock(seen.at)[11:]
                 _write(f"{at} {line}" for key, line in new.items() if key not in told)
                 told = set(new)
-            if (seen.ended or seen.stopped) and not stay:
+            if seen.over and not stay:
                 return seen.code
             pause = max(interval, _SHARE_OF_TIME * (time.monotonic() - began))
             time.sleep(min(pause, _LONGEST_SECONDS))

@@ -70,6 +70,13 @@ def is_job_locked(path: Path) -> bool:
     return False
 
 
+def dispatcher(results: Results) -> str:
+    """What the process that hands out shards has written about itself; empty if there is none."""
+    with contextlib.suppress(OSError):
+        return results.dispatching.read_bytes()[:4096].decode(errors="replace").strip()
+    return ""
+
+
 def is_living(results: Results) -> bool | None:
     """Whether a run, or a job of one, works on these results, on whatever node.
 

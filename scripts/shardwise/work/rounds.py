@@ -137,9 +137,7 @@ def holding(results: Results) -> Iterator[None]:
 
     Raises TryAgain if another one is at work, with what that one wrote about itself.
     """
-    path, who = results.dispatching, ""
-    with contextlib.suppress(OSError):
-        who = path.read_bytes()[:4096].decode(errors="replace").strip()
+    path, who = results.dispatching, locks.dispatcher(results)
     busy = f"{results.root}: its shards are being computed by {who or 'another process'}; let it "
     with locks.take_lock(path, f"{busy}finish or end it, then run the same command again") as file:
         words = f"process {os.getpid()} on {socket.gethostname()} since {clock(time.time())}"

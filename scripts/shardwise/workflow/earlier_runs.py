@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
-from shardwise.records.locks import is_job_locked, take_lock
+from shardwise.records.locks import dispatcher, is_job_locked, take_lock
 from shardwise.work import sites
 from shardwise.work.schedulers import JOB_NAME, Scheduler
 
@@ -38,9 +38,12 @@ def refuse_beside_living(results: Results) -> None:
         if names and shutil.which(scheduler.client):
             _refuse_beside(results, scheduler, names)
     if is_job_locked(results.living):
+        held = is_job_locked(results.dispatching)
+        who = f", for {dispatcher(results)}" if held else ""
         raise TryAgain(
-            f"jobs of an earlier run still work on {results.root}. Let them finish, or end them "
-            "(see: squeue --me, qstat, or pgrep -af scripts/); then run the same command again."
+            f"jobs of an earlier run still work on {results.root}{who}. Let them finish, or end "
+            "them (see: squeue --me, qstat, or pgrep -af scripts/); then run the same command "
+            "again."
         )
 
 

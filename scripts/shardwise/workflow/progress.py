@@ -150,12 +150,20 @@ class Listener(logging.Handler):
     def _on_job_error(self, record: Any) -> None:
         found = self._found(*self._jobs.get(record.jobid, (record.rule_name, {})), record)
         self._failed.update(found)
+        if self._run.rule_for_all is None and all(map(failures.is_final, found.values())):
+            self._end_tries(record.jobid)
         root = self._run.results.root
         for name, failure in found.items() if self._quiet else ():  # else Snakemake prints the log
             words = f"shardwise: failed: {_shown(name)}: {_explain(failure, root)}"
             if words not in self._told and len(self._told) < 2 * _MOST_CAUSES:
                 tell(words)
             self._told.add(words)
+
+    def _end_tries(self, number: int) -> None:
+        """Let Snakemake not run a job again, which would wait for a GPU to say the same."""
+        for job in list(self._workflow.scheduler.running):
+            if self._workflow.dag.jobid(job) == number:
+                job.attempt = job.restart_times + 1
 
     def _found(self, rule: str, wildcards: Mapping[str, str], record: Any) -> dict[str, Failure]:
         """Why a job failed: its own words, or those of the shards it worked on, or what we know."""

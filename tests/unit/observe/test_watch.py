@@ -112,6 +112,17 @@ def test_the_words_promise_no_more_than_is_known(
     assert (seen.left is None) == end.startswith(("no run", "time left unknown"))
 
 
+def test_a_run_that_begins_on_an_earlier_sum_is_waited_for() -> None:
+    """It may replace that sum: neither the watch nor its words end with what the last run made."""
+    for living, words in (
+        (True, "A run is at work here. So far: It is right."),
+        (False, "It is right."),
+        (None, "It is right."),
+    ):
+        seen = status("done", kind="proven", words="It is right.", living=living)
+        assert (seen.over, seen.headline) == (not living, words)
+
+
 def test_a_picture_of_80_columns() -> None:
     """Headline, bar, counts, rate, time left; then what is at work, failures and remarks."""
     lines = text(busy(problems=("the plan is odd",)), 99).splitlines()
