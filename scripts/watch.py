@@ -41,7 +41,7 @@ if __name__ == "__main__":
     parser.epilog = (
         "Exit codes with --once: 0 all is done; 75 unfinished, and nothing has failed; 3 a shard "
         "or a stage has failed, or files are damaged: you have to act; 2 no results folder. "
-        "Without --once the same of a run that has ended; 130 you typed Ctrl-C."
+        "Without --once the same, once the run has ended; 130 you typed Ctrl-C."
     )
     cli.add_results(parser)
     add = parser.add_argument

@@ -4,6 +4,7 @@ import sys
 
 from shardwise.command.__main__ import main
 
-if not sys.flags.safe_path:
-    del sys.path[0]  # the working folder, whose files are data
-main()
+if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the working folder, whose files are data
+    main()

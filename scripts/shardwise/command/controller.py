@@ -72,7 +72,9 @@ class _Controller:
         )  # fmt: skip
         if self._cancelled or self._late:  # a signal came meanwhile
             os.killpg(self._running.pid, signal.SIGKILL)
-        if (code := self._running.wait()) == -signal.SIGKILL and not self._late:
+        if (code := self._running.wait()) == -signal.SIGKILL and not (
+            self._late or self._cancelled
+        ):
             tell(
                 "shardwise: snakemake was killed (signal 9), perhaps for its memory; its jobs go "
                 "on. Once they have ended, give the same command again"

@@ -103,13 +103,18 @@ def _see_it_begin(
     """Wait until a run has passed its checks, or has ended: then show why, and return its code."""
     end = time.monotonic() + _BEGIN_SECONDS
     while run.poll() is None:
-        if has_begun() or time.monotonic() > end:
+        if has_begun():
+            return 0
+        if time.monotonic() > end:
+            sys.stdout.write(f"It has not begun any job yet; look into {_LOG} later\n")
             return 0
         time.sleep(_LOOK_SECONDS)
+    code = run.returncode if run.returncode >= 0 else 128 - run.returncode
     with open(_LOG, "rb") as log:
         log.seek(first_byte)
-        sys.stdout.write(f"It has ended with {run.returncode}:\n{log.read().decode()}")
-    return run.returncode
+        said = log.read().decode(errors="replace")
+    sys.stdout.write(f"It has ended with {code}:\n{said}")
+    return code
 
 
 def take_log() -> BinaryIO:
@@ -160,7 +165,8 @@ def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
         job = re.split(r"\W", done.stdout.strip())[0]
         sys.stdout.write(
             f"job {job} will run it, and submit the others; its messages: {_LOG}\n"
-            f"Look at it: {_watch(line)}. Stop it with its jobs: {cancels} {job}\n"
+            f"Once it has begun, look at it: {_watch(line)}\n"
+            f"Stop it with its jobs: {cancels} {job}\n"
         )
     return done.returncode
 

@@ -20,6 +20,7 @@ from shardwise.observe.folder import Observer, read_command
 from shardwise.observe.status import ShardStatus, Status
 from shardwise.units import any_clock, human_bytes, seconds
 
+_PATIENCE_SECONDS = 30.0  # for a run that is about to begin
 _LONGEST_SECONDS = 86400.0  # some systems cannot sleep for longer
 _SHARE_OF_TIME = (
     4.0  # after a look at a slow disk, the pause is this many times as long as the look
@@ -101,9 +102,11 @@ def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool
                 redirect_stdout=False, redirect_stderr=False)  # fmt: skip
     in_place = console.is_terminal and not console.is_dumb_terminal and not as_json
     interval = interval or (2.0 if in_place or as_json else 10.0)
+    patience, lived = time.monotonic() + _PATIENCE_SECONDS, False
     try:
         while True:
             began, seen = time.monotonic(), observer.look()
+            lived |= bool(seen.living)
             if as_json:
                 _show(seen, as_json)
             elif in_place:
@@ -114,7 +117,8 @@ def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool
                 new, at = news(seen), any_clock(seen.at)[11:]
                 _write(f"{at} {line}" for key, line in new.items() if key not in told)
                 told = set(new)
-            if seen.over and not stay:
+            known = seen.ended or lived or began > patience
+            if seen.over and known and not stay:
                 return seen.code
             pause = max(interval, _SHARE_OF_TIME * (time.monotonic() - began))
             time.sleep(min(pause, _LONGEST_SECONDS))

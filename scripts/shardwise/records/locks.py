@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,11 +81,13 @@ def dispatcher(results: Results) -> str:
 def is_living(results: Results) -> bool | None:
     """Whether a run, or a job of one, works on these results, on whatever node.
 
-    None if that is unknown: no run was ever here, or the disk has no locks. Whoever may read the
-    results may ask.
+    None if that is unknown: no run was ever here, the disk has no locks, or the results are
+    somebody else's.
     """
     if is_job_locked(results.living):
         return True
+    if results.living.exists() and not os.access(results.living, os.W_OK):
+        return None  # who may only read it cannot ask
     try:
         with small.opened(results.running) as (file, _):
             _lock(file, fcntl.LOCK_SH)

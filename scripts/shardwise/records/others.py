@@ -108,7 +108,10 @@ def reusable(plan: Plan, missing: Sequence[str]) -> str:
     with suppress(IntegrityError):
         if found:
             said, row = receipts.read(receipt_of[found[0]], receipts.ProductReceipt), rows[found[0]]
-            if (said.recipe, said.start, said.stop) == (plan.recipe, row.start, row.stop):
+            own = plan.recipe, plan.per_matrix.digest(row.run, plan.settings.keep)
+            if (said.recipe, said.per_matrix) == own and (said.start, said.stop) == (
+                row.start, row.stop,
+            ):  # fmt: skip
                 return (
                     f"{len(found)} of these have an earlier product, which is kept if a read shows "
                     "that their matrices are the same"

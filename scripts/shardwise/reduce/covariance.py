@@ -107,9 +107,12 @@ class Merged(_Matrices):
         self._terms = list[tuple[float, float, np.ndarray]]()
         self.mean, rows = np.zeros(1), 0.0
         for group in groups:
-            step, all_rows = group.mean - self.mean, rows + group.rows
+            all_rows = rows + group.rows
+            with np.errstate(all="ignore"):
+                step = group.mean - self.mean
+                self.mean = self.mean + step * (group.rows / all_rows)
             self._terms.append((group.divisor, rows * (group.rows / all_rows), step))
-            self.mean, rows = self.mean + step * (group.rows / all_rows), all_rows
+            rows = all_rows
         super().__init__(len(self.mean), divisor)
 
     def _centred(self, given: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgai
 from shardwise.files.checksum import PieceChecksum, raw_bytes, read_fully
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, StackWriter
-from shardwise.files.paths import RESULTS, SUMS, Results, for_bash
+from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.numerics import statistics
 from shardwise.plan import plan as plans
 from shardwise.plan.covariance import count_rows
@@ -34,7 +34,8 @@ from shardwise.records.locks import take_lock
 from shardwise.records.receipts import ArrayFile, SumReceipt
 from shardwise.reduce.covariance import Group, Merged
 
-_NUMBERS = 2**20  # of each sum, at a time
+_NUMBERS = 2**20  # of each sum, at a time; of all covariances together
+_COVARIANT = ("row_mean", "covariance", "correlation")
 _KINDS = {type(None): "none", int: "integers", str: "names"}
 
 
@@ -201,15 +202,15 @@ def _working_in(results: Results) -> Iterator[None]:
 
 
 def _write(results: Results, sources: Sequence[_Source]) -> dict[str, ArrayFile]:
-    """Commit the total, and say what it is; each byte of the sources is read once."""
+    """Commit the total, and say what it is."""
     labels: list[Any] = sorted({label for source in sources for label in source.labels})
     weight = math.fsum(itertools.chain(*(source.weights for source in sources)))
     labelled, covariant = labels != [None], sources[0].plan.problem.covariance
     problem = replace(sources[0].plan.problem, labels=len(labels) if labelled else 0)
-    names = ("sum",) if labelled or not weight else OF_SUMS
-    names = ("row_mean", "covariance", "correlation") if covariant else names
+    names: tuple[str, ...] = ("sum",) if labelled or not weight else OF_SUMS
+    names = _COVARIANT if covariant else names
     files = {name: SUMS if labelled else name for name in names}
-    former = {results.label_names, *map(results.statistic, RESULTS)}
+    former = {results.label_names, *map(results.statistic, (*OF_SUMS, SUMS, *_COVARIANT))}
     with ExitStack() as stack:
         writers: dict[str, StackWriter] = {}
         for name, of_file in files.items():
@@ -282,12 +283,18 @@ def _covariances(
     )
     _, divisor = count_rows(problem, np.concatenate(weights), covariant.ddof)
     merged = Merged(groups, divisor)
+    strict = all(source.plan.settings.nonfinite == "error" for source in sources)
+    if strict and not np.isfinite(merged.mean).all():
+        raise InputError("the mean of all rows overflows float64; merge fewer folders")
     yield {"row_mean": merged.mean}
-    whole = [np.load(reader.path, "r", allow_pickle=False).reshape(-1) for reader in readers]
-    merged.learn(np.stack([each[:: columns + 1] for each in whole]))
-    for low in range(0, columns**2, _NUMBERS):
-        width = min(_NUMBERS, columns**2 - low)
-        yield merged.elements(np.stack([reader.read(low, width) for reader in readers]), low)
+    merged.learn(np.stack([np.array(np.load(r.path, "r").diagonal()) for r in readers]))
+    step = max(1, _NUMBERS // len(sources))
+    for low in range(0, columns**2, step):
+        width = min(step, columns**2 - low)
+        found = merged.elements(np.stack([reader.read(low, width) for reader in readers]), low)
+        if strict and not np.isfinite(found["covariance"]).all():
+            raise InputError("the covariance overflows float64; merge fewer folders")
+        yield found
 
 
 def _refuse_changed(reader: _Reader) -> None:

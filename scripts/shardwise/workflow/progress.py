@@ -76,7 +76,7 @@ class Listener(logging.Handler):
     def wants(self, record: logging.LogRecord) -> bool:
         """Whether anybody is to hear of an event."""
         # Snakemake ends its jobs: another Ctrl-C would only cut that short.
-        self._ending |= record.getMessage().startswith("Terminating processes")
+        self._ending |= str(record.msg).startswith("Terminating processes")
         return not (self._interrupted and record.levelno >= logging.ERROR)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -148,9 +148,11 @@ class Listener(logging.Handler):
         self._jobs[record.jobid] = record.rule_name, dict(record.wildcards or {})
 
     def _on_job_error(self, record: Any) -> None:
-        found = self._found(*self._jobs.get(record.jobid, (record.rule_name, {})), record)
+        rule, wildcards = self._jobs.get(record.jobid, (record.rule_name, {}))
+        found = self._found(rule, wildcards, record)
         self._failed.update(found)
-        if self._run.rule_for_all is None and all(map(failures.is_final, found.values())):
+        of_shard = "shard" in wildcards and self._stages.get(rule, rule) == "multiply"
+        if of_shard and all(map(failures.is_final, found.values())):
             self._end_tries(record.jobid)
         root = self._run.results.root
         for name, failure in found.items() if self._quiet else ():  # else Snakemake prints the log

@@ -197,7 +197,7 @@ class Run:
         return [*self.arrays(), str(self.results.summary), str(self.results.report)]
 
     def targets(self, wildcards: Any = None) -> list[str]:
-        """The files of a complete run; of many, only those that Snakemake should look at."""
+        """The files of a complete run, but those of shards: the ledger asks for what is missing."""
         whole = [*self.plan_files, *self.ledger_files, *self.in_the_end()]
         return [*whole, str(self.results.summed(self.plan.key)), str(self.results.metrics)]
 
@@ -260,7 +260,7 @@ class Run:
 
     @functools.cached_property
     def _whole_copies(self) -> set[str]:
-        """The shards whose copies are there; none in a job, which is asked for one of them only."""
+        """The shards whose copies are there; in a job none, as it names the copy that it reads."""
         lacking = self.store.missing_copies() if self.missing else self.plan.shards
         return set(self.plan.shards).difference(lacking)
 

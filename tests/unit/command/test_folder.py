@@ -40,4 +40,4 @@ def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
     assert folder.submit(["--job=--time=5", "--configfile", "mine.yaml"]) == 0
     said = capfd.readouterr().out
     assert "job 7 will run it" in said
-    assert "Look at it: shardwise watch 'my results'. Stop it" in said
+    assert "look at it: shardwise watch 'my results'\nStop it" in said

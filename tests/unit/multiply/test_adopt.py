@@ -77,8 +77,10 @@ def test_an_input_that_grows_computes_its_end(tmp_path, kind, over):
         factories.products(made).tobytes()
         == factories.products(factories.computed(fresh)).tobytes()
     )
-    other = factories.plan(tmp_path, input=MAKERS[kind](own, LEFT), **over | {"product": "A @ A.T"})
-    assert not others.reusable(other, Store(other).missing())
+    np.save(tmp_path / "w.npy", np.arange(1.0, 16.0))
+    for change in ({"product": "A @ A.T"}, {"keep": "sum", "weights": str(tmp_path / "w.npy")}):
+        other = factories.plan(tmp_path, input=MAKERS[kind](own, LEFT), **over | change)
+        assert not others.reusable(other, Store(other).missing())
 
 
 def with_matrix(number):
