@@ -85,7 +85,7 @@ def run(
         raise RuntimeError(" ".join(done.output.split())[-300:])
     if not np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0)):
         raise RuntimeError("wrong result")
-    receipts = [harness.read_json(path) for path in workspace.file("products").glob("*.json")]
+    receipts = [harness.read_json(path) for path in workspace.file("products").rglob("*.json")]
     first, *_, last = sorted(receipt["finished"] for receipt in receipts)
     own = statistics.median(receipt["finished"] - receipt["started"] for receipt in receipts)
     reduce = harness.read_json(workspace.file("summary.json"))["started"]
