@@ -84,10 +84,11 @@ def is_living(results: Results) -> bool | None:
     None if that is unknown: no run was ever here, the disk has no locks, or the results are
     somebody else's.
     """
-    if is_job_locked(results.living):
-        return True
-    if results.living.exists() and not os.access(results.living, os.W_OK):
-        return None  # who may only read it cannot ask
+    if results.living.exists():
+        if not os.access(results.living, os.W_OK):
+            return None  # who may only read it cannot ask
+        if is_job_locked(results.living):
+            return True
     try:
         with small.opened(results.running) as (file, _):
             _lock(file, fcntl.LOCK_SH)

@@ -287,7 +287,8 @@ def _covariances(
     if strict and not np.isfinite(merged.mean).all():
         raise InputError("the mean of all rows overflows float64; merge fewer folders")
     yield {"row_mean": merged.mean}
-    merged.learn(np.stack([np.array(np.load(r.path, "r").diagonal()) for r in readers]))
+    whole = (np.load(reader.path, "r", allow_pickle=False) for reader in readers)
+    merged.learn(np.stack([each.diagonal() for each in whole]))
     step = max(1, _NUMBERS // len(sources))
     for low in range(0, columns**2, step):
         width = min(step, columns**2 - low)
