@@ -54,7 +54,7 @@ def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Pat
     assert done.stderr.count(" -s ") == 1
     command = folder / "results" / "default" / "logs" / "command.txt"
     assert command.read_text() == f"cd {folder} && shardwise run\n"
-    for by in (["shardwise"], ["python", "-m", "shardwise"]):
+    for by in (["shardwise"], ["python", "-P", "-m", "shardwise.command"]):
         assert "whole" in call(bin_folder, folder, "verify", by=by).stdout
     assert not (folder / "pwned").exists()
     factories.reduced(factories.listed(factories.plan(tmp_path, synthetic=recipe, shards=2)))

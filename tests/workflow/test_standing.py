@@ -107,7 +107,7 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
     done = workspace.run(*shipped)
     assert done.code == 1
     # Of a stage that takes long, progress is a line per ten seconds.
-    assert len([x for x in done.output.splitlines() if " of 2 shards done" not in x]) <= 19
+    assert len([x for x in done.output.splitlines() if " of 2 shards done" not in x]) <= 18
     assert "failed: multiply 00001: input: matrix 3 holds NaN" in done.output
     log = max((workspace.root / ".snakemake" / "log").iterdir(), key=lambda path: path.name)
     assert "rule multiply:" in log.read_text()

@@ -78,7 +78,8 @@ def submit(words: list[str]) -> int:
         return code
     if options.job is not None:
         return _submit_job(line, _profile(options.profile), shlex.split(options.job))
-    command = Results(_folder(line)).command
+    folder = _folder(line)
+    command, watch = Results(folder).command, _watch(folder)
     before = stamp(command)
     with take_log() as log:  # Snakemake inherits the lock, and holds it to its end
         log.write(f"\n{clock(time.time())} submitted\n".encode())
@@ -89,7 +90,7 @@ def submit(words: list[str]) -> int:
         )
     sys.stdout.write(
         f"process {started.pid} of this machine runs it; its messages: {_LOG}\n"
-        f"Look at it: {_watch(line)}. Stop it with its jobs: kill -INT {started.pid}\n"
+        f"Look at it: {watch}. Stop it with its jobs: kill -INT {started.pid}\n"
     )
     sys.stdout.flush()
     with suppress(KeyboardInterrupt):  # of who does not want to wait: the run is in another session
@@ -165,19 +166,19 @@ def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
         job = re.split(r"\W", done.stdout.strip())[0]
         sys.stdout.write(
             f"job {job} will run it, and submit the others; its messages: {_LOG}\n"
-            f"Once it has begun, look at it: {_watch(line)}\n"
+            f"Once it has begun, look at it: {_watch(_folder(line))}\n"
             f"Stop it with its jobs: {cancels} {job}\n"
         )
     return done.returncode
 
 
-def _watch(line: list[str]) -> str:
-    """The command that looks at the run which a command line of Snakemake starts."""
-    return f"shardwise watch {shlex.quote(str(_folder(line)))}"
+def _watch(folder: Path) -> str:
+    """The command that looks at a run."""
+    return f"shardwise watch {shlex.quote(str(folder))}"
 
 
 def _folder(line: list[str]) -> Path:
-    """The results folder of such a run."""
+    """The results folder of the run which a command line of Snakemake starts."""
     from shardwise.plan import config  # here: as above
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -149,7 +149,7 @@ def of(results: Results, names: Iterable[str]) -> dict[str, Failure]:
     return {name: failure for name, failure in found if failure}
 
 
-def is_final(failure: Failure) -> bool:
+def needs_user(failure: Failure) -> bool:
     """Whether the user has to act before another try: bad input, or a file that is not whole."""
     return failure.code in _FINAL
 
@@ -157,7 +157,7 @@ def is_final(failure: Failure) -> bool:
 def refuse_again(results: Results, name: str) -> None:
     """End a task that its own run has already seen fail for good: the user has to act first."""
     failure = read(results.failure(name))
-    if failure and is_final(failure) and failure.run == os.environ.get(RUN):
+    if failure and needs_user(failure) and failure.run == os.environ.get(RUN):
         raise of_code(failure.code, f"{failure.reason}\n{failure.traceback}".rstrip())
 
 

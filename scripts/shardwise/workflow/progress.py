@@ -152,7 +152,7 @@ class Listener(logging.Handler):
         found = self._found(rule, wildcards, record)
         self._failed.update(found)
         of_shard = "shard" in wildcards and self._stages.get(rule, rule) == "multiply"
-        if of_shard and all(map(failures.is_final, found.values())):
+        if of_shard and all(map(failures.needs_user, found.values())):
             self._end_tries(record.jobid)
         root = self._run.results.root
         for name, failure in found.items() if self._quiet else ():  # else Snakemake prints the log

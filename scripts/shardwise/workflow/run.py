@@ -72,9 +72,12 @@ class Run:
         if main:
             failures.begin_run()
             self.missing = self.store.missing()
-            log.info("shardwise: " + store.describe(self.plan, self.missing))
-            notes = others.reusable(self.plan, self.missing), others.replaced(self.plan)
-            for note in filter(None, (*notes, others.advice(self.plan))):
+            found = (
+                store.describe(self.plan, self.missing),
+                others.reusable(self.plan, self.missing),
+            )
+            log.info("shardwise: " + "; ".join(filter(None, found)))
+            for note in filter(None, (others.replaced(self.plan), others.advice(self.plan))):
                 log.info(f"shardwise: {note}")
             hooks.keep_no_records(workflow)
 
