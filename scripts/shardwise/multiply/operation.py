@@ -25,6 +25,7 @@ Machine = Host | Cuda
 
 _INT64_MAX = 2**63 - 1
 _CORRECT = "correct it, or set nonfinite: allow"
+_WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 
 
 @dataclass
@@ -205,7 +206,8 @@ class Multiplication(Operation):
     def overflow(self, report: BatchReport, i: int) -> BadMatrix:
         matrix, dtype = report.first + i, self._problem.dtype
         what = f"the product of matrix {matrix} overflows {dtype}, although its factors are finite"
-        cure = "save the input as float64 (or scale it), or set nonfinite: allow"
+        wider = f"save the input as {_WIDER[dtype]} or scale it" if dtype in _WIDER else "scale it"
+        cure = f"{wider}, or set nonfinite: allow"
         return BadMatrix(what, cure, "product", matrix)
 
 

@@ -1,12 +1,15 @@
 """The kernels: which routine multiplies a batch of matrices, chosen by dtype and shape alone.
 
 On a GPU every product is a strided-batched GEMM of cuBLAS, called for a fixed number of matrices,
-or a rank-k update where the product is symmetric and large. On NumPy it is ``numpy.matmul``, which
-takes a rank-k update for any product of a matrix and its own transpose, in a stack too. What is
-chosen never depends on how many matrices come or on free memory, so a product's bits do not either;
-the matrices that a last call computes too many lie in the batch's unused places.
+or a rank-k update where the product is large and symmetric or Hermitian. On NumPy it is
+``numpy.matmul``, which takes a rank-k update for any product of a matrix and its own transpose, in
+a stack too. What is chosen never depends on how many matrices come or on free memory, so a
+product's bits do not either; the matrices that a last call computes too many lie in the batch's
+unused places.
 """
 
+import ctypes
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,15 +24,22 @@ from shardwise.plan.problem import Problem
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5}
 _NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 _ONE_THREAD = 2**19  # operations: a product of so few OpenBLAS computes in one thread
-# Routines of rank-k updates, and the element type that the mirror moves.
-_SYRK = {
-    "float32": ("ssyrk", "float"), "float64": ("dsyrk", "double"),
-    "complex64": ("csyrk", "float2"), "complex128": ("zsyrk", "double2"),
+# The first letter of routines of rank-k updates, and the element type that the mirror moves.
+_RANK_K = {
+    "float32": ("s", "float"), "float64": ("d", "double"),
+    "complex64": ("c", "float2"), "complex128": ("z", "double2"),
 }  # fmt: skip
 
 _MIRROR = r"""
-// Copy the upper triangle of square matrices (row-major, n by n), so far apart, to the lower one.
-template <typename T> __global__ void mirror(T* block, long long n, long long distance) {
+__device__ float conjugate(float x) { return x; }
+__device__ double conjugate(double x) { return x; }
+__device__ float2 conjugate(float2 x) { return make_float2(x.x, -x.y); }
+__device__ double2 conjugate(double2 x) { return make_double2(x.x, -x.y); }
+
+// Copy the upper triangle of square matrices (row-major, n by n), so far apart, to the lower one,
+// conjugated where they are Hermitian.
+template <typename T, bool hermitian>
+__global__ void mirror(T* block, long long n, long long distance) {
     __shared__ T tile[32][33];
     if (blockIdx.y > blockIdx.x) return;  // a tile below the diagonal is written by its mirror
     T* matrix = block + blockIdx.z * distance;
@@ -40,7 +50,8 @@ template <typename T> __global__ void mirror(T* block, long long n, long long di
     __syncthreads();
     for (int i = threadIdx.y; i < 32; i += blockDim.y) {
         long long r = column + i, c = row + threadIdx.x;
-        if (r < n && c < n && r > c) matrix[r * n + c] = tile[threadIdx.x][i];
+        T x = tile[threadIdx.x][i];
+        if (r < n && c < n && r > c) matrix[r * n + c] = hermitian ? conjugate(x) : x;
     }
 }
 """
@@ -211,9 +222,12 @@ class CublasKernel:
         self._halves = {k: xp.empty((2, *shape), self._dtype) for k, shape in halves}
         if self._halves:
             self._split = xp.RawModule(code=_SPLIT).get_function("split")
-        self._syrk = memory.symmetric(problem) and not tf32 and problem.dtype in _SYRK
-        if self._syrk:
-            name = f"mirror<{_SYRK[problem.dtype][1]}>"
+        self._half = memory.symmetric(problem) and not tf32 and problem.dtype in _RANK_K
+        if self._half:
+            letter, element = _RANK_K[problem.dtype]
+            hermitian = any(factor.conjugated for factor in problem.operands)
+            self._update = _rank_k_update(xp, letter + ("herk" if hermitian else "syrk"))
+            name = f"mirror<{element}, {str(hermitian).lower()}>"
             module = xp.RawModule(code=_MIRROR, options=("-std=c++17",), name_expressions=(name,))
             self._mirror = module.get_function(name)
 
@@ -240,7 +254,7 @@ class CublasKernel:
                 right = self._prepared("right", other[part])
             products = out[part, :rows]
             product = self._space["out"] if self._padded else products
-            if self._syrk:
+            if self._half:
                 self._rank_k(left, product)
             elif self._halves:
                 self._multiply_halves(left, right, product)
@@ -297,21 +311,41 @@ class CublasKernel:
         )  # fmt: skip
 
     def _rank_k(self, block: Any, out: Any) -> None:
-        """Half of each symmetric product by a rank-k update, then its mirror image."""
+        """Half of each symmetric or Hermitian product by a rank-k update, then its mirror image."""
         _, rows, columns = block.shape
-        update = getattr(self._cublas, _SYRK[self._dtype.name][0])
         # Row-major A is column-major Aᵀ. The lower triangle of columns is the upper one of rows.
-        transposed = self._problem.operands[1].turned
-        n, k = (rows, columns) if transposed else (columns, rows)
+        right = self._problem.operands[1]
+        n, k = (rows, columns) if right.turned else (columns, rows)
         for a, c in zip(block, out, strict=True):
-            update(
-                self._handle, self._cublas.CUBLAS_FILL_MODE_LOWER, int(transposed), n, k,
+            self._update(
+                self._handle, self._cublas.CUBLAS_FILL_MODE_LOWER, right.turned + right.conjugated,
+                n, k,
                 self._one.ctypes.data, a.data.ptr, columns,
                 self._zero.ctypes.data, c.data.ptr, n,
             )  # fmt: skip
         tiles = -(-n // 32)
         distance = np.int64(out.strides[0] // out.itemsize)
         self._mirror((tiles, tiles, len(out)), (32, 8), (out, np.int64(n), distance))
+
+
+def _rank_k_update(xp: Any, routine: str) -> Callable[..., None]:
+    """A routine of cuBLAS on the current stream; CuPy has none for Hermitian products."""
+    cublas = xp.cuda.cublas
+    if hasattr(cublas, routine):
+        return getattr(cublas, routine)  # type: ignore[no-any-return]
+    # The library that CuPy has loaded, by its name.
+    library = ctypes.CDLL(f"libcublas.so.{xp.cuda.runtime.runtimeGetVersion() // 1000}")
+    call = getattr(library, f"cublas{routine.capitalize()}_v2")
+    number, pointer = ctypes.c_int, ctypes.c_void_p
+    matrix = (pointer, pointer, number)  # its scale, itself, its leading dimension
+    call.argtypes = (pointer, number, number, number, number, *matrix, *matrix)
+
+    def update(handle: int, *arguments: int) -> None:
+        cublas.setStream(handle, xp.cuda.get_current_stream().ptr)
+        if status := call(handle, *arguments):
+            raise cublas.CUBLASError(status)
+
+    return update
 
 
 def _corner(stack: Any, like: Any) -> Any:

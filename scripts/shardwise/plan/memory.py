@@ -93,12 +93,10 @@ def _split_bytes(problem: Problem, precision: str) -> int:
 
 
 def symmetric(problem: Problem) -> bool:
-    """Whether products are symmetric, and so large that half of each is worth computing."""
+    """Whether half of each product is worth computing: large ones, symmetric or Hermitian."""
     left, right = problem.operands
     symmetric = left.name == right.name and left.turned != right.turned
-    # Nor by conjugates: cupy has no rank-k update of Hermitian products.
-    plain = not (left.conjugated or right.conjugated)
-    return symmetric and plain and problem.product_shape[1] >= SYMMETRIC_ROWS
+    return symmetric and problem.product_shape[1] >= SYMMETRIC_ROWS
 
 
 def _huge(problem: Problem) -> bool:
