@@ -78,9 +78,12 @@ class Earlier:
             with suppress(FileNotFoundError):
                 for name in os.listdir(folder):
                     names.setdefault(name.partition("-")[0], []).append(name)
+        paths = [folder / name for name in self._names[folder].get(shard.shard, ())]
+        if not paths:  # then the weights of its matrices need no digest
+            return
         plan = self._plan
         recipe = plan.recipe, plan.per_matrix.digest(shard.run, plan.settings.keep)
-        for path in (folder / name for name in self._names[folder].get(shard.shard, ())):
+        for path in paths:
             planned = (path.stem, shard.start, shard.stop, self._backend, *recipe)
             with suppress(IntegrityError):
                 if path.suffix == ".json" and path.stem != shard.name:

@@ -121,9 +121,11 @@ class PerMatrix:
         if self.weights is not None:
             said.append(_digest(self.weights[run.start : run.stop]))
         if self.labels is not None and keep == "sum":
-            _, own = np.unique(self.labels[run.start : run.stop], return_inverse=True)
-            starts = [[self.names[label], places.start] for label, places in self.spans(run)]
-            said += [json.dumps(starts), _digest(own.astype(np.uint8))]
+            spans = self.spans(run)
+            starts = [[self.names[label], places.start] for label, places in spans]
+            order = np.zeros(len(self.names), np.uint8)  # of the labels of this run
+            order[[label for label, _ in spans]] = range(len(spans))
+            said += [json.dumps(starts), _digest(order[self.labels[run.start : run.stop]])]
         return small.checksum(" ".join(said).encode(), 8) if said else None
 
     @property
