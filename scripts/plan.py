@@ -22,7 +22,7 @@ def main(options: Namespace) -> None:
         under = config.config_files(None) if looks else []
         settings = config.load(config_file.read_files([*under, *map(Path, options.configfile)]))
         plan = planner.make(settings, CACHE if CACHE.is_dir() else None)
-    if (options.trial or not looks) and not options.replace and others.is_planned(plan):
+    if (options.trial or not looks) and not options.replace and others.config_differs(plan):
         raise InputError(
             f"{plan.results.plan} is the plan of another config; choose another results folder, or "
             "give --replace"

@@ -48,7 +48,7 @@ def test_an_idle_cluster_is_known_to_the_doctor_and_left_alone_by_a_dry_run(nigh
     """GPUs by kind and node, ways to start ranks; with commands that fail a dry run is as right."""
     cluster = night.cluster
     cluster.wait_idle()
-    done = factories.run("doctor", "--json", "--time-limit", 60, cwd=tmp_path, env=cluster.env())
+    done = factories.run("doctor", "--json", "--time-limit", 60, cwd=night.root, env=cluster.env())
     told = json.loads(done.stdout)
     assert done.returncode == told["verdict"]["exit_code"]
     own = [finding for finding in told["findings"] if finding["section"] == cluster.title.lower()]

@@ -276,6 +276,7 @@ CASES: dict[str, list[Case]] = {
         array("a header that is no header", npy("__import__('os').abort()")),
         array("Python objects", npy("'|O'", data=b"12345678" * 54)),
         array("a structured dtype", npy("[('x', '<f4')]")),
+        array("bfloat16 of ml_dtypes", npy("'<V2'", data=b"12" * 54)),
         array("a negative shape", npy("'<f4'", "(-6, 3, 3)")),
         array("a header that promises 2⁶⁰ matrices", npy("'<f4'", f"({2**60}, 3, 3)", b"1234")),
         array("3,000 dimensions", npy("'<f4'", f"({'2, ' * 3000})")),

@@ -11,7 +11,6 @@ from shardwise.units import human_bytes
 _CAVEATS = {
     "nfs": ": other nodes may see a finished file a minute later (latency-wait in the profiles)",
     "lustre": ": large files read fastest when striped: lfs setstripe -c -1 on the results folder",
-    "fuse": ": in user space; what it promises depends on the program behind it",
     "tmpfs": ": in memory, gone after a reboot",
     "overlay": ": a layer of a container, gone with it",
 }

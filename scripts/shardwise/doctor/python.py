@@ -30,13 +30,10 @@ def check(ask: Call, installed: Call = installed, environ: Any = os.environ) -> 
     bad = "fault" if "missing" in odd.values() else "note"
     found, allowed = found or f"all {len(pins)} as tested", "the tested versions; others may work"
     yield judge(not odd, "packages", found, allowed, host.install(), bad)
-    strays = [name for name in FINDERS if environ.get(name)]
-    for name in strays:
-        found = f"{name}={environ[name]}: what is there comes before what is installed"
-        do = f"unset {name}, unless a module of your site sets it on purpose"
-        yield Finding("note", "variables", found, "copies that load in this Python", do)
+    strays = ", ".join(name for name in FINDERS if environ.get(name))
     reply = ask([sys.executable, "-P", "-c", f"import {', '.join(PACKAGES)}"])
-    cure = f"unset {' '.join(strays)}" if strays else host.install(anew=True)
     found = "what the jobs import" if reply.code == 0 else f"a package does not load: {reply.last}"
-    do, bad = ("try --time-limit 60", "later") if reply.code is None else (cure, "fault")
+    found += f"; what {strays} names comes first" * bool(strays)
+    do, bad = f"unset {strays}" if strays else host.install(anew=True), "fault"
+    do, bad = ("try --time-limit 60", "later") if reply.code is None else (do, bad)
     yield judge(reply.code == 0, "loading", found, "packages for this Python", do, bad)

@@ -8,6 +8,7 @@ import sys
 
 from shardwise import host
 from shardwise.doctor.finding import Call, Finding, Findings, judge
+from shardwise.work import slurm
 
 _SLURM, _UGE = "profiles/slurm/config.yaml", "profiles/uge/config.yaml"
 _LOCAL = "jobs on this machine (profiles/local) need none"
@@ -16,7 +17,7 @@ CLIENTS = {  # what is there with it, what tells the version, what starts a job
     "slurm": ("sbatch", "sinfo --version", "srun --gres=gpu:1"),
     "grid engine": ("qconf", "qstat -help", "qrsh -cwd -l gpu=1"),
 }
-QUESTIONS = {
+QUESTIONS = {  # what is asked, a pattern of the answers, what the shipped profile needs of them
     "slurm": (
         ("partitions", "sinfo --noheader --format=%P", r"\S+", r"\*",
          "a default, or one that is named", f"name one in {_SLURM}, key slurm_partition"),
@@ -32,11 +33,10 @@ QUESTIONS = {
          "a parallel environment for MPI", f"name one of them in the lines uge_parallel of {_UGE}"),
     ),
 }  # fmt: skip
-"""What is asked, with a pattern of the answers, and what the shipped profile needs of them."""
 
 
-def check(ask: Call, name: str, which: Call = shutil.which) -> Findings:
-    """Whether a scheduler is here and answers, and what it has."""
+def check(ask: Call, name: str, which: Call = shutil.which, profile: str = _SLURM) -> Findings:
+    """Whether a scheduler is here and answers, what it has, and whether a profile names that."""
     client, version, start = CLIENTS[name]
     if which(client) is None:
         yield Finding("note", name, f"none here: {client} is not on PATH", _LOCAL)
@@ -51,6 +51,10 @@ def check(ask: Call, name: str, which: Call = shutil.which) -> Findings:
         rows = re.findall(pattern, reply.out, re.MULTILINE | re.IGNORECASE)
         found = ", ".join(dict.fromkeys(r if isinstance(r, str) else " ".join(r) for r in rows))
         yield judge(re.search(needed, found), what, found or "none", allowed, do)
+    for words, blocks in slurm.places(profile).items() if name == "slurm" else ():
+        reply, allowed = ask(slurm.test_only(words)), "what this Slurm has, and lets you use"
+        found = f"{shlex.join(words) or 'no words'} under {', '.join(blocks)}: {reply.last}"
+        yield judge(reply.code == 0, "profile", found, allowed, f"change that in {profile}")
     if not {"SLURM_JOB_ID", "JOB_ID"} & os.environ.keys():
         do = f"{start} {shlex.join([sys.executable, str(host.SCRIPTS / 'doctor.py')])}"
         yield Finding("note", "nodes", "not seen from here", "the doctor, in a job there", do)

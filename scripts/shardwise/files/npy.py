@@ -184,7 +184,7 @@ def checked_descr(descr: object, path: Path | str) -> str:
             "U": "holds strings",
             "S": "holds strings",
             "b": "holds booleans; save them as uint8",
-            "V": "holds raw or structured records",
+            "V": "holds raw or structured records; save bfloat16 as a.astype('float32')",
         }
         what = names.get(kind, f"holds elements of type {short(descr)}")
         raise InputError(f"{path}: {what}; allowed are {ALLOWED}")

@@ -271,8 +271,9 @@ def _unknown_key(prefix: str, key: str, keys: list[str]) -> str:
 def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with a config whose types and ranges are right."""
     product = full["product"]
-    if wrong := problem(full["input"] or ""):
-        yield f"input: {wrong}"
+    for key in ("input", "weights", "labels", "offset"):
+        if wrong := problem(full[key] or ""):
+            yield f"{key}: {wrong}"
     yield from _product_problems(product)
     if takes_b(product) and full["right"] is None:
         yield f"right: the product {product:.200} needs it; name the .npy file of B"

@@ -3,6 +3,7 @@
 The plan reads these files once, and keeps what they say beside ``plan.tsv``. Jobs read that alone.
 """
 
+import io
 import json
 import math
 import re
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, short
-from shardwise.files import small, tables
+from shardwise.files import remote, small, tables
 from shardwise.files.commit import commit
 from shardwise.files.lookup import reading
 from shardwise.files.npy import read_header
@@ -240,19 +241,34 @@ def _labels(
 
 
 def open_array(key: str, name: str) -> np.ndarray:
-    """The array of a ``.npy`` file that a key of the config names, mapped.
+    """The array of a ``.npy`` file that a key of the config names, mapped; of an object, whole.
 
     Raises
     ------
     InputError
         Where it cannot be read.
     """
+    if remote.is_url(name):
+        return _open_object(key, name)
     path = Path(name)
     try:
         with reading(path, f"{key}: "):
             found: np.ndarray = np.lib.format.open_memmap(path, mode="r")  # which unpickles nothing
     except ValueError as error:
         raise InputError(f"{key}: {_what_is_wrong(path, error)}") from error
+    return found
+
+
+def _open_object(key: str, url: str) -> np.ndarray:
+    """The array of an object in a store, which is read as a whole."""
+    try:
+        item = remote.Object(url)
+        file = io.BytesIO(item.take(0, item.status.size))
+        found: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"{key}: {url} cannot be read: {error.strerror}") from error
+    except (ValueError, MemoryError) as error:  # the latter of a header that lies
+        raise InputError(f"{key}: {url} is no whole .npy file: {short(str(error))}") from error
     return found
 
 

@@ -251,7 +251,8 @@ def _why_copied(path: _Name, header: Header) -> str:
     """Why an array cannot be read in place; empty if it can."""
     if remote.is_url(path):
         return f"{path} is an object in a store, which is asked for each byte once"
-    return f"{path} is stored in chunks, which have to be decoded first" if header.chunk else ""
+    kind = "in chunks, which have" if header.chunks else "as bfloat16, which has"
+    return f"{path} is stored {kind} to be decoded first" if header.chunk else ""
 
 
 def _stack_of(

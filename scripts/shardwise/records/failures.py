@@ -19,7 +19,6 @@ from shardwise.errors import (
     InputError,
     IntegrityError,
     ShardwiseError,
-    of_code,
     one_line,
     verdict,
 )
@@ -46,7 +45,7 @@ class Failure:
 
     ``code`` is the exit code, ``device`` the UUID of a GPU, ``run`` the run in which it happened,
     ``log`` lies in the results folder, ``at`` is Unix time. ``suspect``: the device is to blame.
-    ``reason`` is one line; a ``traceback`` of the user's function is for the log.
+    ``reason`` is one line; a traceback of the user's function is in the log.
     """
 
     name: str
@@ -59,7 +58,6 @@ class Failure:
     run: str | None = None
     log: str | None = None
     suspect: bool = False
-    traceback: str = ""
 
 
 def begin_run() -> str:
@@ -81,11 +79,11 @@ def note(
 
     A ``suspect`` device has a file of its own, which outlives the shard's success elsewhere.
     """
-    words, *traceback = _TRACEBACK.split(reason, maxsplit=1)
+    words = _TRACEBACK.split(reason, maxsplit=1)[0]
     own = os.path.relpath(log, results.root) if log else None
     failure = Failure(
         name, code, one_line(re.sub("\n *", "; ", words))[:_MOST_LETTERS], host.node(), time.time(),
-        device, attempt, this_run(), own, suspect, "".join(traceback)[-_MOST_LETTERS:],
+        device, attempt, this_run(), own, suspect,
     )  # fmt: skip
     _write(results, name, failure)
     if suspect and device:
@@ -152,13 +150,6 @@ def of(results: Results, names: Iterable[str]) -> dict[str, Failure]:
 def needs_user(failure: Failure) -> bool:
     """Whether the user has to act before another try: bad input, or a file that is not whole."""
     return failure.code in _FINAL
-
-
-def refuse_again(results: Results, name: str) -> None:
-    """End a task that its own run has already seen fail for good: the user has to act first."""
-    failure = read(results.failure(name))
-    if failure and needs_user(failure) and failure.run == os.environ.get(RUN):
-        raise of_code(failure.code, f"{failure.reason}\n{failure.traceback}".rstrip())
 
 
 def barred(results: Results) -> dict[str, Failure]:

@@ -47,7 +47,7 @@ def _lies(name: str, stem: str) -> bool:
     return name.partition(".")[0] == place(stem)
 
 
-def is_planned(plan: Plan) -> bool:
+def config_differs(plan: Plan) -> bool:
     """Whether the plan in the folder is of another config, and not just of other input."""
     with suppress(ShardwiseError):  # there is none, or none that can be used
         own, there = plan.facts, plans.load_facts(plan.results.plan)
@@ -58,7 +58,7 @@ def is_planned(plan: Plan) -> bool:
 def replaced(plan: Plan) -> str:
     """What to say before a run replaces the finished results of another config."""
     summed = set(filter(_MARKER.fullmatch, list_names(plan.results.done)))
-    if not summed or plan.key in summed or not is_planned(plan):
+    if not summed or plan.key in summed or not config_differs(plan):
         return ""
     return (
         f"{plan.results.root} holds the finished results of another config. Their sum and page "

@@ -29,9 +29,9 @@ def count_starts(path: Path) -> int:
     return 0
 
 
-def last_start(path: Path) -> tuple[float, int] | None:
-    """When the latest attempt began, in Unix time, and the process that made it; None: nobody."""
+def last_start(path: Path) -> tuple[float, str, int] | None:
+    """When the latest attempt began, in Unix time, its node, and its process; None: nobody."""
     with suppress(OSError, ValueError, IndexError):
-        at, _, process, _ = path.read_text().splitlines()[-1].split("\t")
-        return float(at), int(process)
+        at, node, process, _ = path.read_text().splitlines()[-1].split("\t")
+        return float(at), node, int(process)
     return None

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 
+from shardwise import host
 from shardwise.errors import FAULT, InputError, IntegrityError, TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.mpi import launch
@@ -40,6 +41,7 @@ class _Seat:
     who: str
     words: list[str]
     process: subprocess.Popen[bytes] | None = None
+    began: float = 0.0  # that process, in Unix time
     ended: int = 0  # shards, when its last worker died
     deaths: int = 0
 
@@ -94,6 +96,7 @@ class Pool:
     def _start(self, seat: _Seat, again: bool = False) -> None:
         environ = launch.without_rank() | ({"RESTARTED": "1"} if again else {})
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker leaves it to its parent
+        seat.began = time.time()
         seat.process = subprocess.Popen(
             [*seat.words, f"--round={self._round.name}"], env=environ, stdin=subprocess.DEVNULL,
             start_new_session=self._plan.function is not None,  # it may end its process group
@@ -112,7 +115,7 @@ class Pool:
         if process.returncode in _OWN_CODES and not own.open():  # it ended before its first claim
             return code
         seat.deaths = 1 if own.ended() > seat.ended else seat.deaths + 1
-        if shard := self._in_work(own.open(), process.pid):
+        if shard := self._in_work(own.open(), seat.began, process.pid):
             self._bury(shard, process.returncode)
         seat.ended = own.ended()
         if seat.deaths < _DEATHS and not self.closed:
@@ -123,12 +126,15 @@ class Pool:
                     self._start(other)
         return TryAgain.exit_code
 
-    def _in_work(self, shards: Sequence[str], process: int) -> str | None:
-        """Which of its shards a worker that has died had begun last, by their journals."""
+    def _in_work(self, shards: Sequence[str], began: float, process: int) -> str | None:
+        """Which of its shards a worker that has died had begun last, by their journals.
+
+        An earlier process, or one of another node, may have had its number.
+        """
         begun = {}
         for shard in shards:
             start = last_start(self._plan.results.starts(self._plan.shards[shard].name))
-            if start and start[1] == process:
+            if start and start[0] >= began and start[1:] == (host.node(), process):
                 begun[shard] = start
         return max(begun, key=begun.__getitem__, default=None)
 

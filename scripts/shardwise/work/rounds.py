@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from shardwise import errors, host
 from shardwise.errors import TryAgain
@@ -83,6 +83,9 @@ def run(
             following = _next_try(plan, shards)
             again = there_is_time and (following > attempt or (lost and idle <= retries))
             attempt = following
+            if shards and again and not warned:
+                words = _outcome(plan, shards, claims.of_this_run(plan, shards))
+                log.warning("%s; another round follows. To stop for good, end snakemake", words)
         finish(plan)
 
 
@@ -121,14 +124,19 @@ def finish(plan: Plan) -> None:
         log.error("shard %s: %s%s", shard, failure.reason, words)
     codes = {failure.code for failure in failed.values()}
     worst = next((code for code in (3, 2, 1) if code in codes), TryAgain.exit_code)
-    parts = [f"{len(failed)} failed"] if failed else []
-    left = len(missing) - len(failed)
-    parts += [f"{left} were not computed"] if left else []
-    words = f"of {len(plan.shards)} shards {', '.join(parts)}"
+    words = _outcome(plan, missing, failed)
     if failed:
         shard, failure = next((s, f) for s, f in failed.items() if worst in (f.code, 75))
         words += f"; shard {shard}: {failure.reason}"
     raise errors.of_code(worst, words)
+
+
+def _outcome(plan: Plan, missing: Sequence[str], failed: Collection[str]) -> str:
+    """How many shards are missing: those that failed, and those of workers that left no word."""
+    left = len(missing) - len(failed)
+    parts = [f"{len(failed)} failed"] if failed else []
+    parts += [f"{left} were not computed (cancelled, killed or out of time)"] if left else []
+    return f"of {len(plan.shards)} shards {', '.join(parts)}"
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes.environment import without_stray
@@ -37,6 +39,10 @@ _WRONG = re.compile(
     r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
 )
 
+_PLACES = {"slurm_account": "account", "slurm_partition": "partition", "qos": "qos",
+           "gres": "gres", "constraint": "constraint"}  # fmt: skip
+"""Resources of a profile that say where jobs may run, and the options of sbatch for them."""
+
 
 def call(*words: str) -> str:
     """What a command of Slurm prints; errors as of `schedulers.ask` and `refusal`."""
@@ -50,6 +56,33 @@ def refusal(text: str, _code: int = 1) -> Exception:
     return next((kind for kind in kinds if kinds[kind].search(text)), InputError)(text)
 
 
+def test_only(words: Sequence[str]) -> list[str]:
+    """The command by which sbatch checks what a job asks for, and submits nothing."""
+    return ["sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true"]
+
+
+def places(profile: str) -> dict[tuple[str, ...], list[str]]:
+    """The blocks of a profile, if there is one, by the options of sbatch that say where jobs run.
+
+    Raises InputError where its file cannot be read.
+    """
+    from shardwise.plan.config_file import read_file  # here: jobs do not need it
+
+    settings = read_file(Path(profile)) if Path(profile).is_file() else {}
+    default, own = (_keys(settings.get(f"{part}-resources")) for part in ("default", "set"))
+    found: dict[tuple[str, ...], list[str]] = {}
+    for block, asked in {"default-resources": {}, **own}.items() if settings else ():
+        named = {**default, **_keys(asked)}
+        words = (f"--{_PLACES[name]}={named[name]}" for name in _PLACES if name in named)
+        found.setdefault(tuple(words), []).append(block)
+    return found
+
+
+def _keys(block: Any) -> dict[str, Any]:
+    """A block of a profile; an empty one, or one that Snakemake takes as a list, names nothing."""
+    return block if isinstance(block, dict) else {}
+
+
 def verify(words: Sequence[str]) -> None:
     """Have sbatch check what a job asks for, and submit nothing.
 
@@ -57,7 +90,7 @@ def verify(words: Sequence[str]) -> None:
     Slurm does not answer.
     """
     try:
-        call("sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true")
+        call(*test_only(words))
     except InputError as error:
         if _WRONG.search(str(error)):  # other words speak of this moment only
             raise

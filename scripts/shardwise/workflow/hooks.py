@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -125,7 +126,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         refuse(of_code(*verdict(error)))
 
 
-def after_failure(results: Results) -> None:
+def after_failure(results: Results, summed: bool) -> None:
     """Make the page on a run that has failed; if it cannot be made, a warning says why.
 
     In a process of its own, which Ctrl-C ends: nothing may keep the end of a run from its user.
@@ -144,8 +145,10 @@ def after_failure(results: Results) -> None:
         reason = str(error)
     except KeyboardInterrupt:
         reason = "interrupted"
-    with suppress(OSError):  # older than any sum: once there is one, Snakemake makes the page anew
-        os.utime(results.report, (1, 1))
+    with suppress(OSError):
+        if summed:  # older than that, so that Snakemake makes the page anew
+            before = results.summary.stat().st_mtime - 1
+            os.utime(results.report, (before, before))
     if reason:
         log.warning(f"shardwise: no page on this run ({results.report}): {one_line(reason)}")
 
@@ -153,8 +156,10 @@ def after_failure(results: Results) -> None:
 def show_plainly() -> None:
     """Snakemake believes that names and messages hold nothing but text.
 
-    We need none of them to steer the terminal. (It adds its colors later.)
+    We need none of them to steer the terminal. (It adds its colors later.) Nor do we need what
+    Python warns of in Snakemake's own reading of a profile's resources.
     """
+    warnings.filterwarnings("ignore", "coroutine 'InputFiles", RuntimeWarning)
     for handler in log.handlers:
         handler.format = lambda record, format=handler.format: errors.shown(format(record))
 

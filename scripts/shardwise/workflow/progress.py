@@ -24,7 +24,7 @@ from shardwise.records import failures, others
 from shardwise.records.failures import Failure
 from shardwise.records.quote import quote
 from shardwise.units import seconds
-from shardwise.workflow import hooks
+from shardwise.workflow import hooks, recipe
 from shardwise.workflow.names import failure_name
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -107,6 +107,9 @@ class Listener(logging.Handler):
             own = quote(run.plan, run.reduce, run.missing)
             jobs = sum(stats[rule] for rule in stats.keys() - {"all", "total"})
             tell(f"shardwise: {own.line(jobs)}")
+        computes, backend = run.name_of(run.rule_for_all or recipe.RULE), run.plan.settings.backend
+        for doubt in recipe.doubts(self._workflow, self._stages, computes, backend):
+            tell(f"shardwise: {doubt}")
         hooks.refuse_unfit_to_submit(self._workflow, run)
         if dry:
             return
@@ -151,21 +154,22 @@ class Listener(logging.Handler):
         rule, wildcards = self._jobs.get(record.jobid, (record.rule_name, {}))
         found = self._found(rule, wildcards, record)
         self._failed.update(found)
-        of_shard = "shard" in wildcards and self._stages.get(rule, rule) == "multiply"
-        if of_shard and all(map(failures.needs_user, found.values())):
-            self._end_tries(record.jobid)
-        root = self._run.results.root
+        root, own = self._run.results.root, found.get(self._failure_name(rule, wildcards))
+        follows = self._next_try(record.jobid, own is not None and failures.needs_user(own))
         for name, failure in found.items() if self._quiet else ():  # else Snakemake prints the log
-            words = f"shardwise: failed: {_shown(name)}: {_explain(failure, root)}"
+            words = f"shardwise: failed: {_shown(name)}: {_explain(failure, root)}{follows}"
             if words not in self._told and len(self._told) < 2 * _MOST_CAUSES:
                 tell(words)
             self._told.add(words)
 
-    def _end_tries(self, number: int) -> None:
-        """Let Snakemake not run a job again, which would wait for a GPU to say the same."""
+    def _next_try(self, number: int, hopeless: bool) -> str:
+        """Which try of a failed job follows, in words; none where it would only fail again."""
         for job in list(self._workflow.scheduler.running):
-            if self._workflow.dag.jobid(job) == number:
+            if self._workflow.dag.jobid(job) == number and job.attempt <= job.restart_times:
+                if not hopeless:
+                    return f"; try {job.attempt + 1} of {job.restart_times + 1} follows"
                 job.attempt = job.restart_times + 1
+        return ""
 
     def _found(self, rule: str, wildcards: Mapping[str, str], record: Any) -> dict[str, Failure]:
         """Why a job failed: its own words, or those of the shards it worked on, or what we know."""
@@ -174,8 +178,10 @@ class Listener(logging.Handler):
             shards = (run.plan.shards[shard].name for shard in run.store.missing())
             if own := self._of_this_run(shards):
                 return own
-        if own := self._of_this_run([name]):
-            return own
+        # By its path: a network disk shows a new name in a folder late.
+        failure = failures.read(run.results.failure(name))
+        if failure and failure.run == failures.this_run():
+            return {name: failure}
         status = _STATUS.search(record.rule_msg or "")
         reason = f"the scheduler says {status[1]}" if status else ""
         reason += "; " * bool(reason) + "it left no word: killed, lost with its node, or not begun"
@@ -210,7 +216,7 @@ class Listener(logging.Handler):
             if advice := others.advice(run.plan):
                 tell(f"shardwise: {advice}")
             return
-        hooks.after_failure(run.results)
+        hooks.after_failure(run.results, summed)
         shards = len(run.plan.shards)
         done = shards - len(missing)
         if self._interrupted:

@@ -4,11 +4,12 @@ Under ``dispatch: array`` one local job submits the tasks, not Snakemake itself.
 process knows what the profile says of tasks, so it writes that down just before the first job.
 """
 
+import difflib
 import json
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -31,6 +32,16 @@ _VERIFY_SECONDS = 10.0
 _WORDS = "uge_"  # resources whose names begin so hold words for qsub
 _UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|is not on PATH|invalid option')
 """What is wrong with the words for qsub themselves, whatever hosts there are."""
+
+_KNOWN = (
+    *("_cores", "_nodes", "threads", "runtime", "tmpdir", "mpi", "nodes", "gres", "constraint"),
+    *("mem", "mem_mb", "mem_mib", "mem_mb_per_cpu", "disk", "disk_mb", "disk_mib", "qos"),
+    *("tasks", "tasks_per_node", "tasks_per_gpu", "cpus_per_task", "cpus_per_gpu"),
+    *("gpu", "gpu_model", "slurm_account", "slurm_partition", "slurm_extra"),
+    *("slurm_cluster", "cluster", "clusters"),
+)
+"""The resources that Snakemake and its Slurm plugin know; those of Grid Engine are `_WORDS`."""
+_OF_GPUS = re.compile(r"gpu: [^0]|(gres|slurm_extra|uge_\w+): .*(gpu|cuda)")
 
 
 def path(results: Results) -> Path:
@@ -182,6 +193,36 @@ def _verify_grid_engine(resources: Mapping[str, Any]) -> None:
         guilty = [f'{n}: "{t}"' for n, t in sorted(texts.items()) if any(w in t for w in named)]
         lines = f" (from {' and '.join(guilty)})" if guilty else ""
         raise InputError(f"{error}{lines}") from None
+
+
+def doubts(workflow: Any, stages: Collection[str], computes: str, backend: str) -> Iterator[str]:
+    """What a profile asks for in vain, a sentence each.
+
+    ``stages`` are our rules under every dispatch; ``computes`` is the one whose jobs multiply.
+    """
+    settings = workflow.resource_settings
+    blocks = {f"set-resources, {rule}": own for rule, own in settings.overwrite_resources.items()}
+    blocks["default-resources"] = settings.default_resources or {}
+    known, rules = {*_KNOWN, *settings.resources}, {*stages, *(r.name for r in workflow.rules)}
+    for rule in settings.overwrite_resources:
+        if rule not in rules:
+            yield f"profile: set-resources: {rule} is no rule; {_near(rule, rules)}"
+    for block, own in blocks.items():
+        for name in own:
+            if name not in known and not name.startswith(_WORDS):
+                yield f"profile: {block}: {name} is no resource of a job; {_near(name, known)}"
+    for name, asked in settings.overwrite_resources.get(computes, {}).items():
+        word = f"{name}: {getattr(asked, 'raw', asked)}"
+        if backend == "numpy" and _OF_GPUS.match(word):
+            yield (
+                f"profile: set-resources, {computes}: {word} asks for GPUs, and backend: numpy "
+                "uses none; remove that line, or set backend: cupy in the config"
+            )
+
+
+def _near(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else "it has no effect: remove it"
 
 
 def cure(rule: str) -> str:

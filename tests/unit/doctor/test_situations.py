@@ -20,10 +20,17 @@ from tests.processes import living, until
 GIB = 2**30
 RIGHT = {"cupy-cuda12x": "14.2.0", "kvikio-cu12": "26.10.0", "libkvikio-cu12": "26.10.0"}
 PARTITIONS, GRES = "sinfo --noheader --format=%P", "sinfo --noheader --format=%G"
+TEST = "--test-only --output=/dev/null --wrap=true"
+PROFILE = """
+default-resources: {slurm_account: me, tasks: 1}
+set-resources: {multiply: {gres: "gpu:1"}, pool: {gres: "gpu:1"}, mpi: {gpu: 2}, reduce: }
+"""
 SINFO = {
     "sinfo --version": "slurm 23.11",
     PARTITIONS: "cpu\ngpu*\n",
     GRES: "(null)\ngpu:a100:4(S:0-1),nvme:1\ngpu:h200:2,gpu:mig:7\n",
+    f"sbatch --account=me {TEST}": "sbatch: Job 7 to start at noon",
+    f"sbatch --account=me --gres=gpu:1 {TEST}": Reply(1, "Invalid account or partition"),
     "srun --mpi=list": "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix: pmix_v4\n",
 }
 QCONF = {
@@ -67,6 +74,7 @@ def expect(findings: Iterable[Finding], expected: dict[str, str]) -> None:
         ("slurm", {}, {
             "slurm": "ok slurm 23.11", "partitions": "ok cpu, gpu*", "mpi types": "ok none, pmi2",
             "gpus": "ok gpu:a100:4, gpu:h200:2, gpu:mig:7", "nodes": "note srun --gres=gpu:1",
+            "profile": "note gres=gpu:1 under multiply, pool: Invalid account",
         }),
         ("slurm", {PARTITIONS: "cpu\ngpu\n"}, {"partitions": "note slurm_partition"}),
         ("slurm", {GRES: "(null)"}, {"gpus": "note backend: numpy"}),
@@ -82,11 +90,13 @@ def expect(findings: Iterable[Finding], expected: dict[str, str]) -> None:
         ("grid engine", {"qconf -sc": Reply(1, "unable to send")}, {"grid engine": "note unable"}),
     ],
 )  # fmt: skip
-def test_schedulers(name: str, said: Any, expected: dict[str, str], monkeypatch: Any) -> None:
+def test_schedulers(tmp_path, name: str, said: Any, expected: Any, monkeypatch: Any) -> None:
     """What they have is listed; what the profile would lack is a note, as local jobs need none."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     ask = answers(SINFO | QCONF | said)
-    expect(schedulers.check(ask, name, lambda client: f"/usr/bin/{client}"), expected)
+    (tmp_path / "profile").write_text(PROFILE)
+    words = lambda client: f"/usr/bin/{client}", f"{tmp_path}/profile"
+    expect(schedulers.check(ask, name, *words), expected)
     (none,) = schedulers.check(ask, name, lambda client: None)
     assert (none.level, "not on PATH" in none.found) == ("note", True)
 
@@ -129,13 +139,13 @@ def test_results_that_can_be_no_folder(tmp_path: Path, make: Call) -> None:
         ({"numpy": "1.0"}, Reply(0, ""), {}, {"packages": "note numpy 1.0 (tested: "}),
         ({}, Reply(1, "x\nImportError: no"), {}, {"loading": "fault ImportError: no → "}),
         ({}, Reply(1, "no"), {"PYTHONPATH": "/x"},
-         {"variables": "note PYTHONPATH=/x", "loading": "fault unset PYTHONPATH"}),
-        ({}, Reply(0, ""), {"LD_LIBRARY_PATH": "/x"}, {"variables": "note unset LD_LIBRARY_PATH"}),
+         {"loading": "fault no; what PYTHONPATH names comes first → unset PYTHONPATH"}),
+        ({}, Reply(0, ""), {"LD_LIBRARY_PATH": "/x"}, {"loading": "ok LD_LIBRARY_PATH"}),
         ({}, Reply(None, ""), {}, {"loading": "later --time-limit"}),
     ],
 )  # fmt: skip
 def test_packages(over: Any, reply: Reply, environ: Any, expected: dict[str, str]) -> None:
-    """Missing ones and those that do not load are faults; strays and other versions are notes."""
+    """Missing ones and those that do not load are faults; other versions are notes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     here = dict(line.split("==") for line in project["dependencies"]) | over
     here = {name: version for name, version in here.items() if version}
@@ -148,7 +158,7 @@ HELLO, BUSY = "hello 2 node1 MPICH 5", "shardwise.errors.TryAgain"
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (Reply(0, f"noise\n{HELLO}\nhello 2 a MPICH 5\n"), "ok one world on a and node1: MPICH 5"),
+        (Reply(0, f"noise\n{HELLO}\nhello 2 a MPICH 5\n"), "ok one world on a, node1: MPICH 5"),
         (Reply(0, "hello 1 n M\nhello 1 n M\n"), "fault worlds of 1 and 1"),
         (Reply(1, f"{HELLO}\nsrun: error: no pmi"), "fault no pmi"),
         (Reply(0, ""), "fault worlds of nobody"),

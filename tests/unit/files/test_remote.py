@@ -186,6 +186,21 @@ def test_changed_since_the_plan(store, tmp_path):
     assert all(anew.shards[name].key != row.key for name, row in made.shards.items())
 
 
+def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
+    """The same as of files; one that is cut off, or not there, is refused by its key."""
+    said = {"weights": np.arange(24.0), "labels": np.array(["a", "b"] * 12)}
+    urls = {key: store.put(f"{key}.npy", array) for key, array in said.items()}
+    files = {key: str(factories.save(tmp_path / f"{key}.npy", said[key])) for key in said}
+    found, same = (planned(tmp_path, **names).per_matrix for names in (urls, files))
+    assert (found.whole_digests, found.names) == (same.whole_digests, ("a", "b"))
+    whole = (tmp_path / "weights.npy").read_bytes()
+    for raw in (whole[:-1], whole.replace(b"(24,)", b"(9" + b"9" * 13 + b",)"), b"x"):
+        told = refusal(planned, tmp_path, weights=store.put("weights.npy", raw))
+        assert "weights: s3://bucket/weights.npy is no whole .npy file: " in told
+    told = refusal(planned, tmp_path, labels="s3://bucket/none.npy")
+    assert "labels: s3://bucket/none.npy cannot be read: the server has no such object" in told
+
+
 @pytest.mark.parametrize(
     ("url", "over", "words"),
     [

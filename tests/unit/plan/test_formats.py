@@ -71,6 +71,14 @@ def tensors(folder, array):
     return f"{folder}/a.safetensors:frames"
 
 
+def tensor(folder, kind, shape, raw):
+    """A file of one tensor of a type that NumPy does not have."""
+    facts = {"dtype": kind, "shape": shape, "data_offsets": (0, len(raw))}
+    header = json.dumps({"x": facts}).encode()
+    (folder / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + raw)
+    return f"{folder}/a.safetensors:x"
+
+
 PLAIN = {
     "hdf5": lambda folder, array: hdf5(folder / "a.h5", array),
     "safetensors": tensors,
@@ -157,6 +165,20 @@ def test_plain_bytes_are_read_in_place(tmp_path, kind):
         assert not made.settings.materialize
         reader = stacks.StackReader(made.sources, SHAPE[1:], "float32")
         assert reader.read(3, 9).tobytes() == array[3:9].tobytes()
+
+
+@pytest.mark.parametrize("most", [memory.CONVERTED_BYTES, 9 * 12 * 4])
+def test_bfloat16_is_read_as_the_same_numbers_of_float32(tmp_path, monkeypatch, most):
+    """In copies, also where a block holds some rows of a matrix; never in place."""
+    bits = noise(SHAPE, "float32").view("u4") >> 16
+    name = tensor(tmp_path, "BF16", SHAPE, bits.astype("<u2").tobytes())
+    monkeypatch.setattr(memory, "CONVERTED_BYTES", most)
+    words = {"input": name, "product": "A.T @ A", "shards": 3}
+    made = factories.plan(tmp_path, **words)
+    assert (made.problem.dtype, made.settings.materialize) == ("float32", True)
+    assert copies(made).tobytes() == (bits << 16).tobytes()
+    with pytest.raises(InputError, match="stored as bfloat16, which has to be decoded first; use"):
+        factories.plan(tmp_path, **words, materialize=False)
 
 
 @pytest.mark.parametrize("kind", ["hdf5, gzip", "zarr 2"])
@@ -506,12 +528,6 @@ def _metadata(path, raw):
     return name
 
 
-def _bfloat(path):
-    header = b'{"x":{"dtype":"BF16","shape":[1,2,2],"data_offsets":[0,8]}}'
-    (path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    return f"{path}/a.safetensors:x"
-
-
 def _two_versions(path):
     zarr_array(3)(path, noise(SHAPE))
     return zarr_array(2)(path, noise(SHAPE))
@@ -588,7 +604,8 @@ REFUSALS = {
     "two versions": (_two_versions, r"stack.zarr/.zarray and .*stack.zarr/zarr.json describe one"),
     "chunks in a circle": (_circle_of_folders, "is a link to a folder of the same array"),
     "no such tensor": (lambda p: tensors(p, noise(SHAPE)) + "2", "name one of .*tensors:frames"),
-    "bfloat16": (_bfloat, "type BF16; allowed are"),
+    "bfloat16 of Zarr": (_edited({"dtype": "bfloat16"}), r"bfloat16.*; write it as a.astype"),
+    "float8": (lambda p: tensor(p, "F8_E4M3", (2, 2, 2), bytes(8)), "type F8_E4M3; allowed are"),
     "truncated safetensors": (lambda p: _cut(p, tensors(p, noise(SHAPE)), 9), "copy or write"),
 }
 

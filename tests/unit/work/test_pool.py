@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shardwise import host
 from shardwise.errors import TryAgain
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.work import options, rounds
+from shardwise.work.pool import Pool
 
 from tests import factories, fake_devices, processes
 
@@ -150,6 +152,19 @@ def test_each_worker_has_a_device_of_its_own(tmp_path):
     receipts = [factories.receipt(made, shard) for shard in made.shards]
     assert len({receipt.device.uuid for receipt in receipts}) == 2
     assert len({receipt.process for receipt in receipts}) == 2
+
+
+@pytest.mark.parametrize(
+    ("at", "node", "blamed"),
+    [(50.0, host.node(), None), (150.0, "x", None), (150.0, host.node(), "00001")],
+)
+def test_a_worker_that_died_is_not_blamed_for_the_shard_of_another(tmp_path, at, node, blamed):
+    """The number of its process is that of an earlier one, or of one on another node."""
+    made = planned(tmp_path)
+    journal = made.results.starts(made.shards["00001"].name)
+    journal.parent.mkdir(parents=True)
+    journal.write_text(f"{at}\t{node}\t7\t\n")
+    assert Pool(made, "", [])._in_work(list(made.shards), 100.0, 7) == blamed
 
 
 @pytest.mark.fault("a poison shard")

@@ -1,5 +1,6 @@
 """The page on a run that has failed: the hook that makes it never makes anything worse."""
 
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -34,6 +35,17 @@ def test_a_page_that_cannot_be_made_is_one_line(said, tmp_path, monkeypatch, scr
         monkeypatch.setattr(hooks.subprocess, "run", Mock(side_effect=script))
     else:
         (tmp_path / "report.py").write_text(script)
-    hooks.after_failure(Results(tmp_path / "results"))
+    hooks.after_failure(Results(tmp_path / "results"), summed=False)
     assert (tmp_path / "results" / "seen").exists() == (words is None)
     assert [(words in line, line.isprintable()) for line in said] == [(True, True)] * bool(words)
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_the_page_is_of_today_and_older_than_a_sum(said, tmp_path, summed):
+    """Once there is a sum, Snakemake makes the page anew."""
+    (tmp_path / "report.py").write_text("import sys; open(sys.argv[2] + '/report.html', 'w')")
+    results, began = Results(tmp_path / "results"), time.time() - 2
+    results.summary.touch()
+    hooks.after_failure(results, summed)
+    assert began < (page := results.report.stat().st_mtime)
+    assert (page < results.summary.stat().st_mtime) == summed

@@ -59,18 +59,21 @@ OWN, OTHER = "a" * 12, "b" * 12
 
 
 @pytest.mark.parametrize(
-    ("dispatch", "noted", "message", "words"),
+    ("dispatch", "noted", "message", "words", "more"),
     [
-        ("pool", OWN, None, "failed: multiply 00001: input: matrix 3 holds NaN"),
-        ("jobs", OWN, SLURM, "failed: multiply 00001: input: matrix 3 holds NaN"),
-        ("pool", OTHER, None, "it left no word: killed, lost with its node, or not begun"),
-        ("jobs", None, SLURM, "the scheduler says TIMEOUT; it left no word: killed"),
+        ("pool", OWN, None, "failed: multiply 00001: input: matrix 3 holds NaN", True),
+        ("jobs", OWN, SLURM, "failed: multiply 00001: input: matrix 3 holds NaN", False),
+        ("pool", OTHER, None, "it left no word: killed, lost with its node, or not begun", True),
+        ("jobs", None, SLURM, "the scheduler says TIMEOUT; it left no word: killed", True),
     ],
 )
 def test_a_killed_job_is_told_from_one_that_failed(
-    tmp_path, monkeypatch, capsys, dispatch, noted, message, words
+    tmp_path, monkeypatch, capsys, dispatch, noted, message, words, more
 ):
-    """Who failed in this run has left a file; what an earlier run has left says nothing of it."""
+    """Who failed in this run has left a file; what an earlier run has left says nothing of it.
+
+    Another try follows, and is told, unless all that the job does would fail again.
+    """
     made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
     row = made.shards["00001"]
     if noted:
@@ -83,10 +86,14 @@ def test_a_killed_job_is_told_from_one_that_failed(
     rule, wildcards = ("pool", {}) if dispatch == "pool" else (
         "multiply", {"shard": row.shard, "key": row.key}
     )  # fmt: skip
-    job = SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict=wildcards)
-    workflow = SimpleNamespace(dryrun=False, output_settings=SimpleNamespace(quiet=None),
-                               dag=SimpleNamespace(needrun_jobs=lambda: [job]))  # fmt: skip
-    monkeypatch.setattr(hooks, "after_failure", lambda results: None)  # no page is made
+    job = SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict=wildcards, attempt=1,
+                          restart_times=2)  # fmt: skip
+    workflow = SimpleNamespace(
+        dryrun=False, output_settings=SimpleNamespace(quiet=[SimpleNamespace(name="RULES")]),
+        dag=SimpleNamespace(needrun_jobs=lambda: [job], jobid=lambda job: 1),
+        scheduler=SimpleNamespace(running=[job]),
+    )  # fmt: skip
+    monkeypatch.setattr(hooks, "after_failure", lambda results, summed: None)  # no page is made
     listener = Listener(workflow, run)
     listener.began = True
     told = {"jobid": 1, "rule_name": rule, "wildcards": wildcards, "log": ["a.log"]}
@@ -98,3 +105,4 @@ def test_a_killed_job_is_told_from_one_that_failed(
     assert "not finished: 0 of 2 shards have products; 2 missing" in said
     assert words in said
     assert ("left no word" in said) == ("left no word" in words)
+    assert (job.attempt, said.count("; try 2 of 3 follows\n")) == ((1, 1) if more else (3, 0))

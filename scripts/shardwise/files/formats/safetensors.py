@@ -1,4 +1,7 @@
-"""Tensors of safetensors files: its library checks the file, then the bytes are read in place."""
+"""Tensors of safetensors files: its library checks the file, then the bytes are read in place.
+
+Those of bfloat16, for which NumPy has no name, are read as float32, which has all of their numbers.
+"""
 
 import json
 import math
@@ -7,14 +10,16 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from shardwise.errors import InputError
+from shardwise.errors import InputError, changed
 from shardwise.files.formats import names
 from shardwise.files.npy import ALLOWED, Header
 
 _DTYPES = {
     "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8", "I8": "|i1", "I16": "<i2",
     "I32": "<i4", "I64": "<i8", "U8": "|u1", "U16": "<u2", "U32": "<u4", "U64": "<u8",
+    "BF16": "<f4",
 }  # fmt: skip
+_BITS = np.dtype("<u2")  # of bfloat16: the first half of those of float32
 
 
 def header(path: Path, inside: str) -> Header:
@@ -31,8 +36,23 @@ def header(path: Path, inside: str) -> Header:
         ) from error
     if kind not in _DTYPES:
         raise InputError(f"{path}:{inside}: holds elements of type {kind}; allowed are {ALLOWED}")
-    offset = _offset(path, inside, math.prod(shape) * np.dtype(_DTYPES[kind]).itemsize)
-    return Header(shape, _DTYPES[kind], fortran=False, offset=offset, place=offset)
+    decoded = kind == "BF16"
+    stored = _BITS if decoded else np.dtype(_DTYPES[kind])
+    offset = _offset(path, inside, math.prod(shape) * stored.itemsize)
+    row = (*[1] * (len(shape) - 1), *shape[-1:]) if decoded else ()
+    return Header(shape, _DTYPES[kind], fortran=False, offset=offset, place=offset, chunk=row)
+
+
+def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
+    """Rows of some bfloat16 matrices, as float32; all rows where there are several matrices."""
+    own = header(path, inside)
+    height, width = own.shape[-2:]
+    shape = (matrices[1] - matrices[0], rows[1] - rows[0], width)
+    begin = own.offset + (matrices[0] * height + rows[0]) * width * _BITS.itemsize
+    bits = np.fromfile(path, _BITS, math.prod(shape), offset=begin)
+    if bits.size != math.prod(shape):
+        raise changed(path)
+    return (bits.astype("<u4") << 16).view("<f4").reshape(shape)
 
 
 def _offset(path: Path, inside: str, nbytes: int) -> int:

@@ -275,4 +275,5 @@ def _opened(path: _Name) -> Any:
     except ShardwiseError:  # of a store of objects
         raise
     except Exception as error:  # damaged metadata makes it fail in many ways
-        raise InputError(f"{path} cannot be read as Zarr: {error!s:.200}") from error
+        cure = "; write it as a.astype('float32')" * ("bfloat16" in str(error))
+        raise InputError(f"{path} cannot be read as Zarr: {error!s:.200}{cure}") from error
