@@ -4,9 +4,8 @@ Its one argument is JSON: `uuids` of the devices; `limit`, `hold`, seconds to wa
 `records`, a file that gets a line at the begin and at the end; `end`: how it goes, `exit`, `kill`
 (SIGKILL to itself), `orphan` (the same, while a child computes, with `hold` `stdin` until that is
 closed), or `stdin` (once that is closed);
-`start`: `stdin` to begin once that is closed; `uid` to run as; `environ`, what a scheduler has set
-for the task. Under `tasks` a list of the same,
-each of which becomes a process of its own; this one then waits for all.
+`uid` to run as. Under `tasks` a list of the same, each of which becomes a process of its own; this
+one then waits for all.
 """
 
 import contextlib
@@ -29,8 +28,7 @@ os.write(int(sys.argv[2]), f"{sys.argv[3]} {sys.argv[4]} {time.monotonic()}\\n".
 
 def main() -> None:
     """Live as the argument says."""
-    given = {"limit": 60, "hold": 0, "end": "exit", "start": None, "uid": None, "records": None}
-    given["environ"] = {}
+    given = {"limit": 60, "hold": 0, "end": "exit", "uid": None, "records": None}
     given |= json.loads(sys.argv[1])
     if "tasks" in given and not becomes(given):
         return
@@ -39,11 +37,9 @@ def main() -> None:
         os.setgid(given["uid"])
         os.setuid(given["uid"])
     wait.POLL_SECONDS = 0.02
-    if given["start"] == "stdin":
-        sys.stdin.read()
     found = [nvml.Device(u, "Fake", i, 100, 100) for i, u in enumerate(given["uuids"])]
     try:
-        taken = choose.take(50, given["limit"], lambda: found, given["environ"])
+        taken = choose.take(50, given["limit"], lambda: found, {})
     except TryAgain as error:
         say(f"{error}")
         sys.exit(error.exit_code)
@@ -77,11 +73,8 @@ def compute(given: dict, uuid: str, began: float) -> None:
     if given["end"] == "orphan":
         words = [str(word) for word in (given["hold"], records, uuid, began)]
         os.set_inheritable(records, True)
-        subprocess.Popen(
-            [sys.executable, "-SE", "-c", CHILD, *words],
-            stdout=subprocess.DEVNULL,
-            close_fds=False,
-        )
+        line = [sys.executable, "-SE", "-c", CHILD, *words]
+        subprocess.Popen(line, stdout=subprocess.DEVNULL, close_fds=False)
         return
     time.sleep(given["hold"])
     os.write(records, f"{uuid} {began} {time.monotonic()}\n".encode())

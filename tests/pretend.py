@@ -1,8 +1,7 @@
 """Results folders as runs on GPUs leave them, made in moments on any machine.
 
 One small shard is computed, and stands for all: their matrices are alike. Receipts then tell of
-other devices and times, and of shards that did not end well the receipts go. So every reader of a
-results folder takes what is there. The same arguments make the same folder.
+other devices and times. The same arguments make the same folder.
 """
 
 import json
@@ -31,11 +30,7 @@ HELD = {"waiting": 0.25, "read": 4.0, "compute": 5.0, "write": 0.75}
 
 @dataclass
 class Pretended:
-    """A results folder as it is at a moment, and the receipts of its shards.
-
-    ``roles`` has ids of shards by what they are, see `run`; ``slow`` and ``unproven`` are ``done``,
-    ``suspect`` are ``failed``, ``unknown`` are ``damaged``, ``lost`` are ``waiting``.
-    """
+    """A results folder as it is at a moment, its receipts, and ids of shards by what they are."""
 
     plan: Plan
     at: float
@@ -62,28 +57,12 @@ def run(
     damaged: int = 0, unknown: int = 0, unproven: int = 0, suspect: int = 0, summed: bool = True,
     matrices: int = 2, at: float = NOW, **config: Any,
 ) -> Pretended:  # fmt: skip
-    """Make a results folder, ``folder/results``.
+    """Make a results folder, ``folder/results``, as it is at a moment, ``at``.
 
-    Parameters
-    ----------
-    shards
-        How many the plan has. Those that have no other part are done.
-    devices
-        GPUs on all nodes together; 0: each node computes on its CPU.
-    slow, unproven
-        Of those that are done: which took four times as long; which have no proof.
-    failed, suspect
-        Whose last attempt left a failure; one that says that a product failed its proof.
-    running, waiting, lost
-        Whose task is at work at ``at``; that none has begun; whose task was killed.
-    damaged, unknown
-        Whose receipt is cut off; is of another schema.
-    summed
-        Whether the ledger and the sum follow, where all shards are done.
-    matrices
-        In each shard.
-    config
-        Other keys of the config, such as ``keep`` or ``verify``.
+    So many GPUs on all nodes together, or none, have computed so many shards. Those that have no
+    other part are done, some of these ``slow`` or ``unproven``. Some have ``failed``, ``suspect``
+    ones by a proof; the task of some was killed (``lost``). The receipt of some is cut off
+    (``damaged``) or of another schema (``unknown``). The sum follows where all are done.
     """
     stack = np.repeat(factories.noise((1, 16, 16), "float32"), shards * matrices, axis=0)
     over = {"materialize": False, "shards": shards, **config}

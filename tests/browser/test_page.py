@@ -3,14 +3,12 @@
 Pages are of pretended runs, so they have GPUs, failures and thousands of shards.
 """
 
-import math
 import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from shardwise.observe.folder import Observer
 from shardwise.observe.report import page as pages
@@ -87,24 +85,6 @@ def test_it_can_be_read_on_a_phone_and_on_a_wall(browser, made, name, scheme):
         found = checked(browser, path, width, scheme)
     assert found["cut"] == []  # on a wall every table shows all its columns
     assert (sum(found["ground"][:3]) < 1) == (scheme == "dark")
-
-
-def test_the_sum_is_drawn_and_every_device_has_a_bar(browser, made):
-    """There is ink in the drawing, beside its name."""
-    path = page_of(made("whole"))
-    found = browser.look(path, WIDTHS[1])
-    assert found["count"]["bars"] == 4
-    ((left, top, width, height),) = (map(round, box) for box in found["drawings"])
-    drawn = browser.picture(path, WIDTHS[1], math.ceil(found["height"]))
-    pixels = drawn[top : top + height, left : left + width].reshape(-1, 3)
-    assert len(np.unique(pixels, axis=0)) > 100
-
-
-def test_it_can_be_printed(browser: Browser, made: Callable[[str], pretend.Pretended]) -> None:
-    """On paper it is dark on light, whatever the screen prefers."""
-    path = page_of(made("whole"))
-    assert checked(browser, path, 794, "dark", paper=True)["ground"] == [1, 1, 1, 1]
-    assert browser.paper(path).startswith(b"%PDF")
 
 
 HOSTILE = (

@@ -8,8 +8,7 @@ from shardwise.multiply import job
 from shardwise.plan import user_function
 
 from tests import factories
-from tests.gpu.conftest import needs_gpu, to_host
-from tests.unit.examples.test_seismic import FOLDER, shots
+from tests.gpu.conftest import needs_gpu
 
 
 def write(folder, line):
@@ -33,16 +32,6 @@ def test_a_function_computes_on_the_backend(tmp_path, backend, keep, dtype):
     if keep == "sum":
         expected = np.stack([expected[:3].sum(axis=0), expected[3:].sum(axis=0)])
     np.testing.assert_array_equal(factories.results(made), expected)
-
-
-def test_the_seismic_example_computes_the_same(xp):
-    """A shot on the backend is NumPy's to the rounding of its additions."""
-    function = user_function.load(f"{FOLDER / 'propagator.py'}:shot")
-    velocity = np.random.default_rng(4).uniform(1500, 3000, (40, 60))
-    block = shots([(50, 100), (30, 400)], velocity)
-    expected = user_function.call(function, np, block, 0)
-    found = to_host(xp, user_function.call(function, xp, xp.asarray(block), 0))
-    assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
 
 
 @needs_gpu

@@ -57,29 +57,3 @@ def test_a_gpu_that_another_program_fills_is_left_alone(start):
     waiting = start(visible=uuid, take=GIB)
     other.communicate()
     assert waiting.communicate()[0].strip() == uuid
-
-
-SEEN = """
-import json, sys
-from shardwise.multiply import backend
-from shardwise.devices import choose
-cupy = backend.array_module("cupy")
-seen = []
-for number in range(cupy.cuda.runtime.getDeviceCount()):
-    cupy.cuda.Device(number).use()
-    found = cupy.cuda.runtime.getDeviceProperties(number)
-    seen.append([number, choose.cuda_uuid(cupy), found["name"].decode(), found["totalGlobalMem"]])
-sys.stdout.write(json.dumps(seen))
-"""
-
-
-def test_nvml_and_cuda_agree(environment):
-    """The same GPUs in the same order, and names; memory but for what the driver keeps."""
-    done = subprocess.run(
-        [sys.executable, "-c", SEEN], env=environment, capture_output=True, text=True, check=True
-    )
-    seen, here = json.loads(done.stdout), nvml.present()
-    assert [row[:3] for row in seen] == [[d.index, d.uuid, d.name] for d in here]
-    for (*_, memory), device in zip(seen, here, strict=True):
-        assert 0.9 * device.memory <= memory <= device.memory
-        assert 0 <= device.free <= device.memory

@@ -56,17 +56,13 @@ def test_the_parts_are_those_of_the_model_for_any_bits(cupy, shape):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
-@pytest.mark.parametrize(
-    ("product", "shape"),
-    [("A @ A", (515, 515)), ("A.T @ A", (1100, 1030)), ("A @ A.T", (1030, 1100)),
-     ("A.H @ A", (1100, 1030)), ("A @ A.H", (515, 700)), ("A @ B", (2050, 4100)),
-     ("A.T @ B", (700, 515)), ("A.H @ B", (1100, 1030))],
-)  # fmt: skip
+@pytest.mark.parametrize(("product", "shape"), [
+    ("A @ A", (515, 515)), ("A.T @ A", (1100, 1030)), ("A @ A.T", (1030, 1100)),
+    ("A.H @ A", (1100, 1030)), ("A @ A.H", (515, 700)), ("A @ B", (2050, 4100)),
+    ("A.T @ B", (700, 515)), ("A.H @ B", (1100, 1030)),
+])  # fmt: skip
 def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
-    """The largest over the sums of moduli: 1.5 times that of float32 at most, within the bound.
-
-    Of long and narrow products cuBLAS adds up parts apart in float32, which is more exact.
-    """
+    """The largest over the sums of moduli: 1.5 times that of float32 at most, within the bound."""
     left = numbers(kind, (2, *shape), dtype)
     rows = factories.right_rows(product, *shape)
     right = numbers(kind, (2, rows, shape[0]), dtype, 1) if rows else None

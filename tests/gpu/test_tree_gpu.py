@@ -25,19 +25,15 @@ def similar(shape, dtype):
     return (1000 * random.standard_normal(shape)).astype(dtype)
 
 
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [(any_bits, (1, 33, 31)), (similar, (19, 7, 37)), (similar, (64, 1, 1)),
-     (any_bits, (5000, 3, 2))],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "shape"), [
+    (any_bits, (1, 33, 31)), (similar, (19, 7, 37)), (similar, (64, 1, 1)),
+    (any_bits, (5000, 3, 2)),
+])  # fmt: skip
 @pytest.mark.parametrize(
     ("dtype", "weigh"), [*((kind, False) for kind in KINDS), *((kind, True) for kind in KINDS[:-1])]
 )
 def test_sums_are_those_of_the_cpu(xp, dtype, weigh, shape, make):
-    """In batches that begin anywhere, backwards, and merged with nodes that were formed here.
-
-    With weights too: nothing fuses the multiplication with the addition.
-    """
+    """In batches that begin anywhere, backwards, and merged with nodes that were formed here."""
     stack, cut = make(shape, dtype), shape[0] // 3
     weights = similar(shape[:1], "float64") if weigh else None
     own, found, first = (TreeSum(a, shape[1:], dtype) for a in (np, xp, np))

@@ -1,6 +1,6 @@
 """The rooms of the library and their order: a room imports from lower floors only.
 
-Every import counts, those inside functions as well. `_KNOWN` may only shrink.
+Every import counts, those inside functions as well.
 """
 
 import ast
@@ -40,9 +40,6 @@ IMPORTERS = {
 }  # fmt: skip
 """Who may import what only some machines have."""
 
-_KNOWN: dict[tuple[str, str], str] = {}
-"""Imports that break the order, each with the reason; nothing is added here."""
-
 _FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -56,14 +53,9 @@ FILES = {_module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 @functools.cache
-def _imports(path: Path, types: bool = True) -> set[str]:
-    """All modules that a file imports anywhere, with the names that it takes from them.
-
-    Without ``types`` those are left out that only a type checker follows.
-    """
+def _imports(path: Path) -> set[str]:
+    """All modules that a file imports anywhere, with the names that it takes from them."""
     tree, found = ast.parse(path.read_text("utf-8")), set()
-    if not types:
-        tree.body = [node for node in tree.body if "TYPE_CHECKING" not in ast.unparse(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -84,73 +76,36 @@ def _inner(name: str) -> str | None:
     return ""
 
 
-def _graph(types: bool) -> dict[str, set[str]]:
-    """The modules of this package that each of them imports."""
-    return {
-        module: {_inner(name) for name in _imports(path, types)} - {None, "", module}
-        for module, path in FILES.items()
-    }
-
-
 def _room(module: str) -> str:
     return module.partition(".")[0]
 
 
-def test_every_file_is_in_a_room_that_has_a_floor():
-    """A new room needs a place in the order first."""
-    assert {_room(module) for module in FILES if module} <= set(_FLOOR)
-
-
 def test_a_room_imports_only_from_lower_floors():
-    """Neither upward nor sideways, except for what is known, and all of that still exists."""
+    """Each has its floor; no import goes upward or sideways."""
+    assert {_room(module) for module in FILES if module} <= set(_FLOOR)
     wrong = {
         (module, target)
-        for module, targets in _graph(types=True).items()
-        for target in targets
+        for module, path in FILES.items()
+        for target in {_inner(name) for name in _imports(path)} - {None, "", module}
         if module
         and _room(module) != _room(target)
         and _FLOOR[_room(target)] >= _FLOOR[_room(module)]
     }
-    assert wrong == set(_KNOWN)
+    assert not wrong
 
 
-def test_no_circle():
-    """The modules can be put in an order in which each runs with the earlier ones alone."""
-    left = _graph(types=False)
-    while free := [module for module, targets in left.items() if not targets]:
-        for module in free:
-            del left[module]
-        for targets in left.values():
-            targets.difference_update(free)
-    assert not left
-
-
-@pytest.mark.parametrize("room", sorted({_room(module) for module in FILES if module}))
-def test_a_signpost_is_a_docstring(room):
-    """The first file of a room says what it is, and imports nothing."""
-    for path in (PACKAGE / room).rglob("__init__.py"):
-        body = ast.parse(path.read_text("utf-8")).body
-        assert len(body) == 1, path
-        assert ast.get_docstring(ast.Module(body, [])), path
-
-
-def test_rooms_stay_small():
-    """A room that is full is split before anything is added."""
+def test_rooms_and_entry_scripts_stay_small():
+    """A room that is full is split before anything is added; the first file says what it is."""
     rooms = defaultdict(list)
     for path in FILES.values():
         rooms[path.parent].append(path.name)
+        if path.name == "__init__.py" and path.parent != PACKAGE:
+            body = ast.parse(path.read_text("utf-8")).body
+            assert (len(body), bool(ast.get_docstring(ast.Module(body, [])))) == (1, True), path
     assert len(rooms.pop(PACKAGE)) <= TOP_FILES
-    crowded = {room.name: len(names) for room, names in rooms.items() if len(names) > ROOM_FILES}
-    assert not crowded
-
-
-def test_entry_scripts_stay_short():
-    """What a stage does is in the library."""
-    lines = {
-        path.name: len(path.read_text("utf-8").splitlines()) for path in PACKAGE.parent.glob("*.py")
-    }
-    assert lines
-    assert not {name for name, count in lines.items() if count >= SCRIPT_LINES}
+    assert not {room.name: names for room, names in rooms.items() if len(names) > ROOM_FILES}
+    scripts = [path.read_text("utf-8") for path in PACKAGE.parent.glob("*.py")]
+    assert max(len(text.splitlines()) for text in scripts) < SCRIPT_LINES
 
 
 @pytest.mark.parametrize("package", IMPORTERS)

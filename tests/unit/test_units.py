@@ -3,28 +3,21 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.units import human_bytes, parse_bytes, seconds
+from shardwise.units import parse_bytes, seconds
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        (4096, 4096),
-        ("1.5 TB", 15 * 10**11),
-        (" 3 KB ", 3000),
-        ("0.5KiB", 512),
-    ],
-)
+@pytest.mark.parametrize(("text", "size"), [
+    (4096, 4096), ("1.5 TB", 15 * 10**11), (" 3 KB ", 3000), ("0.5KiB", 512),
+])  # fmt: skip
 def test_sizes_are_read(text, size):
     """A number or a size with a unit is read to the byte."""
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "GiB", "-1", "1e3", "16gib", "1 XB", "16K", "1i", "0", "0.1B", "nan", "inf", "1,5GB",
-     "9" * 400 + ".5"],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "", "GiB", "-1", "1e3", "16gib", "1 XB", "16K", "1i", "0", "0.1B", "nan", "inf", "1,5GB",
+    "9" * 400 + ".5",
+])  # fmt: skip
 def test_other_text_is_refused(text):
     """What is no size, is less than one byte, or more than a float holds, is refused."""
     with pytest.raises(ValueError, match=r"size|less than one byte"):
@@ -38,21 +31,11 @@ def test_whole_sizes_are_exact(number, unit):
     assert parse_bytes(f"{number}{unit}") == number * factor
 
 
-@given(st.integers(1, 2**60))
-def test_people_read_nearly_the_size(size):
-    """A size for people parses back to within half of its last digit."""
-    back = parse_bytes(human_bytes(size).replace(" ", ""))
-    assert abs(back - size) <= max(0.05 * 2**10, size * 0.051)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0123, "12.3 ms"), (0.9996, "1 s"), (9.5, "9.5 s"), (99.94, "99.9 s"),
-        (100, "1 min 40 s"), (3599.6, "1 h 00 min"), (7265, "2 h 01 min"), (90_000, "1 d 01 h"),
-        (None, "–"), (float("nan"), "–"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "text"), [
+    (0.0123, "12.3 ms"), (0.9996, "1 s"), (9.5, "9.5 s"), (99.94, "99.9 s"), (100, "1 min 40 s"),
+    (3599.6, "1 h 00 min"), (7265, "2 h 01 min"), (90_000, "1 d 01 h"), (None, "–"),
+    (float("nan"), "–"),
+])  # fmt: skip
 def test_durations_have_the_two_units_that_matter(value: float | None, text: str) -> None:
     """From milliseconds to days."""
     assert seconds(value) == text

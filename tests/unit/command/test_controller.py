@@ -37,10 +37,9 @@ def line(tmp_path):
     return [sys.executable, str(tmp_path / "own.py"), str(tmp_path)]
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGTERM, 7), (signal.SIGUSR2, 7), (signal.SIGUSR1, 99), (signal.SIGKILL, -9)],
-)
+@pytest.mark.parametrize(("number", "code"), [
+    (signal.SIGTERM, 7), (signal.SIGUSR2, 7), (signal.SIGUSR1, 99), (signal.SIGKILL, -9),
+])  # fmt: skip
 def test_a_signal_ends_snakemake_in_its_way(tmp_path, line, number, code):
     """Cancelled: by Ctrl-C. Out of time: at once, and the job goes back. Nothing lives on."""
     env = {key: value for key, value in os.environ.items() if key[:6] != "SLURM_"}
@@ -62,24 +61,14 @@ def test_it_waits_where_it_is_started_again(tmp_path, line, monkeypatch):
     assert (tmp_path / "calls").read_text().splitlines() == ["-n", "-n", "-n"]
 
 
-def test_a_profile_without_a_scheduler_is_refused():
-    """It says so, and submits nothing."""
-    with pytest.raises(InputError, match="names no scheduler"):
-        folder._submit_job([], folder._profile("local"), [])
-
-
 def test_a_folder_has_one_submitted_run_at_a_time(tmp_path, monkeypatch):
     """A second one is refused while the first works: nothing would run it."""
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a %j").mkdir()
+    for name, profile, told in (("", "local", "no scheduler"), ("a %j", "slurm", "has a % in")):
+        monkeypatch.chdir(tmp_path / name)
+        with pytest.raises(InputError, match=told):
+            folder._submit_job([], folder._profile(profile), [])
     folder.init([])
     with folder.take_log(), pytest.raises(TryAgain, match="still works"):
         folder.submit([])
     folder.take_log().close()
-
-
-def test_a_folder_whose_name_slurm_would_change_is_refused(tmp_path, monkeypatch):
-    """No job is submitted: it could not write its messages."""
-    (tmp_path / "a %j").mkdir()
-    monkeypatch.chdir(tmp_path / "a %j")
-    with pytest.raises(InputError, match="has a % in its name"):
-        folder._submit_job([], folder._profile("slurm"), [])

@@ -11,24 +11,13 @@ from tests.factories import refusal
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder, and a scheduler that takes every job as its seventh."""
-    sbatch = tmp_path / "bin" / "sbatch"
-    sbatch.parent.mkdir()
-    sbatch.write_text("#!/bin/sh\necho 7\n")
-    sbatch.chmod(0o755)
-    monkeypatch.setenv("PATH", str(sbatch.parent), prepend=":")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (tmp_path / "bin" / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path / "mine")
     return tmp_path / "mine"
-
-
-@pytest.mark.parametrize("name", ["profiles", "profiles/uge"])
-def test_a_file_in_the_place_of_a_folder_is_named(here: Path, name: str) -> None:
-    """And stays as it is."""
-    (here / name).parent.mkdir(exist_ok=True)
-    (here / name).write_text("mine")
-    told = refusal(folder.init, ["--profile", "uge"])
-    assert "profiles/uge/config.yaml cannot be written: a file is where its folder" in told
-    assert (here / name).read_text() == "mine"
 
 
 def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
@@ -41,3 +30,13 @@ def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
     said = capfd.readouterr().out
     assert "job 7 will run it" in said
     assert "look at it: shardwise watch 'my results'\nStop it" in said
+
+
+@pytest.mark.parametrize("name", ["profiles", "profiles/uge"])
+def test_a_file_in_the_place_of_a_folder_is_named(here: Path, name: str) -> None:
+    """And stays as it is."""
+    (here / name).parent.mkdir(exist_ok=True)
+    (here / name).write_text("mine")
+    told = refusal(folder.init, ["--profile", "uge"])
+    assert "profiles/uge/config.yaml cannot be written: a file is where its folder" in told
+    assert (here / name).read_text() == "mine"

@@ -48,38 +48,19 @@ def test_a_quote_names_what_is_left(tmp_path):
     assert [line.split(maxsplit=1)[1] for line in lines()[:3]] == LATER
 
 
-def test_a_quote_reads_configs_as_a_run_does(tmp_path, monkeypatch, capsys):
-    """A file is read over config.yaml; a trial of too few shards says how to have more."""
-    monkeypatch.chdir(tmp_path)
-    factories.save(tmp_path / "a.npy", factories.stack((2, 8, 8)))
-    (tmp_path / "config.yaml").write_text("input: a.npy\nbackend: numpy\n")
-    (tmp_path / "big.yaml").write_text("shards: 2\nresults: big\n")
-    words = ("plan", "--configfile", "big.yaml")
-    assert bad_inputs.through(*words, "--quote")[0] == 0
-    assert capsys.readouterr().out.startswith("big: 2 of 2 shards to compute")
-    code, said = bad_inputs.through(*words, "--trial")
-    assert (code, "set shard_bytes for more" in said) == (2, True)
-
-
 TRIAL = Trial(ends=10.0, start=2.0, work=[0.5, 1.5], copy=0.25, reduce=0.1, last=3, device="CPU")
 
 
-@pytest.mark.parametrize(
-    ("shards", "copies", "dispatch", "devices", "likely", "device"),
-    [
-        (6, 0, "jobs", 1, 10 + 6 * 2 + 60 + 3 * 2 + 5, 6 * 2 + 60),
-        (6, 0, "jobs", 4, 10 + 2 * (2 + 10) + 3 * 2 + 5, 6 * 2 + 60),
-        (6, 0, "jobs", 9, 10 + 2 + 10 + 3 * 2 + 5, 6 * 2 + 60),
-        (6, 6, "jobs", 3, 10 + 2 * (2 + 10) + 2 * (2 + 2) + 3 * 2 + 5, 6 * 2 + 60),
-        (6, 6, "array", 3, 10 + 2 + 2 * 10 + 2 * 2 + 3 * 2 + 5, 3 * 2 + 60),
-        (0, 0, "pool", 3, 10 + 3 * 2 + 5, 0),
-    ],
-)
+@pytest.mark.parametrize(("shards", "copies", "dispatch", "devices", "likely", "device"), [
+    (6, 0, "jobs", 1, 10 + 6 * 2 + 60 + 3 * 2 + 5, 6 * 2 + 60),
+    (6, 0, "jobs", 4, 10 + 2 * (2 + 10) + 3 * 2 + 5, 6 * 2 + 60),
+    (6, 0, "jobs", 9, 10 + 2 + 10 + 3 * 2 + 5, 6 * 2 + 60),
+    (6, 6, "jobs", 3, 10 + 2 * (2 + 10) + 2 * (2 + 2) + 3 * 2 + 5, 6 * 2 + 60),
+    (6, 6, "array", 3, 10 + 2 + 2 * 10 + 2 * 2 + 3 * 2 + 5, 3 * 2 + 60),
+    (0, 0, "pool", 3, 10 + 3 * 2 + 5, 0),
+])  # fmt: skip
 def test_a_prediction_is_a_sum(shards, copies, dispatch, devices, likely, device):
-    """Both ends, what the busiest device starts and computes, the last jobs, and the reduce.
-
-    Ten bytes of work and eight of a copy per shard; a worker starts once, a job for each shard.
-    """
+    """Both ends, what the busiest device starts and computes, the last jobs, and the reduce."""
     ids = [f"{number:05}" for number in range(shards)]
     sizes = {"for the sum": 100}, {"copies": 8 * copies}
     own = Quote(ids, ids[:copies], 10 * shards, *sizes, "")
@@ -92,10 +73,10 @@ def test_a_prediction_is_a_sum(shards, copies, dispatch, devices, likely, device
     )
 
 
-@pytest.mark.parametrize(
-    ("sizes", "most", "chosen"),
-    [([5] * 8, 2, [3, 4]), ([5, 4, 5, 5, 4, 5], 2, [2, 3]), ([5, 5, 4], 4, [0, 1])],
-)
-def test_typical_shards_are_of_the_common_size(sizes, most, chosen):
-    """They lie in the middle of those; a few may be all that there are."""
-    assert quotes.choose_typical(dict(enumerate(sizes)), most) == chosen
+def test_a_trial_of_too_few_shards_says_how_to_have_more(tmp_path, monkeypatch):
+    """A config file is read over config.yaml, as by a run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("backend: numpy\nsynthetic: {matrices: 2, dim: 8}\n")
+    (tmp_path / "big.yaml").write_text("shards: 2\n")
+    code, said = bad_inputs.through("plan", "--configfile", "big.yaml", "--trial")
+    assert (code, "set shard_bytes for more" in said) == (2, True)

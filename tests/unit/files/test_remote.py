@@ -1,12 +1,9 @@
 """Objects in a store as input: the bits of the same numbers in a file, whatever the server does."""
 
-import sys
-
 import numpy as np
 import pytest
 import zarr
 from shardwise.errors import InputError, IntegrityError, TryAgain
-from shardwise.files import remote
 from shardwise.multiply import copy
 
 from tests import factories, objects
@@ -78,21 +75,18 @@ def zarr_array(version, name, **options):
     return make
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda store, folder: "s3://bucket/a.npy",
-        lambda store, folder: f"{store.bucket}/a.npy",
-        lambda store, folder: store.put("of%20 ä/b=1.npy", A.astype(">f4")),
-        folder_of_matrices,
-        sheet,
-        zarr_array(2, "x.zarr:group/array"),
-        zarr_array(3, "x.zarr/group/array"),
-        zarr_array(3, "x.zarr", shards=(16, 80, 66)),
-        zarr_array(3, ""),
-    ],
-    ids=["s3", "http", "big-endian", "folder", "sheet", "zarr 2", "zarr 3", "sharded", "of zarr"],
-)
+@pytest.mark.parametrize("make", [
+    lambda store, folder: "s3://bucket/a.npy",
+    lambda store, folder: f"{store.bucket}/a.npy",
+    lambda store, folder: store.put("of%20 ä/b=1.npy", A.astype(">f4")),
+    folder_of_matrices,
+    sheet,
+    zarr_array(2, "x.zarr:group/array"),
+    zarr_array(3, "x.zarr/group/array"),
+    zarr_array(3, "x.zarr", shards=(16, 80, 66)),
+    zarr_array(3, ""),
+], ids=["s3", "http", "big-endian", "folder", "sheet",
+         "zarr 2", "zarr 3", "sharded", "of zarr"])  # fmt: skip
 def test_same_bits(store, tmp_path, make):
     """Copies and the sum have the bits of the same numbers in a file."""
     made = factories.listed(planned(tmp_path / "store", make(store, tmp_path)))
@@ -201,21 +195,18 @@ def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
     assert "labels: s3://bucket/none.npy cannot be read: the server has no such object" in told
 
 
-@pytest.mark.parametrize(
-    ("url", "over", "words"),
-    [
-        ("s3://bucket/none.npy", {}, "the server has no such object (404"),
-        ("s3://bucket/run.h5:/x", {}, "s3://bucket/run.h5/x: no array of Zarr lies there; name a"),
-        ("s3://bucket/a.npy", {"materialize": False}, "is an object in a store, which"),
-        ("az://bucket/a.npy", {}, "Credentials: they come from the environment alone: AZURE"),
-        ("http://elsewhere/a.npy", {}, "only localhost may be; use https://"),
-        ("https://h/run/", {}, "of a web server only .npy files are read; name several in a"),
-        ("s3://bucket/m*.npy", {}, "globs are for files; name a folder, s3://bucket/run/, or a"),
-        ("s3://bucket", {}, "is no address of an object, such as s3://bucket/folder"),
-        ("s3://bucket/a//b.npy", {}, "is no address of an object, such as s3://bucket/folder"),
-        ("ftp://us:er@h/a.npy", {}, "ftp://…@h/a.npy is an address of a kind that is not"),
-    ],
-)
+@pytest.mark.parametrize(("url", "over", "words"), [
+    ("s3://bucket/none.npy", {}, "the server has no such object (404"),
+    ("s3://bucket/run.h5:/x", {}, "s3://bucket/run.h5/x: no array of Zarr lies there; name a"),
+    ("s3://bucket/a.npy", {"materialize": False}, "is an object in a store, which"),
+    ("az://bucket/a.npy", {}, "Credentials: they come from the environment alone: AZURE"),
+    ("http://elsewhere/a.npy", {}, "only localhost may be; use https://"),
+    ("https://h/run/", {}, "of a web server only .npy files are read; name several in a"),
+    ("s3://bucket/m*.npy", {}, "globs are for files; name a folder, s3://bucket/run/, or a"),
+    ("s3://bucket", {}, "is no address of an object, such as s3://bucket/folder"),
+    ("s3://bucket/a//b.npy", {}, "is no address of an object, such as s3://bucket/folder"),
+    ("ftp://us:er@h/a.npy", {}, "ftp://…@h/a.npy is an address of a kind that is not"),
+])  # fmt: skip
 def test_refusals(store, tmp_path, url, over, words):
     """An address that cannot be read is refused by the plan; nothing secret is repeated."""
     path = tmp_path / "sheet.tsv"
@@ -226,17 +217,7 @@ def test_refusals(store, tmp_path, url, over, words):
         assert "us:er" not in told
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [("s3://nowhere/", "(404 Not Found, NoSuchBucket)"), ("s3://bucket/none/", "it is empty")],
-)
-def test_folders_without_arrays(store, tmp_path, url, words):
+def test_folders_without_arrays(store, tmp_path):
     """A folder that is not there, or holds nothing to read, is refused by the plan."""
-    assert words in refusal(planned, tmp_path, url)
-
-
-def test_missing_package(monkeypatch):
-    """Where obstore is not installed, the message says how to install it."""
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    told = refusal(remote.status, "s3://bucket/a.npy")
-    assert "not installed: pip install obstore, or Shardwise with [objects]" in told
+    assert "(404 Not Found, NoSuchBucket)" in refusal(planned, tmp_path, "s3://nowhere/")
+    assert "it is empty" in refusal(planned, tmp_path, "s3://bucket/none/")

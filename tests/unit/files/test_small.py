@@ -7,11 +7,6 @@ from shardwise.errors import IntegrityError
 from shardwise.files import small
 
 
-def opened() -> int:
-    """How many descriptors this process has."""
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_a_file_is_read_whole(tmp_path):
     """Up to the most that it may have; of a larger one the end, where that is asked for."""
     path = tmp_path / "a"
@@ -34,14 +29,6 @@ def test_what_is_no_file_is_refused(tmp_path, kind):
     with pytest.raises(IntegrityError, match=r"is not a file|cannot be read"):
         small.read(path, follow=False)
     assert small.read_json(path) == ({} if kind == "link" else None)
-
-
-def test_nothing_stays_open(tmp_path):
-    """However often a folder stands in the place of a file: a watch looks every few seconds."""
-    before = opened()
-    for _ in range(20):
-        assert small.read_json(tmp_path) is None
-    assert opened() == before
 
 
 @pytest.mark.parametrize("text", ["", "{", "9" * 5000, "[" * 100_000])

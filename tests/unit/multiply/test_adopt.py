@@ -59,10 +59,9 @@ def in_store(folder, array):
 MAKERS = {"stack": in_stack, "folder": in_files, "stacks": in_stacks, "store": in_store}
 
 
-@pytest.mark.parametrize(
-    ("kind", "over"),
-    [("stack", {"keep": "sum"}), *((kind, {"materialize": "auto"}) for kind in MAKERS)],
-)
+@pytest.mark.parametrize(("kind", "over"), [
+    ("stack", {"keep": "sum"}), *((kind, {"materialize": "auto"}) for kind in MAKERS),
+])  # fmt: skip
 def test_an_input_that_grows_computes_its_end(tmp_path, kind, over):
     """Only the last shard, which was shorter, and new ones; all have the bits of a fresh run."""
     over, own = OVER | over, tmp_path / "own"
@@ -73,10 +72,8 @@ def test_an_input_that_grows_computes_its_end(tmp_path, kind, over):
     assert said.partition(" an ")[0] == ("3 of these have" if kind in ("stack", "store") else "")
     assert rerun(made) == ["00002", "00003"]
     fresh = factories.plan(tmp_path / "fresh", LEFT, **over)
-    assert (
-        factories.products(made).tobytes()
-        == factories.products(factories.computed(fresh)).tobytes()
-    )
+    expected = factories.products(factories.computed(fresh))
+    assert factories.products(made).tobytes() == expected.tobytes()
     np.save(tmp_path / "w.npy", np.arange(1.0, 16.0))
     for change in ({"product": "A @ A.T"}, {"keep": "sum", "weights": str(tmp_path / "w.npy")}):
         other = factories.plan(tmp_path, input=MAKERS[kind](own, LEFT), **over | change)
@@ -111,10 +108,9 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("change", "materialize"),
-    [("the middle", True), ("swapped", True), *((change, False) for change in CHANGES)],
-)
+@pytest.mark.parametrize(("change", "materialize"), [
+    ("the middle", True), ("swapped", True), *((change, False) for change in CHANGES),
+])  # fmt: skip
 def test_what_has_changed_is_computed(tmp_path, change, materialize):
     """Another byte, range, shape, element type or setting: nothing is taken for what it is not."""
     make, over, expected = CHANGES[change]

@@ -53,38 +53,15 @@ def run(made: Plan, shard: str = "00000", code: int = 0) -> subprocess.Completed
     return done
 
 
-def files(folder: Path) -> set[Path]:
-    """All files of a folder."""
-    return {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in str(path)}
-
-
-@pytest.mark.parametrize(("keep", "materialize"), [("products", True), ("sum", False)])
-def test_the_shard_is_computed(tmp_path, keep, materialize):
-    """A function that does nothing else: product, receipt, and what the log has always said."""
-    made = planned(tmp_path, "print('hello')", keep=keep, materialize=materialize)
-    for shard in made.shards:
-        done = run(made, shard)
-        assert done.stdout == ""
-        assert "hello" in done.stderr
-        assert done.stderr.splitlines()[-1].endswith(
-            f"results/products/{made.shards[shard].name}.json written"
-        )
-    expected = 2 * LEFT if keep == "products" else 2 * LEFT.reshape(2, 2, 2, 3).sum(axis=1)
-    np.testing.assert_array_equal(factories.results(made), expected)
-
-
-@pytest.mark.parametrize(
-    ("trouble", "code", "told"),
-    [
-        ("os._exit(0)", 2, "your function own.py:own ended its process with os._exit(0)"),
-        ("sys.exit(0)", 2, "own.py:own failed on matrices 0 to 1: SystemExit: 0"),
-        ("os.kill(os.getpid(), 11)", 75, "own.py:own was killed by signal 11 (SIGSEGV)"),
-        ("os.killpg(0, 9)", 75, "own.py:own was killed by signal 9 (SIGKILL"),
-        ("raise MemoryError", 75, "out of host memory"),
-        ("os.closerange(3, 1000)", 2, "own.py:own closed files that are not its own"),
-        ("os.kill(os.getpid(), 15)", 143, "ended by SIGTERM"),
-    ],
-)
+@pytest.mark.parametrize(("trouble", "code", "told"), [
+    ("os._exit(0)", 2, "your function own.py:own ended its process with os._exit(0)"),
+    ("sys.exit(0)", 2, "own.py:own failed on matrices 0 to 1: SystemExit: 0"),
+    ("os.kill(os.getpid(), 11)", 75, "own.py:own was killed by signal 11 (SIGSEGV)"),
+    ("os.killpg(0, 9)", 75, "own.py:own was killed by signal 9 (SIGKILL"),
+    ("raise MemoryError", 75, "out of host memory"),
+    ("os.closerange(3, 1000)", 2, "own.py:own closed files that are not its own"),
+    ("os.kill(os.getpid(), 15)", 143, "ended by SIGTERM"),
+])  # fmt: skip
 def test_a_function_that_ends_its_process_fails_its_shard(tmp_path, trouble, code, told):
     """Never success without a receipt; the last line of the log says what the function did."""
     made = planned(tmp_path, trouble)
@@ -116,10 +93,7 @@ threading.Thread(target=time.sleep, args=(1000,)).start()
     "trouble", [LEAVES, "if os.fork() == 0:\n    return"], ids=["all", "returns twice"]
 )
 def test_the_end_waits_for_nothing_that_the_function_leaves(tmp_path, trouble):
-    """Threads, children and handlers at exit end with the shard, whose product stays.
-
-    The lock by which others see that a job works on the results ends, too.
-    """
+    """Threads, children and handlers at exit end with the shard, whose product stays."""
     note = "(HERE / 'process').write_text(str(os.getpid()))\n"
     made = planned(tmp_path, note + trouble)
     began = time.monotonic()
@@ -139,16 +113,41 @@ def test_the_end_waits_for_nothing_that_the_function_leaves(tmp_path, trouble):
 @pytest.mark.parametrize("materialize", [factories.nightly(True), False])
 def test_a_change_of_the_working_directory_moves_nothing(tmp_path, materialize):
     """Results land where they belong, inputs are found, also while the function is elsewhere."""
-    elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "results").mkdir(parents=True)
+    (elsewhere := tmp_path / "elsewhere" / "results").mkdir(parents=True)
     # Long enough for the file that says how far a shard is, which is written every two seconds.
-    trouble = f"os.chdir({str(elsewhere)!r})\ntime.sleep(2.5)"
+    trouble = f"os.chdir({str(elsewhere.parent)!r})\ntime.sleep(2.5)"
     made = planned(tmp_path, trouble, materialize=materialize)
     run(made)
-    np.testing.assert_array_equal(
-        np.load(made.results.product(made.shards["00000"].name)), 2 * LEFT[:2]
-    )
-    assert not files(elsewhere)
+    np.testing.assert_array_equal(np.load(factories.file(made, "product")), 2 * LEFT[:2])
+    assert list(elsewhere.parent.rglob("*")) == [elsewhere]
+
+
+@pytest.mark.parametrize("when", ["before the parent knows its child", "as the child ends"])
+def test_a_signal_at_a_bad_moment_is_heard(monkeypatch, terminable, when):
+    """The child ends, too: Slurm ends both at once. A second signal does not cut the end short."""
+    fork, waitpid, began, cleaned = os.fork, os.waitpid, [], []
+
+    def fork_and_signal() -> int:
+        if (child := fork()) and when.startswith("before"):
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        began.extend([child] * bool(child))
+        return child
+
+    def wait_and_signal(pid: int, options: int) -> tuple[int, int]:
+        found = waitpid(pid, options)
+        if when.startswith("as"):
+            signal.raise_signal(signal.SIGTERM)
+        return found
+
+    monkeypatch.setattr(contain.os, "fork", fork_and_signal)
+    monkeypatch.setattr(contain.os, "waitpid", wait_and_signal)
+    try:
+        contain.run(partial(time.sleep, 20) if when.startswith("before") else dict)
+    except errors.Terminated:
+        signal.raise_signal(signal.SIGTERM)
+        cleaned.append("all")
+    assert cleaned
+    assert not processes.living(began)
 
 
 @pytest.mark.parametrize(
@@ -179,57 +178,3 @@ def terminable():
     before = signal.signal(signal.SIGTERM, errors.terminate)
     yield
     signal.signal(signal.SIGTERM, before)
-
-
-def test_a_signal_in_the_first_moment_reaches_the_child(monkeypatch, terminable):
-    """It comes before the parent knows its child, which ends with it."""
-    fork, began = os.fork, []
-
-    def fork_and_signal() -> int:
-        if child := fork():
-            began.append(child)
-            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-        return child
-
-    monkeypatch.setattr(contain.os, "fork", fork_and_signal)
-    with pytest.raises(errors.Terminated):
-        contain.run(partial(time.sleep, 20))
-    assert not processes.living(began)
-
-
-def test_a_signal_that_comes_as_the_child_ends_is_no_error_of_the_system(monkeypatch, terminable):
-    """Slurm ends parent and child at once: the child is gone before the parent can end it."""
-    wait = os.waitpid
-
-    def wait_and_signal(pid: int, options: int) -> tuple[int, int]:
-        found = wait(pid, options)
-        signal.raise_signal(signal.SIGTERM)
-        return found
-
-    monkeypatch.setattr(contain.os, "waitpid", wait_and_signal)
-    with pytest.raises(errors.Terminated):
-        contain.run(dict)
-
-
-def test_a_second_signal_does_not_cut_the_end_short(terminable):
-    """A child gets it from its scheduler, and from its parent."""
-    cleaned = []
-    try:
-        signal.raise_signal(signal.SIGTERM)
-    except errors.Terminated:
-        signal.raise_signal(signal.SIGTERM)
-        cleaned.append("all")
-    assert cleaned
-
-
-def test_where_no_process_can_be_had_signals_are_heard_again(monkeypatch):
-    """They are held back only while there are two processes to tell apart."""
-
-    def refused():
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    monkeypatch.setattr(os, "fork", refused)
-    with pytest.raises(BlockingIOError):
-        contain.run(lambda: None)
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before

@@ -4,7 +4,7 @@ import os
 
 import pytest
 from shardwise.errors import IntegrityError
-from shardwise.files import commit, extents, pieces
+from shardwise.files import extents, pieces
 from shardwise.multiply import copy
 
 from tests import factories
@@ -26,15 +26,3 @@ def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypat
     with pytest.raises(IntegrityError, match=r"became shorter|has changed|is truncated"):
         copy.materialize(made, "00000")
     assert list((made.results.root / "shards").iterdir()) == []
-
-
-def test_a_first_copy_lists_no_folder(tmp_path, monkeypatch):
-    """The folder has an entry or two for every shard: to list it for each would be quadratic."""
-    made = factories.plan(tmp_path, noise((5, 10, 10)), shards=2)
-
-    def listed(path, name):
-        raise AssertionError(f"{path} was looked for")
-
-    monkeypatch.setattr(commit, "remove_leftovers", listed)
-    for shard_id in made.shards:
-        copy.materialize(made, shard_id)

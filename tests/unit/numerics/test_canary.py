@@ -35,11 +35,10 @@ def multiplied(dtype, compute, spoil=lambda x: x, after=lambda x: x):
     canary.check(multiply, factors, compute)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "product"),
-    [("float16", "A @ A"), ("float32", "A.T @ A"), ("float64", "A @ A.T"), ("complex64", "A @ B"),
-     ("complex128", "A @ A"), ("float32", ONE_B)],
-)  # fmt: skip
+@pytest.mark.parametrize(("dtype", "product"), [
+    ("float16", "A @ A"), ("float32", "A.T @ A"), ("float64", "A @ A.T"), ("complex64", "A @ B"),
+    ("complex128", "A @ A"), ("float32", ONE_B),
+])  # fmt: skip
 def test_what_computes_as_asked_passes(tmp_path, dtype, product):
     """The memory of the ring, whatever its shape."""
     shared, product = product == ONE_B, product.partition(",")[0]
@@ -55,26 +54,19 @@ def test_what_computes_as_asked_passes(tmp_path, dtype, product):
     assert multiply()[0, 0, 0] > 1
 
 
-@pytest.mark.parametrize(
-    ("dtype", "compute", "spoil"),
-    [
-        ("float32", "float32", lambda x: cut(x, 11)),
-        ("complex64", "complex64", lambda x: cut(x, 11)),
-        ("float32", "tf32", lambda x: cut(x, 8)),  # as bfloat16 has them
-        ("float64", "float64", lambda x: x.astype("float32").astype("float64")),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "compute", "spoil"), [
+    ("float32", "float32", lambda x: cut(x, 11)),
+    ("complex64", "complex64", lambda x: cut(x, 11)),
+    ("float32", "tf32", lambda x: cut(x, 8)),  # as bfloat16 has them
+    ("float64", "float64", lambda x: x.astype("float32").astype("float64")),
+])  # fmt: skip
 def test_a_lower_precision_is_refused(dtype, compute, spoil):
     """No device is blamed, and where a precision can be asked for instead, it is named."""
     with pytest.raises(IntegrityError, match=f"lower precision than {compute}") as refused:
         multiplied(dtype, compute, spoil)
     assert refused.value.exit_code == 3
     assert ("ask for precision: tf32" in str(refused.value)) == (compute in LOW)
-
-
-def test_tf32_that_was_asked_for_passes():
-    """Eleven bits are what it has."""
-    multiplied("float32", "tf32", lambda x: cut(x, 11))
+    multiplied("float32", "tf32", lambda x: cut(x, 11))  # eleven bits are what it has
 
 
 @pytest.mark.parametrize("what", ["zeros", "nan", "one beside", "nan beside"])

@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from numba import types
 from shardwise.numerics import compiled, tree_cpu
 from shardwise.numerics.tree import TreeSum
 
@@ -63,22 +62,6 @@ np.testing.assert_array_equal(found, halves.astype("f8"))
     subprocess.run([sys.executable, "-c", START + code], check=True, env=os.environ | own)
 
 
-def test_each_variant_has_a_folder_of_its_own(tmp_path, monkeypatch):
-    """Another function, another signature or another processor: other code, in another place."""
-    monkeypatch.setattr(compiled.numba.config, "CACHE_DIR", str(tmp_path))
-    writable, readonly = (types.Array(types.float64, 1, "C", readonly=r) for r in (False, True))
-    one = compiled.folder(tree_cpu._fold, (writable,))
-    assert one == compiled.folder(tree_cpu._fold, (writable,))
-    others = [
-        compiled.folder(tree_cpu._pair.py_func, (writable,)),
-        compiled.folder(tree_cpu._fold, (readonly,)),
-    ]
-    monkeypatch.setattr(compiled.llvmlite.binding, "get_host_cpu_name", lambda: "another")
-    others.append(compiled.folder(tree_cpu._fold, (writable,)))
-    assert len({one, *others}) == 4
-    assert {path.parent for path in (one, *others)} == {tmp_path}
-
-
 def test_loops_run_where_nothing_can_be_kept(monkeypatch):
     """Without a folder to write in, a loop is compiled and used all the same."""
     monkeypatch.setattr(compiled, "folder", lambda function, signature: None)
@@ -90,12 +73,3 @@ def test_loops_run_where_nothing_can_be_kept(monkeypatch):
         assert not tree_cpu._loop("float64").stats.cache_path
     finally:
         tree_cpu._loop.cache_clear()
-
-
-@pytest.mark.nightly
-def test_loops_are_compiled_where_numba_is_told_not_to(tmp_path):
-    """NUMBA_DISABLE_JIT is for those who debug loops of their own, which stay as they are."""
-    own = "\nimport numba\nassert not hasattr(numba.njit(lambda x: x), 'signatures')\n"
-    env = os.environ | {"PYTHONPATH": str(SCRIPTS), "NUMBA_CACHE_DIR": str(tmp_path)}
-    line = [sys.executable, "-W", "error", "-c", START + LOOP + END + own]
-    subprocess.run(line, env=env | {"NUMBA_DISABLE_JIT": "1"}, check=True)

@@ -31,13 +31,10 @@ def measured(monkeypatch):
     + [(dtype, 1) for dtype in CLOSER_LOOK],
 )
 def test_no_honest_product_is_refused(measured, dtype, group):
-    """All kinds of numbers, scales, shapes up to 128 and products pass, and none is left out.
-
-    In groups of one a row of every product gets the closer look.
-    """
+    """All kinds of numbers, scales, shapes up to 128 and products pass, and none is left out."""
     budget = measured.harness.Budget(1000)  # minutes, which it never takes
-    found = measured.try_honest(np, dtype, "small", 200, budget, group)
-    assert sum(map(len, found.values())) >= 200
+    found = measured.try_honest(np, dtype, "small", 100, budget, group)
+    assert sum(map(len, found.values())) >= 100
     assert max(max(ratios) for ratios in found.values()) <= 1
     kinds = measured.honest.INTEGER_KINDS if "int" in dtype else measured.honest.KINDS
     assert found.keys() == set(kinds)
@@ -47,10 +44,7 @@ def test_no_honest_product_is_refused(measured, dtype, group):
     ("dtype", "dim"), [*((dtype, 24) for dtype in FLOATS), ("float16", 64), ("float32", 64)]
 )
 def test_wrong_products_are_seen(measured, dtype, dim):
-    """One element off by twice the tolerance, and each kind of damage larger than that, is seen.
-
-    Half a tolerance is let through: of the row, or of the element where there is a closer look.
-    """
+    """One element off by twice the tolerance, and each kind of damage larger than that, is seen."""
     budget = measured.harness.Budget(1000)
     elements, bits, kinds, sizes = measured.detect(np, dtype, dim, 40, budget)
     assert elements.tried() >= 40

@@ -44,20 +44,6 @@ def test_float16_is_accumulated_in_float32():
     assert found[0, 0, 0] == np.float16(1024 + 3000)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "compute"),
-    [("float16", "float32"), ("float32", "float32"), ("float64", "float64"), ("int8", "float64"),
-     ("complex64", "complex64"), ("complex128", "complex128"), ("int32", "int64")],
-)  # fmt: skip
-@pytest.mark.parametrize("precision", ["ieee", "tf32x3", "tf32"])
-def test_a_kernel_says_what_it_accumulates_in(dtype, compute, precision):
-    """NumPy has no tf32: asked for it, float32 is computed, and said to be, in float32."""
-    own = Problem(2, (3, 3), "A @ A", dtype)
-    assert gemm.kernel(np, own, precision).compute == compute
-
-
-# Integers.
-
 LIMITS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in INTEGERS}
 
 

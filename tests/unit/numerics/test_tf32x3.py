@@ -42,18 +42,14 @@ def few():
         yield
 
 
-# Products.
-
-
 @pytest.mark.parametrize("kind", ["normal", "ill-conditioned"])
-@pytest.mark.parametrize(
-    ("product", "shape", "calls"),
-    [("A @ A", (600, 600), [600] * 2 + [128] * 4 + [88]),
-     ("A.T @ A", (1036, 40), [1036] * 2 + [256] * 4 + [12]),
-     ("A @ A.T", (40, 1036), [1036] * 2 + [256] * 4 + [12]),
-     ("A @ B", (40, 2046), [2048] * 2 + [256] * 8),  # padded, which changes no chunk
-     ("A @ B", (40, 2052), [2052] * 2 + [512] * 4 + [4])],
-)  # fmt: skip
+@pytest.mark.parametrize(("product", "shape", "calls"), [
+    ("A @ A", (600, 600), [600] * 2 + [128] * 4 + [88]),
+    ("A.T @ A", (1036, 40), [1036] * 2 + [256] * 4 + [12]),
+    ("A @ A.T", (40, 1036), [1036] * 2 + [256] * 4 + [12]),
+    ("A @ B", (40, 2046), [2048] * 2 + [256] * 8),  # padded, which changes no chunk
+    ("A @ B", (40, 2052), [2052] * 2 + [512] * 4 + [4]),
+])  # fmt: skip
 def test_the_error_is_that_of_float32(product, shape, calls, kind):
     """The largest of all elements, relative to the sums of moduli; long products in chunks."""
     right = (shape[1], 8) if product == "A @ B" else None
@@ -83,16 +79,6 @@ def test_several_calls_padded_or_not_and_one_b_for_all(dtype, count, shape, shar
     right = factories.stack((1 if shared else count, shape[1], 7), dtype, 1)
     found, _ = multiplied(problem, left, right[0] if shared else right)
     np.testing.assert_array_equal(found, left @ right)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float64", "complex128", "int8"])
-def test_other_element_types_are_not_split(dtype):
-    """The key is about float32 and complex64; nothing more is held for others."""
-    problem = Problem(1, (600, 600), "A @ A", dtype)
-    assert not memory.split_shapes(problem, "tf32x3")
-
-
-# The known product, and the proof.
 
 
 def trial(lost, dtype="float32"):
@@ -148,18 +134,3 @@ def test_plain_tf32_does_not_pass_as_three_products():
 
 
 # The plan.
-
-
-def test_both_parts_of_a_call_are_counted():
-    """On a device, also where the least is asked for; NumPy splits nothing."""
-    own = Problem(9, (4096, 4096), "A @ B", "float32", (4096, 1024))
-    scratch = 2 * (own.matrix_bytes + own.right_bytes)
-    for asked in (
-        lambda *precision: memory.device_memory(own, range(9), "sum", *precision),
-        lambda *precision: memory.least_bytes(own, range(9), "sum", True, *precision),
-    ):
-        assert asked("tf32x3") - asked() == scratch
-        assert asked("tf32") == asked()
-    assert memory.least_bytes(own, range(9), "sum", False, "tf32x3") == memory.least_bytes(
-        own, range(9), "sum", False
-    )

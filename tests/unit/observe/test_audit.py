@@ -5,7 +5,6 @@ import random
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from shardwise import host
@@ -14,11 +13,9 @@ from shardwise.files.paths import Results
 from shardwise.multiply import job
 from shardwise.observe import audit
 from shardwise.plan import plan as plans
-from shardwise.plan.config import NO_PLAN
 from shardwise.plan.plan import Shard
-from shardwise.records import ledger, receipts
+from shardwise.records import receipts
 from shardwise.records.store import Store, mark
-from shardwise.reduce import job as jobs
 from shardwise.units import human_bytes
 
 from tests import factories
@@ -26,11 +23,8 @@ from tests import factories
 
 def finished(folder: Path, left=None, names=("sum",), right=None, **over):
     """A plan that was computed and summed."""
-    from mpi4py import MPI
-
-    made = factories.computed(factories.plan(folder, left, right, **over))
-    ledger.write(made)
-    jobs.run(MPI.COMM_SELF, made.results.plan, list(names))
+    made = factories.listed(factories.plan(folder, left, right, **over))
+    factories.reduced(made, *names)
     for marker in (made.results.listed(made.key), made.results.summed(made.key)):
         mark(marker)
     return made
@@ -62,15 +56,21 @@ def state(root: Path) -> dict:
 
 
 def test_what_is_whole_is_called_whole(made):
-    """One line says how many shards, how many bytes, and which results; nothing is written."""
+    """One line says how many shards, bytes and which results; by hand, too, with the exit code."""
     before = state(made.root)
-    found = audit.look(made.root)
+    done = factories.run("verify", made.root)
     nbytes = sum(path.stat().st_size for path in made.root.rglob("*.npy"))
-    assert (found.verdict, found.code, found.nbytes) == ("whole", 0, nbytes)
     text = f"whole: 4 shards, {human_bytes(nbytes)}, sum.npy, std.npy, max.npy proven"
-    assert found.line() == f"{made.root}: {text}"
-    assert not found.findings
+    assert (done.returncode, done.stdout) == (0, f"{made.root}: {text}\n")
+    found = audit.look(made.root)
+    assert (found.verdict, found.code, found.nbytes, found.findings) == ("whole", 0, nbytes, [])
     assert state(made.root) == before
+    made.statistic("sum").write_bytes(b"")
+    done = factories.run("verify", made.root, "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["code"], told["verdict"]) == (3, 3, "damaged")
+    assert told["line"] == audit.look(made.root).line()
+    assert [f["path"] for f in told["findings"]] == ["sum.npy"]
 
 
 def test_no_changed_bit_is_overlooked(made):
@@ -148,28 +148,6 @@ def test_an_unfinished_run_is_no_damage(tmp_path):
     assert found.line() == f"{root}: unfinished: all 3 shards are computed, but not summed yet"
 
 
-def test_what_is_of_another_config_is_counted_and_left(tmp_path):
-    """After a change of the config old files are no damage, and the new ones are missing."""
-    old = finished(tmp_path, factories.stack((6, 4, 4)), shards=3)
-    files = [*old.results.products.iterdir(), *old.results.shards.iterdir()]
-    nbytes = sum(path.stat().st_size for path in files)
-    made = factories.plan(tmp_path, input=str(tmp_path / "input.npy"), shards=2)
-    found = audit.look(made.results.root)
-    assert found.line().endswith("unfinished: 2 of 2 shards are not computed yet")
-    assert found.others[1] >= nbytes
-    assert "of another config: " in found.text()
-    assert "shardwise clean" in found.text()
-    assert not found.of(audit.DAMAGED)
-
-
-def test_a_shard_that_was_lost_after_the_sum_is_damage(made):
-    """What the summary vouches for has to be there."""
-    made.receipt(row(made, "00000").name).unlink()
-    assert audit.look(made.root).code == 3
-    made.summary.unlink()
-    assert audit.look(made.root).code == 75
-
-
 def test_a_receipt_of_another_version_is_named(made):
     """Its schema is told, and no command would remove it."""
     path = made.receipt(row(made, "00002").name)
@@ -182,29 +160,29 @@ def test_a_receipt_of_another_version_is_named(made):
 
 
 def test_a_forged_summary_is_compared_with_the_plan(made):
-    """A receipt with a digest of its own still has to say what the plan says."""
+    """A digest of its own is not enough, and what it vouches for has to be there."""
     total = json.loads(made.summary.read_bytes())["files"]["sum"]
     for change in ({"shards": 3}, {"files": {"../sum": total}}):
         factories.rewritten(made.summary, **change)
         assert audit.look(made.root).code == 3
+    factories.rewritten(made.summary, shards=4, files={"sum": total})
+    assert audit.look(made.root).code == 0
+    made.receipt(row(made, "00000").name).unlink()
+    assert audit.look(made.root).code == 3
+    made.summary.unlink()
+    assert audit.look(made.root).code == 75
 
 
 def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
     """It is read and compared in any case, where it is still there."""
     recipe = {"matrices": 6, "dim": 8, "dtype": "float64", "seed": 1}
     made = finished(tmp_path, synthetic=recipe, shards=2, keep="sum")
-    moved = tmp_path / "moved"
-    made.results.root.rename(moved)
+    made.results.root.rename(moved := tmp_path / "moved")
     assert audit.look(moved).verdict == "whole"
     factories.flip(moved / "input.npy", 4500)
-    one = made.shards["00001"].name
-    (moved / "products" / f"{one}.npy").unlink()
-    found = audit.look(moved)
     receipt = moved / made.synthetic_receipt.name
-    assert found.line().endswith(
-        f"1 of 2 shards damaged (00001); input.npy damaged; repair: rm -f "
-        f"{moved}/products/{one}.json {moved}/input.npy {receipt}, then snakemake as before"
-    )
+    told = f"input.npy damaged; repair: rm -f {moved}/input.npy {receipt}, then snakemake as before"
+    assert audit.look(moved).line().endswith(told)
     (moved / "input.npy").unlink()
     assert "input" not in audit.look(moved).line()
 
@@ -233,39 +211,6 @@ def test_without_a_plan_nothing_can_be_judged(made, tmp_path):
         aside.rename(path)
 
 
-def test_the_command_line(made, tmp_path):
-    """Its last line is the verdict, its exit code the contract's; --json holds all of it."""
-    done = factories.run("verify", made.root)
-    assert (done.returncode, done.stdout) == (0, audit.look(made.root).line() + "\n")
-    made.statistic("sum").write_bytes(b"")
-    done = factories.run("verify", made.root, "--json")
-    found = json.loads(done.stdout)
-    assert (done.returncode, found["code"], found["verdict"]) == (3, 3, "damaged")
-    assert found["line"] == audit.look(made.root).line()
-    assert [f["path"] for f in found["findings"]] == ["sum.npy"]
-    (tmp_path / "mine.yaml").write_text("results: there\nshard: 3\n")  # no folder is guessed
-    done = factories.run("verify", "--configfile", "mine.yaml", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "did you mean shards" in done.stderr
-
-
-# Who made a number.
-
-
-def test_the_summary_says_who_made_it(model):
-    """Devices, nodes and software with their shards; plan, code, and the whole config."""
-    summary, plan = receipts.read(model.results.summary, receipts.SumReceipt), model.facts
-    receipt = factories.receipt(model)
-    (software,) = summary.made_by["software"]
-    assert summary.made_by["devices"] == [{"name": "CPU", "uuid": None, "shards": 4}]
-    assert summary.made_by["nodes"] == {receipt.node: 4}
-    assert (software["shards"], software["versions"]) == (4, receipt.versions)
-    assert {"numpy", "python", "shardwise"} <= set(receipt.versions)
-    assert {"numpy", "mpi4py", "mpi"} <= set(summary.versions)
-    assert (summary.plan, summary.config) == (plan.digest, plan.config_digest)
-    assert set(plan.config) == set(vars(factories.settings())) - set(NO_PLAN)
-
-
 def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
     """A clone is known by its commit, a changed one by a plus; none above it is."""
 
@@ -274,34 +219,17 @@ def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
         return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
 
     environ = {}
+    for name in ("Snakefile", "config.yaml", "inner/a"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("a")
     host.announce(environ, tmp_path)
     assert (environ[host.VARIABLE], host.announced(environ)) == ("", None)
-    git("init", "-q")
-    for name in ("Snakefile", "config.yaml"):
-        (tmp_path / name).write_text("a")
-        git("add", name)
-    git("commit", "-q", "-m", "first")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        git(*words)
     number = git("rev-parse", "HEAD")[:12]
-    (tmp_path / "inner").mkdir()
     (tmp_path / "config.yaml").write_text("b")  # a user's
     assert [host.commit(tmp_path / name) for name in ("", "inner")] == [number, None]
     (tmp_path / "Snakefile").write_text("b")
     host.announce(environ, tmp_path)
     monkeypatch.setenv(host.VARIABLE, environ[host.VARIABLE])
     assert receipts.describe_origin("shard", 0.0)["commit"] == f"{number}+"
-
-
-def test_shards_of_several_devices_are_counted():
-    """Each device, node and set of libraries stands there once, with its shards."""
-    rows = [("GPU-a", "n1", "14.2"), ("GPU-b", "n1", "14.2"), ("GPU-a", "n2", "14.3")]
-    found = [
-        SimpleNamespace(device=receipts.UsedDevice("H200", uuid, memory=1), node=node, algorithm=3,
-                        commit=None, versions={"cupy": cupy})
-        for uuid, node, cupy in rows
-    ]  # fmt: skip
-    made = receipts.count_makers(found)
-    assert [(d["uuid"], d["shards"]) for d in made["devices"]] == [("GPU-a", 2), ("GPU-b", 1)]
-    assert made["nodes"] == {"n1": 2, "n2": 1}
-    assert [(s["versions"]["cupy"], s["shards"]) for s in made["software"]] == [
-        ("14.2", 2), ("14.3", 1),
-    ]  # fmt: skip

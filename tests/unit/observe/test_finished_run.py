@@ -59,10 +59,7 @@ def test_what_a_run_has_not_kept_is_refused_with_what_to_do(tmp_path):
 
 
 def test_a_run_that_has_not_finished(tmp_path):
-    """Products can be read already; the sum is refused, the ledger before it is written.
-
-    What is shown of a refusal is the call and the message.
-    """
+    """Products can be read already; the sum is refused, the ledger before it is written."""
     made = factories.plan(tmp_path, STACK, shards=2)
     run, root = shardwise.open(tmp_path / "results"), tmp_path / "results"
     assert repr(run) == f"<12 products 'A @ A' in {root}: unfinished, 0 of 2 shards done>"
@@ -92,10 +89,9 @@ def test_a_run_whose_folder_has_another_config_now(tmp_path):
         assert run.sum
 
 
-@pytest.mark.parametrize(
-    ("pattern", "open_"),
-    [("sum.npy", lambda run: run.sum), ("products/00001-*.npy", lambda run: run.product(11))],
-)
+@pytest.mark.parametrize(("pattern", "open_"), [
+    ("sum.npy", lambda run: run.sum), ("products/00001-*.npy", lambda run: run.product(11)),
+])  # fmt: skip
 def test_a_file_cut_short_is_refused(tmp_path, pattern, open_):
     """Before it is opened; a changed bit is seen by ``verify``."""
     plan = finished(tmp_path, STACK, shards=2)

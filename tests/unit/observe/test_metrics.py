@@ -2,7 +2,6 @@
 
 import math
 import re
-import socket
 import urllib.request
 from dataclasses import replace
 
@@ -61,21 +60,11 @@ def test_figures_are_what_the_receipts_come_to(tmp_path):
 
 def test_shards_are_counted_by_state_and_devices_by_what_they_do(tmp_path):
     """Each state has its number; a device whose product failed its proof has 1, done or not."""
-    made = pretend.run(
-        tmp_path,
-        shards=20,
-        failed=1,
-        suspect=1,
-        running=3,
-        waiting=4,
-        damaged=1,
-        devices=2,
-        nodes=1,
-    )
-    found = of(made)
-    for state, count in Observer(made.root).look(made.at).counts.items():
-        assert total(found, "shardwise_shards", state=state) == count
-        assert count == len(made.roles[state])
+    parts = {"failed": 1, "suspect": 1, "running": 3, "waiting": 4, "damaged": 1}
+    made = pretend.run(tmp_path, shards=20, devices=2, nodes=1, **parts)
+    found, seen = of(made), Observer(made.root).look(made.at)
+    for state, count in seen.counts.items():
+        assert total(found, "shardwise_shards", state=state) == count == len(made.roles[state])
     assert total(found, "shardwise_run_verdict", verdict="damaged") == 1
     assert total(found, "shardwise_run_verdict") == 1
     assert total(found, "shardwise_run_proven") == 0
@@ -83,24 +72,9 @@ def test_shards_are_counted_by_state_and_devices_by_what_they_do(tmp_path):
     assert total(found, "shardwise_device_running_shards") == 3
     oldest = made.roles["running"][0]
     assert total(found, "shardwise_oldest_running_shard_seconds", shard=oldest) == 5
-    (uuid,), name = Observer(made.root).look(made.at).suspects, "shardwise_device_suspect"
+    (uuid,), name = seen.suspects, "shardwise_device_suspect"
     assert total(found, name, device=uuid) == total(found, name) == 1
     assert total(of(made, shards={}), name, device=uuid) == 1
-
-
-def test_there_are_no_more_series_for_more_shards(tmp_path):
-    """The number of series depends on devices and stages, not on shards."""
-    few = of(pretend.run(tmp_path, shards=10, devices=2, failed=1, waiting=1))
-    many = of(pretend.run(tmp_path / "x", shards=90, devices=2, failed=9, waiting=9))
-    assert few.keys() == many.keys()
-
-
-@pytest.mark.parametrize("root", ["nowhere", 'a"b\\c\n{}', "\x1b[2J\u2028", "\udcff"])
-def test_an_empty_folder_of_any_name_has_metrics(tmp_path, root):
-    """Where there is nothing, that is told; no name of a folder breaks a line."""
-    text = metrics.text(Observer(tmp_path / root).look(0.0))
-    assert parsed(text)["shardwise_run_verdict", frozenset({("verdict", "empty")})] == 1
-    assert all(line.startswith(("shardwise_", "# ")) for line in text.splitlines())
 
 
 def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
@@ -125,9 +99,6 @@ def test_every_metric_is_explained(tmp_path):
     assert [name for name in names if f"`{name}" not in page] == []
 
 
-# The endpoint.
-
-
 def get(port: int) -> str:
     """What a request is answered with."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
@@ -142,15 +113,8 @@ def test_it_listens_on_this_machine_alone(tmp_path):
     assert get(server.server_port) == ""
     assert 'verdict="empty"} 1.0' in metrics.text(observer.look())
     assert get(server.server_port) == metrics.text(observer.last)
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", None), ("127.0.0.1", 99999),
-                                            ("192.0.2.1", 0)])  # fmt: skip
-def test_where_nobody_can_listen_is_refused(host, port):
-    """A port that is taken, or is none, and a name that is no host, are refused by name."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] if port is None else port
+    for host, port in (("127.0.0.1", server.server_port), ("127.0.0.1", 99999), ("192.0.2.1", 0)):
         with pytest.raises(InputError, match=f"cannot listen on {host}"):
             metrics.serve(lambda: None, host, port)
+    server.shutdown()
+    server.server_close()

@@ -39,10 +39,3 @@ def test_what_is_subtracted_is_part_of_the_key(tmp_path):
     ]
     assert names[0] == names[1]
     assert not set(names[0]) & set(names[2])
-
-
-def test_a_synthetic_stack_has_the_offset_of_its_first_rows(tmp_path):
-    """Before it is on the disk."""
-    made = factories.copied(factories.plan(tmp_path, synthetic={"matrices": 4, "dim": 3}, **OVER))
-    rows = np.load(made.results.synthetic).reshape(-1, 3)
-    assert made.offset == rows.mean(axis=0, dtype="float64").astype("float32").tobytes()

@@ -36,17 +36,16 @@ def test_a_listed_file_is_part_of_the_key(tmp_path):
     assert (factories.products(made) == expected).all()
 
 
-@pytest.mark.parametrize(
-    ("source", "named"),
-    [("import helpers", ["helpers.py"]), ("from helpers import f", ["helpers.py"]),
-     ("from . import helpers", ["helpers.py"]), ("import package.part", ["package/part.py"]),
-     ("from package import part", ["package/__init__.py", "package/part.py"]),
-     ("np.load('mean.npy')", ["mean.npy"]), ("open('data/t.txt')", ["data/t.txt"]),
-     ("Path(__file__).with_name('mean.npy')", ["mean.npy"]),
-     ("import helpers\nload('mean.npy')", ["helpers.py", "mean.npy"]),
-     ("import numpy\nload('other.npy')\nprint('', '.', 'data', 'a\\0', 'x' * 9)", []),
-     ("def broken(", []), ("'''Of f.py.'''\nf = 'f.py'", [])],
-)  # fmt: skip
+@pytest.mark.parametrize(("source", "named"), [
+    ("import helpers", ["helpers.py"]), ("from helpers import f", ["helpers.py"]),
+    ("from . import helpers", ["helpers.py"]), ("import package.part", ["package/part.py"]),
+    ("from package import part", ["package/__init__.py", "package/part.py"]),
+    ("np.load('mean.npy')", ["mean.npy"]), ("open('data/t.txt')", ["data/t.txt"]),
+    ("Path(__file__).with_name('mean.npy')", ["mean.npy"]),
+    ("import helpers\nload('mean.npy')", ["helpers.py", "mean.npy"]),
+    ("import numpy\nload('other.npy')\nprint('', '.', 'data', 'a\\0', 'x' * 9)", []),
+    ("def broken(", []), ("'''Of f.py.'''\nf = 'f.py'", []),
+])  # fmt: skip
 @pytest.mark.parametrize("here", [True, False])
 def test_files_that_are_not_listed_are_named(tmp_path, monkeypatch, source, named, here):
     """Those beside the function, or in the working directory; with the line that lists them."""
@@ -60,11 +59,3 @@ def test_files_that_are_not_listed_are_named(tmp_path, monkeypatch, source, name
     told = user_function.unlisted(f"{folder}f.py", source.encode(), [])
     assert told.endswith(f"depends: [{', '.join(listed)}]") if named else not told
     assert not user_function.unlisted(f"{folder}f.py", source.encode(), listed)
-
-
-def test_the_plan_warns_of_them(tmp_path, caplog):
-    """A dry run names them, too."""
-    mean = save(tmp_path / "mean.npy", stack((3, 3), seed=1))
-    (tmp_path / "f.py").write_text(USES_MEAN.format(mean="mean.npy").replace("np.load", "len"))
-    factories.plan(tmp_path, stack((4, 3, 3)), product=f"{tmp_path}/f.py:f")
-    assert f"depends: [{mean}]" in caplog.text

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,24 +16,7 @@ from shardwise.plan import plan as plan_plan
 from shardwise.plan.stack import StackReader
 
 from tests import factories
-from tests.factories import leftovers, save, stack
-
-
-def edited(path, when="in place"):
-    """Give a file other bytes of the same number, and its old time stamp."""
-    before = path.stat()
-    if when == "in place":
-        with open(path, "r+b") as file:
-            file.seek(-8, os.SEEK_END)
-            file.write(b"\1\2\3\4\5\6\7\10")
-    elif when == "replaced":
-        other = path.with_name("other")
-        shutil.copy2(path, other)
-        other.replace(path)
-    else:
-        path.unlink()
-        return
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+from tests.factories import kept, leftovers, save, stack
 
 
 @pytest.fixture
@@ -40,20 +24,17 @@ def meanwhile(monkeypatch):
     """Something that happens to a file once the first of its bytes were read."""
     todo = {}
 
-    def after(name):
-        work = getattr(StackReader, name)
-
+    def after(work):
         def instead(self, *words):
             done = work(self, *words)
             for source in self._sources:
-                if change := todo.pop(source.path, None):
-                    change()
+                todo.pop(source.path, lambda: None)()
             return done
 
-        monkeypatch.setattr(StackReader, name, instead)
+        monkeypatch.setattr(StackReader, work.__name__, instead)
 
-    after("read")
-    after("read_into")
+    after(StackReader.read)
+    after(StackReader.read_into)
     return todo
 
 
@@ -66,25 +47,34 @@ def refusal(work, made):
     return str(caught.value)
 
 
-ORDERS = {"C": lambda a: a, "F": np.asfortranarray, "big-endian": lambda a: a.astype(">f4")}
-HOW = {"in place": "has changed while", "replaced": "has changed while", "removed": "is gone"}
+def edited(path):
+    """Give a file other bytes of the same number, and its old time stamp."""
+    kept(path, path.read_bytes()[:-8] + b"\1\2\3\4\5\6\7\10")
 
 
-@pytest.mark.parametrize(
-    ("order", "how"), [("C", "in place"), ("F", "in place"), ("big-endian", "replaced"),
-                       ("C", "removed")],
-)  # fmt: skip
+def replaced(path):
+    """Put another file of the same bytes and time stamp in its place."""
+    shutil.copy2(path, other := path.with_name("other"))
+    other.replace(path)
+
+
+@pytest.mark.parametrize(("order", "change", "told"), [
+    (np.ascontiguousarray, edited, "has changed while"),
+    (np.asfortranarray, edited, "has changed while"),
+    (lambda a: a.astype(">f4"), replaced, "has changed while"),
+    (np.ascontiguousarray, Path.unlink, "is gone"),
+])  # fmt: skip
 @pytest.mark.parametrize("stage", [copy.materialize, job.run_shard])
-def test_a_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage, order, how):
+def test_a_that_changes_while_it_is_read(
+    tmp_path, monkeypatch, meanwhile, stage, order, change, told
+):
     """Whoever reads it, in whatever order it lies: it is named, and nothing is committed."""
     monkeypatch.setattr(pieces, "PART_BYTES", 800)
-    in_place = stage is job.run_shard
-    array = ORDERS[order](stack((50, 10, 10)))
-    made = factories.plan(tmp_path, array, shards=1, materialize=not in_place)
+    over = {"shards": 1, "materialize": stage is not job.run_shard}
+    made = factories.plan(tmp_path, order(stack((50, 10, 10))), **over)
     path = tmp_path / "input.npy"
-    meanwhile[str(path)] = lambda: edited(path, how)
-    told = refusal(stage, made)
-    assert f"{path} {HOW[how]}" in told
+    meanwhile[str(path)] = lambda: change(path)
+    assert f"{path} {told}" in refusal(stage, made)
     assert not list(made.results.root.glob("shards/*"))
 
 
@@ -130,35 +120,17 @@ def test_a_link_that_leads_elsewhere_for_a_moment(tmp_path, monkeypatch):
     )
 
 
-def test_an_input_that_only_others_read_is_left_alone(tmp_path, meanwhile):
-    """A file of another shard may change while this one is read."""
-    for i in range(4):
-        save(tmp_path / "in" / f"{i}.npy", stack((3, 3), seed=i))
-    made = factories.plan(tmp_path, input=str(tmp_path / "in"), shards=2, materialize=False)
-    meanwhile[str(tmp_path / "in" / "0.npy")] = lambda: edited(tmp_path / "in" / "3.npy")
-    job.run_shard(made, "00000")
-    with pytest.raises(IntegrityError, match=r"3.npy has changed since the plan was made"):
-        job.run_shard(made, "00001")
-
-
-# Between two runs.
-
-
 def exchanged(one, two):
     """Let two files change places; each has its own size and time stamp, as after tar or rsync."""
-    aside = one.with_name("aside")
-    one.rename(aside)
+    aside = one.rename(one.with_name("aside"))
     two.rename(one)
     aside.rename(two)
 
 
 def rewritten(one, two):
     """Write the bytes of each of two files into the other, and keep their time stamps."""
-    raw = [path.read_bytes() for path in (one, two)]
-    times = [path.stat() for path in (one, two)]
-    for path, other, own in zip((one, two), reversed(raw), times, strict=True):
-        path.write_bytes(other)
-        os.utime(path, ns=(own.st_atime_ns, own.st_mtime_ns))
+    for path, other in zip((one, two), (two.read_bytes(), one.read_bytes()), strict=True):
+        kept(path, other)
 
 
 @pytest.fixture
@@ -193,34 +165,23 @@ def test_inodes_count_where_the_file_system_keeps_them(tmp_path, monkeypatch):
     """Elsewhere a dash stands for the inode."""
     path = save(tmp_path / "a.npy", stack((2, 3, 3)))
     status = path.stat()
-    size, modified, changed, inode = identity.identity_of(str(path), status).split(":")
-    assert [int(size), int(modified), int(changed)] == [
-        status.st_size, status.st_mtime_ns, status.st_ctime_ns,
-    ]  # fmt: skip
-    assert int(inode) == status.st_ino
-    monkeypatch.setattr(identity, "_keeps_inodes", lambda device: False)
-    assert identity.identity_of(str(path), status) == f"{size}:{modified}:{changed}:-"
+    own = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+    assert identity.identity_of(str(path), status) == f"{own}:{status.st_ino}"
 
     def planned(text):
         return identity.is_as_planned(plan_plan.Source(str(path), 0, 2, text), status)
 
-    assert planned(f"{size}:{modified}:{changed}:{inode}")
-    assert planned(f"{size}:{modified}:{changed}:999")
-    assert not planned(f"{size}:{modified}:1:{inode}")
+    assert planned(f"{own}:-")
+    assert not planned(f"{own}:999")
+    monkeypatch.setattr(identity, "_keeps_inodes", lambda device: False)
+    assert identity.identity_of(str(path), status) == f"{own}:-"
+    assert planned(f"{own}:{status.st_ino}")
+    assert planned(f"{own}:999")
+    assert not planned(f"{own[:-1]}:{status.st_ino}")
     monkeypatch.undo()
-    assert not planned(f"{size}:{modified}:{changed}:999")
-    assert planned(f"{size}:{modified}:{changed}:-")
-
-
-@pytest.mark.parametrize(
-    ("kind", "keeps"),
-    [("ext4", True), ("nfs4", True), ("fuse.sshfs", False), ("vfat", False)],
-)
-def test_file_systems_that_make_up_their_inodes(monkeypatch, kind, keeps):
-    """They are known by the type that the kernel gives for the device."""
-    line = f"36 35 98:1 / /mnt rw shared:1 - {kind} what rw\n"
-    other = "37 35 98:0 / /other rw - fuse.other what rw\n"
-    monkeypatch.setattr(identity.Path, "read_text", lambda self, **over: other + line)
-    identity._keeps_inodes.cache_clear()
-    assert identity._keeps_inodes(os.makedev(98, 1)) is keeps
+    for kind in ("ext4", "nfs4", "fuse.sshfs", "vfat"):  # the last two make them up
+        mounts = f"37 35 98:0 / /o rw - fuse.o o\n36 35 98:1 / /mnt rw shared:1 - {kind} what\n"
+        monkeypatch.setattr(identity.Path, "read_text", lambda *w, text=mounts, **m: text)
+        identity._keeps_inodes.cache_clear()
+        assert identity._keeps_inodes(os.makedev(98, 1)) is (kind in ("ext4", "nfs4"))
     identity._keeps_inodes.cache_clear()

@@ -50,9 +50,6 @@ def problems(draw):
     return Problem(count, left, product, dtype, right, draw(st.booleans()) and right is not None)
 
 
-# Calls and batches.
-
-
 @given(problems(), st.integers(1, 10**7))
 def test_a_call_depends_on_dtype_and_shapes_alone(own, matrices):
     """How many matrices there are changes neither what a call multiplies nor a batch."""
@@ -93,9 +90,6 @@ def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
     assert len(steps) < 40
 
 
-# The pieces of a checksum.
-
-
 @given(st.integers(0, 2**44))
 def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
     """At most a MiB, as many whole rows as fit it, and never parts of two."""
@@ -111,20 +105,6 @@ def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
         assert row == piece
         assert row % max(1, row_bytes) == 0
         assert row + max(1, row_bytes) > MIB
-
-
-# What is written.
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_file_holds_products_or_nodes(dtype):
-    """Of 5 to 12: (0, 5), (1, 3), (2, 2) and (0, 12)."""
-    own = problem("A.T @ A", dtype)
-    assert memory.result_bytes(own, range(5, 13), "products") == 8 * own.product_bytes
-    assert memory.result_bytes(own, range(5, 13), "sum") == 4 * K * K * own.sum_item
-
-
-# The memory model.
 
 
 def shapes_of(own):
@@ -204,9 +184,6 @@ def test_memory_is_bounded_by_slots_not_by_the_stack(product, dtype, matrices, k
     assert memory.copy_memory(own) == memory.copy_memory(one)
 
 
-# Padding.
-
-
 @given(problems())
 def test_padded_rows_are_aligned_and_hold_the_matrix(own):
     """Both sides grow by less than what 16 bytes hold, and every row is aligned."""
@@ -219,20 +196,17 @@ def test_padded_rows_are_aligned_and_hold_the_matrix(own):
         assert shape[1] * own.item % 16 == 0
 
 
-@pytest.mark.parametrize(
-    ("own", "needed"),
-    [
-        (Problem(9, (1001, 1001), "A @ A", "float16"), True),
-        (Problem(9, (1000, 1000), "A @ A", "float16"), False),
-        (Problem(9, (1000, 1000), "A @ B", "float16", (1000, 1001)), True),
-        (Problem(9, (1001, 1000), "A.T @ A", "float16"), False),
-        (Problem(9, (1001, 1001), "A @ A", "int16"), False),
-        (Problem(9, (11, 11), "A @ A", "float16"), False),
-        (function("float16", "float16", scale=1001), False),
-        (Problem(9, (23_001, 23_001), "A @ A", "float32"), True),
-        (Problem(9, (30_001, 30_001), "A @ A", "float32"), False),  # no room for copies
-    ],
-)
+@pytest.mark.parametrize(("own", "needed"), [
+    (Problem(9, (1001, 1001), "A @ A", "float16"), True),
+    (Problem(9, (1000, 1000), "A @ A", "float16"), False),
+    (Problem(9, (1000, 1000), "A @ B", "float16", (1000, 1001)), True),
+    (Problem(9, (1001, 1000), "A.T @ A", "float16"), False),
+    (Problem(9, (1001, 1001), "A @ A", "int16"), False),
+    (Problem(9, (11, 11), "A @ A", "float16"), False),
+    (function("float16", "float16", scale=1001), False),
+    (Problem(9, (23_001, 23_001), "A @ A", "float32"), True),
+    (Problem(9, (30_001, 30_001), "A @ A", "float32"), False),  # no room for copies
+])  # fmt: skip
 def test_only_large_matrices_of_awkward_rows_are_padded(own, needed):
     """Where a row of a factor or a product is no multiple of 16 bytes, and copies are worth it."""
     assert memory.padded(own) is needed

@@ -11,14 +11,12 @@ import pytest
 import shardwise
 from hypothesis import given
 from hypothesis import strategies as st
-from mpi4py import MPI
 from shardwise.errors import IntegrityError
 from shardwise.multiply import sinks
 from shardwise.plan import per_matrix, planner
 from shardwise.plan.problem import Problem
 from shardwise.records import receipts
 from shardwise.records.receipts import SumReceipt
-from shardwise.reduce import job
 
 from tests import factories
 from tests.factories import FLOATS, flip, listed, multiplied, noise, reduced, save, wide
@@ -103,11 +101,10 @@ def labelled(folder, left, labels, **over):
 
 def sums(made, ranks=1):
     """The sums of a listed plan, by so many ranks."""
-    if ranks > 1:
-        done = factories.mpirun(ranks, made)
-        assert done.returncode == 0, done.stderr
-    else:
-        job.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+    if ranks == 1:
+        return reduced(made)
+    done = factories.mpirun(ranks, made)
+    assert done.returncode == 0, done.stderr
     return np.load(made.results.statistic("sums"))
 
 
@@ -146,11 +143,10 @@ def test_ranks_share_the_sums_of_labels(tmp_path, keep, dim):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("cells", "names"),
-    [(["7", "10", "7"], [7, 10]), (["s7", "10", "s7"], ["10", "s7"]),
-     (["007", "7", "007"], ["007", "7"])],
-)  # fmt: skip
+@pytest.mark.parametrize(("cells", "names"), [
+    (["7", "10", "7"], [7, 10]), (["s7", "10", "s7"], ["10", "s7"]),
+    (["007", "7", "007"], ["007", "7"]),
+])  # fmt: skip
 def test_labels_are_a_column_of_the_sheet(tmp_path, cells, names):
     """Whole numbers are sorted as such, where text gives them back; a row labels all it holds."""
     paths = [save(tmp_path / f"{i}.npy", noise((i + 1, 3, 3))) for i in range(3)]

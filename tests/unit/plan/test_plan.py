@@ -74,52 +74,38 @@ def test_a_plan_is_read_as_it_was_made(tmp_path):
 
 def test_the_plan_takes_the_memory_that_jobs_ask_for(tmp_path):
     """Each of them reads all of it; a changed byte is found."""
-    ones = np.ones((1, 1, 1), "f4")
-    made = factories.plan(tmp_path, np.broadcast_to(ones, (20_000, 1, 1)), shards=20_000)
+    ones = np.broadcast_to(np.ones((1, 1, 1), "f4"), (20_000, 1, 1))
+    made = factories.plan(tmp_path, ones, shards=20_000)
     tracemalloc.start()
     whole = plan.load(made.results.plan)
     assert tracemalloc.get_traced_memory()[0] < memory.plan_memory(len(whole.shards))
     tracemalloc.stop()
     with pytest.raises(InputError, match="it holds 0000000 to 0019999"):
         whole.shard("00000")
-    raw = made.results.plan.read_bytes()
-    at = raw.index(b"\n0005000\t") + 20
-    for changed in (raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :], raw + b"\n"):
-        made.results.plan.write_bytes(changed)
-        with pytest.raises(IntegrityError, match="does not match"):
-            plan.load(made.results.plan)
+    factories.flip(made.results.plan, made.results.plan.read_bytes().index(b"\n0005000\t") + 20)
+    with pytest.raises(IntegrityError, match="does not match"):
+        plan.load(made.results.plan)
 
 
 def test_a_task_reads_kilobytes_of_a_long_list_of_files(tmp_path, monkeypatch):
     """The rows of its own files, whatever their names; all rows where they are few."""
     counts = [1 + i % 3 for i in range(23)]
-    paths = [
-        str(save(tmp_path / f"{i:02}line\nend.npy", stack((count, 2, 2))))
-        for i, count in enumerate(counts)
-    ]
+    names = [tmp_path / f"{i:02}line\nend.npy" for i in range(23)]
+    paths = [str(save(path, stack((n, 2, 2)))) for path, n in zip(names, counts, strict=True)]
     holds = np.repeat(paths, counts)  # the file of each matrix
-    for lines in (4, 1000):
+    for lines in (1000, 4):
         monkeypatch.setattr(tables, "ROWS_AT_ONCE", lines)
         made = factories.plan(tmp_path, input=str(tmp_path / "*.npy"), shards=5)
         assert bool(made.facts.source_parts) == (lines == 4)
         for row in made.shards.values():
             found = plan.load(made.results.plan).sources_of(row.start, row.stop)
             assert [source.path for source in found] == sorted({*holds[row.start : row.stop]})
-
-    raw = made.results.sources.read_bytes()
-    made.results.sources.write_bytes(raw + b"\n")
-    with pytest.raises(IntegrityError, match="does not match"):
-        plan.load(made.results.plan).sources_of(0, 2)
-
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 4)
-    made = factories.plan(tmp_path, input=str(tmp_path / "*.npy"), shards=5)
-    raw = made.results.sources.read_bytes()
-    at = raw.index(b"12line") + 1
-    made.results.sources.write_bytes(raw[:at] + b"x" + raw[at + 1 :])
+    raw, path = made.results.sources.read_bytes(), made.results.sources
+    path.write_bytes(raw.replace(b"12line", b"1xline"))
     assert made.sources_of(0, 21)[-1].path == paths[10]
     assert made.sources_of(30, 45)[0].path == paths[15]
     with pytest.raises(IntegrityError, match="does not match"):
         made.sources_of(21, 25)
-    made.results.sources.write_bytes(raw + b"\n")
+    path.write_bytes(raw + b"\n")
     with pytest.raises(IntegrityError, match="does not match"):
         made.sources_of(0, 2)

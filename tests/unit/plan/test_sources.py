@@ -33,10 +33,8 @@ def refusal(tmp_path, **over):
 
 
 def files(folder, count=3, shape=(2, 4), dtype="float32"):
-    """A folder of 2-D files, made in reverse order."""
-    return [save(folder / f"m{i}.npy", stack(shape, dtype, i)) for i in reversed(range(count))][
-        ::-1
-    ]
+    """A folder of 2-D files."""
+    return [save(folder / f"m{i}.npy", stack(shape, dtype, i)) for i in range(count)]
 
 
 def sheet(path, rows, head="path"):
@@ -58,28 +56,19 @@ def everything(made):
     return StackReader(made.sources, made.shape, made.dtype).read(0, made.matrices)
 
 
-def test_a_folder_in_the_order_of_names(tmp_path):
-    """A folder's .npy files are taken by name; other files are left alone, hidden ones are told."""
-    paths = files(tmp_path / "in")
-    (tmp_path / "in" / "README").write_text("not an array")
-    (tmp_path / "in" / ".m0.npy.host.1.ab.tmp").write_text("half a file")
-    (tmp_path / "in" / "._m0.npy").write_text("what a Mac keeps beside a file")
-    made = found(tmp_path, input=str(tmp_path / "in"))
-    assert made.notes == [f"hidden files of {tmp_path / 'in'} are left out: ._m0.npy"]
-    assert [s.path for s in made.sources] == [str(p) for p in paths]
-    np.testing.assert_array_equal(everything(made), [np.load(p) for p in paths])
-
-
 @pytest.mark.parametrize("origin", ["in", "in/*.npy", "s.tsv"])
 def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
-    """One after the other, in natural order, or in that of the rows; the run says which."""
+    """In natural order, or in that of the rows; hidden files are told, others left alone."""
     monkeypatch.chdir(tmp_path)
     shapes = [(2, 4), (3, 2, 4), (1, 2, 4), (2, 4), (2, 2, 4)]
     arrays = [stack(shape, seed=i) for i, shape in enumerate(shapes)]
     paths = [save(Path(f"in/m{i + 8}.npy"), array) for i, array in enumerate(arrays)]  # m9, m10
+    for name in ("README", ".m0.npy.host.1.ab.tmp", "._m0.npy"):  # the last as a Mac keeps them
+        Path("in", name).write_text("no array")
     order = [4, 0, 3, 1, 2] if origin == "s.tsv" else range(5)
     sheet(Path("s.tsv"), [paths[i] for i in order])
     made = found(tmp_path, input=origin)
+    assert made.notes == ["hidden files of in are left out: ._m0.npy"] * (origin == "in")
     whole = np.concatenate([arrays[i].reshape(-1, 2, 4) for i in order])
     np.testing.assert_array_equal(everything(made), whole)
     ends = f"{paths[order[0]]} to {paths[order[-1]]}"
@@ -104,24 +93,22 @@ def test_a_sheet_relative_to_itself(tmp_path, monkeypatch):
     named.write_bytes(b"label\tpath\tx\r\nNA\tm2.npy\t1\r\n\tm0.npy\t2")
     made = found(tmp_path, input=str(named))
     np.testing.assert_array_equal(everything(made), [np.load(paths[i]) for i in (2, 0)])
+    named.write_text("path\n\na\0.npy\n")
+    assert "line 3: file 'a\\x00.npy' does not exist" in refusal(tmp_path, input=str(named))
 
 
 def test_a_file_reached_twice_is_refused(tmp_path, monkeypatch):
     """By its name, a link or a second name: both are named, in a folder, a glob or a sheet."""
     paths = files(tmp_path / "in")
     monkeypatch.chdir(tmp_path)
-    named = sheet(tmp_path / "s.tsv", ["in/m2.npy", "in/m0.npy", "./in/m2.npy"])
-    assert "s.tsv: in/m2.npy is listed twice" in refusal(tmp_path, input=named)
+    second = tmp_path / "in" / "z.npy"
+    rows = sheet(tmp_path / "s.tsv", ["in/z.npy", "in/m0.npy", "in/m1.npy"])
     for make in (os.link, os.symlink):
-        second = tmp_path / "in" / "z.npy"
         make(paths[1], second)
-        both = "in/m1.npy and in/z.npy are the same file"
-        assert f"folder in: {both}" in refusal(tmp_path, input="in")
-        assert f"glob in/*.npy: {both}" in refusal(tmp_path, input="in/*.npy")
-        rows = sheet(tmp_path / "s.tsv", ["in/z.npy", "in/m0.npy", "in/m1.npy"])
-        told = refusal(tmp_path, input=rows)
-        assert "in/z.npy and in/m1.npy are the same file" in told
-        assert "copy its file (cp)" in told
+        for name in ("in", "in/*.npy", rows):
+            told = refusal(tmp_path, input=name)
+            assert ("in/z.npy and in/m1.npy" if name == rows else "in/m1.npy and in/z.npy") in told
+            assert "are the same file" in told
         second.unlink()
     shutil.copy2(paths[1], second)  # as large and as old, but a file of its own
     assert found(tmp_path, input="in").matrices == 4
@@ -141,11 +128,10 @@ def test_two_stars_follow_no_links_to_folders(tmp_path, monkeypatch):
     assert found(tmp_path, input="in/a/up/**/*.npy").matrices == 3
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    ["**/*.npy", "*/**/*.npy", "x*/?.npy", "[xy]/*.npy", "**/y/**/*.npy", ".h/*.npy", "**/.z.npy",
-     "x/../y/*.npy", "./**/[!b].npy", "none/**/*.npy", "x/a.npy/**/*.npy", "x/a.npy/*"],
-)  # fmt: skip
+@pytest.mark.parametrize("pattern", [
+    "**/*.npy", "*/**/*.npy", "x*/?.npy", "[xy]/*.npy", "**/y/**/*.npy", ".h/*.npy", "**/.z.npy",
+    "x/../y/*.npy", "./**/[!b].npy", "none/**/*.npy", "x/a.npy/**/*.npy", "x/a.npy/*",
+])  # fmt: skip
 def test_patterns_match_what_pythons_glob_does(tmp_path, monkeypatch, pattern):
     """Where no link leads to a folder."""
     for name in ("x/a", "x/b", "y/c", "x/y/d", "x/y/z/e", ".h/f", "y/.z", "g"):
@@ -172,15 +158,14 @@ def test_a_folder_that_cannot_be_read_is_no_empty_folder(tmp_path, monkeypatch):
 def test_what_is_no_file_is_refused_at_once(tmp_path, make):
     """A pipe, a socket and a folder in place of each kind of input; a pipe is not waited for."""
     files(tmp_path / "in")
-    for name in ("a.npy", "s.tsv", "in/z.npy", "b.npy"):
+    for name in ("a.npy", "s.tsv", "in/z.npy"):
         make(str(tmp_path / name))
     own = str(save(tmp_path / "good.npy", stack((3, 2, 2))))
-    sheet_of = sheet(tmp_path / "t.tsv", ["good.npy", "a.npy"])
-    for name in ("a.npy", "s.tsv", "in", "in/*.npy"):
-        if make is not os.mkdir or name.startswith("in"):
+    sheet(tmp_path / "t.tsv", ["good.npy", "a.npy"])
+    for name in ("a.npy", "s.tsv", "in", "in/*.npy", "t.tsv"):
+        if make is not os.mkdir or name[:1] in "it":
             assert "is not a file, but a" in refusal(tmp_path, input=str(tmp_path / name))
-    assert "t.tsv, line 3: " in refusal(tmp_path, input=sheet_of)
-    given = settings(input=own, right=str(tmp_path / "b.npy"), product="A @ B")
+    given = settings(input=own, right=str(tmp_path / "a.npy"), product="A @ B")
     with pytest.raises(InputError, match=r"right: .*is not a file, but a"):
         right_of(given, stack_of(given, tmp_path / "x"))
 
@@ -190,68 +175,34 @@ def test_links_that_lead_to_themselves(tmp_path):
     files(tmp_path / "in")
     for name in ("a.npy", "s.tsv", "loop", "in/z.npy"):
         (tmp_path / name).symlink_to(tmp_path / name)
-    sheet_of = sheet(tmp_path / "t.tsv", ["in/m0.npy", "a.npy"])
-    for name in ("a.npy", "s.tsv", "loop", "in", "in/*.npy", "loop/a.npy"):
+    sheet(tmp_path / "t.tsv", ["in/m0.npy", "a.npy"])
+    for name in ("a.npy", "s.tsv", "loop", "in", "in/*.npy", "loop/a.npy", "t.tsv", "loop/*.npy"):
         assert "Too many levels of symbolic links" in refusal(tmp_path, input=str(tmp_path / name))
-    assert "t.tsv, line 3: 'a.npy': Too many levels" in refusal(tmp_path, input=sheet_of)
-    assert "Too many levels" in refusal(tmp_path, input=str(tmp_path / "loop" / "*.npy"))
     assert found(tmp_path, input=str(tmp_path / "*" / "m?.npy")).matrices == 3
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("label\tpath\na\t\n", "line 2: file '' does not exist"),
-        ("path\n.\n", "line 2: . is not a file, but a folder"),
-        ("path\n\na\0.npy\n", "line 3: file 'a\\x00.npy' does not exist"),
-        ('path\n"m0.npy\n', "cannot be read as a .tsv table"),
-    ],
-)
-def test_bad_sheets_are_refused(tmp_path, text, told):
-    """What is wrong with a sheet is said with its line."""
-    files(tmp_path)
-    path = tmp_path / "s.tsv"
-    path.write_text(text)
-    assert told in refusal(tmp_path, input=str(path))
-
-
-@pytest.fixture
-def reads(monkeypatch):
-    """The names of all files whose headers are read from disk."""
-    names = []
-    read = npy.read_header_and_status
-
-    def counted(path):
-        names.append(path.name)
-        return read(path)
-
-    monkeypatch.setattr(npy, "read_header_and_status", counted)
-    return names
-
-
-@pytest.mark.parametrize("change", ["time stamp", "size"])
-def test_headers_are_read_once(tmp_path, reads, change):
+def test_headers_are_read_once(tmp_path, monkeypatch):
     """A second look reads none, unless the cache is damaged; a new time stamp or size counts."""
+    reads, read = [], npy.read_header_and_status
+    monkeypatch.setattr(
+        npy, "read_header_and_status", lambda path: reads.append(path.name) or read(path)
+    )
     paths, given = files(tmp_path / "in", 4), {"input": str(tmp_path / "in")}
     cache = tmp_path / "cache" / "c.json"
     first = found(tmp_path, cache, **given)
-    assert len(reads) == 4
-    assert found(tmp_path, cache, **given) == first
+    assert (len(reads), found(tmp_path, cache, **given)) == (4, first)
     assert len(reads) == 4
     cache.write_bytes(cache.read_bytes().replace(b"<f4", b"<f8"))
     assert found(tmp_path, cache, **given) == first
     assert len(reads) == 8
     reads.clear()
-    was = paths[1].stat().st_mtime_ns
-    if change == "size":
-        save(paths[1], stack((9, 9)))
-        os.utime(paths[1], ns=(was, was))
-        with pytest.raises(InputError, match=r"m1.npy is \(9, 9\)"):
-            found(tmp_path, cache, **given)
-    else:
-        os.utime(paths[1], ns=(1, 1))
+    os.utime(paths[1], ns=(1, 1))
+    found(tmp_path, cache, **given)
+    save(paths[1], stack((9, 9)))
+    os.utime(paths[1], ns=(1, 1))
+    with pytest.raises(InputError, match=r"m1.npy is \(9, 9\)"):
         found(tmp_path, cache, **given)
-    assert reads == ["m1.npy"]
+    assert reads == ["m1.npy"] * 2
 
 
 LAYOUTS = [("<f4", "C"), (">f4", "C"), ("<f4", "F")]
@@ -297,10 +248,8 @@ def test_matrices_outside_the_files_are_refused(tmp_path):
 def test_a_reader_refuses_another_file_than_planned(tmp_path, identity):
     """By its identity, or by shape and dtype where a receipt vouches for the file."""
     path = save(tmp_path / "a.npy", stack((3, 2, 2), "int32"))
-    source = plan.Source(str(path), 0, 3, identity)
-    made = plan.Stack((source,), 3, (2, 2), "float32")
+    reader = StackReader((plan.Source(str(path), 0, 3, identity),), (2, 2), "float32")
     with pytest.raises(IntegrityError, match="snakemake a"):
-        everything(made)
-    reader = StackReader(made.sources, made.shape, made.dtype)
+        reader.read(0, 3)
     with pytest.raises(IntegrityError, match="snakemake a"):
-        reader.read_into(OpenFiles(), np.empty(made.matrices * 16, np.uint8), 0)
+        reader.read_into(OpenFiles(), np.empty(3 * 16, np.uint8), 0)

@@ -25,12 +25,11 @@ def fail(results, error, name=NAME):
 
 
 @pytest.mark.parametrize("name", [NAME, FOLDED, "reduce-0123456789ab"])
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(InputError("a"), 2), (InputError("a\nTraceback (most recent call last):\n  b"), 2),
-     (IntegrityError("a\n  b"), 3), (TryAgain("a"), 75),
-     (DeviceFailed("a"), 75), (MemoryError(), 75), (ZeroDivisionError("a"), 1)],
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "code"), [
+    (InputError("a"), 2), (InputError("a\nTraceback (most recent call last):\n  b"), 2),
+    (IntegrityError("a\n  b"), 3), (TryAgain("a"), 75), (DeviceFailed("a"), 75),
+    (MemoryError(), 75), (ZeroDivisionError("a"), 1),
+])  # fmt: skip
 def test_a_failure_lies_there_until_its_task_succeeds(results, name, error, code):
     """With its exit code and one line of words, found by its name; a traceback is for the log."""
     fail(results, error, name)

@@ -4,14 +4,11 @@ import json
 import shutil
 
 import pytest
-from mpi4py import MPI
-from shardwise.errors import IntegrityError
 from shardwise.observe import audit, status
 from shardwise.observe import folder as folders
 from shardwise.plan import plan
 from shardwise.records import judge, ledger, receipts
 from shardwise.records.receipts import CopyReceipt, ProductReceipt, SumReceipt
-from shardwise.reduce import job as jobs
 
 from tests import factories
 
@@ -22,9 +19,8 @@ SHARD = "00001"
 def model(tmp_path_factory):
     """A whole results folder of two shards, not to be changed."""
     folder = tmp_path_factory.mktemp("model")
-    made = factories.computed(factories.plan(folder, factories.stack((5, 4, 4)), shards=2))
-    ledger.write(made)
-    jobs.run(MPI.COMM_SELF, made.results.plan, ["sum", "max"])
+    made = factories.listed(factories.plan(folder, factories.stack((5, 4, 4)), shards=2))
+    factories.reduced(made, "sum", "max")
     return made
 
 
@@ -50,19 +46,9 @@ def place(path, raw):
         file.truncate()
 
 
-def product_of(made, shard=SHARD):
-    """The file of a shard's products."""
-    return made.results.product(made.shards[shard].name)
-
-
-def receipt_of(made, shard=SHARD):
-    """Their receipt."""
-    return product_of(made, shard).with_suffix(".json")
-
-
-def copy_of(made):
-    """The file of the shard's matrices."""
-    return made.results.shard(made.shards[SHARD].input_name)
+def path_of(made, kind, shard=SHARD):
+    """A file of the shard: its product, the receipt of that, or the copy of its matrices."""
+    return factories.file(made, kind, shard)
 
 
 def is_seen(made):
@@ -79,9 +65,7 @@ def is_audited(made):
 TAKERS = {
     "the judge": lambda made: receipts.passes(judge.check_product, made, SHARD),
     "ledger": lambda made: receipts.passes(ledger.checked_receipts, made),
-    "reduce": lambda made: receipts.passes(
-        jobs.run, MPI.COMM_SELF, made.results.plan, ["sum", "max"]
-    ),
+    "reduce": lambda made: receipts.passes(factories.reduced, made, "sum", "max"),
     "watch, page and metrics": is_seen,
     "audit": is_audited,
 }
@@ -106,8 +90,7 @@ def test_what_is_whole_is_taken_by_all(made):
 @pytest.mark.parametrize("name", ["receipt", "shard_receipt", "summary"])
 def test_no_changed_byte_of_a_receipt_is_taken(made, name):
     """Whatever byte is changed, lost, doubled or added: who reads it, or looks at it, refuses."""
-    path = {"receipt": receipt_of(made), "shard_receipt": copy_of(made).with_suffix(".json"),
-            "summary": made.results.summary}[name]  # fmt: skip
+    path = made.results.summary if name == "summary" else path_of(made, name)
     kind = {"receipt": ProductReceipt, "shard_receipt": CopyReceipt, "summary": SumReceipt}[name]
     looks = [lambda made: receipts.passes(receipts.read, path, kind)]
     looks += [TAKERS["the judge"]] if name == "receipt" else []
@@ -127,12 +110,12 @@ def leaves(said, *keys):
             yield from leaves(value, *keys, key)
 
 
-VALUES = (None, True, -1, 7, 10**400, 0.5, float("nan"), "", "x\n", "y" * 5000, [], {}, [1, [2]])
+VALUES = (None, True, -1, 10**400, float("nan"), "x\n", [1, [2]], {})
 
 
 def test_all_think_the_same_of_a_receipt_with_a_digest_of_its_own(made):
     """Whatever value a key has, or none: ledger and watch agree, and the audit takes no more."""
-    path = receipt_of(made)
+    path = path_of(made, "receipt")
     raw = path.read_bytes()
     for keys in leaves(json.loads(raw)):
         for value in VALUES:
@@ -150,24 +133,20 @@ def test_all_think_the_same_of_a_receipt_with_a_digest_of_its_own(made):
 
 def swapped(made):
     """Two shards change names."""
-    for of in (product_of, receipt_of):
-        one, other = of(made, "00000").read_bytes(), of(made).read_bytes()
-        of(made, "00000").write_bytes(other)
-        of(made).write_bytes(one)
+    for kind in ("product", "receipt"):
+        paths = path_of(made, kind, "00000"), path_of(made, kind)
+        for path, raw in zip(paths, [path.read_bytes() for path in reversed(paths)], strict=True):
+            path.write_bytes(raw)
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        swapped,
-        lambda made: place(product_of(made), product_of(made).read_bytes()[:-8]),
-        lambda made: place(product_of(made), product_of(made).read_bytes() + b"x"),
-        lambda made: product_of(made).unlink(),
-        lambda made: factories.flip(receipt_of(made), 300),
-        lambda made: factories.rewritten(receipt_of(made), schema=7),
-    ],
-    ids=["of another shard", "shorter", "longer", "gone", "a changed receipt", "another schema"],
-)
+@pytest.mark.parametrize("harm", [
+    swapped,
+    lambda made: place(path_of(made, "product"), path_of(made, "product").read_bytes()[:-8]),
+    lambda made: place(path_of(made, "product"), path_of(made, "product").read_bytes() + b"x"),
+    lambda made: path_of(made, "product").unlink(),
+    lambda made: factories.flip(path_of(made, "receipt"), 300),
+    lambda made: factories.rewritten(path_of(made, "receipt"), schema=7),
+])  # fmt: skip
 def test_what_is_not_right_is_taken_by_nobody(own, harm):
     """All look at which shard it is, at every bit of the receipt, and at the product's size."""
     harm(own)
@@ -178,8 +157,10 @@ def test_a_changed_header_is_refused_wherever_a_file_is_judged(own):
     """Each byte of a product's, a copy's and a sum's header counts, its padding too."""
     facts = receipts.read(own.results.summary, SumReceipt).files
     judged = {
-        product_of(own): lambda: judge.check_product(own, SHARD),
-        copy_of(own): lambda: receipts.check_file(copy_of(own), judge.check_copy(own, SHARD).file),
+        path_of(own, "product"): lambda: judge.check_product(own, SHARD),
+        path_of(own, "shard"): lambda: receipts.check_file(
+            path_of(own, "shard"), judge.check_copy(own, SHARD).file
+        ),
         own.results.statistic("sum"): lambda: judge.check_statistic(own, "sum", facts["sum"]),
         own.results.statistic("max"): lambda: judge.check_statistic(own, "max", facts["max"]),
     }
@@ -190,21 +171,3 @@ def test_a_changed_header_is_refused_wherever_a_file_is_judged(own):
             path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
             assert not receipts.passes(look), (path, at)
         place(path, raw)
-
-
-def test_an_answer_names_what_is_wrong(model, own):
-    """No receipt and one of another version are told apart from damage."""
-    path = receipt_of(own)
-    for values, kind in (
-        ({"key": "0" * 12}, IntegrityError),
-        ({"schema": 7, "key": "0" * 12}, receipts.UnknownSchema),
-        ({"start": 0}, IntegrityError),
-    ):
-        factories.rewritten(path, **values)
-        with pytest.raises(IntegrityError) as caught:
-            judge.check_product(own, SHARD)
-        assert type(caught.value) is kind
-        path.write_bytes(receipt_of(model).read_bytes())
-    path.unlink()
-    with pytest.raises(receipts.NoReceipt):
-        judge.check_product(own, SHARD)

@@ -31,15 +31,10 @@ def with_wild(shape, value=np.nan, dtype="float32", at=(4, 2, 1)):
 ORDERS = {"C": lambda a: a, "F": np.asfortranarray, "big-endian": lambda a: a.astype(">f4")}
 
 
-@pytest.mark.parametrize(
-    ("part", "keep", "materialize", "order"),
-    [
-        (memory.STEP_BYTES, "products", True, "C"),
-        (339, "products", False, "F"),
-        (339, "sum", True, "big-endian"),
-        (339, "sum", False, "C"),
-    ],
-)
+@pytest.mark.parametrize(("part", "keep", "materialize", "order"), [
+    (memory.STEP_BYTES, "products", True, "C"), (339, "products", False, "F"),
+    (339, "sum", True, "big-endian"), (339, "sum", False, "C"),
+])  # fmt: skip
 def test_a_stack(tmp_path, monkeypatch, part, keep, materialize, order):
     """Its matrix, row and column, whatever order its numbers lie in."""
     monkeypatch.setattr(memory, "STEP_BYTES", part)
@@ -48,17 +43,6 @@ def test_a_stack(tmp_path, monkeypatch, part, keep, materialize, order):
     told = refusal(factories.plan(tmp_path, array, **over))
     place = f"inf at row 7, column 9 of matrix 4 of {tmp_path}/input.npy (counted from 0)"
     assert told == f"input: matrix 4 holds NaN or Inf: {place}; correct it, or set nonfinite: allow"
-
-
-def test_a_folder(tmp_path):
-    """The one file, and the one shard that it is in."""
-    for i in range(9):
-        value = [complex(1, -np.inf), np.nan][i % 2]
-        matrix = with_wild((1, 3, 3), value, "complex64", (0, 2, 1)) if i > 3 else stack((1, 3, 3))
-        save(tmp_path / "in" / f"m{i}.npy", matrix[0].astype("complex64"))
-    over = {"input": str(tmp_path / "in"), "shards": 3, "keep": "sum"}
-    told = refusal(factories.plan(tmp_path, **over))
-    assert f"(1-infj) at row 2, column 1 of {tmp_path}/in/m4.npy (counted from 0)" in told
 
 
 @pytest.mark.parametrize("part", [memory.STEP_BYTES, 339])
@@ -119,13 +103,3 @@ def test_a_nan_that_is_not_in_the_file_is_no_fault_of_the_users(tmp_path, monkey
     made = factories.plan(tmp_path, with_wild((9, 3, 3)), shards=3, materialize=False)
     told = refusal(made, kind=IntegrityError)
     assert "matrix 4 holds NaN or Inf, but its file does not; nothing was written" in told
-
-
-def test_an_input_that_is_gone_by_now(tmp_path):
-    """The copy still tells of the NaN; the file is named all the same."""
-    made = copied(factories.plan(tmp_path, with_wild((9, 3, 3)), shards=3, materialize=True))
-    (tmp_path / "input.npy").unlink()
-    with pytest.raises(InputError) as caught:
-        job.run_shard(made, "00001")
-    told = str(caught.value)
-    assert f"matrix 4 holds NaN or Inf: matrix 4 of {tmp_path}/input.npy; correct it" in told

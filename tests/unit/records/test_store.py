@@ -44,21 +44,11 @@ def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
         path.touch()
     assert own.is_summed(["sum"])
     assert not own.is_summed(["sum", "max"])
-    other = factories.computed(
-        factories.plan(tmp_path, product="A.T @ A", input=str(tmp_path / "input.npy"), shards=2)
-    )
-    ledger.write(other)
+    over = {"product": "A.T @ A", "input": str(tmp_path / "input.npy"), "shards": 2}
+    other = factories.listed(factories.plan(tmp_path, **over))
     assert (own.is_listed(), Store(other).is_listed()) == (False, True)
     Store(other).withdraw()
     assert (own.is_summed(["sum"]), Store(other).is_listed()) == (True, False)
-
-
-def test_matrices_with_a_b_of_their_own_read_it(tmp_path):
-    """A shared B is read once per shard, one of each matrix with that matrix."""
-    left = factories.stack((6, 32, 16))
-    for right, nbytes in ((factories.stack((16, 8)), 9216), (factories.stack((6, 16, 8)), 10240)):
-        made = factories.plan(tmp_path, left, right, product="A @ B", shards=3)
-        assert store.amounts(made, ["00000", "00002"]) == (nbytes, 4096)
 
 
 def test_the_last_words_of_a_run_can_look(tmp_path):

@@ -1,12 +1,10 @@
 """Workers of one node: what becomes of shards, processes and devices, whoever dies."""
 
-import argparse
 import os
 import re
 import signal
 import socket
 import subprocess
-import time
 import uuid
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from shardwise.errors import TryAgain
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
-from shardwise.work import options, rounds
+from shardwise.work import rounds
 from shardwise.work.pool import Pool
 
 from tests import factories, fake_devices, processes
@@ -51,17 +49,12 @@ def trouble(first):
 """
 
 
-def planned(
-    folder: Path, trouble: str = "pass", matrices: int = 2 * SHARDS, **over: object
-) -> Plan:
-    """A plan of small shards of two matrices, whose function runs some lines before each shard.
-
-    ``first``, in these lines, is the index of the shard's first matrix.
-    """
+def planned(folder: Path, trouble: str = "pass", **over: object) -> Plan:
+    """A plan of shards of two matrices; before each runs ``trouble``, which knows the ``first``."""
     body = "".join(f"    {line}\n" for line in trouble.splitlines())
     (folder / "own.py").write_text(FUNCTION + body)
-    left = factories.stack((matrices, 6, 6), "float64")
-    left[:, 0, 0] = np.arange(matrices)
+    left = factories.stack((2 * SHARDS, 6, 6), "float64")
+    left[:, 0, 0] = np.arange(2 * SHARDS)
     keys = {"product": f"{folder / 'own.py'}:square", "shards": SHARDS, "materialize": False}
     made = factories.plan(folder, left, **keys | over)
     (folder / "begun").touch()
@@ -139,21 +132,6 @@ def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
     assert factories.leftovers(tmp_path) == []
 
 
-def test_each_worker_has_a_device_of_its_own(tmp_path):
-    """Two workers on two devices, each one process to its end, without MPI."""
-    wait = (
-        "(HERE / f'at {first}').touch()\n"
-        "until(lambda: len(list(HERE.glob('at *'))) > 1)\n"  # the first two wait for each other
-        "assert 'mpi4py' not in sys.modules"
-    )
-    made = planned(tmp_path, wait)
-    pooled(made)
-    assert is_right(made)
-    receipts = [factories.receipt(made, shard) for shard in made.shards]
-    assert len({receipt.device.uuid for receipt in receipts}) == 2
-    assert len({receipt.process for receipt in receipts}) == 2
-
-
 @pytest.mark.parametrize(
     ("at", "node", "blamed"),
     [(50.0, host.node(), None), (150.0, "x", None), (150.0, host.node(), "00001")],
@@ -170,10 +148,7 @@ def test_a_worker_that_died_is_not_blamed_for_the_shard_of_another(tmp_path, at,
 @pytest.mark.fault("a poison shard")
 @pytest.mark.parametrize("devices", [1, factories.nightly(2)])
 def test_a_poison_shard_costs_itself_alone(tmp_path, devices):
-    """One kills each process that computes it, one ends it, one is bad input: the rest is whole.
-
-    What ends its process is tried once, whatever code it names.
-    """
+    """One kills each process that computes it, one ends it, one is bad input: the rest is whole."""
     trouble = (
         "if first == 2:\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
         "if first == 12:\n    raise ValueError('such a bad matrix')\n"
@@ -192,10 +167,7 @@ def test_a_poison_shard_costs_itself_alone(tmp_path, devices):
 
 
 def test_what_its_run_has_seen_fail_for_good_is_not_computed_again(tmp_path):
-    """Another try of the same job, as Snakemake makes, repeats the message and ends.
-
-    The worker that is started by hand is another run.
-    """
+    """Another try of the same job, as Snakemake makes, repeats the message and ends."""
     trouble = "with open(HERE / 'tries', 'a') as f:\n    f.write('x')\nraise ValueError('bad')"
     made = planned(tmp_path, trouble)
     for _ in range(2):
@@ -221,17 +193,6 @@ def test_two_deaths_in_a_row_end_one_worker_and_the_other_does_the_rest(tmp_path
     assert said.count("WARNING shard") == 2
 
 
-def test_what_a_dead_worker_had_claimed_is_computed_by_one_that_had_left(tmp_path):
-    """In the last round, too: the third shard of a block is handed back after all others."""
-    kill = (
-        f"if os.environ['CUDA_VISIBLE_DEVICES'] == '{fake_uuid(0)}':\n"
-        "    until(lambda: list(HERE.glob('results/claims/*/*/* has left *')))\n"
-        "    os.kill(os.getpid(), 9)"
-    )
-    made = planned(tmp_path, kill, shards=400, matrices=400)
-    assert "of 400 shards 2 failed; " in pooled(made, "--retries", 0, code=75)
-
-
 def test_a_warning_between_rounds_ends_them(tmp_path):
     """The job is going to end: no further round begins, and the message is that of the shards."""
     made, names = planned(tmp_path), []
@@ -247,43 +208,17 @@ def test_a_warning_between_rounds_ends_them(tmp_path):
     assert len(names) == 1
 
 
-def test_rounds_of_ranks_share_the_time_of_their_job(tmp_path, monkeypatch):
-    """Grid Engine does not say when a job ends: the command counts from its own start."""
-    made, seconds = planned(tmp_path), []
-    for name, value in {"JOB_ID": "7", "SGE_ROOT": "/", "SGE_TASK_ID": "undefined"}.items():
-        monkeypatch.setenv(name, value)
-
-    def start(ranks: int, launcher: str, argv: list[str]) -> bool:
-        seconds.append(float(argv[-2].removeprefix("--run-time=")))
-        failures.note(made.results, made.shards["00003"].name, 75, "later", attempt=len(seconds))
-        time.sleep(0.2)
-        return True
-
-    monkeypatch.setattr(options.ranks, "start", start)
-    given = argparse.Namespace(ranks=2, launcher="mine", workers="device", retries=1, run_time=100)
-    with pytest.raises(TryAgain, match="shard 00003: later"):
-        options._mpi(made, given)
-    first, second = seconds
-    assert 99 < second + 0.2 <= first <= 100
-
-
 WAIT = "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)"
 
 
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 @pytest.mark.fault("a worker or task that is killed")
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (signal.SIGTERM, 143), factories.nightly(signal.SIGUSR2, 75),
-        factories.nightly(signal.SIGINT, 130), (signal.SIGKILL, -9),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("number", "code"), [
+    (signal.SIGTERM, 143), factories.nightly(signal.SIGUSR2, 75),
+    factories.nightly(signal.SIGINT, 130), (signal.SIGKILL, -9),
+])  # fmt: skip
 def test_signals_that_end_leave_nothing(tmp_path, number, code):
-    """Workers give up, no temporary file and no claim stays, and another run does the rest.
-
-    A second pool beside the first says who works there.
-    """
+    """Workers give up, no temporary file and no claim stays, and another run does the rest."""
     made = planned(tmp_path, WAIT)
     run = started(made)
     processes.until((tmp_path / "at").exists)
@@ -312,16 +247,6 @@ def test_sigusr1_finishes_what_was_begun(tmp_path):
     assert failed(made) == {}
 
 
-def test_after_sigusr1_no_worker_takes_the_place_of_a_dead_one(tmp_path):
-    """The job is going to end: what is left is for the next."""
-    made = planned(tmp_path, f"{WAIT}\nos.kill(os.getpid(), 9)")
-    run = started(made, devices=1)
-    processes.until((tmp_path / "at").exists)
-    run.send_signal(signal.SIGUSR1)
-    (tmp_path / "go").touch()
-    assert ended(run, 75).count("WARNING shard") == 1
-
-
 def test_run_time_is_kept(tmp_path):
     """No shard is begun in a job that is too short; its code says try again, with the reason."""
     made = planned(tmp_path)
@@ -333,10 +258,7 @@ def test_run_time_is_kept(tmp_path):
 
 @pytest.mark.fault("a worker or task that is killed")
 def test_a_killed_worker_is_replaced(tmp_path):
-    """Another process goes on with its claims; what the function had started ends with it.
-
-    As do the processes that the function leaves when it returns.
-    """
+    """Another process goes on with its claims; what the function had started ends with it."""
     trouble = (
         "child = os.fork()\n"
         "if child == 0:\n    os.setsid()\n    time.sleep(1000)\n"

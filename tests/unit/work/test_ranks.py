@@ -10,32 +10,29 @@ from shardwise.work.ranks import View, seats
 
 from tests import processes
 from tests.factories import nightly
-from tests.unit.work.test_pool import attempts, ended, is_right, planned, started, whole
+from tests.unit.work.test_pool import ended, is_right, planned, started, whole
 
 ALL = ["a", "b", "c", "d"]
 ONE, TWO = View(1, ALL[:2]), View(2, ALL[:2])
 
 
-@pytest.mark.parametrize(
-    ("views", "workers", "own"),
-    [
-        # The k-th rank of a node begins at the k-th device, wherever its number comes from.
-        ([ONE, ONE, TWO, TWO], "device", [[0], [1]] * 2),
-        ([ONE, TWO, ONE, TWO], "device", [[0], [0], [1], [1]]),
-        # A scheduler that binds a device to each task leaves nothing to share.
-        ([View(0, [uuid], granted=True) for uuid in ALL], "device", [[0]] * 4),
-        # A rank per node has all its devices; two have them in turn.
-        ([View(0, ALL), ONE], "node", [[0, 1, 2, 3], [0, 1]]),
-        ([View(0, ALL[:3])] * 2, "node", [[0, 2], [1]]),
-        # Without a grant the other devices may be somebody else's.
-        ([View(0, ALL)] * 2, "device", [[0], [1]]),
-        ([View(0, ["a"])] * 2, "device", [[0], []]),
-        # A node without devices counts as one worker, unless others have devices.
-        ([View(0), View(0), View(2)], "device", [[0], [], [0]]),
-        ([View(0), View(3, ["a"])], "node", [[], [0]]),
-        ([View(0, []), View(3, ["a"])], "node", [[], [0]]),
-    ],
-)
+@pytest.mark.parametrize(("views", "workers", "own"), [
+    # The k-th rank of a node begins at the k-th device, wherever its number comes from.
+    ([ONE, ONE, TWO, TWO], "device", [[0], [1]] * 2),
+    ([ONE, TWO, ONE, TWO], "device", [[0], [0], [1], [1]]),
+    # A scheduler that binds a device to each task leaves nothing to share.
+    ([View(0, [uuid], granted=True) for uuid in ALL], "device", [[0]] * 4),
+    # A rank per node has all its devices; two have them in turn.
+    ([View(0, ALL), ONE], "node", [[0, 1, 2, 3], [0, 1]]),
+    ([View(0, ALL[:3])] * 2, "node", [[0, 2], [1]]),
+    # Without a grant the other devices may be somebody else's.
+    ([View(0, ALL)] * 2, "device", [[0], [1]]),
+    ([View(0, ["a"])] * 2, "device", [[0], []]),
+    # A node without devices counts as one worker, unless others have devices.
+    ([View(0), View(0), View(2)], "device", [[0], [], [0]]),
+    ([View(0), View(3, ["a"])], "node", [[], [0]]),
+    ([View(0, []), View(3, ["a"])], "node", [[], [0]]),
+])  # fmt: skip
 def test_each_rank_has_its_seats(views, workers, own):
     """So many workers, and the devices at which they look first."""
     assert [seats(views, rank, workers) for rank in range(len(views))] == own
@@ -58,20 +55,10 @@ def test_every_granted_device_has_one_worker_wherever_ranks_are(nodes, counts):
 SLOW = "time.sleep(0.1)\n(HERE / 'at').touch()"
 
 
-@pytest.mark.fault("a worker or task that is killed")
-def test_a_worker_that_dies_costs_its_shard(tmp_path):
-    """Two ranks, a worker each on a device of its own; the shard is tried again by one of them."""
-    kill = "if first == 8 and once('killed'):\n    os.kill(os.getpid(), 9)\n"
-    made = planned(tmp_path, kill + SLOW, backend="auto")
-    said = ended(started(made, "--dispatch", "mpi", "--ranks", 2), 0)
-    assert is_right(made)
-    assert 4 in attempts(made)
-    assert len(attempts(made)) <= 2  # the one before was perhaps being written
-    assert "starting 2 ranks" in said
-
-
 @pytest.mark.fault("a rank that is killed")
-@pytest.mark.parametrize("number", [signal.SIGTERM, nightly(signal.SIGUSR1), signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [*map(nightly, (signal.SIGTERM, signal.SIGUSR1)), signal.SIGKILL]
+)
 def test_signals_and_dead_ranks_leave_no_process(tmp_path, number):
     """The launcher passes signals on; what is not whole then, another run computes."""
     made = planned(tmp_path, SLOW, backend="auto")

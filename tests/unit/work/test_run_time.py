@@ -18,14 +18,10 @@ def test_no_shard_is_begun_that_may_not_end():
     assert RunTime(None).suffices(2)
 
 
-@pytest.mark.parametrize(
-    ("words", "seconds"),
-    [
-        (["-l", "h_rt=1:02:03"], 3723),
-        (["-l", "gpu=1,s_rt=90,h_rt=::120"], 90),
-        (["-l", "gpu=1"], None),
-    ],
-)
+@pytest.mark.parametrize(("words", "seconds"), [
+    (["-l", "h_rt=1:02:03"], 3723), (["-l", "gpu=1,s_rt=90,h_rt=::120"], 90),
+    (["-l", "gpu=1"], None),
+])  # fmt: skip
 def test_grid_engine_is_asked_for_a_run_time_in_any_of_its_forms(words, seconds):
     """The shorter of the soft and the hard limit counts."""
     assert GridEngine().run_time(words) == seconds

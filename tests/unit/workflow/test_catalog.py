@@ -13,7 +13,6 @@ from tests import packages
 from tests.factories import ROOT, nightly
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-RULES = ROOT / "workflow" / "rules"
 
 
 def content(name):
@@ -26,13 +25,6 @@ def test_the_environment_of_jobs_has_the_pins_of_the_project():
     (*_, packages) = content("workflow/envs/shardwise.yaml")["dependencies"]
     pins = [pin for pin in PROJECT["dependencies"] if not pin.startswith("snakemake")]
     assert packages == {"pip": pins}
-
-
-def test_every_rule_that_runs_something_names_the_environment():
-    """Linting asks for it, and ``--sdm conda`` uses it."""
-    for path in RULES.glob("*.smk"):
-        text = path.read_text()
-        assert text.count("conda:") == text.count("shell:"), path.name
 
 
 @pytest.mark.parametrize("dispatch", ["array", *map(nightly, ("jobs", "pool", "mpi"))])

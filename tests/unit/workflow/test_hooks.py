@@ -19,15 +19,12 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        ("import sys, pathlib; pathlib.Path(sys.argv[2], 'seen').touch()", None),
-        ("raise ValueError('a\\x1b[2J b')", r"ValueError: a\x1b[2J b"),
-        ("import time; time.sleep(60)", "timed out"),
-        (KeyboardInterrupt, "interrupted"),
-    ],
-)
+@pytest.mark.parametrize(("script", "words"), [
+    ("import sys, pathlib; pathlib.Path(sys.argv[2], 'seen').touch()", None),
+    ("raise ValueError('a\\x1b[2J b')", r"ValueError: a\x1b[2J b"),
+    ("import time; time.sleep(60)", "timed out"),
+    (KeyboardInterrupt, "interrupted"),
+])  # fmt: skip
 def test_a_page_that_cannot_be_made_is_one_line(said, tmp_path, monkeypatch, script, words):
     """A script that fails or hangs, a user who presses Ctrl-C; no control character is shown."""
     monkeypatch.setattr(hooks, "_PAGE_SECONDS", 1.0 if words == "timed out" else 60.0)

@@ -14,30 +14,22 @@ from shardwise.workflow.progress import Listener, describe_causes, rerun_command
 
 from tests import factories
 
-SLURM = "SLURM-job '12' failed, SLURM status is: 'TIMEOUT'. Detailed failure reason unavailable."
 
-
-@pytest.mark.parametrize(
-    ("typed", "again"),
-    [
-        (["snakemake", "-n"], "snakemake -n"),
-        (["snakemake", "--forceall", "--cores", "2"], "snakemake --cores 2"),
-        (["snakemake", "-R", "multiply", "shard", "-k"], "snakemake -k"),
-        (["snakemake", "--configfile", "my file.yaml"], "snakemake --configfile 'my file.yaml'"),
-        (["/p/snakemake/__main__.py", "-s", "S", "-F"], f"{sys.executable} -P -m snakemake -s S"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "again"), [
+    (["snakemake", "-n"], "snakemake -n"),
+    (["snakemake", "--forceall", "--cores", "2"], "snakemake --cores 2"),
+    (["snakemake", "-R", "multiply", "shard", "-k"], "snakemake -k"),
+    (["snakemake", "--configfile", "my file.yaml"], "snakemake --configfile 'my file.yaml'"),
+    (["/p/snakemake/__main__.py", "-s", "S", "-F"], f"{sys.executable} -P -m snakemake -s S"),
+])  # fmt: skip
 def test_the_rerun_is_the_same_command_without_force(typed: list[str], again: str) -> None:
     """What would compute finished work again is left out; names are quoted."""
     assert rerun_command(typed, "/a b") == f"cd '/a b' && {again}"
 
 
-@pytest.mark.parametrize(("kinds", "lines"), [(1, 1), (8, 8), (9, 9), (10**4, 9)])
+@pytest.mark.parametrize(("kinds", "lines"), [(1, 1), (9, 9), (10**4, 9)])
 def test_failures_are_told_by_cause(kinds: int, lines: int) -> None:
-    """Ten lines at most for ten thousand, the most frequent first, with shards and a log.
-
-    What differs from shard to shard, such as its name in the words, makes no other cause.
-    """
+    """Ten lines at most for ten thousand, the most frequent first, with shards and a log."""
     failed = {}
     for i in reversed(range(10**4)):  # as their jobs may end
         name = f"{i:07}-{i:012x}"
@@ -45,28 +37,24 @@ def test_failures_are_told_by_cause(kinds: int, lines: int) -> None:
         failed[name] = Failure(name, 2, f"{cause}: shard {name} is bad", "n", 0, log=f"logs/{i}")
     said = list(describe_causes(failed, Path("r")))
     assert len(said) == lines
-    assert all(len(line) < 400 for line in said)
-    first, *others = said
-    assert first.startswith("failed: multiply 0000000")
-    assert "(log: r/logs/0)" in first
+    assert said[0].startswith("failed: multiply 0000000")
+    assert "(log: r/logs/0)" in said[0]
     if kinds == 1:
-        assert "multiply 0000004 and 9995 more: g: shard 0000000-" in first
-    if lines == 9:
-        assert f"failures of {kinds - 8} other causes: shardwise watch" in others[-1]
+        assert "multiply 0000004 and 9995 more: g: shard 0000000-" in said[0]
+    else:
+        assert f"failures of {kinds - 8} other causes: shardwise watch" in said[-1]
 
 
 OWN, OTHER = "a" * 12, "b" * 12
+TIMEOUT = "SLURM-job '12' failed, SLURM status is: 'TIMEOUT'. Detailed failure reason unavailable."
 
 
-@pytest.mark.parametrize(
-    ("dispatch", "noted", "message", "words", "more"),
-    [
-        ("pool", OWN, None, "failed: multiply 00001: input: matrix 3 holds NaN", True),
-        ("jobs", OWN, SLURM, "failed: multiply 00001: input: matrix 3 holds NaN", False),
-        ("pool", OTHER, None, "it left no word: killed, lost with its node, or not begun", True),
-        ("jobs", None, SLURM, "the scheduler says TIMEOUT; it left no word: killed", True),
-    ],
-)
+@pytest.mark.parametrize(("dispatch", "noted", "message", "words", "more"), [
+    ("pool", OWN, None, "failed: multiply 00001: input: matrix 3 holds NaN", True),
+    ("jobs", OWN, TIMEOUT, "failed: multiply 00001: input: matrix 3 holds NaN", False),
+    ("pool", OTHER, None, "it left no word: killed, lost with its node, or not begun", True),
+    ("jobs", None, TIMEOUT, "the scheduler says TIMEOUT; it left no word: killed", True),
+])  # fmt: skip
 def test_a_killed_job_is_told_from_one_that_failed(
     tmp_path, monkeypatch, capsys, dispatch, noted, message, words, more
 ):

@@ -40,17 +40,14 @@ ACCOUNT = "sbatch: error: Batch job submission failed: Invalid account"
 BUSY = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
 
 
-@pytest.mark.parametrize(
-    ("number", "message", "words", "code"),
-    [
-        (None, FAILED.format(ACCOUNT), "Batch job submission failed: Invalid account; change", 2),
-        (None, RAISED.format(f"{ACCOUNT}\n"), "Invalid account; change the block multiply", 2),
-        (None, FAILED.format(f"sbatch: error: \x1b[2J\n{ACCOUNT}"), "\\x1b[2J", 2),
-        (None, FAILED.format(BUSY), "Slurm temporarily unable to accept job", 75),
-        (None, None, None, None),
-        ("7", FAILED.format(ACCOUNT), None, None),
-    ],
-)
+@pytest.mark.parametrize(("number", "message", "words", "code"), [
+    (None, FAILED.format(ACCOUNT), "Batch job submission failed: Invalid account; change", 2),
+    (None, RAISED.format(f"{ACCOUNT}\n"), "Invalid account; change the block multiply", 2),
+    (None, FAILED.format(f"sbatch: error: \x1b[2J\n{ACCOUNT}"), "\\x1b[2J", 2),
+    (None, FAILED.format(BUSY), "Slurm temporarily unable to accept job", 75),
+    (None, None, None, None),
+    ("7", FAILED.format(ACCOUNT), None, None),
+])  # fmt: skip
 def test_why_sbatch_refused_a_job_is_its_failure(tmp_path: Path, number, message, words, code):
     """With the code of bad input, after which no try follows; or of one that may help."""
     plan, told = plans.sample(Results(tmp_path)), []
