@@ -71,10 +71,12 @@ $(LOOKERS):
 	@test -x $(BIN)/python || { echo "there is no .venv here yet: run make install first" >&2; exit 2; }
 	@PYTHONPATH=scripts $(BIN)/python -m shardwise.command $@ $(ARGS)
 
-# Six files of tests at a time, from both ends of the order in pyproject.toml: those of schedulers,
-# which mostly wait, beside those that compute.
+# Four processes from both ends of the order in pyproject.toml: the tests of a scheduler, which
+# mostly wait, beside those that compute; ARGS="-n 16" takes more cores. Each process reads the
+# tests as pytest has compiled them for another, whatever the environment says of bytecode.
+test nightly faults: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.test-$(CUDA)
-	$(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: .venv/.test-$(CUDA)
 	$(BIN)/pytest -n 2 --dist loadfile tests/unit/files tests/unit/plan tests/unit/records \
@@ -136,11 +138,13 @@ examples/%/input.npy: examples/%/make_input.py | .venv/.examples-$(CUDA)
 .venv/.test-$(CUDA): pyproject.toml
 	$(call install,test$(if $(cupy),$(comma)$(cupy)))
 
+# All cores compile the packages, where pip takes one; like pip, they pass over what is no Python.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo '$(python_needed)' >&2; exit 2; }
 	@$(if $(findstring cuda,$(1)),echo "cupy and CUDA $(CUDA) are installed$(cuda_reason): 3 GB; CUDA=none leaves them out" >&2)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".$(if $(1),[$(1)])"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable ".$(if $(1),[$(1)])"
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	@touch $@
 endef
 

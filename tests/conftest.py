@@ -18,11 +18,11 @@ from tests.places import idle, night, nodes, site  # noqa: F401 - and these
 
 
 class ByFileAndSite(LoadFileScheduling):
-    """A worker takes all tests of a file, or those that a scheduler has in it.
+    """A worker takes all tests of a file, or those of a scheduler in a folder, and starts it once.
 
-    These are the longest, and start a cluster only once in each worker. They mostly wait, so every
-    second worker begins at the other end of the list, with tests that compute. The workers meet at
-    whole local runs that share nothing, and take those one by one, so that none is left with many.
+    These are the longest, and mostly wait, so every second worker begins at the other end of the
+    list, with tests that compute. The workers meet at whole local runs that share nothing, and take
+    those one by one, so that none is left with many.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -30,7 +30,7 @@ class ByFileAndSite(LoadFileScheduling):
         own = {"slurm", "grid_engine", "local"} & set(re.split(r"[\[\]-]", test))
         if "local" in own or file == "tests/workflow/test_local.py":
             return nodeid
-        return " ".join([file, *own])
+        return " ".join([*file.split("/")[:2], *own]) if own else file
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if int(node.gateway.id.removeprefix("gw")) % 2:

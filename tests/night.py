@@ -216,10 +216,6 @@ class Night:
         found = (self.cluster.tasks if array else self.cluster.submitted)(self.newest)
         return [job for job in found if job.state.startswith(state)]
 
-    def submissions(self) -> Counter[str]:
-        """How often each job was submitted, as ``rule`` or ``rule shard``."""
-        return Counter(job.what for job in self.cluster.submitted(self.newest))
-
     def idle(self) -> bool:
         """Whether no job of this workspace waits or runs, or is being cancelled."""
         return self.cluster.idle(self.newest)

@@ -9,10 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import numpy as np
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
 
 SECRET = "secret-c0ffee"
 Fault = Callable[[Any, dict, Any], Any]
@@ -27,6 +24,10 @@ class ObjectStore:
     """
 
     def __init__(self) -> None:
+        import boto3
+        from moto.server import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import make_server
+
         self.faults: list[Fault | None] = []
         self.ranges: list[str] = []
         self._app = DomainDispatcherApplication(create_backend_app)

@@ -60,8 +60,8 @@ class Workspace:
         return Workspace(root, self.env)
 
     def configure(self, **values: object) -> None:
-        """Write ``mine.yaml``, which every run of this workspace uses."""
-        (self.root / "mine.yaml").write_text(yaml.safe_dump(values))
+        """Write ``mine.yaml``, which all runs here use; a second rank would cost a second."""
+        (self.root / "mine.yaml").write_text(yaml.safe_dump({"reduce": {"ranks": 1}} | values))
 
     def command(self, *arguments: str, profile: str = "local") -> list[str]:
         """The command line of a run; Snakemake says all, unless the arguments have a --quiet."""

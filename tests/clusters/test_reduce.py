@@ -18,7 +18,7 @@ ON_TWO = ("slurm two nodes", "grid_engine two hosts")
 
 
 @pytest.mark.fault("a rank that raises")
-@ways("reduces", *ON_TWO, "slurm two nodes, mpiexec")
+@ways("reduces", *ON_TWO)
 def test_the_ranks_are_where_they_were_granted(nodes, way, tmp_path):
     """As many as the job has tasks, in one world, and the sum of the tree; one code if one raises.
 

@@ -5,7 +5,7 @@
 Under ``kill``, kill -9 strikes before each call, half-way through each write, and behind the last
 call. (After a call is before the next.) Under ``power`` all is gone in addition that no fsync has
 covered. Under ``term`` it is SIGTERM, at 30 calls drawn with a fixed seed. Under ``errors`` calls
-fail, wherever they can. EVERY takes one kill, power loss and disk that turns read-only of so many.
+fail, wherever they can. EVERY takes one call of so many, but for renames that fail.
 The process forks for each try, so it has no threads of Python. It prints one line of JSON: how
 often each fault was tried, and in each stage, and what was wrong.
 """
@@ -65,8 +65,13 @@ def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> I
 
 
 def failures(kinds: list[str], every: int) -> Iterator[Try]:
-    """Every error at every call where it can happen; a read-only disk at one of so many."""
+    """Every error where it can happen: at each rename, and at one of so many other calls."""
     for at, kind in enumerate(kinds):
+        if kind in inject.RENAMES:
+            yield LOST, at, inject.failing(at, errno.EIO, done=True)
+            yield REFUSED, at, inject.failing(at, errno.EIO)
+        if at % every:
+            continue
         if kind in _NEW:
             yield FULL, at, inject.failing_from(at, errno.ENOSPC, _NEW)
         if kind == "fsync":
@@ -77,11 +82,7 @@ def failures(kinds: list[str], every: int) -> Iterator[Try]:
             yield BROKEN, at, inject.failing(at, errno.EIO)
         if kind in inject.WRITES:
             yield SHORT, at, inject.failing(at, None)
-        if kind in inject.RENAMES:
-            yield LOST, at, inject.failing(at, errno.EIO, done=True)
-            yield REFUSED, at, inject.failing(at, errno.EIO)
-        if at % every == 0:
-            yield READ_ONLY, at, inject.failing_from(at, errno.EROFS, _ALL)
+        yield READ_ONLY, at, inject.failing_from(at, errno.EROFS, _ALL)
 
 
 def forked(

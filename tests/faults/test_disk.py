@@ -11,54 +11,20 @@ from shardwise.plan import plan as plans
 from shardwise.plan import planner
 
 from tests import factories
-from tests.faults.program import KILL, POWER, READ_ONLY, TERM
+from tests.faults.program import KILL, POWER, TERM
 from tests.faults.stages import STAGES
 
-ENDS = ["multiply", "multiply, keep: sum", "reduce"]
-"""Stages that are asked to end."""
+fault, night = pytest.mark.fault, pytest.mark.nightly
+ENDS = [
+    pytest.param("kill", 3, marks=fault("kill -9 at a call to the disk")),
+    pytest.param("kill", 1, marks=[fault("kill -9 at a call to the disk"), night]),
+    pytest.param("power", 4, marks=fault("power loss at a call to the disk")),
+    pytest.param("power", 1, marks=[fault("power loss at a call to the disk"), night]),
+    pytest.param("term", 1, marks=fault("SIGTERM at 30 moments")),
+]
+"""What ends a stage, and at one of how many calls that change a file."""
 
-
-def check(report, name, tried, stages=STAGES):
-    """So many tries, in each stage, and none was wrong."""
-    assert [found for found in report["wrong"] if found[1] == name] == []
-    assert set(report["stages"]) == set(stages)
-    assert all(report["stages"].values())
-    tried(report["tried"][name])
-
-
-@pytest.mark.fault("kill -9 at a call to the disk")
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("every", [3, factories.nightly(1)])
-def test_each_stage_is_killed_at_each_call(program, tried, every):
-    """Before each call that changes a file, half-way through each write, and at the end.
-
-    By day at every third of these.
-    """
-    check(program("kill", every), KILL, tried)
-
-
-@pytest.mark.fault("power loss at a call to the disk")
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("every", [4, factories.nightly(1)])
-def test_each_stage_loses_power(program, tried, every):
-    """What no fsync has covered is gone: at every fourth point, or at all."""
-    check(program("power", every), POWER, tried)
-
-
-@pytest.mark.fault("SIGTERM at 30 moments")
-def test_a_stage_is_asked_to_end(program, tried):
-    """143, or 0 where it was as good as done; no temporary file; and a rerun does the rest."""
-    check(program("term", 1, *ENDS), TERM, tried, ENDS)
-
-
-@pytest.fixture(scope="module")
-def report(program):
-    """Each stage with each error at each call where it can happen; read-only at one of three."""
-    return program("errors", 3)
-
-
-fault = pytest.mark.fault
-FAULTS = [
+ERRORS = [
     fault("disk full"), fault("quota error at fsync"), fault("input/output error"),
     fault("results folder that turns read-only in mid-run"),
     fault("rename that reports failure but happened"), fault("rename that fails"),
@@ -66,21 +32,38 @@ FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [pytest.param(one.args[0], marks=one) for one in FAULTS])
+def check(report, name, tried, stages):
+    """So many tries, in each stage, and none was wrong."""
+    assert [found for found in report["wrong"] if found[1] == name] == []
+    assert set(report["stages"]) == set(stages)
+    assert all(report["stages"].values())
+    tried(report["tried"][name])
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("way", "every"), ENDS)
+def test_each_stage_is_ended_at_each_call(program, tried, way, every):
+    """Before it, half-way through each write, and at the end; then a rerun does the rest.
+
+    After power loss, what no fsync has covered is gone. A stage that is asked to end leaves no
+    temporary file: 143, or 0 where it was as good as done.
+    """
+    stages = ("multiply", "multiply, keep: sum", "reduce") if way == "term" else STAGES
+    name = {"kill": KILL, "power": POWER, "term": TERM}[way]
+    check(program(way, every, *stages), name, tried, stages)
+
+
+@pytest.fixture(scope="module", params=[3, factories.nightly(1)])
+def report(program, request):
+    """Each stage with each error at one of so many calls where it can happen."""
+    return program("errors", request.param)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", [pytest.param(one.args[0], marks=one) for one in ERRORS])
 def test_each_stage_meets_the_fault_at_each_call(report, tried, name):
     """75 and the file's name, or all is done; and a rerun without the fault is right."""
     check(report, name, tried, [name for name in STAGES if not name.endswith("another")])
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-@pytest.mark.fault("results folder that turns read-only in mid-run")
-def test_each_stage_meets_a_disk_that_turns_read_only_at_each_call(program, tried):
-    """The same at all calls, in the one run of all faults that they are part of."""
-    found = program("errors", 1)
-    assert found["wrong"] == []
-    tried(found["tried"][READ_ONLY])
 
 
 @pytest.fixture

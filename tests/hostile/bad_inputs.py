@@ -135,6 +135,7 @@ MULTIPLY = ("multiply", PLAN, "--shard", "00001")
 REDUCE = ("reduce", PLAN, "--ranks", "1")
 TWO = {"shards": 2, "materialize": False}
 BAD = {**TWO, "input": "bad.npy"}
+ITSELF = put("mine.py", "def f(xp, block):\n    return block\n")
 multiplied = all_of(*(done("multiply", PLAN, "--shard", f"0000{i}") for i in (0, 1)))
 ledgered = all_of(multiplied, done("ledger", PLAN))
 _LAUGHS = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
@@ -220,10 +221,8 @@ CASES: dict[str, list[Case]] = {
         Case("`shards` is 0", {"shards": 0}),
         Case("`shards` is octal", "shards: 010\n"),
         Case("`shards` is more than the matrices", {"shards": 7}),
-        Case(
-            "`shards` is more than any plan has",
-            {"input": None, "synthetic": {"matrices": 10**9, "dim": 1}, "shards": 10**8},
-        ),
+        Case("`shards` is more than any plan has",
+             {"input": None, "synthetic": {"matrices": 10**9, "dim": 1}, "shards": 10**8}),
         Case("`shard_bytes` is no size", {"shard_bytes": "16 bananas"}),
         Case("`shard_bytes` is to base 60", "shard_bytes: 10:30\n"),
         Case("`synthetic.dim` is beyond reason", {"synthetic": {"dim": 10**12}}),
@@ -237,33 +236,22 @@ CASES: dict[str, list[Case]] = {
         Case("`reproducible`, of an earlier version", {"reproducible": False}),
         Case("`reduce.statistics` names one twice", {"reduce": {"statistics": ["sum", "sum"]}}),
         Case("`std` under `keep: sum`", {"keep": "sum", "reduce": {"statistics": ["std"]}}),
-        Case(
-            "`max` of complex products",
-            {"input": "bad.npy", "reduce": {"statistics": ["max"]}},
-            put("bad.npy", stack((6, 3, 3), "complex64")),
-        ),
+        Case("`max` of complex products", {"input": "bad.npy", "reduce": {"statistics": ["max"]}},
+             put("bad.npy", stack((6, 3, 3), "complex64"))),
         Case("`covariance` of another product", {"covariance": True}),
         centred("`covariance` without a sum", reduce={"statistics": ["mean"]}),
-        centred(
-            "`covariance` of complex products without a conjugate",
-            put("bad.npy", stack((6, 3, 3), "complex64")), input="bad.npy",
-        ),
+        centred("`covariance` of complex products without a conjugate",
+                put("bad.npy", stack((6, 3, 3), "complex64")), input="bad.npy"),
         Case("`offset` without `covariance`", {"offset": "none", "ddof": 0}),
         centred("`ddof` leaves nothing", ddof=18),
         centred("`offset` of another length", put("row.npy", np.zeros(4)), offset="row.npy"),
-        centred(
-            "`offset` with a NaN", put("row.npy", np.array([0, np.nan, 0])), offset="row.npy"
-        ),
+        centred("`offset` with a NaN", put("row.npy", np.array([0, np.nan, 0])), offset="row.npy"),
         centred("`offset` is a named pipe", lambda: os.mkfifo("row.npy"), offset="row.npy"),
-        centred(
-            "`offset` claims more than it holds",
-            put("row.npy", npy("'<f8'", "(9999999999999,)")), offset="row.npy",
-        ),
+        centred("`offset` claims more than it holds",
+                put("row.npy", npy("'<f8'", "(9999999999999,)")), offset="row.npy"),
         centred("`offset` is no array", offset="mean"),
-        centred(
-            "`offset` of whole numbers",
-            put("bad.npy", stack((6, 3, 3), "int16")), input="bad.npy", offset="row.npy",
-        ),
+        centred("`offset` of whole numbers",
+                put("bad.npy", stack((6, 3, 3), "int16")), input="bad.npy", offset="row.npy"),
         Case("several of these at once", {"shards": 0, "keep": "all", "inputs": "a.npy"}),
     ],
     "A stack: `input: bad.npy`": [
@@ -308,18 +296,12 @@ CASES: dict[str, list[Case]] = {
         listed(
             "a damaged file in the folder", "in", folder(M), put("in/1.npy", npy("'<f4'", "(3, 3)"))
         ),
-        listed(
-            "a file reached twice, by a link", "in", folder(M),
-            lambda: os.symlink("0.npy", "in/1.npy"),
-        ),
-        listed(
-            "a name that is not UTF-8", "in", folder(M),
-            lambda: os.rename("in/0.npy", b"in/\xff.npy"),
-        ),
-        listed(
-            "a name that steers a terminal", "in",
-            folder(M, stack((2, 3)), name="in/{}\x1b]0;x\x07\x1b[2J.npy"),
-        ),
+        listed("a file reached twice, by a link", "in", folder(M),
+               lambda: os.symlink("0.npy", "in/1.npy")),
+        listed("a name that is not UTF-8", "in", folder(M),
+               lambda: os.rename("in/0.npy", b"in/\xff.npy")),
+        listed("a name that steers a terminal", "in",
+               folder(M, stack((2, 3)), name="in/{}\x1b]0;x\x07\x1b[2J.npy")),
         Case("the sheet is missing", {"input": "sheet.tsv"}),
         listed("the sheet is a named pipe", "sheet.tsv", lambda: os.mkfifo("sheet.tsv")),
         sheet("the sheet is empty", ""),
@@ -370,10 +352,8 @@ CASES: dict[str, list[Case]] = {
                 ("a column without a sheet", np.arange(6), ("labels", "column:scan")),
             )
         ),
-        Case(
-            "a column that is missing", {"input": "sheet.tsv", "labels": "column:scan"},
-            all_of(folder(M), put("sheet.tsv", "path\nin/0.npy\n")),
-        ),
+        Case("a column that is missing", {"input": "sheet.tsv", "labels": "column:scan"},
+             all_of(folder(M), put("sheet.tsv", "path\nin/0.npy\n"))),
     ],
     "The right factor: `product: A @ B`, `right: b.npy`": [
         Case("it is missing", {"product": "A @ B", "right": "b.npy"}),
@@ -394,11 +374,8 @@ CASES: dict[str, list[Case]] = {
         own("it cannot be compiled", "def f(xp, block)\n"),
         own("it cannot be imported", "import nosuchmodule\n"),
         own("it ends the process", "raise SystemExit(0)\n"),
-        Case(
-            "a file in `depends` is missing",
-            {"product": "mine.py:f", "depends": ["mean.npy"], **TWO},
-            put("mine.py", "def f(xp, block):\n    return block\n"),
-        ),
+        Case("a file in `depends` is missing",
+             {"product": "mine.py:f", "depends": ["mean.npy"], **TWO}, ITSELF),
         own("no such function", "def g(xp, block):\n    return block\n"),
         own("no function", "f = 3\n"),
         own("other parameters", "def f(block):\n    return block\n"),
@@ -414,81 +391,47 @@ CASES: dict[str, list[Case]] = {
         Case("it is a file", {"results": "a.npy"}),
         Case("its name is too long", {"results": "r" * 300}),
         Case("its path is too long", {"results": "r/" * 1500 + "r"}, vary=(r"\d+(?= bytes)",)),
-        Case(
-            "a link that leads to itself",
-            {"results": "loop"},
-            lambda: os.symlink("loop", "loop"),
-        ),
-        Case(
-            "its disk is too small",
-            {"input": None, "synthetic": {"matrices": 10**6, "dim": 10**5}, "materialize": True},
-            vary=(r"(?<=has )[\d.]+ [KMGTP]?i?B",),
-        ),
+        Case("a link that leads to itself", {"results": "loop"},
+             lambda: os.symlink("loop", "loop")),
+        Case("its disk is too small",
+             {"input": None, "synthetic": {"matrices": 10**6, "dim": 10**5}, "materialize": True},
+             vary=(r"(?<=has )[\d.]+ [KMGTP]?i?B",)),
     ],
     "A shard: `scripts/multiply.py --shard 00001`": [
         shard("there is no plan", {}, then=lambda: Path("results/default/plan.tsv").unlink()),
         shard("there is no such shard", {}, words=("multiply", PLAN, "--shard", "00009")),
         shard("no driver under `backend: cupy`", {**TWO, "backend": "cupy"}),
         shard("a NaN", BAD, put("bad.npy", with_elements(np.nan))),
-        shard(
-            "a NaN under `nonfinite: allow`", {**BAD, "nonfinite": "allow"},
-            put("bad.npy", with_elements(np.nan)), 0,
-        ),
+        shard("a NaN under `nonfinite: allow`", {**BAD, "nonfinite": "allow"},
+              put("bad.npy", with_elements(np.nan)), 0),
         shard("a product that overflows", BAD, put("bad.npy", with_elements(0, 1e30))),
         shard("the input has changed since the plan", code=3, then=put("a.npy", stack((7, 3, 3)))),
         shard("the input is gone", code=3, then=lambda: Path("a.npy").unlink()),
-        shard(
-            "the copy of the shard is damaged", {"shards": 2, "materialize": True}, code=3,
-            then=all_of(
-                done("shard", PLAN, "--shard", "00001"),
-                flipped("shards/00001-*.npy"),
-            ),
-        ),
+        shard("the copy of the shard is damaged", {"shards": 2, "materialize": True}, code=3,
+              then=all_of(done("shard", PLAN, "--shard", "00001"), flipped("shards/00001-*.npy"))),
         shard("the plan is damaged", {}, code=3, then=flipped("plan.tsv")),
         shard("`plan.json` is damaged", {}, code=3, then=put("results/default/plan.json", "{")),
-        shard(
-            "the function has changed", {"product": "mine.py:f", **TWO},
-            put("mine.py", "def f(xp, block):\n    return block\n"), 3,
-            put("mine.py", "def f(xp, block):\n    return -block\n"),
-        ),
-        shard(
-            "a file in `depends` has changed",
-            {"product": "mine.py:f", "depends": ["mean.npy"], **TWO},
-            all_of(
-                put("mine.py", "def f(xp, block):\n    return block\n"),
-                put("mean.npy", stack((3, 3))),
-            ),
-            3, put("mean.npy", stack((3, 4))),
-        ),
-        Case(
-            "an option without a meaning",
-            words=("dispatch", PLAN, "--dispatch", "mpi", "--devices", "2"),
-        ),
+        shard("the function has changed", {"product": "mine.py:f", **TWO}, ITSELF, 3,
+              put("mine.py", "def f(xp, block):\n    return -block\n")),
+        shard("a file in `depends` has changed",
+              {"product": "mine.py:f", "depends": ["mean.npy"], **TWO},
+              all_of(ITSELF, put("mean.npy", stack((3, 3)))), 3, put("mean.npy", stack((3, 4)))),
+        Case("an option without a meaning",
+             words=("dispatch", PLAN, "--dispatch", "mpi", "--devices", "2")),
     ],
     "Ledger and sum: `scripts/ledger.py`, `scripts/reduce.py`": [
-        summed(
-            "a receipt is missing",
-            all_of(multiplied, lambda: one("products/00001-*.json").unlink()),
-            "ledger", PLAN,
-        ),
-        summed(
-            "a receipt is damaged",
-            all_of(multiplied, lambda: one("products/00001-*.json").write_text("{}")),
-            "ledger", PLAN,
-        ),
-        summed(
-            "a product was cut off",
-            all_of(multiplied, lambda: os.truncate(one("products/00001-*.npy"), 4100)),
-            "ledger", PLAN,
-        ),
-        summed(
-            "there is no launcher", ledgered, "reduce", PLAN, "--launcher", "nosuch", code=2,
-            vary=(r"(?<=beside )\S+",),
-        ),
-        summed(
-            "a product is damaged",
-            all_of(ledgered, flipped("products/00001-*.npy")), *REDUCE, apart=True,
-        ),
+        summed("a receipt is missing",
+               all_of(multiplied, lambda: one("products/00001-*.json").unlink()), "ledger", PLAN),
+        summed("a receipt is damaged",
+               all_of(multiplied, lambda: one("products/00001-*.json").write_text("{}")),
+               "ledger", PLAN),
+        summed("a product was cut off",
+               all_of(multiplied, lambda: os.truncate(one("products/00001-*.npy"), 4100)),
+               "ledger", PLAN),
+        summed("there is no launcher", ledgered, "reduce", PLAN, "--launcher", "nosuch", code=2,
+               vary=(r"(?<=beside )\S+",)),
+        summed("a product is damaged",
+               all_of(ledgered, flipped("products/00001-*.npy")), *REDUCE, apart=True),
     ],
     "Several runs: `scripts/merge.py total one two`": [
         merged("a folder without a run", lambda: Path("two").mkdir()),
@@ -496,9 +439,7 @@ CASES: dict[str, list[Case]] = {
         merged("a run without a sum", finished("two", "mean")),
         merged("one folder twice", lambda: os.symlink("one", "two")),
         merged("another problem", finished("two", product="A.T @ A", precision="tf32x3")),
-        merged(
-            "a run with labels", put("l.npy", np.arange(6)), finished("two", labels="l.npy")
-        ),
+        merged("a run with labels", put("l.npy", np.arange(6)), finished("two", labels="l.npy")),
         merged("a covariance", finished("two", product="A.T @ A", covariance=True)),
         merged("a damaged sum", finished("two"), lambda: flip(Path("two/sum.npy")), code=3),
         merged("a folder that no merge wrote", finished("two"), lambda: Path("total").mkdir()),

@@ -63,7 +63,7 @@ class Reader:
     """One kind of file and its reader."""
 
     file: Path
-    seeds: list[bytes]
+    seeds: list[bytes] | None = None
     writes: tuple[Path, ...] = ()
     memory = MOST_MEMORY
     most = MOST_BYTES
@@ -73,10 +73,11 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.prepare()
+        self.seeds = self.seeds or [self.file.read_bytes()]
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make what the reader needs, and set `file` and `seeds`."""
+        """Make what the reader needs, and set `file`, and `seeds` where there are several."""
 
     def place(self, raw: bytes) -> None:
         """Put a case where it will be read."""
@@ -421,7 +422,6 @@ class Runs(Reader):
         self.file = self.results.runs
         schedulers.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
         schedulers.remember(self.results, "uge", "3f2a1b")
-        self.seeds = [self.file.read_bytes()]
 
     def read(self) -> Any:
         return earlier_runs._rows(self.file)
@@ -444,7 +444,6 @@ class Seen(Reader):
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1)
         self.file = factories.file(self.made.plan, "receipt")
-        self.seeds = [self.file.read_bytes()]
 
     def place(self, raw: bytes) -> None:
         super().place(_signed(raw) if len(raw) % 2 else raw)
@@ -477,7 +476,6 @@ class Live(Seen):
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1, running=1)
         self.file = self.made.plan.results.live / f"{self.made.name('00001')}.json"
-        self.seeds = [self.file.read_bytes()]
 
     def place(self, raw: bytes) -> None:
         self.file.write_bytes(raw)
@@ -490,7 +488,6 @@ class Summed(Seen):
     def prepare(self) -> None:
         super().prepare()
         self.file = self.made.plan.results.summary
-        self.seeds = [self.file.read_bytes()]
 
 
 class Failed(Seen):
@@ -500,7 +497,6 @@ class Failed(Seen):
         self.made = pretend.run(self.folder, shards=2, devices=1, failed=1)
         (self.shard,) = self.made.roles["failed"]
         self.file = self.made.plan.results.failure(self.made.name(self.shard))
-        self.seeds = [self.file.read_bytes()]
 
     def right(self, found: Any, raw: bytes) -> None:
         super().right(found, raw)

@@ -15,22 +15,25 @@ from tests.hostile.readers import READERS, Hang, reader
 
 FOUND = Path(__file__).parent / "found"
 SLOW = {
-    "config": 30, "sheet": 50, "record": 60, "forged": 100,
+    "config": 30, "sheet": 50, "forged": 100,
     "receipt": 100, "seen": 50, "live": 50, "summed": 50, "failed": 50,
     "hdf5": 100, "zarr": 30, "zarr2": 30,
 }  # fmt: skip
 """Cases of the suite: fewer where one takes longer."""
+CASES = [(name, SLOW.get(name, 200)) for name in READERS]
+NIGHT = [pytest.mark.nightly, pytest.mark.timeout(36000)]
+CASES += [pytest.param(name, 1_000_000 // len(READERS), marks=NIGHT) for name in READERS]
 
 
-def cases(made, count, guided=False):
-    """A function that gives a reader so many damaged files, the same in each run."""
+def read_damaged(made, count):
+    """Give a reader so many damaged files, the same in each run."""
 
     # The phases that are left out shrink what fails, which the message makes needless.
     @settings(
         max_examples=count, database=None, derandomize=True, deadline=None,
         phases=[Phase.generate], suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(st.randoms(use_true_random=not guided))
+    @given(st.randoms(use_true_random=True))
     def read(random):
         raw = made.case(random)
         try:
@@ -38,11 +41,11 @@ def cases(made, count, guided=False):
         except (Exception, Hang) as error:
             raise AssertionError(f"a case to keep in tests/hostile/found: {raw!r}") from error
 
-    return read
+    read()
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_damaged_files_are_refused_in_words(tmp_path, name):
+@pytest.mark.parametrize(("name", "count"), CASES)
+def test_damaged_files_are_refused_in_words(tmp_path, name, count):
     """No fault, no hang, no large allocation, no write and no code run, whatever a file holds.
 
     Whole files are accepted: damage, not the reader, refuses. What once broke a promise is read
@@ -54,14 +57,6 @@ def test_damaged_files_are_refused_in_words(tmp_path, name):
     kept = FOUND / f"{name}.txt"
     for line in kept.read_text().splitlines() if kept.exists() else []:
         made.check(ast.literal_eval(line))
-    before, count = made.tried, SLOW.get(name, 200)
-    cases(made, count)()
+    before = made.tried
+    read_damaged(made, count)
     assert made.tried - before >= count
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(36000)
-@pytest.mark.parametrize("name", READERS)
-def test_a_million_damaged_files(tmp_path, name):
-    """A million cases over all readers."""
-    cases(reader(name, tmp_path / "x"), 1_000_000 // len(READERS))()

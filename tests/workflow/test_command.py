@@ -15,6 +15,8 @@ from shardwise.records import locks
 
 from tests import factories, processes, wheel
 
+ONE = {"ranks": 1}
+
 
 @pytest.fixture(scope="module")
 def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -45,24 +47,23 @@ def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Pat
     call(bin_folder, folder, "init")
     recipe = {"matrices": 12, "dim": 16, "dtype": "float32", "seed": 0}
     (folder / "config.yaml").write_text(
-        yaml.safe_dump({"synthetic": recipe, "shards": 3, "dispatch": "pool"})
+        yaml.safe_dump({"synthetic": recipe, "shards": 3, "dispatch": "pool", "reduce": ONE})
     )
-    call(bin_folder, folder, "plan")
+    call(bin_folder, folder, "plan", by=["python", "-P", "-m", "shardwise.command"])
     done = call(bin_folder, folder, "run")
     line = done.stderr.splitlines()[0]
     assert " -m snakemake --profile profiles/local -s " in line
     assert done.stderr.count(" -s ") == 1
     command = folder / "results" / "default" / "logs" / "command.txt"
     assert command.read_text() == f"cd {folder} && shardwise run\n"
-    for by in (["shardwise"], ["python", "-P", "-m", "shardwise.command"]):
-        assert "whole" in call(bin_folder, folder, "verify", by=by).stdout
+    assert "whole" in call(bin_folder, folder, "verify").stdout
     assert not (folder / "pwned").exists()
     factories.reduced(factories.listed(factories.plan(tmp_path, synthetic=recipe, shards=2)))
     result, own = Path("results", "default", "sum.npy"), Path("results", "sum.npy")
     assert (folder / result).read_bytes() == (tmp_path / own).read_bytes()
     with (folder / "profiles" / "local" / "config.yaml").open("a") as profile:
         profile.write("# a remark\n")
-    assert "Nothing to be done" in call(bin_folder, folder, "run").stderr
+    assert "Nothing to be done" in call(bin_folder, folder, "submit").stdout
 
 
 def test_submit_waits_until_its_run_has_begun(bin_folder: Path, tmp_path: Path) -> None:
@@ -70,19 +71,18 @@ def test_submit_waits_until_its_run_has_begun(bin_folder: Path, tmp_path: Path) 
     call(bin_folder, tmp_path, "init")
     recipe = {"matrices": 2, "dim": 4, "dtype": "float32", "seed": 0}
     (tmp_path / "config.yaml").write_text(
-        yaml.safe_dump({"synthetic": recipe, "shards": 1, "dispatch": "pool"})
+        yaml.safe_dump({"synthetic": recipe, "shards": 1, "dispatch": "pool", "reduce": ONE})
     )
     results = Results(tmp_path / "results" / "default")
     assert "its messages: shardwise.log" in call(bin_folder, tmp_path, "submit").stdout
     assert results.command.exists()
     processes.until(lambda: not locks.is_job_locked(tmp_path / "shardwise.log"))
     assert "done: results/default/sum.npy" in (tmp_path / "shardwise.log").read_text()
-    assert "Nothing to be done" in call(bin_folder, tmp_path, "submit").stdout
     with locks.take_lock(results.running, "free"):
         done = call(bin_folder, tmp_path, "submit", "--forceall", code=75)
     assert "It has ended with 75:\n" in done.stdout
     assert "another snakemake works on results/default" in done.stdout
-    assert "Nothing to be done" not in done.stdout
+    assert "done: results/default/sum.npy" not in done.stdout, "that was the run before"
 
 
 SLOW = """

@@ -6,11 +6,9 @@ import sys
 from datetime import date
 from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
 import shardwise
-from nbclient import NotebookClient
 from shardwise.errors import InputError, ShardwiseError
 
 from tests import factories, processes
@@ -129,8 +127,12 @@ def test_ctrl_c_stops_the_run(folder: Path) -> None:
     processes.until(lambda: not processes.living(started))
 
 
+@pytest.mark.nightly  # by day its calls are those of the tests above
 def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """examples/notebook.ipynb runs in a kernel, whose user sees each line of the run."""
+    import nbformat
+    from nbclient import NotebookClient
+
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     notebook = nbformat.read(REPO / "examples" / "notebook.ipynb", as_version=4)

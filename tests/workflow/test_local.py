@@ -93,7 +93,7 @@ def test_a_sheet_of_files_of_any_format_and_number(workspace: Workspace) -> None
         assert re.search(f" arrays in this order, a.npy to .*, hold {count} matrices", dry.output)
         assert len([job for job in dry.jobs if job.startswith("multiply ")]) == jobs
         if count == 8:
-            workspace.configure(**own, dispatch="pool", reduce={"ranks": 1})
+            workspace.configure(**own, dispatch="pool")
             workspace.succeed()
             expected = (array[:count] @ array[:count]).sum(axis=0)
             np.testing.assert_array_equal(workspace.load("sum.npy"), expected)
@@ -135,7 +135,7 @@ def test_hostile_names_are_never_executed(workspace: Workspace) -> None:
     workspace.env = os.environ | left
     np.save(workspace.root / f"{HOSTILE}.npy", stack)
     own = {"input": f"{HOSTILE}.npy", "results": f"out {HOSTILE}", "shards": 2}
-    workspace.configure(**own, reduce={"ranks": 1})
+    workspace.configure(**own)
     results = workspace.root / f"out {HOSTILE}"
     done = workspace.succeed()
     assert np.array_equal(np.load(results / "sum.npy"), (stack @ stack).sum(axis=0))
@@ -163,7 +163,7 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
             check=False,
         )  # fmt: skip
 
-    workspace.configure(shards=7, backend="numpy", materialize=True, dispatch="pool")
+    workspace.configure(shards=7, backend="numpy", materialize=False, dispatch="pool")
     assert "7 of 7 shards to compute" in quote("--quote").stdout
     assert not workspace.file("").exists()
     tried = quote("--trial", "--devices", "2")
@@ -171,7 +171,7 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
     assert "3 of 7 shards to compute" in tried.stdout
     assert re.search(r"time .* with 2 devices \(.* to .*\); .* hours of CPU in all", tried.stdout)
     made = {path: path.read_bytes() for path in workspace.file("").rglob("*.json")}
-    assert len(made) == 10  # the plan, the stack, four copies and four products
+    assert len(made) == 6  # the plan, the stack and four products
     workspace.succeed()
     assert {path: path.read_bytes() for path in made} == made
     assert "nothing is left to do" in quote("--quote").stdout

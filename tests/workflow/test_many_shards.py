@@ -11,7 +11,7 @@ from tests import factories
 from tests.workspace import Workspace
 
 SHARDS = 1001
-TINY = {"input": "stack.npy", "backend": "numpy", "reduce": {"ranks": 1}}
+TINY = {"input": "stack.npy", "backend": "numpy"}
 MATRIX = np.array([[1.0, 2.0], [3.0, 5.0]])
 SUM = SHARDS * (MATRIX @ MATRIX)
 

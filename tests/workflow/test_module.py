@@ -66,11 +66,10 @@ def test_a_module_from_git(workspace: Workspace, tmp_path: Path) -> None:
     assert workspace.dry_run() == set()
 
 
-@pytest.mark.parametrize("entry", [nightly("workflow/Snakefile"), "Snakefile.own"])
-def test_a_prefix_moves_the_results(workspace: Workspace, entry: str) -> None:
-    """The input stays where it is; through the Snakefile at the root as well."""
-    (workspace.root / "Snakefile").rename(workspace.root / "Snakefile.own")
-    host(workspace, module("one", X, prefix="elsewhere", source=f'"{entry}"'))
+@pytest.mark.nightly  # by day the second of two modules has a prefix
+def test_a_prefix_moves_the_results(workspace: Workspace) -> None:
+    """The input stays where it is."""
+    host(workspace, module("one", X, prefix="elsewhere"))
     done = workspace.succeed()
     assert np.array_equal(total(workspace, "elsewhere/out/x"), SUM_X)
     assert "shardwise: done: elsewhere/out/x/sum.npy" in done.output
@@ -80,14 +79,18 @@ def test_a_prefix_moves_the_results(workspace: Workspace, entry: str) -> None:
 
 @pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_the_workflow_twice_in_one(workspace: Workspace, dispatch: str) -> None:
-    """Two modules with configs of their own: each job works by its own plan, each sum is of it."""
+    """Two modules with configs of their own: each job works by its own plan, each sum is of it.
+
+    One is a module through the Snakefile at the root.
+    """
+    (workspace.root / "Snakefile").rename(workspace.root / "Snakefile.own")
     sums = ["out/one/sum.npy", "two/out/x/sum.npy"]
     for one, two in ((X, Y), (Y, X))[: 1 if dispatch == "jobs" else 2]:
         host(
             workspace,
             HOST.format(wanted='"out/one/summary.json", "two/out/x/summary.json"'),
             module("one", one | {"results": "out/one", "dispatch": dispatch}),
-            module("two", two | {"dispatch": dispatch}, prefix="two"),
+            module("two", two | {"dispatch": dispatch}, prefix="two", source='"Snakefile.own"'),
         )  # fmt: skip
         assert {"one_reduce", "two_reduce"} <= workspace.dry_run(*sums)
         done = workspace.succeed(*sums)

@@ -57,20 +57,16 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
 
     An input that lies where a run would write is left as it is.
     """
-    theirs = ["input.npy", "products/stack.npy", "results/default/input.npy"]
+    theirs = ["input.npy", "products/stack.npy"]
     for name in theirs:
         factories.save(workspace.root / name, factories.stack((4, 4, 4)))
     before = [(workspace.root / name).read_bytes() for name in theirs]
     os.mkfifo(workspace.root / "pipe.py")
-    (workspace.root / "loop").symlink_to("loop")
     factories.save(workspace.root / "in" / "0.npy", factories.stack((4, 4)))
     os.rename(workspace.root / "in" / "0.npy", os.fsencode(workspace.root) + b"/in/\xff.npy")
     for over, words in (
         ({"product": "pipe.py:f"}, "product: pipe.py is not a file, but a named pipe"),
-        ({"results": "loop/r"}, "results: 'loop/r' cannot be used: Too many levels of"),
         ({"input": "in"}, "in/\\xff.npy: this path is not UTF-8 text; rename it"),
-        ({"shard": 4}, "shard: unknown key; did you mean shards"),
-        ({"input": theirs[2]}, "results/default/input.npy"),
         ({"input": theirs[1], "results": "."}, "products"),
     ):
         workspace.configure(**{"input": "input.npy", **over})
@@ -97,38 +93,27 @@ def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -
     assert workspace.run("--dry-run").code == 0
 
 
-@pytest.mark.parametrize(
-    ("home", "dispatch"),
-    [
-        nightly("/proc/nowhere", "jobs"),
-        nightly("/dev/null", "jobs"),
-        ("relative", "pool"),
-    ],
-)
-def test_a_home_that_cannot_be_written_is_not_needed(tmp_path, home, dispatch):
-    """As on the nodes of some clusters: all is computed as elsewhere."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")} | {"HOME": home}
-    workspace = Workspace.create(tmp_path / "w", env)
-    workspace.configure(**SMALL, dispatch=dispatch)
-    done = workspace.succeed()
-    assert "Traceback" not in done.output
-    assert np.isfinite(workspace.load("sum.npy")).all()
-
-
+HOME = ("env", "-u", "XDG_CACHE_HOME", "-u", "XDG_CONFIG_HOME", "-u", "XDG_DATA_HOME")
+"""Before the home of a user that cannot be written, as on the nodes of some clusters."""
 NAMELESS = ("unshare", "--user", "--map-user=12345", "env", "-u", "USER", "-u", "LOGNAME", "HOME=/")
 ASCII = ("env", "LC_ALL=POSIX", "PYTHONCOERCECLOCALE=0", "PYTHONUTF8=0")
 SECCOMP = (sys.executable, str(REPO / "tests" / "refused_call.py"))
 
 
-@pytest.mark.parametrize("before", [nightly(NAMELESS), nightly(ASCII), SECCOMP])
-def test_a_run_needs_no_name_of_the_user_no_utf_8_and_no_memory_of_other_ranks(tmp_path, before):
+@pytest.mark.parametrize(
+    "before",
+    [nightly((*HOME, "HOME=/proc/nowhere")), nightly((*HOME, "HOME=/dev/null")), nightly(NAMELESS),
+     nightly(ASCII), (*SECCOMP, *HOME, "HOME=relative")],
+)  # fmt: skip
+def test_a_run_needs_no_home_no_name_no_utf_8_and_no_memory_of_other_ranks(tmp_path, before):
     """As in a container (``docker run -u 12345``, its seccomp), and where LC_ALL says otherwise."""
     if subprocess.run([*before, "true"], check=False, capture_output=True).returncode:
         pytest.skip(f"this machine does not allow {before[:2]}")
     workspace = Workspace.create(tmp_path / "w", before=before)
     # The sum is large enough for MPICH to read it from the memory of another rank.
     factories.save(workspace.root / "größe.npy", factories.stack((4, 64, 64)))
-    workspace.configure(input="größe.npy", shards=2, backend="numpy", dispatch="pool")
+    own = {"input": "größe.npy", "backend": "numpy", "dispatch": "pool", "reduce": {"ranks": 2}}
+    workspace.configure(**own, shards=2)
     assert "Traceback" not in workspace.succeed().output
     assert np.isfinite(workspace.load("sum.npy")).all()
 

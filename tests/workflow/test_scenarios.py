@@ -24,7 +24,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from tests import packages
 from tests.factories import leftovers, nightly, save
@@ -79,7 +78,7 @@ SCHEDULERS = tuple(place for place in PLACES if "local" not in place)
 RUNS = {
     "a bad night": Run(
         a_bad_night, 1, {"00003"}, r"multiply 00003: .*matrix 3 holds NaN or Inf",
-        ("local pool", "slurm array"), (KILLED, CANCELLED),
+        ("slurm array",), (KILLED, CANCELLED),
     ),
     "many faults": Run(
         many_faults, 1, {"00001"}, "multiply 00001: ", ("local jobs",),
@@ -87,7 +86,7 @@ RUNS = {
     ),
     "interrupted": Run(
         interrupted, 130, None, "To run just what is missing",
-        ("slurm array", "grid_engine jobs"), (CANCELLED,), shards=3,
+        ("slurm array",), (CANCELLED,), shards=3,
     ),
     "its terminal closed": Run(
         partial(interrupted, number=signal.SIGHUP), 130, None, "To run just what is missing",
@@ -115,7 +114,7 @@ RUNS = {
     ),
 }  # fmt: skip
 LOST_NODE = Run(
-    a_lost_node, 0, set(), "", ("slurm jobs", "grid_engine array"), (),
+    a_lost_node, 0, set(), "", ("grid_engine array",), (),
     tuple(place for place in SCHEDULERS if "pool" not in place and "mpi" not in place),
 )  # fmt: skip
 
@@ -125,7 +124,7 @@ def play(night: Night, dispatch: str, run: Run) -> None:
     count = run.shards or night.cluster.room + 1
     # A task of an array claims one more than it computes: so many tasks are needed all the same.
     shards = 2 * count if dispatch == "array" else count
-    night.gated(shards, dispatch, reduce={"ranks": 1})
+    night.gated(shards, dispatch)
     story = run.story(night)
     next(story)
     at_once = min(count - len(night.bad), run.at_once, night.cluster.room)
@@ -179,6 +178,8 @@ def test_a_lost_node_costs_its_tasks(nodes, night, dispatch):
 @on("local mpi", "slurm mpi", "grid_engine pool")
 def test_digits_have_the_bits_of_numpy(night, dispatch):
     """Whatever computes them: each shard once, on no more devices than are asked for."""
+    from sklearn.datasets import load_digits
+
     night.stack = load_digits().images
     np.save(night.root / "digits.npy", night.stack)
     night.own = {"input": "digits.npy", "shards": 5, "dispatch": dispatch, "array_limit": 2,
@@ -199,7 +200,7 @@ def test_digits_have_the_bits_of_numpy(night, dispatch):
     assert night.workspace.dry_run() <= {"report"}, "what one dispatch has done is done for all"
 
 
-OWN = {"input": "stack", "shards": 4, "results": "out", "reduce": {"ranks": 1}}
+OWN = {"input": "stack", "shards": 4, "results": "out"}
 SUM_UP = {"ledger", "reduce", "report"}
 ALL = range(4)
 
@@ -257,7 +258,7 @@ SCENARIOS: dict[str, tuple[Act, object, object, set[str]]] = {
 }  # fmt: skip
 """What happens to a finished run; the shards to compute again, those to copy, and other jobs."""
 
-PLAYED = {"receipt lost", "changed and touched", "input changed"}
+PLAYED = {"changed and touched", "input changed"}
 """Those that run to their end, but under `array`, which takes a scheduler."""
 
 TURNS = [

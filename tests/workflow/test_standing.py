@@ -89,7 +89,7 @@ def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) ->
     os.utime(other.root / "stack.npy", ns=(stamp, stamp))
     for folder, factor in ((workspace, 1), (other, 4)):
         folder.configure(**X | {"results": shared, "dispatch": "pool"})
-        folder.succeed()
+        folder.succeed("--until", "reduce")
         assert np.array_equal(np.load(Path(shared, "sum.npy")), factor * SUM_X)
 
 

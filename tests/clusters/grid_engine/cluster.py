@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,32 +118,26 @@ class GridEngine(Cluster):
         return max((job.job_id for job in [*self.jobs(), *self.all_records()]), default=0)
 
     def submitted(self, after: int) -> list[Submitted]:
-        found = [
-            Submitted(what(job), _STATES.get(job.state, job.state), str(job.job_id),
-                      job.queue.rpartition("@")[2], job.job_id)
-            for job in self.jobs() if job.job_id > after
-        ]  # fmt: skip
-        queued = {job.job for job in found}
-        return found + [
-            Submitted(what(record), "ended", str(record.job_id), record.host, record.job_id)
-            for record in self.all_records()
-            if record.job_id > after and record.job_id not in queued
-        ]
+        return self._accepted(after, lambda job: (what(job), str(job.job_id)))
 
     def tasks(self, after: int) -> list[Submitted]:
-        queued = [
-            Submitted(job.task, _STATES.get(job.state, job.state), f"{job.job_id}.{job.task}",
-                      job.queue.rpartition("@")[2], job.job_id)
-            for job in self.jobs() if job.job_id > after and ARRAY.fullmatch(job.name)
-        ]  # fmt: skip
-        known = {task.handle for task in queued}
-        return queued + [
-            Submitted(record.task, "ended", f"{record.job_id}.{record.task}", record.host,
-                      record.job_id)
-            for record in self.all_records()
-            if record.job_id > after and ARRAY.fullmatch(record.name)
-            and f"{record.job_id}.{record.task}" not in known
-        ]  # fmt: skip
+        def of_an_array(job: Job | Record) -> tuple[str, str] | None:
+            return (job.task, f"{job.job_id}.{job.task}") if ARRAY.fullmatch(job.name) else None
+
+        return self._accepted(after, of_an_array)
+
+    def _accepted(
+        self, after: int, name: Callable[[Job | Record], tuple[str, str] | None]
+    ) -> list[Submitted]:
+        """Return what has a name and a handle; what has just ended is in queue and accounting."""
+        found: dict[str, Submitted] = {}
+        for job in [*self.jobs(), *self.all_records()]:
+            if job.job_id > after and (named := name(job)):
+                state = _STATES.get(job.state, job.state)
+                found.setdefault(
+                    named[1], Submitted(named[0], state, named[1], job.host, job.job_id)
+                )
+        return [*found.values()]
 
     def spoil(self, jobs: Sequence[Submitted]) -> dict[Submitted, tuple[str, ...]]:
         deleted = next(job for job in jobs if job.state == "running")

@@ -39,22 +39,13 @@ def text(settings: dict[str, str]) -> str:
 def bootstrap(folder: Path, admin: str) -> str:
     """Return the file that daemons and commands read first."""
     spool, root = folder / "spool" / "qmaster", folder / "root"
-    return text(
-        {
-            "admin_user": admin,
-            "default_domain": "none",
-            "ignore_fqdn": "true",
-            "spooling_method": "classic",
-            "spooling_lib": "libspoolc",
-            "spooling_params": f"{root / CELL / 'common'};{spool}",
-            "binary_path": str(root / "bin"),
-            "qmaster_spool_dir": str(spool),
-            "security_mode": "none",
-            "listener_threads": "2",
-            "worker_threads": "2",
-            "scheduler_threads": "1",
-        }
-    )
+    return text({
+        "admin_user": admin, "default_domain": "none", "ignore_fqdn": "true",
+        "spooling_method": "classic", "spooling_lib": "libspoolc",
+        "spooling_params": f"{root / CELL / 'common'};{spool}", "binary_path": str(root / "bin"),
+        "qmaster_spool_dir": str(spool), "security_mode": "none",
+        "listener_threads": "2", "worker_threads": "2", "scheduler_threads": "1",
+    })  # fmt: skip
 
 
 def global_settings(folder: Path, defaults: str) -> str:
@@ -119,38 +110,21 @@ def complexes(defaults: str) -> str:
 
 def exec_host(host: Host) -> str:
     """Return a host's settings: what its jobs take of it."""
-    unused = ("user_lists", "xuser_lists", "projects", "xprojects")
+    unused = ("load_scaling", "user_lists", "xuser_lists", "projects", "xprojects",
+              "usage_scaling", "report_variables")  # fmt: skip
     own = {"slots": host.slots, "gpu": host.gpus, "gpuslot": host.gpus, "gputype": GPU_TYPE}
-    return text(
-        {
-            "hostname": host.name,
-            "load_scaling": "NONE",
-            "complex_values": ",".join(f"{name}={value}" for name, value in own.items()),
-            **dict.fromkeys(unused, "NONE"),
-            "usage_scaling": "NONE",
-            "report_variables": "NONE",
-        }
-    )
+    values = ",".join(f"{name}={value}" for name, value in own.items())
+    return text({"hostname": host.name, "complex_values": values} | dict.fromkeys(unused, "NONE"))
 
 
 def parallel_environment(name: str) -> str:
     """Return one of the environments of `PARALLEL`; launchers in it reach other hosts by qrsh."""
-    return text(
-        {
-            "pe_name": name,
-            "slots": "999",
-            "user_lists": "NONE",
-            "xuser_lists": "NONE",
-            "start_proc_args": "NONE",
-            "stop_proc_args": "NONE",
-            "allocation_rule": PARALLEL[name],
-            "control_slaves": "TRUE",
-            "job_is_first_task": "FALSE",
-            "urgency_slots": "min",
-            "accounting_summary": "TRUE",
-            "qsort_args": "NONE",
-        }
-    )
+    unused = ("user_lists", "xuser_lists", "start_proc_args", "stop_proc_args", "qsort_args")
+    return text({
+        "pe_name": name, "slots": "999", "allocation_rule": PARALLEL[name],
+        "control_slaves": "TRUE", "job_is_first_task": "FALSE", "urgency_slots": "min",
+        "accounting_summary": "TRUE", **dict.fromkeys(unused, "NONE"),
+    })  # fmt: skip
 
 
 def queue(folder: Path, defaults: str, hosts: Iterable[Host]) -> str:

@@ -10,7 +10,7 @@ from tests.clusters.grid_engine.config import attributes
 class Job:
     """A job, or one array task, that waits or runs.
 
-    `state` is in Grid Engine's letters, such as ``qw``, ``r``, ``dr`` or ``Eqw``; `queue` is
+    `state` is in Grid Engine's letters, such as ``qw``, ``r``, ``dr`` or ``Eqw``; `host` is
     empty until the job starts, `task` is so for a plain job.
     """
 
@@ -18,7 +18,7 @@ class Job:
     task: str
     name: str
     state: str
-    queue: str
+    host: str
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Record:
     host: str
     slots: int
     exit_status: int
+    state: str = "ended"
 
 
 def parse_jobs(xml: str) -> list[Job]:
@@ -42,7 +43,7 @@ def parse_jobs(xml: str) -> list[Job]:
             task=job.findtext("tasks") or "",
             name=job.findtext("JB_name") or "",
             state=job.findtext("state") or "",
-            queue=job.findtext("queue_name") or "",
+            host=job.findtext("queue_name", "").rpartition("@")[2],
         )
         for job in found
     ]

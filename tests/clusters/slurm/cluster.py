@@ -125,29 +125,17 @@ class Slurm(Cluster):
 
     def submitted(self, after: int) -> list[Submitted]:
         return [
-            Submitted(
-                _KEY.sub("", job.comment.removeprefix("rule_")).replace("_wildcards_", " "),
-                _STATES.get(job.state, job.state),
-                str(job.job_id),
-                job.nodes,
-                job.job_id,
-            )
-            for job in self.jobs()
-            if job.job_id > after
-        ]
+            Submitted(_KEY.sub("", job.comment.removeprefix("rule_")).replace("_wildcards_", " "),
+                      _STATES.get(job.state, job.state), str(job.job_id), job.nodes, job.job_id)
+            for job in self.jobs() if job.job_id > after
+        ]  # fmt: skip
 
     def tasks(self, after: int) -> list[Submitted]:
         return [
-            Submitted(
-                str(job.task),
-                _STATES.get(job.state, job.state),
-                f"{job.array_job_id}_{job.task}",
-                job.nodes,
-                job.array_job_id,
-            )
-            for job in self.jobs()
-            if job.array_job_id > after and ARRAY.fullmatch(job.name)
-        ]
+            Submitted(str(job.task), _STATES.get(job.state, job.state),
+                      f"{job.array_job_id}_{job.task}", job.nodes, job.array_job_id)
+            for job in self.jobs() if job.array_job_id > after and ARRAY.fullmatch(job.name)
+        ]  # fmt: skip
 
     def spoil(self, jobs: Sequence[Submitted]) -> dict[Submitted, tuple[str, ...]]:
         cancelled = next(job for job in jobs if job.state == "running")

@@ -1,11 +1,12 @@
-"""The examples find what went into their inputs."""
+"""The examples can be planned, and find what went into their inputs."""
 
 import runpy
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
+from shardwise.plan import config, config_file, planner
 
 from tests import factories
 
@@ -15,8 +16,24 @@ def program(name):
     return SimpleNamespace(**runpy.run_path(factories.ROOT / "examples" / name))
 
 
+CONFIGS = sorted((factories.ROOT / "examples").glob("*/config.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=[path.parent.name for path in CONFIGS])
+def test_a_config_fits_the_input_beside_it(path, tmp_path, monkeypatch):
+    """A program makes the input, and a plan tries the function on a matrix of it."""
+    folder = shutil.copytree(path.parent, tmp_path / "examples" / path.parent.name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(folder)
+    runpy.run_path(str(folder / "make_input.py"), run_name="__main__")
+    asked = config_file.read_files([folder / "config.yaml"]) | {"backend": "numpy"}
+    assert planner.make(config.load(asked)).problem.matrices > 1
+
+
 def test_the_covariance_of_the_digits_is_numpys(tmp_path):
     """The first direction explains 15 % of the variance, and the picture can be drawn."""
+    from sklearn.datasets import load_digits
+
     rows = load_digits().data
     over = {"product": "A.T @ A", "covariance": True, "keep": "sum", "shards": 4}
     made = factories.plan(tmp_path, rows[:, None, :].astype("float32"), **over)
