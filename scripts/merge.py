@@ -10,12 +10,12 @@ from argparse import Namespace
 from pathlib import Path
 
 from shardwise import cli
-from shardwise.reduce import merge
+from shardwise.merge import job
 
 
 def main(options: Namespace) -> None:
     """Merge."""
-    matrices = merge.run(options.out, options.folders)
+    matrices = job.run(options.out, options.folders)
     words = f"the total of {matrices} matrices in {len(options.folders)} folders"
     cli.log.info("%s: %s", options.out, words)
 

@@ -19,7 +19,10 @@ from typing import Any
 from tests.factories import ROOT
 
 PACKAGE = "scripts/shardwise"
-SOURCES = ("records/store.py", "numerics/tree.py", "multiply/ring.py", "work/", "reduce/", "plan/")
+SOURCES = (
+    "records/store.py", "numerics/tree.py", "multiply/ring.py", "work/", "reduce/", "merge/",
+    "plan/",
+)  # fmt: skip
 _PAIRS = [("Eq", "NotEq"), ("Lt", "LtE"), ("Gt", "GtE"), ("In", "NotIn"), ("Is", "IsNot"),
           ("Add", "Sub"), ("Mult", "FloorDiv"), ("LShift", "RShift"), ("And", "Or")]  # fmt: skip
 OTHERS = dict(_PAIRS) | {other: one for one, other in _PAIRS}

@@ -35,7 +35,7 @@ def test_the_ranks_are_where_they_were_granted(nodes, way, tmp_path):
     assert tuple(sorted(on.values(), reverse=True)) == found.counts
     total = TreeSum(np, (8, 8), "float64")
     total.add(factories.products(made), 0)
-    assert np.load(made.results.statistic("sum")).tobytes() == total.value().tobytes()
+    assert np.load(made.results.statistic("sum")).tobytes() == total.values()[0].tobytes()
     made.results.statistic("sum").unlink()
     factories.file(made, "product", "00001").unlink()
     job = nodes.submit(line, *found.options)

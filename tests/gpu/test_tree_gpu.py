@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from shardwise.errors import InputError
 from shardwise.numerics.tree import TreeSum
+from shardwise.plan.per_matrix import PerMatrix
 
 from tests.gpu.conftest import to_host
 
@@ -36,17 +37,15 @@ def test_sums_are_those_of_the_cpu(xp, dtype, weigh, shape, make):
     """In batches that begin anywhere, backwards, and merged with nodes that were formed here."""
     stack, cut = make(shape, dtype), shape[0] // 3
     weights = similar(shape[:1], "float64") if weigh else None
-    own, found, first = (TreeSum(a, shape[1:], dtype) for a in (np, xp, np))
+    own, found, first = (TreeSum(a, shape[1:], dtype, PerMatrix(weights)) for a in (np, xp, np))
     with np.errstate(all="ignore"):
         for total, part in ((own, slice(None)), (first, slice(cut))):
-            total.add(stack[part], 0, weights if weights is None else weights[part])
+            total.add(stack[part], 0)
         for low in reversed(range(cut, len(stack), 700)):
-            part = slice(low, low + 700)
-            own_weights = weights if weights is None else weights[part]
-            found.add(xp.asarray(stack[part]), low, own_weights)
+            found.add(xp.asarray(stack[low : low + 700]), low)
         for node, array in first.nodes():
-            found.put(*node, xp.asarray(array))
-        assert found.value().tobytes() == own.value().tobytes()
+            found.put(node, xp.asarray(array))
+        assert found.values()[0].tobytes() == own.values()[0].tobytes()
 
 
 @pytest.mark.parametrize("count", [1, 2, 64])
@@ -56,5 +55,5 @@ def test_integers_that_do_not_fit_are_refused(xp, count):
     for low in range(0, 64, count):
         total.add(xp.full((count, 3), 2**57, "int64"), low)
     with pytest.raises(InputError, match="does not fit int64"):
-        total.value()
+        total.values()
     assert int(to_host(xp, total.overflow)[0])

@@ -24,7 +24,7 @@ FLOORS = (
     ("devices",),
     ("mpi",),
     ("multiply", "reduce"),
-    ("work",),
+    ("work", "merge"),
     ("observe",),
     ("workflow", "doctor"),
     ("cli",),

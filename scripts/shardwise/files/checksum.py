@@ -96,6 +96,11 @@ class PieceChecksum:
             raise IntegrityError(f"{missing} of {len(self._seen)} pieces are missing")
         return f"{self._digest:032x}"
 
+    @property
+    def digest(self) -> np.ndarray:
+        """What the pieces that came so far come to, uint8 ``(16,)``: XOR joins those of parts."""
+        return np.frombuffer(self._digest.to_bytes(16, "big"), np.uint8)
+
     def whole_pieces(self, low: int, high: int) -> tuple[int, int]:
         """The first piece that bytes ``low`` to ``high`` hold wholly, and the one behind the last.
 

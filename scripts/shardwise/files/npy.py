@@ -302,14 +302,19 @@ class StackWriter:
         They are little-endian elements in C order.
         """
         self.hashed.update(offset, raw)
-        memory, at = memoryview(raw), DATA_OFFSET + offset
-        while memory:
-            done = os.pwrite(self.file.fileno(), memory, at)
-            at, memory = at + done, memory[done:]
+        write_fully(self.file, offset, raw)
 
     def checksum(self) -> str:
         """The checksum of the elements; refused where some are missing, or too many came."""
         return self.hashed.hexdigest()
+
+
+def write_fully(file: BinaryIO, offset: int, raw: np.ndarray) -> None:
+    """Write bytes from byte ``offset`` of the elements on, past any buffer of the file."""
+    memory, at = memoryview(raw), DATA_OFFSET + offset
+    while memory:
+        done = os.pwrite(file.fileno(), memory, at)
+        at, memory = at + done, memory[done:]
 
 
 def padded_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:

@@ -33,6 +33,11 @@ def agree(comm: Any, work: Callable[[], Any]) -> Any:
     return result
 
 
+def on_root(comm: Any, work: Callable[[], Any]) -> Any:
+    """Do something on rank 0, as :func:`agree` does; the others get None."""
+    return agree(comm, lambda: work() if comm.rank == 0 else None)
+
+
 def merge(comm: Any, parts: Callable[[], Iterable[Any]], take: Callable[..., None]) -> None:
     """Hand over what each rank holds to its left neighbour, two and two, until rank 0 has it all.
 

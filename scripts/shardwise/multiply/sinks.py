@@ -3,7 +3,7 @@
 from typing import Any
 
 from shardwise.files.checksum import raw_bytes
-from shardwise.numerics.tree import LabelSums
+from shardwise.numerics.tree import TreeSum
 from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
@@ -55,9 +55,9 @@ class NodesOfSum(Products):
 
     def allocate(self, run: range) -> None:
         shape, dtype = self._problem.product_shape, self._problem.product_dtype
-        self._sums: Any = LabelSums(self._xp, shape, dtype, self._said)
         ends = [(own.start, own.stop) for _, own in self._said.spans(run)]
-        self._sums.reserve(sum(most_held(*each) + count_nodes(*each) for each in ends))
+        nodes = sum(most_held(*each) + count_nodes(*each) for each in ends)
+        self._sums: Any = TreeSum(self._xp, shape, dtype, self._said, nodes)
 
     def begin(self) -> None:
         self._sums.reset()
@@ -69,9 +69,8 @@ class NodesOfSum(Products):
         self._sums.add(products, first)
 
     def result(self) -> tuple[list[Any], Any]:
-        self._sums.give(self._written)  # of the shard before, which is done
-        self._written = self._sums.take()
-        return self._written, self._sums.overflow()
+        self._written = self._sums.take(self._written)  # these are of the shard before
+        return self._written, self._sums.overflow
 
 
 def choose(xp: Any, plan: Plan) -> Products:

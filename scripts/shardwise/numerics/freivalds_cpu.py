@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from shardwise.numerics import compiled, threads
+from shardwise.numerics import compiled
 from shardwise.numerics.compiled import wide
+from shardwise.processes import threads
 
 _TILE = 512  # columns; their sums stay in a core's first cache
 # Sums may be taken in any order (tolerances.py), but NaN and infinities count.

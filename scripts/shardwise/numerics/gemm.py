@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.numerics import threads, tree
+from shardwise.numerics import tree_cuda
 from shardwise.numerics.tolerances import split_chunk
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
+from shardwise.processes import threads
 
 # cuBLAS's cudaDataType_t, and the arithmetic that accumulates each.
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5}
@@ -117,7 +118,8 @@ def _sums_of_columns(xp: Any, block: Any) -> Any:
     parts = 2 if block.dtype.kind == "c" else 1
     numbers = columns * parts
     out = xp.empty((n, numbers), "float64")
-    kernel = tree.module(xp).get_function(f"columns<{tree.NUMBERS[_real(block.dtype)]}>")
+    number = tree_cuda.NUMBERS[_real(block.dtype)]
+    kernel = tree_cuda.module(xp, False).get_function(f"columns<{number}>")
     kernel((-(-numbers // 32) * n,), (32, 8), (block, np.int64(rows), np.int64(numbers), out))
     return out.view("complex128") if parts == 2 else out
 

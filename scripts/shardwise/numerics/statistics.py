@@ -1,6 +1,6 @@
 """Statistics over all products, element by element: the same bits for any cut and any ranks.
 
-Each takes runs of consecutive products, in any order, and hands over what it has in parts, which
+Each takes runs of consecutive products, in any order, and hands over what it has in nodes, which
 another of its kind takes. docs/statistics.md defines each, and says how far it may be off.
 """
 
@@ -10,12 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from shardwise.files.paths import SUMS
-from shardwise.numerics.tree import LabelSums, Tree, refuse_overflow
-from shardwise.plan.per_matrix import NOTHING, PerMatrix
+from shardwise.numerics.tree import TreeSum
+from shardwise.plan.per_matrix import NOTHING, Key, PerMatrix
 
 _BLOCK = 2**18  # numbers at a time: they stay in a core's cache
-
-Part = tuple[tuple[int, ...], np.ndarray]  # a key of whole numbers, and an array
 
 
 class Statistic(Protocol):
@@ -27,7 +25,7 @@ class Statistic(Protocol):
     def add(self, block: np.ndarray, first: int) -> None:
         """Add consecutive products ``(n, width)``, the first of which has the place ``first``."""
 
-    def parts(self) -> list[Part]:
+    def nodes(self) -> list[tuple[Key, Any]]:
         """What has come so far; the arrays are its own memory."""
 
     def check(self) -> None:
@@ -39,8 +37,8 @@ class Statistic(Protocol):
             With what to do.
         """
 
-    def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
-        """Add a part of another one's."""
+    def put(self, key: Key, node: np.ndarray) -> None:
+        """Add a node of another one's."""
 
     def results(self, matrices: float) -> dict[str, np.ndarray]:
         """The statistics by name, arrays ``(width,)``, of all ``matrices`` products, until `reset`.
@@ -71,42 +69,31 @@ def choose(
     return made
 
 
-class _Total:
+class _Total(TreeSum):
     """``sum``, and ``mean`` if asked for: the sum, divided by N, or by the sum of the weights.
 
     With labels ``sums``, an array ``(labels, width)``.
     """
 
     def __init__(self, width: int, dtype: str, mean: bool, said: PerMatrix) -> None:
-        self._sums, self._mean = LabelSums(np, (width,), dtype, said), mean
-        self._labelled = bool(said.names)
-
-    def reset(self) -> None:
-        self._sums.reset()
-
-    def add(self, block: np.ndarray, first: int) -> None:
-        self._sums.add(block, first)
-
-    def parts(self) -> list[Part]:
-        return self._sums.nodes()
-
-    def check(self) -> None:
-        refuse_overflow(self._sums.overflow())
-
-    def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
-        self._sums.put(key, array)
+        super().__init__(np, (width,), dtype, said)
+        self._mean, self._labelled = mean, bool(said.names)
 
     def results(self, matrices: float) -> dict[str, np.ndarray]:
-        totals = self._sums.values()
+        totals = self.values()
         if self._labelled:
             return {SUMS: np.stack(totals)}
         (total,) = totals
         # Both parts alone: the quotient of complex numbers has NaN where one part is infinite.
-        mean = {"mean": (_reals(total) / matrices).view(_float(total.dtype))} if self._mean else {}
+        mean = (
+            {"mean": (_reals(total) / matrices).view(np.result_type(total, 1.0))}
+            if self._mean
+            else {}
+        )
         return {"sum": total, **mean}
 
 
-class _Spread(Tree):
+class _Spread(TreeSum):
     """``std`` of the population, float64. A node holds means, and squares of distances from them.
 
     Nodes become one as T. F. Chan, G. H. Golub and R. J. LeVeque have it: "Algorithms for Computing
@@ -118,35 +105,23 @@ class _Spread(Tree):
         self._pair = 2 if "complex" in dtype else 1
         super().__init__(np, (2, width * self._pair), "float64")
 
-    def _fold(self, rows: Any, level: int, out: Any, weights: Any = None) -> None:  # it has none
-        rows, step = _reals(rows), max(1, _BLOCK >> level)
+    def _fold(self, rows: Any, out: Any, weights: Any) -> None:  # of which there are none
+        rows, step = _reals(rows), max(1, _BLOCK // len(rows))
         for low in range(0, rows.shape[1], step):
             means = rows[:, low : low + step].astype(np.float64)
             squares = np.zeros_like(means)
-            for below in range(level):
+            each = 1
+            while len(means) > 1:
                 halves = (means[::2], squares[::2]), (means[1::2], squares[1::2])
-                means, squares = _joined(1 << below, *halves[0], 1 << below, *halves[1])
+                means, squares = _joined(each, *halves[0], each, *halves[1])
+                each *= 2
             out[:, low : low + step] = means[0], squares[0]
 
-    def _join(self, level: int, left: Any, right: Any, out: Any) -> None:
-        out[...] = _joined(1 << level, left[0], left[1], 1 << level, right[0], right[1])
-
-    def parts(self) -> list[Part]:
-        return list(self.nodes())
-
-    def check(self) -> None:
-        """Nothing of this can fail."""
-
-    def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
-        level, index = key
-        self.put(level, index, array)
+    def _join(self, left: Any, right: Any, out: Any, n: int, k: int) -> None:
+        out[...] = _joined(n, left[0], left[1], k, right[0], right[1])
 
     def results(self, matrices: float) -> dict[str, np.ndarray]:
-        *nodes, (level, (means, squares)) = self.whole()
-        count = 1 << level
-        for above, node in reversed(nodes):
-            means, squares = _joined(1 << above, node[0], node[1], count, means, squares)
-            count += 1 << above
+        _, squares = self._whole(self.nodes())
         spread = np.sqrt(squares.reshape(-1, self._pair).sum(axis=1) / matrices)
         spread[np.isnan(spread)] = np.nan  # without a sign, as of all statistics
         return {"std": spread}
@@ -175,16 +150,16 @@ class _Extreme:
         step = max(1, _BLOCK // len(block))
         tiles = range(0, block.shape[1], step)
         parts = [self._better.reduce(block[:, low : low + step], axis=0) for low in tiles]
-        self.receive((), np.concatenate(parts).astype(self._dtype))
+        self.put((), np.concatenate(parts).astype(self._dtype))
 
-    def parts(self) -> list[Part]:
+    def nodes(self) -> list[tuple[Key, Any]]:
         return [((), self._found)] if self._found.size else []
 
     def check(self) -> None:
         """Nothing of this can fail."""
 
-    def receive(self, key: tuple[int, ...], array: np.ndarray) -> None:
-        self._found = self._better(self._found, array) if self._found.size else array
+    def put(self, key: Key, node: np.ndarray) -> None:
+        self._found = self._better(self._found, node) if self._found.size else node
 
     def results(self, matrices: float) -> dict[str, np.ndarray]:
         found = self._found + 0
@@ -196,7 +171,3 @@ class _Extreme:
 def _reals(array: np.ndarray) -> np.ndarray:
     """Complex numbers as real ones, twice as many; a view."""
     return array.view(f"f{array.itemsize // 2}") if array.dtype.kind == "c" else array
-
-
-def _float(dtype: np.dtype) -> np.dtype:
-    return np.dtype("complex128" if dtype.kind == "c" else "float64")

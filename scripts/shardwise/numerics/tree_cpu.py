@@ -1,6 +1,6 @@
 """The loop that adds rows of products on the CPU, compiled by numba.
 
-Eight rows are added in registers, a tile of elements at a time, and what they come to waits in the
+Four rows are added in registers, a tile of elements at a time, and what they come to waits in the
 nearest cache until its other half is there: rows are read once, whatever the number of levels.
 """
 
@@ -18,7 +18,7 @@ _LEVELS = 64
 
 
 def fold(rows: np.ndarray, out: np.ndarray) -> None:
-    """Add ``2**k`` rows as the tree of `tree` does.
+    """Add rows as the tree of `tree` does.
 
     Parameters
     ----------
@@ -39,43 +39,23 @@ def _loop(name: str) -> Any:
     return compiled.loop(_fold, words, types.int64, out)
 
 
-@compiled.part
-def _pair(words: np.ndarray, at: int, stride: int) -> Any:
-    return wide(words[at]) + wide(words[at + stride])
-
-
-@compiled.part
-def _four(words: np.ndarray, at: int, stride: int) -> Any:
-    return _pair(words, at, stride) + _pair(words, at + uint64(2) * stride, stride)
-
-
-@compiled.part
-def _group(words: np.ndarray, first: int, stride: int, rows: int, out: np.ndarray) -> None:
-    """Add 8, 4, 2 rows or 1; LLVM vectorizes a loop only where their number is not asked in it."""
-    width = uint64(len(out))
-    if rows == 8:
-        for i in range(width):
-            left = _four(words, first + i, stride)
-            out[i] = left + _four(words, first + i + uint64(4) * stride, stride)
-    elif rows == 4:
-        for i in range(width):
-            out[i] = _four(words, first + i, stride)
-    elif rows == 2:
-        for i in range(width):
-            out[i] = _pair(words, first + i, stride)
-    else:
-        for i in range(width):
-            out[i] = wide(words[first + i])
-
-
 def _fold(words: np.ndarray, rows: int, out: np.ndarray) -> None:
-    step, apart = min(rows, 8), uint64(len(out))
-    waiting = np.empty((_LEVELS, _TILE))
+    stride, waiting, level = uint64(len(out)), np.empty((_LEVELS, _TILE)), 0
+    step = 4 if rows >= 4 else 1
     for low in range(0, len(out), _TILE):
         tile = uint64(min(_TILE, len(out) - low))
         now = np.empty(tile)
         for group in range(rows // step):
-            _group(words, uint64(group * step) * apart + uint64(low), apart, step, now)
+            first = uint64(step * group) * stride + uint64(low)
+            if step == 1:
+                for i in range(tile):
+                    now[i] = wide(words[first + i])
+            else:  # a loop of its own, which LLVM vectorizes
+                for i in range(tile):
+                    at = first + i
+                    left = wide(words[at]) + wide(words[at + stride])
+                    at += stride + stride
+                    now[i] = left + (wide(words[at]) + wide(words[at + stride]))
             level, halves = 0, group
             while halves & 1:
                 for i in range(tile):

@@ -101,9 +101,12 @@ def judge_shards(plan: Plan, shards: Iterable[str]) -> Judged:
     return taken, refused
 
 
-def checked_receipts(plan: Plan, judged: Judged | None = None) -> list[ProductReceipt]:
-    """The receipts of exactly the plan's shards, in order; ``judged`` where that is done."""
-    taken, refused = judged or judge_shards(plan, plan.shards)
+def checked_receipts(plan: Plan, judged: Iterable[Judged] | None = None) -> list[ProductReceipt]:
+    """The receipts of exactly the plan's shards, in order; ``judged`` part by part, or here."""
+    taken, refused = list[ProductReceipt](), dict[str, str]()
+    for receipts, problems in judged or [judge_shards(plan, plan.shards)]:
+        taken += receipts
+        refused |= problems
     backends: set[str] = {receipt.backend for receipt in taken}
     if len(backends) > 1:
         refused |= {receipt.shard: f"was computed by {receipt.backend}" for receipt in taken}

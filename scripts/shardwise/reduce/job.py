@@ -10,7 +10,8 @@ import logging
 import math
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from shardwise.errors import InputError, IntegrityError, short, some
 from shardwise.files import pieces, small
 from shardwise.files.commit import commit as commit_file
 from shardwise.files.paths import COVARIANCE, RESULTS, SUMS
-from shardwise.mpi.together import agree, merge, mpi_version, xor
-from shardwise.numerics import end_to_end, statistics
+from shardwise.mpi.together import agree, merge, mpi_version, on_root, xor
+from shardwise.numerics import covariance, end_to_end, statistics
 from shardwise.numerics.statistics import Statistic
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
@@ -33,7 +34,6 @@ from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, ledger, nonfinite, receipts, store, witness
 from shardwise.records.locks import exclusive_lock
 from shardwise.records.receipts import ProductReceipt
-from shardwise.reduce import covariance
 from shardwise.reduce.layout import Layout, Span, spread
 from shardwise.reduce.results import ResultFiles
 from shardwise.reduce.scan import Scan
@@ -57,25 +57,23 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
     """
     started = time.time()
     plan = agree(comm, lambda: _load(plan_file, names))
-    lock = agree(comm, lambda: exclusive_lock(plan.results) if comm.rank == 0 else None)
-    told = failures.noted(plan.results, f"reduce-{plan.key}", plan.results.log("reduce"))
-    try:
-        with told if comm.rank == 0 else nullcontext():
-            reducer = Reducer(comm, plan, names)
-            reducer.read_all()
-            reducer.publish(started)
-    finally:
-        if lock:
-            lock.close()
+    with on_root(comm, lambda: exclusive_lock(plan.results)) or nullcontext(), ExitStack() as stack:
+        if comm.rank == 0:
+            noted = failures.noted(plan.results, f"reduce-{plan.key}", plan.results.log("reduce"))
+            stack.enter_context(noted)
+        reducer = Reducer(comm, plan, names)
+        stack.callback(reducer.files.discard)
+        reducer.read_all()
+        reducer.publish(started)
     return plan
 
 
 def _load(plan_file: Path, names: list[str]) -> Plan:
     """The plan, if these statistics can be had of it."""
     plan = plans.load(plan_file)
-    keep, dtype = plan.settings.keep, plan.problem.product_dtype
-    weight, labels = plan.per_matrix.total_weight, plan.problem.labels > 0
-    plan_problem.check_statistics(names, keep, dtype, weight, labels)
+    problem, weight = plan.problem, plan.per_matrix.total_weight
+    keep, labelled = plan.settings.keep, problem.labels > 0
+    plan_problem.check_statistics(names, keep, problem.product_dtype, weight, labelled)
     return plan
 
 
@@ -93,25 +91,28 @@ def _nodes(plan: Plan, shard: Shard) -> range | list[Key]:
 
 
 class Reducer:
-    """One reduce, as one of its ranks sees it."""
+    """One reduce, as one of its ranks sees it; ``files`` has what comes of it."""
 
     def __init__(self, comm: Any, plan: Plan, names: list[str]) -> None:
         self._comm, self._plan, self._names = comm, plan, names
         self._shards = list(plan.shards.values())
         self._layout = layout_of(plan)
         self._receipts = self._judged()  # all of them, on rank 0
-        checksums = bytes.fromhex("".join(receipt.file.checksum for receipt in self._receipts))
-        self._expected = np.zeros((len(self._shards), 16), np.uint8)
-        if comm.rank == 0:
-            self._expected[:] = np.frombuffer(checksums, np.uint8).reshape(-1, 16)
-        self._files = ResultFiles(plan, plan.problem.results(names))
+        item = plan_problem.ITEM_BYTES[plan.element_type]
+        self.files = ResultFiles(plan.results, plan.problem, item, plan.problem.results(names))
         self._elements = math.prod(plan.problem.sum_shape)
         self._scan = Scan(self._layout, self._path, plan.element_type)
         self._form = end_to_end.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
-        self._width, self._statistics = 0, list[Statistic]()
+        self._began = self._told = time.monotonic()
+        self._done = self._to_read = 0  # rows of all stripes of this rank
+        self._statistics = lru_cache(1)(self._choose)  # a stripe has the memory of the one before
         weight = plan.per_matrix.total_weight
         self._total_weight = plan.problem.matrices if weight is None else weight
         self._below: dict[int, np.ndarray] = {}  # the sums of columns of this rank's stripes
+
+    def _choose(self, width: int) -> list[Statistic]:
+        plan = self._plan
+        return statistics.choose(self._names, width, plan.element_type, plan.per_matrix)
 
     def _path(self, shard: int) -> Path:
         return self._plan.results.product(self._shards[shard].name)
@@ -120,62 +121,50 @@ class Reducer:
         """The receipts of all shards, on rank 0; each rank asks the judge about a part of them."""
         comm, plan = self._comm, self._plan
         own = list(plan.shards)[slice(*spread(len(plan.shards), comm.rank, comm.size))]
-        told = comm.gather(
-            msgspec.msgpack.encode(agree(comm, lambda: ledger.judge_shards(plan, own)))
-        )
-
-        def checked() -> list[ProductReceipt]:
-            decoder = msgspec.msgpack.Decoder(ledger.Judged)
-            parts = list(map(decoder.decode, told))
-            taken = [receipt for receipts, _ in parts for receipt in receipts]
-            refused = {shard: why for _, problems in parts for shard, why in problems.items()}
-            return ledger.checked_receipts(plan, (taken, refused))
-
-        found: list[ProductReceipt] = agree(comm, lambda: checked() if comm.rank == 0 else [])
-        return found
+        judged = agree(comm, lambda: ledger.judge_shards(plan, own))
+        told = comm.gather(msgspec.msgpack.encode(judged))  # which pickle would take long for
+        decode = msgspec.msgpack.Decoder(ledger.Judged).decode
+        return on_root(comm, lambda: ledger.checked_receipts(plan, map(decode, told))) or []
 
     # Reading.
 
     def read_all(self) -> None:
         """Read this rank's share, and write what it comes to, or pass it on."""
         comm, layout = self._comm, self._layout
-        try:
-            created = agree(comm, lambda: self._files.create() if comm.rank == 0 else None)
-            files = comm.bcast(created)
-            agree(comm, lambda: self._files.open(files))
-            if layout.stripes >= comm.size:  # then each rank is alone with its stripes
-                agree(comm, self._read_own)
-            else:
-                for stripe in range(layout.stripes):
-                    self._read_shared(stripe)
-            agree(comm, self._files.close)
-            self._derive()
-        except BaseException:
-            self._files.discard()
-            raise
+        temporary = comm.bcast(on_root(comm, self.files.create))
+        agree(comm, lambda: self.files.open(temporary))
+        if layout.stripes >= comm.size:  # then each rank is alone with its stripes
+            agree(comm, self._read_own)
+        else:
+            for stripe in range(layout.stripes):
+                self._read_shared(stripe)
+        agree(comm, self.files.close)
+        self._derive()
 
     def _read_own(self) -> None:
         everything = 0, self._layout.starts[-1]
         stripes = range(*spread(self._layout.stripes, self._comm.rank, self._comm.size))
-        progress = _Progress(self._comm, len(stripes) * everything[1])
+        self._to_read = len(stripes) * everything[1]
         for stripe in stripes:
-            self._finish(stripe, self._add(stripe, everything, progress))
+            self._finish(stripe, self._add(stripe, everything))
 
     def _read_shared(self, stripe: int) -> None:
         """Add this rank's rows of a stripe, and merge all on rank 0."""
         comm = self._comm
         span = self._layout.share(comm.rank, comm.size)
-        progress = _Progress(comm, span[1] - span[0])
-        found = agree(comm, lambda: self._add(stripe, span, progress))
+        self._to_read = self._layout.stripes * (span[1] - span[0])
+        found = agree(comm, lambda: self._add(stripe, span))
         for one in found:
-            merge(comm, one.parts, one.receive)
+            merge(comm, one.nodes, one.put)
             agree(comm, one.check)
-        agree(comm, lambda: self._finish(stripe, found) if comm.rank == 0 else None)
+        on_root(comm, lambda: self._finish(stripe, found))
 
-    def _add(self, stripe: int, span: Span, progress: "_Progress") -> list[Statistic]:
+    def _add(self, stripe: int, span: Span) -> list[Statistic]:
         """The statistics of some rows of a stripe."""
         low, high = self._layout.bounds(stripe)
-        found = self._statistics_of(high - low)
+        found = self._statistics(high - low)
+        for one in found:
+            one.reset()
         batches = self._layout.batches(span, stripe, memory.REDUCE_BATCH_BYTES)
         with np.errstate(all="ignore"):  # what overflows is found and named at the end
             for (shard, first, last), numbers in self._scan.read(batches, stripe):
@@ -185,21 +174,17 @@ class Reducer:
                 else:
                     nodes = _nodes(self._plan, self._shards[shard])[first:last]
                     for node, row in zip(nodes, numbers, strict=True):
-                        found[0].receive(node, row)
-                progress.add(len(numbers))
+                        found[0].put(node, row)
+                self._count(len(numbers))
         return found
 
-    def _statistics_of(self, width: int) -> list[Statistic]:
-        """The statistics of a stripe, in the memory of the one before."""
-        if width != self._width:
-            self._width = width
-            plan = self._plan
-            self._statistics = statistics.choose(
-                self._names, width, plan.element_type, plan.per_matrix
-            )
-        for one in self._statistics:
-            one.reset()
-        return self._statistics
+    def _count(self, rows: int) -> None:
+        """Say on rank 0, now and then, how far it is."""
+        self._done, now = self._done + rows, time.monotonic()
+        if self._comm.rank == 0 and now - self._told > _PROGRESS_SECONDS:
+            self._told, part = now, self._done / self._to_read
+            left = (now - self._began) * (1 - part) / part
+            log.info("reduce: rank 0 has read %.0f %%; about %.0f s to go", 100 * part, left)
 
     def _finish(self, stripe: int, found: list[Statistic]) -> None:
         """Write the results of a stripe that is whole."""
@@ -217,7 +202,7 @@ class Reducer:
             self._below[low] = results["sum"][max(0, self._elements - low) :].copy()
         shown = {name: array[..., : self._elements - low] for name, array in results.items()}
         if low < self._elements:
-            self._files.write(shown, low)
+            self.files.write(shown, low)
 
     def _derive(self) -> None:
         """Write what the sum leads to under ``covariance: true``, on rank 0."""
@@ -227,19 +212,19 @@ class Reducer:
         below = comm.gather(self._below)
 
         def write() -> None:
-            found: dict[int, np.ndarray] = {low: row for some in below for low, row in some.items()}
-            sums = np.concatenate([row for _, row in sorted(found.items())])
-            derived, total = covariance.Covariance(self._plan, sums), self._files.read("sum")
-            self._files.open({name: self._files.path(name) for name in COVARIANCE})
-            self._files.write(derived.rows(), 0)
-            derived.learn(total[:: len(sums) + 1])
+            by_place: list[tuple[int, np.ndarray]] = sorted(x for own in below for x in own.items())
+            sums = np.concatenate([row for _, row in by_place])
+            total = self.files.read("sum")
+            found, rows = covariance.of_sum(self._plan, sums, total[:: len(sums) + 1])
+            self.files.open({name: self.files.path(name) for name in COVARIANCE})
+            self.files.write(rows, 0)
             for stripe in range(self._layout.stripes):
                 low, high = self._layout.bounds(stripe)
                 if low < self._elements:
-                    self._files.write(derived.elements(np.array(total[low:high]), low), low)
-            self._files.close()
+                    self.files.write(found.elements(total[None, low:high].conj(), low), low)
+            self.files.close()
 
-        agree(comm, lambda: write() if comm.rank == 0 else None)
+        on_root(comm, write)
 
     def _refuse_nonfinite(self, results: dict[str, np.ndarray], low: int) -> None:
         for name, array in results.items():
@@ -260,21 +245,18 @@ class Reducer:
         """Compare all checksums and the sum, then commit the results and ``summary.json``."""
         comm = self._comm
         found = xor(comm, self._scan.digests)
-        digests = xor(comm, self._files.digests)
+        digests = xor(comm, self.files.digests)
         forms, nodes = map(comm.gather, (self._form.runs, host.node()))
         self._form.runs = [run for runs in forms or () for run in runs]
 
         def commit() -> None:
-            wrong = np.flatnonzero((found != self._expected).any(axis=1)).tolist()
+            told = [receipt.file.checksum for receipt in self._receipts]
+            wrong = [n for n, row in enumerate(found) if row.tobytes().hex() != told[n]]
             if wrong:
                 raise self._damaged(wrong, "checksums differ from their receipts")
             self._commit(digests, Counter(nodes), self._prove(), started)
 
-        try:
-            agree(comm, lambda: commit() if comm.rank == 0 else None)
-        except BaseException:
-            self._files.discard()
-            raise
+        on_root(comm, commit)
 
     def _prove(self) -> dict[str, Any]:
         """Compare the sum with what the receipts say of it; what the summary tells of that."""
@@ -322,13 +304,11 @@ class Reducer:
         said = (small.read_json(results.summary) or {}).get("files", ())
         former = store.unmark(marker) | {results.statistic(name).name for name in said}
         former |= {results.label_names.name} if SUMS in said else set()
-        results.summary.unlink(missing_ok=True)  # it vouches for the files before
-        files, covariant = self._files.publish(digests), plan.problem.covariance
+        own = [path.name for path in plan.result_files(self._names)]
+        files, covariant = self.files.publish(digests), plan.problem.covariance
         if plan.problem.labels:
             with commit_file(results.label_names) as file:
                 file.write(plan.label_text())
-        own = [results.statistic(name).name for name in files]
-        own += [results.label_names.name] * bool(plan.problem.labels)
         known = {results.label_names.name, *(results.statistic(name).name for name in RESULTS)}
         for name in known & former - set(own):
             (results.root / name).unlink(missing_ok=True)  # of another plan, or no longer asked for
@@ -359,20 +339,3 @@ class Reducer:
             f"shard {some(ids)}: {what}; compute {'it' if len(ids) == 1 else 'them'} again: "
             f"{ledger.build_repair(self._plan, ids)}, then snakemake as before"
         )
-
-
-class _Progress:
-    """Says on rank 0, now and then, how far it is."""
-
-    def __init__(self, comm: Any, rows: int) -> None:
-        self._speaks, self._rows, self._done = comm.rank == 0, rows, 0
-        self._began = self._told = time.monotonic()
-
-    def add(self, rows: int) -> None:
-        """Count some rows."""
-        self._done += rows
-        now = time.monotonic()
-        if self._speaks and now - self._told > _PROGRESS_SECONDS:
-            self._told, part = now, self._done / self._rows
-            left = (now - self._began) * (1 - part) / part
-            log.info("reduce: rank 0 has read %.0f %%; about %.0f s to go", 100 * part, left)

@@ -1,56 +1,50 @@
-"""The files that a reduce writes, by all its ranks: without their names until all is there."""
+"""The files of a sum, which all ranks of a reduce write: without their names until all is there."""
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from shardwise.errors import writing
-from shardwise.files.checksum import piece_digest, raw_bytes
+from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.commit import create_private, publish, remove_leftovers, temporary_for
-from shardwise.files.npy import DATA_OFFSET, StackWriter
-from shardwise.plan.plan import Plan
-from shardwise.plan.problem import (
-    ITEM_BYTES,
-    statistic_dtype,
-    statistic_pieces,
-    statistic_shape,
-)
+from shardwise.files.npy import DATA_OFFSET, StackWriter, write_fully
+from shardwise.files.paths import Results
+from shardwise.plan.problem import Problem, statistic_dtype, statistic_pieces, statistic_shape
 from shardwise.records import receipts
 from shardwise.records.receipts import ArrayFile
 
 
 class ResultFiles:
-    """One temporary file per statistic.
+    """One temporary file per statistic; each rank opens all of them.
 
-    Attributes
-    ----------
-    digests
-        What the pieces that this rank wrote come to, of each file: uint8 ``(statistics, 16)``.
+    What is added are numbers of ``item`` bytes.
     """
 
-    def __init__(self, plan: Plan, names: Sequence[str]) -> None:
-        self._results, self._problem = plan.results, plan.problem
-        item, kind = ITEM_BYTES[plan.element_type], plan.problem.product_dtype
-        self._dtypes = {name: np.dtype(statistic_dtype(name, kind)) for name in names}
-        self._cuts = {name: statistic_pieces(name, plan.problem, item) for name in names}
+    def __init__(self, results: Results, problem: Problem, item: int, names: Iterable[str]) -> None:
+        self._summary = results.summary
+        self._paths = {name: results.statistic(name) for name in names}
+        self._shapes = {name: statistic_shape(name, problem) for name in names}
+        self._dtypes, self._hashed = dict[str, np.dtype](), dict[str, PieceChecksum]()
+        for name, shape in self._shapes.items():
+            dtype = self._dtypes[name] = np.dtype(statistic_dtype(name, problem.product_dtype))
+            total = math.prod(shape) * dtype.itemsize
+            self._hashed[name] = PieceChecksum(total, *statistic_pieces(name, problem, item))
         self._open: dict[str, BinaryIO] = {}
         self._files: dict[str, Path] = {}
-        self.digests = np.zeros((len(names), 16), np.uint8)
 
     def create(self) -> dict[str, Path]:
         """Make the files, at their full size; one rank does, and tells the others where."""
-        for name, dtype in self._dtypes.items():
-            path = self._results.statistic(name)
+        for name, path in self._paths.items():
             remove_leftovers(path.parent, path.name)
             temporary = temporary_for(path)
             with writing(path), open(temporary, "w+b", opener=create_private) as file:
                 self._files[name] = temporary
-                StackWriter(file, statistic_shape(name, self._problem), dtype)
+                StackWriter(file, self._shapes[name], self._dtypes[name])
         return self._files
 
     def open(self, files: Mapping[str, Path]) -> None:
@@ -65,31 +59,25 @@ class ResultFiles:
 
     def read(self, name: str) -> np.ndarray:
         """The flat elements of a file that all ranks have closed, mapped."""
-        shape = math.prod(statistic_shape(name, self._problem))
-        return np.memmap(self._files[name], self._dtypes[name], "r", DATA_OFFSET, (shape,))
+        size = math.prod(self._shapes[name])
+        return np.memmap(self._files[name], self._dtypes[name], "r", DATA_OFFSET, (size,))
 
     def write(self, found: Mapping[str, np.ndarray], low: int) -> None:
         """Write one stripe of some results, from element ``low`` on: whole pieces of checksums."""
-        for row, (name, dtype) in zip(self.digests, self._dtypes.items(), strict=True):
-            if name not in found:
-                continue
-            whole, piece = self._cuts[name]
-            for array, elements in enumerate(np.atleast_2d(found[name])):  # one, or one per label
+        for name in found.keys() & self._paths.keys():
+            hashed, dtype = self._hashed[name], self._dtypes[name]
+            for number, elements in enumerate(np.atleast_2d(found[name])):  # or one per label
                 raw = raw_bytes(np.ascontiguousarray(elements, dtype))
-                at, number, digest = low * dtype.itemsize, array * -(-whole // piece), 0
-                for begin in range(0, raw.nbytes, piece):
-                    own = number + (at + begin) // piece
-                    digest ^= piece_digest(raw[begin : begin + piece], own)
-                np.bitwise_xor(row, np.frombuffer(digest.to_bytes(16, "big"), np.uint8), out=row)
-                with writing(self._results.statistic(name)):
-                    offset = DATA_OFFSET + array * whole + at
-                    _write_fully(self._open[name].fileno(), raw, offset)
+                at = number * hashed.row_bytes + low * dtype.itemsize
+                hashed.update(at, raw)
+                with writing(self._paths[name]):
+                    write_fully(self._open[name], at, raw)
 
     def close(self) -> None:
         """Flush and close the files, so that ranks on other nodes see what was written."""
         while self._open:
             name, file = self._open.popitem()
-            with writing(self._results.statistic(name)), file:
+            with writing(self._paths[name]), file:
                 os.fsync(file.fileno())
 
     def discard(self) -> None:
@@ -100,22 +88,23 @@ class ResultFiles:
             with suppress(OSError):
                 path.unlink()
 
+    @property
+    def digests(self) -> np.ndarray:
+        """What this rank wrote of each file comes to: uint8 ``(statistics, 16)``."""
+        return np.array([hashed.digest for hashed in self._hashed.values()])
+
     def publish(self, digests: np.ndarray) -> dict[str, ArrayFile]:
-        """Give the files their names; what ``summary.json`` says of each."""
-        facts: dict[str, Any] = {}
-        for row, (name, dtype) in zip(digests, self._dtypes.items(), strict=True):
-            path, temporary = self._results.statistic(name), self._files[name]
-            with writing(path), open(temporary, "rb") as file:
-                publish(file, temporary, path)
+        """Give the files their names; what ``summary.json`` says of each, with all digests.
+
+        The one before vouches for the files before, and goes.
+        """
+        facts = {}
+        for row, (name, path) in zip(digests, self._paths.items(), strict=True):
+            with writing(path), open(self._files[name], "rb") as file:
+                publish(file, self._files[name], path, self._summary)
+            hashed = self._hashed[name]
             facts[name] = receipts.describe_file(
-                path, statistic_shape(name, self._problem), dtype.name,
-                row.tobytes().hex(), *self._cuts[name],
+                path, self._shapes[name], self._dtypes[name].name,
+                row.tobytes().hex(), hashed.row_bytes, hashed.piece_bytes,
             )  # fmt: skip
         return facts
-
-
-def _write_fully(file: int, raw: np.ndarray, offset: int) -> None:
-    view = memoryview(raw)
-    while view:
-        done = os.pwrite(file, view, offset)
-        view, offset = view[done:], offset + done

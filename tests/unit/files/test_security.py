@@ -92,7 +92,7 @@ def test_temporary_files_are_private(tmp_path):
     with commit.commit(tmp_path / "file") as file:
         assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
     made.results.root.mkdir(exist_ok=True)
-    made_by_reduce = results.ResultFiles(made, ["sum", "std"]).create()
+    made_by_reduce = results.ResultFiles(made.results, made.problem, 4, ["sum", "std"]).create()
     modes = {name: path.stat().st_mode & 0o777 for name, path in made_by_reduce.items()}
     assert modes == {"sum": 0o600, "std": 0o600}
 

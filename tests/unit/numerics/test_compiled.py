@@ -18,7 +18,7 @@ from shardwise.numerics.tree import TreeSum
 
 total = TreeSum(np, (3,), "float64")
 total.add(np.ones((20, 3)), 0)
-assert total.value().tolist() == [20] * 3
+assert total.values()[0].tolist() == [20] * 3
 made = tree_cpu._loop("float64")
 """
 """A program that uses one loop."""
@@ -69,7 +69,7 @@ def test_loops_run_where_nothing_can_be_kept(monkeypatch):
     try:
         total = TreeSum(np, (1,), "float64")
         total.add(np.array([[1.0], [2.0], [3.0]]), 0)
-        assert total.value().tolist() == [6]
+        assert total.values()[0].tolist() == [6]
         assert not tree_cpu._loop("float64").stats.cache_path
     finally:
         tree_cpu._loop.cache_clear()

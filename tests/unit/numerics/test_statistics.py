@@ -76,8 +76,8 @@ def test_no_cut_and_no_rank_changes_a_bit(dtype, data):
         first, *others = data.draw(st.permutations(ranks))
         for other in others:
             for mine, theirs in zip(first, other, strict=True):
-                for key, array in theirs.parts():
-                    mine.receive(key, array.copy())
+                for key, array in theirs.nodes():
+                    mine.put(key, array.copy())
         found, expected = gathered(first, n), of(made)
     assert found.keys() == set(names)
     for name in names:

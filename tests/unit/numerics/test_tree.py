@@ -14,6 +14,7 @@ from shardwise.errors import InputError
 from shardwise.numerics import tree_cpu
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan import nodes
+from shardwise.plan.per_matrix import PerMatrix
 from shardwise.plan.problem import sum_dtype
 
 from tests import factories
@@ -69,22 +70,23 @@ def test_no_cut_batch_order_or_merge_changes_a_bit(dtype, n, seed, wild, weigh, 
 
     Each product counts as it is, or times its weight.
     """
-    terms, whole = stack(dtype, n, seed, wild), TreeSum(np, (WIDTH,), dtype)
+    terms = stack(dtype, n, seed, wild)
     weights = factories.noise((n,), "float64", seed) if weigh and dtype != "int64" else None
+    whole = TreeSum(np, (WIDTH,), dtype)
     with np.errstate(all="ignore"):
         for start, stop in cuts(data, 0, n):
-            shard = TreeSum(np, (WIDTH,), dtype)
+            shard = TreeSum(np, (WIDTH,), dtype, PerMatrix(weights))
             for low, high in cuts(data, start, stop):
-                shard.add(terms[low:high], low, None if weights is None else weights[low:high])
+                shard.add(terms[low:high], low)
             left = shard.nodes()
             assert [node for node, _ in left] == list(nodes.cover(start, stop))
             assert len(left) == nodes.count_nodes(start, stop)
             for node, array in data.draw(st.permutations(left)):
-                whole.put(*node, array)
+                whole.put(node, array)
         if weights is not None:  # each part by itself, as complex numbers have infinities
             reals = terms.view(terms.real.dtype).astype("float64") * weights[:, None]
             terms = reals.view(sum_dtype(dtype))
-        assert whole.value().tobytes() == expected(terms)
+        assert whole.values()[0].tobytes() == expected(terms)
 
 
 @given(st.sampled_from(FLOATS), st.integers(1, 200), seeds)
@@ -94,7 +96,7 @@ def test_a_sum_is_as_exact_as_is_promised(dtype, n, seed):
     total.add(terms, 0)
     depth = max(1, (n - 1).bit_length())
     bound = Fraction(depth, 2**53 - depth)
-    found = total.value().view("float64")
+    found = total.values()[0].view("float64")
     for column, value in zip(terms.view(terms.real.dtype).T.tolist(), found.tolist(), strict=True):
         exact = list(map(Fraction, column))
         assert abs(Fraction(value) - sum(exact)) <= bound * sum(map(abs, exact))
@@ -127,13 +129,13 @@ def test_integers_are_exact_or_refused(terms, fits, batch):
     for low in range(0, len(terms), batch):
         total.add(np.array(terms[low : low + batch])[:, None], low)
     if fits:
-        assert total.value().tolist() == [sum(terms)]
+        assert total.values()[0].tolist() == [sum(terms)]
         return
     with pytest.raises(InputError, match="does not fit int64; save the input as float64"):
-        total.value()
+        total.values()
     total.reset()
     total.add(np.ones((1, 1), "int64"), 0)
-    assert total.value().tolist() == [1]
+    assert total.values()[0].tolist() == [1]
 
 
 def test_products_that_are_missing_or_come_twice_are_refused():
@@ -141,7 +143,7 @@ def test_products_that_are_missing_or_come_twice_are_refused():
     total = TreeSum(np, (1,), "float64")
     total.add(np.ones((2, 1)), 2)
     with pytest.raises(ValueError, match="the products 0 to 1 are missing"):
-        total.value()
+        total.values()
     with pytest.raises(ValueError, match="was added twice"):
         total.add(np.ones((2, 1)), 2)
 
@@ -150,10 +152,10 @@ def test_the_memory_of_a_node_that_is_put_stays_the_callers():
     """The tree neither keeps it nor writes to it."""
     total, lent = TreeSum(np, (1,), "float64"), [np.array([float(n)]) for n in range(4)]
     for number, node in enumerate(lent):
-        total.put(0, number, node)
+        total.put((0, number), node)
     total.add(np.full((4, 1), 9.0), 4)
     assert [node.tolist() for node in lent] == [[0], [1], [2], [3]]
-    assert total.value().tolist() == [42]
+    assert total.values()[0].tolist() == [42]
 
 
 def test_what_was_taken_from_a_tree_outlives_the_next_sum():
@@ -163,8 +165,7 @@ def test_what_was_taken_from_a_tree_outlives_the_next_sum():
     taken = total.take()
     total.add(np.full((3, 1), 7.0), 0)
     assert [node.tolist() for node in taken] == [[2], [1]]
-    total.give(taken)
-    assert total.value().tolist() == [21]
+    assert [node.tolist() for node in total.take(taken)] == [[14], [7]]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -185,9 +186,9 @@ def test_loops_add_as_numpy_does(dtype, levels, width):
 def test_large_rows_are_weighed_as_small_ones():
     """By some columns at a time."""
     rows, weights = factories.noise((32, 5000)), factories.noise((32,))
-    total = TreeSum(np, (5000,), "float64")
-    total.add(rows, 0, weights)
-    assert total.value().tobytes() == expected(rows * weights[:, None])
+    total = TreeSum(np, (5000,), "float64", PerMatrix(weights))
+    total.add(rows, 0)
+    assert total.values()[0].tobytes() == expected(rows * weights[:, None])
 
 
 def test_small_matrices_and_devices_do_without_numba(tmp_path):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files.paths import Results
+from shardwise.merge import job as merge
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan import plan as plans
 from shardwise.records.locks import take_lock
-from shardwise.reduce import merge
 
 from tests import factories
 
@@ -47,7 +47,7 @@ def test_the_total_is_the_tree_over_the_sums(tmp_path, dtype, dim):
     tree.add(sums, 0)
     total, mean = (np.load(tmp_path / "total" / f"{name}.npy") for name in ("sum", "mean"))
     assert total.dtype == sums.dtype
-    np.testing.assert_array_equal(total, tree.value())
+    np.testing.assert_array_equal(total, tree.values()[0])
     np.testing.assert_allclose(mean, total / 6, rtol=1e-15)
     before = content(tmp_path / "total")
     merge.run(tmp_path / "total", folders)

@@ -1,0 +1,191 @@
+"""The sum of the sums of several finished results folders: a small reduce, in one process.
+
+Each folder's sum takes the place of a product: it is node (0, i) of a tree over the folders, in
+the order in which they are given. Covariances are merged in that order as well. So the same folders
+in the same order leave the same bits.
+"""
+
+import itertools
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import InputError
+from shardwise.files.commit import commit
+from shardwise.files.paths import SUMS, Results
+from shardwise.merge.source import Source
+from shardwise.numerics import covariance, statistics
+from shardwise.plan.covariance import count_rows
+from shardwise.plan.per_matrix import Key, Label, PerMatrix
+from shardwise.plan.plan import label_text
+from shardwise.plan.problem import OF_SUMS
+from shardwise.records import receipts
+from shardwise.records.locks import take_lock
+from shardwise.records.receipts import ArrayFile
+from shardwise.reduce.results import ResultFiles
+
+_OF_COVARIANCES = "row_mean", "covariance", "correlation"
+_NUMBERS = 2**20  # of all labels, or of all covariances, at a time
+
+
+def run(out: Path, folders: Iterable[str]) -> int:
+    """Add the sums of finished results folders, and commit the total and ``summary.json``.
+
+    That is sum and mean; or a sum for each label, of the folders that have it, and ``labels.json``;
+    or, of runs of ``covariance: true``, covariance, correlation and the mean of all rows.
+
+    Returns
+    -------
+    int
+        The number of matrices that were summed.
+
+    Raises
+    ------
+    InputError
+        Where a folder is named twice, has no finished run, or one of another problem; where no
+        merge may write into ``out``; where the total overflows.
+    IntegrityError
+        Where a sum is not what its run recorded.
+    TryAgain
+        Where a folder changes meanwhile, or another merge writes into ``out``.
+    """
+    results, sources = Results(out), list(map(Source, folders))
+    for one, other in itertools.combinations(sources, 2):
+        one.refuse(other)
+    _refuse_taken(results)
+    matrices = sum(source.plan.problem.matrices for source in sources)
+    with _working_in(results):
+        files = _write(results, sources)
+        receipts.write(results.summary, _describe(sources, matrices) | {"files": files})
+    return matrices
+
+
+def _refuse_taken(results: Results) -> None:
+    """Refuse to write into what a run made, or over what no merge has written."""
+    root, whole = results.root, Path(os.path.realpath(results.root))
+    for folder in (whole, *whole.parents):
+        if Results(folder).marker.exists():
+            raise InputError(
+                f"{root} is, or lies in, a results folder of a run, into which no merge writes; "
+                "name another folder, such as results/total"
+            )
+        if folder.is_file():
+            raise InputError(f"{root} cannot be created: {folder} is a file; name another folder")
+    if os.path.lexists(root) and not results.merging.is_file():
+        raise InputError(
+            f"{root} exists, and no merge wrote it; name a folder that does not exist yet, or that "
+            "of an earlier merge"
+        )
+
+
+@contextmanager
+def _working_in(results: Results) -> Iterator[None]:
+    """Be the only merge into a folder. The lock marks it; a folder made in vain is removed."""
+    with take_lock(results.merging, f"another merge writes into {results.root}; let it finish"):
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):
+                if os.listdir(results.root) == [results.merging.name]:
+                    results.merging.unlink()
+                    results.root.rmdir()
+            raise
+
+
+def _write(results: Results, sources: Sequence[Source]) -> dict[str, ArrayFile]:
+    """Commit the total, and say what it is."""
+    matrices = sum((Counter[Any](source.matrices) for source in sources), Counter())
+    labels = sorted(matrices)
+    problem = replace(sources[0].plan.problem, labels=len(labels))
+    strict = all(source.plan.settings.nonfinite == "error" for source in sources)
+    weights = np.concatenate([source.weights for source in sources])
+    if problem.covariance:
+        names, totals = _OF_COVARIANCES, _covariances(sources, weights)
+    else:
+        weight = math.fsum(weights)
+        names = (SUMS,) if labels else OF_SUMS if weight else ("sum",)
+        totals = _sums(sources, labels, names, weight)
+    files = ResultFiles(results, problem, problem.sum_item, names)
+    with ExitStack() as stack:
+        stack.callback(files.discard)
+        files.open(files.create())
+        for low, found in totals:
+            wild = [name for name, array in found.items() if not np.isfinite(array).all()]
+            if strict and wild and wild[0] != "correlation":  # which a constant column has not
+                raise InputError(f"the merged {wild[0]} overflows; merge fewer folders")
+            files.write(found, low)
+        for source in sources:
+            source.refuse_changed()
+        files.close()
+        written = files.publish(files.digests)
+    for name in {*OF_SUMS, SUMS, *_OF_COVARIANCES} - set(names):
+        results.statistic(name).unlink(missing_ok=True)  # of an earlier merge
+    if not labels:
+        results.label_names.unlink(missing_ok=True)
+        return written
+    with commit(results.label_names) as file:
+        file.write(label_text(labels, [matrices[label] for label in labels]))
+    return written
+
+
+Totals = Iterator[tuple[int, dict[str, np.ndarray]]]
+"""Some elements of each result, from a number on."""
+
+
+def _sums(
+    sources: Sequence[Source], labels: Sequence[Label], names: Iterable[str], weight: float
+) -> Totals:
+    """Sum and mean, or a sum for each label, over the folders that have it."""
+    problem = sources[0].plan.problem
+    numbers, step = math.prod(problem.sum_shape), max(1, _NUMBERS // max(1, len(labels)))
+    said = PerMatrix(names=tuple(labels))
+    for low in range(0, numbers, step):
+        width, places = min(step, numbers - low), Counter[Key]()
+        (total,) = statistics.choose({"sum", *names}, width, problem.sum_dtype, said)
+        with np.errstate(all="ignore"):  # what overflows is refused
+            for source in sources:
+                for row, label in enumerate(source.matrices or [None]):
+                    tree = () if label is None else (labels.index(label),)
+                    array = source.read(source.names[0], row * numbers + low, width)
+                    total.put((*tree, 0, places[tree]), array)
+                    places[tree] += 1
+            found = total.results(weight)
+        yield low, found
+
+
+def _covariances(sources: Sequence[Source], weights: np.ndarray) -> Totals:
+    """The mean of all rows, then covariance and correlation."""
+    problem, facts = sources[0].plan.problem, sources[0].plan.facts
+    assert facts.covariance is not None
+    columns, ddof = problem.left[1], facts.covariance.ddof
+    counts = [count_rows(source.plan.problem, source.weights, ddof) for source in sources]
+    _, divisor = count_rows(problem, weights, ddof)
+    means = np.stack([source.read("row_mean", 0, columns) for source in sources])
+    diagonals = np.stack([source.diagonal("covariance") for source in sources])
+    merged, mean = covariance.of_groups(counts, means, divisor, diagonals)
+    yield 0, {"row_mean": mean}
+    step = max(1, _NUMBERS // len(sources))
+    for low in range(0, columns**2, step):
+        width = min(step, columns**2 - low)
+        given = np.stack([source.read("covariance", low, width) for source in sources])
+        yield low, merged.elements(given, low)
+
+
+def _describe(sources: Sequence[Source], matrices: int) -> dict[str, Any]:
+    """What was summed. No time and no host: the same command leaves the same bytes."""
+    problem, first = sources[0].problem(), sources[0].plan.problem
+    return {
+        "stage": "merge",
+        **{key: problem[key] for key in ("product", "precision", "backend")},
+        "matrices": matrices,
+        **({"rows": matrices * first.left[0]} if first.covariance else {}),
+        "proven": all(source.summary.proven for source in sources),
+        "sources": [source.describe() for source in sources],
+    }

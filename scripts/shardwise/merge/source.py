@@ -1,0 +1,139 @@
+"""What is merged: a finished results folder, as it was when it was looked at."""
+
+import os
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
+from shardwise.files.checksum import PieceChecksum, raw_bytes, read_fully
+from shardwise.files.npy import DATA_OFFSET
+from shardwise.files.paths import SUMS, Results, for_bash
+from shardwise.plan import plan as plans
+from shardwise.plan.identity import state_of
+from shardwise.plan.per_matrix import Label
+from shardwise.records import judge
+
+_KINDS = {type(None): "none", int: "integers", str: "names"}
+
+
+class Source:
+    """A finished results folder; each number of its results is read once, for their checksums.
+
+    Attributes
+    ----------
+    names
+        Its results: ``sum``; ``sums``, with one for each label; or those of a covariance.
+    matrices
+        How many have each label, in the order of the sums; empty where there are no labels.
+    weights
+        Those of its matrices ``(N,)``; 1 where it has none.
+
+    Raises
+    ------
+    InputError, IntegrityError
+        Where the folder has no finished run with these results, or they are not whole.
+    """
+
+    def __init__(self, folder: str) -> None:
+        results = Results(Path(folder))
+        if not results.plan.exists():
+            raise InputError(
+                f"{folder} holds no plan.tsv: not the results of a run; name the results folders "
+                "of finished runs"
+            )
+        self.folder, self.plan = folder, plans.load(results.plan)
+        problem, weights = self.plan.problem, self.plan.per_matrix.weights
+        self.names = (SUMS if problem.labels else "sum",)
+        self.names = ("covariance", "row_mean") if problem.covariance else self.names
+        self.summary = judge.read_finished(self.plan, *self.names)
+        self._files = {name: self.summary.files[name] for name in self.names}
+        self._read = {
+            name: PieceChecksum(file.bytes - DATA_OFFSET, file.row_bytes, file.piece_bytes)
+            for name, file in self._files.items()
+        }
+        states = [state_of(os.stat(self._path(name))) for name in self.names]
+        self._seen = self.plan.key, self.summary, states  # which nothing that comes later has
+        counts = zip(self.plan.facts.labels, self.plan.facts.label_counts, strict=True)
+        self.matrices: dict[Label, int] = dict(counts)
+        self.weights = np.ones(problem.matrices) if weights is None else weights
+
+    def problem(self) -> dict[str, Any]:
+        """What must be alike where sums are added, by its name in messages."""
+        problem, facts = self.plan.problem, self.plan.facts
+        uuids = [device["uuid"] for device in self.summary.made_by["devices"]]
+        return {
+            "product": problem.product,
+            "digest of the function": facts.function,
+            "digests of depends": facts.depends,
+            "shape of A": problem.left,
+            "shape of B": problem.right,
+            "shape of the product": problem.product_shape,
+            "dtype": problem.dtype,
+            "dtype of the product": problem.product_dtype,
+            "precision": facts.settings.precision,
+            "backend": "cupy" if any(uuids) else "numpy",  # a CPU has none
+            "kind of labels": _KINDS[type(next(iter(self.matrices), None))],
+            "covariance": str(problem.covariance).lower(),
+            "ddof": facts.covariance.ddof if facts.covariance else "none",
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What the receipt of a total says of it."""
+        return {
+            "folder": self.folder, "plan": self.plan.key, "matrices": self.plan.problem.matrices,
+            "checksum": self._files[self.names[0]].checksum,
+        }  # fmt: skip
+
+    def refuse(self, other: "Source") -> None:
+        """Refuse to add another one, which holds the same sum, or one of another problem."""
+        if os.path.samefile(self.folder, other.folder) or self.plan.key == other.plan.key:
+            raise InputError(
+                f"{self.folder} and {other.folder} are one folder, or hold the sum of the same "
+                "plan, whose matrices would count twice; name each once"
+            )
+        own, its = self.problem(), other.problem()
+        if apart := [f"{key} is {its[key]}, not {own[key]}" for key in own if own[key] != its[key]]:
+            raise InputError(
+                f"{other.folder} is of another problem than {self.folder}: {'; '.join(apart)}. "
+                "Merge sums of the same problem only: leave one out, or run one again with the "
+                "other's config"
+            )
+
+    def _path(self, name: str) -> Path:
+        return self.plan.results.statistic(name)
+
+    def read(self, name: str, first: int, count: int) -> np.ndarray:
+        """So many numbers of a result from a place on."""
+        block, path = np.empty(count, self._files[name].dtype), self._path(name)
+        with FileIO(path) as file:
+            file.seek(DATA_OFFSET + first * block.itemsize)
+            read_fully(file, raw_bytes(block), path)
+        self._read[name].update(first * block.itemsize, raw_bytes(block))
+        return block
+
+    def diagonal(self, name: str) -> np.ndarray:
+        """That of a square result."""
+        found: np.ndarray = np.load(self._path(name), "r", allow_pickle=False).diagonal()
+        return found
+
+    def refuse_changed(self) -> None:
+        """Refuse what a run has replaced meanwhile, or what is not as its run recorded it."""
+        try:
+            same = Source(self.folder)._seen == self._seen
+        except (ShardwiseError, FileNotFoundError):
+            same = False
+        if not same:
+            raise TryAgain(
+                f"{self.folder} has changed while it was merged; nothing was written. Let the run "
+                "in it finish, then merge again"
+            )
+        for name, checksum in self._read.items():
+            found, told = checksum.hexdigest(), self._files[name].checksum
+            if found != told:
+                raise IntegrityError(
+                    f"{self._path(name)} has checksum {found}, not {told}; nothing was written. "
+                    f"shardwise verify {for_bash(Path(self.folder))} names the repair"
+                )
