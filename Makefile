@@ -16,8 +16,8 @@
 # make lint   formatting and style of Python and Snakemake files, types of the lower rooms
 # make bench  the dry run: table of docs/performance.md
 # make bench-reduce  the reduce beside a plain loop over the same files; ARGS="--gib 1 --only d=8" goes to it
-# make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--scheduler slurm" goes to the second
-# make bench-gpu  those that need a GPU: kernels, sums, proofs, shard jobs on one GPU and several, start-up; ARGS="--minutes 3" goes to each
+# make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--places slurm" goes to the second
+# make bench-gpu  those that need a GPU: kernels, sums, proofs, shard jobs on one GPU and several, start-up; ARGS="--tiny" tries each without one
 # make install  set up .venv and nothing else
 #
 # CUDA=12, 13 or none says which cupy is installed; by default the driver decides.
@@ -110,20 +110,20 @@ lint: .venv/.test-$(CUDA)
 	$(BIN)/mypy
 
 bench: .venv/.test-$(CUDA)
-	$(BIN)/python benchmarks/dry_run.py
+	$(BIN)/python benchmarks/commands.py --groups array jobs $(ARGS)
 
-bench-reduce: .venv/.run-$(CUDA)
+bench-reduce: .venv/.test-$(CUDA)
 	$(BIN)/python benchmarks/reduce.py $(ARGS)
 
 bench-dispatch: .venv/.test-$(CUDA)
 	$(BIN)/python benchmarks/makespan.py
 	$(BIN)/python benchmarks/dispatch.py $(ARGS)
 
-bench-gpu: .venv/.run-$(CUDA)
+bench-gpu: .venv/.test-$(CUDA)
 	$(BIN)/python benchmarks/kernels.py $(ARGS)
 	$(BIN)/python benchmarks/proof.py $(ARGS)
 	$(BIN)/python benchmarks/shard_jobs.py $(ARGS)
-	$(BIN)/python benchmarks/startup.py $(ARGS)
+	$(BIN)/python benchmarks/commands.py --groups task $(ARGS)
 
 examples/%/input.npy: examples/%/make_input.py | .venv/.examples-$(CUDA)
 	$(BIN)/python $<

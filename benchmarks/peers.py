@@ -1,107 +1,79 @@
-"""What ``shard_jobs.py`` compares, each in processes of its own: python peers.py TASK (JSON).
-
-A process says "ready" once its memory and kernels are there. For each line that it reads it does
-its part of the work, and answers with the bytes of that, the processors' seconds, and the beginning
-of its sum's first row.
-"""
+"""What ``shard_jobs.py`` compares, each in processes of its own, one per GPU."""
 
 import functools
-import json
+import itertools
 import os
-import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 import harness
 import numpy as np
 
-CHUNK_BYTES = 64 * harness.MIB  # what a script reads and multiplies at once, at least a matrix
 LARGE = 1024  # from here on a matrix is multiplied by a call of its own
 WRITERS, SLOTS = 4, 8
-ANSWER = 8  # elements of the row by which sums are compared
-FEW = 8  # chunks that warm a script up
-PLAIN_CHUNKS = 128  # that the plain loop takes: its rate does not change any more
-
-
-class Chunk(NamedTuple):
-    """Matrices that lie side by side in a file."""
-
-    path: str
-    offset: int
-    count: int
+FEW = 8  # files that warm a script up
+SHARDS = 2  # of each part
 
 
 @dataclass(frozen=True)
 class Task:
-    """A part of a row's work; ``source`` is a stack, or a folder of matrices."""
+    """A row of the table, and the part of it that a process does."""
 
-    peer: str
-    source: str
-    folder: str
     dtype: str
     dim: int
-    keep: str
-    product: str
-    backend: str
-    part: int
-    parts: int
-    shards: int  # of each part
-    passes: int
+    keep: str = "sum"
+    where: str = "cached"
+    product: str = "A @ A"
+    backend: str = "cupy"
+    file_bytes: int = 64 * harness.MIB  # what a script multiplies at once; at least a matrix
+    peer: str = "Shardwise"
     over: dict[str, Any] = field(default_factory=dict)
     readers: int = 0
+    files: tuple[str, ...] = ()  # each as often as it is read
+    folder: str = ""
+    part: int = 0
+    parts: int = 1
 
     @property
-    def matrix_bytes(self) -> int:
-        """Bytes of one matrix."""
-        return self.dim**2 * np.dtype(self.dtype).itemsize
+    def shape(self) -> tuple[int, int, int]:
+        """Of the matrices of one file."""
+        matrix = self.dim**2 * np.dtype(self.dtype).itemsize
+        return max(1, self.file_bytes // matrix), self.dim, self.dim
 
-    def chunks(self, passes: int) -> list[Chunk]:
-        """The matrices of a part, so many times; a few of them for no pass at all."""
-        return self._once() * passes or self._once()[:FEW]
-
-    def _once(self) -> list[Chunk]:
-        if Path(self.source).is_dir():
-            files = sorted(Path(self.source).glob("*.npy"))
-            offset = np.load(files[0], mmap_mode="r").offset
-            own = files[len(files) * self.part // self.parts :]
-            return [Chunk(str(f), offset, 1) for f in own[: len(files) // self.parts]]
-        stack, most = np.load(self.source, mmap_mode="r"), max(1, CHUNK_BYTES // self.matrix_bytes)
-        low, high = (len(stack) * p // self.parts for p in (self.part, self.part + 1))
-        return [
-            Chunk(self.source, stack.offset + i * self.matrix_bytes, min(most, high - i))
-            for i in range(low, high, most)
-        ]
+    @property
+    def nbytes(self) -> int:
+        """Of the matrices of one file."""
+        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
 class Peer:
-    """A program that does a task; making one takes memory and compiles."""
+    """A program that does a task: ``run(files)`` returns the sum, if there is one."""
+
+    run: Callable[[tuple[str, ...]], Any]
 
     def __init__(self, task: Task) -> None:
         self.task, self.xp = task, harness.array_module(task.backend == "numpy")
-        self.shape = (task.dim, task.dim)
-
-    def run(self, passes: int) -> tuple[int, np.ndarray | None]:
-        """Do it; the number of matrices, and the first row of the sum of one pass, if any."""
-        raise NotImplementedError
+        low, high = (len(task.files) * i // task.parts for i in (task.part, task.part + 1))
+        self.files, self.sums = task.files[low:high], task.keep == "sum"
+        self.offset = np.load(self.files[0], mmap_mode="r").offset
+        self.result = Path(task.folder) / "result"
 
     def add(self, total: Any, block: Any, product: Any) -> None:
         """Multiply a stack, and add the products up where no file keeps them."""
         left = block.swapaxes(1, 2) if self.task.product == "A.T @ A" else block
         if self.task.dim < LARGE and self.xp is not np:
             self.xp.matmul(left, block, out=product)
-            if self.task.keep == "sum":
+            if self.sums:
                 total += product.sum(axis=0, dtype=total.dtype)
             return
         for own, other, out in zip(left, block, product, strict=True):
             self.xp.matmul(own, other, out=out)
-            if self.task.keep == "sum":
+            if self.sums:
                 total += out
 
 
@@ -110,145 +82,125 @@ class Shardwise(Peer):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        from shardwise.multiply.job import ShardJob, warm
+        from shardwise.multiply.job import warm
         from shardwise.multiply.session import Session
-        from shardwise.plan import plan as plans
 
         own = {"backend": task.backend, "keep": task.keep, "product": task.product, **task.over}
-        own["shards"] = task.shards * task.parts
-        self.plan = plans.load(harness.write_plan(Path(task.folder), Path(task.source), **own))
-        self.mine = list(self.plan.shards)[task.part * task.shards :][: task.shards]
-        self.session, self.job = Session(self.plan), ShardJob
+        own["shards"] = SHARDS * task.parts
+        sheet = Path(task.folder) / "sheet.tsv"
+        sheet.write_text("\n".join(["path", *task.files]))
+        self.plan = harness.plan(sheet.parent, sheet, **own)
+        self.rows = list(self.plan.shards.values())[task.part * SHARDS :][:SHARDS]
+        self.session = Session(self.plan)
         warm(self.session)
 
-    def run(self, passes: int) -> tuple[int, np.ndarray | None]:
+    def run(self, files: tuple[str, ...]) -> Any:
         """Take shard after shard to its receipt."""
-        names, ended = iter(self.mine * passes), None
+        from shardwise.multiply.job import ShardJob
+
         with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
-
-            def begin() -> Future[Any] | None:
-                name = next(names, None)
-                return name and ahead.submit(lambda: self.job(self.session, name).begin())
-
-            def coming() -> Any:
-                return following.result() if following and following.done() else None
-
-            following = begin()
-            while following:
-                job, following = following.result(), begin()
-                job.compute(coming)
-                if ended:
-                    ended.result()
-                ended = behind.submit(job.finish)
-        if not passes:
-            return 0, None
-        rows = [self.plan.shards[shard] for shard in self.mine]
-        files = [np.load(self.plan.results.product(row.name), mmap_mode="r") for row in rows]
-        count = passes * sum(len(row.run) for row in rows)
-        return count, sum(f[:, 0].sum(axis=0) for f in files) if self.task.keep == "sum" else None
+            begun = [ahead.submit(ShardJob(self.session, row.shard).begin) for row in self.rows]
+            ended = []
+            for job, then in itertools.zip_longest(begun, begun[1:]):
+                job.result().compute(
+                    lambda then=then: then.result() if then and then.done() else None
+                )
+                ended.append(behind.submit(job.result().finish))
+            for end in ended:
+                end.result()
+        if not self.sums:
+            return None
+        nodes = [np.load(self.plan.results.product(row.name), mmap_mode="r") for row in self.rows]
+        return sum(own[:, :1].sum(axis=0) for own in nodes)
 
 
 class Script(Peer):
-    """What a good user writes: threads read into pinned memory, copies and products overlap.
-
-    No checksum, no proof, no receipt.
-    """
+    """What a good user writes: threads read into pinned memory, copies and products overlap."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         import cupyx
 
-        count, xp = max(1, CHUNK_BYTES // task.matrix_bytes), self.xp
-        shape = (count, *self.shape)
+        shape, xp, outs = task.shape, self.xp, 1 if self.sums else WRITERS
         self.free: SimpleQueue[Any] = SimpleQueue()
         for _ in range(task.readers + 4):
             self.free.put(cupyx.empty_pinned(shape, task.dtype))
         self.blocks = [xp.zeros(shape, task.dtype) for _ in range(2)]
-        outs = WRITERS if task.keep == "products" else 1
         self.products = [xp.empty(shape, task.dtype) for _ in range(outs)]
         self.hosts = [cupyx.empty_pinned(shape, task.dtype) for _ in range(outs)]
         self.up, self.work = (xp.cuda.Stream(non_blocking=True) for _ in range(2))
 
-    def run(self, passes: int) -> tuple[int, np.ndarray | None]:
+    def run(self, files: tuple[str, ...]) -> Any:
         """Read, multiply and add; or write, and flush the file to the disk at the end."""
-        chunks, full = self.task.chunks(passes), SimpleQueue[Any]()
-        todo, lock = iter(chunks), threading.Lock()
+        full = SimpleQueue[Any]()
 
-        def read() -> None:
-            while True:
-                with lock:
-                    chunk = next(todo, None)
-                if chunk is None:
-                    return
-                slab = self.free.get()
-                fill(chunk, slab[: chunk.count])
-                full.put((slab, chunk.count))
+        def read(path: str) -> None:
+            slab = self.free.get()
+            with open(path, "rb", buffering=0) as file:
+                got = os.preadv(file.fileno(), [memoryview(slab).cast("B")], self.offset)
+            assert got == slab.nbytes, path
+            full.put(slab)
 
-        for _ in range(self.task.readers):
-            threading.Thread(target=read, daemon=True).start()
-        with ThreadPoolExecutor(WRITERS) as writers:
-            total = self._multiply(full, len(chunks), writers)
-        row = None if self.task.keep == "products" else total.get()[0] / max(1, passes)
-        return sum(chunk.count for chunk in chunks), row
+        with (
+            ThreadPoolExecutor(self.task.readers) as readers,
+            ThreadPoolExecutor(WRITERS) as writers,
+            open(self.result, "wb", buffering=0) as file,
+        ):  # fmt: skip
+            for path in files:
+                readers.submit(read, path)
+            total = self._multiply(full, len(files), writers, file.fileno())
+            os.fsync(file.fileno())
+        return total.get() if self.sums else None
 
-    def _multiply(self, full: SimpleQueue[Any], count: int, writers: ThreadPoolExecutor) -> Any:
-        total = self.xp.zeros(self.shape)
+    def _multiply(
+        self, full: SimpleQueue[Any], count: int, writers: ThreadPoolExecutor, file: int
+    ) -> Any:
+        total = self.xp.zeros(self.task.shape[1:])
         self.xp.cuda.Device().synchronize()
         used, written = [self.work.record()] * 2, [None] * len(self.products)
-        with open(Path(self.task.folder) / "result", "wb", buffering=0) as file:
-            at = 0
-            for i in range(count):
-                (slab, n), turn, out = full.get(), i % 2, i % len(self.products)
-                self.up.wait_event(used[turn])
-                self.blocks[turn][:n].set(slab[:n], stream=self.up)
-                arrived = self.up.record()
-                if written[out]:
-                    written[out].result()
-                self.work.wait_event(arrived)
-                with self.work:
-                    self.add(total, self.blocks[turn][:n], self.products[out][:n])
-                used[turn] = self.work.record()
-                if self.task.keep == "products":
-                    written[out] = writers.submit(self._write, file, at, out, n, used[turn])
-                    at += n * self.task.matrix_bytes
-                arrived.synchronize()
-                self.free.put(slab)
-            self.work.synchronize()
-            for write in filter(None, written):
-                write.result()
-            os.fsync(file.fileno())
+        for i in range(count):
+            slab, turn, out = full.get(), i % 2, i % len(self.products)
+            self.up.wait_event(used[turn])
+            self.blocks[turn].set(slab, stream=self.up)
+            arrived = self.up.record()
+            if written[out]:
+                written[out].result()
+            self.work.wait_event(arrived)
+            with self.work:
+                self.add(total, self.blocks[turn], self.products[out])
+            used[turn] = self.work.record()
+            if not self.sums:
+                written[out] = writers.submit(self._write, file, i, out, used[turn])
+            arrived.synchronize()
+            self.free.put(slab)
+        self.work.synchronize()
+        for write in filter(None, written):
+            write.result()
         return total
 
-    def _write(self, file: Any, at: int, out: int, count: int, done: Any) -> None:
+    def _write(self, file: int, i: int, out: int, done: Any) -> None:
         done.synchronize()
-        self.products[out][:count].get(out=self.hosts[out][:count])
-        raw = memoryview(self.hosts[out][:count]).cast("B")
-        while raw:
-            wrote = os.pwrite(file.fileno(), raw, at)
-            raw, at = raw[wrote:], at + wrote
+        self.products[out].get(out=self.hosts[out])
+        wrote = os.pwrite(file, memoryview(self.hosts[out]).cast("B"), i * self.task.nbytes)
+        assert wrote == self.task.nbytes
 
 
 class Plain(Peer):
     """The loop that everybody writes first."""
 
-    def run(self, passes: int) -> tuple[int, np.ndarray | None]:
-        """Multiply one chunk after the other, by way of a memory map."""
-        xp, total, chunks = self.xp, self.xp.zeros(self.shape), self.task.chunks(passes)
-        whole = xp is np or self.task.keep == "products" or len(chunks) <= PLAIN_CHUNKS
-        chunks = chunks if whole else chunks[:PLAIN_CHUNKS]
-        with open(Path(self.task.folder) / "result", "wb") as file:
-            for path, offset, count in chunks:
-                shape = (count, *self.shape)
-                block = xp.asarray(np.memmap(path, self.task.dtype, "r", offset, shape))
+    def run(self, files: tuple[str, ...]) -> Any:
+        """Multiply one file after the other, by way of a memory map."""
+        xp, total = self.xp, self.xp.zeros(self.task.shape[1:])
+        with open(self.result, "wb") as file:
+            for path in files:
+                block = xp.asarray(np.load(path, mmap_mode="r"))
                 product = xp.empty_like(block)
                 self.add(total, block, product)
-                if self.task.keep == "products":
+                if not self.sums:
                     file.write(memoryview(product if xp is np else product.get()).cast("B"))
             file.flush()
             os.fsync(file.fileno())
-        row = (total if xp is np else total.get())[0] / max(1, passes)
-        known = self.task.keep == "sum" and whole
-        return sum(chunk.count for chunk in chunks), row if known else None
+        return (total if xp is np else total.get()) if self.sums else None
 
 
 class Raw(Peer):
@@ -259,68 +211,47 @@ class Raw(Peer):
         import kvikio
         import kvikio.defaults
 
-        cold = bool(task.over.get("cold"))
         kvikio.defaults.set({
             "num_threads": 16, "task_size": 8 * harness.MIB, "bounce_buffer_size": 8 * harness.MIB,
-            "auto_direct_io_read": cold, "auto_direct_io_write": True,
+            "auto_direct_io_read": task.where == "cold", "auto_direct_io_write": True,
         })  # fmt: skip
-        self.open = kvikio.CuFile
-        size = max(1, CHUNK_BYTES // task.matrix_bytes) * task.matrix_bytes
-        self.ring = [self.xp.zeros(size, "u1") for _ in range(SLOTS)]
+        self.open = functools.cache(kvikio.CuFile)
+        self.free: SimpleQueue[Any] = SimpleQueue()
+        for _ in range(SLOTS):
+            self.free.put(self.xp.zeros(task.nbytes, "u1"))
 
-    def run(self, passes: int) -> tuple[int, np.ndarray | None]:
-        """Read all, with some reads, and some writes, under way at any time."""
-        opened = functools.cache(lambda path: self.open(path, "r"))
-        chunks, behind = self.task.chunks(passes), SLOTS // 2
-        reads, writes, at = deque[Any](), deque[Any](), 0
-        path = Path(self.task.folder) / "result"
-        result = self.open(str(path), "w")
-        for i, chunk in enumerate([*chunks, *[None] * behind]):
-            if i >= behind:
-                read, slot, nbytes = reads.popleft()
-                read.get()
-                keep = self.task.keep == "products"
-                writes.append(result.pwrite(slot, nbytes, at) if keep else None)
-                at += nbytes
-            if chunk is not None:
-                if write := writes.popleft() if i >= SLOTS else None:
-                    write.get()
-                slot, nbytes = self.ring[i % SLOTS], chunk.count * self.task.matrix_bytes
-                reads.append((opened(chunk.path).pread(slot, nbytes, chunk.offset), slot, nbytes))
-        for write in filter(None, writes):
-            write.get()
-        result.close()
-        with open(path, "rb") as file:
+    def run(self, files: tuple[str, ...]) -> None:
+        """Read all, some at any time."""
+        result, nbytes = self.open(str(self.result), "w"), self.task.nbytes
+
+        def copy(i: int, path: str) -> None:
+            slot = self.free.get()
+            self.open(path, "r").read(slot, nbytes, self.offset)
+            if not self.sums:
+                result.write(slot, nbytes, i * nbytes)
+            self.free.put(slot)
+
+        with ThreadPoolExecutor(SLOTS) as threads:
+            list(threads.map(copy, itertools.count(), files))
+        with open(self.result, "rb") as file:
             os.fsync(file.fileno())
-        return sum(chunk.count for chunk in chunks), None
 
 
-def fill(chunk: Chunk, block: np.ndarray) -> None:
-    """Read a chunk of a file."""
-    with open(chunk.path, "rb", buffering=0) as file:
-        got = os.preadv(file.fileno(), [memoryview(block).cast("B")], chunk.offset)
-    if got != block.nbytes:
-        raise OSError(f"{chunk.path}: read {got} bytes of {block.nbytes}")
+_begun: list[Peer] = []  # the one of this process
 
 
-PEERS: dict[str, Callable[[Task], Peer]] = {
-    "shardwise": Shardwise, "script": Script, "plain loop": Plain, "raw": Raw,
-}  # fmt: skip
+def begin(task: Task, gpu: str) -> None:
+    """Get ready, on a GPU of its own."""
+    Path(task.folder).mkdir(parents=True)
+    os.environ.update(CUDA_VISIBLE_DEVICES=gpu, SHARDWISE_LEASES=f"{task.folder}/leases")
+    _begun.append(globals()[task.peer](task))
+    if task.peer != "Shardwise":  # which is warm
+        _begun[0].run(_begun[0].files[:FEW])
 
 
-def answers(task: Task) -> Iterator[str]:
-    """What the process says."""
-    peer = PEERS[task.peer](task)
-    peer.run(0)
-    yield "ready"
-    for _ in sys.stdin:
-        began = time.process_time()
-        count, row = peer.run(task.passes)
-        cpu = time.process_time() - began
-        first = None if row is None else row[:ANSWER].tolist()
-        yield json.dumps([count * task.matrix_bytes, cpu, first])
-
-
-if __name__ == "__main__":
-    for answer in answers(Task(**json.loads(sys.argv[1]))):
-        harness.say(answer)
+def turn() -> tuple[int, float, Any]:
+    """Do it; the bytes, the processors' seconds, and the first row of the sum, or None."""
+    peer, began = _begun[0], time.process_time()
+    total = peer.run(peer.files)
+    seconds, row = time.process_time() - began, None if total is None else total[0]
+    return len(peer.files) * peer.task.nbytes, seconds, row

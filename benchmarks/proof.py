@@ -1,291 +1,190 @@
 """Freivalds' check measured: honest products that it refuses, and wrong ones that it sees.
 
-Prints the tables of docs/internals/proofs.md. On a GPU, in less than four minutes:
-``python3 benchmarks/proof.py --minutes 3.5``. Without one: ``--numpy --minutes 6 --counts 20000 500
-4``. ``kernels.py`` prints the cost, of whole jobs ``shard_jobs.py``.
+Prints the tables of docs/internals/proofs.md. On a CPU: ``--numpy --counts 20000 500 4 --dims 16
+128 1024``. ``kernels.py`` prints the cost, of whole jobs ``shard_jobs.py``.
 """
 
 import argparse
+import itertools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import cells
 import harness
-import honest
 import numpy as np
 
-CLASSES = {"small": "d ≤ 128", "middle": "d ≤ 1024", "large": "d = 4096"}
-VISITS = 400  # batches that the wanted number of products is divided into
-SHARES = {"alarms": 0.6, "detection": 0.4}  # of the time
-FACTORS = (0.5, 0.9, 1.0, 1.1, 2.0)  # of a tolerance, by which one element is wrong
+VISITS = 200  # batches, each of another cell, that the wanted number of products is divided into
+FACTORS = {f"{f:g} ×": f for f in (0.5, 0.9, 1.0, 1.1, 2.0)}  # of a tolerance: one wrong element
 TILE = 32
-LARGEST_INT64_ON_NUMPY = 256  # integers have no BLAS there
+ELEMENTS = 2**24  # of a batch of wrong products
+MOST = 16  # such batches
+KINDS = ("element lost", "row lost", "tile lost", "swapped", "transposed", "less precise")
+
+
+class Batch:
+    """Honest products with their factors, checked all at once or in groups."""
+
+    def __init__(
+        self, xp: Any, cell: cells.Cell, count: int, seed: int, group: int | None = None
+    ) -> None:
+        from shardwise.plan import memory
+
+        self.left, self.right = cells.factors(xp, cell, count, seed)
+        self.product = cells.products(xp, cell, self.left, self.right)
+        group = group or memory.proof_matrices(cell.problem(count), count)
+        self._checker = cells.checker(xp, cell, seed, group)
+
+    def ratio(self, product: Any = None) -> Any:
+        """The residuals of the products, or of others in their place, in units of the tolerance."""
+        product = self.product if product is None else product
+        with np.errstate(all="ignore"):
+            return self._checker.check(self.left, self.right, product)
+
+    def finite(self, xp: Any) -> Any:
+        """Which matrices have finite factors and a finite product: all others prove nothing."""
+        stacks = [x for x in (self.left, self.right, self.product) if x is not None]
+        return xp.stack([xp.isfinite(stack).all(axis=(1, 2)) for stack in stacks]).all(axis=0)
 
 
 def try_honest(
-    xp: Any, name: str, size: str, wanted: int, budget: harness.Budget, group: int | None = None
+    xp: Any, name: str, size: str, wanted: int, group: int | None = None
 ) -> dict[str, list[float]]:
-    """Check honest products of one arithmetic and one class of sizes, until enough or too late.
-
-    Returns
-    -------
-    dict
-        The ratios by kind of numbers.
-    """
+    """Check honest products of one arithmetic and one class of sizes; ratios by kind of numbers."""
     found: dict[str, list[float]] = defaultdict(list)
-    cells = [cell for cell in honest.cells(name, size, seed=1) if feasible(xp, cell)]
-    each = -(-wanted // VISITS)
-    for seed in honest.rounds(0, budget) if cells and wanted else ():
-        cell = cells[seed % len(cells)]
-        made = honest.batch(xp, cell, honest.matrices(xp, cell, each), seed, group)
-        found[cell.kind] += made.ratio()[honest.finite(xp, made)].tolist()
+    for number in range(2 * VISITS):  # where all are finite, the first half is enough
+        cell = cells.draw(name, size, number)
+        made = Batch(xp, cell, -(-wanted // VISITS), number, group)
+        found[cell.kind] += made.ratio()[made.finite(xp)].tolist()
         if sum(map(len, found.values())) >= wanted:
             break
     return found
 
 
-def feasible(xp: Any, cell: honest.Cell) -> bool:
-    """Whether a product of it is a matter of seconds."""
-    slow = xp is np and cell.problem(1).compute_dtype == "int64"
-    return not slow or max(cell.left) <= LARGEST_INT64_ON_NUMPY
-
-
-def alarms(xp: Any, options: argparse.Namespace, names: list[str]) -> None:
+def alarms(xp: Any, options: argparse.Namespace) -> None:
     """The table of honest products."""
-    budget = harness.Budget(options.minutes * SHARES["alarms"])
-    table = harness.Table(["arithmetic", "size", "tried", "false alarms", "largest ratio"])
-    jobs = [(n, size, name) for n, size in zip(options.counts, CLASSES, strict=True)
-            for name in names]  # fmt: skip
-    for i, (wanted, size, name) in enumerate(jobs):  # the dearest come last
-        share = harness.Budget(budget.left / 60 / (len(jobs) - i))
-        found = try_honest(xp, name, size, wanted, share) if share.left else {}
-        ratios = np.array([ratio for own in found.values() for ratio in own])
-        if len(ratios):
-            cells = len(ratios), int((~(ratios <= 1)).sum()), float(ratios.max())
-            table.row([name, CLASSES[size], *cells])
-    table.end()
+    harness.heading("arithmetic", "size", "tried", "false alarms", "largest ratio")
+    for (i, size), name in itertools.product(enumerate(cells.SIZES), options.only):
+        # On NumPy large integers take minutes, and there is no tf32: these prove nothing.
+        skipped = xp is np and ("tf32" in name or (i and name in cells.INTEGERS))
+        if options.counts[i] and not skipped:
+            ratios = np.concatenate([*try_honest(xp, name, size, options.counts[i]).values()])
+            harness.row(name, size, len(ratios), int((~(ratios <= 1)).sum()), float(ratios.max()))
 
 
-# Wrong products. Each function takes the batch, the batch before and a random generator, and
-# returns a stack like the products, or None where it has no meaning.
+def damaged(
+    xp: Any, cell: cells.Cell, made: Batch, tolerance: Any, where: tuple[Any, Any, Any]
+) -> Iterator[tuple[Any, Any]]:
+    """Wrong products in place of those of a batch, with what is wrong.
+
+    The element ``where`` is wrong by a multiple of its tolerance, or by one flipped bit, of a
+    complex one in its real part. Lost means 0.
+    """
+
+    def changed(place: tuple[Any, ...], change: Callable[[Any], Any]) -> Any:
+        wrong = made.product.copy()
+        wrong[place] = change(wrong[place])
+        return wrong
+
+    for name, factor in FACTORS.items():
+        error = (factor * tolerance).astype(made.product.dtype)
+        yield name, changed(where, error.__add__)
+    tile = slice(None), slice(TILE), slice(TILE)
+    for name, place in {"element": where, "row": where[:2], "tile": tile}.items():
+        yield f"{name} lost", changed(place, xp.zeros_like)
+    yield "swapped", xp.roll(made.product, 1, axis=0)
+    yield "transposed", xp.ascontiguousarray(made.product.swapaxes(1, 2))
+    if (wrong := less_precise(xp, cell, made.left)) is not None:
+        yield "less precise", wrong
+    parts = 2 if made.product.dtype.kind == "c" else 1
+    n, i, j = where
+    for bit in range(np.finfo(cell.dtype).bits):
+        wrong = made.product.copy()
+        bits = wrong.view(f"uint{np.finfo(cell.dtype).bits}")
+        bits[n, i, j * parts] ^= bits.dtype.type(1 << bit)
+        yield bit, wrong
 
 
-def element_lost(xp: Any, cell: Any, made: Any, before: Any, random: Any) -> Any:
-    """One element is 0."""
-    wrong, where = made.product.copy(), on_device(xp, places(made, random))
-    wrong[where] = 0
-    return wrong
-
-
-def row_lost(xp: Any, cell: Any, made: Any, before: Any, random: Any) -> Any:
-    """One row is 0."""
-    wrong = made.product.copy()
-    wrong[:, int(random.integers(wrong.shape[1]))] = 0
-    return wrong
-
-
-def tile_lost(xp: Any, cell: Any, made: Any, before: Any, random: Any) -> Any:
-    """A tile of 32 × 32 is 0."""
-    wrong = made.product.copy()
-    wrong[tile(made, random)] = 0
-    return wrong
-
-
-def tile_of_another(xp: Any, cell: Any, made: Any, before: Any, random: Any) -> Any:
-    """A tile of 32 × 32 is that of another product."""
-    wrong, where = made.product.copy(), tile(made, random)
-    wrong[where] = before.product[where]
-    return wrong
-
-
-def less_precise(xp: Any, cell: Any, made: Any, before: Any, random: Any) -> Any:
+def less_precise(xp: Any, cell: cells.Cell, left: Any) -> Any:
     """Double precision computed as single, single as tf32; on NumPy from factors cut to 11 bits."""
-    dim = cell.left[0]
-    lower = {"float64": "float32", "complex128": "complex64"}.get(cell.arithmetic)
-    if lower:
-        wrong, _ = honest.products(xp, honest.square(lower, dim), made.left.astype(lower), None)
-        return wrong.astype(cell.dtype)
+    if lower := {"float64": "float32", "complex128": "complex64"}.get(cell.arithmetic):
+        other = replace(cell, arithmetic=lower)
+        return cells.products(xp, other, left.astype(lower)).astype(cell.dtype)
     if cell.arithmetic not in ("float32", "complex64"):
         return None
     if xp is not np and cell.dtype == "float32":
-        return honest.products(xp, honest.square("tf32", dim), made.left, None)[0]
-    bits = made.left.view("uint32") & np.uint32(0xFFFFE000)
-    return honest.products(xp, cell, bits.view(cell.dtype), None)[0]
+        return cells.products(xp, replace(cell, arithmetic="tf32"), left)
+    bits = left.view("uint32") & np.uint32(0xFFFFE000)
+    return cells.products(xp, cell, bits.view(cell.dtype))
 
 
-KINDS: dict[str, Callable[..., Any]] = {
-    "element lost": element_lost,
-    "row lost": row_lost,
-    "tile lost": tile_lost,
-    "tile of another": tile_of_another,
-    "all zero": lambda xp, cell, made, *_: xp.zeros_like(made.product),
-    "swapped matrix": lambda xp, cell, made, *_: xp.roll(made.product, 1, axis=0),
-    "stale slab": lambda xp, cell, made, before, _: before.product,
-    "transposed": lambda xp, cell, made, *_: xp.ascontiguousarray(made.product.swapaxes(1, 2)),
-    "less precise": less_precise,
-}
+def bounds(xp: Any, cell: cells.Cell, left: Any, where: tuple[Any, Any, Any]) -> Any:
+    """The tolerance ``(n,)`` of one element of each product A @ A where rows get a closer look.
 
-
-def places(made: honest.Batch, random: np.random.Generator) -> tuple[Any, Any, Any]:
-    """One random element of each product, as indices."""
-    n, rows, columns = made.product.shape
-    return np.arange(n), random.integers(rows, size=n), random.integers(columns, size=n)
-
-
-def on_device(xp: Any, where: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same indices for an array of the device."""
-    return tuple(xp.asarray(index) for index in where)
-
-
-def tile(made: honest.Batch, random: np.random.Generator) -> tuple[slice, slice, slice]:
-    """A random tile of all products."""
-    _, rows, columns = made.product.shape
-    i, j = (int(random.integers(max(1, n - TILE + 1))) for n in (rows, columns))
-    return slice(None), slice(i, i + TILE), slice(j, j + TILE)
-
-
-class Rates:
-    """How many wrong products were seen, of how many, by what was wrong."""
-
-    def __init__(self) -> None:
-        self._seen: dict[Any, list[bool]] = defaultdict(list)
-
-    def take(self, key: Any, ratio: Any) -> None:
-        """Count a batch of residuals."""
-        self._seen[key] += (~(ratio <= 1.0)).tolist()
-
-    def tried(self) -> int:
-        """The fewest tried of any."""
-        return min(map(len, self._seen.values()), default=0)
-
-    def rate(self, key: Any) -> float | None:
-        """The part that was seen; None where nothing was tried."""
-        return float(np.mean(self._seen[key])) if key in self._seen else None
-
-    def percent(self, key: Any) -> str | None:
-        """The same for a table; never rounded to all or nothing."""
-        rate = self.rate(key)
-        if rate is None:
-            return None
-        text = f"{100 * rate:.3g}"
-        return f"{'< ' if text == '100' and rate < 1 else ''}{text} %"
-
-
-def bounds(xp: Any, made: honest.Batch, where: tuple[Any, ...]) -> dict[str, np.ndarray]:
-    """The tolerance of a row of each product A @ A, and of an element of it; each ``(n,)``.
-
-    Of an element only where rows get a closer look.
+    Elsewhere that of a whole row.
     """
     from shardwise.numerics.tolerances import CLOSER_LOOK, product_tolerance
 
-    n, _, d = made.left.shape
-    wide, stored = "complex128" if made.left.dtype.kind == "c" else "float64", made.left.dtype.name
-    found = {"row": np.empty(n)}
-    if stored in CLOSER_LOOK:
-        found["element"] = np.empty(n)
-    for i, row, column in zip(*where, strict=True):
-        whole = made.left[int(i)].astype(wide)
-        moduli = xp.abs(whole.real) + xp.abs(whole.imag)
-        sizes = {"row": moduli.sum(axis=1), "element": moduli[:, int(column)]}
-        for unit, own in found.items():
-            width = d if unit == "row" else 1
-            relative, absolute = product_tolerance(d, width, stored, made.compute)
-            own[i] = relative * float(moduli[int(row)] @ sizes[unit]) + absolute
-    return found
+    d, (n, i, j), close = cell.left[1], where, cell.dtype in CLOSER_LOOK
+    left = left.astype("complex128")
+    moduli = xp.abs(left.real) + xp.abs(left.imag)
+    others = moduli[n, :, j] if close else moduli.sum(axis=2)
+    relative, absolute = product_tolerance(d, 1 if close else d, cell.dtype, cell.compute)
+    return relative * (moduli[n, i] * others).sum(axis=1) + absolute
 
 
-def try_elements(
-    xp: Any, made: honest.Batch, rates: Rates, random: Any, sizes: dict[str, list[float]]
-) -> None:
-    """Wrong by multiples of the tolerances; and the tolerances over a typical element."""
-    where = places(made, random)
-    typical = float(xp.sqrt((xp.abs(made.product.astype("complex128")) ** 2).mean()))
-    for unit, tolerances in bounds(xp, made, where).items():
-        for factor in FACTORS:
-            wrong = made.product.copy()
-            wrong[on_device(xp, where)] += xp.asarray(factor * tolerances).astype(wrong.dtype)
-            rates.take((unit, factor), made.ratio(wrong))
-        sizes[unit].append(float(np.median(tolerances)) / typical)
+def detect(xp: Any, name: str, dim: int, count: int) -> tuple[dict[Any, list[bool]], float]:
+    """Everything wrong that a product of one arithmetic and size can be, each in its own group.
 
-
-def try_bits(xp: Any, made: honest.Batch, rates: Rates, random: Any) -> None:
-    """Flip each bit of one element, of a complex one in its real part."""
-    parts = 2 if made.product.dtype.kind == "c" else 1
-    item = made.product.dtype.itemsize // parts
-    n, i, j = on_device(xp, places(made, random))
-    for bit in range(8 * item):
-        wrong = made.product.copy()
-        bits = wrong.view(f"uint{8 * item}")
-        bits[n, i, j * parts] ^= bits.dtype.type(1 << bit)
-        rates.take(bit, made.ratio(wrong))
-
-
-def detect(
-    xp: Any, name: str, dim: int, count: int, budget: harness.Budget
-) -> tuple[Rates, Rates, Rates, dict[str, list[float]]]:
-    """Everything wrong that a product of one arithmetic and size can be, counted.
-
-    Each product is checked for itself, as if it were the only wrong one of its batch.
+    Of each kind whether each that was tried was seen; and the tolerance over a typical element.
     """
-    cell, random = honest.square(name, dim), np.random.default_rng(dim)
-    elements, bits, kinds = Rates(), Rates(), Rates()
-    sizes: dict[str, list[float]] = defaultdict(list)
-    each = max(2, honest.matrices(xp, cell, min(count, 256)))
-    before = honest.batch(xp, cell, each, 0)
-    for seed in honest.rounds(1, budget):
-        made = honest.batch(xp, cell, each, seed, group=1)
-        try_elements(xp, made, elements, random, sizes)
-        for kind, spoil in KINDS.items():
-            wrong = spoil(xp, cell, made, before, random)
-            if wrong is not None:
-                kinds.take(kind, made.ratio(wrong))
-        if dim <= 1024:
-            try_bits(xp, made, bits, random)
-        if elements.tried() >= count:
-            break
-        before = made
-    return elements, bits, kinds, sizes
+    cell, random = cells.square(name, dim), np.random.default_rng(dim)
+    seen = defaultdict(list)
+    each = max(2, min(count, ELEMENTS // dim**2))
+    for seed in range(-(-count // each)):
+        made = Batch(xp, cell, each, seed, group=1)
+        where = xp.arange(each), *(xp.asarray(random.integers(dim, size=each)) for _ in range(2))
+        tolerance = bounds(xp, cell, made.left, where)
+        for kind, wrong in damaged(xp, cell, made, tolerance, where):
+            seen[kind] += (~(made.ratio(wrong) <= 1)).tolist()
+    typical = xp.sqrt((xp.abs(made.product.astype("complex128")) ** 2).mean())
+    return seen, float(xp.median(tolerance) / typical)
 
 
-def detection(xp: Any, options: argparse.Namespace, names: list[str]) -> None:
+def percent(seen: dict[Any, list[bool]], key: Any) -> str | None:
+    """The part that was seen, never rounded to all or nothing; None where nothing was tried."""
+    return f"{100 * np.mean(seen[key]):.5g} %" if key in seen else None
+
+
+def detection(xp: Any, options: argparse.Namespace) -> None:
     """The table of wrong products."""
-    budget = harness.Budget(options.minutes * SHARES["detection"])
-    jobs = [(name, dim) for name in names for dim in options.dims]
-    headings = ["arithmetic", "d", "tried", *(f"{f:g} × the tolerance" for f in FACTORS)]
-    headings += ["tolerance / typical element", *KINDS, "bits always seen", "sometimes", "never"]
-    table = harness.Table(headings)
-    for i, (name, dim) in enumerate(jobs):
-        share = harness.Budget(budget.left / 60 / (len(jobs) - i))
-        elements, bits, kinds, sizes = detect(xp, name, dim, options.wrong, share)
-        unit = "element" if "element" in sizes else "row"
-        cells = [elements.percent((unit, factor)) for factor in FACTORS]
-        cells += [harness.median(sizes[unit]), *map(kinds.percent, KINDS)]
-        seen = [bits.rate(bit) for bit in range(np.finfo(honest.square(name, dim).dtype).bits)]
-        for wanted in (lambda r: r == 1, lambda r: r and r < 1, lambda r: r == 0):
-            cells.append(", ".join(str(bit) for bit, rate in enumerate(seen) if wanted(rate)))
-        table.row([name, dim, elements.tried(), *cells])
-    table.end()
+    harness.heading(
+        "arithmetic", "d", "tried", *FACTORS, "tolerance / typical element",
+        *KINDS, "bits always seen", "sometimes", "never",
+    )  # fmt: skip
+    names = [name for name in options.only if name in cells.FLOATS]
+    for name, dim in itertools.product(names, options.dims):
+        seen, size = detect(xp, name, dim, min(options.wrong, MOST * ELEMENTS // dim**2))
+        steps, kinds = ([percent(seen, key) for key in keys] for keys in (FACTORS, KINDS))
+        bits = {bit: float(np.mean(seen[bit])) for bit in range(64) if bit in seen}
+        lists = [
+            ", ".join(str(bit) for bit, own in bits.items() if (own == 1) + (own > 0) == wanted)
+            for wanted in (2, 1, 0)
+        ]
+        harness.row(name, dim, len(seen["1 ×"]), *steps, size, *kinds, *lists)
 
 
 def main() -> None:
     """Print the tables."""
-    parser = harness.parser(__doc__.splitlines()[0])
-    parser.add_argument("--numpy", action="store_true", help="on NumPy, also where there is a GPU")
-    parser.add_argument(
-        "--counts", type=int, nargs=3, default=[10**6, 10**4, 10**3],
-        help="honest products of each arithmetic, up to d = 128, 1024 and 4096, while time is left",
-    )  # fmt: skip
-    parser.add_argument("--wrong", type=int, default=1000, help="wrong products of each kind")
-    parser.add_argument("--dims", type=int, nargs="*", default=[16, 128, 1024, 4096])
-    parser.add_argument("--only", nargs="+", default=[*honest.FLOATS, *honest.INTEGERS])
-    options = parser.parse_args()
-    if options.tiny:
-        options.counts, options.dims, options.wrong = [100, 0, 0], [16, 48], 16
-    xp = harness.array_module(options.tiny or options.numpy)
-    harness.say(f"Freivalds' check, {harness.device_name(xp)}, {harness.machine()}")
-    # NumPy has no tf32: honest products would prove nothing there, wrong ones still do.
-    alarms(xp, options, [name for name in options.only if xp is not np or "tf32" not in name])
-    detection(xp, options, [name for name in options.only if name in honest.FLOATS])
+    tiny = {"counts": [100, 0, 0], "dims": [16, 48], "wrong": 16, "numpy": True}
+    defaults = {"counts": [100_000, 4000, 50], "dims": [16, 128, 1024, 4096], "wrong": 1000}
+    only = [*cells.FLOATS, *cells.INTEGERS]
+    options = harness.options(__doc__, tiny, **defaults, only=only, numpy=False)
+    xp = harness.array_module(options.numpy)
+    harness.say(f"Freivalds' check, {harness.machine(xp)}")
+    alarms(xp, options)
+    detection(xp, options)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,180 @@
+"""Whole commands, as processes of their own, beside what no such command does without.
+
+Groups: dry runs of ``array``, whose graph does not grow, with none, half and all of the products
+there; dry runs of ``jobs`` beside empty Snakemake workflows of as many jobs; a task that computes
+one tiny matrix; and what follows the shards. All of a group take turns. Each figure is the median
+over the rounds; the memory is the most that one process took. ``--shards`` takes the place of
+10,000 under ``jobs`` and 100,000 elsewhere.
+"""
+
+import contextlib
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import harness
+import numpy as np
+
+DRY = ["-m", "snakemake", "--cores", "1", "--dry-run", "--quiet", "all"]
+
+# As many jobs in the same shape, a chain of two for each shard.
+EMPTY = """
+IDS = [f"{{i:05}}" for i in range({shards})]
+rule all:
+    input: {all}"sum"
+rule plan:
+    output: "plan"
+    shell: "touch {{output}}"
+rule shard:
+    input: "plan"
+    output: "shards/{{i}}.npy"{shard}
+    shell: "touch {{output}}"
+rule multiply:
+    input: {plan}"shards/{{i}}.npy"
+    output: {receipt}"products/{{i}}.npy"{multiply}
+    shell: "touch {{output}}"
+rule reduce:
+    input: expand("products/{{i}}.npy", i=IDS)
+    output: "sum"
+    shell: "touch {{output}}"
+"""
+EACH = """
+    log: "logs/{}/{{i}}"
+    resources: mem_mb=1000, runtime=10
+    params: digest="x"
+"""
+# Our jobs have these; without them each job has one file and nothing else.
+SAME = {
+    "all": 'expand("products/{i}.{kind}", i=IDS, kind=["npy", "json"]), ',
+    "plan": '"plan", ',
+    "receipt": '"products/{i}.json", ',
+    **{rule: EACH.format(rule) for rule in ("shard", "multiply")},
+}
+ONE_JOB = 'rule all:\n    output: "sum"\n    shell: "touch {output}"\n'
+DEVICE = "import cupy; cupy.cuda.Device(0).use(); cupy.zeros(1)"
+
+Commands = dict[str, tuple[Path, list[str]]]  # a folder, and the words after Python
+
+
+def project(folder: Path, shards: int, dispatch: str, done: int = 0) -> tuple[Path, list[str]]:
+    """A dry run in a copy of the project, of which so many shards have products."""
+    from shardwise.multiply import synthetic
+
+    from tests import factories
+    from tests.workspace import Workspace
+
+    own = {"synthetic": {"matrices": shards, "dim": 4}, "shards": shards, "materialize": True}
+    Workspace.create(folder).configure(**own, backend="numpy", dispatch=dispatch)
+    if done:
+        with contextlib.chdir(folder):
+            plan = factories.plan(Path(), results="results/default", **own)
+            synthetic.write(plan)
+            factories.repeated(plan, done)
+    return folder, [*DRY, "--configfile", "mine.yaml"]
+
+
+def empty(folder: Path, text: str) -> tuple[Path, list[str]]:
+    """A dry run of a workflow that is nothing but its rules."""
+    folder.mkdir()
+    (folder / "Snakefile").write_text(text)
+    return folder, DRY
+
+
+def under_array(folder: Path, shards: int) -> Commands:
+    """One job for all shards, and one empty job."""
+    rows = {
+        f"array, {shards} shards, {name} of the products there":
+        project(folder / name, shards, "array", done)
+        for name, done in (("none", 0), ("half", shards // 2), ("all", shards))
+    }  # fmt: skip
+    return rows | {"one empty job": empty(folder / "one", ONE_JOB)}
+
+
+def under_jobs(folder: Path, shards: int) -> Commands:
+    """One job per shard, and the same of Snakemake alone."""
+    same = EMPTY.format(shards=shards, **SAME)
+    bare = EMPTY.format(shards=shards, **dict.fromkeys(SAME, ""))
+    return {
+        f"jobs, {shards} shards": project(folder / "jobs", shards, "jobs"),
+        "empty jobs with the same files, logs and resources": empty(folder / "same", same),
+        "empty jobs with one file each": empty(folder / "bare", bare),
+    }
+
+
+def task(folder: Path, _: int) -> Commands:
+    """A task of one tiny matrix; Python that touches the device, if there is one."""
+    from shardwise.devices import choose
+
+    from tests import factories
+
+    np.save(folder / "stack.npy", np.ones((1, 4, 4), "float32"))
+    gpu = choose.driver_cuda_version() is not None
+    backend, touch = ("cupy", DEVICE) if gpu else ("numpy", "import numpy")
+    plan = harness.plan(folder, folder / "stack.npy", backend=backend).results.plan
+    words = factories.command("multiply", "--plan", plan, "--shard", "00000")
+    return {
+        "scripts/multiply.py": (folder, words[1:]),
+        touch: (folder, ["-c", touch]),
+        "Python alone": (folder, ["-c", "pass"]),
+    }
+
+
+def after(folder: Path, shards: int) -> Commands:
+    """What follows the shards: tiny and alike, so that files and receipts take the time."""
+    from shardwise.records import ledger
+
+    from tests import factories
+
+    stack = np.broadcast_to(np.array([[1.0, 2.0], [3.0, 5.0]]), (shards, 2, 2))
+    plan = factories.plan(folder, stack, shards=shards, materialize=False)
+    ledger.write(factories.repeated(plan))
+    factories.reduced(plan)
+    os.sync()  # else the first stage waits for all of them
+    words = "--plan", plan.results.plan
+    return {
+        f"ledger, {shards} shards": (folder, factories.command("ledger", *words)[1:]),
+        "reduce, 2 ranks": (folder, factories.command("reduce", *words, "--ranks", "2")[1:]),
+        "verify": (folder, factories.command("verify", plan.results.root, "--threads", "2")[1:]),
+    }
+
+
+def cost(folder: Path, line: list[str]) -> tuple[float, float, float]:
+    """Seconds, CPU seconds, and the MiB of its largest process, of what Python runs to success."""
+    start = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *line], stdout=subprocess.DEVNULL, cwd=folder)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise RuntimeError(f"{line} failed")
+    cpu = usage.ru_utime + usage.ru_stime
+    return time.perf_counter() - start, cpu, usage.ru_maxrss / 1024
+
+
+GROUPS = {"array": (under_array, 100_000), "jobs": (under_jobs, 10_000),
+          "after": (after, 100_000), "task": (task, 1)}  # fmt: skip
+"""What makes the commands of a group, and of how many shards."""
+
+
+def main() -> None:
+    """Time group by group and print the table."""
+    defaults = {"groups": list(GROUPS), "shards": 0, "rounds": 3}
+    options = harness.options(__doc__, {"shards": 4, "rounds": 1}, **defaults)
+    harness.say(f"Commands, {harness.machine()}")
+    harness.heading("command", "seconds", "the first takes, times", "CPU seconds", "MiB")
+    for name in options.groups:
+        make, shards = GROUPS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            rows = make(Path(folder), options.shards or shards)
+            calls = {label: functools.partial(cost, *row) for label, row in rows.items()}
+            turns = [np.array(own) for own in harness.in_turn(calls, options.rounds).values()]
+        for label, own in zip(calls, turns, strict=True):
+            times = float(np.median(turns[0][:, 0] / own[:, 0]))
+            seconds, cpu, mib = np.median(own, axis=0).tolist()
+            harness.row(label, seconds, times, cpu, mib)
+
+
+if __name__ == "__main__":
+    main()
