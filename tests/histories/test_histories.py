@@ -469,7 +469,6 @@ def _stage(tmp_path_factory: pytest.TempPathFactory) -> None:
     Histories.stage = Stage(tmp_path_factory.mktemp("histories"))
 
 
-@pytest.mark.nightly  # by day test_scenarios.py and test_standing.py have each of its steps
 def test_results_by_hand_of_another_config() -> None:
     """And those that `--touch` calls new; a "done" that is not of its config is found."""
     history = Histories()

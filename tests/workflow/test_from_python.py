@@ -127,7 +127,6 @@ def test_ctrl_c_stops_the_run(folder: Path) -> None:
     processes.until(lambda: not processes.living(started))
 
 
-@pytest.mark.nightly  # by day its calls are those of the tests above
 def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """examples/notebook.ipynb runs in a kernel, whose user sees each line of the run."""
     import nbformat

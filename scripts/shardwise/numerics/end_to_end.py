@@ -112,23 +112,19 @@ class ShardForms:
         They are float64 ``(n, 2 q + 1)``: contribution, reference, mass; the first two are q = 2
         numbers each where complex, else 1. Of integers int64 ``(n, 2)``: the first two.
         """
-        self.rows += len(forms) if weights is None else np.maximum(1.0, np.abs(weights)).sum()
-        if weights is not None:
-            with np.errstate(all="ignore"):
-                forms = forms * weights[:, None]
-                forms[:, -1] = np.abs(forms[:, -1])  # the mass
-        self._totals.append(_added(forms))
+        with np.errstate(all="ignore"):
+            if weights is None:
+                self.rows += len(forms)
+                rows = np.ascontiguousarray(forms.T)
+            else:
+                self.rows += float(np.maximum(np.abs(weights), 1.0).sum())
+                rows = np.multiply(forms.T, weights, order="C")
+                np.abs(rows[-1], out=rows[-1])  # the mass
+            self._totals.append(rows.sum(axis=1))  # along contiguous numbers NumPy adds pairwise
 
     def total(self) -> np.ndarray:
         """The sum of all forms, each number rounded once more."""
         return summed(self._totals)
-
-
-def _added(rows: np.ndarray) -> np.ndarray:
-    """Rows added up; along contiguous numbers NumPy does it pairwise."""
-    with np.errstate(all="ignore"):
-        total: np.ndarray = np.ascontiguousarray(rows.T).sum(axis=1)
-    return total
 
 
 def parts_of(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

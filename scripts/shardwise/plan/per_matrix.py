@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, short
 from shardwise.files import remote, small, tables
+from shardwise.files.checksum import piece_digest
 from shardwise.files.commit import commit
 from shardwise.files.lookup import reading
 from shardwise.files.npy import read_header
@@ -315,4 +316,4 @@ def _bytes(path: Path) -> Any:
 
 def _digest(array: np.ndarray) -> str:
     """Changes with the elements of an array."""
-    return small.checksum(np.ascontiguousarray(array), 8)
+    return f"{piece_digest(np.ascontiguousarray(array), 0):032x}"
