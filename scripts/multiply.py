@@ -13,10 +13,11 @@ from shardwise.records.store import Store
 
 
 def main(options: Namespace) -> int | None:
-    """Compute the shard that is named."""
+    """Compute the shard that is named; one that its run has seen fail for good fails again."""
     plan = plans.load(options.plan)
     shard = plan.shard(options.shard)
     plans.expect(plan, shard.key, options.key)
+    failures.refuse_again(plan.results, shard.name)
     Store(plan).withdraw()
     compute = partial(_compute, shard, options)
     if plan.function:

@@ -87,6 +87,16 @@ def test_it_can_be_read_on_a_phone_and_on_a_wall(browser, made, name, scheme):
     assert (sum(found["ground"][:3]) < 1) == (scheme == "dark")
 
 
+def test_the_sum_is_drawn_every_device_has_a_bar_and_it_can_be_printed(browser, made):
+    """On paper it is dark on light, whatever the screen prefers."""
+    path = page_of(made("whole"))
+    found = checked(browser, path, 794, "dark", paper=True)
+    assert (found["ground"], found["count"]["bars"]) == ([1, 1, 1, 1], 4)
+    ((_, _, width, height),) = found["drawings"]
+    assert min(width, height) > 100
+    assert browser.paper(path).startswith(b"%PDF")
+
+
 HOSTILE = (
     "<script>document.title='x'</script>\"'><img src=x onerror=alert(1)>\u202eBA\x1b[2J"
     "node-of-a-very-long-name-without-a-space.cluster.university.example"

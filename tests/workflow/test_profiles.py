@@ -53,8 +53,7 @@ def test_what_a_profile_asks_for_in_vain_is_told_before_any_job(workspace: Works
     done = workspace.succeed("--dry-run", profile="slurm")
     assert re.findall("shardwise: profile: (.*)", done.output) == [
         "set-resources: mutliply is no rule; did you mean multiply?",
-        "default-resources: slurm_partion is no resource of a job; did you mean slurm_partition?",
-        "default-resources: zzz is no resource of a job; it has no effect: remove it",
+        "default-resources: slurm_partion is no resource known here; did you mean slurm_partition?",
         "set-resources, multiply: gres: gpu:1 asks for GPUs, and backend: numpy uses none; remove "
         "that line, or set backend: cupy in the config",
     ]

@@ -119,11 +119,12 @@ def _write(results: Results, sources: Sequence[Source]) -> dict[str, ArrayFile]:
         for low, found in totals:
             wild = [name for name, array in found.items() if not np.isfinite(array).all()]
             if strict and wild and wild[0] != "correlation":  # which a constant column has not
-                raise InputError(f"the merged {wild[0]} overflows; merge fewer folders")
+                raise InputError(f"the merged {wild[0]} overflows; merge fewer folders, or others")
             files.write(found, low)
         for source in sources:
             source.refuse_changed()
         files.close()
+        files.refuse_incomplete()
         written = files.publish(files.digests)
     for name in {*OF_SUMS, SUMS, *_OF_COVARIANCES} - set(names):
         results.statistic(name).unlink(missing_ok=True)  # of an earlier merge
@@ -144,7 +145,8 @@ def _sums(
 ) -> Totals:
     """Sum and mean, or a sum for each label, over the folders that have it."""
     problem = sources[0].plan.problem
-    numbers, step = math.prod(problem.sum_shape), max(1, _NUMBERS // max(1, len(labels)))
+    # Of a label no fewer than a disk gives at once; so 256 labels take 128 MiB.
+    numbers, step = math.prod(problem.sum_shape), max(2**16, _NUMBERS // max(1, len(labels)))
     said = PerMatrix(names=tuple(labels))
     for low in range(0, numbers, step):
         width, places = min(step, numbers - low), Counter[Key]()

@@ -119,6 +119,8 @@ class TreeSum:
         """
         labels = groupby(self.nodes(), lambda item: item[0][:-2])
         totals = [self._whole(list(own)) for _, own in labels]
+        if len(totals) != max(1, len(self._said.names)):
+            raise ValueError("a sum has no products")
         self.check()
         found = [total if self._xp is np else self._xp.asnumpy(total) for total in totals]
         for reals in map(_reals, found):

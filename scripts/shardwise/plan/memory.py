@@ -240,7 +240,8 @@ def node_bytes(problem: Problem) -> int:
 def sum_bytes(problem: Problem, matrices: int, run: range) -> int:
     """Bytes of the tree of a shard, and of the nodes of the shard before, which are being written.
 
-    A batch is folded in steps of 32 (tree_cuda.py); to see that integers fit takes four nodes more.
+    A batch is folded in steps of 32 (tree_cuda.py). To see that integers fit takes four nodes more;
+    what is seen of a batch at once, up to 64 MiB, is part of `DEVICE_BYTES`.
     """
     nodes = most_held(run.start, run.stop) + count_nodes(run.start, run.stop)
     beside = matrices // 31 + (4 if problem.product_dtype == "int64" else 0)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import InputError, IntegrityError, short
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, short
 from shardwise.files import remote, small, tables
 from shardwise.files.checksum import piece_digest
 from shardwise.files.commit import commit
@@ -262,7 +262,9 @@ def open_array(key: str, name: str) -> np.ndarray:
     try:
         with reading(path, f"{key}: "):
             found: np.ndarray = np.lib.format.open_memmap(path, mode="r")  # which unpickles nothing
-    except ValueError as error:
+    except ShardwiseError:
+        raise
+    except Exception as error:  # a damaged header makes NumPy fail in many ways
         raise InputError(f"{key}: {_what_is_wrong(path, error)}") from error
     return found
 
@@ -273,9 +275,13 @@ def _open_object(key: str, url: str) -> np.ndarray:
         item = remote.Object(url)
         file = io.BytesIO(item.take(0, item.status.size))
         found: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+        if file.read(1):
+            raise ValueError("it is longer than its header says")
+    except ShardwiseError:
+        raise
     except OSError as error:
         raise InputError(f"{key}: {url} cannot be read: {error.strerror}") from error
-    except (ValueError, MemoryError) as error:  # the latter of a header that lies
+    except Exception as error:
         raise InputError(f"{key}: {url} is no whole .npy file: {short(str(error))}") from error
     return found
 

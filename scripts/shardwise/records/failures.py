@@ -19,6 +19,7 @@ from shardwise.errors import (
     InputError,
     IntegrityError,
     ShardwiseError,
+    of_code,
     one_line,
     verdict,
 )
@@ -150,6 +151,13 @@ def of(results: Results, names: Iterable[str]) -> dict[str, Failure]:
 def needs_user(failure: Failure) -> bool:
     """Whether the user has to act before another try: bad input, or a file that is not whole."""
     return failure.code in _FINAL
+
+
+def refuse_again(results: Results, name: str) -> None:
+    """End a task that its own run has already seen fail for good: the user has to act first."""
+    failure = read(results.failure(name))
+    if failure and needs_user(failure) and failure.run == os.environ.get(RUN):
+        raise of_code(failure.code, failure.reason)
 
 
 def barred(results: Results) -> dict[str, Failure]:

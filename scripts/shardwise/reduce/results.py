@@ -63,7 +63,7 @@ class ResultFiles:
         return np.memmap(self._files[name], self._dtypes[name], "r", DATA_OFFSET, (size,))
 
     def write(self, found: Mapping[str, np.ndarray], low: int) -> None:
-        """Write one stripe of some results, from element ``low`` on: whole pieces of checksums."""
+        """Write one stripe of some results, from element ``low`` on."""
         for name in found.keys() & self._paths.keys():
             hashed, dtype = self._hashed[name], self._dtypes[name]
             for number, elements in enumerate(np.atleast_2d(found[name])):  # or one per label
@@ -92,6 +92,11 @@ class ResultFiles:
     def digests(self) -> np.ndarray:
         """What this rank wrote of each file comes to: uint8 ``(statistics, 16)``."""
         return np.array([hashed.digest for hashed in self._hashed.values()])
+
+    def refuse_incomplete(self) -> None:
+        """Refuse files of which this rank alone has not written each piece once."""
+        for hashed in self._hashed.values():
+            hashed.hexdigest()
 
     def publish(self, digests: np.ndarray) -> dict[str, ArrayFile]:
         """Give the files their names; what ``summary.json`` says of each, with all digests.

@@ -39,8 +39,8 @@ _WRONG = re.compile(
     r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
 )
 
-_PLACES = {"slurm_account": "account", "slurm_partition": "partition", "qos": "qos",
-           "gres": "gres", "constraint": "constraint"}  # fmt: skip
+_PLACES = {"slurm_account": "account", "slurm_partition": "partition", "clusters": "clusters",
+           "qos": "qos", "gres": "gres", "gpu": "gpus", "constraint": "constraint"}  # fmt: skip
 """Resources of a profile that say where jobs may run, and the options of sbatch for them."""
 
 
@@ -80,7 +80,8 @@ def places(profile: str) -> dict[tuple[str, ...], list[str]]:
 
 def _keys(block: Any) -> dict[str, Any]:
     """A block of a profile; an empty one, or one that Snakemake takes as a list, names nothing."""
-    return block if isinstance(block, dict) else {}
+    named = block.items() if isinstance(block, dict) else ()
+    return {name: word for name, word in named if word is not None}
 
 
 def verify(words: Sequence[str]) -> None:

@@ -112,6 +112,7 @@ class Submissions:
         except ShardwiseError as error:
             if not isinstance(error, TryAgain):  # else it may still arrive
                 self._unended.discard(name)
+                job.attempt = job.rule.restart_times + 1  # no other try would be taken
             words = f"Grid Engine did not accept the job: {error}; {recipe.cure(job.rule.name)}"
             failures.note(self._plan.results, submission.failure, verdict(error)[0], words)
             raise

@@ -154,8 +154,12 @@ class Listener(logging.Handler):
         rule, wildcards = self._jobs.get(record.jobid, (record.rule_name, {}))
         found = self._found(rule, wildcards, record)
         self._failed.update(found)
-        root, own = self._run.results.root, found.get(self._failure_name(rule, wildcards))
-        follows = self._next_try(record.jobid, own is not None and failures.needs_user(own))
+        run, root, hopeless = self._run, self._run.results.root, True
+        if self._stages.get(rule, rule) == run.rule_for_all:  # else it has one failure, its own
+            own = self._failure_name(rule, wildcards) in found
+            hopeless = own or len(found) == len(run.store.missing())
+        hopeless = hopeless and all(map(failures.needs_user, found.values()))
+        follows = self._next_try(record.jobid, hopeless)
         for name, failure in found.items() if self._quiet else ():  # else Snakemake prints the log
             words = f"shardwise: failed: {_shown(name)}: {_explain(failure, root)}{follows}"
             if words not in self._told and len(self._told) < 2 * _MOST_CAUSES:

@@ -41,7 +41,7 @@ _KNOWN = (
     *("slurm_cluster", "cluster", "clusters"),
 )
 """The resources that Snakemake and its Slurm plugin know; those of Grid Engine are `_WORDS`."""
-_OF_GPUS = re.compile(r"gpu: [^0]|(gres|slurm_extra|uge_\w+): .*(gpu|cuda)")
+_OF_GPUS = re.compile(r"gpu: [^0]|(gres|uge_\w+): .*(gpu|cuda)")
 
 
 def path(results: Results) -> Path:
@@ -206,11 +206,13 @@ def doubts(workflow: Any, stages: Collection[str], computes: str, backend: str) 
     known, rules = {*_KNOWN, *settings.resources}, {*stages, *(r.name for r in workflow.rules)}
     for rule in settings.overwrite_resources:
         if rule not in rules:
-            yield f"profile: set-resources: {rule} is no rule; {_near(rule, rules)}"
+            yield f"profile: set-resources: {rule} is no rule{_near(rule, rules)}"
     for block, own in blocks.items():
-        for name in own:
-            if name not in known and not name.startswith(_WORDS):
-                yield f"profile: {block}: {name} is no resource of a job; {_near(name, known)}"
+        for name in sorted(
+            {*own} - known
+        ):  # another executor, or a command of the site, may know it
+            if (near := _near(name, known)) and not name.startswith(_WORDS):
+                yield f"profile: {block}: {name} is no resource known here{near}"
     for name, asked in settings.overwrite_resources.get(computes, {}).items():
         word = f"{name}: {getattr(asked, 'raw', asked)}"
         if backend == "numpy" and _OF_GPUS.match(word):
@@ -221,8 +223,8 @@ def doubts(workflow: Any, stages: Collection[str], computes: str, backend: str) 
 
 
 def _near(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else "it has no effect: remove it"
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def cure(rule: str) -> str:

@@ -83,7 +83,9 @@ def noting_refusals(plan: Plan, report: Callable[..., None]) -> Callable[..., No
         rule = getattr(info.job, "rule", None)  # a group of jobs has none
         if said and rule:
             error = slurm.refusal(one_line(said[1].strip()))
-            cure = f"; {recipe.cure(rule.name)}" if isinstance(error, InputError) else ""
+            cure = ""
+            if isinstance(error, InputError):  # no other try would be taken
+                cure, info.job.attempt = f"; {recipe.cure(rule.name)}", rule.restart_times + 1
             name = failure_name(rule.name, info.job.wildcards_dict, plan)
             words = f"Slurm did not accept the job: {error}{cure}"
             failures.note(plan.results, name, verdict(error)[0], words)

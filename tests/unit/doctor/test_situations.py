@@ -28,7 +28,10 @@ SINFO = {
     "sinfo --version": "slurm 23.11",
     PARTITIONS: "cpu\ngpu*\n",
     GRES: "(null)\ngpu:a100:4(S:0-1),nvme:1\ngpu:h200:2,gpu:mig:7\n",
-    f"sbatch --account=me {TEST}": "sbatch: Job 7 to start at noon",
+    **dict.fromkeys(
+        (f"sbatch --account=me {TEST}", f"sbatch --account=me --gpus=2 {TEST}"),
+        "sbatch: Job 7 to start at noon",
+    ),
     f"sbatch --account=me --gres=gpu:1 {TEST}": Reply(1, "Invalid account or partition"),
     "srun --mpi=list": "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix: pmix_v4\n",
 }

@@ -33,7 +33,6 @@ def runs(tmp_path_factory):
     return found
 
 
-@pytest.mark.nightly
 def test_it_learns_the_same_on_any_number_of_ranks(runs):
     """The loss falls, nine digits in ten are read right; ranks change nothing but rounding."""
     losses, accuracies, parameters = runs[2]

@@ -1,5 +1,6 @@
 """The examples can be planned, and find what went into their inputs."""
 
+import json
 import runpy
 import shutil
 from types import SimpleNamespace
@@ -44,6 +45,22 @@ def test_the_covariance_of_the_digits_is_numpys(tmp_path):
     assert picture.components(found, 2)[1] == pytest.approx([0.149, 0.136], abs=1e-3)
     picture.draw(made.results.root, tmp_path / "digits.png")
     assert (tmp_path / "digits.png").stat().st_size > 10_000
+
+
+def test_each_layer_has_a_sum_of_its_own(tmp_path):
+    """In the order of their names, with the spreads that went in."""
+    layers = program("layers/make_input.py")
+    stack, names = layers.activations()
+    own = {"product": "A.T @ A", "keep": "sum", "shards": 4}
+    own["labels"] = str(factories.save(tmp_path / "labels.npy", names))
+    made = factories.listed(factories.plan(tmp_path, stack, **own))
+    factories.reduced(made)
+    listed = json.loads(made.results.label_names.read_text())
+    assert listed == {"labels": sorted(layers.SPREADS), "matrices": [layers.BATCHES] * 3}
+    for name, total in zip(listed["labels"], np.load(made.results.statistic("sums")), strict=True):
+        tokens = layers.BATCHES * layers.TOKENS
+        spread = np.sqrt(np.diagonal(total) / tokens) / np.arange(1, layers.FEATURES + 1)
+        np.testing.assert_allclose(spread, layers.SPREADS[name], rtol=0.1)
 
 
 def test_the_cross_spectra_have_the_delay_between_sensors(tmp_path):

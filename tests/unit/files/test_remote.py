@@ -188,9 +188,12 @@ def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
     found, same = (planned(tmp_path, **names).per_matrix for names in (urls, files))
     assert (found.whole_digests, found.names) == (same.whole_digests, ("a", "b"))
     whole = (tmp_path / "weights.npy").read_bytes()
-    for raw in (whole[:-1], whole.replace(b"(24,)", b"(9" + b"9" * 13 + b",)"), b"x"):
+    lies = whole.replace(b"(24,)", b"(9" + b"9" * 13 + b",)"), whole.replace(b"{'descr", b"(((((((")
+    for raw in (*lies, whole[:-1], whole + b"x", b"x"):
         told = refusal(planned, tmp_path, weights=store.put("weights.npy", raw))
         assert "weights: s3://bucket/weights.npy is no whole .npy file: " in told
+    (tmp_path / "weights.npy").write_bytes(lies[1])
+    refusal(planned, tmp_path, f"weights: {tmp_path}", weights=files["weights"])
     told = refusal(planned, tmp_path, labels="s3://bucket/none.npy")
     assert "labels: s3://bucket/none.npy cannot be read: the server has no such object" in told
 

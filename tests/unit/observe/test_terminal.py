@@ -1,6 +1,7 @@
 """The watch as people and scripts start it: in a real terminal, in a pipe, once."""
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -11,6 +12,7 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from shardwise.records import locks
@@ -89,6 +91,40 @@ def test_it_leaves_the_terminal_as_it_was(going_on: Path, number: signal.Signals
     assert SHOW in rest[0]
     assert "shardwise" in rest[1].decode()
     assert "Traceback" not in rest[1].decode()
+
+
+def test_it_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
+    """Without a folder, too; then it follows the run to its end."""
+    root = tmp_path / "results"
+    command = factories.command("watch", root, "--interval", 0.1)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert "holds no plan of a run yet" in process.stdout.readline()  # type: ignore[union-attr]
+        pretend.run(tmp_path, shards=4, devices=2)
+        rest = process.stdout.read()  # type: ignore[union-attr]
+    assert process.returncode == 0
+    assert "4 of 4 shards done" in rest
+
+
+def test_it_serves_the_metrics_until_it_is_ended(tmp_path: Path) -> None:
+    """Also when the run has ended, as the last figures are to be scraped, too."""
+    whole = pretend.run(tmp_path, shards=4, devices=2).root
+    command = factories.command("watch", whole, "--json", "--interval", 600, "--listen", 0)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        told = ""
+        while "metrics: " not in told:
+            told = process.stderr.readline()  # type: ignore[union-attr]
+            assert told
+        look = json.loads(process.stdout.readline())  # type: ignore[union-attr]
+        with urlopen(told.split("metrics: ")[1].strip(), timeout=PATIENCE) as answer:
+            text = answer.read().decode()
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert look["shards"]["done"] == 4
+    assert re.search(r'^shardwise_shards\{.*state="done".*\} 4\.0$', text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("lock", ["running", "living"])

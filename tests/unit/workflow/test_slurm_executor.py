@@ -49,13 +49,15 @@ BUSY = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retr
     ("7", FAILED.format(ACCOUNT), None, None),
 ])  # fmt: skip
 def test_why_sbatch_refused_a_job_is_its_failure(tmp_path: Path, number, message, words, code):
-    """With the code of bad input, after which no try follows; or of one that may help."""
+    """With the code of bad input, and no retry, where that is of no use; else nothing is noted."""
     plan, told = plans.sample(Results(tmp_path)), []
     wildcards = {"shard": "00007", "key": "a" * 12}
-    job = SimpleNamespace(rule=SimpleNamespace(name="multiply"), wildcards_dict=wildcards)
+    rule = SimpleNamespace(name="multiply", restart_times=2)
+    job = SimpleNamespace(rule=rule, wildcards_dict=wildcards, attempt=1)
     info = SimpleNamespace(external_jobid=number, job=job)
     noting_refusals(plan, lambda self, info, msg: told.append(msg))(None, info, message)
     failure = failures.read(plan.results.failure(f"00007-{'a' * 12}"))
     assert (failure and failure.code) == code
     assert words is None or words in failure.reason
+    assert job.attempt == (3 if code == 2 else 1)
     assert told == [message]
