@@ -145,7 +145,7 @@ def _sums(
 ) -> Totals:
     """Sum and mean, or a sum for each label, over the folders that have it."""
     problem = sources[0].plan.problem
-    # Of a label no fewer than a disk gives at once; so 256 labels take 128 MiB.
+    # At least 2**16 numbers of each label, as small reads are slow: 256 labels take 128 MiB.
     numbers, step = math.prod(problem.sum_shape), max(2**16, _NUMBERS // max(1, len(labels)))
     said = PerMatrix(names=tuple(labels))
     for low in range(0, numbers, step):

@@ -63,7 +63,10 @@ class ResultFiles:
         return np.memmap(self._files[name], self._dtypes[name], "r", DATA_OFFSET, (size,))
 
     def write(self, found: Mapping[str, np.ndarray], low: int) -> None:
-        """Write one stripe of some results, from element ``low`` on."""
+        """Write one stripe of some results, from element ``low`` on.
+
+        Of several ranks each writes whole pieces of checksums.
+        """
         for name in found.keys() & self._paths.keys():
             hashed, dtype = self._hashed[name], self._dtypes[name]
             for number, elements in enumerate(np.atleast_2d(found[name])):  # or one per label
