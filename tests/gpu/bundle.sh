@@ -63,7 +63,7 @@ slurm() {
   local prefix libraries
   # The package `tests` imports pytest, which is among what has been collected.
   prefix=$(cd "$root" && PYTHONPATH=$work/site "$work/venv/bin/python" -c \
-    'from tests.clusters.slurm import packages; print(packages.ensure())')
+    'from tests.clusters.slurm import programs; print(programs.ensure())')
   cp -a "$prefix" "$work/slurm"
   rm -rf "$work/slurm/usr/share"
   libraries=$work/slurm/usr/lib/x86_64-linux-gnu
