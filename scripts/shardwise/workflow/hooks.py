@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Collection
 from contextlib import suppress
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from snakemake.path_modifier import PathModifier
+from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.settings.types import DeploymentMethod
 
 from shardwise import errors, host
@@ -80,6 +82,21 @@ def keep_no_records(workflow: Any) -> None:
         )
 
     workflow._prepare_dag = prepared
+
+
+def end_with_last_job() -> None:
+    """Snakemake believes that a process must outlive the timers of its limit of jobs per second.
+
+    We need it to end with its last job, here and in each job of a cluster, not up to a second
+    later. So these timers are threads for which nobody waits.
+    """
+
+    def look_again(scheduler: JobScheduler, delay: float) -> None:
+        timer = threading.Timer(delay, scheduler._open_jobs.release)
+        timer.daemon = True
+        timer.start()
+
+    JobScheduler._schedule_reevalutation = look_again
 
 
 def refuse_unfit_to_submit(workflow: Any, run: "Run") -> None:

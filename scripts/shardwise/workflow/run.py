@@ -55,6 +55,7 @@ class Run:
             begin_in_utf8()
             hooks.show_plainly()
             hooks.show_less(workflow)
+        hooks.end_with_last_job()
         folder = results_folder(config)
         if (moved := hooks.apply_prefix(workflow, folder)) != folder:
             self.config["results"] = moved
