@@ -9,10 +9,10 @@
 # make verify   whether a results folder is whole, from its receipts; ARGS="other_results" goes to shardwise verify
 # make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make faults  the tests that make faults; prints the table of docs/reliability.md with the figures of this run
-# make errors   write docs/errors.md anew: each bad input and its message
+# make errors   write docs/errors.md anew, and tests/hostile/messages.md with each bad input and its message
 # make fuzz   a million damaged files for the readers of files; ARGS="-k header" leaves out the others
 # make histories  results folders through random histories, each "done" compared with a fresh run; HISTORIES=20 plays fewer
-# make gallery  the pictures of docs/gallery.md anew, from runs of the examples in a browser out of Debian's packages
+# make gallery  the pictures of docs/report.md anew, from runs of the examples in a browser out of Debian's packages
 # make lint   formatting and style of Python and Snakemake files, types of the lower rooms
 # make bench  the dry run: table of docs/performance.md
 # make bench-reduce  the reduce beside a plain loop over the same files; ARGS="--gib 1 --only d=8" goes to it

@@ -1,4 +1,4 @@
-"""Make the pictures of docs/gallery.md anew: real runs of the examples, in a real browser."""
+"""Make the pictures of docs/report.md anew: real runs of the examples, in a real browser."""
 
 import argparse
 import logging

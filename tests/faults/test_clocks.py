@@ -55,7 +55,7 @@ def planned(tmp_path: Path) -> Plan:
     return factories.plan(tmp_path, input=str(source), shards=3)
 
 
-@pytest.mark.fault("time stamps in the future")
+@pytest.mark.fault("clocks that are wrong")
 def test_files_of_tomorrow_are_files(planned: Plan) -> None:
     """Two of three shards are whole, and of tomorrow: the third is multiplied, and each once."""
     own = planned.results
@@ -71,7 +71,7 @@ def test_files_of_tomorrow_are_files(planned: Plan) -> None:
     finished(planned)
 
 
-@pytest.mark.fault("time stamps in the future")
+@pytest.mark.fault("clocks that are wrong")
 def test_a_product_of_tomorrow_is_computed_again_where_it_is_not_whole(planned: Plan) -> None:
     """A new time stamp vouches for nothing: without its receipt a product is missing."""
     multiplied(planned)
@@ -81,7 +81,7 @@ def test_a_product_of_tomorrow_is_computed_again_where_it_is_not_whole(planned: 
     assert multiplied(planned) == []
 
 
-@pytest.mark.fault("a clock that jumps")
+@pytest.mark.fault("clocks that are wrong")
 @pytest.mark.parametrize("first", [-HOUR, HOUR], ids=["back", "forth"])
 def test_a_clock_that_jumps_at_each_look_changes_nothing(tmp_path, monkeypatch, first):
     """An hour back and forth between and within the stages: a shard's seconds stay right."""

@@ -76,7 +76,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.fault("damage to a product")
+@pytest.mark.fault("damage to a file")
 @pytest.mark.parametrize(("harm", "seed"), [*ways(8, 4), *OTHERS])
 def test_a_damaged_product_is_named_and_repaired(made, harm, seed):
     """The reduce refuses it; the command that it prints, and a rerun, give the right sum."""
@@ -90,7 +90,7 @@ def test_a_damaged_product_is_named_and_repaired(made, harm, seed):
     np.testing.assert_array_equal(total, (STACK @ STACK).sum(axis=0))
 
 
-@pytest.mark.fault("damage to a receipt")
+@pytest.mark.fault("damage to a file")
 @pytest.mark.parametrize(("harm", "seed"), [*ways(16, 24), *OTHERS[1:]])
 def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
     """It is missing, or refused with a command, or its damage is no matter of the sum."""
@@ -110,7 +110,7 @@ def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
     np.testing.assert_array_equal(total, (STACK @ STACK).sum(axis=0))
 
 
-@pytest.mark.fault("damage to a copy of a shard")
+@pytest.mark.fault("damage to a file")
 @pytest.mark.parametrize(("harm", "seed"), ways(8, 4))
 def test_a_damaged_copy_is_refused(made, harm, seed):
     """No product is made of it; with its receipt gone, as the error says, it is copied again."""
@@ -128,7 +128,7 @@ def test_a_damaged_copy_is_refused(made, harm, seed):
     assert factories.file(made, "product", "00001").read_bytes() == before
 
 
-@pytest.mark.fault("damage to the plan or the ledger")
+@pytest.mark.fault("damage to a file")
 @pytest.mark.parametrize("name", ["plan.tsv", "plan.json", "sources.tsv", "ledger.tsv"])
 @pytest.mark.parametrize(("harm", "seed"), ways(6, 6))
 def test_a_damaged_table_is_refused(made, whole, name, harm, seed):

@@ -1,6 +1,7 @@
-"""Bad inputs, each through the command line where a user meets it; `docs/errors.md` shows them.
+"""Bad inputs, each through the command line where a user meets it, and their messages.
 
-python -m tests.hostile.bad_inputs writes the page anew.
+``python -m tests.hostile.bad_inputs`` writes ``messages.md`` anew, which has all of them, and from
+it ``docs/errors.md`` (`errors_page`).
 """
 
 import contextlib
@@ -26,14 +27,9 @@ import yaml
 
 from tests import factories
 from tests.factories import SCRIPTS, flip, run, stack
+from tests.hostile import errors_page
 
-PAGE = SCRIPTS.parent / "docs" / "errors.md"
-_WHAT = """\
-Each message was printed by the command above its table. Exit codes: 2 change something; 3 a file is
-not what it was; 75 try again later; 0 allowed. `…` stands for what differs between machines.
-`make errors` writes this page, and a test compares it with the commands.
-"""
-_HEAD = f"# Bad inputs\n\n{' '.join(_WHAT.split())}\n"
+MESSAGES = Path(__file__).with_name("messages.md")
 
 Step = Callable[[], object]
 M = stack((3, 3))
@@ -323,7 +319,7 @@ CASES: dict[str, list[Case]] = {
                 ("it holds pickled objects", np.array([1, None])),
                 ("its header lies", npy("'<f8'", "(1000000000000,)")),
                 ("another number of weights", np.ones(5)),
-                ("two dimensions", np.ones((6, 1))),
+                ("an array of two dimensions", np.ones((6, 1))),
                 ("complex numbers", np.ones(6, "c16")),
                 ("NaN", np.array([1, np.nan, 1, 1, 1, 1])),
                 ("a number that float64 has not", np.array([1, 2**60, 1, 1, 1, 1])),
@@ -513,9 +509,9 @@ def row(case: Case) -> str:
     return f"| {case.what} | {said} | {code} |"
 
 
-def page() -> str:
-    """The whole page, by what happens now."""
-    parts = [_HEAD]
+def messages() -> str:
+    """All cases with their messages, by what happens now."""
+    parts = ["# Each bad input, its message and its exit code\n"]
     for title, cases in CASES.items():
         rows = []
         for case in cases:
@@ -527,4 +523,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    MESSAGES.write_text(messages())
+    errors_page.PAGE.write_text(errors_page.page(MESSAGES.read_text()))

@@ -53,7 +53,7 @@ def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):
 
 
 def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
-    """One clear message, exit code 2, no job; docs/errors.md has all that can be wrong.
+    """One clear message, exit code 2, no job; tests/hostile/messages.md has all that can be wrong.
 
     An input that lies where a run would write is left as it is.
     """

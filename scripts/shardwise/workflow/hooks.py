@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from snakemake.path_modifier import PathModifier
-from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.settings.types import DeploymentMethod
 
 from shardwise import errors, host
@@ -90,6 +89,7 @@ def end_with_last_job() -> None:
     We need it to end with its last job, here and in each job of a cluster, not up to a second
     later. So these timers are threads for which nobody waits.
     """
+    from snakemake.scheduling.job_scheduler import JobScheduler  # it is slow to import
 
     def look_again(scheduler: JobScheduler, delay: float) -> None:
         timer = threading.Timer(delay, scheduler._open_jobs.release)

@@ -1,0 +1,61 @@
+"""`docs/errors.md`: messages about bad input of which a page can say more than they do."""
+
+import re
+
+from tests.factories import SCRIPTS
+
+PAGE = SCRIPTS.parent / "docs" / "errors.md"
+_ABOUT = """
+A command that refuses bad input says what it found, what is allowed, and what to do. This page
+shows the messages of which there is more to say. For those of a scheduler or a GPU see
+[clusters](clusters.md#when-it-does-not-work), for exit codes the [cheatsheet](cheatsheet.md).
+`make errors` writes this page.
+"""
+_TABLE = "| message | exit code | what else helps |\n|---|---|---|\n"
+
+MORE = {
+    "shorter than its header says": "Often a copy that was interrupted or is still going on: "
+    "compare its size with that of the original",
+    "Python objects": "Rows of different lengths, or `None` among numbers, make such an array. "
+    'Once that is mended: `np.save("new.npy", np.array(rows, dtype="float32"))`',
+    "a structured dtype": 'Save one field: `np.save("x.npy", a["x"])`',
+    "two dimensions": 'One matrix as a stack of one: `np.save("stack.npy", a[None])`',
+    "a .npz file": 'Save one of its arrays: `np.save("bad.npy", np.load("bad.npz")["x"])`',
+    "other shapes in one folder": "A [sheet](config.md#keys) lists just the files that fit; the "
+    "others may stay where they are",
+    "a virtual dataset of a missing file": "`h5dump -pH bad.h5` shows which files it gathers. "
+    "Their paths start from the folder of `bad.h5`: move them together",
+    "`std` under `keep: sum`": "The spread of the *rows* of all matrices needs no single "
+    "products: [covariance](statistics.md#covariance)",
+    "more than 256": "Or one run per group of labels, each with its own results folder",
+    "it cannot be imported": "A module beside the function is found after "
+    "`export PYTHONPATH=$PWD`; any other has to be installed where Shardwise is",
+    "it raises": "A dry run calls the function with NumPy on the first matrix alone, a block "
+    "`(1, m, k)` ([functions](config.md#a-function-of-your-own))",
+    "it writes to its block": "Compute a new array: `block = block + 1`",
+    "its disk is too small": "`shardwise clean` lists what other configs left there",
+    "a NaN": "[Weight](sums.md#weights) 0 takes the matrix out of the sum. Under "
+    "`nonfinite: allow` each NaN spreads over a row and a column of the sum",
+    "no driver under `backend: cupy`": "[`shardwise doctor`](doctor.md), in a job on the GPU "
+    "node, says what that node lacks",
+    "the input has changed since the plan": "The next run plans anew, and "
+    "[keeps](reruns.md#the-same-bytes-under-another-key) the shards whose bytes are the same. If "
+    "nobody changed the file, look for a program that still writes it",
+    "a product was cut off": "The `rm` removes receipts alone; the next run makes these shards "
+    "anew. If it happens again, suspect the disk: `shardwise verify` reads every byte",
+    "there is no launcher": "What starts MPI ranks at your site: "
+    "[the reduce](clusters.md#the-reduce)",
+    "another problem": "[What has to be alike](reruns.md#several-runs-one-sum)",
+}
+"""What else helps, by the name of the case in `bad_inputs`."""
+
+
+def page(messages: str) -> str:
+    """The page, from the text of ``messages.md``."""
+    rows = {}
+    for line in messages.splitlines():
+        if line.startswith("| "):
+            what, message, code = re.split(r" (?<!\\)\| ", line[2:-2])
+            rows[what] = f"| {message} | {code} |"
+    told = "".join(f"{rows[what]} {more} |\n" for what, more in MORE.items())
+    return f"# Errors\n\n{' '.join(_ABOUT.split())}\n\n{_TABLE}{told}"
