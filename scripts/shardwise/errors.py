@@ -193,23 +193,18 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
     )
 
 
-def _most_processes() -> str:
-    """The limit of this user's processes and threads."""
-    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    return "any number" if most == resource.RLIM_INFINITY else str(most)
-
-
 def verdict(error: BaseException) -> tuple[int, str]:
     """The exit code of an error, and what the user is told of it."""
     if isinstance(error, ShardwiseError):
         return error.exit_code, str(error)
     # A refused fork is a BlockingIOError; Python has no class of its own for a refused thread.
     if isinstance(error, BlockingIOError) or str(error) == "can't start new thread":
+        most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        most = "any number" if most == resource.RLIM_INFINITY else most
         return 75, (
-            "no more threads or processes can be started here: this user may have "
-            f"{_most_processes()} (ulimit -u), and a container or job as many as its pids.max; "
-            "raise the limit, end other processes, or try again; if memory is short, ask for more "
-            "(mem_mb)"
+            f"no more threads or processes can be started here: this user may have {most} "
+            "(ulimit -u), and a container or job as many as its pids.max; raise the limit, end "
+            "other processes, or try again; if memory is short, ask for more (mem_mb)"
         )
     by_signal = "ended by SIGTERM or a closed terminal: cancelled, preempted, or out of time"
     for kind, code, words in (

@@ -58,16 +58,6 @@ def install(cuda: int | None = None, anew: bool = False) -> str:
     return f"pip install {'--force-reinstall ' if anew else ''}{package}"
 
 
-def begin_in_utf8(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Begin this process again in UTF-8, as configs are, where the locale has another encoding.
-
-    Else a name out of a config could not be shown, or would be that of another file.
-    """
-    if sys.getfilesystemencoding() != "utf-8" and environ.get("PYTHONUTF8") != "1":
-        environ["PYTHONUTF8"] = "1"  # for all that it starts, too
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
 def refuse_small_shared_memory(ranks: int, named: str, folder: str = "/dev/shm") -> None:
     """Refuse more MPI ranks than the shared memory of this machine holds: they would die of SIGBUS.
 
@@ -103,22 +93,18 @@ def commit(root: Path) -> str | None:
     """
     if not (root / ".git").exists():  # the clone of something else may lie around it
         return None
+    # It runs no hook of the clone, and writes nothing there.
+    line = ["git", "-C", str(root), "-c", "core.fsmonitor=false", "status", "--porcelain=v2"]
+    line += ["--branch", "--untracked-files=no", "--", *_CODE]
     try:
-        number = _git(root, "rev-parse", "--short=12", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *_CODE)
+        done = subprocess.run(
+            line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+            timeout=_SECONDS, env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):  # no git, or not ours to read
         return None
-    return number + ("+" if changed else "")
-
-
-def _git(root: Path, *words: str) -> str:
-    """What git says; it runs no hook of the clone, and writes nothing there."""
-    line = ["git", "-C", str(root), "-c", "core.fsmonitor=false", *words]
-    done = subprocess.run(
-        line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-        timeout=_SECONDS, env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
-    )  # fmt: skip
-    return done.stdout.strip()
+    facts = done.stdout.splitlines()  # "# branch.oid NUMBER" first, then a line for each change
+    return facts[0].split()[-1][:12] + "+" * any(line[0] != "#" for line in facts)
 
 
 def job_number() -> str | None:

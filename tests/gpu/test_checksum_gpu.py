@@ -25,7 +25,7 @@ def test_the_checksum_on_a_device_is_the_hosts(total, row, piece, batch):
     xp, _ = load_backend("cupy")
     raw = np.random.default_rng(total).integers(0, 256, total, np.uint8)
     expected, checksum = (PieceChecksum(total, row, piece) for _ in range(2))
-    expected.append(raw)
+    expected.update(0, raw)
     there = xp.empty(total + 3, xp.uint8)[3:]
     there.set(raw)
     device = DeviceChecksum(xp, checksum)

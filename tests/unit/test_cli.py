@@ -27,7 +27,7 @@ def test_the_whole_pipeline_by_hand(tmp_path):
     for script, *words in (("synthesize",), *shards, ("ledger",)):
         done = run(script, "--plan", plan, *words, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    done = mpirun(2, plans.load(plan), "--ranks", 2)
+    done = mpirun(2, plans.load(plan))
     assert done.returncode == 0, done.stderr
     left = np.load(tmp_path / "out" / "input.npy").astype("int64")
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "sum.npy"), (left @ left).sum(axis=0))

@@ -19,7 +19,6 @@ from typing import Any, BinaryIO, NoReturn
 from shardwise.errors import FINDERS, InputError, leave_on_interrupt, tell
 from shardwise.files.paths import CACHE, Results, stamp
 from shardwise.host import PROJECT, TYPED
-from shardwise.processes import environment
 from shardwise.records.locks import take_lock
 from shardwise.units import clock
 
@@ -260,7 +259,6 @@ def _refuse_unloadable() -> None:
 
     Only where a variable may be why, as the import of pandas takes a second.
     """
-    environment.refuse_other_packages()
     if any(os.environ.get(name) for name in FINDERS):
         importlib.import_module("pandas")
 

@@ -3,7 +3,8 @@
 import os
 import threading
 from collections.abc import Callable
-from io import BufferedReader, FileIO
+from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,9 @@ import numpy as np
 import xxhash
 
 from shardwise.errors import IntegrityError
+from shardwise.files import extents
 
 CHUNK_BYTES = 8 * 1024**2
-
-
-def read_fully(file: FileIO | BufferedReader, view: np.ndarray, path: Path) -> None:
-    """Fill a buffer of bytes from where a file stands; IntegrityError where it ends before."""
-    done = 0
-    while done < len(view):  # one read returns at most 2 GiB, and less at a signal
-        got = file.readinto(view[done:])
-        if not got:
-            raise IntegrityError(f"{path}: became shorter while it was read")
-        done += got
 
 
 def raw_bytes(block: Any) -> Any:
@@ -33,6 +25,14 @@ def raw_bytes(block: Any) -> Any:
 def piece_digest(raw: np.ndarray | memoryview, number: int) -> int:
     """XXH3 of 128 bits of one piece of a file's elements, with its number as the seed."""
     return xxhash.xxh3_128_intdigest(raw, seed=number)
+
+
+@dataclass
+class _Begun:
+    """A piece of which not all bytes have come: those that have, and where they begin."""
+
+    missing: int
+    parts: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 class PieceChecksum:
@@ -56,15 +56,14 @@ class PieceChecksum:
         self._in_row = -(-row_bytes // piece_bytes)
         rows, rest = divmod(total_bytes, row_bytes)
         self._seen = bytearray(rows * self._in_row + -(-rest // piece_bytes))
-        self._digest, self._twice, self._appended = 0, False, 0
+        self._digest, self._twice = 0, False
         self._begun: dict[int, _Begun] = {}
         self._lock = threading.Lock()
 
     def update(self, offset: int, view: np.ndarray | memoryview) -> None:
         """Take consecutive bytes, from byte ``offset`` of the elements on.
 
-        Bytes that continue their piece are hashed in place, at once. A fragment from further on
-        is copied, and waits until the bytes before it have come.
+        Whole pieces are hashed in place, at once. A part of one is copied, and waits for the rest.
         """
         raw = memoryview(view)
         if offset + len(raw) > self.total_bytes:
@@ -81,11 +80,6 @@ class PieceChecksum:
             at += len(part)
         if whole:
             self.put(whole[0], len(whole), digest)
-
-    def append(self, raw: np.ndarray | memoryview) -> None:
-        """Take the next bytes, however many; for one thread that has them in order."""
-        self.update(self._appended, raw)
-        self._appended += len(raw)
 
     def hexdigest(self) -> str:
         """The checksum, in 32 hexadecimal digits; refused where a piece is missing or doubled."""
@@ -124,16 +118,18 @@ class PieceChecksum:
 
     def _take_part(self, number: int, at: int, length: int, part: memoryview) -> None:
         with self._lock:
-            piece = self._begun.get(number) or self._begun.setdefault(number, _Begun(number))
-        with piece.lock:
-            twice = piece.take(at, part)
-            whole = piece.reached == length
-        with self._lock:
-            self._twice |= twice
-            if whole:
-                self._begun.pop(number, None)
-        if whole:
-            self.put(number, 1, piece.digest.intdigest())
+            piece = self._begun.setdefault(number, _Begun(length))
+            piece.parts.append((at, bytes(part)))
+            piece.missing -= len(part)
+            if piece.missing > 0:
+                return
+            del self._begun[number]
+        reached, hashed = 0, xxhash.xxh3_128(seed=number)
+        for begin, raw in sorted(piece.parts):
+            self._twice |= begin != reached
+            hashed.update(raw)
+            reached += len(raw)
+        self.put(number, 1, hashed.intdigest())
 
     def put(self, first: int, count: int, digest: int) -> None:
         """Take the XOR of the digests of consecutive pieces that were hashed elsewhere."""
@@ -144,53 +140,22 @@ class PieceChecksum:
             self._digest ^= digest
 
 
-class _Begun:
-    """A piece of which not all bytes have come: hashed as far as they follow each other."""
-
-    def __init__(self, number: int) -> None:
-        self.digest, self.reached = xxhash.xxh3_128(seed=number), 0
-        self.lock = threading.Lock()
-        self._later: dict[int, np.ndarray] = {}
-
-    def take(self, at: int, part: memoryview) -> bool:
-        """Take the bytes from byte ``at`` of the piece on; whether some of them came twice."""
-        if at > self.reached:
-            twice = at in self._later
-            self._later[at] = np.frombuffer(part, np.uint8).copy()
-            return twice
-        if at < self.reached:
-            return True
-        following: memoryview | np.ndarray | None = part
-        while following is not None:
-            self.digest.update(following)
-            self.reached += len(following)
-            following = self._later.pop(self.reached, None)
-        return any(begin < self.reached for begin in self._later)
-
-
 def file_checksum(
     path: Path, offset: int, row_bytes: int, piece_bytes: int,
     read: Callable[[int], object] = lambda count: None, descriptor: int | None = None,
 ) -> str:  # fmt: skip
-    """Checksum of the elements of a file, as :class:`PieceChecksum` defines it.
+    """Checksum of the elements of a file, from byte ``offset`` on (:class:`PieceChecksum`).
 
-    The elements begin at byte ``offset``. It takes :data:`CHUNK_BYTES` of memory, whatever the
-    sizes, and tells ``read`` how many bytes were read, now and then. ``descriptor`` is that of the
-    file, if it is open.
-
-    Raises
-    ------
-    IntegrityError
-        Where rows or pieces would be empty, or the file becomes shorter meanwhile.
+    ``read`` is told how many bytes were read, now and then; ``descriptor`` is that of the file, if
+    it is open. IntegrityError where rows or pieces would be empty, or the file becomes shorter.
     """
     with FileIO(path if descriptor is None else descriptor, closefd=descriptor is None) as file:
         total = max(0, os.fstat(file.fileno()).st_size - offset)
         checksum = PieceChecksum(total, row_bytes, piece_bytes)
         buffer = np.empty(min(CHUNK_BYTES, max(1, total)), np.uint8)
-        file.seek(offset)
         for done in range(0, total, len(buffer)):
             part = buffer[: min(len(buffer), total - done)]
-            read_fully(file, part, path)
-            checksum.append(part)
+            extents.read_fully(file.fileno(), offset + done, part, path)
+            checksum.update(done, part)
             read(len(part))
     return checksum.hexdigest()

@@ -3,9 +3,8 @@
 import ctypes
 import errno
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,24 +48,12 @@ class OpenFile:
         return self._descriptor
 
     def read(self, offset: int, view: np.ndarray) -> None:
-        """Fill a buffer of bytes from byte ``offset`` on.
-
-        Raises
-        ------
-        IntegrityError
-            Where the file ends before.
-        """
-        memory = memoryview(view)
-        while memory:
-            with writing(self._path):  # else who writes what is read would give it another name
-                got = os.preadv(self._descriptor, [memory], offset)
-            if not got:
-                raise shorter(self._path)
-            offset, memory = offset + got, memory[got:]
+        """Fill a buffer of bytes from byte ``offset`` on; IntegrityError if it ends before."""
+        read_fully(self._descriptor, offset, view, self._path)
 
 
 class OpenFiles:
-    """The files of a reader, by path; those that were not used for longest are let go.
+    """The files of a reader; those that were not used for longest are let go.
 
     Parameters
     ----------
@@ -74,36 +61,41 @@ class OpenFiles:
         Is told each file that is opened.
     make
         Opens the path of a file; what it returns has a ``fileno``.
+
+    Attributes
+    ----------
+    get
+        Gives the open file or object of a name; from any thread.
     """
 
     def __init__(
         self, opened: Opened = lambda path, status: None, make: Callable[[str], Any] = OpenFile
     ) -> None:
-        self._opened, self._make = opened, make
-        self._files: OrderedDict[str, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, path: str) -> Any:
-        """The open file or object of a name; from any thread."""
-        with self._lock:
-            file = self._files.pop(path, None)
-        if file is None:  # two threads may open it at once
+        def open_one(path: str) -> Any:
             with writing(path):
-                file = remote.Object(path) if remote.is_url(path) else self._make(path)
-                self._opened(path, status_of(file))
-        with self._lock:
-            self._files[path] = file
-            if len(self._files) > _MOST_OPEN:
-                self._files.popitem(last=False)
-            return file
+                if remote.is_url(path):
+                    item = remote.Object(path)
+                    opened(path, item.status)
+                    return item
+                file = make(path)
+                opened(path, os.fstat(file.fileno()))
+                return file
+
+        self.get = lru_cache(_MOST_OPEN)(open_one)
 
 
-def status_of(file: Any) -> Status:
-    """The status of an open file or object."""
-    return file.status if isinstance(file, remote.Object) else os.fstat(file.fileno())
+def read_fully(descriptor: int, offset: int, view: np.ndarray, path: Path | str) -> None:
+    """Fill a buffer with bytes of a file from ``offset`` on; IntegrityError if it ends before."""
+    memory = memoryview(view)
+    while memory:
+        with writing(path):  # else who writes what is read would give it another name
+            got = os.preadv(descriptor, [memory], offset)
+        if not got:
+            raise shorter(path)
+        offset, memory = offset + got, memory[got:]
 
 
-def shorter(path: str) -> IntegrityError:
+def shorter(path: Path | str) -> IntegrityError:
     """The error for a file that ends too early."""
     return IntegrityError(f"{path}: became shorter while it was read")
 

@@ -20,9 +20,8 @@ from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.small import refuse_special
 
 MAGIC = b"\x93NUMPY"
-MAX_HEADER_BYTES = 65536
+MAX_HEADER_BYTES = 10_000  # as NumPy has it
 MAX_DIMENSIONS = 64
-_LONG = re.compile(r"([0-9])L(?=[,)])")  # Python 2 wrote long integers so, such as 6L
 LINE_BYTES = 64 * 1024  # up to so many bytes it is faster to read more than is wanted than to seek
 # Byte at which the elements of our own files begin: a page, for direct I/O.
 DATA_OFFSET = extents.PAGE
@@ -68,13 +67,9 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Read and check the header of a ``.npy`` file; nothing is unpickled or allocated.
+    """The header of a ``.npy`` file, checked against its size; nothing is unpickled or allocated.
 
-    Raises
-    ------
-    InputError
-        Where the file is missing, is no ``.npy`` file, holds elements that are not numbers, or is
-        shorter or longer than its header says.
+    InputError if the file is missing, is no such file, or holds no numbers.
     """
     try:
         return read_header_and_status(path)[0]
@@ -93,11 +88,7 @@ def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
 def read_header_of_object(item: remote.Object) -> Header:
     """The same of an object in a store, by its first bytes alone."""
     url, size, _ = item.status
-    head = item.take(0, extents.PAGE)
-    length = int.from_bytes(head[8 : 10 if head[6:7] == b"\1" else 12], "little")
-    if extents.PAGE < 12 + length <= 12 + MAX_HEADER_BYTES:
-        head = item.take(0, 12 + length)
-    header = _read_header(io.BytesIO(head), url, size)
+    header = _read_header(io.BytesIO(item.take(0, 12 + MAX_HEADER_BYTES)), url, size)
     if header.fortran and header.matrices > 1:
         raise InputError(
             f"{url}: its first index varies fastest, so each matrix is spread over the whole "
@@ -126,22 +117,17 @@ def _header_text(file: BinaryIO, path: Path | str) -> tuple[str, int]:
         other = signatures.kind_of(start) if start[:6] != MAGIC else None
         raise InputError(f"{path} {other or 'is not a .npy file (write it with numpy.save)'}")
     major, minor = start[6:8]
-    if major not in (1, 2, 3) or minor:
+    if major not in (1, 2) or minor:  # 3 is for names of fields, which no number has
         version = f"{major}.{minor}" if minor else major
-        raise InputError(f"{path}: .npy format version {version} is not supported; 1, 2 and 3 are")
-    wide = 2 if major == 1 else 4
-    raw = file.read(wide)
-    length = int.from_bytes(raw, "little") if len(raw) == wide else MAX_HEADER_BYTES + 1
+        raise InputError(f"{path}: .npy format version {version} is not supported; 1 and 2 are")
+    raw = file.read(2 if major == 1 else 4)
+    length = int.from_bytes(raw, "little")
     if length > MAX_HEADER_BYTES:
         raise InputError(f"{path}: damaged .npy header (its length is not plausible); {_AGAIN}")
     text = file.read(length)
     if len(text) != length:
         raise InputError(f"{path} is truncated inside the .npy header; {_AGAIN}")
-    try:
-        words = text.decode("utf-8") if major == 3 else _LONG.sub(r"\1", text.decode("latin-1"))
-        return words, 8 + len(raw) + length
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
+    return text.decode("latin-1"), 8 + len(raw) + length
 
 
 # The files of one folder have the same few headers, and this is most of the work of reading one.
@@ -151,13 +137,14 @@ _evaluated = lru_cache(16)(ast.literal_eval)
 def _parse_header(text: str, offset: int, path: Path | str) -> Header:
     try:
         fields = _evaluated(text.strip(" \t\r\n"))
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
-        raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
-    if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        fields = None
+    named = isinstance(fields, dict) and set(fields) == {"descr", "fortran_order", "shape"}
+    if not named or type(fields["fortran_order"]) is not bool:
         raise InputError(
             f"{path}: damaged .npy header (descr, fortran_order and shape expected); {_AGAIN}"
         )
-    shape, fortran = fields["shape"], fields["fortran_order"]
+    shape = fields["shape"]
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
     whole = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < 2**63 for n in shape)
     if not whole or len(shape) > MAX_DIMENSIONS:
@@ -165,11 +152,7 @@ def _parse_header(text: str, offset: int, path: Path | str) -> Header:
             f"{path}: its header says shape {short(shape)}, which is not a valid shape (at most "
             f"{MAX_DIMENSIONS} lengths of 0 or more); {_AGAIN}"
         )
-    if type(fortran) is not bool:
-        raise InputError(
-            f"{path}: damaged .npy header (fortran_order is {short(fortran)}); {_AGAIN}"
-        )
-    return Header(shape, checked_descr(fields["descr"], path), fortran, offset)
+    return Header(shape, checked_descr(fields["descr"], path), fields["fortran_order"], offset)
 
 
 def checked_descr(descr: object, path: Path | str) -> str:
@@ -192,14 +175,9 @@ def checked_descr(descr: object, path: Path | str) -> str:
 
 
 def read_matrices(
-    path: Path | str,
-    header: Header,
-    start: int,
-    stop: int,
-    out: np.ndarray,
-    first_row: int = 0,
+    path: Path | str, header: Header, start: int, stop: int, out: np.ndarray, first_row: int = 0,
     opened: extents.Opened = lambda path, status: None,
-) -> None:
+) -> None:  # fmt: skip
     """Read matrices ``start`` to ``stop`` of a file, in native byte order.
 
     Parameters
@@ -207,9 +185,8 @@ def read_matrices(
     header
         Of shape ``(n, m, k)``, or ``(m, k)`` for one matrix.
     out
-        Where to put them: C-contiguous, ``(stop - start, m, k)``, of the native element type. Not
-        much memory beside it is needed, whatever the order of the file. For one matrix it may have
-        fewer rows: those from ``first_row`` on.
+        Where to put them: C-contiguous, ``(stop - start, m, k)``, of the native element type. For
+        one matrix it may have fewer rows: those from ``first_row`` on.
 
     Raises
     ------
@@ -257,8 +234,7 @@ def _read_fortran(
 class StackWriter:
     """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
 
-    The elements begin at byte :data:`DATA_OFFSET`, so that they can be read and written around the
-    page cache. The whole file is given its place on the disk at once: TryAgain if it has none.
+    The whole file is given its place on the disk at once: TryAgain if it has none.
 
     Parameters
     ----------
@@ -279,7 +255,7 @@ class StackWriter:
         cut: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         self.file, self.shape, self.dtype = file, shape, np.dtype(dtype).name
-        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._dtype, self._appended = np.dtype(dtype).newbyteorder("<"), 0
         item = self._dtype.itemsize
         if cut is None:
             cut = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
@@ -293,8 +269,8 @@ class StackWriter:
     def append(self, block: np.ndarray) -> None:
         """Append matrices, of any shape that continues the file."""
         raw = raw_bytes(np.ascontiguousarray(block, dtype=self._dtype))
-        self.hashed.append(raw)
-        self.file.write(raw)
+        self.write_at(self._appended, raw)
+        self._appended += len(raw)
 
     def write_at(self, offset: int, raw: np.ndarray) -> None:
         """Write bytes from byte ``offset`` of the elements on; from any thread, in any order.

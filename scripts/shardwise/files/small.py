@@ -1,13 +1,12 @@
 """Small files of a folder in which anything may lie under a name. Standard library only."""
 
-import errno
 import hashlib
 import json
 import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, writing
 from shardwise.files.paths import Results, folders, for_bash
@@ -41,30 +40,20 @@ def refuse_special(path: Path, key: str = "") -> None:
     The message begins with ``key``, such as ``input: ``. Raises OSError if nothing has this
     name.
     """
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode):
-        kinds = {
-            stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket",
-        }  # fmt: skip
-        kind = kinds.get(stat.S_IFMT(mode), "a device")
-        raise InputError(f"{key}{path} is not a file, but {kind}")
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise InputError(f"{key}{path} is not a file, but a folder, a pipe, a socket or a device")
 
 
-def read(
-    path: Path | str, most: int = MOST_BYTES, *, follow: bool = True, end: bool = False
-) -> bytes | None:
+def read(path: Path | str, most: int = MOST_BYTES) -> bytes | None:
     """The bytes of a file; None if it is gone. A pipe in its place is not waited for.
 
-    Such a file has ``most`` bytes at most; with ``end`` the last ones of a larger one are read. A
-    link may stand for it where ``follow`` says so. Raises IntegrityError if it is no file, is
-    too large, or cannot be read.
+    Raises IntegrityError if it is no file, has more than ``most`` bytes, or cannot be read.
     """
     try:
-        with opened(path, follow=follow) as (descriptor, status):
-            size = status.st_size
-            if size > most and not end:
-                raise IntegrityError(f"{path} has {size} bytes, more than any such file")
-            return os.pread(descriptor, min(size, most), max(0, size - most))
+        with opened(path) as (descriptor, status):
+            if status.st_size > most:
+                raise IntegrityError(f"{path} has {status.st_size} bytes, more than any such file")
+            return os.pread(descriptor, status.st_size, 0)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -78,12 +67,12 @@ class opened:  # noqa: N801 - used as a function
     Raises IntegrityError if it is no file, OSError if it cannot be opened.
     """
 
-    def __init__(self, path: Path | str, *, follow: bool = True) -> None:
-        self._path, self._flags = path, os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
 
     def __enter__(self) -> tuple[int, os.stat_result]:
         """Open the file."""
-        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | self._flags)
+        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._descriptor)
@@ -140,7 +129,11 @@ def refuse_links(results: Results) -> None:
     paths += [entry for top in tops for entry in (top, *folders(top))]
     for path in (*paths, results.runs):
         if path.is_symlink():
-            raise _leads_out(path)
+            raise InputError(
+                f"{path} is a link: what a run writes there would land outside of the results "
+                "folder. Remove the link; to keep results on another disk, name a folder there as "
+                "`results`, or make the results folder itself a link"
+            )
 
 
 def mark(results: Results) -> None:
@@ -173,24 +166,12 @@ def refuse_unmarked(results: Results) -> None:
         )
 
 
-def open_own(path: Path, mode: str) -> IO[bytes]:
-    """Open a file of the results folder that is appended to; refuse a link."""
-    try:
-        return open(
-            path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666)
-        )
-    except OSError as error:
-        if error.errno == errno.ELOOP and path.is_symlink():
-            raise _leads_out(path) from None
-        raise
-
-
 def append_line(path: Path, line: str) -> None:
     """Add a line to a table of notes; it is on the disk at return.
 
     A last line that a full disk cut off is ended first; otherwise it would swallow the new one.
     """
-    with writing(path), open_own(path, "a+b") as file:
+    with writing(path), open(path, "a+b") as file:
         before = ""
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
@@ -198,11 +179,3 @@ def append_line(path: Path, line: str) -> None:
         file.write(f"{before}{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())
-
-
-def _leads_out(path: Path) -> InputError:
-    return InputError(
-        f"{path} is a link: what a run writes there would land outside of the results folder. "
-        "Remove the link; to keep results on another disk, name a folder there as `results`, or "
-        "make the results folder itself a link"
-    )

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
-from shardwise.files.checksum import PieceChecksum, raw_bytes, read_fully
+from shardwise.files.checksum import PieceChecksum, raw_bytes
+from shardwise.files.extents import read_fully
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.plan import plan as plans
@@ -109,8 +110,8 @@ class Source:
         """So many numbers of a result from a place on."""
         block, path = np.empty(count, self._files[name].dtype), self._path(name)
         with FileIO(path) as file:
-            file.seek(DATA_OFFSET + first * block.itemsize)
-            read_fully(file, raw_bytes(block), path)
+            offset = DATA_OFFSET + first * block.itemsize
+            read_fully(file.fileno(), offset, raw_bytes(block), path)
         self._read[name].update(first * block.itemsize, raw_bytes(block))
         return block
 

@@ -198,7 +198,7 @@ class ShardJob:
             right = self._right_stack().read(0, 1)[0]
             raw = raw_bytes(right.astype(right.dtype.newbyteorder("<"), copy=False))
             self._right = PieceChecksum(raw.nbytes, *plan_memory.SHARD_PIECES)
-            self._right.append(raw)
+            self._right.update(0, raw)
         with self.watch.timed("compute"):
             ring.share(right)
 

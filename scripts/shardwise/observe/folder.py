@@ -185,6 +185,6 @@ def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
 def read_command(results: Results) -> str:
     """The command that made or continues the run, in one line; empty if no run has left it."""
     with suppress(IntegrityError):
-        raw = small.read(results.command, follow=False) or b""
+        raw = small.read(results.command) or b""
         return one_line(raw.decode(errors="replace").strip())
     return ""

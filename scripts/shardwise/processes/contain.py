@@ -127,24 +127,18 @@ def _wait(child: int, limit: float | None) -> int | None:
 
 
 def adopt() -> None:
-    """On Linux, become the parent of all descendants whose own parent ends; `sweep` ends them."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    """Become the parent of all descendants whose own parent ends; `sweep` ends them."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> None:
-    """Have the kernel send this process a signal when its parent ends, on Linux.
+    """Have the kernel send this process a signal when its parent ends.
 
     ``parent`` is its number; where it has ended already, this process ends, too.
     """
-    _prctl(_PR_SET_PDEATHSIG, number)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if parent not in (None, os.getppid()):
         os._exit(1)
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):
-        libc.prctl(option, value)
 
 
 def sweep(spare: Collection[int] = ()) -> None:

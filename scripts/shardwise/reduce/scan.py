@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwise.files.checksum import piece_digest, read_fully
+from shardwise.files.checksum import piece_digest
+from shardwise.files.extents import read_fully
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.reduce.layout import Layout, Rows
 
@@ -56,8 +57,7 @@ class Scan:
         room, at, digest = self._reserve(shape[0] * shape[1] * self._dtype.itemsize), 0, 0
         for number, begin, nbytes in self._layout.pieces(rows, stripe):
             piece = room[at : at + nbytes]
-            file.seek(DATA_OFFSET + begin)
-            read_fully(file, piece, file.name)
+            read_fully(file.fileno(), DATA_OFFSET + begin, piece, file.name)
             digest ^= piece_digest(piece, number)
             at += nbytes
         self.digests[rows.shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)

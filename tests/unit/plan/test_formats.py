@@ -191,12 +191,6 @@ def spoiled(change, version=3, **options):
     return make
 
 
-def linked(store):
-    """Let some chunks of a store lie elsewhere, behind a link."""
-    elsewhere = (store / "c/3").rename(store.with_name("elsewhere"))
-    (store / "c/3").symlink_to(elsewhere)
-
-
 def changed(name):
     """Change the last matrix of an array."""
     if ".h5" in name:
@@ -206,9 +200,7 @@ def changed(name):
         zarr.open_array(name, mode="r+")[12] = 1
 
 
-@pytest.mark.parametrize(
-    "make", [CHUNKED["hdf5, gzip"], CHUNKED["zarr 2"], CHUNKED["zarr 3"], spoiled(linked)]
-)
+@pytest.mark.parametrize("make", [CHUNKED["hdf5, gzip"], CHUNKED["zarr 2"], CHUNKED["zarr 3"]])
 def test_numbers_that_change_after_the_plan_are_refused(tmp_path, make, monkeypatch):
     """A chunk of Zarr counts, though the file of metadata stays; or while it is read."""
     name = make(tmp_path, noise(SHAPE))
@@ -375,8 +367,6 @@ def dataset(**words):
 
 
 def _external(file):
-    os.remove(other := Path(file.filename).with_name("other.h5"))
-    os.mkfifo(other)  # opening it would wait for ever
     file["y"] = h5py.ExternalLink("other.h5", "/run/frames")
     file["x"] = h5py.SoftLink("/y")
 
@@ -476,9 +466,9 @@ REFUSALS = {
     },
     "a group": (lambda p: hdf5(p / "a.h5", noise(SHAPE))[:-7], "name one of .*/run/frames"),
     "truncated HDF5": (lambda p: _cut(hdf5(p / "a.h5", noise(SHAPE)), 99), "truncated"),
-    "external link": (_h5(_external), "an external link to 'other.h5'; name the file"),
+    "external link": (_h5(_external), r"in another file, '.*other.h5'; name the file"),
     "links in a circle": (
-        _h5(lambda file: file.__setitem__("x", h5py.SoftLink("/x"))), "in a circle"
+        _h5(lambda file: file.__setitem__("x", h5py.SoftLink("/x"))), "too many links"
     ),
     "external storage": (
         dataset(data=noise(SHAPE), external=[("raw", 0, 10**6)]), "stored in other files"
@@ -507,7 +497,11 @@ REFUSALS = {
         "went through bytes gzip zstd, of which only the last may be gzip",
     ),
     "a codec that unpickles": (
-        spoiled(edited(filters=[{"id": "pickle"}]), 2), "the codec pickle is not one of"
+        spoiled(edited(compressor={"id": "pickle"}), 2), "cannot be read as Zarr: .*pickle"
+    ),
+    "a codec that nobody knows": (
+        spoiled(edited(filters=[{"id": "astype", "encode_dtype": "f4", "decode_dtype": "f8"}]), 2),
+        "the codec astype is not one of",
     ),
     "no JSON": (metadata(b"{"), "damaged metadata"),
     "chunks of no length": (
@@ -521,9 +515,9 @@ REFUSALS = {
         spoiled(lambda store: zarr_array(2)(store.parent, noise(SHAPE))),
         r"stack.zarr/.zarray and .*stack.zarr/zarr.json describe one",
     ),
-    "chunks in a circle": (
+    "chunks behind a link": (
         spoiled(lambda store: (store / "c/9").symlink_to(store / "c")),
-        "is a link to a folder of the same array",
+        "c/9: is not a file; a chunk has to be",
     ),
     "no such tensor": (lambda p: tensors(p, noise(SHAPE)) + "2", "name one of .*tensors:frames"),
     "bfloat16 of Zarr": (
@@ -535,8 +529,9 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_refusals(tmp_path, case):
+def test_refusals(tmp_path, monkeypatch, case):
     """Each names what is wrong, before any job."""
+    monkeypatch.chdir(tmp_path)  # HDF5 puts external storage there
     make, told = REFUSALS[case]
     with pytest.raises(InputError, match=told):
         factories.plan(tmp_path, input=make(tmp_path), product="A.T @ A")

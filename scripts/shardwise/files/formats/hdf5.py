@@ -2,6 +2,7 @@
 
 import math
 import operator
+import os
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,6 @@ from shardwise.files.formats import names, streams
 from shardwise.files.npy import Header, checked_descr
 from shardwise.units import MIB
 
-_MOST_LINKS = 64
 _SHUFFLE, _FLETCHER32 = 2, 3  # numbers of filters, as the format has them
 _BITSHUFFLE = 32008
 _COMPRESSED = {  # filters whose decoded bytes can be counted
@@ -29,7 +29,7 @@ _CHECKSUM_BYTES = 4
 _AT_ONCE = 4  # chunks that are looked at together
 
 
-def header(path: Path, inside: str) -> Header:
+def header(path: str, inside: str) -> Header:
     """Shape, type and place of a dataset; InputError if it cannot be read."""
     with _opened(path) as file:
         dataset = _dataset(file, path, inside)
@@ -45,7 +45,8 @@ def header(path: Path, inside: str) -> Header:
         if dataset.id.get_storage_size() == 0:
             raise InputError(f"{where}: nothing has been written to it; write the numbers")
         _refuse_filters(dataset, where)
-        offset, place = _offset(file, dataset, path), _address(dataset)
+        offset = _offset(file, dataset, path)
+        place = int(h5py.h5o.get_info(dataset.id).addr)  # the same, whatever name led to it
         if offset is not None:
             return Header(dataset.shape, descr, fortran=False, offset=offset, place=place)
         single = (*(1,) * (len(dataset.shape) - 1), *dataset.shape[-1:])
@@ -55,7 +56,7 @@ def header(path: Path, inside: str) -> Header:
         )  # fmt: skip
 
 
-def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
+def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
     """Rows of some matrices; HDF5 decompresses each chunk that they lie in once."""
     with _opened(path, IntegrityError) as file:
         dataset = _dataset(file, path, inside)
@@ -66,53 +67,34 @@ def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, in
 
 
 @contextmanager
-def _opened(path: Path, fault: type[ShardwiseError] = InputError) -> Iterator[Any]:
+def _opened(path: str, fault: type[ShardwiseError] = InputError) -> Iterator[Any]:
     """An open file; whatever its library says against it is a refusal."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, zlib.error) as error:
-        other = None if h5py.is_hdf5(path) else signatures.kind_of_file(path)
+        other = None if h5py.is_hdf5(path) else signatures.kind_of_file(Path(path))
         raise fault(f"{path} {other or f'cannot be read as HDF5: {error!s:.200}'}") from error
 
 
-def _dataset(file: Any, path: Path, inside: str) -> Any:
-    """The dataset of a name; links within the file are followed, those to others refused.
-
-    h5py would open a file that a link leads to, which may be a pipe, before it could be refused.
-    """
-    node, parts, links = file, inside.split("/")[::-1], 0
-    while parts:
-        part = parts.pop()
-        if part in ("", "."):
-            continue
-        link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
-        if isinstance(link, h5py.ExternalLink):
-            raise _leads_out(f"{path}:{inside}", f"an external link to {link.filename!r:.99}")
-        if isinstance(link, h5py.SoftLink):
-            links += 1
-            if links > _MOST_LINKS:
-                raise InputError(f"{path}:{inside}: its links lead in a circle")
-            node = file if link.path.startswith("/") else node
-            parts += link.path.split("/")[::-1]
-        elif link is None:
-            raise names.choose_one(path, inside, _datasets(file))
-        else:
-            node = node[part]
+def _dataset(file: Any, path: str, inside: str) -> Any:
+    """The dataset of a name; links within the file are followed, those to others refused."""
+    link = file.get(inside, getlink=True) if inside else None
+    if isinstance(link, h5py.ExternalLink):
+        raise _leads_out(f"{path}:{inside}", f"an external link to {link.filename!r:.99}")
+    node = file.get(inside) if inside else None
     if not isinstance(node, h5py.Dataset):
-        raise names.choose_one(path, inside, _datasets(file))
+        found: list[str] = []
+        file.visititems(
+            lambda name, own: found.append(f"/{name}") if isinstance(own, h5py.Dataset) else None
+        )
+        raise names.choose_one(path, inside, found)
+    if node.file != file:
+        raise _leads_out(f"{path}:{inside}", f"in another file, {node.file.filename!r:.99}")
     return node
 
 
-def _datasets(file: Any) -> list[str]:
-    paths: list[str] = []
-    file.visititems(
-        lambda name, node: paths.append(f"/{name}") if isinstance(node, h5py.Dataset) else None
-    )
-    return paths
-
-
-def _gathered(dataset: Any, path: Path, where: Path) -> tuple[tuple[str, int], ...]:
+def _gathered(dataset: Any, path: str, where: Path) -> tuple[tuple[str, int], ...]:
     """The arrays that a virtual dataset puts one after the other, and how many matrices each has.
 
     Parts of arrays are refused, and gaps, where the library would read fill values.
@@ -126,7 +108,7 @@ def _gathered(dataset: Any, path: Path, where: Path) -> tuple[tuple[str, int], .
             every = space.get_select_type() == h5py.h5s.SEL_ALL or math.prod(space.shape) == points
             if first != reached or own.vspace.get_select_npoints() != points or not every:
                 raise ValueError
-            file = path if own.file_name == "." else path.parent / own.file_name
+            file = path if own.file_name == "." else Path(path).parent / own.file_name
             parts.append((f"{file}:{own.dset_name}", count))
             reached = last + 1
         if len(dataset.shape) != 3 or reached != len(dataset):
@@ -180,11 +162,6 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
         )
 
 
-def _address(dataset: Any) -> int:
-    """Where the dataset lies in its file, which is the same whatever name led to it."""
-    return int(h5py.h5o.get_info(dataset.id).addr)
-
-
 def _unwritten(dataset: Any, where: Path) -> dict[str, Any]:
     """How many chunks there should be, how many are missing, and what the library reads there."""
     if not dataset.chunks:
@@ -222,7 +199,7 @@ def _refuse_odd_sizes(dataset: Any, where: Path) -> None:
         )
 
 
-def _refuse_odd_streams(dataset: Any, path: Path, part: tuple[slice, ...]) -> None:
+def _refuse_odd_streams(dataset: Any, path: str, part: tuple[slice, ...]) -> None:
     """Refuse a compressed chunk of some part that does not decode to the bytes of a chunk."""
     filters = _filters(dataset) if dataset.chunks else []
     at = next((i for i, number in enumerate(filters) if number in _COMPRESSED), None)
@@ -238,7 +215,7 @@ def _refuse_odd_streams(dataset: Any, path: Path, part: tuple[slice, ...]) -> No
         raw = stored[: len(stored) - _CHECKSUM_BYTES * filters[at:].count(_FLETCHER32)]
         ends = map(operator.add, origin, dataset.chunks)
         edge = any(map(operator.gt, ends, dataset.shape)) and len(stored) == nbytes
-        if not (mask >> at & 1 or edge) and streams.decoded_bytes(kind, raw, whole) != whole:
+        if not (mask >> at & 1 or edge) and streams.COUNTED[kind](raw, whole) != whole:
             raise IntegrityError(
                 f"{path}: the chunk of {dataset.name} at {origin} does not decode to {whole} "
                 "bytes; copy or write it again"
@@ -253,17 +230,17 @@ def _refuse_odd_streams(dataset: Any, path: Path, part: tuple[slice, ...]) -> No
             pass
 
 
-def _offset(file: Any, dataset: Any, path: Path) -> int | None:
+def _offset(file: Any, dataset: Any, path: str) -> int | None:
     """Byte at which the elements lie in the file, one after the other; None if they do not."""
     offset = dataset.id.get_offset()
     # An enumeration, or a number that fills its bytes in part, is converted by the library.
     plain = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype))
     if offset is None or dataset.chunks or file.userblock_size or not plain:
         return None
-    nbytes = math.prod(dataset.shape) * dataset.dtype.itemsize
-    if dataset.id.get_storage_size() != nbytes or offset + nbytes > path.stat().st_size:
+    nbytes, size = math.prod(dataset.shape) * dataset.dtype.itemsize, os.path.getsize(path)
+    if dataset.id.get_storage_size() != nbytes or offset + nbytes > size:
         raise InputError(
             f"{path} is truncated or damaged: {dataset.name} has {nbytes} bytes from byte "
-            f"{offset} on, but the file has {path.stat().st_size}; copy or write it again"
+            f"{offset} on, but the file has {size}; copy or write it again"
         )
     return int(offset)

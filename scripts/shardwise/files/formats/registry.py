@@ -22,10 +22,10 @@ Span = tuple[int, int]
 class InputFormat(Protocol):
     """What the module of a format has."""
 
-    def header(self, path: Path, inside: str) -> Header:
+    def header(self, path: str, inside: str) -> Header:
         """Where the elements of an array lie, or in which chunks; InputError if nobody can tell."""
 
-    def read(self, path: Path, inside: str, matrices: Span, rows: Span) -> np.ndarray:
+    def read(self, path: str, inside: str, matrices: Span, rows: Span) -> np.ndarray:
         """Rows of some matrices; only for arrays whose header has a ``chunk``."""
 
 
@@ -49,7 +49,7 @@ def locate(text: str) -> str | None:
     if text.endswith(".npy"):
         return None
     if remote.is_url(text):
-        return zarr_store.object_of(*names.split(text))
+        return zarr_store.metadata_of(*names.split(text))
     file, inside = names.split(text)
     mode = mode_of(Path(file))
     if mode is None and ":" in text:  # a name without a suffix that is known
@@ -59,7 +59,7 @@ def locate(text: str) -> str | None:
         return None
     if stat.S_ISDIR(mode):
         wanted = inside or file.lower().endswith(names.ZARR) or zarr_store.is_node(Path(file))
-        return str(zarr_store.metadata_of(Path(file), inside)) if wanted else None
+        return zarr_store.metadata_of(str(Path(file)), inside) if wanted else None
     if _format_of(file):
         return f"{file}:{inside}" if inside else file
     if inside or file.lower().endswith(names.ZARR):
@@ -81,26 +81,22 @@ def status_of(file: str) -> Status:
 
 def read_header_and_status(name: str) -> tuple[Header, Status]:
     """The header of an array of any format, with its file's status; OSError if it is gone."""
-    if remote.is_url(name):
-        if name.endswith(".npy"):
-            item = remote.Object(name)
-            return npy.read_header_of_object(item), item.status
-        known = zarr_store.status_of_objects(name)
-        return zarr_store.header(name, ""), known
     file, inside = names.split(name)
     kind = _format_of(file)
+    if kind is None and remote.is_url(name):
+        item = remote.Object(name)
+        return npy.read_header_of_object(item), item.status
     if kind is None:
         return npy.read_header_and_status(Path(name))
-    refuse_special(Path(file))
-    status = os.stat(file)  # before the first byte is read
-    return kind.header(Path(file), inside), status
+    if not remote.is_url(file):
+        refuse_special(Path(file))
+    status = status_of(file)  # before the first byte is read
+    return kind.header(file, inside), status
 
 
 def read_matrices(name: str, matrices: Span, rows: Span) -> np.ndarray:
     """Rows of some matrices of an array whose header has a ``chunk``."""
-    if remote.is_url(name):
-        return zarr_store.read(name, "", matrices, rows)
     file, inside = names.split(name)
     kind = _format_of(file)
     assert kind is not None  # a .npy file has no chunks
-    return kind.read(Path(file), inside, matrices, rows)
+    return kind.read(file, inside, matrices, rows)

@@ -5,7 +5,6 @@ Those of bfloat16, for which NumPy has no name, are read as float32, which has a
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -22,28 +21,28 @@ _DTYPES = {
 _BITS = np.dtype("<u2")  # of bfloat16: the first half of those of float32
 
 
-def header(path: Path, inside: str) -> Header:
+def header(path: str, inside: str) -> Header:
     """Shape, type and place of a tensor; InputError if it cannot be read."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            if inside not in file.keys():  # noqa: SIM118 (it is no mapping)
-                raise names.choose_one(path, inside, list(file.keys()))
-            tensor = file.get_slice(inside)
-            shape, kind = tuple(tensor.get_shape()), tensor.get_dtype()
+        with safe_open(path, framework="numpy"), open(path, "rb") as file:  # the former checks it
+            length = int.from_bytes(file.read(8), "little")
+            tensors = json.loads(file.read(length))
     except SafetensorError as error:
         raise InputError(
             f"{path} cannot be read as safetensors: {error!s:.200}; copy or write it again"
         ) from error
+    tensors.pop("__metadata__", None)
+    if inside not in tensors:
+        raise names.choose_one(path, inside, list(tensors))
+    kind, shape = tensors[inside]["dtype"], tuple(tensors[inside]["shape"])
     if kind not in _DTYPES:
         raise InputError(f"{path}:{inside}: holds elements of type {kind}; allowed are {ALLOWED}")
-    decoded = kind == "BF16"
-    stored = _BITS if decoded else np.dtype(_DTYPES[kind])
-    offset = _offset(path, inside, math.prod(shape) * stored.itemsize)
-    row = (*[1] * (len(shape) - 1), *shape[-1:]) if decoded else ()
+    offset = 8 + length + int(tensors[inside]["data_offsets"][0])
+    row = (*[1] * (len(shape) - 1), *shape[-1:]) if kind == "BF16" else ()
     return Header(shape, _DTYPES[kind], fortran=False, offset=offset, place=offset, chunk=row)
 
 
-def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
+def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
     """Rows of some bfloat16 matrices, as float32; all rows where there are several matrices."""
     own = header(path, inside)
     height, width = own.shape[-2:]
@@ -53,12 +52,3 @@ def read(path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, in
     if bits.size != math.prod(shape):
         raise changed(path)
     return (bits.astype("<u4") << 16).view("<f4").reshape(shape)
-
-
-def _offset(path: Path, inside: str, nbytes: int) -> int:
-    """Byte at which the elements begin, which the library checks but does not tell."""
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        begin, end = json.loads(file.read(length))[inside]["data_offsets"]
-    assert end - begin == nbytes
-    return 8 + length + int(begin)

@@ -17,15 +17,7 @@ _ZSTD_BLOCK = 128 * 1024  # the most that a block decodes to
 _LZF_RUN, _LZF_LONG = 32, 7  # from here on a byte begins a copy; its length has another byte
 
 
-def decoded_bytes(kind: str, raw: bytes, most: int) -> int:
-    """How many bytes a chunk decodes to, counted up to somewhat more than ``most``.
-
-    Damaged streams make it fail as the module of their kind does.
-    """
-    return COUNTED[kind](raw, most)
-
-
-def _streamed(make: Callable[[], Any], raw: bytes, most: int, several: bool = True) -> int:
+def _streamed(make: Callable[[], Any], raw: bytes, most: int) -> int:
     """By decoding a MiB at a time; the libraries go on where a stream follows another."""
     nbytes, stream = 0, make()
     while nbytes <= most:
@@ -33,7 +25,7 @@ def _streamed(make: Callable[[], Any], raw: bytes, most: int, several: bool = Tr
         nbytes += len(part)
         raw = getattr(stream, "unconsumed_tail", b"")
         if stream.eof:
-            raw = stream.unused_data.lstrip(b"\0") if several else b""
+            raw = stream.unused_data.lstrip(b"\0")
             stream = make()
             if not raw:
                 break
@@ -88,7 +80,8 @@ COUNTED: dict[str, Callable[[bytes, int], int]] = {
     "lz4": partial(_number, 0),
     "lzf": _lzf,
     "lzma": partial(_streamed, lzma.LZMADecompressor),
-    "zlib": partial(_streamed, zlib.decompressobj, several=False),
+    "zlib": partial(_streamed, zlib.decompressobj),
     "zstd": _zstd,
 }
-"""The kinds of streams, as Zarr calls them."""
+"""What counts the bytes that a chunk decodes to, up to somewhat more than a number; by the kinds of
+streams, as Zarr calls them. Damaged ones make it fail as the module of their kind does."""

@@ -1,4 +1,7 @@
-"""What zarr decodes chunks by, with a look at each before: it may decode to gigabytes."""
+"""What zarr is given: chunks after a look at each, and objects of a store as they were listed.
+
+Imported where an array is read, as it imports zarr.
+"""
 
 import asyncio
 import math
@@ -7,8 +10,13 @@ from typing import Any
 
 import zarr
 import zarr.registry
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import default_buffer_prototype
 from zarr.core.codec_pipeline import BatchedCodecPipeline
+from zarr.storage import MemoryStore
 
+from shardwise.errors import changed
+from shardwise.files import remote
 from shardwise.files.formats import streams
 from shardwise.units import MIB
 
@@ -18,21 +26,21 @@ class CountedPipeline(BatchedCodecPipeline):  # type: ignore[misc] # zarr has no
 
     async def decode_batch(self, chunk_bytes_and_specs: Iterable[tuple[Any, Any]]) -> Any:
         """As that of zarr, after the look."""
-        pairs = list(chunk_bytes_and_specs)
-        kind = self._outermost()
-        if kind in streams.COUNTED:
-            await asyncio.to_thread(_refuse_bombs, kind, pairs)
+        pairs, last = list(chunk_bytes_and_specs), self.bytes_bytes_codecs
+        if not last:
+            own: Any = self.array_bytes_codec  # of version 2: filters and compressor are in it
+            last = (*(getattr(own, "filters", None) or ()), getattr(own, "compressor", None))
+        outermost = names_of(last)[-1:]
+        if streams.COUNTED.keys() & outermost:
+            await asyncio.to_thread(_refuse_bombs, outermost[0], pairs)
         return await super().decode_batch(pairs)
 
-    def _outermost(self) -> str:
-        """The codec by which bytes are decoded first, but for a checksum behind them."""
-        codecs = [codec.to_dict()["name"] for codec in self.bytes_bytes_codecs]
-        if not codecs:
-            own: Any = self.array_bytes_codec  # of version 2: filters and compressor are in it
-            parts = (*(getattr(own, "filters", None) or ()), getattr(own, "compressor", None))
-            codecs = [part.codec_id for part in parts if part is not None]
-        names = [name.removeprefix("numcodecs.") for name in codecs if name != "crc32c"]
-        return names[-1] if names else ""
+
+def names_of(codecs: Iterable[Any]) -> list[str]:
+    """What codecs are called, in the order in which chunks went through them; no checksums."""
+    present = [codec for codec in codecs if codec is not None]
+    found = [getattr(codec, "codec_id", None) or codec.to_dict()["name"] for codec in present]
+    return [name.removeprefix("numcodecs.") for name in found if name != "crc32c"]
 
 
 def _refuse_bombs(kind: str, pairs: list[tuple[Any, Any]]) -> None:
@@ -41,7 +49,7 @@ def _refuse_bombs(kind: str, pairs: list[tuple[Any, Any]]) -> None:
             continue
         nbytes = math.prod(spec.shape) * spec.dtype.to_native_dtype().itemsize
         most = 2 * nbytes + MIB  # filters may widen numbers
-        if streams.decoded_bytes(kind, chunk.to_bytes(), most) > most:
+        if streams.COUNTED[kind](chunk.to_bytes(), most) > most:
             raise ValueError(f"it decodes to many more than its {nbytes} bytes")
 
 
@@ -51,3 +59,35 @@ zarr.config.set({
     "codec_pipeline.path": f"{__name__}.{CountedPipeline.__qualname__}",
     "async.concurrency": 4,  # chunks that are decoded at once
 })  # fmt: skip
+
+
+class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
+    """Objects by their names below an array's folder, as `remote.below` has listed them.
+
+    zarr takes what is not found for fill values. So an object that was listed and is gone, or is
+    another one by now, makes it fail instead.
+    """
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        """The bytes of an object, or a range of them; None if it was not listed."""
+        listed = self._store_dict.get(key)
+        if listed is None:
+            return None
+        begin, end = _span(listed.size, byte_range)
+        try:
+            raw = await asyncio.to_thread(remote.Object(listed.url, listed).take, begin, end)
+        except FileNotFoundError:
+            raise changed(listed.url) from None
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(raw)
+
+
+def _span(size: int, wanted: Any) -> tuple[int, int]:
+    """Where a range of an object begins and ends."""
+    if isinstance(wanted, RangeByteRequest):
+        return wanted.start, min(wanted.end, size)
+    if isinstance(wanted, OffsetByteRequest):
+        return wanted.offset, size
+    if isinstance(wanted, SuffixByteRequest):
+        return max(0, size - wanted.suffix), size
+    assert wanted is None
+    return 0, size

@@ -27,17 +27,15 @@ _CODECS = (
     "sharding_indexed", "shuffle", "transpose", "zlib", "zstd",
 )  # fmt: skip
 _NO_CHUNKS = (*names.ZARR_METADATA, ".zattrs")
-_Name = Path | str
-"""Where the metadata of an array lie: a path, or the address of an object."""
 _LISTED: OrderedDict[str, dict[str, remote.Status]] = OrderedDict()
 """The objects of arrays in a store, as they were when `status_of_objects` was asked last."""
 _MOST_LISTED = 64
 
 
-def header(path: _Name, inside: str) -> Header:
+def header(path: str, inside: str) -> Header:
     """Shape, type and chunks of an array; InputError if it cannot be read."""
-    _refuse_codecs(path)
     array, folder = _opened(path), os.path.dirname(path)
+    _refuse_codecs(array, folder)
     descr = checked_descr(array.dtype.str, folder)
     shape, chunk = (tuple(map(int, n)) for n in (array.shape, array.shards or array.chunks))
     if 0 in chunk:
@@ -64,7 +62,7 @@ def header(path: _Name, inside: str) -> Header:
 
 
 def _look_for_chunks(
-    path: _Name, array: Any, grid: list[int], chunk: tuple[int, ...]
+    path: str, array: Any, grid: list[int], chunk: tuple[int, ...]
 ) -> tuple[int, str]:
     """How many chunks zarr finds by their names; and a file that looks like one, but is none.
 
@@ -90,7 +88,7 @@ def _look_for_chunks(
     return written, other
 
 
-def read(path: _Name, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
+def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
     """Rows of some matrices; zarr decodes each chunk that they lie in once."""
     array = _opened(path)
     try:
@@ -111,44 +109,38 @@ def is_node(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (*names.ZARR_METADATA, ".zgroup"))
 
 
-def metadata_of(store: Path, inside: str) -> Path:
-    """The file of metadata of an array in a store; InputError if the store has no such array."""
+def metadata_of(store: str, inside: str) -> str:
+    """The file or object of metadata of an array in a store; InputError if there is no such."""
     parts = [part for part in inside.split("/") if part not in ("", ".")]
-    if ".." not in parts:
-        both = [store.joinpath(*parts, name) for name in names.ZARR_METADATA]
-        found = [path for path in both if path.is_file()]
-        if len(found) > 1:
-            raise InputError(
-                f"{found[0]} and {found[1]} describe one array, in version 2 and 3 of Zarr; remove "
-                "the one that is out of date"
-            )
-        if found and _is_array(found[0]):
-            return found[0]
+    both = ["/".join([store, *parts, name]) for name in names.ZARR_METADATA]
+    found = [name for name in both if _is_there(name)] if ".." not in parts else []
+    if len(found) > 1:
+        raise InputError(
+            f"{found[0]} and {found[1]} describe one array, in version 2 and 3 of Zarr; remove "
+            "the one that is out of date"
+        )
+    if found and _is_array(found[0]):
+        return found[0]
+    if remote.is_url(store):
+        raise InputError(
+            f"{'/'.join([store, *parts])}: no array of Zarr lies there; name a .npy object, an "
+            "array such as s3://bucket/run.zarr:group/array, or a folder of such objects, which "
+            "ends with /"
+        )
     arrays = [
         path.parent.relative_to(store).as_posix()
         for name in names.ZARR_METADATA
-        for path in sorted(store.rglob(name))
-        if _is_array(path)
+        for path in sorted(Path(store).rglob(name))
+        if _is_array(str(path))
     ]
     raise names.choose_one(store, inside, arrays)
 
 
-def object_of(url: str, inside: str) -> str:
-    """As :func:`metadata_of`, of an array in a store of objects."""
-    array = "/".join([url, *filter(None, inside.split("/"))])
-    found = [f"{array}/{name}" for name in names.ZARR_METADATA if _is_there(f"{array}/{name}")]
-    if len(found) != 1 or not _is_array(found[0]):
-        both = " in just one version" if len(found) > 1 else ""
-        raise InputError(
-            f"{array}: no array of Zarr lies there{both}; name a .npy object, an array such as "
-            "s3://bucket/run.zarr:group/array, or a folder of such objects, which ends with /"
-        )
-    return found[0]
-
-
-def _is_there(url: str) -> bool:
+def _is_there(name: str) -> bool:
+    if not remote.is_url(name):
+        return os.path.isfile(name)
     try:
-        return bool(remote.status(url))
+        return bool(remote.status(name))
     except FileNotFoundError:
         return False
 
@@ -167,7 +159,7 @@ def _list(url: str) -> dict[str, remote.Status]:
     return listed
 
 
-def _is_array(path: _Name) -> bool:
+def _is_array(path: str) -> bool:
     return bool(_metadata(path).get("node_type", "array") == "array")
 
 
@@ -176,8 +168,7 @@ def digest_of_chunks(path: str) -> str:
     if not path.endswith(names.ZARR_METADATA) or remote.is_url(path):
         return ""
     lines = sorted(
-        f"{key}\0{nbytes}\0{s.st_mtime_ns}\0{s.st_ctime_ns}"
-        for key, nbytes, s in _files(Path(path))
+        f"{key}\0{nbytes}\0{s.st_mtime_ns}\0{s.st_ctime_ns}" for key, nbytes, s in _files(path)
     )
     return _digest(lines)
 
@@ -186,35 +177,28 @@ def _digest(lines: list[str]) -> str:
     return small.checksum("\n".join(lines).encode(errors="replace"), 8)
 
 
-def _files(path: _Name) -> Iterator[tuple[str, int, Any]]:
-    """Name, bytes and status of all that lies in an array's folder, but for its metadata.
-
-    zarr follows links, too.
-    """
-    if isinstance(path, str):
+def _files(path: str) -> Iterator[tuple[str, int, Any]]:
+    """Name, bytes and status of all that lies in an array's folder, but for its metadata."""
+    if remote.is_url(path):
         for key, listed in (_LISTED.get(path) or _list(path)).items():
             if os.path.basename(key) not in _NO_CHUNKS:
                 yield key, listed.size, listed
         return
-    reached = set()
-    for folder, _, files in os.walk(path.parent, onerror=refuse_closed, followlinks=True):
-        own = os.stat(folder)
-        if own.st_ino and (own.st_dev, own.st_ino) in reached:
-            raise InputError(f"{folder}: is a link to a folder of the same array; remove it")
-        reached.add((own.st_dev, own.st_ino))
-        for name in files:
+    for folder, inner, files in os.walk(os.path.dirname(path), onerror=refuse_closed):
+        linked = [name for name in inner if os.path.islink(os.path.join(folder, name))]
+        for name in files + linked:
             if name in _NO_CHUNKS:
                 continue
             file = os.path.join(folder, name)
             status = os.stat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{file}: is not a file; a chunk has to be one")
-            yield os.path.relpath(file, path.parent), status.st_size, status
+            yield os.path.relpath(file, os.path.dirname(path)), status.st_size, status
 
 
-def _metadata(path: _Name) -> dict[str, Any]:
+def _metadata(path: str) -> dict[str, Any]:
     try:
-        if isinstance(path, str):
+        if remote.is_url(path):
             raw: Any = remote.Object(path).take(0, small.MOST_BYTES)
         else:
             raw = small.read(path)
@@ -226,49 +210,41 @@ def _metadata(path: _Name) -> dict[str, Any]:
     return content
 
 
-def _refuse_codecs(path: _Name) -> None:
-    """Refuse codecs that are unknown here, before anything of theirs is called.
+def _refuse_codecs(array: Any, folder: str) -> None:
+    """Refuse codecs that are unknown here, before anything of theirs decodes.
 
     Also one that is decoded after another and may make gigabytes of what that leaves.
     """
-    metadata, folder = _metadata(path), os.path.dirname(path)
-    version_2 = [*_entries(metadata.get("filters")), metadata.get("compressor")]
-    waiting: list[Any] = [version_2, metadata.get("codecs")]
-    for entries in waiting:  # which grows meanwhile
-        used = []
-        for entry in _entries(entries):
-            fields = entry if isinstance(entry, dict) else {"name": entry}
-            used.append(str(fields.get("id", fields.get("name"))).removeprefix("numcodecs."))
-            inner = fields.get("configuration")
-            if isinstance(inner, dict):
-                waiting += [inner.get("codecs"), inner.get("index_codecs")]
+    from shardwise.files.formats.zarr_chunks import names_of  # zarr is there by now
+
+    own = array.metadata
+    waiting = [own.codecs if own.zarr_format == 3 else (*(own.filters or ()), own.compressor)]
+    for codecs in waiting:  # which grows meanwhile
+        used = names_of(codecs)
         if unknown := [name for name in used if name not in _CODECS]:
             raise InputError(
                 f"{folder}: the codec {unknown[0]:.60} is not one of {', '.join(_CODECS)}; "
                 "write the array again with one of these, such as zstd"
             )
-        if twice := streams.COUNTED.keys() & [name for name in used if name != "crc32c"][:-1]:
+        if twice := streams.COUNTED.keys() & used[:-1]:
             raise InputError(
                 f"{folder}: its chunks went through {' '.join(used)}, of which only the last "
                 f"may be {' or '.join(sorted(twice))}; write the array again with one compressor"
             )
+        for codec in codecs:  # of a shard
+            waiting += [getattr(codec, "codecs", ()), getattr(codec, "index_codecs", ())]
 
 
-def _entries(value: Any) -> list[Any]:
-    return [entry for entry in value if entry is not None] if isinstance(value, list) else []
-
-
-def _opened(path: _Name) -> Any:
+def _opened(path: str) -> Any:
     try:
         import zarr
 
-        from shardwise.files.formats import zarr_chunks  # noqa: F401 (zarr decodes by it)
-        from shardwise.files.formats.zarr_objects import ListedObjects
+        from shardwise.files.formats.zarr_chunks import ListedObjects  # and zarr decodes by it
     except ImportError as error:
         raise names.needs(os.path.dirname(path), "Zarr", "zarr", "zarr") from error
     version = 3 if os.path.basename(path) == "zarr.json" else 2
     store: Any = os.path.dirname(path) or "."
-    if isinstance(path, str):
+    if remote.is_url(path):
         store = ListedObjects(_LISTED.get(path) or _list(path))
     try:
         return zarr.open_array(store, mode="r", zarr_format=version)
