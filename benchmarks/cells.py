@@ -113,8 +113,7 @@ def checker(xp: Any, cell: Cell, seed: int, group: int) -> Any:
     from shardwise.numerics import freivalds
     from shardwise.numerics.tolerances import CheckSpec
 
-    spec = CheckSpec(cell.product, cell.left, cell.right, cell.dtype, cell.compute, seed, group)
-    return freivalds.Checker(xp, spec)
+    return freivalds.Checker(xp, CheckSpec(cell.problem(1), cell.compute, seed, group))
 
 
 def factors(xp: Any, cell: Cell, count: int, seed: int) -> tuple[Any, Any]:

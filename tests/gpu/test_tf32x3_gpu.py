@@ -91,7 +91,7 @@ def test_honest_products_pass_at_the_ends_of_the_range(cupy, one, other):
     )
     found, compute = products(cupy, "A @ B", left, right, "tf32x3")
     assert np.isfinite(found).all()
-    spec = CheckSpec("A @ B", (96, 96), (96, 96), "float32", compute, 0, group=3)
+    spec = CheckSpec(Problem(3, (96, 96), "A @ B", "float32", (96, 96)), compute, 0, group=3)
     check = freivalds.Checker(cupy, spec).check(*(cupy.asarray(x) for x in (left, right, found)))
     assert (check.get() <= 1.0).all(), check
 

@@ -25,12 +25,7 @@ def load_backend(
 ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """The array module to compute with, on a device of this process, and facts about that.
 
-    Parameters
-    ----------
-    requested
-        ``auto``, ``cupy`` or ``numpy``.
-    needed, wait, prefer, barred
-        As :func:`choose.take` has them.
+    ``requested`` is ``auto``, ``cupy`` or ``numpy``; the rest is as :func:`choose.take` has it.
 
     Raises
     ------

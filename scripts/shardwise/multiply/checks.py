@@ -14,22 +14,14 @@ from shardwise.units import human_bytes
 
 
 class ShardChecks:
-    """Looks at the reports of one shard's batches.
-
-    Attributes
-    ----------
-    forms
-        Those of all batches that were examined.
-    """
+    """Looks at the reports of one shard's batches."""
 
     def __init__(self, plan: Plan, operation: Operation) -> None:
         self._problem, self._strict = plan.problem, plan.settings.nonfinite == "error"
         self.operation, self.forms = operation, end_to_end.ShardForms()
 
-    def examine(self, report: BatchReport, weights: np.ndarray | None = None) -> None:
-        """Refuse what a batch's report says is wrong, and count what it says of the products.
-
-        Of matrices whose weight ``(n,)`` is 0, it says nothing.
+    def examine(self, report: BatchReport) -> None:
+        """Refuse what a batch's report says is wrong, and add up what it says of the products.
 
         Raises
         ------
@@ -38,12 +30,14 @@ class ShardChecks:
         DeviceFailed
             Where a product fails its proof.
         """
-        if weights is not None:
-            report = report.without(weights == 0)
         finite = self._examine_moduli(report)
         if report.ratio is None:
             return
         wrong = ~(report.ratio <= 1.0) & finite  # what is not finite was allowed
+        forms = report.forms
+        if report.weights is not None:  # B may have made NaN of a matrix that does not count
+            wrong, forms = wrong & (report.weights != 0), forms.copy()
+            forms[report.weights == 0] = 0
         if wrong.any():
             i = int(wrong.argmax())
             real = self._problem.product_dtype != "int64"
@@ -55,7 +49,7 @@ class ShardChecks:
                 "another",
                 suspect=True,
             )
-        self.forms.add(report.forms, weights)
+        self.forms.add(forms, report.weights)
 
     def _examine_moduli(self, report: BatchReport) -> Any:
         """Refuse what is not finite; where that is allowed, say which products are."""
@@ -64,7 +58,7 @@ class ShardChecks:
             largest = getattr(report, name)
             if largest is None:
                 continue
-            is_finite = np.isfinite(largest)
+            is_finite = report.of_weight(np, np.isfinite(largest))
             if self._strict and not is_finite.all():
                 i = int(is_finite.argmin())
                 if name == "product":
@@ -93,8 +87,8 @@ class ShardChecks:
         return {"witness": None, "no_witness": why}
 
 
-def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
-    """Refuse shards of which not one call fits `total` bytes; None if nobody knows how many.
+def refuse_too_large(plan: Plan, cuda: bool, total: int) -> None:
+    """Refuse shards of which not one call fits ``total`` bytes.
 
     Raises
     ------
@@ -103,7 +97,7 @@ def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
     """
     largest = max(plan.shards.values(), key=lambda shard: (shard.device_memory, shard.memory))
     problem, needed = plan.problem, least_bytes(plan, largest.run, cuda)
-    if total is None or needed <= total:
+    if needed <= total:
         return
     parts = {"A": problem.matrix_bytes, "B": problem.right_bytes, "product": problem.product_bytes}
     words = ", ".join(f"{name} {human_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)

@@ -39,7 +39,6 @@ class Cuda:
     def __init__(self, xp: Any, products: bool = False) -> None:
         self.xp, self._device = xp, xp.cuda.Device()
         self._work, self._beside, self._down = (xp.cuda.Stream(non_blocking=True) for _ in range(3))
-        self.memory_errors: tuple[type[BaseException], ...] = (xp.cuda.memory.OutOfMemoryError,)
         self._kvikio, self._converting = _kvikio(products), ThreadPoolExecutor(1, "convert")
         compat = self._kvikio.defaults.is_compat_mode_preferred()
         self.bytes_by = f"KvikIO, {'page cache or disk' if compat else 'GPUDirect Storage'}"
@@ -61,10 +60,6 @@ class Cuda:
 
     def total(self) -> int:
         return self._device.mem_info[1]
-
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        with self._work:
-            return self.xp.zeros(shape, dtype)
 
     def work(self) -> AbstractContextManager[Any]:
         return self._work

@@ -14,17 +14,7 @@ from shardwise.plan.stack import StackReader
 class Factor:
     """The matrices ``run`` of a stack as one run of bytes.
 
-    Parameters
-    ----------
-    left_out
-        A mask of matrices of the run that are not to be read; nothing is hashed then.
-
-    Attributes
-    ----------
-    hashed
-        The checksum of what was read.
-    digest
-        Where a device adds to it.
+    ``left_out`` is a mask of matrices that are not to be read; nothing is hashed then.
     """
 
     def __init__(
@@ -33,7 +23,7 @@ class Factor:
         self.stack, self.files, self._left_out = stack, files, left_out
         self._begin = run.start * stack.matrix_bytes
         self.hashed = PieceChecksum(len(run) * stack.matrix_bytes, *memory.SHARD_PIECES)
-        self.digest: Any = None
+        self.digest: Any = None  # where a device adds to that
 
     @property
     def is_whole(self) -> bool:

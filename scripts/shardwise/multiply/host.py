@@ -29,7 +29,6 @@ class Host:
     """
 
     xp = np
-    memory_errors: tuple[type[BaseException], ...] = (MemoryError,)
     ahead, bytes_by = 0, "threads"
 
     def __init__(self) -> None:
@@ -50,11 +49,7 @@ class Host:
 
     def total(self) -> int:
         """Bytes of memory that there are in all."""
-        return total_memory()
-
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Memory of batches; its unused places hold zeros."""
-        return np.zeros(shape, dtype)
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def work(self) -> AbstractContextManager[Any]:
         """What is called inside is queued behind all work so far."""
@@ -69,7 +64,7 @@ class Host:
 
     def mark(self) -> Callable[[], None]:
         """Waits until all that was queued so far is done."""
-        return _done
+        return lambda: None
 
     def fetch(self, array: Any) -> np.ndarray:
         """A small array in host memory, after the work that made it."""
@@ -99,15 +94,6 @@ class Host:
             self._pool.submit(writer.write_at, offset + low, raw[low:high])
             for low, high in _parts(offset, raw.nbytes)
         ]
-
-
-def total_memory() -> int:
-    """Bytes of memory that this machine has in all."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _done() -> None:
-    """Nothing is waited for."""
 
 
 def _parts(offset: int, nbytes: int) -> Iterator[tuple[int, int]]:

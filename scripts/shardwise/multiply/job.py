@@ -2,9 +2,9 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, BinaryIO, Self
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Self
 
 import numpy as np
 
@@ -66,25 +66,16 @@ class ShardJob:
 
     Any thread may take each of these steps. While one shard is finished the next can be computed,
     and a third begun.
-
-    Attributes
-    ----------
-    factors
-        A, and B where each matrix has its own.
-    done
-        Matrices that were multiplied and checked so far.
-    weights
-        Those of its matrices, float64 ``(n,)``; None where each counts once.
-    adopted
-        Whether an earlier product of the same matrices was there: nothing is to be computed.
     """
 
     def __init__(self, session: Session, shard_id: str) -> None:
         self._session, self._plan = session, session.plan
         self.shard = session.plan.shard(shard_id)
-        self.factors: list[Factor] = []
+        self.factors: list[Factor] = []  # A, and B where each matrix has its own
         self.watch = Stopwatch()
-        self.done, self._next, self.adopted = 0, self.shard.start, False
+        self.done = 0  # matrices that were multiplied and checked so far
+        self._next = self.shard.start
+        self.adopted = False  # an earlier product: nothing is to be computed
         self.weights = self._plan.per_matrix.weights_of(self.shard.run)
         self._copied: str | None = None  # the checksum of the copy
         self._right: PieceChecksum | None = None
@@ -108,7 +99,7 @@ class ShardJob:
     def begin(self) -> Self:
         """Open the input; a copy of the shard that is missing is made first."""
         session, plan, shard = self._session, self._plan, self.shard
-        with session.blame():
+        with blame.device_or_function(plan, session.xp):
             session.machine.bind()
             self.watch = Stopwatch()  # anew
             if plan.settings.materialize:
@@ -177,12 +168,18 @@ class ShardJob:
             small.refuse_moved(self._plan.results, session.folder)
             self._attempt = note_start(self._plan.results.starts(shard.name))
             opened.enter_context(self._at_work(self._attempt))
-            opened.enter_context(session.blame())
+            opened.enter_context(blame.device_or_function(self._plan, session.xp))
             ring = session.ring()
-            self._committing = opened.enter_context(ExitStack())
-            file = self._committing.enter_context(self._result_file(self._attempt))
+            committing = self._committing = opened.enter_context(ExitStack())
+            results = self._plan.results
+            path, receipt = results.product(shard.name), results.receipt(shard.name)
+            # Only an earlier attempt can have left something: else the folder need not be listed.
+            sweep = self._attempt > 1
+            file = committing.enter_context(commit(path, sweep=sweep, receipt=receipt))
+            committing.enter_context(self.inputs.unchanged())
+            committing.enter_context(blame.input_file(self._plan, shard, self.inputs))
             # Else a thread might write to a file that has the number of this one by then.
-            self._committing.callback(settle, self._writes)
+            committing.callback(settle, self._writes)
             sink, shape = ring.sink, ring.sink.shape(shard.run)
             self.writer = StackWriter(file, shape, np.dtype(sink.dtype))
             self.digest = session.machine.hashing(self.writer.hashed)
@@ -224,22 +221,7 @@ class ShardJob:
                     write.result()
                 facts, checksum = self._prove(), self.writer.checksum()
                 identity = os.fstat(self.writer.file.fileno())
-            self._write_receipt(facts | {"file": self._file_facts(checksum)}, identity)
-
-    @contextmanager
-    def _result_file(self, attempt: int) -> Iterator[BinaryIO]:
-        """The file of the result, which gets its name where all in this context goes well."""
-        results, shard = self._plan.results, self.shard
-        # Only an earlier attempt can have left something: else the folder need not be listed.
-        with (
-            commit(
-                results.product(shard.name), sweep=attempt > 1,
-                receipt=results.receipt(shard.name),
-            ) as file,
-            self.inputs.unchanged(),
-            blame.input_file(self._plan, shard, self.inputs),
-        ):  # fmt: skip
-            yield file
+            self._write_receipt(facts, checksum, identity)
 
     def _prove(self) -> dict[str, Any]:
         """Compare what was read with its receipt, and what the products come to with its factors.
@@ -267,16 +249,15 @@ class ShardJob:
                 "compute": operation.compute,
             }
 
-    def _file_facts(self, checksum: str) -> receipts.ArrayFile:
-        plan, shard, writer = self._plan, self.shard, self.writer
-        return receipts.describe_file(
-            plan.results.product(shard.name), writer.shape, writer.dtype,
+    def _write_receipt(
+        self, facts: dict[str, Any], checksum: str, identity: os.stat_result
+    ) -> None:
+        plan, shard, session, watch = self._plan, self.shard, self._session, self.watch
+        product, writer, finished = plan.results.product(shard.name), self.writer, watch.end()
+        file = receipts.describe_file(
+            product, writer.shape, writer.dtype,
             checksum, writer.row_bytes, writer.piece_bytes, **plan.nodes_of(shard.shard),
         )  # fmt: skip
-
-    def _write_receipt(self, facts: dict[str, Any], identity: os.stat_result) -> None:
-        plan, shard, session, watch = self._plan, self.shard, self._session, self.watch
-        finished = watch.end()
         receipt = {
             "shard": shard.shard,
             "start": shard.start,
@@ -287,14 +268,14 @@ class ShardJob:
             "device": session.device,
             "attempt": self._attempt,
             **facts,
+            "file": file,
             "bytes_by": session.machine.bytes_by,
             "recipe": plan.recipe,
             "per_matrix": plan.per_matrix.digest(shard.run, plan.settings.keep),
             "held": watch.held(finished),
             **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
         }
-        product, path = plan.results.product(shard.name), plan.results.receipt(shard.name)
-        receipts.write_for(path, receipt, product, identity)
+        receipts.write_for(plan.results.receipt(shard.name), receipt, product, identity)
 
     def _at_work(self, attempt: int) -> live.AtWork:
         """Say from now on how far the shard is."""

@@ -25,6 +25,7 @@ Machine = Host | Cuda
 
 _INT64_MAX = 2**63 - 1
 _CORRECT = "correct it, or set nonfinite: allow"
+_GIVEN = "left", "right", "product", "ratio", "forms"  # by the device
 _WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 
 
@@ -34,6 +35,7 @@ class BatchReport:
 
     first: int  # matrix, by its index in the whole stack
     count: int
+    weights: np.ndarray | None = None  # in host memory
     # Largest moduli; infinite or NaN where an element is.
     left: Any = None
     right: Any = None
@@ -44,13 +46,9 @@ class BatchReport:
     # Finds the moduli of the factors, where a ratio that is not finite asks for them.
     measure: "Callable[[BatchReport], None] | None" = None
 
-    def without(self, left_out: np.ndarray) -> "BatchReport":
-        """The same in host memory, zeros said of some matrices, by a mask ``(n,)``."""
-        kept = {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
-        for name, numbers in kept.items():
-            kept[name] = numbers.copy()
-            kept[name][left_out] = 0
-        return replace(self, **kept)
+    def of_weight(self, xp: Any, fine: Any) -> Any:
+        """Flags ``(n,)`` of what is fine; a matrix of weight 0 is, whatever is said of it."""
+        return fine if self.weights is None else fine | xp.asarray(self.weights == 0)
 
     def fetched(self, machine: Machine) -> "BatchReport":
         """The same in host memory, while the batch is still there."""
@@ -63,8 +61,8 @@ class BatchReport:
         return self._copied(machine)
 
     def _copied(self, machine: Machine) -> "BatchReport":
-        arrays = {k: machine.fetch(v) for k, v in vars(self).items() if hasattr(v, "shape")}
-        return replace(self, **arrays)
+        given = {name: getattr(self, name) for name in _GIVEN if getattr(self, name) is not None}
+        return replace(self, **{name: machine.fetch(array) for name, array in given.items()})
 
 
 class Operation:
@@ -114,7 +112,7 @@ class UserFunction(Operation):
         xp, block, product = self._xp, left[: report.count], out[: report.count]
         if self._strict and block.dtype.kind != "i":
             # Before the call: what a function makes of NaN is nobody's fault but the input's.
-            finite = xp.isfinite(_largest(xp, block))
+            finite = report.of_weight(xp, xp.isfinite(_largest(xp, block)))
             if not finite.all():
                 raise self.refusal("left", report, int(finite.argmin()))
         product[...] = user_function.call(self._function, xp, block, report.first, self._problem)
@@ -146,11 +144,8 @@ class Multiplication(Operation):
 
     def allocate(self, matrices: int) -> None:
         problem = self._problem
-        spec = CheckSpec(
-            problem.product, problem.left, problem.right, problem.dtype,
-            self.compute, self._seed, memory.proof_matrices(problem, matrices),
-            problem.covariance,
-        )  # fmt: skip
+        group = memory.proof_matrices(problem, matrices)
+        spec = CheckSpec(problem, self.compute, self._seed, group)
         if self._offset is not None:
             self._centred = self._xp.zeros((matrices, *problem.left), problem.dtype)
         self._checker = freivalds.Checker(self._xp, spec)
@@ -209,13 +204,6 @@ class Multiplication(Operation):
         wider = f"save the input as {_WIDER[dtype]} or scale it" if dtype in _WIDER else "scale it"
         cure = f"{wider}, or set nonfinite: allow"
         return BadMatrix(what, cure, "product", matrix)
-
-
-def choose(machine: Machine, plan: Plan) -> Operation:
-    """The operation that a plan asks for."""
-    if plan.problem.result:
-        return UserFunction(machine, plan)
-    return Multiplication(machine, plan)
 
 
 def _part(right: Any, count: int) -> Any:

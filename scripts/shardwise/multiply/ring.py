@@ -18,9 +18,9 @@ import numpy as np
 
 from shardwise.errors import TryAgain
 from shardwise.files.checksum import raw_bytes
-from shardwise.multiply import checks, sinks
-from shardwise.multiply import operation as operations
-from shardwise.multiply.operation import BatchReport, Machine
+from shardwise.multiply import checks
+from shardwise.multiply.operation import BatchReport, Machine, Multiplication, UserFunction
+from shardwise.multiply.sinks import Sink
 from shardwise.numerics.tree import refuse_overflow
 from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import memory
@@ -71,10 +71,10 @@ class Ring:
     def __init__(self, machine: Machine, plan: Plan, shard: Shard, most: int | None = None) -> None:
         self._machine, self._plan, self._problem = machine, plan, plan.problem
         self._keep = plan.settings.keep
-        self.operation = operations.choose(machine, plan)
-        self.sink = sinks.choose(machine.xp, plan)
+        kind = UserFunction if plan.problem.result else Multiplication
+        self.operation = kind(machine, plan)
+        self.sink = Sink(machine.xp, plan)
         self._right: Any = None
-        self._tried = False
         self._allocate(shard, most)
         self._free, self._reading = deque(self._slots), deque[_Slot]()
         self._queued = deque[_Slot]()
@@ -95,7 +95,7 @@ class Ring:
                 continue
             try:
                 self._take(slots, matrices, shard.run)
-            except self._machine.memory_errors:
+            except MemoryError:  # as that of cupy is
                 self._slots, self._outs = [], deque()
                 self.sink.release()
                 self._machine.release()
@@ -108,20 +108,19 @@ class Ring:
         )
 
     def _take(self, slots: int, matrices: int, run: range) -> None:
-        problem, zeros = self._problem, self._machine.zeros
+        problem, zeros = self._problem, self._machine.xp.zeros  # in places that are not used, too
         self.matrices, own = matrices, problem.right and not problem.shared_right
-        self._slots = [
-            _Slot(
-                zeros((matrices, *problem.left), problem.dtype),
-                zeros((matrices, *problem.right), problem.dtype) if own else None,
-            )
-            for _ in range(slots)
-        ]
-        shape = (matrices, *problem.product_shape)
-        outs = memory.outs(slots, self._keep)
-        # Memory of batches of products, and the writes from it that may be under way.
-        self._outs = deque((zeros(shape, problem.product_dtype), []) for _ in range(outs))
+        shape, outs = (matrices, *problem.product_shape), memory.outs(slots, self._keep)
         with self._machine.work():
+            self._slots = [
+                _Slot(
+                    zeros((matrices, *problem.left), problem.dtype),
+                    zeros((matrices, *problem.right), problem.dtype) if own else None,
+                )
+                for _ in range(slots)
+            ]
+            # Memory of batches of products, and the writes from it that may be under way.
+            self._outs = deque((zeros(shape, problem.product_dtype), []) for _ in range(outs))
             self.sink.allocate(run)
             self.operation.allocate(matrices)
         self._machine.settle()  # before other threads write to it
@@ -130,19 +129,12 @@ class Ring:
         if self._keep == "products":
             self._ahead = min(self._ahead, outs - 1)
         if not problem.shared_right:  # else `share` does
-            self._try_arithmetic()
+            self.operation.try_arithmetic(*self.trial_memory())
 
-    def _try_arithmetic(self) -> None:
-        self.operation.try_arithmetic(*self.trial_memory())
-        self._tried = True  # a device that fails is tried again: by `warm`, then by a shard
-
-    def trial_memory(self) -> tuple[Any, Any, list[Any]]:
-        """A slot's A and B, and all memory of products, for `try_arithmetic`."""
+    def trial_memory(self, right: Any = None) -> tuple[Any, Any, list[Any]]:
+        """A slot's A and B, or the one B, and all memory of products, for `try_arithmetic`."""
         slot = self._slots[0]
-        return slot.left, self._right_of(slot), [out for out, _ in self._outs]
-
-    def _right_of(self, slot: _Slot) -> Any:
-        return self._right if slot.right is None else slot.right
+        return slot.left, slot.right if right is None else right, [out for out, _ in self._outs]
 
     def warm(self, job: "ShardJob") -> None:
         """Take up to two batches through the ring, of which nothing stays.
@@ -263,11 +255,12 @@ class Ring:
         """Multiply a batch, and prove and take its products."""
         out, slot.writes = self._outs[0]
         self._outs.rotate(-1)
-        slot.report = BatchReport(slot.first, slot.count)
+        slot.report = BatchReport(slot.first, slot.count, slot.weights)
         products, left_out = out[: slot.count], slot.left_out
         # A function of the user's is not called for nothing.
         if not self._problem.result or left_out is None or len(left_out) < slot.count:
-            products = self.operation.run(slot.report, slot.left, self._right_of(slot), out)
+            right = self._right if slot.right is None else slot.right
+            products = self.operation.run(slot.report, slot.left, right, out)
         if left_out is not None:  # B, or a function, may make anything of zeros
             products[self._machine.xp.asarray(left_out)] = 0
         slot.written = self.sink.take(products, slot.first)
@@ -278,7 +271,7 @@ class Ring:
         with job.watch.timed("compute"):
             slot.mark()
             self._take_fragments(slot.fragments)
-            job.checks.examine(slot.report.fetched(self._machine), slot.weights)
+            job.checks.examine(slot.report.fetched(self._machine))
         if slot.written is not None:
             offset = (slot.first - job.shard.start) * self._problem.product_bytes
             slot.writes += job.write(offset, slot.written)
@@ -312,9 +305,11 @@ class Ring:
 
     def share(self, right: np.ndarray) -> None:
         """Take the one B ``(k, p)`` that serves all matrices; nothing is queued meanwhile."""
-        if not self._tried:
-            self._right = self._machine.zeros(right.shape, right.dtype.name)
-            self._try_arithmetic()
+        if self._right is None:
+            with self._machine.work():
+                room = self._machine.xp.zeros(right.shape, right.dtype.name)
+            self.operation.try_arithmetic(*self.trial_memory(room))
+            self._right = room  # a device that failed is tried again
         with self._machine.work():
             self._right[...] = self._machine.xp.asarray(right)
         self._machine.settle()

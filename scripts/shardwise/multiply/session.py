@@ -1,7 +1,6 @@
 """A device of this process, and the ring that shards which follow each other share on it."""
 
 import os
-from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -18,37 +17,18 @@ from shardwise.records import failures
 
 
 class Session:
-    """A device of this process, and what is made on it once.
+    """A device of this process, and what is made on it once, for any shard of a plan or for one.
 
-    Parameters
-    ----------
-    memory
-        Host bytes that the task may take, or None for what the plan says.
-    wait, prefer
-        As :func:`choose.take` has them.
-    shard
-        The only one that is computed; None for any of the plan.
-
-    Attributes
-    ----------
-    largest
-        The largest shard that it may compute.
-    device, versions
-        What receipts say of the device, and of its driver and libraries.
-    folder
-        Which results folder this is, whatever its name becomes.
-
-    Raises
-    ------
-    InputError, TryAgain, DeviceFailed
-        As :func:`load_backend`.
+    ``memory`` are the host bytes that the task may take, None for what the plan says; the rest, and
+    what it raises, is as `load_backend` has it.
     """
 
     def __init__(
         self, plan: Plan, memory: int | None = None, wait: float | None = None,
         prefer: int | None = None, shard: Shard | None = None,
     ) -> None:  # fmt: skip
-        self.plan, self._memory, self.folder = plan, memory, os.stat(plan.results.root)
+        self.plan, self._memory = plan, memory
+        self.folder = os.stat(plan.results.root)  # which it is, whatever its name becomes
         shards = [shard] if shard else plan.shards.values()
         self.largest = max(shards, key=lambda each: each.bytes)
         needed = max(each.device_memory for each in shards)
@@ -58,7 +38,7 @@ class Session:
                 plan.settings.backend, needed, wait, prefer, self._barred
             )
         self.cuda = self.xp is not np
-        with self.blame():
+        with blame.device_or_function(plan, self.xp):
             products = plan.settings.keep == "products"
             self.machine: Machine = Cuda(self.xp, products) if self.cuda else Host()
             self.versions = choose.versions(self.xp) if self.cuda else {}
@@ -71,10 +51,6 @@ class Session:
         if self._ring is None:
             self._ring = Ring(self.machine, self.plan, self.largest, self._memory)
         return self._ring
-
-    def blame(self) -> AbstractContextManager[None]:
-        """Raise errors of the device or of the user's function as those of a shard."""
-        return blame.device_or_function(self.plan, self.xp)
 
     def _barred(self) -> dict[str, str]:
         """The devices, by UUID, that this run does not take again, and what each has done."""

@@ -25,14 +25,8 @@ for a large product at once would be more than the plan says."""
 def check(multiply: Callable[[], Any], factors: list[Any], compute: str) -> None:
     """Refuse to go on where products have another precision than ``compute``; waits for them.
 
-    Parameters
-    ----------
-    multiply
-        Multiplies what is in the factors, and returns where the products ``(n, m, p)`` are.
-    factors
-        C-contiguous stacks, or one matrix for all, as the kernel takes them; they are overwritten.
-    compute
-        Name of the arithmetic: a dtype, ``tf32x3`` or ``tf32``.
+    ``multiply`` multiplies what is in the factors, and returns where the products ``(n, m, p)``
+    are. The factors are C-contiguous stacks, or one matrix for all; they are overwritten.
 
     Raises
     ------
@@ -54,14 +48,11 @@ def check(multiply: Callable[[], Any], factors: list[Any], compute: str) -> None
     squares = squares.get() if hasattr(squares, "get") else squares
     diagonal[...] = 0
     wrong, beside = squares != expected, _any(products)
-    if wrong.any() or beside:
-        square = squares[int(wrong.argmax())].item()
-        result = f"the device says that {number} squared is {square} in a product of {dtype}"
-        _refuse(result, abs(square - expected) < _GROSS, expected, beside, compute)
-
-
-def _refuse(result: str, close: bool, expected: float, beside: bool, compute: str) -> None:
-    if beside or not close:
+    if not (wrong.any() or beside):
+        return
+    square = squares[int(wrong.argmax())].item()
+    result = f"the device says that {number} squared is {square} in a product of {dtype}"
+    if beside or not abs(square - expected) < _GROSS:
         raise DeviceFailed(
             f"{result}, with {'something else' if beside else '0'} beside it, and not {expected} "
             "with 0 beside it; suspect the device and try another",

@@ -4,8 +4,8 @@ import hashlib
 import inspect
 import os
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,7 @@ from numba.extending import intrinsic
 
 _Function = Callable[..., Any]
 
-
-def part(function: _Function, **options: Any) -> Any:
-    """A function that loops call, as numba's ``njit``; it stands in the same file as they."""
-    with _configured(DISABLE_JIT=0):
-        return numba.njit(nogil=True, **options)(function)
+numba.config.DISABLE_JIT = 0  # in Python these loops take a hundred times as long, and do not wrap
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -57,35 +53,23 @@ def wide(typing: Any, number: Any) -> Any:
 def loop(function: _Function, *signature: Any, **options: Any) -> _Function:
     """A function compiled for numba's types, by an earlier process if there is a folder for it.
 
-    It is compiled in any case: NUMBA_DISABLE_JIT is for those who debug loops of their own. As
-    Python these would take a hundred times as long, and integers would not wrap. What the function
-    calls stands in the same file, or here. Options are those of ``njit``.
+    What the function calls stands in the same file, or here. Options are those of ``njit``.
     """
-    cache = folder(function, signature)
+    compiled: Any = numba.njit(nogil=True, **options)(function)
+    cache, before = folder(function, signature), numba.config.CACHE_DIR
     if cache is not None:
-        compiled = part(function, **options)
-        # A full disk, or what a crash left of a file, must not end a run.
-        broken = suppress(OSError, EOFError, RuntimeError, pickle.UnpicklingError)
-        with _configured(DISABLE_JIT=0, CACHE_DIR=str(cache)), broken:
+        numba.config.CACHE_DIR = str(cache)
+        try:
             compiled.enable_caching()
             compiled.compile(signature)
-        if compiled.signatures:
-            return compiled  # type: ignore[no-any-return]
-    compiled = part(function, **options)
-    with _configured(DISABLE_JIT=0):
+        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
+            pass  # a full disk, or what a crash left of a file, must not end a run
+        finally:
+            numba.config.CACHE_DIR = before
+    if not compiled.signatures:
+        compiled = numba.njit(nogil=True, **options)(function)
         compiled.compile(signature)
     return compiled  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _configured(**values: Any) -> Iterator[None]:
-    """For a while, other values in numba's settings."""
-    before = {name: getattr(numba.config, name) for name in values}
-    vars(numba.config).update(values)
-    try:
-        yield
-    finally:
-        vars(numba.config).update(before)
 
 
 def folder(function: _Function, signature: tuple[Any, ...]) -> Path | None:

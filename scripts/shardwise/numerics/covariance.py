@@ -18,17 +18,9 @@ from shardwise.plan.plan import Plan
 class Covariance:
     """Covariance and correlation, some of their elements at a time.
 
-    Times its divisor the covariance is ``Σ factor given + Σ outer(u, v.conj())``, of matrices that
-    are given, each with a factor, and of pairs of rows.
-
-    Parameters
-    ----------
-    factors, diagonals
-        One for each of these matrices: a number, and the diagonal ``(k,)``.
-    terms
-        The pairs u, v, ``(k,)`` each.
-    divisor
-        As `numpy.cov` has it.
+    Times its divisor, which is as `numpy.cov` has it, the covariance is ``Σ factor given +
+    Σ outer(u, v.conj())``, of matrices that are given, each with a factor and its diagonal
+    ``(k,)``, and of pairs u, v of rows ``(k,)``, the terms.
     """
 
     def __init__(
@@ -65,14 +57,8 @@ def of_sum(
 ) -> tuple[Covariance, dict[str, np.ndarray]]:
     """What ``covariance: true`` adds to the sum S: a covariance of its conjugate, and rows.
 
-    Parameters
-    ----------
-    plan
-        It knows the number of rows, n, and their weights.
-    sums
-        The sum of all rows ``(k,)`` without the offset; float64, complex128 or int64.
-    diagonal
-        That of S.
+    ``sums`` is the sum of all rows ``(k,)`` without the offset, in float64, complex128 or int64;
+    ``diagonal`` is that of S.
     """
     assert plan.facts.covariance is not None
     n, divisor = count_rows(plan.problem, plan.per_matrix.weights, plan.facts.covariance.ddof)
@@ -94,12 +80,8 @@ def of_groups(
 ) -> tuple[Covariance, np.ndarray]:
     """The covariance of the rows of several groups, of the covariances of these; and their mean.
 
-    Parameters
-    ----------
-    counts
-        The rows of each group, and the divisor of its covariance.
-    means
-        Their means ``(groups, k)``.
+    ``counts`` are the rows of each group, and the divisor of its covariance; ``means`` its means,
+    ``(groups, k)``.
     """
     rows, divisors = np.array(counts).T
     with np.errstate(all="ignore"):

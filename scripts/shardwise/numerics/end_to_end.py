@@ -21,9 +21,6 @@ SEED = 0x5EED
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _SIDES = {"l": 0, "r": 1 << 62}
-_BLOCK = 2**18
-"""Elements that meet their weights at once; they stay in a core's cache."""
-
 _UNIT = 2.0**-53
 _PAIRWISE = 64
 """More additions than a number meets while NumPy adds up a row (in pairs of blocks of 128)."""
@@ -94,17 +91,11 @@ def gap(one: Any, other: Any) -> float:
 
 
 class ShardForms:
-    """Adds up the forms of all batches of a shard.
-
-    Attributes
-    ----------
-    rows
-        How many forms were added; one whose weight is larger than 1 counts so many times.
-    """
+    """Adds up the forms of all batches of a shard."""
 
     def __init__(self) -> None:
         self._totals: list[np.ndarray] = []
-        self.rows = 0.0
+        self.rows = 0.0  # forms that were added; one of a weight above 1 counts so many times
 
     def add(self, forms: np.ndarray, weights: np.ndarray | None = None) -> None:
         """Add forms, a row for each product, times its weight ``(n,)`` if there are weights.
@@ -147,36 +138,25 @@ def summed(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class SumForm:
-    """``lᵀ S r`` of the sum ``(m, p)``, from runs of its elements; each comes once, on any rank.
-
-    Attributes
-    ----------
-    runs
-        The form of each run; those of other ranks are added to them.
-    """
+    """``lᵀ S r`` of the sum ``(m, p)``, from runs of its elements; each comes once, on any rank."""
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
         integer = "int" in dtype
         self._parts = 2 if "complex" in dtype else 1
         self._left, self._right = weights("l", shape[0], integer), weights("r", shape[1], integer)
         self._dtype = "int64" if integer else "float64"
-        self.runs: list[np.ndarray] = []
+        self.runs: list[np.ndarray] = []  # the form of each; those of other ranks are added
 
     def add(self, elements: np.ndarray, low: int) -> None:
         """Add the elements ``(width,)`` from number ``low`` of the flat result on."""
-        width, at, forms = len(self._right), 0, []
-        most = max(1, _BLOCK // width)
+        width = len(self._right)
+        first, before = divmod(low, width)
+        rows = -(-(before + len(elements)) // width)
+        block = np.zeros((rows, width), elements.dtype)
+        block.reshape(-1)[before : before + len(elements)] = elements
         with np.errstate(all="ignore"):
-            while at < len(elements):
-                row, column = divmod(low + at, width)
-                height = 1 if column else max(1, min(most, (len(elements) - at) // width))
-                length = min(width - column, len(elements) - at)
-                block = elements[at : at + height * length].reshape(height, length)
-                by_row = block @ self._right[column : column + length]
-                form = np.atleast_1d(self._left[row : row + height] @ by_row)
-                forms.append(form.view(self._dtype))
-                at += block.size
-        self.runs.append(summed(forms))
+            form = np.atleast_1d(self._left[first : first + rows] @ (block @ self._right))
+        self.runs.append(form.view(self._dtype))
 
     def value(self) -> np.ndarray:
         """What has come so far, ``(1,)`` or ``(2,)``."""

@@ -13,7 +13,6 @@ import numpy as np
 from shardwise.numerics.freivalds_device import _Device
 from shardwise.numerics.freivalds_host import Step, Steps, _forms, _groups, _Host
 from shardwise.numerics.tolerances import CheckSpec
-from shardwise.plan.problem import operands
 
 
 class Checker:
@@ -34,28 +33,19 @@ class Checker:
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         self._xp = xp
         # The right factor meets the vectors first.
-        self._operands = operands(spec.product, spec.dtype)[::-1]
+        self._operands = spec.problem.operands[::-1]
         self._group = spec.group
         self.bound, self.forms = spec.bound, None
         real: Any = _Host if xp is np else _Device
         self._engine: Any = _Whole(xp, spec) if spec.integer else real(xp, spec)
 
     def check(self, left: Any, right: Any, product: Any) -> Any:
-        """How far each product is from the factors' own, in units of the tolerance.
+        """How far each product is from the factors' own, in units of the tolerance, ``(n,)``.
 
-        Parameters
-        ----------
-        left, product
-            C-contiguous stacks ``(n, rows, columns)``, A as it is stored, not transposed.
-        right
-            A stack like them, or one matrix ``(k, p)`` for all, or None.
-
-        Returns
-        -------
-        array of float64, shape ``(n,)``
-            At most 1 for an honest product; above 1, or NaN, for a wrong one. Of floating-point
-            numbers it is finite only where A, B and the product all are. For the product of each
-            group that had a closer look it is the larger of the two.
+        A and the products are C-contiguous stacks ``(n, rows, columns)`` as they are stored, B is
+        another, one matrix ``(k, p)`` for all, or None. It is at most 1 for an honest product;
+        above 1, or NaN, for a wrong one. Of floating-point numbers it is finite only where A, B and
+        the product all are.
         """
         stacks = {"A": left, "B": None if right is None else _as_stack(right)}
         steps = [Step(stacks[name], *how) for name, *how in self._operands]
@@ -88,7 +78,7 @@ class _Whole:
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         self._xp = xp
         self._signs, self._left = (xp.asarray(x) for x in (spec.signs(), spec.left_weights()))
-        self._column_sums = spec.column_sums
+        self._column_sums = spec.problem.covariance
 
     def check(self, steps: Steps, product: Any) -> tuple[Any, Any]:
         expected, actual = self._signs, product @ self._signs

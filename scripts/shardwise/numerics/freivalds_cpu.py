@@ -26,25 +26,13 @@ def prepare(dtype: np.dtype) -> None:
 
 
 def times(
-    stack: np.ndarray, transposed: bool, vectors: np.ndarray, size: np.ndarray, floor: float
+    stack: np.ndarray, transposed: bool, vectors: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Products of matrices with vectors, and of their moduli with ``size``.
+    """Products of matrices, or their transposes, with vectors, and of their moduli with ``size``.
 
-    Parameters
-    ----------
-    stack
-        ``(n, rows, columns)`` of float16, float32 or float64; copied unless contiguous.
-    transposed
-        Whether the matrices are transposed.
-    vectors, size
-        float64 ``(n, 4 g, length)`` and ``(n, length)``, or one of each ``(1, …)`` for all.
-    floor
-        What moduli count for at least.
-
-    Returns
-    -------
-    tuple of arrays
-        The products ``(n, 4 g, other length)``, and those of the moduli ``(n, other length)``.
+    The stack is ``(n, rows, columns)`` of float16, float32 or float64, copied unless contiguous;
+    vectors and size are float64 ``(n, 4 g, length)`` and ``(n, length)``, or one of each for all.
+    The products are ``(n, 4 g, other length)``, those of the moduli ``(n, other length)``.
     """
     stack = np.ascontiguousarray(stack)
     words = stack.view(np.uint16 if stack.dtype == np.float16 else stack.dtype)
@@ -55,7 +43,7 @@ def times(
     step = _TILE if transposed else 2
     threads.split(
         n * -(-length // step),
-        partial(loop, words, np.ascontiguousarray(vectors), size, floor, products, moduli),
+        partial(loop, words, np.ascontiguousarray(vectors), size, products, moduli),
     )
     return products, moduli
 
@@ -64,12 +52,12 @@ def times(
 def _loop(function: Any, name: str) -> Any:
     words = types.Array(getattr(types, name), 3, "C", readonly=True)
     cube, table = types.Array(types.float64, 3, "C"), types.Array(types.float64, 2, "C")
-    signature = words, cube, table, types.float64, cube, table, types.int64, types.int64
+    signature = words, cube, table, cube, table, types.int64, types.int64
     return compiled.loop(function, *signature, fastmath=_ANY_ORDER)
 
 
 def _rows(
-    words: np.ndarray, vectors: np.ndarray, size: np.ndarray, floor: float,
+    words: np.ndarray, vectors: np.ndarray, size: np.ndarray,
     products: np.ndarray, moduli: np.ndarray, low: int, high: int,
 ) -> None:  # fmt: skip
     """The pairs of rows ``low`` to ``high`` of all matrices."""
@@ -89,12 +77,12 @@ def _rows(
                 a1 += x * v1[j]
                 a2 += x * v2[j]
                 a3 += x * v3[j]
-                sa += max(abs(x), floor) * s[j]
+                sa += abs(x) * s[j]
                 b0 += y * v0[j]
                 b1 += y * v1[j]
                 b2 += y * v2[j]
                 b3 += y * v3[j]
-                sb += max(abs(y), floor) * s[j]
+                sb += abs(y) * s[j]
             p = products[i, g : g + 4]
             p[0, one], p[1, one], p[2, one], p[3, one], moduli[i, one] = a0, a1, a2, a3, sa
             p[0, other], p[1, other], p[2, other], p[3, other] = b0, b1, b2, b3
@@ -102,7 +90,7 @@ def _rows(
 
 
 def _columns(
-    words: np.ndarray, vectors: np.ndarray, size: np.ndarray, floor: float,
+    words: np.ndarray, vectors: np.ndarray, size: np.ndarray,
     products: np.ndarray, moduli: np.ndarray, low: int, high: int,
 ) -> None:  # fmt: skip
     """The tiles of columns ``low`` to ``high`` of all matrices."""
@@ -132,4 +120,4 @@ def _columns(
                     p1[j] += x * a1 + y * b1
                     p2[j] += x * a2 + y * b2
                     p3[j] += x * a3 + y * b3
-                    m[j] += max(abs(x), floor) * sa + max(abs(y), floor) * sb
+                    m[j] += abs(x) * sa + abs(y) * sb

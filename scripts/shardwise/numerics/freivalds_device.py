@@ -18,11 +18,11 @@ class _Device:
     _BLOCK = 256  # threads of a block, as in freivalds.cu
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
-        self._xp, dtype, floor, group = xp, spec.dtype, spec.floor, spec.group
+        self._xp, dtype, group = xp, spec.problem.dtype, spec.group
         self._relative, self._absolute = spec.scaled_bound
-        self._close, self._column_sums = spec.close, spec.column_sums
-        left, self._rows = spec.left_weights(), spec.rows
-        kernels = _module(xp, dtype, floor)
+        self._close, self._column_sums = spec.close, spec.problem.covariance
+        left = spec.left_weights()
+        kernels = _module(xp, dtype, "tf32" in spec.compute)
         names = ("rows_times", "columns_times", "largest", "take_row", "compare", "compare_row")
         self._kernels = {name: kernels.get_function(name) for name in names}
         # As many threads as run at once at the registers these kernels take.
@@ -32,12 +32,12 @@ class _Device:
         self._planes = VECTORS * self._parts + 1
         self._signs = xp.asarray(self._as_planes(spec.signs(), spec.scale))
         # Lengths are even, and what lies past a vector stays 0: kernels read pairs.
-        lengths = [n + n % 2 for n in (spec.inner, len(left))]
+        lengths = [n + n % 2 for n in (spec.problem.factor_shapes[0][1], len(left))]
         self._products = [xp.zeros((group, self._planes, n)) for n in lengths]
         self._own = xp.zeros((group, self._parts, lengths[1]))  # C r of the last vector
         padded = np.zeros((lengths[1], 2))
         padded[: len(left)] = np.stack([left, np.abs(left)], axis=1)
-        self._left = xp.asarray(padded)
+        self._left, self._rows = xp.asarray(padded), len(left)
         # Of the closer look: B times a row of A, and which matrix and row.
         self._row, self._where = xp.zeros_like(self._signs), xp.zeros(2, xp.int64)
 
@@ -167,7 +167,7 @@ class _Device:
         self._kernels[kernel]((blocks,), (self._BLOCK,), arguments)
 
 
-def _module(xp: Any, dtype: str, floor: float) -> Any:
+def _module(xp: Any, dtype: str, tf32: bool) -> Any:
     """The kernels of ``numerics/freivalds.cu`` for a dtype; cupy keeps what it has compiled."""
-    options = ("-std=c++17", f"-D{dtype.upper()}", *(("-DTF32",) if floor else ()))
+    options = ("-std=c++17", f"-D{dtype.upper()}", *(("-DTF32",) if tf32 else ()))
     return xp.RawModule(code=Path(__file__).with_name("freivalds.cu").read_text(), options=options)

@@ -1,7 +1,6 @@
 """Freivalds' check on the host, with NumPy."""
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
@@ -44,20 +43,20 @@ class _Host:
     """Floating point on NumPy; vectors are rows of ``(n, vectors, length)``."""
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
-        if spec.group * math.prod(spec.left) * np.dtype(spec.dtype).itemsize >= tree.COMPILED_BYTES:
+        dtype = np.dtype(spec.problem.dtype)
+        if spec.group * spec.problem.matrix_bytes >= tree.COMPILED_BYTES:
             from shardwise.numerics import freivalds_cpu  # what it takes in passing, before buffers
 
-            freivalds_cpu.prepare(np.dtype(spec.dtype).type(0).real.dtype)
-        self._complex = "complex" in spec.dtype
+            freivalds_cpu.prepare(dtype.type(0).real.dtype)
+        self._complex = dtype.kind == "c"
         self._wide = np.dtype("complex128" if self._complex else "float64")
         signs = np.ascontiguousarray(spec.signs().T)
         self._signs = signs.astype(self._wide)[np.newaxis]
         self._ones, self._left = np.full((1, signs.shape[1]), spec.scale), spec.left_weights()
         self._relative, self._absolute = spec.scaled_bound
-        self._close, self._column_sums = spec.close, spec.column_sums
+        self._close, self._column_sums = spec.close, spec.problem.covariance
         # What an element of the moduli counts for at least, see `tolerance`.
-        self._least = _TINY * self._wide.itemsize / 8 if spec.dtype == self._wide else 0.0
-        self._floor = spec.floor
+        self._least = _TINY * self._wide.itemsize / 8 if dtype == self._wide else 0.0
 
     def check(self, steps: Steps, product: Any) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):
@@ -87,7 +86,7 @@ class _Host:
         else:
             a = (second[i, :, row] if across else second[i, row]).astype(self._wide)
         a = a.conj() if conjugate else a
-        size = self._moduli(a, self._floor)[np.newaxis]
+        size = self._moduli(a)[np.newaxis]
         b = first if len(first) == 1 else first[i : i + 1]
         step = Step(b, not turned, conjugated)
         expected, size = self._times(step, np.tile(a, (1, 4, 1)), size)
@@ -95,11 +94,11 @@ class _Host:
         relative, absolute = cast(tuple[float, float], self._close)
         return float((gap / (relative * size[0] + absolute)).max())
 
-    def _moduli(self, numbers: np.ndarray, floor: float = 0.0) -> np.ndarray:
-        """``|re| + |im|``, of which neither counts for less than ``floor``."""
-        parts = [numbers.real, numbers.imag] if self._complex else [numbers]
-        moduli: np.ndarray = sum(np.maximum(np.abs(part), floor) for part in parts)
-        return moduli
+    def _moduli(self, numbers: np.ndarray) -> Any:
+        """``|re| + |im|``."""
+        if self._complex:
+            return np.abs(numbers.real) + np.abs(numbers.imag)
+        return np.abs(numbers)
 
     def _times(self, step: Step, v: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Products of a stack with vectors, and of its moduli with ``size``."""
@@ -109,19 +108,19 @@ class _Host:
             return product.conj(), moduli
         least = stack.shape[1 if transposed else 2] * self._least
         if not self._complex:
-            product, moduli = _times(stack, transposed, v, size, self._floor)
+            product, moduli = _times(stack, transposed, v, size)
             return product, moduli + least
         # Real and imaginary parts of a row lie side by side, as twice as many real numbers.
         reals, half = stack.view(stack.real.dtype), v.shape[1]
         if transposed:
             parts = np.concatenate([v.real, v.imag], axis=1)
-            product, moduli = _times(reals, True, parts, size, self._floor)
+            product, moduli = _times(reals, True, parts, size)
             product, moduli = product.view(self._wide), moduli.reshape(*moduli.shape[:1], -1, 2)
             moduli = moduli.sum(axis=-1)
         else:
             parts = np.concatenate([v.conj(), 1j * v.conj()], axis=1).view("float64")
             size = np.repeat(size, 2, axis=1)
-            product, moduli = _times(reals, False, parts, size, self._floor)
+            product, moduli = _times(reals, False, parts, size)
         return product[:, :half] + 1j * product[:, half:], moduli + least
 
     def largest(self, stack: Any) -> np.ndarray:
@@ -139,12 +138,12 @@ class _Host:
 
 
 def _times(
-    stack: np.ndarray, transposed: bool, vectors: np.ndarray, size: np.ndarray, floor: float
+    stack: np.ndarray, transposed: bool, vectors: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """As `freivalds_cpu.times`, whose loops pay for larger stacks only."""
     if stack.nbytes >= tree.COMPILED_BYTES:
         from shardwise.numerics import freivalds_cpu  # here: numba takes most of a second
 
-        return freivalds_cpu.times(stack, transposed, vectors, size, floor)
+        return freivalds_cpu.times(stack, transposed, vectors, size)
     wide = stack.astype("float64") if transposed else stack.astype("float64").swapaxes(1, 2)
-    return vectors @ wide, (size[:, np.newaxis] @ np.maximum(np.abs(wide), floor))[:, 0]
+    return vectors @ wide, (size[:, np.newaxis] @ np.abs(wide))[:, 0]

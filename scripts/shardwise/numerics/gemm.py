@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.numerics import tree_cuda
 from shardwise.numerics.tolerances import split_chunk
+from shardwise.numerics.tree import reals
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 from shardwise.processes import threads
@@ -114,32 +115,21 @@ def factors(problem: Problem, block: Any, other: Any) -> tuple[Any, Any]:
 
 def _sums_of_columns(xp: Any, block: Any) -> Any:
     """The sum of the rows of each matrix, ``(n, k)``, in float64 or complex128; on a GPU."""
-    n, rows, columns = block.shape
-    parts = 2 if block.dtype.kind == "c" else 1
-    numbers = columns * parts
-    out = xp.empty((n, numbers), "float64")
-    number = tree_cuda.NUMBERS[_real(block.dtype)]
+    numbers = reals(block)
+    n, rows, columns = numbers.shape
+    out = xp.empty((n, columns), "float64")
+    number = tree_cuda.NUMBERS[numbers.dtype.name]
     kernel = tree_cuda.module(xp, False).get_function(f"columns<{number}>")
-    kernel((-(-numbers // 32) * n,), (32, 8), (block, np.int64(rows), np.int64(numbers), out))
-    return out.view("complex128") if parts == 2 else out
-
-
-def _real(dtype: Any) -> str:
-    """The element type of the parts of a number."""
-    name: str = dtype.type(0).real.dtype.name
-    return name
+    kernel((-(-columns // 32) * n,), (32, 8), (numbers, np.int64(rows), np.int64(columns), out))
+    return out.view("complex128") if block.dtype.kind == "c" else out
 
 
 class MatmulKernel:
     """Products by ``xp.matmul``: on NumPy, which calls BLAS once per matrix, and of all integers.
 
     Integers are exact, as int64: in float64, for which there is BLAS, where no inner product can
-    pass 2⁵³. Else in int64, whose range whoever calls has checked.
-
-    Attributes
-    ----------
-    compute
-        Name of the dtype that inner products are accumulated in.
+    pass 2⁵³. Else in int64, whose range whoever calls has checked. ``compute`` is the name of the
+    dtype that inner products are accumulated in.
     """
 
     def __init__(self, xp: Any, problem: Problem) -> None:
@@ -189,11 +179,7 @@ class CublasKernel:
     single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
     performance", IJHPCA 36(4), 2022; without the factor 2048 small numbers would lose ``l``.
 
-    Attributes
-    ----------
-    compute
-        Name of the arithmetic that inner products are accumulated in: a dtype, ``tf32x3`` or
-        ``tf32``.
+    ``compute`` is the name of the arithmetic: a dtype, ``tf32x3`` or ``tf32``.
     """
 
     def __init__(self, xp: Any, problem: Problem, precision: str) -> None:

@@ -1,55 +1,22 @@
 """Statistics over all products, element by element: the same bits for any cut and any ranks.
 
 Each takes runs of consecutive products, in any order, and hands over what it has in nodes, which
-another of its kind takes. docs/statistics.md defines each, and says how far it may be off.
+another of its kind takes, as a `TreeSum` does. Its ``results``, arrays ``(width,)`` by name, are
+those of all products, of which there are so many, or whose weights add up to that; they are valid
+until ``reset``. docs/statistics.md defines each, and says how far it may be off.
 """
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Union
 
 import numpy as np
 
 from shardwise.files.paths import SUMS
-from shardwise.numerics.tree import TreeSum
+from shardwise.numerics.tree import TreeSum, reals
 from shardwise.plan.per_matrix import NOTHING, Key, PerMatrix
 
 _BLOCK = 2**18  # numbers at a time: they stay in a core's cache
-
-
-class Statistic(Protocol):
-    """What all of them do, for the `width` elements of a stripe."""
-
-    def reset(self) -> None:
-        """Begin anew, in the same memory."""
-
-    def add(self, block: np.ndarray, first: int) -> None:
-        """Add consecutive products ``(n, width)``, the first of which has the place ``first``."""
-
-    def nodes(self) -> list[tuple[Key, Any]]:
-        """What has come so far; the arrays are its own memory."""
-
-    def check(self) -> None:
-        """Refuse a node of integers that did not fit int64: whoever takes the nodes cannot tell.
-
-        Raises
-        ------
-        InputError
-            With what to do.
-        """
-
-    def put(self, key: Key, node: np.ndarray) -> None:
-        """Add a node of another one's."""
-
-    def results(self, matrices: float) -> dict[str, np.ndarray]:
-        """The statistics by name, arrays ``(width,)``, of all ``matrices`` products, until `reset`.
-
-        Of products with weights it is the sum of these.
-
-        Raises
-        ------
-        InputError
-            Where a sum of integers does not fit int64.
-        """
+Statistic = Union["_Total", "_Spread", "_Extreme"]
 
 
 def choose(
@@ -84,13 +51,11 @@ class _Total(TreeSum):
         if self._labelled:
             return {SUMS: np.stack(totals)}
         (total,) = totals
-        # Both parts alone: the quotient of complex numbers has NaN where one part is infinite.
-        mean = (
-            {"mean": (_reals(total) / matrices).view(np.result_type(total, 1.0))}
-            if self._mean
-            else {}
-        )
-        return {"sum": total, **mean}
+        found = {"sum": total}
+        if self._mean:
+            # Both parts alone: the quotient of complex numbers has NaN where one part is infinite.
+            found["mean"] = (reals(total) / matrices).view(np.result_type(total, 1.0))
+        return found
 
 
 class _Spread(TreeSum):
@@ -106,7 +71,7 @@ class _Spread(TreeSum):
         super().__init__(np, (2, width * self._pair), "float64")
 
     def _fold(self, rows: Any, out: Any, weights: Any) -> None:  # of which there are none
-        rows, step = _reals(rows), max(1, _BLOCK // len(rows))
+        rows, step = reals(rows), max(1, _BLOCK // len(rows))
         for low in range(0, rows.shape[1], step):
             means = rows[:, low : low + step].astype(np.float64)
             squares = np.zeros_like(means)
@@ -166,8 +131,3 @@ class _Extreme:
         if found.dtype.kind == "f":
             found[np.isnan(found)] = np.nan
         return {self._name: found}
-
-
-def _reals(array: np.ndarray) -> np.ndarray:
-    """Complex numbers as real ones, twice as many; a view."""
-    return array.view(f"f{array.itemsize // 2}") if array.dtype.kind == "c" else array

@@ -29,23 +29,8 @@ class TreeSum:
     index), with labels (label, level, index). A subclass may say how else rows become a node, and
     how two nodes become one. On a GPU all work is queued on the current stream.
 
-    Parameters
-    ----------
-    xp
-        ``numpy`` or ``cupy``.
-    shape
-        Shape of a product, ``(m, p)``.
-    dtype
-        Its element type: ``float16/32/64``, ``complex64/128`` or ``int64``.
-    said
-        The labels and weights of all matrices, by their places.
-    nodes
-        The memory of so many nodes is taken now.
-
-    Attributes
-    ----------
-    overflow
-        An array ``(1,)`` of ``xp``, other than 0 once a node of integers did not fit int64.
+    ``shape`` and ``dtype`` are those of a product, ``said`` has labels and weights of all matrices,
+    and the memory of so many ``nodes`` is taken now.
     """
 
     def __init__(
@@ -54,7 +39,7 @@ class TreeSum:
         self._xp, self._shape, self.dtype, self._said = xp, shape, sum_dtype(dtype), said
         self._nodes: dict[Key, Any] = {}
         self._spare = [xp.empty(shape, self.dtype) for _ in range(nodes)]  # memory of nodes to come
-        self.overflow = xp.zeros(1, np.int32)
+        self.overflow = xp.zeros(1, np.int32)  # other than 0 once a node of integers did not fit
 
     def reset(self) -> None:
         """Begin new sums, in the same memory."""
@@ -123,9 +108,9 @@ class TreeSum:
             raise ValueError("a sum has no products")
         self.check()
         found = [total if self._xp is np else self._xp.asnumpy(total) for total in totals]
-        for reals in map(_reals, found):
-            if reals.dtype.kind == "f":
-                reals[np.isnan(reals)] = np.nan
+        for numbers in map(reals, found):
+            if numbers.dtype.kind == "f":
+                numbers[np.isnan(numbers)] = np.nan
         return found
 
     def check(self) -> None:
@@ -160,7 +145,7 @@ class TreeSum:
 
     def _fold(self, rows: Any, out: Any, weights: Any) -> None:
         """Write the node of ``2**k`` products, each times its weight, to ``out``."""
-        flat, wide = _reals(rows).reshape(len(rows), -1), _reals(out).reshape(-1)
+        flat, wide = reals(rows).reshape(len(rows), -1), reals(out).reshape(-1)
         floats, on_host = self.dtype != "int64", self._xp is np
         if floats and not on_host:
             tree_cuda.fold(self._xp, flat, weights, wide)
@@ -194,6 +179,6 @@ def refuse_overflow(flag: Any) -> None:
         )
 
 
-def _reals(array: Any) -> Any:
+def reals(array: Any) -> Any:
     """Complex numbers as pairs of real ones, a view."""
     return array.view(f"f{array.itemsize // 2}") if array.dtype.kind == "c" else array

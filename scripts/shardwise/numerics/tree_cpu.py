@@ -20,12 +20,8 @@ _LEVELS = 64
 def fold(rows: np.ndarray, out: np.ndarray) -> None:
     """Add rows as the tree of `tree` does.
 
-    Parameters
-    ----------
-    rows
-        ``(2**k, width)`` of float16, float32 or float64, contiguous.
-    out
-        ``(width,)`` of float64.
+    ``rows`` are ``(2**k, width)`` of float16, float32 or float64, contiguous; ``out`` is
+    ``(width,)`` of float64.
     """
     words = rows.reshape(-1).view(np.uint16 if rows.dtype == np.float16 else rows.dtype)
     words.flags.writeable = False

@@ -12,18 +12,10 @@ _LEVELS = 5  # that are added in registers: 32 products are read once
 
 
 def fold(xp: Any, rows: Any, weights: Any, out: Any) -> None:
-    """Add rows, each times its weight, if there are weights, as the tree of `tree` does.
+    """Add rows as the tree of `tree` does, on the current stream of ``xp``, cupy.
 
-    Parameters
-    ----------
-    xp
-        ``cupy``; all is queued on its current stream.
-    rows
-        ``(n * 2**k, width)`` of float16, float32 or float64, contiguous.
-    weights
-        None, or float64 ``(n * 2**k,)``.
-    out
-        ``(n, width)`` of float64.
+    ``rows`` are ``(n * 2**k, width)`` of float16, float32 or float64, contiguous; ``weights`` None,
+    or float64 ``(n * 2**k,)``; ``out`` is ``(n, width)`` of float64.
     """
     level = (rows.size // out.size).bit_length() - 1
     if level > _LEVELS:

@@ -41,6 +41,7 @@ from shardwise.reduce.scan import Scan
 log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 10.0
+_NUMBERS = 2**20  # of a file that is read again, at a time
 
 
 def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
@@ -291,8 +292,9 @@ class Reducer:
         kept = plan.settings.keep == "products"
         weights = plan.per_matrix.weights_of(self._shards[shard].run) if kept else None
         for place, row in enumerate(np.load(self._path(shard), "r", allow_pickle=False)):
-            weight = 1 if weights is None else weights[place]
-            total.add(np.array(row.reshape(-1)) * weight, 0)
+            weight, numbers = 1 if weights is None else weights[place], row.reshape(-1)
+            for low in range(0, numbers.size, _NUMBERS):
+                total.add(np.array(numbers[low : low + _NUMBERS]) * weight, low)
         return total.value()
 
     def _commit(

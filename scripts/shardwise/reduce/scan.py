@@ -22,19 +22,9 @@ Batch = tuple[Rows, np.ndarray]  # rows of a shard, and their numbers (rows, wid
 
 
 class Scan:
-    """Reads the batches of one stripe after the other.
+    """Reads the batches of one stripe after the other, from files whose headers have been checked.
 
-    Parameters
-    ----------
-    path_of
-        The file of a shard, by its place in the plan. Its header and size have been checked.
-    dtype
-        Of the numbers in all files.
-
-    Attributes
-    ----------
-    digests
-        What the pieces that were read come to, of each shard: uint8 ``(shards, 16)``.
+    ``digests``, uint8 ``(shards, 16)``, is what the pieces that were read of each file come to.
     """
 
     def __init__(self, layout: Layout, path_of: Callable[[int], Path], dtype: str) -> None:
@@ -66,8 +56,7 @@ class Scan:
     def _reserve(self, nbytes: int) -> np.ndarray:
         """So many bytes of the same memory each time; it begins at a page, as the elements do.
 
-        NumPy's begins 16 bytes further. To read to there from the page cache takes four times as
-        long on AMD's Zen 3, whose copies are slow to 1 to 31 bytes further into a page.
+        Reading to 16 bytes further, as NumPy begins, takes four times as long on AMD's Zen 3.
         """
         if self._room.nbytes < nbytes:
             room = np.empty(nbytes + DATA_OFFSET, np.uint8)

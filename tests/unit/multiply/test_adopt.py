@@ -3,7 +3,6 @@
 import os
 import shutil
 
-import h5py
 import numpy as np
 import pytest
 from shardwise.multiply import job
@@ -34,16 +33,6 @@ def in_files(folder, array):
     return str(folder / "in")
 
 
-def in_stacks(folder, array):
-    """Files of four, three, three and five matrices, as a beamline writes them."""
-    (folder / "in").mkdir(parents=True, exist_ok=True)
-    for number, part in enumerate(np.split(array, [4, 7, 10])):
-        if len(part) and not (path := folder / "in" / f"{number}.h5").exists():
-            with h5py.File(path, "w") as file:
-                file["entry/frames"] = part
-    return f"{folder}/in/*.h5:/entry/frames"
-
-
 def in_stack(folder, array):
     """One file."""
     return str(save(folder / "input.npy", array))
@@ -56,7 +45,7 @@ def in_store(folder, array):
     return CHUNKED["hdf5, gzip"](folder, array)
 
 
-MAKERS = {"stack": in_stack, "folder": in_files, "stacks": in_stacks, "store": in_store}
+MAKERS = {"stack": in_stack, "folder": in_files, "store": in_store}
 
 
 @pytest.mark.parametrize(("kind", "over"), [

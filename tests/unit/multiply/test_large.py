@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from shardwise.errors import TryAgain
 from shardwise.files import pieces
-from shardwise.multiply import job
+from shardwise.multiply import job, operation
 from shardwise.multiply.host import Host
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.problem import Problem, takes_b
@@ -84,7 +84,7 @@ def test_what_no_memory_holds_is_refused_before_it_is_read(tmp_path, monkeypatch
 def test_memory_that_is_short_for_now_is_waited_for(tmp_path, monkeypatch):
     """What fits, but not beside others, is tried again."""
     made = factories.plan(tmp_path, stack((2, 17, 17)), shards=1)
-    monkeypatch.setattr(Host, "zeros", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(operation.Multiplication, "allocate", Mock(side_effect=MemoryError))
     with pytest.raises(TryAgain, match=r"a batch of 1 needs .*, but this machine has less"):
         job.run_shard(made, "00000")
     assert not leftovers(made.results.root)

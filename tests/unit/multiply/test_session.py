@@ -10,7 +10,7 @@ from shardwise.plan import memory
 from shardwise.records import receipts
 
 from tests import factories
-from tests.factories import FLOATS, computed, copied, leftovers, partials, products, stack, wide
+from tests.factories import computed, copied, leftovers, products, stack, wide
 
 
 def refusal(made, error=InputError, shard_id="00000"):
@@ -19,24 +19,6 @@ def refusal(made, error=InputError, shard_id="00000"):
         job.run_shard(made, shard_id)
     assert not [*made.results.products.glob("*"), *leftovers(made.results.root)]
     return str(caught.value)
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
-def test_a_kept_sum_is_the_sum_of_the_products(tmp_path, dtype):
-    """keep: sum writes the nodes that a shard leaves, which are its products added up."""
-    left = stack((7, 3, 3), dtype)
-    made = computed(factories.plan(tmp_path, left, keep="sum", shards=2, materialize=False))
-    whole = wide(left) @ wide(left)
-    left_over = ((1, 0), (0, 2)), ((0, 3), (1, 2), (0, 6))
-    for row, nodes in zip(made.shards.values(), left_over, strict=True):
-        facts = factories.receipt(made, row.shard)
-        assert (facts.keep, facts.file.nodes) == ("sum", nodes)
-        assert facts.file.shape == (len(nodes), 3, 3)
-        assert facts.file.bytes == 4096 + row.product_bytes
-        assert made.results.product(row.name).stat().st_size == facts.file.bytes
-    found = partials(made)
-    assert found.dtype == whole.dtype
-    np.testing.assert_array_equal(found, [whole[:3].sum(axis=0), whole[3:].sum(axis=0)])
 
 
 def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
@@ -80,6 +62,33 @@ def test_overflow_is_named(tmp_path, dtype, value, over):
     assert f"the product of matrix 2 overflows {dtype}" in refusal(made)
     allowed = factories.plan(tmp_path / "x", left, shards=1, nonfinite="allow", **over)
     assert not np.isfinite(products(computed(allowed))[0 if over else 2]).any()
+
+
+@pytest.mark.parametrize("line", ["block", "block / 0"])
+def test_a_function_is_told_of_what_counts_alone(tmp_path, line):
+    """In place of a matrix of weight 0 it gets another one, which is not blamed for that."""
+    (tmp_path / "own.py").write_text(f"def own(xp, block):\n    return {line}\n")
+    left = stack((4, 3, 3), "float64") + 10
+    left[0] = np.nan
+    left[2 if line == "block" else 0, 1, 1] = np.nan
+    np.save(tmp_path / "w.npy", np.array([0.0, 0, 1, 1]))
+    over = {"product": f"{tmp_path}/own.py:own", "weights": str(tmp_path / "w.npy")}
+    made = factories.plan(tmp_path, left, shards=1, materialize=False, **over)
+    what = "matrix 2 holds NaN" if line == "block" else "made NaN or Inf of matrix 2"
+    with np.errstate(all="ignore"):
+        assert what in refusal(made)
+
+
+def test_what_b_makes_of_a_matrix_that_does_not_count_blames_no_device(tmp_path):
+    """An infinity in the one B, where that is allowed, times zeros."""
+    right = stack((3, 3), "float32", 1)
+    right[1, 1] = np.inf
+    np.save(tmp_path / "w.npy", np.array([0.0, 1, 1, 1]))
+    over = {"product": "A @ B", "weights": str(tmp_path / "w.npy"), "nonfinite": "allow"}
+    made = factories.plan(tmp_path, stack((4, 3, 3)), right, shards=1, materialize=False, **over)
+    found = products(computed(made))
+    assert not found[0].any()
+    assert not np.isfinite(found[1:]).all()
 
 
 @pytest.mark.parametrize(("left", "right", "fits"), [

@@ -83,7 +83,7 @@ def test_products_and_sum_agree_at_any_scale(dtype, product, d, exponent, seed):
     if not (np.isfinite(left).all() and np.isfinite(result).all()):
         return
     problem = Problem(len(left), left.shape[1:], product, dtype)
-    check = freivalds.Checker(np, CheckSpec(product, left.shape[1:], None, dtype, compute, seed, 2))
+    check = freivalds.Checker(np, CheckSpec(problem, compute, seed, 2))
     assert (check.check(left, None, result) <= 1).all()
     forms = end_to_end.ShardForms()
     forms.add(check.forms)
@@ -108,7 +108,8 @@ def test_weights_never_change():
 def test_subnormal_factors_are_no_false_alarm():
     """The weights round subnormal numbers of B; what A makes of that stays within the tolerance."""
     left, right = np.full((2, 6, 6), 1e300), np.full((2, 6, 6), 5e-324)
-    check = freivalds.Checker(np, CheckSpec("A @ B", (6, 6), (6, 6), "float64", "float64", 0, 2))
+    problem = Problem(2, (6, 6), "A @ B", "float64", (6, 6))
+    check = freivalds.Checker(np, CheckSpec(problem, "float64", 0, 2))
     assert (check.check(left, right, left @ right) <= 1).all()
 
 

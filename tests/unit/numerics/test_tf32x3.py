@@ -119,8 +119,8 @@ def test_no_false_alarm_at_any_scale(k, one, two, seed):
 
 def ratio(left, right, product, seed=0):
     """How far a product is off, in units of the tolerance of tf32x3."""
-    shapes = (left.shape[1:], right.shape[1:])
-    spec = CheckSpec("A @ B", *shapes, "float32", "tf32x3", seed, group=1)
+    problem = Problem(1, left.shape[1:], "A @ B", "float32", right.shape[1:])
+    spec = CheckSpec(problem, "tf32x3", seed, group=1)
     return freivalds.Checker(np, spec).check(left, right, product)
 
 
@@ -131,6 +131,3 @@ def test_plain_tf32_does_not_pass_as_three_products():
     honest, _ = multiplied(problem, left, right)
     assert ratio(left, right, honest)[0] <= 1.0
     assert not ratio(left, right, halves(left)[0] @ halves(right)[0])[0] <= 1.0
-
-
-# The plan.

@@ -12,7 +12,7 @@ import shardwise
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import IntegrityError
-from shardwise.multiply import sinks
+from shardwise.multiply.sinks import Sink
 from shardwise.plan import per_matrix, planner
 from shardwise.plan.problem import Problem
 from shardwise.records import receipts
@@ -201,10 +201,8 @@ def test_the_trees_of_all_labels_hold_no_more_than_is_planned(labels, data):
     said = per_matrix.PerMatrix(None, np.array(labels, "u1"), tuple(range(6)))
     start = data.draw(st.integers(0, len(labels) - 1))
     run, batch = range(start, len(labels)), data.draw(st.integers(1, 20))
-    planned = Mock(
-        problem=Problem(len(labels), (1, 1), "A @ A", "float64", labels=6), per_matrix=said
-    )
-    sink = sinks.NodesOfSum(np, planned)
+    problem = Problem(len(labels), (1, 1), "A @ A", "float64", labels=6)
+    sink = Sink(np, Mock(problem=problem, per_matrix=said, settings=Mock(keep="sum")))
     sink.allocate(run)
     most = len(sink._sums._spare)
     for low in run[::batch]:

@@ -16,10 +16,10 @@ from shardwise.multiply import checks
 
 honest = checks.ShardChecks.examine
 
-def examine(self, report, weights):
+def examine(self, report):
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "{bad}":
         raise DeviceFailed("the product is wrong", suspect=True)
-    honest(self, report, weights)
+    honest(self, report)
 
 checks.ShardChecks.examine = examine
 
