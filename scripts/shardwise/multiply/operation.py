@@ -42,7 +42,7 @@ class BatchReport:
     product: Any = None
     # How far products are from those of their factors, in units of the tolerance.
     ratio: Any = None
-    forms: Any = None  # what `end_to_end.ShardForms` adds up; a row for each ratio
+    forms: Any = None  # what `end_to_end.ShardForms` adds up; a column for each ratio
     # Finds the moduli of the factors, where a ratio that is not finite asks for them.
     measure: "Callable[[BatchReport], None] | None" = None
 

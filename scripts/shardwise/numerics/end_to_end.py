@@ -98,20 +98,19 @@ class ShardForms:
         self.rows = 0.0  # forms that were added; one of a weight above 1 counts so many times
 
     def add(self, forms: np.ndarray, weights: np.ndarray | None = None) -> None:
-        """Add forms, a row for each product, times its weight ``(n,)`` if there are weights.
+        """Add forms, a column for each product, times its weight ``(n,)`` if there are weights.
 
-        They are float64 ``(n, 2 q + 1)``: contribution, reference, mass; the first two are q = 2
-        numbers each where complex, else 1. Of integers int64 ``(n, 2)``: the first two.
+        They are float64 ``(2 q + 1, n)``: contribution, reference, mass; the first two are q = 2
+        numbers each where complex, else 1. Of integers int64 ``(2, n)``: the first two.
         """
         with np.errstate(all="ignore"):
             if weights is None:
-                self.rows += len(forms)
-                rows = np.ascontiguousarray(forms.T)
+                self.rows += forms.shape[1]
             else:
                 self.rows += float(np.maximum(np.abs(weights), 1.0).sum())
-                rows = np.multiply(forms.T, weights, order="C")
-                np.abs(rows[-1], out=rows[-1])  # the mass
-            self._totals.append(rows.sum(axis=1))  # along contiguous numbers NumPy adds pairwise
+                forms = forms * weights
+                np.abs(forms[-1], out=forms[-1])  # the mass
+            self._totals.append(forms.sum(axis=1))  # along contiguous numbers NumPy adds pairwise
 
     def total(self) -> np.ndarray:
         """The sum of all forms, each number rounded once more."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.numerics.freivalds_device import _Device
-from shardwise.numerics.freivalds_host import Step, Steps, _forms, _groups, _Host
+from shardwise.numerics.freivalds_host import Step, Steps, _groups, _Host
 from shardwise.numerics.tolerances import CheckSpec
 
 
@@ -26,8 +26,8 @@ class Checker:
     bound
         Relative and absolute `tolerances.product_tolerance`; 0 for integers.
     forms
-        Of the last check, for `end_to_end.ShardForms`: a row for each ratio. Not finite where they
-        leave the range of float64.
+        Of the last check, for `end_to_end.ShardForms`: a column for each ratio. Not finite where
+        they leave the range of float64.
     """
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
@@ -35,7 +35,10 @@ class Checker:
         # The right factor meets the vectors first.
         self._operands = spec.problem.operands[::-1]
         self._group = spec.group
-        self.bound, self.forms = spec.bound, None
+        self.bound = spec.bound
+        self.forms: Any = None
+        self._dtype = "int64" if spec.integer else "float64"
+        self._parts = 2 if spec.integer else 5 if "complex" in spec.problem.dtype else 3
         real: Any = _Host if xp is np else _Device
         self._engine: Any = _Whole(xp, spec) if spec.integer else real(xp, spec)
 
@@ -49,14 +52,11 @@ class Checker:
         """
         stacks = {"A": left, "B": None if right is None else _as_stack(right)}
         steps = [Step(stacks[name], *how) for name, *how in self._operands]
-        groups = [
-            self._engine.check(part, product[low : low + self._group])
-            for low, part in _groups(steps, len(product), self._group)
-        ]
-        ratio, self.forms = (
-            arrays[0] if len(arrays) == 1 else self._xp.concatenate(arrays)
-            for arrays in zip(*groups, strict=True)
-        )
+        n, group = len(product), self._group
+        ratio, self.forms = self._xp.zeros(n), self._xp.empty((self._parts, n), self._dtype)
+        for low, part in _groups(steps, n, group):
+            of = slice(low, low + group)
+            self._engine.check(part, product[of], ratio[of], self.forms[:, of])
         return ratio
 
     def largest(self, stack: Any) -> Any:
@@ -80,7 +80,7 @@ class _Whole:
         self._signs, self._left = (xp.asarray(x) for x in (spec.signs(), spec.left_weights()))
         self._column_sums = spec.problem.covariance
 
-    def check(self, steps: Steps, product: Any) -> tuple[Any, Any]:
+    def check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
         expected, actual = self._signs, product @ self._signs
         for stack, turned, _ in steps:
             inner = expected
@@ -88,5 +88,6 @@ class _Whole:
         if self._column_sums:
             below = inner.sum(axis=1, keepdims=True)
             expected = self._xp.concatenate([expected, below], axis=1)
-        ratio = self._xp.where((actual != expected).any(axis=(1, 2)), np.inf, 0.0)
-        return ratio, _forms(self._xp, self._left, actual[..., -1], expected[..., -1], None)
+        ratio[(actual != expected).any(axis=(1, 2))] = np.inf
+        for row, vector in zip(forms, (actual, expected), strict=True):
+            row[:] = (vector[..., -1] * self._left).sum(axis=-1)

@@ -49,10 +49,8 @@ class _Device:
         planes[0, -1, :length] = moduli
         return planes
 
-    def check(self, steps: Steps, product: Any) -> tuple[Any, Any]:
-        n = len(product)
-        ratio: Any = self._xp.zeros(n)
-        spots: Any = self._xp.zeros(n, "uint64") if self._close else 0
+    def check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
+        spots: Any = self._xp.zeros(len(product), "uint64") if self._close else 0
         v = self._product(steps)
         size, blocks = self._teams(product)
         self._launch(
@@ -61,10 +59,9 @@ class _Device:
             *(product, *product.shape, self._signs, self._signs.shape[2], v, v.shape[2]),
             *(self._relative, self._absolute, np.int32(size), ratio, self._own, spots),
         )
-        forms = self._forms(v, n)
+        self._write_forms(v, forms)
         if self._close:
             self._closer_look(steps, product, ratio, spots.max(), self._close)
-        return ratio, forms
 
     def _closer_look(
         self, steps: Steps, product: Any, ratio: Any, spot: Any, close: tuple[float, float]
@@ -91,13 +88,15 @@ class _Device:
             *(self._where, ratio),
         )
 
-    def _forms(self, v: Any, n: int) -> Any:
-        """The forms of n products, of the planes of A (B r) and of what `compare` has left."""
+    def _write_forms(self, v: Any, forms: Any) -> None:
+        """Write the forms, of the planes of A (B r) and of what `compare` has left."""
+        n, parts = forms.shape[1], self._parts
         weighed, contribution = (
-            (x.reshape(-1, x.shape[2]) @ self._left).reshape(n, -1, 2) for x in (v, self._own[:n])
+            (x.reshape(-1, x.shape[2]) @ self._left).reshape(n, -1, 2).T for x in (v, self._own[:n])
         )
-        reference, mass = weighed[:, VECTORS - 1 : -1 : VECTORS, 0], weighed[:, -1:, 1]
-        return self._xp.concatenate([contribution[:, :, 0], reference, mass], axis=1)
+        forms[:parts] = contribution[0]
+        forms[parts:-1] = weighed[0, VECTORS - 1 : -1 : VECTORS]
+        forms[-1] = weighed[1, -1]
 
     def _product(self, steps: Steps) -> Any:
         """The planes of vectors and moduli after all steps, in scratch memory."""

@@ -30,15 +30,6 @@ def _groups(steps: Steps, count: int, group: int) -> Iterator[tuple[int, Steps]]
         yield low, [Step(s if len(s) == 1 else s[low : low + group], *how) for s, *how in steps]
 
 
-def _forms(xp: Any, left: Any, actual: Any, expected: Any, size: Any) -> Any:
-    """The forms, from C r and A (B r) for the last vector and the moduli, each ``(n, rows)``."""
-    pair = [(x * left).sum(axis=-1)[:, np.newaxis] for x in (actual, expected)]
-    if size is not None:
-        pair = [x.view("float64") for x in pair]
-        pair.append((size * xp.abs(left)).sum(axis=-1)[:, np.newaxis])
-    return xp.concatenate(pair, axis=1)
-
-
 class _Host:
     """Floating point on NumPy; vectors are rows of ``(n, vectors, length)``."""
 
@@ -58,7 +49,7 @@ class _Host:
         # What an element of the moduli counts for at least, see `tolerance`.
         self._least = _TINY * self._wide.itemsize / 8 if dtype == self._wide else 0.0
 
-    def check(self, steps: Steps, product: Any) -> tuple[np.ndarray, np.ndarray]:
+    def check(self, steps: Steps, product: Any, ratio: np.ndarray, forms: np.ndarray) -> None:
         with np.errstate(all="ignore"):
             expected, size = self._signs, self._ones
             for step in steps:
@@ -72,11 +63,13 @@ class _Host:
             bound = self._relative * size + self._absolute
             bound[~np.isfinite(bound)] = np.nan  # within an infinite bound nothing is proven
             rows = self._moduli(actual - expected).max(axis=1) / bound
-            ratio: np.ndarray = rows.max(axis=1)
+            ratio[:] = rows.max(axis=1)
             if self._close:
                 i, row = np.unravel_index(np.argmax(rows), rows.shape)  # NaN is the largest
                 ratio[i] = np.maximum(ratio[i], self._closer_look(steps, product, int(i), int(row)))
-            return ratio, _forms(np, self._left, actual[:, -1], expected[:, -1], size)
+            pair = [(x[:, -1] * self._left).sum(axis=1, keepdims=True) for x in (actual, expected)]
+            forms[:-1] = np.concatenate([x.view("float64") for x in pair], axis=1).T
+            forms[-1] = (size * np.abs(self._left)).sum(axis=1)
 
     def _closer_look(self, steps: Steps, product: Any, i: int, row: int) -> float:
         """How far the elements of one row of product i are off, in units of their tolerance."""
