@@ -34,10 +34,10 @@ class ShardChecks:
         if report.ratio is None:
             return
         wrong = ~(report.ratio <= 1.0) & finite  # what is not finite was allowed
-        forms = report.forms
-        if report.weights is not None:  # B may have made NaN of a matrix that does not count
-            wrong, forms = wrong & (report.weights != 0), forms.copy()
-            forms[report.weights == 0] = 0
+        if report.weights is not None and not report.weights.all():
+            left_out = report.weights == 0  # B may have made NaN of a matrix that does not count
+            wrong &= ~left_out
+            report.forms[:, left_out] = 0
         if wrong.any():
             i = int(wrong.argmax())
             real = self._problem.product_dtype != "int64"
@@ -49,7 +49,7 @@ class ShardChecks:
                 "another",
                 suspect=True,
             )
-        self.forms.add(forms, report.weights)
+        self.forms.add(report.forms, report.weights)
 
     def _examine_moduli(self, report: BatchReport) -> Any:
         """Refuse what is not finite; where that is allowed, say which products are."""

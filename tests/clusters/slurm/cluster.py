@@ -70,7 +70,7 @@ class Slurm(Cluster):
     full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
     no_scheduler = frozenset({"scontrol", "sacct"})  # the plugin asks them as it is loaded
     lost_node = "gpu1"
-    room, devices = 5, 4  # of the six GPUs, as memory allows no more
+    room, devices = 6, 4
     shards_of_a_bad_night = 3
     placements = {
         "a rank a device": Way((*_SIX, "--ntasks-per-gpu=1"), (2, 4), PMI),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CPUS = 8
-MEMORY_MB = 6000
+MEMORY_MB = 10000
 
 
 @dataclass(frozen=True)
