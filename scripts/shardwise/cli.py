@@ -15,6 +15,7 @@ from shardwise.errors import ShardwiseError, Terminated, explain, terminate
 from shardwise.files.commit import abandon
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
+from shardwise.host import begin_in_utf8
 from shardwise.mpi import launch
 from shardwise.mpi.together import abort
 from shardwise.records import locks, logs
@@ -178,6 +179,7 @@ def run(
         For a stage of several ranks: returns mpi4py's ``MPI``, once this process is a rank. Rank 0
         then logs for all, and a rank that fails alone ends all.
     """
+    begin_in_utf8()
     logs.begin()
     options = arguments.parse_args(argv)
     signal.signal(signal.SIGTERM, terminate)

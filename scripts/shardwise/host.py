@@ -58,6 +58,16 @@ def install(cuda: int | None = None, anew: bool = False) -> str:
     return f"pip install {'--force-reinstall ' if anew else ''}{package}"
 
 
+def begin_in_utf8(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Begin this process again in UTF-8, as configs are, where the locale has another encoding.
+
+    Else a name out of a config could not be shown, or would be that of another file.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and environ.get("PYTHONUTF8") != "1":
+        environ["PYTHONUTF8"] = "1"  # for all that it starts, too
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def refuse_small_shared_memory(ranks: int, named: str, folder: str = "/dev/shm") -> None:
     """Refuse more MPI ranks than the shared memory of this machine holds: they would die of SIGBUS.
 

@@ -180,7 +180,7 @@ class Header(Reader):
 
     def prepare(self) -> None:
         self.file, self.seeds = self.folder / "a.npy", []
-        for version in ((1, 0), (2, 0)):
+        for version in ((1, 0), (2, 0), (3, 0)):
             for descr, shape, order in (
                 ("<f4", (2, 2, 2), "C"),
                 (">c16", (3, 2), "F"),
@@ -193,7 +193,7 @@ class Header(Reader):
 
     def case(self, random: Random) -> bytes:
         raw = super().case(random)
-        if random.randrange(3) or len(raw) < 12 or raw[6] not in (1, 2):
+        if random.randrange(3) or len(raw) < 12 or raw[6] not in (1, 2, 3):
             return raw
         # A length that fits the text, and elements behind it: else all ends at the first look.
         wide = 2 if raw[6] == 1 else 4

@@ -65,7 +65,7 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
     factories.save(workspace.root / "in" / "0.npy", factories.stack((4, 4)))
     os.rename(workspace.root / "in" / "0.npy", os.fsencode(workspace.root) + b"/in/\xff.npy")
     for over, words in (
-        ({"product": "pipe.py:f"}, "product: pipe.py is not a file, but a folder, a pipe"),
+        ({"product": "pipe.py:f"}, "product: pipe.py is not a file, but a named pipe"),
         ({"input": "in"}, "in/\\xff.npy: this path is not UTF-8 text; rename it"),
         ({"input": theirs[1], "results": "."}, "products"),
     ):
@@ -96,16 +96,17 @@ def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -
 HOME = ("env", "-u", "XDG_CACHE_HOME", "-u", "XDG_CONFIG_HOME", "-u", "XDG_DATA_HOME")
 """Before the home of a user that cannot be written, as on the nodes of some clusters."""
 NAMELESS = ("unshare", "--user", "--map-user=12345", "env", "-u", "USER", "-u", "LOGNAME", "HOME=/")
+ASCII = ("env", "LC_ALL=POSIX", "PYTHONCOERCECLOCALE=0", "PYTHONUTF8=0")
 SECCOMP = (sys.executable, str(REPO / "tests" / "refused_call.py"))
 
 
 @pytest.mark.parametrize(
     "before",
     [nightly((*HOME, "HOME=/proc/nowhere")), nightly((*HOME, "HOME=/dev/null")), nightly(NAMELESS),
-     (*SECCOMP, *HOME, "HOME=relative")],
+     nightly(ASCII), (*SECCOMP, *HOME, "HOME=relative")],
 )  # fmt: skip
-def test_a_run_needs_no_home_no_name_and_no_memory_of_other_ranks(tmp_path, before):
-    """As in a container (``docker run -u 12345``, its seccomp)."""
+def test_a_run_needs_no_home_no_name_no_utf_8_and_no_memory_of_other_ranks(tmp_path, before):
+    """As in a container (``docker run -u 12345``, its seccomp), and where LC_ALL says otherwise."""
     if subprocess.run([*before, "true"], check=False, capture_output=True).returncode:
         pytest.skip(f"this machine does not allow {before[:2]}")
     workspace = Workspace.create(tmp_path / "w", before=before)

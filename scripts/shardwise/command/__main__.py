@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from shardwise.command.folder import RUNS
 from shardwise.errors import FAULT, InputError, ShardwiseError, tell, verdict
-from shardwise.host import SCRIPTS
+from shardwise.host import SCRIPTS, begin_in_utf8
 
 _STAGES = {
     "watch": "a run while it goes",
@@ -29,6 +29,7 @@ _CLEAN = "list, or remove, what other configs left in a results folder"
 
 def main() -> None:
     """Start what the first word names, and end with 2 where that cannot be."""
+    begin_in_utf8()
     try:
         _start(sys.argv[1] if len(sys.argv) > 1 else "--help")
     except (ShardwiseError, ImportError, OSError) as error:

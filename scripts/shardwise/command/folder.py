@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, NoReturn
 from shardwise.errors import FINDERS, InputError, leave_on_interrupt, tell
 from shardwise.files.paths import CACHE, Results, stamp
 from shardwise.host import PROJECT, TYPED
+from shardwise.processes import environment
 from shardwise.records.locks import take_lock
 from shardwise.units import clock
 
@@ -259,6 +260,7 @@ def _refuse_unloadable() -> None:
 
     Only where a variable may be why, as the import of pandas takes a second.
     """
+    environment.refuse_other_packages()
     if any(os.environ.get(name) for name in FINDERS):
         importlib.import_module("pandas")
 

@@ -11,9 +11,7 @@ from typing import Any
 from shardwise import host
 from shardwise.doctor.finding import Call, Finding, Findings, judge
 from shardwise.errors import FINDERS
-
-_PACKAGES = ("numpy", "numba", "pandas", "mpi4py", "xxhash", "msgspec", "yaml", "matplotlib")
-"""Packages with compiled code, of which a copy for another Python does not load."""
+from shardwise.processes.environment import PACKAGES
 
 
 def installed() -> dict[str, str]:
@@ -33,7 +31,7 @@ def check(ask: Call, installed: Call = installed, environ: Any = os.environ) -> 
     found, allowed = found or f"all {len(pins)} as tested", "the tested versions; others may work"
     yield judge(not odd, "packages", found, allowed, host.install(), bad)
     strays = ", ".join(name for name in FINDERS if environ.get(name))
-    reply = ask([sys.executable, "-P", "-c", f"import {', '.join(_PACKAGES)}"])
+    reply = ask([sys.executable, "-P", "-c", f"import {', '.join(PACKAGES)}"])
     found = "what the jobs import" if reply.code == 0 else f"a package does not load: {reply.last}"
     found += f"; what {strays} names comes first" * bool(strays)
     do, bad = f"unset {strays}" if strays else host.install(anew=True), "fault"

@@ -22,6 +22,7 @@ from shardwise.files.small import refuse_special
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000  # as NumPy has it
 MAX_DIMENSIONS = 64
+_LONG = re.compile(r"([0-9])L(?=[,)])")  # Python 2 wrote long integers so, such as 6L
 LINE_BYTES = 64 * 1024  # up to so many bytes it is faster to read more than is wanted than to seek
 # Byte at which the elements of our own files begin: a page, for direct I/O.
 DATA_OFFSET = extents.PAGE
@@ -117,9 +118,9 @@ def _header_text(file: BinaryIO, path: Path | str) -> tuple[str, int]:
         other = signatures.kind_of(start) if start[:6] != MAGIC else None
         raise InputError(f"{path} {other or 'is not a .npy file (write it with numpy.save)'}")
     major, minor = start[6:8]
-    if major not in (1, 2) or minor:  # 3 is for names of fields, which no number has
+    if major not in (1, 2, 3) or minor:
         version = f"{major}.{minor}" if minor else major
-        raise InputError(f"{path}: .npy format version {version} is not supported; 1 and 2 are")
+        raise InputError(f"{path}: .npy format version {version} is not supported; 1, 2 and 3 are")
     raw = file.read(2 if major == 1 else 4)
     length = int.from_bytes(raw, "little")
     if length > MAX_HEADER_BYTES:
@@ -127,7 +128,12 @@ def _header_text(file: BinaryIO, path: Path | str) -> tuple[str, int]:
     text = file.read(length)
     if len(text) != length:
         raise InputError(f"{path} is truncated inside the .npy header; {_AGAIN}")
-    return text.decode("latin-1"), 8 + len(raw) + length
+    if major < 3:
+        return _LONG.sub(r"\1", text.decode("latin-1")), 8 + len(raw) + length
+    try:
+        return text.decode("utf-8"), 8 + len(raw) + length
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
 
 
 # The files of one folder have the same few headers, and this is most of the work of reading one.

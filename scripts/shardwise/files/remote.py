@@ -28,11 +28,17 @@ _RETRIES: Any = {
     },
 }  # fmt: skip
 _PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")  # of the variables that obstore reads
-_CREDENTIALS = (
-    "Credentials come from the environment alone: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, "
-    "AWS_REGION; GOOGLE_APPLICATION_CREDENTIALS; AZURE_STORAGE_ACCOUNT_NAME, "
-    "AZURE_STORAGE_ACCOUNT_KEY; for others see docs/config.md#objects. A web server gets none"
-)
+_CREDENTIALS = {
+    "s3": "they come from the environment alone: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, "
+    "AWS_REGION; or AWS_SKIP_SIGNATURE=true for what anybody may read; for a store that is not "
+    "Amazon's AWS_ENDPOINT_URL, with AWS_ALLOW_HTTP=true if that is http://",
+    "gs": "they come from the environment alone: GOOGLE_APPLICATION_CREDENTIALS; or "
+    "GOOGLE_SKIP_SIGNATURE=true for what anybody may read",
+    "az": "they come from the environment alone: AZURE_STORAGE_ACCOUNT_NAME, "
+    "AZURE_STORAGE_ACCOUNT_KEY; or AZURE_SKIP_SIGNATURE=true for what anybody may read",
+    "https": "a web server gets none, so it has to let anybody read",
+}
+_CREDENTIALS["http"] = _CREDENTIALS["https"]
 _URL = re.compile(r"(s3|gs|az|https?)://([^/]*)/?(.*)", re.DOTALL)
 _ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+-]*://")
 _HOST = re.compile(r"[\w.-]+(:[0-9]+)?", re.ASCII)
@@ -72,7 +78,7 @@ def _problems(name: str) -> Iterator[str]:
     scheme, host, key = _parts(name)
     if "@" in host or "?" in name or "#" in name:
         what = "an address may hold no user, password, ? or #, as messages and files show it"
-        yield f"{masked(name)}: {what}. {_CREDENTIALS}"
+        yield f"{masked(name)}: {what}. Credentials: {_CREDENTIALS[scheme]}"
     empty = key and {"", ".", ".."}.intersection(key.removesuffix("/").split("/"))
     if not _HOST.fullmatch(host) or empty or name.endswith(f"://{host}"):
         example = "s3://bucket/folder/a.npy, or s3://bucket/folder/ for all arrays in it"
@@ -209,15 +215,16 @@ def _refusal(url: str, text: str) -> Exception:
     said = number[1].strip() + (f", {reason[1]}" if reason else "") if number else ""
     if said.startswith("404"):
         return FileNotFoundError(errno.ENOENT, f"the server has no such object ({said})", url)
+    credentials = f"Credentials: {_CREDENTIALS[_parts(url)[0]]}"
     if _FINAL.match(said):
         return InputError(
             f"{url}: the server refuses to read it ({said}); correct the address or the "
-            f"credentials. {_CREDENTIALS}"
+            f"credentials. {credentials}"
         )
     if "NotPartial" in text:
         return InputError(f"{url}: its server serves no ranges of objects; copy it to a disk")
     if not said and ("HttpError" not in text or "kind: Builder" in text):
-        return InputError(f"{url}: the store cannot be asked with these settings. {_CREDENTIALS}")
+        return InputError(f"{url}: the store cannot be asked with these settings. {credentials}")
     kind = re.search(r"kind: (\w+)", text)
     what = f"says {said}" if said else f"does not answer ({kind[1] if kind else 'no reason'})"
     return TryAgain(f"{url}: the server {what}, after several tries; try again later")

@@ -15,6 +15,7 @@ _SIGNATURES = (
     (b"CDF", "a netCDF file of the classic format; convert it to netCDF-4: nccopy -k nc4 IN OUT"),
     (b"MATLAB 5", "a MATLAB file of an old version; save it in MATLAB with '-v7.3', which is HDF5"),
     (b"\x0e\x03\x13\x01", "an HDF4 file; convert it to HDF5: h4toh5 IN OUT"),
+    (b"\0\5\x16\7", "what a Mac keeps beside a file (AppleDouble), not the file; leave it out"),
 )
 
 

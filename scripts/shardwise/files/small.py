@@ -1,12 +1,13 @@
 """Small files of a folder in which anything may lie under a name. Standard library only."""
 
+import errno
 import hashlib
 import json
 import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from shardwise.errors import InputError, IntegrityError, writing
 from shardwise.files.paths import Results, folders, for_bash
@@ -40,8 +41,13 @@ def refuse_special(path: Path, key: str = "") -> None:
     The message begins with ``key``, such as ``input: ``. Raises OSError if nothing has this
     name.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise InputError(f"{key}{path} is not a file, but a folder, a pipe, a socket or a device")
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kinds = {
+            stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket",
+        }  # fmt: skip
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise InputError(f"{key}{path} is not a file, but {kind}")
 
 
 def read(path: Path | str, most: int = MOST_BYTES) -> bytes | None:
@@ -129,11 +135,7 @@ def refuse_links(results: Results) -> None:
     paths += [entry for top in tops for entry in (top, *folders(top))]
     for path in (*paths, results.runs):
         if path.is_symlink():
-            raise InputError(
-                f"{path} is a link: what a run writes there would land outside of the results "
-                "folder. Remove the link; to keep results on another disk, name a folder there as "
-                "`results`, or make the results folder itself a link"
-            )
+            raise _leads_out(path)
 
 
 def mark(results: Results) -> None:
@@ -166,12 +168,24 @@ def refuse_unmarked(results: Results) -> None:
         )
 
 
+def open_own(path: Path, mode: str) -> IO[bytes]:
+    """Open a file of the results folder that is appended to; refuse a link."""
+    try:
+        return open(
+            path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666)
+        )
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise _leads_out(path) from None
+        raise
+
+
 def append_line(path: Path, line: str) -> None:
     """Add a line to a table of notes; it is on the disk at return.
 
     A last line that a full disk cut off is ended first; otherwise it would swallow the new one.
     """
-    with writing(path), open(path, "a+b") as file:
+    with writing(path), open_own(path, "a+b") as file:
         before = ""
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
@@ -179,3 +193,11 @@ def append_line(path: Path, line: str) -> None:
         file.write(f"{before}{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+def _leads_out(path: Path) -> InputError:
+    return InputError(
+        f"{path} is a link: what a run writes there would land outside of the results folder. "
+        "Remove the link; to keep results on another disk, name a folder there as `results`, or "
+        "make the results folder itself a link"
+    )

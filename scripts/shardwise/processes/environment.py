@@ -1,18 +1,27 @@
 """What the shell around a run may hold that is not meant for it.
 
 Variables that filter or format what Slurm answers, or that a rank of an earlier MPI job has left,
-are taken away.
+are taken away. Folders with another copy of our packages, and libraries that do not load, are the
+user's to take away: they are named.
 """
 
 import os
 import re
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Mapping, MutableMapping
+from importlib.machinery import PathFinder
+
+from shardwise.errors import InputError
 
 _STRAY = re.compile(
     r"(SQUEUE|SCANCEL|SACCT)_.*|SLURM_TIME_FORMAT|SLURM_CLUSTERS|SLURM_STEP_NUM_TASKS"
     r"|PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)"
     r"|(OMPI|MV2)_COMM_WORLD_.*"
 )
+PACKAGES = ("numpy", "numba", "pandas", "mpi4py", "xxhash", "msgspec", "yaml", "matplotlib")
+"""Packages with compiled code, of which a copy for another Python does not load."""
 
 
 def without_stray(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -24,3 +33,28 @@ def clear_stray(environ: MutableMapping[str, str] = os.environ) -> None:
     """Take that away from this process, and from all that it starts."""
     for name in environ.keys() - without_stray(environ).keys():
         del environ[name]
+
+
+def refuse_other_packages(environ: Mapping[str, str] = os.environ) -> None:
+    """Raise InputError if ``PYTHONPATH`` has a copy of a package that does not load here.
+
+    One that loads may be meant: modules of clusters bring packages that way.
+    """
+    installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    for folder in filter(None, environ.get("PYTHONPATH", "").split(os.pathsep)):
+        for name in PACKAGES:
+            if not (_has(name, [folder]) and _has(name, installed)):
+                continue
+            line = [sys.executable, "-P", "-c", f"import {name}"]
+            done = subprocess.run(line, capture_output=True, text=True, env=environ, check=False)
+            if done.returncode:
+                reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+                raise InputError(
+                    f"PYTHONPATH names {folder}, whose {name} does not load here: {reason}; unset "
+                    "PYTHONPATH, or take that folder out of it"
+                )
+
+
+def _has(name: str, folders: list[str]) -> bool:
+    spec = PathFinder.find_spec(name, folders)
+    return spec is not None and spec.loader is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shardwise import host
 from shardwise.errors import writing
+from shardwise.files.small import open_own
 from shardwise.host import job_number
 
 
@@ -14,7 +15,7 @@ def note_start(path: Path) -> int:
     """Add a line to a journal; which attempt this is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = f"{time.time():.3f}\t{host.node()}\t{os.getpid()}\t{job_number() or ''}\n"
-    with writing(path), open(path, "a+b") as file:
+    with writing(path), open_own(path, "a+b") as file:
         file.write(line.encode())
         file.flush()
         file.seek(0)

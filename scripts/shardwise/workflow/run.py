@@ -17,10 +17,12 @@ from shardwise.devices import grants
 from shardwise.errors import ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
 from shardwise.files.remote import is_url
+from shardwise.host import begin_in_utf8
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
 from shardwise.plan.plan import Plan, Shard, Source
+from shardwise.processes import environment
 from shardwise.records import failures, others, store
 from shardwise.records.store import Store
 from shardwise.units import MIB
@@ -50,6 +52,7 @@ class Run:
         self._workflow, linting = workflow, not workflow.check_envvars  # only --lint checks none
         main = workflow.is_main_process and not linting
         if main:
+            begin_in_utf8()
             hooks.show_plainly()
             hooks.show_less(workflow)
         hooks.end_with_last_job()
@@ -82,6 +85,7 @@ class Run:
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 if anything is wrong."""
         try:
+            environment.refuse_other_packages()
             from shardwise.plan import config, config_file, planner  # here: jobs do not need them
 
             # Snakemake has read these files too, and its loader takes more than data.

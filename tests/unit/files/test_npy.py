@@ -11,7 +11,7 @@ from tests.factories import refusal
 
 def raw_file(text, data=b"", version=1, length=None):
     """The bytes of a .npy file with any text as its header."""
-    body = text.encode("latin-1")
+    body = text.encode("utf-8" if version == 3 else "latin-1")
     size = struct.pack("<H" if version == 1 else "<I", len(body) if length is None else length)
     return b"\x93NUMPY" + bytes([version, 0]) + size + body + data
 
@@ -24,14 +24,24 @@ def fields(descr="'<f4'", shape="(2, 2)"):
 @pytest.mark.parametrize("descr", ["=f4", "|f4", "f4"])
 @pytest.mark.parametrize("version", [1, 2])
 def test_other_spellings(tmp_path, descr, version):
-    """A dtype without a byte order is this machine's own."""
+    """A dtype without a byte order is this machine's own; Python 2 wrote integers with an L."""
     path = tmp_path / "a.npy"
-    path.write_bytes(raw_file(fields(f"'{descr}'", shape="(2, 2,)"), b"1234" * 4, version))
+    path.write_bytes(raw_file(fields(f"'{descr}'", shape="(2L, 2L,)"), b"1234" * 4, version))
     header = read_header(path)
     assert (header.native, header.shape) == (np.float32, (2, 2))
 
 
+def test_the_version_for_other_alphabets(tmp_path):
+    """It is read as the others are."""
+    path = tmp_path / "a.npy"
+    path.write_bytes(raw_file(fields(), b"1234" * 4, version=3))
+    assert read_header(path).shape == (2, 2)
+
+
 BAD = {
+    "a Mac's own": (b"\0\5\x16\7\0\2\0\0Mac OS X", "what a Mac keeps beside a file"),
+    "Python 2 in version 3": (raw_file(fields(shape="(2L,)"), b"12345678", 3), "damaged .npy"),
+    "no UTF-8": (b"\x93NUMPY\3\0\1\0\0\0\xff", "damaged .npy header"),
     "huge length": (raw_file(fields(), version=2, length=2**32 - 1), "length is not plausible"),
     "booleans": (raw_file(fields("'|b1'"), b"1234"), "save them as uint8"),
     "longdouble": (raw_file(fields("'<f16'"), b"1" * 64), "holds elements of type '<f16'"),

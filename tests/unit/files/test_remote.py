@@ -202,7 +202,7 @@ def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
     ("s3://bucket/none.npy", {}, "the server has no such object (404"),
     ("s3://bucket/run.h5:/x", {}, "s3://bucket/run.h5/x: no array of Zarr lies there; name a"),
     ("s3://bucket/a.npy", {"materialize": False}, "is an object in a store, which"),
-    ("az://bucket/a.npy", {}, "Credentials come from the environment alone: AWS"),
+    ("az://bucket/a.npy", {}, "Credentials: they come from the environment alone: AZURE"),
     ("http://elsewhere/a.npy", {}, "only localhost may be; use https://"),
     ("https://h/run/", {}, "of a web server only .npy files are read; name several in a"),
     ("s3://bucket/m*.npy", {}, "globs are for files; name a folder, s3://bucket/run/, or a"),

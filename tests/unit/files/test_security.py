@@ -1,5 +1,6 @@
 """Names are names, and nothing is written outside of the results folder."""
 
+import ast
 import logging
 import os
 import shutil
@@ -70,13 +71,19 @@ def test_the_results_folder_itself_may_be_a_link(tmp_path):
 
 @pytest.mark.parametrize("kind", ["product", "receipt", "shard"])
 def test_a_link_in_place_of_a_file_is_replaced(tmp_path, victim, kind):
-    """What it points to keeps its bytes."""
+    """What it points to keeps its bytes; a journal, which is appended to, is not followed."""
     made = small(tmp_path)
     link = factories.file(made, kind)
     link.parent.mkdir()
     link.symlink_to(victim)
     factories.computed(made)
     assert not link.is_symlink()
+    starts = made.results.starts(made.shards["00000"].input_name, "shard")
+    starts.unlink(missing_ok=True)
+    starts.symlink_to(victim)
+    factories.file(made, "shard").unlink()
+    with pytest.raises(InputError, match=r"00000-\w+\.starts is a link"):
+        factories.computed(made)
 
 
 def test_temporary_files_are_private(tmp_path):
@@ -179,3 +186,12 @@ def test_no_text_steers_the_terminal():
         if "sys.stderr.write(" in path.read_text() and path.name != "errors.py"
     }
     assert writers <= {"doctor.py"}  # which says that a package is missing, perhaps ours
+
+
+def test_every_numpy_load_of_ours_says_that_it_unpickles_nothing():
+    """A default may change: each call names it."""
+    sources = [path.read_text() for path in (factories.SCRIPTS / "shardwise").rglob("*.py")]
+    for text in [text for text in sources if "np.load(" in text]:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "np.load":
+                assert "allow_pickle=False" in ast.unparse(node)

@@ -39,7 +39,7 @@ def test_a_pipe_in_the_place_of_a_plan_is_not_waited_for(tmp_path, name):
     path = made.results.root / name
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(InputError, match=f"{name} is not a file, but a folder, a pipe"):
+    with pytest.raises(InputError, match=f"{name} is not a file, but a named pipe"):
         _ = plan.load(made.results.plan).sources
 
 

@@ -1,5 +1,7 @@
-"""What a user's shell holds: what is not for a run goes."""
+"""What a user's shell holds: what is not for a run goes, what is the user's is named."""
 
+import pytest
+from shardwise.errors import InputError
 from shardwise.processes import environment
 
 
@@ -13,3 +15,22 @@ def test_what_others_left_goes_and_what_the_user_set_stays():
     shell = dict.fromkeys((*stray, *kept), "x")
     environment.clear_stray(shell)
     assert set(shell) == set(kept)
+
+
+@pytest.mark.parametrize("file", ["numpy.py", "numpy/__init__.py", "yaml.so", "numba/x", "x.py"])
+def test_another_copy_of_a_package_that_does_not_load_is_refused(tmp_path, file):
+    """A module or package that Python would find first; not a folder of another kind."""
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("raise ImportError('for another Python')")
+    environ = {"PYTHONPATH": f":{tmp_path}"}
+    if file in ("numba/x", "x.py"):
+        environment.refuse_other_packages(environ)
+    else:
+        with pytest.raises(InputError, match=f"PYTHONPATH names {tmp_path}, whose "):
+            environment.refuse_other_packages(environ)
+
+
+def test_another_copy_of_a_package_that_loads_may_be_meant(tmp_path):
+    """As modules of clusters bring them."""
+    (tmp_path / "numpy.py").touch()
+    environment.refuse_other_packages({"PYTHONPATH": str(tmp_path)})

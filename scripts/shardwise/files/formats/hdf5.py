@@ -19,6 +19,7 @@ from shardwise.files.formats import names, streams
 from shardwise.files.npy import Header, checked_descr
 from shardwise.units import MIB
 
+_MOST_LINKS = 64
 _SHUFFLE, _FLETCHER32 = 2, 3  # numbers of filters, as the format has them
 _BITSHUFFLE = 32008
 _COMPRESSED = {  # filters whose decoded bytes can be counted
@@ -78,20 +79,39 @@ def _opened(path: str, fault: type[ShardwiseError] = InputError) -> Iterator[Any
 
 
 def _dataset(file: Any, path: str, inside: str) -> Any:
-    """The dataset of a name; links within the file are followed, those to others refused."""
-    link = file.get(inside, getlink=True) if inside else None
-    if isinstance(link, h5py.ExternalLink):
-        raise _leads_out(f"{path}:{inside}", f"an external link to {link.filename!r:.99}")
-    node = file.get(inside) if inside else None
+    """The dataset of a name; links within the file are followed, those to others refused.
+
+    h5py would open a file that a link leads to, which may be a pipe, before it could be refused.
+    """
+    node, parts, links = file, inside.split("/")[::-1], 0
+    while parts:
+        part = parts.pop()
+        if part in ("", "."):
+            continue
+        link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
+        if isinstance(link, h5py.ExternalLink):
+            raise _leads_out(f"{path}:{inside}", f"an external link to {link.filename!r:.99}")
+        if isinstance(link, h5py.SoftLink):
+            links += 1
+            if links > _MOST_LINKS:
+                raise InputError(f"{path}:{inside}: its links lead in a circle")
+            node = file if link.path.startswith("/") else node
+            parts += link.path.split("/")[::-1]
+        elif link is None:
+            raise names.choose_one(path, inside, _datasets(file))
+        else:
+            node = node[part]
     if not isinstance(node, h5py.Dataset):
-        found: list[str] = []
-        file.visititems(
-            lambda name, own: found.append(f"/{name}") if isinstance(own, h5py.Dataset) else None
-        )
-        raise names.choose_one(path, inside, found)
-    if node.file != file:
-        raise _leads_out(f"{path}:{inside}", f"in another file, {node.file.filename!r:.99}")
+        raise names.choose_one(path, inside, _datasets(file))
     return node
+
+
+def _datasets(file: Any) -> list[str]:
+    found: list[str] = []
+    file.visititems(
+        lambda name, node: found.append(f"/{name}") if isinstance(node, h5py.Dataset) else None
+    )
+    return found
 
 
 def _gathered(dataset: Any, path: str, where: Path) -> tuple[tuple[str, int], ...]:

@@ -178,22 +178,29 @@ def _digest(lines: list[str]) -> str:
 
 
 def _files(path: str) -> Iterator[tuple[str, int, Any]]:
-    """Name, bytes and status of all that lies in an array's folder, but for its metadata."""
+    """Name, bytes and status of all that lies in an array's folder, but for its metadata.
+
+    zarr follows links, too.
+    """
     if remote.is_url(path):
         for key, listed in (_LISTED.get(path) or _list(path)).items():
             if os.path.basename(key) not in _NO_CHUNKS:
                 yield key, listed.size, listed
         return
-    for folder, inner, files in os.walk(os.path.dirname(path), onerror=refuse_closed):
-        linked = [name for name in inner if os.path.islink(os.path.join(folder, name))]
-        for name in files + linked:
+    top, reached = os.path.dirname(path) or ".", set()
+    for folder, _, files in os.walk(top, onerror=refuse_closed, followlinks=True):
+        own = os.stat(folder)
+        if own.st_ino and (own.st_dev, own.st_ino) in reached:
+            raise InputError(f"{folder}: is a link to a folder of the same array; remove it")
+        reached.add((own.st_dev, own.st_ino))
+        for name in files:
             if name in _NO_CHUNKS:
                 continue
             file = os.path.join(folder, name)
             status = os.stat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{file}: is not a file; a chunk has to be one")
-            yield os.path.relpath(file, os.path.dirname(path)), status.st_size, status
+            yield os.path.relpath(file, top), status.st_size, status
 
 
 def _metadata(path: str) -> dict[str, Any]:
