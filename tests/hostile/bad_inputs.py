@@ -199,7 +199,6 @@ CASES: dict[str, list[Case]] = {
     "The config: `scripts/plan.py --configfile mine.yaml`": [
         Case("the config file is missing", words=("plan", "--configfile", "none.yaml")),
         Case("it is no YAML", "input: [a.npy\n"),
-        Case("it holds a tab", "reduce:\n\tranks: 3\n"),
         Case("it is not UTF-8", b"input: \xff\xfe.npy\n"),
         Case("it is empty", ""),
         Case("a date that does not exist", "results: 2024-13-45\n"),
@@ -242,7 +241,6 @@ CASES: dict[str, list[Case]] = {
         centred("`ddof` leaves nothing", ddof=18),
         centred("`offset` of another length", put("row.npy", np.zeros(4)), offset="row.npy"),
         centred("`offset` with a NaN", put("row.npy", np.array([0, np.nan, 0])), offset="row.npy"),
-        centred("`offset` is a named pipe", lambda: os.mkfifo("row.npy"), offset="row.npy"),
         centred("`offset` claims more than it holds",
                 put("row.npy", npy("'<f8'", "(9999999999999,)")), offset="row.npy"),
         centred("`offset` is no array", offset="mean"),
@@ -310,7 +308,6 @@ CASES: dict[str, list[Case]] = {
     ],
     "Weights: `weights: w.npy`": [
         Case("the file is missing", {"weights": "w.npy"}),
-        Case("it is a folder", {"weights": "w.npy"}, lambda: os.mkdir("w.npy")),
         *(
             Case(what, {"weights": "w.npy", **dict(over)},
                  all_of(put("w.npy", content), put("int.npy", stack((6, 3, 3), "int16"))))
@@ -323,6 +320,7 @@ CASES: dict[str, list[Case]] = {
                 ("complex numbers", np.ones(6, "c16")),
                 ("NaN", np.array([1, np.nan, 1, 1, 1, 1])),
                 ("a number that float64 has not", np.array([1, 2**60, 1, 1, 1, 1])),
+                ("numbers whose sum float64 has not", np.full(6, 1e308)),
                 ("products of integers", np.ones(6), ("input", "int.npy")),
                 ("`std` of them", np.ones(6), ("reduce", {"statistics": ["std"]})),
                 (
@@ -337,8 +335,7 @@ CASES: dict[str, list[Case]] = {
             Case(what, {"labels": "l.npy", **dict(over)},
                  all_of(put("l.npy", content), put("many.npy", stack((300, 3, 3)))))
             for what, content, *over in (
-                ("it holds pickled objects", np.array(["a", None])),
-                ("another number of labels", np.arange(5)),
+                ("it is cut off", npy("'<i8'", "(6,)") + bytes(40)),
                 ("real numbers", np.ones(6)),
                 ("a text that steers a terminal", np.array([*"abcde", "\x1b[2J"])),
                 ("a text without letters", np.array([*"abcde", ""])),
@@ -353,6 +350,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "The right factor: `product: A @ B`, `right: b.npy`": [
         Case("it is missing", {"product": "A @ B", "right": "b.npy"}),
+        Case("it is no .npy file", {"product": "A @ B", "right": "b.h5:/x"}, hdf5("b.h5")),
         *(
             Case(what, {"product": "A @ B", "right": "b.npy"}, put("b.npy", b))
             for what, b in (
@@ -366,7 +364,6 @@ CASES: dict[str, list[Case]] = {
     ],
     "A function of your own: `product: mine.py:f`": [
         Case("the file is missing", {"product": "mine.py:f"}),
-        Case("the file is a named pipe", {"product": "mine.py:f"}, lambda: os.mkfifo("mine.py")),
         own("it cannot be compiled", "def f(xp, block)\n"),
         own("it cannot be imported", "import nosuchmodule\n"),
         own("it ends the process", "raise SystemExit(0)\n"),
@@ -374,7 +371,6 @@ CASES: dict[str, list[Case]] = {
              {"product": "mine.py:f", "depends": ["mean.npy"], **TWO}, ITSELF),
         own("no such function", "def g(xp, block):\n    return block\n"),
         own("no function", "f = 3\n"),
-        own("other parameters", "def f(block):\n    return block\n"),
         own("it raises", "def f(xp, block):\n    return block @ block[:, :2]\n"),
         own("it returns nothing", "def f(xp, block):\n    block @ block\n"),
         own("it loses a dimension", "def f(xp, block):\n    return block[0]\n"),
@@ -386,7 +382,6 @@ CASES: dict[str, list[Case]] = {
         Case("the input lies where a run writes", {"results": "."}),
         Case("it is a file", {"results": "a.npy"}),
         Case("its name is too long", {"results": "r" * 300}),
-        Case("its path is too long", {"results": "r/" * 1500 + "r"}, vary=(r"\d+(?= bytes)",)),
         Case("a link that leads to itself", {"results": "loop"},
              lambda: os.symlink("loop", "loop")),
         Case("its disk is too small",

@@ -15,7 +15,7 @@ SMALL = {"synthetic": {"matrices": 4, "dim": 4}, "shards": 2, "backend": "numpy"
 
 BAD_CONFIGS = {
     "mine.yaml": [
-        (b"reduce:\n\tranks: 3\n", "line 2: holds a tab"),
+        (b"reduce:\n\tranks: 3\n", "line 2: found character"),
         (b"__use_yte__: true\nshards: ?2 + 1\n", "__use_yte__ asks"),
         (b"shards: 2\nkeep: sum\nshards: 3\n", "the key shards is already in line 1"),
         (None, "does not exist"),

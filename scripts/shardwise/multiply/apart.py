@@ -39,7 +39,7 @@ def run(plan: Plan, shard: Shard, compute: Callable[[Plan], None]) -> None:
     ending = contain.run(partial(_end_of, partial(compute, plan.anchored(Path.cwd()))))
     if ending.result is None:
         words = f"product: your function {plan.problem.product} {contain.words(ending.status)}"
-        kind = InputError if (ending.status or 0) >= 0 else TryAgain
+        kind = InputError if ending.status >= 0 else TryAgain
         log = plan.results.log("multiply", shard.name)
         failures.note(plan.results, shard.name, kind.exit_code, words, log=log)
         raise kind(words)

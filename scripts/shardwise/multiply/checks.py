@@ -113,8 +113,5 @@ def refuse_too_large(plan: Plan, cuda: bool, total: int) -> None:
 
 def least_bytes(plan: Plan, run: range, cuda: bool) -> int:
     """Bytes without which the shard ``run`` cannot be computed."""
-    settings, problem, said = plan.settings, plan.problem, plan.per_matrix
-    needed = memory.least_bytes(problem, run, settings.keep, cuda, settings.precision)
-    if problem.labels and settings.keep == "sum":
-        needed += memory.label_bytes(problem, run, said.spans(run), cuda)
-    return needed
+    settings, spans = plan.settings, [own for _, own in plan.per_matrix.spans(run)]
+    return memory.least_bytes(plan.problem, spans, settings.keep, cuda, settings.precision)

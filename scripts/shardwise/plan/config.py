@@ -13,18 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shardwise import host
 from shardwise.errors import InputError, short
 from shardwise.files.remote import masked, problem
 from shardwise.host import PROJECT
-from shardwise.plan.problem import (
-    PRODUCTS,
-    WITH_COVARIANCE,
-    Recipe,
-    check_statistics,
-    function_parts,
-    takes_b,
-)
+from shardwise.plan.problem import PRODUCTS, WITH_COVARIANCE, Recipe, function_parts, takes_b
 from shardwise.units import parse_bytes
 
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
@@ -35,7 +27,6 @@ NO_PLAN = ("reduce", "dispatch", "workers", "array_tasks", "array_limit")
 _GONE = {"reproducible": "this key is gone, as every sum is reproducible now; remove the line"}
 # Statistics that are no part of a reduce, but a call of NumPy.
 _BY_NUMPY = ("prod", "argmin", "argmax", "all", "any", "var", "median")
-_MOST_NUMBER = 10**40
 _MOST_NAMED = 20
 _TYPES = {
     "string": "a string",
@@ -78,28 +69,15 @@ class Settings:
     reduce: dict[str, Any]
 
 
-# What a config says, without checking it.
-
-
-def results_folder(config: Mapping[str, Any]) -> str:
-    """The results folder that a configuration names."""
-    return str(config.get("results", DEFAULT_RESULTS))
-
-
-def reduce_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the reduce, which are no part of a plan; the config has been checked."""
-    return {"ranks": 2, "statistics": ["sum"]} | dict(config.get("reduce") or {})
-
-
-def dispatch_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Who runs the shards, which is no part of a plan either; the config has been checked."""
+def unchecked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with its defaults, for who need not or cannot check it: jobs read no schema."""
+    own = config.get("reduce")
+    reduce = {"ranks": 2, "statistics": ["sum"]} | (own if isinstance(own, dict) else {})
     defaults = {
-        "dispatch": "jobs", "workers": "device", "array_tasks": "auto", "array_limit": None
+        "results": DEFAULT_RESULTS, "dispatch": "jobs", "workers": "device",
+        "array_tasks": "auto", "array_limit": None,
     }  # fmt: skip
-    return {key: config.get(key, default) for key, default in defaults.items()}
-
-
-# The results folder of a command.
+    return {**defaults, **config, "reduce": reduce}
 
 
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
@@ -111,16 +89,10 @@ def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
     """
     if results:
         return Path(results)
-    files = config_files(files)
-    try:
-        from shardwise.plan.config_file import read_files
+    from shardwise.plan.config_file import read_files
 
-        return Path(load(read_files(files)).results if files else DEFAULT_RESULTS)
-    except InputError as error:
-        why = f"{error} (correct it)"
-    except ImportError as error:  # a package is missing
-        why = f"{', '.join(map(str, files))} cannot be read: {error} ({host.install()})"
-    raise InputError(f"no results folder: {why}; or name the folder on the command line")
+    files = config_files(files)
+    return Path(load(read_files(files)).results if files else DEFAULT_RESULTS)
 
 
 def existing_folder(files: list[Path] | None, results: Path | str | None) -> Path:
@@ -139,9 +111,6 @@ def config_files(files: list[Path] | None) -> list[Path]:
     return files if files is not None else [shipped] if shipped.exists() else []
 
 
-# Keys and values.
-
-
 def load(config: Mapping[str, Any], words: Collection[str] = ()) -> Settings:
     """Check a merged configuration and fill in the defaults.
 
@@ -149,17 +118,17 @@ def load(config: Mapping[str, Any], words: Collection[str] = ()) -> Settings:
 
     Raises InputError with a line for each key that is unknown, of the wrong type, or out of range.
     """
-    _refuse_huge(config)
-    schema = _schema()
     full: dict[str, Any] = {}
-    problems = [line for e in _validator().iter_errors(dict(config)) for line in _explain(e, words)]
+    try:
+        errors = _validator().iter_errors(dict(config))
+        problems = [line for error in errors for line in _explain(error, words)]
+    except ValueError:  # Python prints no number of more than 4,300 digits
+        problems = ["holds a number of too many digits"]
     if not problems:
-        full = _with_defaults(config, schema)
+        full = _with_defaults(config, _schema())
         problems = [*_contradictions(full)]
     if problems:
-        more = len(problems) - _MOST_NAMED
-        lines = [*problems[:_MOST_NAMED], *([f"… and {more} more"] if more > 0 else [])]
-        raise InputError("config: " + "\n        ".join(lines))
+        raise InputError("config: " + "\n        ".join(problems[:_MOST_NAMED]))
     return Settings(**{**full, "shard_bytes": parse_bytes(full["shard_bytes"])})
 
 
@@ -182,18 +151,6 @@ def _validator() -> Any:
     return kind(_schema())
 
 
-def _refuse_huge(config: Mapping[str, Any]) -> None:
-    """Refuse a number that is too long to be shown: Python prints no more than 4,300 digits."""
-    values: list[Any] = [config]
-    for value in values:  # which grows meanwhile
-        if isinstance(value, Mapping):
-            values += [*value, *value.values()]
-        elif isinstance(value, list):
-            values += value
-        elif isinstance(value, int) and abs(value) >= _MOST_NUMBER:
-            raise InputError("config: holds a number of more than 40 digits, and no key needs one")
-
-
 def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     full = {}
     for key, rule in schema["properties"].items():
@@ -207,9 +164,11 @@ def _explain(error: Any, words: Collection[str]) -> list[str]:
     key = ".".join(str(part) for part in error.absolute_path)
     rule, value = error.schema, error.instance
     if error.validator == "additionalProperties":
-        allowed_keys = list(rule["properties"])
+        known = list(rule["properties"])
         prefix = key + "." if key else ""
-        return [_unknown_key(prefix, str(k), allowed_keys) for k in value if k not in allowed_keys]
+        return [
+            _unknown_key(prefix, masked(str(name)), known) for name in value if name not in known
+        ]
     if error.validator == "not":  # the schema says in words what is wrong with such a path
         return [f"{key}: {short(masked(value))} {rule['description']}"]
     limit = rule[error.validator]
@@ -241,12 +200,12 @@ def _explain(error: Any, words: Collection[str]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    """A value as YAML has it."""
+    """A value as YAML has it, without what may be a password."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = value.isoformat() if isinstance(value, date) else short(value)
     begin, address, _ = text.partition("://")
-    return f"{begin}://…" if address else text  # which may hold a password
+    return f"{begin}://…" if address else text
 
 
 def _quotes(value: Any, allowed: str) -> str:
@@ -260,11 +219,11 @@ def _quotes(value: Any, allowed: str) -> str:
     return f": {reason}write it in quotes"
 
 
-def _unknown_key(prefix: str, key: str, keys: list[str]) -> str:
+def _unknown_key(prefix: str, key: str, known: list[str]) -> str:
     if not prefix and key in _GONE:
         return f"{key}: {_GONE[key]}"
-    near = [prefix + name for name in difflib.get_close_matches(key, keys, n=2)]
-    hint = f"did you mean {' or '.join(near)}?" if near else "known keys: " + ", ".join(keys)
+    near = [prefix + name for name in difflib.get_close_matches(key, known, n=2)]
+    hint = f"did you mean {' or '.join(near)}?" if near else "known keys: " + ", ".join(known)
     return f"{prefix}{key:.80}: unknown key; {hint}"
 
 
@@ -274,7 +233,11 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
     for key in ("input", "weights", "labels", "offset"):
         if wrong := problem(full[key] or ""):
             yield f"{key}: {wrong}"
-    yield from _product_problems(product)
+    if product not in PRODUCTS and not function_parts(product):
+        near = difflib.get_close_matches(product, PRODUCTS, n=1)
+        hint = f"did you mean {near[0]}? Known are" if near else "use one of"
+        choices = f"{', '.join(PRODUCTS)}, or a function of your own, file.py:function"
+        yield f"product: {_shown(product)}: unknown product; {hint} {choices}"
     if takes_b(product) and full["right"] is None:
         yield f"right: the product {product:.200} needs it; name the .npy file of B"
     if not takes_b(product) and full["right"] is not None:
@@ -285,44 +248,17 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
             f"depends: the product {short(product)} reads no files but its factors; remove this "
             "key, or name a function of your own, file.py:function"
         )
-    yield from _covariance_problems(full)
-    try:
-        parse_bytes(full["shard_bytes"])
-    except ValueError as error:
-        yield f"shard_bytes: {error}"
-    try:
-        weight = None if full["weights"] is None else 1.0  # what they come to, the plan finds
-        labels = full["labels"] is not None
-        check_statistics(
-            full["reduce"]["statistics"], full["keep"], total_weight=weight, labels=labels
-        )
-    except InputError as error:
-        yield str(error)
-
-
-def _covariance_problems(full: Mapping[str, Any]) -> Iterator[str]:
     if not full["covariance"]:
         given = [key for key, default in (("offset", "auto"), ("ddof", 1)) if full[key] != default]
         yield from (f"{key}: goes with covariance: true; add that, or remove it" for key in given)
-        return
-    if full["product"] not in WITH_COVARIANCE:
-        yield (
-            f"covariance: the product {full['product']:.200} is no sum over rows; use product: "
-            f"{' or '.join(WITH_COVARIANCE)}"
-        )
-    if full["labels"] is not None:
+    if full["covariance"] and product not in WITH_COVARIANCE:
+        known = " or ".join(WITH_COVARIANCE)
+        yield f"covariance: the product {product:.200} is no sum over rows; use product: {known}"
+    if full["covariance"] and full["labels"] is not None:
         yield "covariance: is that of all rows; remove it, or labels"
-    if "sum" not in full["reduce"]["statistics"]:
+    if full["covariance"] and "sum" not in full["reduce"]["statistics"]:
         yield "covariance: is made of the sum; add sum to reduce.statistics"
-
-
-def _product_problems(product: str) -> Iterator[str]:
-    if function_parts(product):
-        return
-    if ".py" in product:
-        yield f"product: {short(product)} names no function; write it as path/to/file.py:function"
-    elif product not in PRODUCTS:
-        near = difflib.get_close_matches(product, PRODUCTS, n=1)
-        hint = f"did you mean {near[0]}? Known are" if near else "use one of"
-        choices = f"{', '.join(PRODUCTS)}, or a function of your own, file.py:function"
-        yield f"product: {short(product)}: unknown product; {hint} {choices}"
+    try:
+        parse_bytes(full["shard_bytes"])
+    except ValueError as error:
+        yield f"shard_bytes: {masked(str(error))}"

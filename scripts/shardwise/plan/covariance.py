@@ -13,9 +13,9 @@ import numpy as np
 from shardwise.errors import InputError
 from shardwise.plan import per_matrix
 from shardwise.plan.config import Settings
-from shardwise.plan.plan import Covariance, Stack
+from shardwise.plan.plan import Covariance
 from shardwise.plan.problem import Problem, sum_dtype
-from shardwise.plan.stack import first_rows
+from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import MIB
 
 FIRST_BYTES = 64 * MIB
@@ -25,14 +25,9 @@ FIRST_BYTES = 64 * MIB
 def plan(
     settings: Settings, stack: Stack, problem: Problem, weights: np.ndarray | None
 ) -> Covariance | None:
-    """What the plan says of ``covariance: true``; None without it.
+    """What the plan says of ``covariance: true``; None without it. InputError if it cannot be.
 
     ``weights`` are those of the matrices, if there are any.
-
-    Raises
-    ------
-    InputError
-        Where the offset does not fit the input.
     """
     if not settings.covariance:
         return None

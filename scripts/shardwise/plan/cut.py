@@ -1,12 +1,8 @@
-"""Arithmetic on counts and bytes: numbers in, table out. No files, no devices."""
+"""Arithmetic on counts and bytes: where a stack is cut, and how long a job may take."""
 
 from itertools import pairwise
 
 from shardwise.files.paths import id_digits
-from shardwise.plan import memory as plan_memory
-from shardwise.plan.nodes import count_nodes, most_held
-from shardwise.plan.plan import Shard
-from shardwise.plan.problem import Problem
 
 # Under ``shards: auto`` shards grow rather than exceed this: one job per shard has a price.
 MAX_AUTO_SHARDS = 1000
@@ -53,25 +49,3 @@ def minutes(total_bytes: int, flop: int = 0) -> int:
     """Run time to ask for, in minutes: start-up, bytes over a slow disk, work on a slow CPU."""
     seconds = total_bytes / _SLOW_BYTES_PER_S + flop / _SLOW_FLOP_PER_S
     return _START_MINUTES + int(seconds / 60)
-
-
-def table(
-    problem: Problem, runs: list[range], keep: str, cuda: bool, precision: str = "ieee"
-) -> list[Shard]:
-    """The rows of the plan, digests left empty; ``cuda`` where a GPU may compute the shards."""
-    sizes: dict[
-        tuple[int, ...], tuple[int, int, int, int]
-    ] = {}  # of runs that take the same, a few
-    rows = []
-    for shard, run in zip(shard_ids(len(runs)), runs, strict=True):
-        ends = run.start, run.stop
-        key = (len(run), count_nodes(*ends), most_held(*ends)) if keep == "sum" else (len(run),)
-        if key not in sizes:
-            sizes[key] = (
-                len(run) * problem.matrix_bytes,
-                plan_memory.result_bytes(problem, run, keep),
-                plan_memory.task_memory(problem, run, keep, cuda),
-                plan_memory.device_memory(problem, run, keep, precision) if cuda else 0,
-            )
-        rows.append(Shard(shard, run.start, run.stop, *sizes[key]))
-    return rows

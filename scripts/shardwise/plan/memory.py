@@ -54,9 +54,15 @@ _WORTH_PADDING = 64 * 1024
 _PROOF_ITEMS = 10  # float64 numbers a row that a proof holds: vectors and moduli, of both factors
 
 
+Spans = Sequence[range]
+"""The matrices of a shard; with labels, for each of these: where they stand among its own."""
+
+
 def padded(problem: Problem) -> bool:
     """Whether factors are copied to longer rows before they are multiplied on a GPU."""
-    if problem.result or "int" in problem.dtype or _huge(problem):
+    if problem.result or "int" in problem.dtype:
+        return False
+    if max(problem.matrix_bytes, problem.right_bytes, problem.product_bytes) > HUGE_BYTES:
         return False
     widths = [problem.left[1], problem.product_shape[1]]
     awkward = any(width * problem.item % _ALIGNED_BYTES for width in widths)
@@ -97,12 +103,6 @@ def symmetric(problem: Problem) -> bool:
     left, right = problem.operands
     symmetric = left.name == right.name and left.turned != right.turned
     return symmetric and problem.product_shape[1] >= SYMMETRIC_ROWS
-
-
-def _huge(problem: Problem) -> bool:
-    """Whether a matrix takes so much of a device that there should be no copy of it."""
-    largest = max(problem.matrix_bytes, problem.right_bytes, problem.product_bytes)
-    return largest > HUGE_BYTES
 
 
 def call_matrices(problem: Problem) -> int:
@@ -186,7 +186,7 @@ def _proof_bytes(problem: Problem) -> int:
     return vectors + (3 * 8 * (m * k + k * p + m * p) if "int" in problem.dtype else 0)
 
 
-def work_bytes(problem: Problem, matrices: int, run: range, keep: str) -> int:
+def work_bytes(problem: Problem, matrices: int, spans: Spans, keep: str) -> int:
     """Bytes beside the batches: what a call, the proof and the sum of a shard need."""
     item = problem.item
     if problem.result:
@@ -202,7 +202,7 @@ def work_bytes(problem: Problem, matrices: int, run: range, keep: str) -> int:
                 * sum(rows * columns for rows, columns in padded_shapes(problem).values())
             )
     shared = problem.right_bytes if problem.shared_right else 0
-    return work + shared + (sum_bytes(problem, matrices, run) if keep == "sum" else 0)
+    return work + shared + (sum_bytes(problem, matrices, spans) if keep == "sum" else 0)
 
 
 def widened_bytes(problem: Problem) -> int:
@@ -219,14 +219,14 @@ def widened_bytes(problem: Problem) -> int:
 
 
 def least_bytes(
-    problem: Problem, run: range, keep: str, cuda: bool, precision: str = "ieee"
+    problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str = "ieee"
 ) -> int:
     """Bytes without which a shard cannot be computed: one call, and nothing beside it.
 
     What a function of the user takes is a guess, and does not count.
     """
     matrices = call_matrices(problem) if cuda else 1
-    work = 0 if problem.result else work_bytes(problem, matrices, run, keep)
+    work = 0 if problem.result else work_bytes(problem, matrices, spans, keep)
     split = _split_bytes(problem, precision)
     base = DEVICE_BYTES + split if cuda else PYTHON_BYTES + widened_bytes(problem)
     return base + ring_bytes(problem, 1, matrices, keep) + work
@@ -237,45 +237,28 @@ def node_bytes(problem: Problem) -> int:
     return problem.sum_item * math.prod(problem.product_shape)
 
 
-def sum_bytes(problem: Problem, matrices: int, run: range) -> int:
-    """Bytes of the tree of a shard, and of the nodes of the shard before, which are being written.
+def sum_bytes(problem: Problem, matrices: int, spans: Spans) -> int:
+    """Bytes of the trees of a shard, and of the nodes of the shard before, which are being written.
 
     A batch is folded in steps of 32 (tree_cuda.py). To see that integers fit takes four nodes more;
-    what is seen of a batch at once, up to 64 MiB, is part of `DEVICE_BYTES`.
+    what is seen of a batch at once, up to 64 MiB, is part of `DEVICE_BYTES`. The products of a
+    batch are brought together by their labels, if they have any.
     """
-    nodes = most_held(run.start, run.stop) + count_nodes(run.start, run.stop)
+    nodes = sum(most_held(own.start, own.stop) + count_nodes(own.start, own.stop) for own in spans)
     beside = matrices // 31 + (4 if problem.product_dtype == "int64" else 0)
-    return (nodes + beside) * node_bytes(problem)
+    together = matrices * problem.product_bytes if problem.labels else 0
+    return (nodes + beside) * node_bytes(problem) + together
 
 
-def label_bytes(
-    problem: Problem, run: range, spans: Sequence[tuple[int, range]], cuda: bool
-) -> int:
-    """Bytes that a shard takes under ``keep: sum`` beyond those of one sum, where it has labels.
-
-    A tree for each label of the shard (`per_matrix.PerMatrix.spans`), and the products of a batch
-    that are brought together by their labels.
-    """
-    nodes = sum(most_held(own.start, own.stop) for _, own in spans) + count_labelled(spans)
-    nodes -= most_held(run.start, run.stop) + count_nodes(run.start, run.stop)
-    _, matrices = next(ladder(problem, len(run), cuda))
-    return nodes * node_bytes(problem) + matrices * problem.product_bytes
-
-
-def count_labelled(spans: Sequence[tuple[int, range]]) -> int:
-    """How many nodes such a shard comes to."""
-    return sum(count_nodes(own.start, own.stop) for _, own in spans)
-
-
-def result_bytes(problem: Problem, run: range, keep: str) -> int:
+def result_bytes(problem: Problem, spans: Spans, keep: str) -> int:
     """Bytes of the file that a shard becomes."""
     if keep == "sum":
-        return count_nodes(run.start, run.stop) * node_bytes(problem)
-    return len(run) * problem.product_bytes
+        return sum(count_nodes(own.start, own.stop) for own in spans) * node_bytes(problem)
+    return sum(map(len, spans)) * problem.product_bytes
 
 
-def task_memory(problem: Problem, run: range, keep: str, cuda: bool) -> int:
-    """Host bytes that the task of a shard, the matrices ``run`` of the stack, needs at most.
+def task_memory(problem: Problem, spans: Spans, keep: str, cuda: bool) -> int:
+    """Host bytes that the task of a shard needs at most.
 
     Matrices as they lie in a file in another order, what copies them, and what the allocator keeps
     of that; and, because a job that may run on a GPU may find none, the larger of what CUDA takes
@@ -283,9 +266,9 @@ def task_memory(problem: Problem, run: range, keep: str, cuda: bool) -> int:
     """
     shared = problem.right_bytes if problem.shared_right else 0
     shared += shared // problem.item  # as it was read, and which of its elements are finite
-    slots, matrices = next(ladder(problem, len(run), cuda=False))
+    slots, matrices = next(ladder(problem, sum(map(len, spans)), cuda=False))
     host = ring_bytes(problem, slots, matrices, keep)
-    host += work_bytes(problem, matrices, run, keep) + widened_bytes(problem) + shared
+    host += work_bytes(problem, matrices, spans, keep) + widened_bytes(problem) + shared
     lefts, rights = (
         converted_bytes(shape, problem.item) for shape in (problem.left, problem.right or (0, 0))
     )
@@ -294,14 +277,14 @@ def task_memory(problem: Problem, run: range, keep: str, cuda: bool) -> int:
     return PYTHON_BYTES + converted + work
 
 
-def device_memory(problem: Problem, run: range, keep: str, precision: str = "ieee") -> int:
+def device_memory(problem: Problem, spans: Spans, keep: str, precision: str = "ieee") -> int:
     """Device bytes that the task of a shard needs at most."""
-    slots, matrices = next(ladder(problem, len(run), cuda=True))
+    slots, matrices = next(ladder(problem, sum(map(len, spans)), cuda=True))
     return (
         DEVICE_BYTES
         + _split_bytes(problem, precision)
         + ring_bytes(problem, slots, matrices, keep)
-        + work_bytes(problem, matrices, run, keep)
+        + work_bytes(problem, matrices, spans, keep)
     )
 
 

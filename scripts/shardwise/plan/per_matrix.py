@@ -151,12 +151,6 @@ class PerMatrix:
         zeros = len(self.weights) - np.count_nonzero(self.weights)
         return [f"each product counts times its weight; {zeros:,} of {len(self.weights):,} are 0"]
 
-    def arrays(self, results: Results) -> Iterator[tuple[Path, np.ndarray]]:
-        """What a plan keeps, and where."""
-        for path, array in ((results.weights, self.weights), (results.labels, self.labels)):
-            if array is not None:
-                yield path, array
-
 
 NOTHING = PerMatrix()
 
@@ -178,14 +172,9 @@ def load(results: Results, checksums: Mapping[str, str], names: Iterable[Label] 
 
 
 def read(settings: Settings, matrices: int, column: list[str] | None = None) -> PerMatrix:
-    """What the files of a config say of each matrix.
+    """What the files of a config say of each matrix; InputError where one does not fit the input.
 
     ``column`` has the labels of a sheet, where the config names its column.
-
-    Raises
-    ------
-    InputError
-        Where one does not fit the input.
     """
     return PerMatrix(
         _weights(settings.weights, matrices), *_labels(settings.labels, matrices, column)
@@ -249,40 +238,20 @@ def _labels(
 
 
 def open_array(key: str, name: str) -> np.ndarray:
-    """The array of a ``.npy`` file that a key of the config names, mapped; of an object, whole.
-
-    Raises
-    ------
-    InputError
-        Where it cannot be read.
-    """
-    if remote.is_url(name):
-        return _open_object(key, name)
-    path = Path(name)
+    """The array of a ``.npy`` file that a key of the config names, mapped; of an object, whole."""
+    found: np.ndarray
     try:
-        with reading(path, f"{key}: "):
-            found: np.ndarray = np.lib.format.open_memmap(path, mode="r")  # which unpickles nothing
+        if remote.is_url(name):
+            item = remote.Object(name)
+            file = io.BytesIO(item.take(0, item.status.size))
+            found = np.lib.format.read_array(file, allow_pickle=False)
+        else:
+            with reading(Path(name), f"{key}: "):
+                found = np.lib.format.open_memmap(name, mode="r")  # which unpickles nothing
     except ShardwiseError:
         raise
     except Exception as error:  # a damaged header makes NumPy fail in many ways
-        raise InputError(f"{key}: {_what_is_wrong(path, error)}") from error
-    return found
-
-
-def _open_object(key: str, url: str) -> np.ndarray:
-    """The array of an object in a store, which is read as a whole."""
-    try:
-        item = remote.Object(url)
-        file = io.BytesIO(item.take(0, item.status.size))
-        found: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
-        if file.read(1):
-            raise ValueError("it is longer than its header says")
-    except ShardwiseError:
-        raise
-    except OSError as error:
-        raise InputError(f"{key}: {url} cannot be read: {error.strerror}") from error
-    except Exception as error:
-        raise InputError(f"{key}: {url} is no whole .npy file: {short(str(error))}") from error
+        raise InputError(f"{key}: {_what_is_wrong(key, name, error)}") from error
     return found
 
 
@@ -297,19 +266,22 @@ def _array(key: str, name: str, matrices: int) -> np.ndarray:
     return found
 
 
-def _what_is_wrong(path: Path, error: Exception) -> str:
+def _what_is_wrong(key: str, name: str, error: Exception) -> str:
     """What is wrong with a file that NumPy does not read."""
-    try:
-        read_header(path)
-    except InputError as words:
-        return str(words)
-    return f"{path} cannot be read: {short(str(error))}"
+    if key != "labels" and not remote.is_url(name):  # labels may be texts
+        try:
+            read_header(Path(name))
+        except InputError as words:
+            return str(words)
+    return f"{name} cannot be read as a .npy file: {error!s:.300}"
 
 
 def write(kept: PerMatrix, results: Results) -> dict[str, str]:
     """Commit what a plan keeps; the checksums by the names of files."""
     checksums = {}
-    for path, array in kept.arrays(results):
+    for path, array in ((results.weights, kept.weights), (results.labels, kept.labels)):
+        if array is None:
+            continue
         with commit(path) as file:
             np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
         checksums[path.name] = small.checksum(_bytes(path))

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwise import ALGORITHM
-from shardwise.errors import InputError, IntegrityError, one_line, short, some
+from shardwise.errors import InputError, IntegrityError, short
 from shardwise.files import tables
 from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
 from shardwise.files.remote import is_url
 from shardwise.files.small import checksum, refuse_special
-from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
+from shardwise.plan.problem import Problem, Recipe
 
 if TYPE_CHECKING:
     from shardwise.plan.per_matrix import PerMatrix
@@ -36,29 +36,6 @@ _FIRST = attrgetter("first")
 _LONGEST_ROW = 4096  # bytes, and more
 _KEY_DIGITS = 12
 _NAME = re.compile(rf"[0-9]+-[0-9a-f]{{{_KEY_DIGITS}}}")
-
-
-def refuse_strangers(results: Results) -> None:
-    """Refuse a folder that no run has made, where it holds names that a run would write.
-
-    Likewise the folder of an earlier version, of whose files a new plan would know nothing.
-    """
-    if results.plan.is_file():
-        _refuse_old_layout(results.plan)
-    if results.marker.is_file():
-        return
-    if results.merging.is_file():
-        raise InputError(
-            f"results: {results.root} holds the total of a merge, which a run would replace; "
-            "choose another folder, such as results/mine"
-        )
-    taken = [name for name in results.names() if os.path.lexists(results.root / name)]
-    if taken:
-        raise InputError(
-            f"results: {results.root} is not a results folder, but it holds {some(taken, 5)}, "
-            "which a run would replace. Choose another folder, such as results/mine. If a run did "
-            f"make this folder, say so: touch {for_bash(results.marker)}"
-        )
 
 
 @dataclass(frozen=True)
@@ -115,35 +92,6 @@ class Source:
         return file_of(self.path)
 
 
-@dataclass(frozen=True)
-class Stack:
-    """A whole input: N matrices of one shape ``(m, k)`` and one dtype, over one file or many."""
-
-    sources: tuple[Source, ...]
-    matrices: int
-    shape: tuple[int, int]
-    dtype: str
-    decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
-    why_copied: str = ""  # which array cannot be read in place, and why; empty if all can
-    reordered: str = ""  # the first whose elements are in another order than products need
-    unwritten: str = ""  # how many chunks are missing, and what they count as
-    left_out: str = ""  # which files of a folder do not count
-
-    @property
-    def notes(self) -> list[str]:
-        """What whoever uses the results should know of the input."""
-        return [note for note in (self.unwritten, self.left_out) if note]
-
-    @property
-    def extent(self) -> str:
-        """How many arrays it is made of, in which order, and how many matrices they hold."""
-        first, last, arrays = self.sources[0], self.sources[-1], len(self.sources)
-        return one_line(
-            f"{arrays:,} arrays in this order, {first.path} to {last.path}, hold "
-            f"{self.matrices:,} matrices"
-        )
-
-
 def between(sources: Sequence[Source], start: int, stop: int) -> list[Source]:
     """Those of the sources, in the order of the stack, that hold matrices ``start`` to ``stop``."""
     begin = max(0, bisect_right(sources, start, key=_FIRST) - 1)
@@ -193,16 +141,6 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Made:
-    """Which code wrote a plan, where, and when (Unix seconds)."""
-
-    versions: dict[str, str]
-    commit: str | None
-    time: float
-    host: str
-
-
-@dataclass(frozen=True)
 class Covariance:
     """What a plan says of ``covariance: true``.
 
@@ -232,13 +170,12 @@ class Facts:
     covariance: Covariance | None = None
     config: dict[str, Any] = field(default_factory=dict)  # that the plan follows from, for people
     config_digest: str | None = None
-    made: Made | None = None
+    made: dict[str, Any] | None = None  # which code wrote it, where, and when
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
     notes: list[str] = field(default_factory=list)  # of the input, for people
     checksums: dict[str, str] = field(default_factory=dict)  # of the three files of the plan
-    source_parts: list[tables.Part] = field(
-        default_factory=list
-    )  # of sources.tsv, where it is long
+    # Of sources.tsv, where it is long.
+    source_parts: list[tables.Part] = field(default_factory=list)
     part_firsts: list[int] = field(default_factory=list)  # the first matrix of each of these parts
 
 
@@ -319,9 +256,9 @@ class Plan:
         return replace(self, results=results, folder=str(folder))
 
     @cached_property
-    def sources(self) -> Sequence[Source]:
+    def sources(self) -> tuple[Source, ...]:
         """All input files, read once: there may be a million of them."""
-        return self.made_of or self._read_sources(None)
+        return self.made_of or tuple(self._read_sources(None))
 
     @cached_property
     def per_matrix(self) -> "PerMatrix":
@@ -344,10 +281,6 @@ class Plan:
         """What a reduce that is asked for these statistics leaves, but for its receipt."""
         arrays = map(self.results.statistic, self.problem.results(statistics))
         return [*arrays, *([self.results.label_names] if self.problem.labels else [])]
-
-    def label_text(self) -> bytes:
-        """What ``labels.json`` says."""
-        return label_text(self.facts.labels, self.facts.label_counts)
 
     def sources_of(self, start: int, stop: int) -> list[Source]:
         """The input files that hold matrices ``start`` to ``stop``.
@@ -428,22 +361,50 @@ def label_text(labels: Sequence[int | str], matrices: Sequence[int]) -> bytes:
 
 def load(path: Path) -> Plan:
     """Read a plan; InputError where there is none, IntegrityError where it is damaged."""
-    raw, facts = _checked(path)
-    rows: list[Shard] = tables.from_tsv(raw, Shard, path)
-    for row in rows:  # they become names of files, and words of commands
+    import msgspec  # here: a Snakefile is parsed where it need not be installed
+
+    results = Results.of_plan(path)
+    try:
+        for file in (path, results.plan_facts):
+            refuse_special(file)
+        refuse_old_layout(path)
+        content = json.loads(results.plan_facts.read_bytes())
+        if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
+            raise ValueError
+        tables.check(dumps(content), content["checksums"], results.plan_facts)
+        raw = path.read_bytes()
+        tables.check(raw, content["checksums"], path)
+        with _CONVERTING:
+            facts = msgspec.convert(content, Facts)
+    except OSError as error:
+        what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
+        raise InputError(
+            f"there are no results of a run in {os.path.abspath(path.parent)} ({error.filename} "
+            f"{what}); run snakemake or shardwise plan first, or name the results folder of a run"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(
+            f"{results.plan_facts} is damaged; remove it and run snakemake again"
+        ) from error
+    rows: dict[str, Shard] = {row.shard: row for row in tables.from_tsv(raw, Shard, path)}
+    for row in rows.values():  # they become names of files, and words of commands
         if not (_NAME.fullmatch(row.name) and _NAME.fullmatch(row.input_name)):
             raise IntegrityError(
                 f"{path}: {short(row.name)} is no name of a shard; run snakemake again"
             )
-    ends = [0, *(row.stop for row in rows)]
-    fit = [row.start for row in rows] == ends[:-1] and all(r.start < r.stop for r in rows)
-    ids = {row.shard for row in rows}
-    if not rows or not fit or len(ids) != len(rows) or ends[-1] != facts.problem.matrices:
-        raise IntegrityError(
-            f"{path} is damaged: its shards are not matrices 0 to {facts.problem.matrices - 1}, "
-            "each once; remove it and run snakemake again"
+    return Plan(results, rows, facts)
+
+
+def refuse_old_layout(path: Path) -> None:
+    """Refuse, with InputError, a plan of a version whose files have no keys in their names."""
+    with open(path, "rb") as file:
+        columns = file.readline(_LONGEST_ROW).rstrip(b"\n").split(b"\t")
+    if b"fingerprint" in columns:
+        raise InputError(
+            f"{path}: an earlier version made these results, whose files have no keys in their "
+            "names. Choose another results folder, use the version that made them, or remove what "
+            f"it left and compute all anew: rm -r {for_bash(path.parent)}"
         )
-    return Plan(Results.of_plan(path), {row.shard: row for row in rows}, facts)
 
 
 def sample(results: Results) -> Plan:
@@ -456,66 +417,3 @@ def sample(results: Results) -> Plan:
     key = "0" * _KEY_DIGITS
     row = Shard("00000", 0, 1, 4, 4, 4, 4, key, key)
     return Plan(results, {row.shard: row}, facts, made_of=(source,))
-
-
-def load_facts(path: Path) -> Facts:
-    """The facts of a plan that :func:`load` would read; its rows are only checked to be whole."""
-    return _checked(path)[1]
-
-
-def _refuse_old_layout(path: Path) -> None:
-    """Refuse, with InputError, a plan of a version whose files have no keys in their names."""
-    with open(path, "rb") as file:
-        columns = file.readline(_LONGEST_ROW).rstrip(b"\n").split(b"\t")
-    if b"fingerprint" in columns:
-        raise InputError(
-            f"{path}: an earlier version made these results, whose files have no keys in their "
-            "names. Choose another results folder, use the version that made them, or remove what "
-            f"it left and compute all anew: rm -r {for_bash(path.parent)}"
-        )
-
-
-def _checked(path: Path) -> tuple[bytes, Facts]:
-    """The rows of a plan, as bytes, and its facts; both are what was written."""
-    results = Results.of_plan(path)
-    try:
-        for file in (path, results.plan_facts):
-            refuse_special(file)
-        _refuse_old_layout(path)
-        content = json.loads(results.plan_facts.read_bytes())
-        if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
-            raise ValueError
-        tables.check(dumps(content), content["checksums"], results.plan_facts)
-        raw = path.read_bytes()
-        tables.check(raw, content["checksums"], path)
-    except OSError as error:
-        what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
-        raise InputError(
-            f"there are no results of a run in {os.path.abspath(path.parent)} ({error.filename} "
-            f"{what}); run snakemake or shardwise plan first, or name the results folder of a run"
-        ) from error
-    except (ValueError, RecursionError):
-        raise IntegrityError(
-            f"{results.plan_facts} is damaged; remove it and run snakemake again"
-        ) from None
-    return raw, _facts(content, results.plan_facts)
-
-
-def _facts(content: dict[str, Any], path: Path) -> Facts:
-    """What a plan.json says, if it is as :func:`~shardwise.plan.planner.make` has it."""
-    import msgspec  # here: a Snakefile is parsed where it need not be installed
-
-    try:
-        with _CONVERTING:
-            facts = msgspec.convert(content, Facts)
-        problem = facts.problem
-        shapes = [shape for shape in (problem.left, problem.right, problem.result) if shape]
-        numbers = [problem.matrices, *(n for shape in shapes for n in shape)]
-        if any(n < 1 for n in numbers):
-            raise ValueError(f"sizes {short(numbers)}")
-        ITEM_BYTES[problem.product_dtype], problem.item, problem.product_bytes, problem.flop
-    except (LookupError, RecursionError, ValueError) as error:
-        raise IntegrityError(
-            f"{path} is damaged ({short(error)}); remove it and run snakemake again"
-        ) from error
-    return facts

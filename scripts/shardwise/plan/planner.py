@@ -1,53 +1,46 @@
 """From a config to a plan: look at the headers, do the arithmetic, refuse what cannot work."""
 
-import errno
 import json
 import logging
 import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, astuple, fields, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from shardwise import ALGORITHM, host
-from shardwise.errors import InputError, short
+from shardwise.errors import InputError, one_line, short, some
 from shardwise.files import small, tables
 from shardwise.files.commit import commit
-from shardwise.files.lookup import mode_of, refuse_undecodable
+from shardwise.files.lookup import refuse_undecodable
 from shardwise.files.npy import Header
-from shardwise.files.paths import CACHE, Results
+from shardwise.files.paths import Results, for_bash
 from shardwise.files.remote import is_url
 from shardwise.files.small import mark, refuse_links
 from shardwise.plan import covariance, cut, memory, per_matrix, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
+from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.per_matrix import PerMatrix
 from shardwise.plan.plan import (
     Facts,
-    Made,
     Plan,
     Shard,
     ShardSettings,
     Source,
-    Stack,
     Written,
-    refuse_strangers,
 )
 from shardwise.plan.problem import Problem, Shape, check_statistics, function_parts
 from shardwise.plan.sources import check_product, labels_of_sheet, right_of, stack_of
-from shardwise.plan.stack import check_unchanged, first_rows
+from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import count, human_bytes
 
 _LOG = logging.getLogger(__name__)
 
-# Bytes of the longest path below a results folder, that of an unfinished file, which the name of a
-# node stands in; and the same of what Snakemake keeps records of, such as ``/products/00007.json``.
-_LONGEST_BELOW, _LONGEST_RESULT = 256, 32
 # Where only these change, no shard is computed again.
 _NOT_DIGESTED = (
     "digest", "config", "config_digest", "made", "decoded", "notes", "checksums", "source_parts",
@@ -65,12 +58,14 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     Raises InputError if the input, or its fit with the config, is bad.
     """
     results = Results(Path(settings.results))
-    _refuse_path(results.root)
+    refuse_undecodable(results.root.absolute())
     # A field that is new in headers makes a new file: what an old one lacks would count as 0.
     known = plans.digest([settings.input, *(field.name for field in fields(Header))])
     left = stack_of(settings, results.synthetic, cache and cache / f"{known}.json")
     if len(left.sources) > 1:
-        log.info(f"shardwise: input: {left.extent}")
+        first, last, arrays = left.sources[0], left.sources[-1], len(left.sources)
+        ends = one_line(f"{arrays:,} arrays in this order, {first.path} to {last.path}")
+        log.info(f"shardwise: input: {ends}, hold {left.matrices:,} matrices")
     for note in left.notes:
         log.warning(f"shardwise: input: {note}")
     right, shared = right_of(settings, left)
@@ -80,11 +75,16 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     named = settings.weights, settings.labels, settings.offset
     said_in = [Source(name, 0, 0, "") for name in named if name not in (None, "auto", "none")]
     _refuse_names(results, [*given, *right_sources, *said_in])
-    function, used = code = _digests_of_code(settings, log)
+    function, used = None, user_function.digests_of(settings.depends)
+    if parts := function_parts(settings.product):
+        code = user_function.read_source(settings.product)
+        function = small.checksum(code, 8)
+        if told := user_function.unlisted(parts[0], code, settings.depends):
+            log.warning(f"shardwise: {told}")
     said = per_matrix.read(settings, left.matrices, labels_of_sheet(settings, left))
     result, result_dtype = None, None
     if function:
-        result, result_dtype = _returned(settings, code, left, said.weights, cache, log)
+        result, result_dtype = _returned(settings, (function, used), left, said.weights, cache, log)
     problem = Problem(
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
         shared, result, result_dtype, settings.covariance, len(said.names),
@@ -109,21 +109,9 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         notes=[*left.notes, *said.notes],
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
-    by_id = {row.shard: row for row in rows}
     facts = _with_digests(facts, rows, settings)
+    by_id = {row.shard: row for row in rows}
     return Plan(results, by_id, facts, made_of=left.sources, made_with=said)
-
-
-def _digests_of_code(settings: Settings, log: logging.Logger) -> tuple[str | None, dict[str, str]]:
-    """Digests of the file of a user's function, if there is one, and of the files that it uses."""
-    used = user_function.digests_of(settings.depends)
-    parts = function_parts(settings.product)
-    if not parts:
-        return None, used
-    source = user_function.read_source(settings.product)
-    if told := user_function.unlisted(parts[0], source, settings.depends):
-        log.warning(f"shardwise: {told}")
-    return small.checksum(source, 8), used
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
@@ -135,10 +123,8 @@ def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger
     if settings.materialize != "auto":
         return bool(settings.materialize)
     reason = _reason_to_copy(settings, left, shards) if settings.input is not None else None
-    if reason:
-        log.info(f"shardwise: materialize: auto copies each shard first: {reason}")
-    else:
-        log.info("shardwise: materialize: auto reads the input in place, without copies")
+    does = f"copies each shard first: {reason}" if reason else "reads the input in place"
+    log.info(f"shardwise: materialize: auto {does}")
     return reason is not None
 
 
@@ -152,7 +138,7 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
         return f"the elements of {left.reordered} are in another order than products need"
     first = Path(left.sources[0].file)
     root = Path(settings.results).absolute()
-    existing = next(path for path in (root, *root.parents) if path.exists())
+    existing = next(path for path in (root, *root.parents) if os.path.exists(path))
     if first.stat().st_dev != existing.stat().st_dev:
         return f"{first} is on another file system than the results, which all nodes share"
     return None
@@ -208,11 +194,14 @@ def write(plan: Plan) -> None:
         plan.results.sources: list(tables.to_tsv(plan.sources, Source)),
         plan.results.plan: list(tables.to_tsv(plan.shards.values(), Shard)),
     }
-    origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
+    made = {
+        "versions": host.loaded(), "commit": host.announced(),
+        "time": time.time(), "host": socket.gethostname(),
+    }  # fmt: skip
     source_parts = tables.describe_parts(written[plan.results.sources])
     begin = (plan.sources[0], *plan.sources[tables.ROWS_AT_ONCE - 1 :: tables.ROWS_AT_ONCE])
     firsts = [source.first for source in begin] if source_parts else []  # line 0 has the columns
-    facts = asdict(replace(plan.facts, made=origin, source_parts=source_parts, part_firsts=firsts))
+    facts = asdict(replace(plan.facts, made=made, source_parts=source_parts, part_firsts=firsts))
     mark(plan.results)
     checksums = {}
     for path, table in written.items():
@@ -232,19 +221,10 @@ def write(plan: Plan) -> None:
 
 
 def read_planned(path: Path) -> Plan:
-    """A plan that :func:`write` has put elsewhere than into its results folder.
-
-    Refused where an input file, or the user's function, has changed since.
-    """
+    """A plan that :func:`write` has put elsewhere than into its results folder."""
     plan = plans.load(path)
-    facts, sources = plan.facts, tuple(plan.sources)
-    for source in (*(() if facts.synthetic else sources), *facts.right_sources):
-        check_unchanged(source)
-    if facts.function is not None:
-        user_function.read_source(facts.problem.product, facts.function)
-        user_function.check_used(facts.depends)
-    results = Results(Path(facts.config["results"]))
-    return replace(plan, results=results, made_of=sources, made_with=plan.per_matrix)
+    results = Results(Path(plan.facts.config["results"]))
+    return replace(plan, results=results, made_of=plan.sources, made_with=plan.per_matrix)
 
 
 def check_folder(plan: Plan) -> int:
@@ -255,13 +235,13 @@ def check_folder(plan: Plan) -> int:
     root = plan.results.root
     try:
         refuse_links(plan.results)
-        refuse_strangers(plan.results)
+        _refuse_strangers(plan.results)
         existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
     except OSError as error:  # such as a folder that we may not read
         raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
     if not existing.is_dir():
         raise InputError(f"results: {root} cannot be created: {existing} is not a folder")
-    if not os.access(existing, os.W_OK | os.X_OK) or os.statvfs(existing).f_flag & os.ST_RDONLY:
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise InputError(f"results: {existing} cannot be written; choose another folder")
     free, needed = shutil.disk_usage(existing).free, sum(astuple(plan.facts.bytes))
     if needed > free:  # only then is it worth looking at what is there already
@@ -279,6 +259,23 @@ def check_folder(plan: Plan) -> int:
     return free
 
 
+def _refuse_strangers(results: Results) -> None:
+    """Refuse a folder that no run has made, where it holds names that a run would write.
+
+    Likewise the folder of an earlier version, of whose files a new plan would know nothing.
+    """
+    if results.plan.is_file():
+        plans.refuse_old_layout(results.plan)
+    taken = [name for name in results.names() if os.path.lexists(results.root / name)]
+    if taken and not results.marker.is_file():
+        raise InputError(
+            f"results: {results.root} is not a results folder of a run, but it holds "
+            f"{some(taken, 5)}, which a run would replace. Choose another folder, such as "
+            "results/mine. If a run did make this folder, say so: "
+            f"touch {for_bash(results.marker)}"
+        )
+
+
 def describe(plan: Plan) -> str:
     """One line about a plan, for the log and the dry run."""
     problem, rows, product = plan.problem, plan.shards.values(), plan.problem.product
@@ -292,42 +289,12 @@ def describe(plan: Plan) -> str:
     )
 
 
-def _refuse_path(root: Path) -> None:
-    """Refuse a results folder that no path leads to, or in which our longest path would not fit."""
-    path = root.absolute()
-    for used in (path, Path(__file__)):
-        refuse_undecodable(used)
-    most, longest = os.pathconf("/", "PC_PATH_MAX") - 1, _longest_path(root)
-    if longest > most:
-        raise InputError(
-            f"results: {short(str(root))} is too long: a path of a run would have {longest} bytes, "
-            f"but the system allows {most}; choose a shorter one"
-        )
-    try:
-        if any(len(os.fsencode(name)) > os.pathconf("/", "PC_NAME_MAX") for name in path.parts):
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-        mode_of(root)
-    except OSError as error:  # such as a link that leads to itself
-        raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
-
-
-def _longest_path(root: Path) -> int:
-    """Bytes of the longest path of a run: of an unfinished file, or of Snakemake's record of one.
-
-    Snakemake names a record by the path of a result in base64, in a folder for every 254 letters.
-    """
-    letters = 4 * ((len(os.fsencode(root)) + _LONGEST_RESULT) // 3 + 1)
-    records = len(os.fsencode(CACHE.with_name("incomplete").absolute()))
-    record = records + letters + 2 * (letters // 254 + 1)
-    return max(len(os.fsencode(root.absolute())) + _LONGEST_BELOW, record)
-
-
 def _refuse_names(results: Results, sources: list[Source]) -> None:
     """Refuse names that Snakemake cannot handle, and input where a run writes its own files."""
     for name in (str(results.root), *(source.file for source in sources)):
         if "{" in name or "}" in name:
             raise InputError(f"{name}: file names with braces are not supported; rename it")
-    root = results.root.resolve()
+    root = Path(os.path.realpath(results.root))  # of a link that leads to itself, too
     reserved = {root / name for name in results.names()}
     for source in sources:
         if is_url(source.path):
@@ -338,27 +305,6 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
                 f"{source.path} lies where the run writes its own files; choose another folder "
                 "for the results"
             )
-
-
-def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list[Shard]:
-    problem, settings = facts.problem, facts.settings
-    cuda = settings.backend != "numpy"
-    rows = cut.table(problem, runs, settings.keep, cuda, settings.precision)
-    right = [[source.path, source.identity] for source in facts.right_sources]
-    common = [*plans.describe_recipe(facts), right]
-    if said.labels is not None and settings.keep == "sum":
-        rows = [_with_labels(row, problem, said.spans(row.run), cuda) for row in rows]
-    own = partial(said.digest, keep=settings.keep)
-    return _with_keys(rows, left, plans.digest(common), own)
-
-
-def _with_labels(row: Shard, problem: Problem, spans: list[tuple[int, range]], cuda: bool) -> Shard:
-    """A row that has nodes for each of its labels."""
-    more = [memory.label_bytes(problem, row.run, spans, each) for each in (False, cuda)]
-    return replace(
-        row, product_bytes=memory.count_labelled(spans) * memory.node_bytes(problem),
-        memory=row.memory + more[0], device_memory=row.device_memory + more[1] if cuda else 0,
-    )  # fmt: skip
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:
@@ -379,30 +325,49 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
     return cut.cut(matrices, int(shards))
 
 
-def _with_keys(
-    rows: list[Shard], left: Stack, common: str, said_of: Callable[[range], str | None]
-) -> list[Shard]:
-    """Rows with the keys of their copies and products, and the memory to decode chunks, if any.
+def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list[Shard]:
+    """The rows of the plan. It may have a million, so what they share becomes text once.
 
-    They are the `plan.key_of` of ``[version, start, stop, dtype, files]``, and of ``[common,
-    input_key]``, with a digest of what is said of single matrices, if anything is. A plan may have
-    a million rows, so what they share becomes text once.
+    The key of a copy is the `plan.key_of` of ``[version, start, stop, dtype, files]``, that of
+    products of ``[common, input_key]``, with a digest of what is said of single matrices, if any.
     """
+    right = [[source.path, source.identity] for source in facts.right_sources]
+    common = plans.digest([*plans.describe_recipe(facts), right])
     version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)
     one = _files_text(left.sources) if len(left.sources) == 1 else None
-    # Each row takes the place of the one that it is made of: a plan may have a million.
-    for number, row in enumerate(rows):
-        files = one or _files_text(plans.between(left.sources, row.start, row.stop))
-        text = f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]"
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    rows = []
+    for shard, run in zip(cut.shard_ids(len(runs)), runs, strict=True):
+        files = one or _files_text(plans.between(left.sources, run.start, run.stop))
+        text = f"[{version}, {run.start}, {run.stop}, {dtype}, {files}]"
         input_key = plans.key_of(text.encode())
-        own = said_of(row.run)
-        text = f'"{common}", "{input_key}"' + (f', "{own}"' if own else "")
-        key = plans.key_of(f"[{text}]".encode())
-        rows[number] = Shard(
-            row.shard, row.start, row.stop, row.bytes, row.product_bytes,
-            row.memory + left.decoded, row.device_memory, input_key, key,
-        )  # fmt: skip
+        own = said.digest(run, facts.settings.keep)
+        text = f'["{common}", "{input_key}"' + (f', "{own}"]' if own else "]")
+        key = plans.key_of(text.encode())
+        nbytes, result, host_bytes, device_bytes = _sizes(facts, run, said, known)
+        rows.append(Shard(
+            shard, run.start, run.stop, nbytes, result, host_bytes + left.decoded, device_bytes,
+            input_key, key,
+        ))  # fmt: skip
     return rows
+
+
+def _sizes(
+    facts: Facts, run: range, said: PerMatrix, known: dict[tuple[int, ...], tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Bytes of a shard's matrices, of its result, and of its task on the host and on a GPU."""
+    problem, keep, cuda = facts.problem, facts.settings.keep, facts.settings.backend != "numpy"
+    spans = [own for _, own in said.spans(run)] if keep == "sum" else [range(len(run))]
+    ends = [(own.start, own.stop) for own in spans]
+    kind = (len(run), *(n for one in ends for n in (count_nodes(*one), most_held(*one))))
+    if kind not in known:  # of all runs but a few
+        known[kind] = (
+            len(run) * problem.matrix_bytes,
+            memory.result_bytes(problem, spans, keep),
+            memory.task_memory(problem, spans, keep, cuda),
+            memory.device_memory(problem, spans, keep, facts.settings.precision) if cuda else 0,
+        )
+    return known[kind]
 
 
 def _files_text(sources: Iterable[Source]) -> str:

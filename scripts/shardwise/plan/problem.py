@@ -61,41 +61,31 @@ def factor_shapes(product: str, left: Shape, right: Shape | None) -> tuple[Shape
 
 
 def check_statistics(
-    names: list[str], keep: str, dtype: str | None = None, total_weight: float | None = None,
-    labels: bool = False,
-) -> None:  # fmt: skip
-    """Refuse statistics that the products, of this element type where it is known, cannot give.
+    names: list[str], keep: str, dtype: str, total_weight: float | None, labels: bool
+) -> None:
+    """Refuse statistics that the products, of this element type, cannot give.
 
     ``total_weight`` is the sum of their weights, if they have any.
     """
-    if labels and (others := [name for name in names if name != "sum"]):
-        raise InputError(
-            f"reduce.statistics: {', '.join(others)}: with labels there is only sum, one for each; "
-            "leave these out: the mean is a line of NumPy, sums / matrices[:, None, None]"
-        )
-    lost = [name for name in names if name in NEEDS_PRODUCTS]
-    if keep == "sum" and lost:
-        raise InputError(
-            f"reduce.statistics: {', '.join(lost)}: under keep: sum a shard holds only the sum of "
-            "its products, not each of them; use keep: products, or only sum and mean"
-        )
-    if total_weight is not None and lost:
-        raise InputError(
-            f"reduce.statistics: {', '.join(lost)}: with weights there are only sum and mean; "
-            "leave these out, or the weights"
-        )
-    if total_weight == 0 and "mean" in names:
-        raise InputError(
-            "reduce.statistics: mean: the weights add up to 0, by which nothing can be divided; "
-            "leave mean out, or correct the weights"
-        )
-    unordered = [name for name in names if name in NEEDS_ORDER]
-    if dtype and "complex" in dtype and unordered:
-        raise InputError(
-            f"reduce.statistics: {', '.join(unordered)}: the products are {dtype}, and complex "
-            "numbers have no order; leave these out, or make the products real, for example with "
-            "a function of your own"
-        )
+    rules = (
+        (labels, STATISTICS[1:],
+         "with labels there is only sum, one for each; leave these out: the mean is a line of "
+         "NumPy, sums / matrices[:, None, None]"),
+        (keep == "sum", NEEDS_PRODUCTS,
+         "under keep: sum a shard holds only the sum of its products, not each of them; use keep: "
+         "products, or only sum and mean"),
+        (total_weight is not None, NEEDS_PRODUCTS,
+         "with weights there are only sum and mean; leave these out, or the weights"),
+        (total_weight == 0, ("mean",),
+         "the weights add up to 0, by which nothing can be divided; leave mean out, or correct the "
+         "weights"),
+        ("complex" in dtype, NEEDS_ORDER,
+         f"the products are {dtype}, and complex numbers have no order; leave these out, or make "
+         "the products real, for example with a function of your own"),
+    )  # fmt: skip
+    for applies, refused, why in rules:
+        if applies and (found := [name for name in names if name in refused]):
+            raise InputError(f"reduce.statistics: {', '.join(found)}: {why}")
 
 
 WITH_COVARIANCE = ("A.T @ A", "A.H @ A")

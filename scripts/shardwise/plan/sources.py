@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,21 +18,28 @@ from shardwise.files import remote
 from shardwise.files.extents import Status
 from shardwise.files.formats import registry
 from shardwise.files.formats.names import ZARR, file_of, split
-from shardwise.files.lookup import absent, in_order, matches, mode_of, refuse_undecodable, shown
+from shardwise.files.lookup import (
+    absent,
+    in_order,
+    matches,
+    mode_of,
+    reading,
+    refuse_undecodable,
+    shown,
+)
 from shardwise.files.npy import Header, read_header
-from shardwise.files.small import read_cache, refuse_special, write_cache
+from shardwise.files.small import read_cache, write_cache
 from shardwise.plan import memory
 from shardwise.plan.config import Settings
 from shardwise.plan.identity import identity_of, state_of
-from shardwise.plan.plan import Source, Stack
+from shardwise.plan.plan import Source
 from shardwise.plan.problem import factor_shapes, function_parts
+from shardwise.plan.stack import Stack
 from shardwise.units import human_bytes
 
 _ASKED_AT_ONCE = 16  # objects in a store, of which each takes a while
 _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
-_Name = Path | str
-"""A path, or the address of an object, which no Path may hold: it would join two slashes."""
-_Found = tuple[_Name, Header, Status, str]
+_Found = tuple[str, Header, Status, str]
 """An array, its header, and the status and identity of its file."""
 _Cache = dict[str, list[Any]]
 """Identities and headers by the names of arrays."""
@@ -48,13 +56,14 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
     path and identity, for inputs of many files.
     """
     if settings.input is None:
-        return _synthetic_stack(settings, synthetic)
+        recipe, dim = settings.synthetic, settings.synthetic["dim"]
+        identity = json.dumps([recipe, ALGORITHM["synthesize"]], sort_keys=True)
+        source = Source(str(synthetic), 0, recipe["matrices"], identity)
+        return Stack((source,), source.count, (dim, dim), recipe["dtype"])
     try:
         stack = _stack_on_disk(settings, cache)
     except OSError as error:  # such as a name that is too long, or a folder that is closed to us
-        culprit = error.filename or settings.input
-        where = "" if str(culprit) == settings.input else f" ({shown(culprit)})"
-        raise InputError(f"input: {settings.input}: {error.strerror}{where}") from error
+        raise InputError(f"input: {error!s:.400}") from error
     if stack.unwritten and settings.missing_chunks == "error":
         raise InputError(
             f"input: {stack.unwritten}, which missing_chunks: error refuses; write them, copy the "
@@ -65,32 +74,31 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
 
 def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
     assert settings.input is not None
-    if remote.is_url(settings.input):
-        return _stack_of_objects(settings.input, cache)
-    if array := registry.locate(settings.input):
-        return _stack_of([Path(array)], "input", axes=(3,))
-    path = Path(file_of(settings.input))
+    name = settings.input
+    if remote.is_url(name) and name.endswith("/") and not file_of(name).endswith(ZARR):
+        return _stack_in_folder(name, remote.listing(name), cache)
+    if remote.is_url(name) or registry.locate(name):
+        return _stack_of([_located(name)], "input", axes=(3,))
+    path = Path(file_of(name))
     mode = mode_of(path)
-    if mode is None and has_magic(settings.input):
-        return _stack_of(_matched(settings.input), f"glob {settings.input}", cache)
+    if mode is None and has_magic(name):
+        return _stack_of(_matched(name), f"glob {name}", cache)
     if mode is None:
         raise InputError(f"input: {absent(path)}")
     if stat.S_ISDIR(mode):
-        return _stack_in_folder(path, list(path.iterdir()), cache)
-    refuse_special(path, "input: ")
+        return _stack_in_folder(str(path), os.listdir(path), cache)
     if path.suffix == ".tsv":
         rows = [_in_row(path, line, name) for line, name in _sheet_cells(path)]
         if not rows:
             raise InputError(f"input: sheet {path} has no row; name one array in each line")
         return _stack_of(rows, f"sheet {path}", cache)
-    return _stack_of([path], "input", axes=(3,))
+    return _stack_of([str(path)], "input", axes=(3,))
 
 
-def _stack_of_objects(url: str, cache: Path | None) -> Stack:
-    """An array in a store, or the arrays of a folder there."""
-    if url.endswith("/") and not file_of(url).endswith(ZARR):
-        return _stack_in_folder(url, list(map(Path, remote.listing(url))), cache)
-    return _stack_of([registry.locate(url) or url], "input", axes=(3,))
+def _located(name: str) -> str:
+    """The name of an array as plans have it, which may say more than that of the user."""
+    found = registry.locate(name) or name
+    return found if remote.is_url(found) else str(Path(found))
 
 
 def labels_of_sheet(settings: Settings, stack: Stack) -> list[str] | None:
@@ -121,13 +129,9 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     path = Path(settings.right)
     if registry.locate(settings.right):
         raise InputError(f"right: {path} is no .npy file, which B has to be; use numpy.save")
-    if mode_of(path) is None:
-        raise InputError(f"right: {absent(path)}")
-    try:
+    with reading(path, "right: "):
         shared = len(read_header(path).shape) == 2
-    except InputError as error:
-        raise InputError(f"right: {error}") from error
-    stack = _stack_of([path], "right")
+    stack = _stack_of([str(path)], "right")
     if not shared and stack.matrices != left.matrices:
         raise InputError(
             f"right: {path} holds {stack.matrices} matrices, but the input holds "
@@ -145,29 +149,17 @@ def check_product(product: str, left: Stack, right: Stack | None) -> None:
     """Refuse factors whose inner dimensions do not match."""
     if function_parts(product):
         return
-    (_, k), (rows, _) = factor_shapes(product, left.shape, right.shape if right else None)
-    if k == rows:
-        return
-    if right is None:
+    other = right or left
+    (_, k), (rows, _) = factor_shapes(product, left.shape, other.shape)
+    if k != rows:
+        cure = f"B must have {k} rows" if right else "use A.T @ A or A @ A.T"
         raise InputError(
-            f"product A @ A needs square matrices, but the input's are {left.shape} @ "
-            f"{left.shape}; use A.T @ A or A @ A.T"
+            f"product {product}: inner dimensions do not match: {left.shape} and {other.shape}; "
+            f"{cure}"
         )
-    raise InputError(
-        f"product {product}: inner dimensions do not match: A is {left.shape}, B is "
-        f"{right.shape}; B must have {k} rows"
-    )
 
 
-def _synthetic_stack(settings: Settings, path: Path) -> Stack:
-    recipe = settings.synthetic
-    count, dim, dtype = recipe["matrices"], recipe["dim"], recipe["dtype"]
-    identity = json.dumps([recipe, ALGORITHM["synthesize"]], sort_keys=True)
-    source = Source(str(path), 0, count, identity)
-    return Stack((source,), count, (dim, dim), dtype)
-
-
-def _unwritten(arrays: list[tuple[_Name, Header, str]]) -> str:
+def _unwritten(arrays: list[tuple[str, Header, str]]) -> str:
     """How many chunks are missing in some arrays, and what they count as; empty if none are."""
     lacking = [(path, header) for path, header, *_ in arrays if header.missing]
     if not lacking:
@@ -181,7 +173,7 @@ def _unwritten(arrays: list[tuple[_Name, Header, str]]) -> str:
     )
 
 
-def _matched(pattern: str) -> list[Path]:
+def _matched(pattern: str) -> list[str]:
     """The arrays that a pattern names, such as ``frames/*.h5:/entry/frames``; refused if none."""
     file, inside = split(pattern)
     found = matches(file)
@@ -194,47 +186,27 @@ def _matched(pattern: str) -> list[Path]:
             "and [] stand for letters of file names; an array inside each file follows a colon, "
             "such as frames/*.h5:/entry/frames"
         )
-    arrays = (f"{path}:{inside}" if inside else str(path) for path in found)
-    return [Path(registry.locate(name) or name) for name in arrays]
+    return [_located(f"{path}:{inside}" if inside else str(path)) for path in found]
 
 
-def _stack_in_folder(folder: _Name, entries: list[Path], cache: Path | None) -> Stack:
+def _stack_in_folder(folder: str, names: list[str], cache: Path | None) -> Stack:
     """The ``.npy`` files of a folder, or where it has none its Zarr stores."""
-    entries = in_order(entries)
+    entries = in_order(map(Path, names))
     for end in (".npy", *ZARR):
         named = [path for path in entries if path.suffix == end]
         if taken := [path for path in named if path.name[0] != "."]:
-            arrays = [_member(folder, path) for path in taken]
-            hidden = _left_out(folder, [path for path in named if path.name[0] == "."])
-            return replace(_stack_of(arrays, f"folder {folder}", cache), left_out=hidden)
-    found = some([shown(path.name) for path in entries], 3)
-    found = f"but {found}" if found else "it is empty"
-    cure = "objects of other formats are not read: copy them to a disk"
-    if isinstance(folder, Path):
-        found += f" (looked in {folder.absolute()})"
-        cure = (
-            "name files of other formats by a glob and the array in each, such as "
-            f"{folder}/*.h5:/entry/frames"
-        )
+            arrays = [_located(os.path.join(folder, path)) for path in taken]
+            hidden = some([shown(path.name) for path in named if path.name[0] == "."], 5)
+            left_out = f"hidden files of {folder} are left out: {hidden}" if hidden else ""
+            return replace(_stack_of(arrays, f"folder {folder}", cache), left_out=left_out)
+    found = some([shown(path) for path in entries], 3) or "nothing"
     raise InputError(
-        f"input: folder {folder} holds no .npy file and no .zarr store, {found}; {cure}"
+        f"input: folder {folder} holds no .npy file and no .zarr store, but {found}; name files of "
+        "other formats on a disk by a glob and the array in each, such as frames/*.h5:/entry/frames"
     )
 
 
-def _member(folder: _Name, path: Path) -> _Name:
-    """The array of an entry of a folder, of which a path is known or just a name."""
-    if isinstance(folder, str):
-        return registry.locate(folder + path.name) or folder + path.name
-    return Path(registry.locate(str(path)) or path)
-
-
-def _left_out(folder: _Name, hidden: list[Path]) -> str:
-    """Which files of a folder do not count, as their names begin with a dot; empty if none do."""
-    names = some([shown(path.name) for path in hidden], 5)
-    return f"hidden files of {folder} are left out: {names}" if hidden else ""
-
-
-def _decoded_bytes(path: _Name, header: Header) -> int:
+def _decoded_bytes(path: str, header: Header) -> int:
     """Bytes that a task holds of the chunks of an array; 0 if it has none."""
     nbytes = math.prod(header.chunk) * header.dtype.itemsize
     if nbytes > _MOST_CHUNK_BYTES:
@@ -247,7 +219,7 @@ def _decoded_bytes(path: _Name, header: Header) -> int:
     return memory.decoded_bytes(header.chunk, shape, header.dtype.itemsize) if header.chunk else 0
 
 
-def _why_copied(path: _Name, header: Header) -> str:
+def _why_copied(path: str, header: Header) -> str:
     """Why an array cannot be read in place; empty if it can."""
     if remote.is_url(path):
         return f"{path} is an object in a store, which is asked for each byte once"
@@ -256,7 +228,7 @@ def _why_copied(path: _Name, header: Header) -> str:
 
 
 def _stack_of(
-    paths: Sequence[_Name], origin: str, cache: Path | None = None, axes: tuple[int, ...] = (2, 3)
+    paths: Sequence[str], origin: str, cache: Path | None = None, axes: tuple[int, ...] = (2, 3)
 ) -> Stack:
     """Arrays as one stack, in the order given: each holds one matrix, or as many as it has."""
     arrays = _look(paths, origin, cache)
@@ -266,123 +238,113 @@ def _stack_of(
     for path, header, identity in arrays:
         if len(header.shape) not in axes:
             raise InputError(f"{origin}: {path} has shape {header.shape}; {_ALLOWED[axes]}")
-        _refuse_empty(path, header.shape)
+        if 0 in header.shape:
+            raise InputError(
+                f"{path} has shape {header.shape}: there is nothing to multiply; leave it out"
+            )
         if header.shape[-2:] != head.shape[-2:] or header.native != head.native:
             raise InputError(
                 f"{origin}: {path} is {header.shape} of {header.native.name}, but {top} is "
                 f"{head.shape} of {head.native.name}; all must have one (m, k) and dtype, so "
                 "convert it or leave it out"
             )
-        sources.append(Source(str(path), matrices, header.matrices, identity))
+        sources.append(Source(path, matrices, header.matrices, identity))
         matrices += header.matrices
     return Stack(
         tuple(sources), matrices, (head.shape[-2], head.shape[-1]), head.native.name,
         decoded=max(_decoded_bytes(path, own) for path, own, *_ in arrays),
         why_copied=next(filter(None, (_why_copied(path, own) for path, own, *_ in arrays)), ""),
-        reordered=next((str(path) for path, own, *_ in arrays if own.reordered), ""),
+        reordered=next((path for path, own, *_ in arrays if own.reordered), ""),
         unwritten=_unwritten(arrays),
     )  # fmt: skip
 
 
-def _refuse_twice(
-    path: _Name, status: Status, place: int, inodes: dict[int, _Name], origin: str
-) -> None:
+def _refuse_twice(path: str, status: Status, place: int, seen: dict[int, str], origin: str) -> None:
     """Refuse an array that was reached before, by its own name or by another, or by links."""
-    other = inodes.setdefault(hash((state_of(status), place)), path)
-    if other is path or not getattr(status, "st_ino", True):  # an object has none
+    state = state_of(status)
+    key = hash((state, place))
+    if key not in seen:
+        seen[key] = path
         return
-    if state_of(registry.status_of(file_of(str(other)))) != state_of(status):
-        return
+    other = seen[key]
+    if other != path:
+        if not getattr(status, "st_ino", True):  # some file systems number no files
+            return
+        if state_of(registry.status_of(file_of(other))) != state:  # only the hashes are equal
+            return
     what = f"{path} is listed twice" if other == path else f"{other} and {path} are the same file"
     raise InputError(
         f"{origin}: {what}; leave one of them out. To count a matrix twice, copy its file (cp)"
     )
 
 
-def _refuse_empty(path: _Name, shape: tuple[int, ...]) -> None:
-    if 0 in shape:
-        raise InputError(f"{path} has shape {shape}: there is nothing to multiply; leave it out")
-
-
-def _in_row(sheet: Path, line: int, name: str) -> _Name:
-    """The file that a row of a sheet names: from the working directory, or beside the sheet."""
-    row, places = f"sheet {sheet}, line {line}: ", [Path(name), sheet.parent / name]
+def _in_row(sheet: Path, line: int, name: str) -> str:
+    """The array that a row of a sheet names: from the working directory, or beside the sheet."""
+    row = f"sheet {sheet}, line {line}: "
     if wrong := remote.problem(name):
         raise InputError(row + wrong)
     if remote.is_url(name):
-        return registry.locate(name) or name
+        return _located(name)
     try:
-        for path in places if name else ():
-            try:
-                array = registry.locate(str(path))
-            except InputError as error:
-                raise InputError(f"{row}{error}") from error
-            if array:
-                return Path(array)
-            if mode_of(path) is not None:
-                refuse_special(path, row)
-                return path
-    except OSError as error:
+        for place in (name, str(sheet.parent / name)) if name else ():
+            if mode_of(Path(place)) is not None or registry.locate(place):
+                return _located(place)
+    except InputError as error:
+        raise InputError(f"{row}{error}") from error
+    except OSError as error:  # such as a name that is too long
         raise InputError(f"{row}{short(name)}: {error.strerror}") from error
-    looked = " and ".join(dict.fromkeys(str(path.absolute()) for path in (Path(), sheet.parent)))
-    where = "" if Path(name).is_absolute() else f"; looked in {looked}"
-    raise InputError(f"{row}file {short(name)} does not exist{where}")
+    raise InputError(f"{row}{absent(Path(name)):.400}, and is not beside the sheet either")
 
 
 def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]:
     """Line and cell of a column, for every row of a sheet that is not blank."""
     try:
-        with open(sheet, encoding="utf-8-sig", newline="") as file:
-            rows = csv.reader(file, delimiter="\t", strict=True)
-            columns = next(rows, [])
-            if not columns:
-                raise ValueError("its first line names no columns")
+        with (
+            reading(sheet, "input: sheet "),
+            open(sheet, encoding="utf-8-sig", newline="") as file,
+        ):
+            rows = csv.DictReader(file, delimiter="\t", strict=True)
+            columns = rows.fieldnames or ()
             if column not in columns:
-                names = ", ".join(map(short, columns[:20]))
+                names = some(map(short, columns)) or "none"
                 raise InputError(
                     f"sheet {sheet} has no column {short(column)}; its columns are {names}"
                 )
-            at = columns.index(column)
             for row in rows:
-                if len(row) > len(columns):
-                    raise ValueError(
-                        f"line {rows.line_num} has {len(row)} columns, but line 1 has "
-                        f"{len(columns)}"
-                    )
-                if any(row):
-                    yield rows.line_num, "".join(row[at : at + 1])
-    except (ValueError, csv.Error, OSError) as error:
+                if None in row:
+                    raise ValueError(f"line {rows.line_num} has more columns than line 1")
+                if any(row.values()):
+                    yield rows.line_num, row[column] or ""
+    except (ValueError, csv.Error) as error:
         raise InputError(
             f"sheet {sheet} cannot be read as a .tsv table: {error!s:.300}; it must be UTF-8 "
             "text, with a line of column names and as many columns in every other line"
         ) from error
 
 
-def _look(
-    paths: Sequence[_Name], origin: str, cache: Path | None
-) -> list[tuple[_Name, Header, str]]:
+def _look(paths: Sequence[str], origin: str, cache: Path | None) -> list[tuple[str, Header, str]]:
     """All arrays, with headers and identities; what is known of a file comes from the cache."""
     cached: _Cache = read_cache(cache) or {}
     fresh: _Cache = {}
-    inodes: dict[int, _Name] = {}
+    seen: dict[int, str] = {}
     arrays = []
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         apply = pool.map if any(map(remote.is_url, paths)) else map
         for found in apply(lambda path: _arrays(path, cached, fresh), paths):
             for path, header, status, identity in found:
-                _refuse_twice(path, status, header.place, inodes, origin)
+                _refuse_twice(path, status, header.place, seen, origin)
                 arrays.append((path, header, identity))
     if cache is not None and fresh != cached:
         write_cache(cache, fresh)
     return arrays
 
 
-def _arrays(path: _Name, cached: _Cache, fresh: _Cache) -> list[_Found]:
+def _arrays(path: str, cached: _Cache, fresh: _Cache) -> list[_Found]:
     """One array, or in place of a virtual one those that it gathers."""
     whole = _look_at(path, cached, fresh)
     gathered: list[_Found] = []
     for name, count in whole[1].parts:
-        part = Path(registry.locate(name) or name)
+        part = _located(name)
         _, header, status, identity = _look_at(part, cached, fresh, f", which {path} gathers,")
         shape, dtype = (count, *whole[1].shape[1:]), whole[1].native
         if shape not in (header.shape, (1, *header.shape)) or header.native != dtype:
@@ -394,18 +356,18 @@ def _arrays(path: _Name, cached: _Cache, fresh: _Cache) -> list[_Found]:
     return gathered or [whole]
 
 
-def _look_at(path: _Name, cached: _Cache, fresh: _Cache, why: str = "") -> _Found:
+def _look_at(path: str, cached: _Cache, fresh: _Cache, why: str = "") -> _Found:
     refuse_undecodable(path)
-    name, entry = str(path), cached.get(str(path))
+    entry = cached.get(path)
     try:
-        file = file_of(name)
+        file = file_of(path)
         status = registry.status_of(file) if entry else None
         identity = identity_of(file, status) if status else ""
         if entry and status and entry[0] == identity:
             listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk", "parts")}
             header = Header(**{**entry[1], **listed})
         else:
-            header, status = registry.read_header_and_status(name)
+            header, status = registry.read_header_and_status(path)
             identity = identity_of(file, status)
             entry = [identity, vars(header)]
     except OSError as error:
@@ -414,5 +376,5 @@ def _look_at(path: _Name, cached: _Cache, fresh: _Cache, why: str = "") -> _Foun
         ) from error
     if why and header.parts:
         raise InputError(f"{path}{why} is virtual itself; name the files that hold the numbers")
-    fresh[name] = entry
+    fresh[path] = entry
     return path, header, status, identity

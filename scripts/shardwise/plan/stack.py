@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,41 +18,45 @@ from shardwise.files.paths import for_bash
 from shardwise.plan import memory
 from shardwise.plan.config import Settings
 from shardwise.plan.identity import InputFiles, is_as_planned
-from shardwise.plan.plan import Source, Stack, between
+from shardwise.plan.plan import Source, between
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A whole input: N matrices of one shape ``(m, k)`` and one dtype, over one file or many."""
+
+    sources: tuple[Source, ...]
+    matrices: int
+    shape: tuple[int, int]
+    dtype: str
+    decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
+    why_copied: str = ""  # which array cannot be read in place, and why; empty if all can
+    reordered: str = ""  # the first whose elements are in another order than products need
+    unwritten: str = ""  # how many chunks are missing, and what they count as
+    left_out: str = ""  # which files of a folder do not count
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever uses the results should know of the input."""
+        return [note for note in (self.unwritten, self.left_out) if note]
 
 
 def _planned_header(source: Source) -> tuple[Header, Status]:
     """The header of a file that the plan knows; a change since then is no fault of the user's."""
-    check_unchanged(source)  # first: what else is wrong follows from it
     try:
         header, status = registry.read_header_and_status(source.path)
     except OSError as error:
-        raise _unreadable(source, error) from error
+        raise IntegrityError(
+            f"{source.path} cannot be read any more: {error.strerror}; restore it, or "
+            f"{_cure(source)}"
+        ) from error
     except InputError as error:
         raise IntegrityError(f"{error}; {_cure(source)}") from error
-    _refuse_replaced(source, status)
-    return header, status
-
-
-def check_unchanged(source: Source) -> None:
-    """Refuse an input file that is gone, or is not the one that was planned."""
-    try:
-        _refuse_replaced(source, registry.status_of(source.file))
-    except OSError as error:
-        raise _unreadable(source, error) from error
-
-
-def _unreadable(source: Source, error: OSError) -> IntegrityError:
-    return IntegrityError(
-        f"{source.path} cannot be read any more: {error.strerror}; restore it, or {_cure(source)}"
-    )
-
-
-def _refuse_replaced(source: Source, status: Status) -> None:
     if not is_as_planned(source, status):
         raise IntegrityError(
             f"{source.path} has changed since the plan was made; run snakemake again"
         )
+    return header, status
 
 
 def _cure(source: Source) -> str:

@@ -1,7 +1,7 @@
 """The process in which a user's function is tried before any job: see `user_function.probe`.
 
-It reads one line of JSON and a matrix, has a child call the function, and prints as JSON how the
-child has ended. NumPy and the user's file are loaded in the child alone.
+It reads a matrix, has a child call the function, and prints as JSON what that made of it, and how
+it has ended. NumPy and the user's file are loaded in the child alone.
 """
 
 import io
@@ -9,46 +9,40 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from shardwise.errors import InputError, ShardwiseError, Terminated, TryAgain, terminate
+from shardwise.errors import InputError, ShardwiseError, Terminated, terminate, verdict
 from shardwise.processes import contain
 
 _WORDS_LETTERS = 100_000
 
 
-def main() -> None:
-    """Try the function that stdin names on the matrix that follows."""
+def main(spec: str) -> None:
+    """Try a function on the matrix from stdin."""
     signal.signal(signal.SIGTERM, terminate)
     contain.end_with_parent(signal.SIGTERM)
     try:
-        task = json.loads(sys.stdin.buffer.readline())
-        ending = contain.run(partial(_try, task["spec"], sys.stdin.buffer.read()), task["limit"])
-        os.write(1, json.dumps(asdict(ending)).encode())
-    except (Terminated, BrokenPipeError):  # who asked for the trial has ended, by a Ctrl-C
+        ending = contain.run(partial(_try, spec, sys.stdin.buffer.read()))
+        os.write(1, json.dumps([ending.result, ending.status]).encode())
+    except (Terminated, BrokenPipeError):  # who asked for the trial has ended, or waits no longer
         sys.exit(128 + signal.SIGTERM)
 
 
-def _try(spec: str, matrix: bytes) -> dict[str, Any]:
+def _try(spec: str, matrix: bytes) -> tuple[Any, ...]:
     """What a function makes of a matrix, or why it makes nothing."""
     import numpy as np
 
     from shardwise.plan import user_function
+    from shardwise.plan.problem import product_dtype
 
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         block = np.load(io.BytesIO(matrix), allow_pickle=False)
         result = user_function.call(user_function.load(spec), np, block, 0)
     except KeyboardInterrupt as error:  # no terminal can reach this session
-        return {"code": InputError.exit_code, "words": f"product: {spec} failed: {error!r}"}
-    except MemoryError:
-        words = (
-            f"product: {spec} ran out of memory on one matrix {block.shape[1:]}, where it is tried "
-            "before any job; start snakemake on a machine with more"
-        )
-        return {"code": TryAgain.exit_code, "words": words}
-    except ShardwiseError as error:
-        return {"code": error.exit_code, "words": str(error)[:_WORDS_LETTERS]}
-    return {"code": 0, "shape": result.shape[1:], "dtype": result.dtype.name}
+        return InputError.exit_code, f"product: {spec} failed: {error!r}", None, None
+    except (ShardwiseError, MemoryError) as error:
+        code, words = verdict(error)
+        return code, words[:_WORDS_LETTERS], None, None
+    return 0, "", result.shape[1:], product_dtype(result.dtype.name)

@@ -1,10 +1,8 @@
 """A product of the user's own: a function in a Python file, called with ``(xp, block)``."""
 
 import ast
-import contextlib
 import hashlib
 import importlib.util
-import inspect
 import io
 import json
 import os
@@ -12,6 +10,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,33 +18,24 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import (
-    InputError,
-    IntegrityError,
-    Terminated,
-    device_errors,
-    of_code,
-    short,
-    some,
-)
+from shardwise import errors
+from shardwise.errors import InputError, IntegrityError, Terminated, short, some
 from shardwise.files.lookup import reading
 from shardwise.files.small import checksum
-from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, function_parts, product_dtype
+from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, product_dtype
 from shardwise.processes import contain
-from shardwise.processes.contain import Ending
 
 # Element types that a function may return; integers are widened to int64, which holds these.
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
-TRIAL_SECONDS = 60.0  # how long the trial of a function may take, unless the user allows it more
-_TRIAL_SECONDS = "SHARDWISE_TRIAL_SECONDS"
-_START_SECONDS = 60.0  # how long its process may take beyond that, to start and to end
 
-_SCRIPTS = Path(__file__).parents[2]
+_TRIAL_SECONDS = "SHARDWISE_TRIAL_SECONDS"  # how long a trial may take, of which 60 are enough
+_END_SECONDS = 30.0  # how long it may take to end what the function has started
+
 _TRIAL = f"""
 import sys
-sys.path[:] = [{str(_SCRIPTS)!r}, *filter(None, sys.path)]  # not the working directory
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from shardwise.plan.trial import main
-main()
+main(sys.argv[1])
 """
 
 
@@ -62,76 +52,42 @@ def load(spec: str, digest: str | None = None) -> Function:
     """Import the file of a function by its path, under a private name, and find the function.
 
     ``sys.path`` is left alone, and no ``.pyc`` file is read or written: what runs is what the
-    digest was taken of. Raises InputError if there is no such file or function, the file fails
-    on import, or the function does not take ``(xp, block)``; IntegrityError if the file does not
-    have this digest any more.
+    digest was taken of. Raises InputError if there is no such file or function, or the file fails
+    on import; IntegrityError if the file does not have this digest any more.
     """
     source = read_source(spec, digest)
-    path, name = _parts(spec)
+    path, _, name = spec.rpartition(":")
     module = _module(path, source)
-    target = getattr(module, name, None)
-    if target is None:
-        names = [
-            k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
-        ]
-        known = ", ".join(names) or "none"
-        raise InputError(f"product: {path} has no function {name!r}; it has {known}")
-    if not callable(target):
-        raise InputError(f"product: {spec} is {_kind(target)}, not a function")
     try:
-        inspect.signature(target).bind(np, None)
-    except TypeError as error:
-        raise InputError(
-            f"product: {spec} takes {inspect.signature(target)}, but is called with (xp, block): "
-            "the array module and a stack (n, m, k)"
-        ) from error
-    except ValueError:  # some callables of C have no signature
-        pass
+        target = getattr(module, name)
+    except AttributeError:
+        raise InputError(f"product: {path} has no function {name!r}") from None
     return Function(spec, str(module.__file__), target)
 
 
 def call(
     function: Function, xp: Any, block: Any, first: int, problem: Problem | None = None
 ) -> Any:
-    """Call a function on the matrices of a block, and check what it returns.
+    """Call a function on the matrices of a block ``(n, m, k)``, and check what it returns.
 
-    The function's block cannot be written to under NumPy. Its result ``(n, p, q)`` is made
-    C-contiguous, integers become int64, and it is copied where it shares memory with the block.
-    Afterwards the working directory is the same as before.
+    The function's block cannot be written to under NumPy. Its result ``(n, p, q)`` may share memory
+    with the block, and lie in any order. ``first`` is the index of the block's first matrix in the
+    whole stack, ``problem`` what was planned, or None while the plan is made.
 
-    Parameters
-    ----------
-    block
-        Matrices ``(n, m, k)`` of the input's element type.
-    first
-        Index of the first of them in the whole stack.
-    problem
-        What was planned, or None while the plan is made.
-
-    Raises
-    ------
-    InputError
-        Where the function raises an exception, or returns what was not planned. Lack of memory,
-        errors of the device, Ctrl-C and SIGTERM pass through.
+    Raises InputError where the function raises an exception, or returns what was not planned. Lack
+    of memory, errors of the device, Ctrl-C and SIGTERM pass through.
     """
-    where = _matrices(first, block.shape[0])
-    result = _run(function, xp, block, where)
-    result = _checked(function.spec, xp, result, block.shape[0], where, problem)
-    return result.copy() if xp.may_share_memory(result, block) else result
-
-
-def _run(function: Function, xp: Any, block: Any, where: str) -> Any:
-    """What a function returns, with its own errors as `InputError`."""
+    count, process = block.shape[0], os.getpid()
+    where = f"matrix {first}" if count == 1 else f"matrices {first} to {first + count - 1}"
     not_theirs: tuple[type[BaseException], ...] = (
-        MemoryError, KeyboardInterrupt, Terminated, *device_errors(xp)
+        MemoryError, KeyboardInterrupt, Terminated, *errors.device_errors(xp)
     )  # fmt: skip
     if xp is np:
         block = block.view()
         block.flags.writeable = False
-    process = os.getpid()
     try:
-        with np.errstate(all="ignore"), contextlib.chdir("."):  # it may change the folder
-            return function.target(xp, block)
+        with np.errstate(all="ignore"):
+            result = function.target(xp, block)
     except not_theirs:
         raise
     except BaseException as error:
@@ -141,75 +97,64 @@ def _run(function: Function, xp: Any, block: Any, where: str) -> Any:
     finally:
         if os.getpid() != process:  # a fork that comes back from the call goes on with nothing
             os._exit(0)
+    _check(function.spec, xp, result, count, where, problem)
+    return result
 
 
 def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     """Shape ``(p, q)`` and element type of what a function makes of a matrix ``(1, m, k)``.
 
-    A process of its own calls it (`trial`), so that nothing that it does can touch this one. Raises
-    InputError if the function cannot be loaded, fails, ends its process, does not return in
-    time, or returns no stack of results; TryAgain if this machine has too little memory for it.
+    A process of its own calls it, so that nothing that it does can touch this one. Raises
+    InputError if the function cannot be loaded, fails, ends its process, does not return in time,
+    or returns no stack of results; TryAgain if this machine has too little memory for it.
     """
-    limit = _trial_seconds()
-    ending = _tried(spec, matrix, limit)
-    answer = ending.result
+    limit, given = _trial_seconds(), io.BytesIO()
+    np.save(given, matrix, allow_pickle=False)
+    command = [sys.executable, "-P", "-c", _TRIAL, spec]  # -P: not from the working directory
+    tried = "on the first matrix, on which it is tried with NumPy before any job"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        try:
+            said, _ = process.communicate(given.getvalue(), limit)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise InputError(
+                f"product: your function {spec} did not return within {limit:g} s {tried}; "
+                f"{_TRIAL_SECONDS} allows it more"
+            ) from None
+        except BaseException:
+            _end(process)
+            raise
+    answer, status = json.loads(said) if process.returncode == 0 else (None, process.returncode)
     if answer is None:
-        tried = "on the first matrix, on which it is tried with NumPy before any job"
-        did = f"{contain.words(ending.status)} {tried}"
-        if ending.status is None:
-            did = f"did not return within {limit:g} s {tried}; {_TRIAL_SECONDS} allows it more"
-        raise InputError(f"product: your function {spec} {did}")
-    if answer["code"]:
-        raise of_code(answer["code"], answer["words"])
-    return tuple(answer["shape"]), answer["dtype"]
+        raise InputError(f"product: your function {spec} {contain.words(status)} {tried}")
+    code, words, shape, dtype = answer
+    if code:
+        raise errors.of_code(code, words)
+    return tuple(shape), dtype
 
 
 def _trial_seconds() -> float:
-    text = os.environ.get(_TRIAL_SECONDS, "")
-    try:
-        limit = float(text or TRIAL_SECONDS)
-    except ValueError:
-        limit = 0.0
-    if not limit > 0:
-        raise InputError(
-            f"{_TRIAL_SECONDS} is {short(text)}; set it to a number of seconds above 0"
-        )
-    return limit
+    text = os.environ.get(_TRIAL_SECONDS, "60")
+    with suppress(ValueError):
+        if (limit := float(text)) > 0:
+            return limit
+    raise InputError(f"{_TRIAL_SECONDS} is {short(text)}; set it to a number of seconds above 0")
 
 
-def _tried(spec: str, matrix: np.ndarray, limit: float) -> Ending:
-    """How the process that calls a function has ended."""
-    stack = io.BytesIO()
-    np.save(stack, matrix, allow_pickle=False)
-    task = json.dumps({"spec": spec, "limit": limit}).encode() + b"\n" + stack.getvalue()
-    process = subprocess.Popen(
-        [sys.executable, "-c", _TRIAL],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a trial, which ends all that the function has started."""
+    process.terminate()
     try:
-        answer, _ = process.communicate(task, limit + _START_SECONDS)
+        process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:  # the function has stopped its parent, too
         process.kill()
-        return Ending(None, None)
-    except BaseException:
-        process.terminate()  # it ends what it has started
-        raise
-    if process.returncode < 0:
-        return Ending(None, process.returncode)
-    return Ending(**json.loads(answer))
-
-
-def _parts(spec: str) -> tuple[str, str]:
-    parts = function_parts(spec)
-    assert parts is not None  # the config was checked
-    return parts
+        process.wait()
 
 
 def read_source(spec: str, digest: str | None = None) -> bytes:
     """The file of a function; IntegrityError if it no longer has this digest."""
-    path, _ = _parts(spec)
+    path = spec.rpartition(":")[0]
     with reading(Path(path), "product: "):
         source = Path(path).read_bytes()
     if digest not in (None, checksum(source, 8)):
@@ -248,14 +193,16 @@ def _failure(what: str, error: BaseException, file: str) -> str:
     return f"product: {what}: {last}\n{lines.rstrip()}"
 
 
-def _checked(
+def _check(
     spec: str, xp: Any, result: Any, count: int, where: str, problem: Problem | None
-) -> Any:
-    """A result that is what was planned, or at least something that can be planned for."""
+) -> None:
+    """Refuse a result that is not what was planned, or nothing that can be planned for."""
     returned = f"product: {spec} returned "
-    if type(result) is not xp.ndarray:  # a subclass, such as a masked array, would lose its meaning
+    kind = type(result)
+    if kind is not xp.ndarray:  # a subclass, such as a masked array, would lose its meaning
         raise InputError(
-            f"{returned}{_kind(result)} for {where}; it must return a {xp.__name__}.ndarray"
+            f"{returned}{kind.__module__}.{kind.__name__} for {where}; it must return "
+            f"{xp.__name__}.ndarray"
         )
     shape, name = result.shape, result.dtype.name
     if len(shape) != 3 or shape[0] != count or 0 in shape:
@@ -274,19 +221,6 @@ def _checked(
             "all must have one shape and dtype. If what the file imports has changed since: rm -r "
             ".snakemake/shardwise"
         )
-    return xp.ascontiguousarray(result, dtype=stored)
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "None"
-    kind = type(value)
-    name = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
-
-
-def _matrices(first: int, count: int) -> str:
-    return f"matrix {first}" if count == 1 else f"matrices {first} to {first + count - 1}"
 
 
 # Files that it imports or reads, which are part of the key where the config lists them.

@@ -34,13 +34,11 @@ class Ending:
     """How a child has ended."""
 
     result: Any  # of the work; None if the process ended before that
-    status: int | None  # exit code, or minus the signal's number; None: killed at the limit
+    status: int  # exit code, or minus the signal's number
 
 
-def words(status: int | None) -> str:
+def words(status: int) -> str:
     """How a process ended before its work was done, from its `Ending.status`."""
-    if status is None:
-        return "did not return"
     if status >= 0:
         return f"ended its process with os._exit({status}) or the like"
     number = -status
@@ -50,12 +48,11 @@ def words(status: int | None) -> str:
     return f"was killed by signal {number}"
 
 
-def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
+def run(work: Callable[[], Any]) -> Ending:
     """Run some work in a child process, and end it with everything that it has started.
 
-    The work must not raise, and must return something that JSON writes in 4 MiB at most, within the
-    limit in seconds, if any. This process must have no other threads. What the child prints goes to
-    stderr.
+    The work must not raise, and must return something that JSON writes in 4 MiB at most. This
+    process must have no other threads. What the child prints goes to stderr.
     """
     adopt()
     others = children()
@@ -75,11 +72,11 @@ def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
         _work(work, board, parent, held)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
-        status = _wait(child, limit)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except BaseException:  # Ctrl-C or SIGTERM: let the child remove its temporary files
         _signal(child, signal.SIGTERM)
         with contextlib.suppress(ChildProcessError):  # it has just ended by itself
-            _wait(child, _GRACE_SECONDS)
+            _wait(child)
         raise
     finally:
         sweep(spare=others)
@@ -112,17 +109,10 @@ def _work(work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collecti
         os._exit(code)
 
 
-def _wait(child: int, limit: float | None) -> int | None:
-    """Wait for a child; its exit code, or minus its signal; None at the limit."""
-    if limit is None:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    end = time.monotonic() + limit
-    while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > end:
-            return None
+def _wait(child: int) -> None:
+    """Wait until a child has cleaned up, or its time for that is over."""
+    end = time.monotonic() + _GRACE_SECONDS
+    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)
 
 

@@ -98,7 +98,7 @@ def unfinished(plan: Plan) -> InputError:
     """Why a run lacks what it makes last."""
     why = "the run has not finished; run snakemake as before"
     with suppress(ShardwiseError):
-        if plans.load_facts(plan.results.plan).digest != plan.facts.digest:
+        if plans.load(plan.results.plan).facts.digest != plan.facts.digest:
             why = "another config or input has been run here since it was opened; open it again"
     return InputError(f"{plan.results.root}: {why}")
 
@@ -118,7 +118,9 @@ def read_sum(plan: Plan) -> SumReceipt | None:
 def check_labels(plan: Plan) -> None:
     """Refuse a ``labels.json`` that is not what the plan says."""
     path = plan.results.label_names
-    if plan.problem.labels and small.read(path) != plan.label_text():
+    if plan.problem.labels and small.read(path) != plans.label_text(
+        plan.facts.labels, plan.facts.label_counts
+    ):
         raise IntegrityError(
             f"{path} is missing, or not what the plan says; remove {plan.results.summary} too, and "
             "run snakemake again"

@@ -310,7 +310,7 @@ class Reducer:
         files, covariant = self.files.publish(digests), plan.problem.covariance
         if plan.problem.labels:
             with commit_file(results.label_names) as file:
-                file.write(plan.label_text())
+                file.write(plans.label_text(plan.facts.labels, plan.facts.label_counts))
         known = {results.label_names.name, *(results.statistic(name).name for name in RESULTS)}
         for name in known & former - set(own):
             (results.root / name).unlink(missing_ok=True)  # of another plan, or no longer asked for

@@ -20,7 +20,7 @@ from shardwise.files.remote import is_url
 from shardwise.host import begin_in_utf8
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
-from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
+from shardwise.plan.config import unchecked
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.processes import environment
 from shardwise.records import failures, others, store
@@ -56,18 +56,19 @@ class Run:
             hooks.show_plainly()
             hooks.show_less(workflow)
         hooks.end_with_last_job()
-        folder = results_folder(config)
+        said = unchecked(config)
+        folder = str(said["results"])
         if (moved := hooks.apply_prefix(workflow, folder)) != folder:
             self.config["results"] = moved
         self.name_of = workflow.modifier.modify_rulename
         self.results = Results(Path(moved))
-        who = dispatch_settings(config)
-        self.dispatch, self.workers, self.array_tasks, self.array_limit = who.values()
+        self.dispatch, self.workers = said["dispatch"], said["workers"]
+        self.array_tasks, self.array_limit = said["array_tasks"], said["array_limit"]
         if linting:  # it reads the rules, perhaps with nothing but Snakemake installed
             self.plan = plans.sample(self.results)
         else:
             self.plan = self._checked_plan() if main else plans.load(self.results.plan)
-        self.reduce = reduce_settings(config)
+        self.reduce = said["reduce"]
         self.store = Store(self.plan)
         self.missing: list[str] | None = None
         if main:

@@ -189,13 +189,21 @@ def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
     assert (found.whole_digests, found.names) == (same.whole_digests, ("a", "b"))
     whole = (tmp_path / "weights.npy").read_bytes()
     lies = whole.replace(b"(24,)", b"(9" + b"9" * 13 + b",)"), whole.replace(b"{'descr", b"(((((((")
-    for raw in (*lies, whole[:-1], whole + b"x", b"x"):
+    for raw in (*lies, whole[:-1], b"x"):
         told = refusal(planned, tmp_path, weights=store.put("weights.npy", raw))
-        assert "weights: s3://bucket/weights.npy is no whole .npy file: " in told
+        assert "weights: s3://bucket/weights.npy cannot be read as a .npy file: " in told
     (tmp_path / "weights.npy").write_bytes(lies[1])
     refusal(planned, tmp_path, f"weights: {tmp_path}", weights=files["weights"])
     told = refusal(planned, tmp_path, labels="s3://bucket/none.npy")
-    assert "labels: s3://bucket/none.npy cannot be read: the server has no such object" in told
+    assert "labels: s3://bucket/none.npy cannot be read" in told
+    assert "the server has no such object" in told
+
+
+def test_an_object_that_a_sheet_names_twice_is_refused(store, tmp_path):
+    """Its matrices would count twice."""
+    rows = tmp_path / "sheet.tsv"
+    rows.write_text("path\ns3://bucket/a.npy\ns3://bucket/a.npy\n")
+    assert "s3://bucket/a.npy is listed twice" in refusal(planned, tmp_path, rows)
 
 
 @pytest.mark.parametrize(("url", "over", "words"), [
@@ -223,4 +231,4 @@ def test_refusals(store, tmp_path, url, over, words):
 def test_folders_without_arrays(store, tmp_path):
     """A folder that is not there, or holds nothing to read, is refused by the plan."""
     assert "(404 Not Found, NoSuchBucket)" in refusal(planned, tmp_path, "s3://nowhere/")
-    assert "it is empty" in refusal(planned, tmp_path, "s3://bucket/none/")
+    assert "no .zarr store, but nothing" in refusal(planned, tmp_path, "s3://bucket/none/")

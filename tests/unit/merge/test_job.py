@@ -12,6 +12,7 @@ from shardwise.files.paths import Results
 from shardwise.merge import job as merge
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan import plan as plans
+from shardwise.plan import planner
 from shardwise.records.locks import take_lock
 
 from tests import factories
@@ -257,8 +258,8 @@ def test_only_what_a_merge_wrote_is_replaced(tmp_path, first):
         merge.run(busy.root, [first])
     merge.run(busy.root, [first])  # the folder of a merge that was killed
     assert sorted(content(busy.root)) == [".shardwise-merge", "mean.npy", "sum.npy", "summary.json"]
-    with pytest.raises(InputError, match="holds the total of a merge"):
-        plans.refuse_strangers(busy)
+    with pytest.raises(InputError, match="is not a results folder of a run, but it holds"):
+        planner.check_folder(planner.make(factories.settings(results=str(busy.root))))
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("int64", 25 * 10**8), ("float64", 1e154)])

@@ -58,13 +58,13 @@ def test_products_are_exact_for_whole_numbers(tmp_path, product, dtype, keep):
 def test_40_000_rows_of_float32_fit_80_gb(keep, run, gib):
     """A matrix and its product are 12 GiB, a node of the sum 12 more; a second batch is extra."""
     own = Problem(8, (40_000, 40_000), "A @ A", "float32")
-    least = plan_memory.least_bytes(own, run, keep, True)
+    least = plan_memory.least_bytes(own, [run], keep, True)
     assert gib * 2**30 < least < (gib + 1) * 2**30
     assert least < 80e9
     slots = min(2, len(run))
     ring = [plan_memory.ring_bytes(own, n, 1, keep) for n in (1, slots)]
-    assert plan_memory.device_memory(own, run, keep) == least + ring[1] - ring[0]
-    assert plan_memory.task_memory(own, run, keep, cuda=False) < (gib + 3) * 2**30
+    assert plan_memory.device_memory(own, [run], keep) == least + ring[1] - ring[0]
+    assert plan_memory.task_memory(own, [run], keep, cuda=False) < (gib + 3) * 2**30
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
@@ -96,7 +96,7 @@ def test_the_least_is_no_more_than_what_is_planned(cuda):
     for dtype, product, keep in itertools.product(DTYPES, PRODUCTS, ("products", "sum")):
         right = (5003, 4001) if takes_b(product) else None
         own, run = Problem(9, (5003, 5003), product, dtype, right), range(3, 4)
-        planned = plan_memory.task_memory(own, run, keep, cuda=False)
+        planned = plan_memory.task_memory(own, [run], keep, cuda=False)
         if cuda:
-            planned = plan_memory.device_memory(own, run, keep)
-        assert plan_memory.least_bytes(own, run, keep, cuda) <= planned
+            planned = plan_memory.device_memory(own, [run], keep)
+        assert plan_memory.least_bytes(own, [run], keep, cuda) <= planned

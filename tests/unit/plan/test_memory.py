@@ -151,7 +151,7 @@ def test_a_task_is_given_what_it_holds(monkeypatch, keep, unit):
     for own in CASES:
         batch = min(N, memory.batch_matrices(own, cuda=False))
         slots = min(2, -(-N // batch))
-        variable = memory.task_memory(own, range(N), keep, cuda=False) - memory.PYTHON_BYTES
+        variable = memory.task_memory(own, [range(N)], keep, cuda=False) - memory.PYTHON_BYTES
         assert variable >= held(own, batch, slots, keep, cuda=False), own
 
 
@@ -167,7 +167,7 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, keep):
             own = replace(case, matrices=10**8, left=left, right=right)
             batch, factors = memory.batch_matrices(own, cuda=True), sum(shapes_of(own)[:2])
             slots = max(2, min(memory.SLOTS, memory.RING_BYTES // (batch * factors * own.item)))
-            asked = memory.device_memory(own, range(own.matrices), keep) - memory.DEVICE_BYTES
+            asked = memory.device_memory(own, [range(own.matrices)], keep) - memory.DEVICE_BYTES
             assert asked >= held(own, batch, slots, keep, cuda=True), own
 
 
@@ -178,8 +178,8 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, keep):
 def test_memory_is_bounded_by_slots_not_by_the_stack(product, dtype, matrices, keep):
     """However many small matrices a shard holds, its task stays under 3 GiB, or 10 on a device."""
     own = problem(product, dtype, matrices=matrices)
-    assert memory.task_memory(own, range(matrices), keep, cuda=True) < 3072 * MIB
-    assert memory.device_memory(own, range(matrices), keep) < 10_240 * MIB
+    assert memory.task_memory(own, [range(matrices)], keep, cuda=True) < 3072 * MIB
+    assert memory.device_memory(own, [range(matrices)], keep) < 10_240 * MIB
     one = replace(own, matrices=1)
     assert memory.copy_memory(own) == memory.copy_memory(one)
 

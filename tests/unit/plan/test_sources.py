@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import lookup, npy
 from shardwise.files.extents import OpenFiles
-from shardwise.plan import plan
+from shardwise.plan import plan, sources
 from shardwise.plan.sources import right_of, stack_of
 from shardwise.plan.stack import StackReader
 
@@ -71,8 +71,7 @@ def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
     assert made.notes == ["hidden files of in are left out: ._m0.npy"] * (origin == "in")
     whole = np.concatenate([arrays[i].reshape(-1, 2, 4) for i in order])
     np.testing.assert_array_equal(everything(made), whole)
-    ends = f"{paths[order[0]]} to {paths[order[-1]]}"
-    assert made.extent == f"5 arrays in this order, {ends}, hold 8 matrices"
+    assert made.matrices == 8
     for start in range(8):
         for stop in range(start + 1, 9):
             holding = [s for s in made.sources if s.first < stop and start < s.first + s.count]
@@ -94,7 +93,7 @@ def test_a_sheet_relative_to_itself(tmp_path, monkeypatch):
     made = found(tmp_path, input=str(named))
     np.testing.assert_array_equal(everything(made), [np.load(paths[i]) for i in (2, 0)])
     named.write_text("path\n\na\0.npy\n")
-    assert "line 3: file 'a\\x00.npy' does not exist" in refusal(tmp_path, input=str(named))
+    assert "line 3: a\0.npy does not exist" in refusal(tmp_path, input=str(named))
 
 
 def test_a_file_reached_twice_is_refused(tmp_path, monkeypatch):
@@ -112,6 +111,21 @@ def test_a_file_reached_twice_is_refused(tmp_path, monkeypatch):
         second.unlink()
     shutil.copy2(paths[1], second)  # as large and as old, but a file of its own
     assert found(tmp_path, input="in").matrices == 4
+    sheet(Path(rows), ["in/m0.npy", "in/m1.npy", "in/m0.npy"])
+    assert "in/m0.npy is listed twice; leave one of them out" in refusal(tmp_path, input=rows)
+
+
+def test_files_without_a_number_are_not_taken_for_one_another(tmp_path, monkeypatch):
+    """Some file systems give each the inode 0; of other files a second look is taken."""
+    first, second = map(str, files(tmp_path)[:2])
+    status = os.stat_result((0o100644, 0, 1, 1, 0, 0, 96, 0, 0, 0))
+    seen = {}
+    for path in (first, second):
+        sources._refuse_twice(path, status, 0, seen, "input")
+    with pytest.raises(InputError, match="is listed twice"):
+        sources._refuse_twice(first, status, 0, seen, "input")
+    monkeypatch.setattr(sources, "hash", lambda value: 7, raising=False)
+    assert found(tmp_path, input=str(tmp_path / "*.npy")).matrices == 3
 
 
 def test_two_stars_follow_no_links_to_folders(tmp_path, monkeypatch):

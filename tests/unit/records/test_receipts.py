@@ -36,7 +36,7 @@ def test_threads_may_be_the_first_to_read(tmp_path, what):
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 4, 4)), shards=2))
     words = {
         "receipt": ("records.receipts", "read", factories.file(made, "receipt"), "ProductReceipt"),
-        "plan": ("plan.plan", "load_facts", made.results.plan),
+        "plan": ("plan.plan", "load", made.results.plan),
     }[what]
     line = [sys.executable, "-c", ROUNDS, f"shardwise.{words[0]}", *map(str, words[1:])]
     env = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
