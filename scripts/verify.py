@@ -15,7 +15,7 @@ from shardwise.plan import config
 
 def main(options: Namespace) -> int:
     """Audit, print the findings, and return the exit code."""
-    root = config.folder_of_run(options.configfile, options.results)
+    root = config.existing_folder(options.configfile, options.results)
     result = audit.look(root, options.threads, cli.now_and_then())
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
     sys.stdout.write(result.json() if options.json else result.text())

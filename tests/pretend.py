@@ -54,7 +54,7 @@ class Pretended:
 def run(
     folder: Path, *, shards: int = 48, devices: int = 4, nodes: int = 2, slow: int = 0,
     failed: int = 0, lost: int = 0, running: int = 0, waiting: int = 0,
-    damaged: int = 0, unknown: int = 0, unproven: int = 0, suspect: int = 0, summed: bool = True,
+    damaged: int = 0, unproven: int = 0, suspect: int = 0, summed: bool = True,
     matrices: int = 2, at: float = NOW, **config: Any,
 ) -> Pretended:  # fmt: skip
     """Make a results folder, ``folder/results``, as it is at a moment, ``at``.
@@ -62,7 +62,7 @@ def run(
     So many GPUs on all nodes together, or none, have computed so many shards. Those that have no
     other part are done, some of these ``slow`` or ``unproven``. Some have ``failed``, ``suspect``
     ones by a proof; the task of some was killed (``lost``). The receipt of some is cut off
-    (``damaged``) or of another schema (``unknown``). The sum follows where all are done.
+    (``damaged``). The sum follows where all are done.
     """
     stack = np.repeat(factories.noise((1, 16, 16), "float32"), shards * matrices, axis=0)
     over = {"materialize": False, "shards": shards, **config}
@@ -74,11 +74,10 @@ def run(
         return taken
 
     parts = {"waiting": waiting + lost, "running": running, "failed": failed + suspect,
-             "damaged": damaged + unknown}  # fmt: skip
+             "damaged": damaged}  # fmt: skip
     roles = {role: take(count) for role, count in parts.items()} | {"done": rest}
     for role, of, count in (("lost", "waiting", lost), ("suspect", "failed", suspect),
-                            ("unknown", "damaged", unknown), ("slow", "done", slow),
-                            ("unproven", "done", unproven)):  # fmt: skip
+                            ("slow", "done", slow), ("unproven", "done", unproven)):  # fmt: skip
         roles[role] = roles[of][:count]
     made = Pretended(plan, at, roles)
     _work(made, _machines(devices, nodes))
@@ -133,9 +132,7 @@ def _finish(
     if row.shard in made.roles["unproven"]:
         said["proof"] = None
     text = receipts._text(said)
-    if row.shard in made.roles["unknown"]:
-        text = receipts._text(said | {"schema": 7})
-    elif row.shard in made.roles["damaged"]:
+    if row.shard in made.roles["damaged"]:
         text = text[: len(text) // 2]
     else:
         made.receipts[row.shard] = said

@@ -100,12 +100,6 @@ class Browser:
         self.run(page, f"--screenshot={file}", width=width, height=height, scheme=scheme)
         return imread(file)[:, :, :3]
 
-    def paper(self, page: Path) -> bytes:
-        """The page as PDF, as it would be printed."""
-        file = self._folder / "page.pdf"
-        self.run(page, f"--print-to-pdf={file}")
-        return file.read_bytes()
-
 
 def _check(prefix: Path) -> None:
     """Refuse packages that hold another browser than the one that the tests drive."""

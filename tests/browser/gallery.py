@@ -1,7 +1,5 @@
 """Make the pictures of docs/report.md anew: real runs of the examples, in a real browser."""
 
-import argparse
-import logging
 import shutil
 import subprocess
 import sys
@@ -16,6 +14,8 @@ from tests.workspace import REPO, Workspace
 
 PICTURES = REPO / "docs" / "pictures"
 MOST_BYTES = 200_000
+FIRST_LOOK = 760
+"""CSS pixels of a page that a reader sees at first."""
 
 # Name of the picture, the run that it shows, the part of its page, the window's width and scheme.
 SHOTS = (
@@ -27,33 +27,22 @@ SHOTS = (
     ("phone", "digits", "", 380, "dark"),
 )
 
-FIRST_LOOK = 760
-"""CSS pixels of a page that a reader sees at first."""
-
-log = logging.getLogger("gallery")
-
 
 def runs(folder: Path) -> dict[str, Path]:
-    """Run the examples, and one with a matrix that is not finite; returns their pages.
-
-    What lies in the folder from an earlier call is not run again.
-    """
-    root = folder / "examples"
-    examples = Workspace(root) if root.exists() else Workspace.create(root)
-    pages = {name: root / "results" / name / "report.html" for name in ("digits", "seismic")}
-    for name, page in pages.items():
-        if not page.exists():
-            shutil.copy2(REPO / "examples" / name / "input.npy", root / "examples" / name)
-            examples.succeed("--configfile", f"examples/{name}/config.yaml")
-    root = folder / "bad night"
-    pages["bad night"] = root / "results" / "default" / "report.html"
-    if not pages["bad night"].exists():
-        failed = Workspace.create(root)
-        stack = np.random.default_rng(0).standard_normal((600, 256, 256)).astype("float32")
-        stack[310, 7, 7] = np.nan
-        np.save(root / "stack.npy", stack)
-        failed.configure(input="stack.npy", shards=12, dispatch="pool")
-        assert failed.run().code != 0
+    """Run the examples, and one with a matrix that is not finite; returns their pages."""
+    examples = Workspace.create(folder / "examples")
+    pages = {}
+    for name in ("digits", "seismic"):
+        shutil.copy2(REPO / "examples" / name / "input.npy", examples.root / "examples" / name)
+        examples.succeed("--configfile", f"examples/{name}/config.yaml")
+        pages[name] = examples.root / "results" / name / "report.html"
+    failed = Workspace.create(folder / "bad night")
+    stack = np.random.default_rng(0).standard_normal((600, 256, 256)).astype("float32")
+    stack[310, 7, 7] = np.nan
+    np.save(failed.root / "stack.npy", stack)
+    failed.configure(input="stack.npy", shards=12, dispatch="pool")
+    assert failed.run().code != 0
+    pages["bad night"] = failed.root / "results" / "default" / "report.html"
     for page in pages.values():
         # The command of a run names this machine's folders; a picture for everybody must not.
         command = page.parent / "logs" / "command.txt"
@@ -67,30 +56,17 @@ def figure(browser: Browser, page: Path, path: Path, part: str, width: int, sche
     """Write one part of a page; without a name, what a window shows before it is scrolled."""
     box = [0.0, 0.0, width, FIRST_LOOK]
     if part:
-        left, top, wide, high = browser.look(page, width, scheme)["parts"][part]["box"]
+        left, top, wide, high = browser.look(page, width, scheme)["parts"][part]
         box = [max(0.0, left - 10), top - 10, wide + 20, high + 20]
     left, top, wide, high = map(round, box)
     drawn = browser.picture(page, width, top + high, scheme)
-    path.parent.mkdir(parents=True, exist_ok=True)
     imsave(path, drawn[top : top + high, left : left + wide])
-
-
-def main() -> None:
-    """Write all pictures, and say what each weighs."""
-    parser = argparse.ArgumentParser(prog="python -m tests.browser.gallery", description=__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, help="keep the runs here, for another call")
-    kept = parser.parse_args().folder
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    with tempfile.TemporaryDirectory(prefix="shardwise-gallery-") as folder:
-        browser = Browser(Path(folder) / "browser")
-        pages = runs((kept or Path(folder)).resolve())
-        for name, run, part, width, scheme in SHOTS:
-            path = PICTURES / f"{name}.png"
-            figure(browser, pages[run], path, part, width, scheme)
-            size = path.stat().st_size
-            log.info("%s: %d kB", path.relative_to(REPO), size // 1000)
-            assert size <= MOST_BYTES, f"{path} is larger than {MOST_BYTES} bytes"
+    assert path.stat().st_size <= MOST_BYTES, f"{path} is larger than {MOST_BYTES} bytes"
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory(prefix="shardwise-gallery-") as folder:
+        browser = Browser(Path(folder) / "browser")
+        pages = runs(Path(folder).resolve())
+        for name, run, part, width, scheme in SHOTS:
+            figure(browser, pages[run], PICTURES / f"{name}.png", part, width, scheme)

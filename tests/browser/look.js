@@ -29,7 +29,7 @@
   }
   for (const element of elements) {
     const style = getComputedStyle(element), behind = ground(element);
-    const own = parse(element instanceof SVGElement ? style.fill : style.color);
+    const own = parse(style.color);
     if (parseFloat(style.fontSize) < 11) small.push(words(element));
     if (contrast(over(own, behind), behind) < 4.495) faint.push(words(element));
   }
@@ -39,7 +39,7 @@
     if (contrast(over(parse(paint), behind), behind) < 2.995) faint.push(mark.className);
   }
 
-  // What lies beyond the window's edge, or a table's, or a drawing's.
+  // What lies beyond the window's edge, or a table's.
   const place = element => {
     const box = element.getBoundingClientRect();
     return [box.left + scrollX, box.top + scrollY, box.width, box.height];
@@ -47,19 +47,14 @@
   const all = selector => [...document.querySelectorAll(selector)].filter(seen);
   const right = element => element.getBoundingClientRect().right;
   const beyond = all("body *").filter(each => right(each) > innerWidth + 1 && !each.closest(".scroll"));
-  const clipped = all("svg text").filter(each => right(each) > right(each.closest("svg")) + 1);
   return {
     texts: elements.size, small, faint,
-    beyond: [...beyond, ...clipped].slice(0, 5).map(words),
+    beyond: beyond.slice(0, 5).map(words),
     cut: all(".scroll").filter(box => box.scrollWidth > box.clientWidth + 1).map(words),
     ground: ground(document.body),
     verdict: document.querySelector("#verdict").textContent,
-    title: document.title,
-    drawings: all("figure svg[role=img][aria-label]").map(place),
-    count: { script: all("script").length, img: all("img").length, bars: all("#time .bar").length },
-    parts: Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, {
-      text: each.textContent, box: place(each),
-    }])),
-    height: document.documentElement.scrollHeight,
+    drawings: all("figure img.heat[alt]").map(place),
+    bars: all("#time .bar").length,
+    parts: Object.fromEntries(all("[id]").map(each => [each.id, place(each)])),
   };
 })()

@@ -62,9 +62,8 @@ def _fill(findings: list[Finding], check: Call, ask: Call) -> None:
             findings.append(one)
     except Exception as error:
         code, words = errors.verdict(error)
-        found, *more = (f"{error!r}; {words}" if code == errors.FAULT else words).rsplit("; ", 2)
-        rest = [*[""] * (2 - len(more)), *more]  # a message of two parts says what to do
-        findings.append(Finding("later" if code == 75 else "fault", "check", found, *rest))
+        found = f"{error!r}; {words}" if code == errors.FAULT else words
+        findings.append(Finding("later" if code == 75 else "fault", "check", found))
 
 
 def verdict(report: Report) -> dict[str, Any]:

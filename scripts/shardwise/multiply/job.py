@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Self
 
 import numpy as np
@@ -277,7 +277,7 @@ class ShardJob:
         }
         receipts.write_for(plan.results.receipt(shard.name), receipt, product, identity)
 
-    def _at_work(self, attempt: int) -> live.AtWork:
+    def _at_work(self, attempt: int) -> AbstractContextManager[None]:
         """Say from now on how far the shard is."""
         results, shard, watch = self._plan.results, self.shard, self.watch
         device = self._session.device
@@ -291,4 +291,4 @@ class ShardJob:
             "device": {key: device.get(key) for key in ("name", "uuid")},
             "matrices": shard.stop - shard.start,
         }
-        return live.AtWork(results.live / f"{shard.name}.json", facts, lambda: self.done)
+        return live.at_work(results.live / f"{shard.name}.json", facts, lambda: self.done)

@@ -1,7 +1,7 @@
 """The audit of a results folder: whether each file is what its receipt says, and none is missing.
 
 It takes the folder alone, on any machine and any later day, and reads every byte. Nothing is
-written. What lies there of other configs is counted and left aside.
+written. What lies there of other configs is left aside.
 """
 
 import json
@@ -12,17 +12,15 @@ from pathlib import Path
 
 from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files import small
-from shardwise.files.paths import RESULTS, Results, for_bash
+from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import judge, ledger, others, receipts
-from shardwise.records.groups import look_at
+from shardwise.records import judge, ledger, receipts
 from shardwise.records.receipts import ProductReceipt, StackReceipt, SumReceipt
 from shardwise.records.store import Store
 from shardwise.units import count, human_bytes
 
 _MOST_LISTED = 20
-_MOST_AT_ONCE = 100  # shards that a thread takes
 
 SCHEMA = 2
 """Of the JSON that an audit makes."""
@@ -56,7 +54,6 @@ class Audit:
     proven: bool = False
     findings: list[AuditFinding] = field(default_factory=list)
     repair: str | None = None  # for bash; then the next run makes again what is damaged
-    others: tuple[int, int] = (0, 0)  # files of other configs, and their bytes
 
     def of(self, kind: str) -> list[AuditFinding]:
         """The findings of a kind."""
@@ -78,39 +75,29 @@ class Audit:
         """The verdict in one line."""
         missing = {finding.shard for finding in self.of(MISSING) if finding.shard}
         if self.verdict == "damaged":
-            words = f"NOT whole: {'; '.join(self._damaged())}"
+            named = []
+            for kind in (DAMAGED, UNKNOWN):
+                if names := sorted({found.shard or found.path for found in self.of(kind)}):
+                    named.append(f"{len(names)} {kind} ({some(names)})")
+            cure = f"; repair: {self.repair}, then snakemake as before" if self.repair else ""
+            words = f"NOT whole: {', '.join(named)}{cure}"
         elif missing:
             words = f"unfinished: {len(missing)} of {self.shards} shards are not computed yet"
         elif self.verdict == "unfinished":
-            every = f"all {self.shards} shards are" if self.shards > 1 else "the shard is"
-            words = f"unfinished: {every} computed, but not summed yet"
+            words = f"unfinished: {self.shards} shards are computed, but not summed yet"
         else:
             words = f"whole: {count(self.shards, 'shard')}, {human_bytes(self.nbytes)}, "
             words += f"{', '.join(self.summed)} {'proven' if self.proven else 'not proven'}"
         return one_line(f"{self.root}: {words}")
 
-    def _damaged(self) -> Iterator[str]:
-        kinds = {DAMAGED: "damaged", UNKNOWN: "of another version, which has to judge them"}
-        for kind, words in kinds.items():
-            found = self.of(kind)
-            if shards := sorted({finding.shard for finding in found if finding.shard}):
-                yield f"{len(shards)} of {self.shards} shards {words} ({some(shards)})"
-            if files := sorted({finding.path for finding in found if not finding.shard}):
-                yield f"{some(files)} {words}"
-        if self.repair:
-            yield f"repair: {self.repair}, then snakemake as before"
-
     def text(self) -> str:
-        """The first findings of each kind, what is of other configs, and the verdict."""
+        """The first findings of each kind, and the verdict."""
         lines = []
         for kind in (MISSING, UNKNOWN, DAMAGED):  # the worst last
             found = self.of(kind)
             lines += [f"{kind}: {each.path}: {each.reason}" for each in found[:_MOST_LISTED]]
             if len(found) > _MOST_LISTED:
                 lines.append(f"{kind}: … and {len(found) - _MOST_LISTED} more; --json has all")
-        if self.others[0]:
-            files, nbytes = count(self.others[0], "file"), human_bytes(self.others[1])
-            lines.append(f"of another config: {files}, {nbytes}; shardwise clean lists them")
         return "".join(f"{one_line(line)}\n" for line in [*lines, self.line()])
 
     def json(self) -> str:
@@ -126,12 +113,9 @@ def look(
     """Audit a results folder.
 
     Each of the threads that read takes about 8 MiB of memory. ``progress`` is called now and then
-    with a line. Raises InputError if there is no such folder, or no plan in it.
+    with a line. Raises InputError if there is no plan in the folder.
     """
     results = Results(root)
-    if not root.is_dir():
-        raise InputError(f"{root}: there is no such folder; name the results folder of a run")
-    files = results.plan_facts, results.plan, results.sources
     if not (results.plan.exists() or results.plan_facts.exists()):
         raise InputError(f"{root} holds no plan (plan.tsv, plan.json): not the results of a run")
     audit = Audit(root)
@@ -140,8 +124,8 @@ def look(
         _ = plan.sources, plan.per_matrix
     except (InputError, IntegrityError) as error:
         audit.findings = [AuditFinding(DAMAGED, results.plan_facts.name, f"the plan: {error}")]
-        # Snakemake makes nothing again that is only used on the way to what is there.
-        audit.repair = _command(files, [*map(for_bash, (*files, results.summary))])
+        files = results.plan_facts, results.plan, results.sources, results.summary
+        audit.repair = _command(files, map(for_bash, files))
         return audit
     _Auditor(plan, audit).run(threads, progress)
     return audit
@@ -152,7 +136,6 @@ class _Auditor:
 
     def __init__(self, plan: Plan, audit: Audit) -> None:
         self._plan, self._results, self._audit = plan, plan.results, audit
-        self._copies = self._results.shards.exists()
         # A sum had all shards: those missing now are lost.
         store = Store(plan)
         self._missing = DAMAGED if store.is_summed(()) else MISSING
@@ -162,14 +145,15 @@ class _Auditor:
     def run(self, threads: int, progress: Callable[[str], object]) -> None:
         """Look at everything."""
         audit, plan, lines = self._audit, self._plan, []
-        audit.shards, audit.proven, audit.others = len(plan.shards), True, others.amount(plan)
+        audit.shards, audit.proven = len(plan.shards), True
         stack, receipt = self._results.synthetic, plan.synthetic_receipt
         if receipt and stack.exists():  # it may have been removed
             with self._noting(stack):
-                audit.nbytes += _read(stack, receipts.read(receipt, StackReceipt))
+                audit.nbytes += receipts.check_elements(
+                    stack, receipts.read(receipt, StackReceipt).file
+                )
         self._sum()
-        at_once = max(1, min(_MOST_AT_ONCE, len(plan.shards) // (20 * threads)))
-        looked = look_at(self._shard, plan.shards.values(), threads, at_once)
+        looked = ledger.look_at(self._shard, plan.shards.values(), threads, at_once=1)
         for number, (_, (nbytes, receipt)) in enumerate(looked, 1):
             audit.nbytes += nbytes
             if receipt:
@@ -181,8 +165,7 @@ class _Auditor:
                 expected = ledger.format_table(lines)
                 raw = small.read(self._results.ledger, len(expected) + small.MOST_BYTES)
                 if raw != expected:
-                    what = "is missing" if raw is None else "differs"
-                    raise IntegrityError(f"{self._results.ledger} {what}, by the receipts")
+                    raise IntegrityError(f"{self._results.ledger} is not what the receipts make")
         audit.findings.sort(key=lambda finding: (finding.path, finding.reason))
         audit.repair = self._repair()
 
@@ -201,27 +184,27 @@ class _Auditor:
 
     def _shard(self, row: Shard) -> tuple[int, ProductReceipt | None]:
         """Bytes that were read of a product and its copy, and the receipt of a whole product."""
-        shard, results, nbytes = row.shard, self._results, 0
+        shard, results, nbytes, whole = row.shard, self._results, 0, None
         product, copy = results.product(row.name), results.shard(row.input_name)
-        receipt = whole = copied = None
+        receipt = copied = None
         with self._noting(results.receipt(row.name), shard):
             try:
                 receipt = judge.check_receipt(self._plan, shard)
-                nbytes += _read(product, receipt)
+                nbytes += receipts.check_elements(product, receipt.file)
                 whole = receipt
             except receipts.NoReceipt:
                 why = "has no receipt" if product.exists() else "is missing"
                 self._note(self._missing, product, why, shard)
-        if self._copies:
-            with self._noting(results.shard_receipt(row.input_name)), suppress(receipts.NoReceipt):
-                copied = judge.check_copy(self._plan, shard)
-                nbytes += _read(copy, copied) if copy.exists() else 0  # it may have been removed
+        made = results.shard_receipt(row.input_name)
+        with self._noting(made), suppress(receipts.NoReceipt):
+            copied = judge.check_copy(self._plan, shard)
+            if copy.exists():  # it may have been removed
+                nbytes += receipts.check_elements(copy, copied.file)
         read = receipt and receipt.input_checksum
         if read and copied and read != copied.file.checksum:
-            made = copied.file.checksum
-            reason = f"was made from matrices with checksum {read}, but the copy has {made}"
-            self._note(DAMAGED, product, reason, shard)
-            self._note(DAMAGED, copy, reason)
+            reason = f"was made from matrices with checksum {read}, but the copy has "
+            self._note(DAMAGED, product, reason + copied.file.checksum, shard)
+            self._note(DAMAGED, made, reason + copied.file.checksum)
         return nbytes, whole
 
     def _sum(self) -> None:
@@ -238,43 +221,28 @@ class _Auditor:
                 self._audit.summed.append(file.name)
                 with self._noting(file):
                     judge.check_statistic(self._plan, name, facts)
-                    receipts.check_elements(file, facts)
-                    self._audit.nbytes += facts.bytes
+                    self._audit.nbytes += receipts.check_elements(file, facts)
         with self._noting(self._results.label_names):
             judge.check_labels(self._plan)
 
     def _repair(self) -> str | None:
         """The command after which the next run makes damaged files again, and what needs them."""
         results, damaged = self._results, self._audit.of(DAMAGED)
-        shards = sorted({finding.shard for finding in damaged if finding.shard})
-        names = [self._plan.shards[shard].name for shard in shards]
-        paths = {results.root / finding.path for finding in damaged if not finding.shard}
-        copies = sorted(
-            {path.stem for path in paths if path.parent == results.shard(path.stem).parent}
-        )
+        names = sorted({self._plan.shards[found.shard].name for found in damaged if found.shard})
+        paths = {results.root / found.path for found in damaged if not found.shard}
+        if any(path.parent == results.root for path in paths):
+            # Snakemake makes nothing again that is only used on the way to what is there.
+            paths |= {results.summary, results.ledger}
         words = [ledger.quote_names(results.products, names, ".json")] if names else []
-        for suffix in (".npy", ".json") if copies else ():
-            words.append(ledger.quote_names(results.shards, copies, suffix))
-        # The summary as well: see `look`.
-        sums = {results.summary, results.label_names, *map(results.statistic, RESULTS)}
-        if paths & {results.ledger, *sums}:
-            words += map(for_bash, (results.summary, results.ledger))
-        stack = results.synthetic, self._plan.synthetic_receipt
-        words += [for_bash(path) for path in stack if path and results.synthetic in paths]
-        paths |= {each(name) for name in names for each in (results.product, results.receipt)}
-        paths |= {each(n) for n in copies for each in (results.shard, results.shard_receipt)}
-        return _command(paths, words) if words else None
+        words += map(for_bash, sorted(paths))
+        places = {path.with_suffix(".npy") for path in paths if path.is_relative_to(results.shards)}
+        places |= {each(name) for name in names for each in (results.product, results.receipt)}
+        return _command(paths | places, words) if words else None
 
 
-def _read(path: Path, receipt: ProductReceipt | receipts.CopyReceipt | StackReceipt) -> int:
-    """Compare every byte of a file with its receipt, which the judge has accepted."""
-    receipts.check_elements(path, receipt.file)
-    return receipt.file.bytes
-
-
-def _command(paths: Iterable[Path], words: list[str]) -> str:
+def _command(places: Iterable[Path], words: Iterable[str]) -> str:
     """How to remove words; a folder in place of one of these files may hold anything: it moves."""
-    folders = sorted(path for path in paths if path.is_dir() and not path.is_symlink())
+    folders = sorted(path for path in places if path.is_dir() and not path.is_symlink())
     moved = [(for_bash(path), for_bash(Path(f"{path}.moved"))) for path in folders]
     moves = [f"mv -T --backup=numbered {path} {aside}" for path, aside in moved]
     return " && ".join([*moves, f"rm -f {' '.join(words)}"])

@@ -5,11 +5,11 @@ with a failure file has failed; any other waits. Nothing is written, and no sche
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -29,28 +29,26 @@ from shardwise.observe.status import (
 )
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import failures, judge, ledger, live, locks, receipts
+from shardwise.records import failures, judge, live, locks, receipts
 from shardwise.records.receipts import Line, Moment, SumReceipt, UsedDevice, Whole
 from shardwise.units import any_clock
 
-_MOST_LETTERS, _MOST_NAMED = 1000, 20
-_T = TypeVar("_T")
+_MOST_NAMED = 20
 
 
 class _LiveFile(msgspec.Struct):
     """What a running task says about itself, as `shardwise.records.live` writes it."""
 
     schema: int
-    attempt: int = 0
-    node: Line = "an unknown node"
-    device: UsedDevice | None = None
-    started: Moment | None = None
+    node: Line
+    device: UsedDevice
+    started: Moment
     matrices: Whole = 0
     done: Whole | None = None
 
 
 class Observer:
-    """Looks at a results folder repeatedly; a file that has not changed is not read again.
+    """Looks at a results folder repeatedly; plan and receipts are read once.
 
     ``last`` is the result of the last look, for callers between two looks.
     """
@@ -58,69 +56,58 @@ class Observer:
     def __init__(self, root: Path) -> None:
         self.results = Results(root)
         self.last: Status | None = None
-        self._products = f"{self.results.products}/"  # as text: there may be 100,000
-        self._cache: dict[Path | str, tuple[Any, Any]] = {}
+        self._stamps: list[Any] = []  # of the plan's files
+        self._plan: Plan | str | None = None  # or what is wrong with it
+        self._done: dict[str, ShardStatus] = {}
 
     def look(self, at: float | None = None) -> Status:
         """What the folder shows now, or at time ``at``; its content never makes this fail."""
         at, results = time.time() if at is None else at, self.results
         living = locks.is_living(results)  # first: what a run leaves at its end is seen below
-        seen = Status(results, at)
-        plan = self._read(_plan, results.plan, results.plan_facts)
-        if isinstance(plan, str):
-            seen = replace(seen, problems=(plan,))
-        elif plan:
-            # In the order in which a task leaves them, so that none that ends meanwhile is missed.
-            tops = results.live, results.failed, results.products
-            there = [list_names(top) for top in tops]
-            found = {shard: self._shard(plan, row, there, at) for shard, row in plan.shards.items()}
-            failed = {name.removesuffix(".json") for name in there[1]}
-            stages = self._failures(failed, "", f"-{plan.key}")
-            suspects = self._failures(failed, failures.DEVICE, "")
-            summary, flaw = _summed(plan)
-            said = [shard.flaw for shard in found.values() if shard.flaw][:_MOST_NAMED]
-            said += [f"{uuid} of {w.host} failed: {w.reason}" for uuid, w in suspects.items()]
-            said += [flaw] if flaw else []
-            seen = Status(results, at, plan, found, summary, stages, suspects, tuple(said), flaw)
-        self.last = seen = replace(seen, living=bool(seen.running) or living)
-        return seen
+        stamps = [stamp(path) for path in (results.plan, results.plan_facts)]
+        if stamps != self._stamps:
+            self._plan, self._done = _plan(results.plan) if any(stamps) else None, {}
+            self._stamps = stamps
+        plan = self._plan
+        if isinstance(plan, Plan):
+            seen = self._look(plan, at)
+        else:
+            seen = Status(results, at, problems=(plan,) if plan else ())
+        self.last = replace(seen, living=bool(seen.running) or living)
+        return self.last
+
+    def _look(self, plan: Plan, at: float) -> Status:
+        results = self.results
+        # In the order in which a task leaves them, so that none that ends meanwhile is missed.
+        there = [list_names(top) for top in (results.live, results.failed, results.products)]
+        shards = {shard: self._shard(plan, row, there, at) for shard, row in plan.shards.items()}
+        self._done = {shard: one for shard, one in shards.items() if one.state == DONE}
+        stages = {}
+        for name in sorted(there[1]):
+            if name.endswith(f"-{plan.key}.json") and (why := failures.read(results.failed / name)):
+                stages[one_line(name.rpartition("-")[0])] = why
+        suspects = failures.suspects(results)
+        summary, flaw = _summed(plan)
+        said = [shard.flaw for shard in shards.values() if shard.flaw][:_MOST_NAMED]
+        said += [one_line(f"{u} of {w.host} failed: {w.reason}") for u, w in suspects.items()]
+        said += [flaw] if flaw else []
+        return Status(results, at, plan, shards, summary, stages, suspects, tuple(said), flaw)
 
     def _shard(self, plan: Plan, row: Shard, there: Sequence[set[str]], at: float) -> ShardStatus:
-        results, name, (living, failed, done) = self.results, f"{place(row.name)}.json", there
-        product = f"{name[:-5]}.npy"
-        if name in done and product in done:
-            paths = self._products + name, self._products + product
-            return self._read(lambda _: _judge(plan, row), *paths) or _waiting(row)
-        path, task, seen, why = results.live / f"{row.name}.json", None, 0.0, None
-        if f"{row.name}.json" in living:
-            task, seen = self._read(_task, path), (stamp(path) or (0, 0))[0] / 1e9
-        for file in (name, f"copy-{row.input_name}.json"):
-            why = why or (self._failure(file) if file in failed else None)
-        if task and at - seen < FRESH_SECONDS:  # whatever an earlier try has failed of
-            return _running(row, task)
-        if why:
-            return replace(_waiting(row), state=FAILED, attempts=why.attempt, failure=why)
-        lost = f"no sign of life since {any_clock(seen)}: killed, or lost with its node"
-        flaw = f"{row.shard}: its task on {task.node} has given {lost}" if task else ""
-        return replace(_waiting(row), flaw=flaw)
-
-    def _failures(self, names: set[str], begin: str, end: str) -> dict[str, failures.Failure]:
-        """Failures by what their names say between these."""
-        wanted = sorted(name for name in names if name.startswith(begin) and name.endswith(end))
-        found = {name: self._failure(f"{name}.json") for name in wanted}
-        inner = {name: one_line(name.removeprefix(begin).removesuffix(end)) for name in wanted}
-        return {inner[name]: why for name, why in found.items() if why}
-
-    def _failure(self, name: str) -> failures.Failure | None:
-        return self._read(_failure, self.results.failed / name)
-
-    def _read(self, read: Callable[..., _T], *paths: Path | str) -> _T | None:
-        """What is read of some files, again when one has changed; None if none is there."""
-        stamps, before = [stamp(path) for path in paths], self._cache.get(paths[0])
-        if before is None or before[0] != stamps:
-            found = read(paths[0]) if any(stamps) else None
-            before = self._cache[paths[0]] = stamps, found
-        return before[1]
+        results, name, (living, failed, done) = self.results, place(row.name), there
+        if f"{name}.json" in done and f"{name}.npy" in done:
+            return self._done.get(row.shard) or _judge(plan, row)
+        path, lost = results.live / f"{row.name}.json", ""
+        if path.name in living and (task := _task(path)):
+            seen = (stamp(path) or (0, 0))[0] / 1e9
+            if at - seen < FRESH_SECONDS:  # whatever an earlier try has failed of
+                return _running(row, task)
+            lost = f"{row.shard}: its task on {task.node} has given no sign of life since "
+            lost += f"{any_clock(seen)}: killed, or lost with its node"
+        for file in (f"{name}.json", f"copy-{row.input_name}.json"):
+            if file in failed and (why := failures.read(results.failed / file)):
+                return replace(_waiting(row), state=FAILED, failure=why)
+        return replace(_waiting(row), flaw=lost)
 
 
 def _plan(path: Path) -> Plan | str:
@@ -131,7 +118,7 @@ def _plan(path: Path) -> Plan | str:
 
 
 def _waiting(row: Shard) -> ShardStatus:
-    return ShardStatus(row.shard, WAITING, row.stop - row.start, row.bytes)
+    return ShardStatus(row.shard, WAITING, row.bytes)
 
 
 def _judge(plan: Plan, row: Shard) -> ShardStatus:
@@ -141,12 +128,10 @@ def _judge(plan: Plan, row: Shard) -> ShardStatus:
     except receipts.NoReceipt:  # removed since the folder was listed
         return _waiting(row)
     except IntegrityError as error:
-        cure = f"; {ledger.build_repair(plan, [row.shard])}, then snakemake as before"
-        known = not isinstance(error, receipts.UnknownSchema)
-        return replace(_waiting(row), state=DAMAGED, flaw=one_line(f"{error}{cure * known}"))
+        return replace(_waiting(row), state=DAMAGED, flaw=one_line(str(error)))
     return replace(
-        _waiting(row), state=DONE, attempts=own.attempt, started=own.started,
-        finished=own.finished, device=Device(own.device.name, own.device.uuid, own.node),
+        _waiting(row), state=DONE, started=own.started, finished=own.finished,
+        device=Device(own.device.name, own.device.uuid, own.node),
         proven=own.proof is not None, held=own.held,
     )  # fmt: skip
 
@@ -159,17 +144,12 @@ def _task(path: Path) -> _LiveFile | None:
 
 
 def _running(row: Shard, task: _LiveFile) -> ShardStatus:
+    device = Device(task.device.name, task.device.uuid, task.node)
     known = task.done is not None and task.matrices
+    progress = min(1.0, (task.done or 0) / task.matrices) if known else None
     return replace(
-        _waiting(row), state=RUNNING, attempts=task.attempt, started=task.started,
-        device=task.device and Device(task.device.name, task.device.uuid, task.node),
-        progress=min(1.0, (task.done or 0) / task.matrices) if known else None,
-    )  # fmt: skip
-
-
-def _failure(path: Path) -> failures.Failure | None:
-    why = failures.read(path)
-    return why and replace(why, reason=one_line(why.reason)[:_MOST_LETTERS])
+        _waiting(row), state=RUNNING, started=task.started, device=device, progress=progress
+    )
 
 
 def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, core, generate_latest, start_ht
 
 from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
-from shardwise.observe.status import VERDICTS, Device, Status
+from shardwise.observe.status import VERDICTS, ShardStatus, Status
 
 BUCKETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000)
 """Upper bounds, in seconds, by which the durations of shards are counted."""
@@ -35,7 +35,7 @@ class Figures:
         if (seen := self._look()) is None:
             return
         root = _plain(str(seen.results.root.absolute()))
-        durations = [one.seconds for one in seen.done if one.seconds is not None]
+        durations = [one.seconds for one in seen.done]
         for name, words, labels, values in _gauges(seen, durations):
             family = core.GaugeMetricFamily(f"shardwise_{name}", words, labels=("results", *labels))
             # A device may have any name; of two equal series Prometheus would refuse everything.
@@ -61,7 +61,7 @@ def write(seen: Status) -> None:
         file.write(text(seen).encode())
 
 
-def serve(look: Callable[[], Status | None], host: str = "127.0.0.1", port: int = 0) -> HTTPServer:
+def serve(look: Callable[[], Status | None], host: str, port: int) -> HTTPServer:
     """Serve the metrics of what ``look`` returns, until the process or the server is ended.
 
     Each request calls it, in a thread. Port 0 is any free port. Raises InputError if nobody can
@@ -71,10 +71,10 @@ def serve(look: Callable[[], Status | None], host: str = "127.0.0.1", port: int 
     registry.register(Figures(look))
     try:
         return start_http_server(port, host, registry)[0]
-    except (OSError, OverflowError, UnicodeError) as error:
+    except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise InputError(
-            f"cannot listen on {host}, port {port}: {why}; name another port, or 0 for any"
+            f"cannot listen on {host}, port {port}: {why}; name another port, or 0"
         ) from error
 
 
@@ -82,22 +82,21 @@ def _plain(value: str) -> str:
     return one_line(value)[:_MOST_LETTERS]
 
 
-def _who(device: Device | None) -> tuple[str, str]:
-    return (device.key, device.node) if device else ("unknown", "unknown")
+def _who(shard: ShardStatus) -> tuple[str, str]:
+    return shard.device.key, shard.device.node
 
 
 def _gauges(
     seen: Status, durations: list[float]
 ) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]]:
     """Names, helps, labels beside ``results``, and the values under the values of the labels."""
-    kind, shards = seen.verdict.kind, seen.shards.values()
-    oldest = sorted((one.started, one.shard) for one in seen.running if one.started is not None)
+    kind, oldest = seen.verdict.kind, sorted((one.started, one.shard) for one in seen.running)
     suspects = {(uuid, why.host) for uuid, why in seen.suspects.items()}
-    everyone = {_who(one.device) for one in shards if one.device} | suspects
-    busy = Counter(_who(one.device) for one in seen.running if one.device)
+    done, busy = Counter(map(_who, seen.done)), Counter(map(_who, seen.running))
+    everyone = {*done, *busy, *suspects}
     held = Counter[tuple[str, ...]]()
     for one in seen.done:
-        held.update({(phase, *_who(one.device)): s for phase, s in dict(one.held or {}).items()})
+        held.update({(phase, *_who(one)): spent for phase, spent in one.held.items()})
     yield from (
         ("run_verdict", "1 under the verdict on the run, else 0.", ("verdict",),
          {(word,): word == kind for word in VERDICTS}),
@@ -118,6 +117,6 @@ def _gauges(
          {who: busy[who] for who in everyone}),
         ("device_suspect", "Whether a product failed its proof on a device: 1, else 0.", _WHO,
          {who: who in suspects for who in everyone}),
-        ("device_done_shards", "Shards done.", _WHO, Counter(_who(s.device) for s in seen.done)),
+        ("device_done_shards", "Shards done.", _WHO, done),
         ("shard_held_seconds", "Seconds by what held shards up.", ("phase", *_WHO), held),
     )  # fmt: skip

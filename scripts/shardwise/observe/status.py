@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from shardwise import host
 from shardwise.errors import one_line, some
@@ -19,8 +19,8 @@ from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger
 from shardwise.records.failures import Failure
-from shardwise.records.receipts import Held, SumReceipt
-from shardwise.units import any_clock, decimal, seconds
+from shardwise.records.receipts import SumReceipt
+from shardwise.units import any_clock, count, decimal, seconds
 
 DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
 """States of a shard: product and receipt are there; a task is at work on it; the last task has left
@@ -59,34 +59,28 @@ class Device:
     @property
     def label(self) -> str:
         """For people: a UUID is cut to its first digits, which tell the devices of a run apart."""
-        kind, _, rest = (self.uuid or "").partition("-")
-        short = (f"{kind}-{rest[:8]}" if rest else kind[:12],) if kind else ()
-        return " · ".join((self.name, self.node, *short))
+        return " · ".join(filter(None, (self.name, self.node, (self.uuid or "")[:12])))
 
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard of the plan, as it is now; None stands for anything unknown."""
+    """One shard of the plan, as it is now; times are seconds of Unix time."""
 
     shard: str
     state: str
-    matrices: int  # of its input, as bytes are
-    bytes: int
-    attempts: int = 0
-    started: float | None = None  # seconds of Unix time, of the receipt or of the task at work
-    finished: float | None = None
-    device: Device | None = None
-    proven: bool | None = None  # this and the next are from the receipt
-    held: Held | None = None
+    bytes: int  # of its input
+    device: Device = Device("", None, "")  # this and the next are of shards done or running
+    started: float = 0.0
     progress: float | None = None  # share of its matrices, 0 to 1, where a task at work says so
+    finished: float = 0.0  # this and the next two are from the receipt
+    proven: bool = False
+    held: Mapping[str, float] = field(default_factory=dict)
     failure: Failure | None = None  # of a failed shard
-    flaw: str = ""  # of a damaged shard: what was found, and the command that repairs it
+    flaw: str = ""  # of a damaged shard, or one whose task was lost: what was found
 
     @property
-    def seconds(self) -> float | None:
-        """How long it took; None if it is not done."""
-        if self.state != DONE or self.started is None or self.finished is None:
-            return None
+    def seconds(self) -> float:
+        """How long it took, if it is done."""
         return max(0.0, self.finished - self.started)
 
     @property
@@ -136,7 +130,7 @@ class Status:
     def running(self) -> list[ShardStatus]:
         """The shards at work, by node and device."""
         busy = [shard for shard in self.shards.values() if shard.state == RUNNING]
-        return sorted(busy, key=lambda s: (s.device.node, s.device.key) if s.device else ("~", ""))
+        return sorted(busy, key=lambda shard: (shard.device.node, shard.device.key))
 
     @cached_property
     def failed(self) -> list[tuple[str, Failure]]:
@@ -162,7 +156,7 @@ class Status:
     @property
     def over(self) -> bool:
         """Whether there is nothing to wait for; a run that lives may yet replace an earlier sum."""
-        return self.stopped or (self.ended and not self.living)
+        return not self.living if self.ended else self.stopped
 
     @property
     def code(self) -> int:
@@ -172,22 +166,24 @@ class Status:
     @property
     def headline(self) -> str:
         """How the run is doing, in a sentence."""
-        if self.verdict.kind == "empty" and not self.stopped:
-            return f"Waiting: {self.results.root} holds no plan of a run yet."
-        if self.living and self.ended:
-            return f"A run is at work here. So far: {self.verdict.words}"
-        if not self.living or self.verdict.kind not in ("unfinished", "failed"):
-            return self.verdict.words
-        failed = f", {self.counts[FAILED]} have failed so far" if self.counts[FAILED] else ""
-        return f"Running: {self.counts[DONE]} of {len(self.shards)} shards are done{failed}."
+        words = self.verdict.words
+        if self.living and self.verdict.kind in ("unfinished", "failed"):
+            failed = f", {self.counts[FAILED]} failed so far" if self.counts[FAILED] else ""
+            return f"Running: {self.counts[DONE]} of {len(self.shards)} shards are done{failed}."
+        return f"A run is at work here. So far: {words}" if self.living and self.ended else words
+
+    @property
+    def tally(self) -> str:
+        """The shards by state, in words."""
+        words = [f"{self.counts[DONE]} of {len(self.shards)} shards done"]
+        words += [f"{n} {state}" for state, n in self.counts.items() if n and state != DONE]
+        return ", ".join(words)
 
     @property
     def counts_line(self) -> str:
-        """The counts, the rate and the time left; empty without a plan."""
-        words = [f"{self.counts[DONE]} of {len(self.shards)} shards done"]
-        words += [f"{n} {state}" for state, n in self.counts.items() if n and state != DONE]
+        """The shards, the rate and the time left; empty without a plan."""
         rate = "" if self.rate is None else f"{decimal(self.rate, 'B/s')}; "
-        return f"{', '.join(words)}; {rate}{self.when_done}" if self.shards else ""
+        return f"{self.tally}; {rate}{self.when_done}" if self.shards else ""
 
     @property
     def when_done(self) -> str:
@@ -200,9 +196,8 @@ class Status:
             bad = len(self.done) < len(self.shards)
             return "what is left has to be run again" if bad else "the sum is next"
         if self.left is None:
-            return "time left unknown: nothing was done in the last minutes"
-        end, far = any_clock(self.at + self.left), self.left > 20 * 3600
-        return f"about {seconds(self.left)} left, done about {end[:16] if far else end[11:16]}"
+            return "time left unknown"
+        return f"about {seconds(self.left)} left, done about {any_clock(self.at + self.left)[:16]}"
 
     @cached_property
     def done_bytes(self) -> float:
@@ -221,25 +216,18 @@ class Status:
         None if nothing was done in them, or no run lives. A pause before them, as before a rerun,
         does not count.
         """
-        if self.stopped:
-            return None
-        rows = [
-            (one.finished if one.state == DONE else self.at, one.started, one.done_bytes)
-            for one in self.shards.values()
-            if one.state in (DONE, RUNNING) and one.started is not None
+        now = self.at
+        spans = [
+            (one.started, min(now, one.finished or now), one.done_bytes)
+            for one in (*self.done, *self.running)
         ]
-        rows = sorted(row for row in rows if row[0] is not None and row[1] < row[0])
-        if not rows:
-            return None
-        ends, begins, amounts = np.array(rows).T
-        since = self.at - np.clip(2 * (ends - begins)[-8:].mean(), *_LATELY)
-        lately = ends > since
-        if not lately.any():
-            return None
-        since = max(since, begins[lately].min())
-        inside = np.clip(np.minimum(ends, self.at) - np.maximum(begins, since), 0, None)
-        amount = float((amounts * inside / (ends - begins)).sum())
-        return amount / float(self.at - since) if amount > 0 and self.at > since else None
+        spans = sorted((span for span in spans if span[0] < span[1]), key=itemgetter(1))
+        last = [end - began for began, end, _ in spans[-8:]]
+        since = now - min(max(2 * sum(last) / max(1, len(last)), _LATELY[0]), _LATELY[1])
+        spans = [span for span in spans if span[1] > since]
+        since = max(since, min((began for began, _, _ in spans), default=now))
+        amount = sum(n * (end - max(began, since)) / (end - began) for began, end, n in spans)
+        return None if self.stopped or not amount else amount / (now - since)
 
     @property
     def left(self) -> float | None:
@@ -261,9 +249,8 @@ class Status:
             "bytes_per_second": self.rate,
             "seconds_left": self.left,
             "devices": [
-                {**(vars(one.device) if one.device else {}), "shard": one.shard,
-                 "progress": one.progress,
-                 "seconds": None if one.started is None else max(0.0, self.at - one.started)}
+                {**vars(one.device), "shard": one.shard, "progress": one.progress,
+                 "seconds": max(0.0, self.at - one.started)}
                 for one in self.running
             ],
             "failures": [{"of": name, **msgspec.to_builtins(why)} for name, why in self.failed],
@@ -278,22 +265,20 @@ def _verdict(seen: Status) -> Verdict:
         return Verdict("damaged", f"Damaged: {seen.problems[0]}.")
     if plan is None:
         where = one_line(str(seen.results.root))
-        return Verdict("empty", f"Nothing is here yet: {where} holds no plan; run snakemake first.")
+        return Verdict("empty", f"Nothing is here yet: {where} holds no plan of a run.")
     if bad := [name for name, shard in seen.shards.items() if shard.state == DAMAGED]:
-        cure = ledger.build_repair(plan, bad[:_MOST_NAMED])
         words = f"Damaged: the files of {len(bad)} of {shards} shards ({some(bad, _MOST_NAMED)}) "
-        words += f"cannot be used. To compute them again: {cure}"
-        words += ", and so on" if len(bad) > _MOST_NAMED else ""
+        words += (
+            f"cannot be used. To compute them again: {ledger.build_repair(plan, bad[:_MOST_NAMED])}"
+        )
+        words += ", and so on" * (len(bad) > _MOST_NAMED)
         return Verdict("damaged", one_line(f"{words}; then snakemake as before."))
-    told = f"all {shards} shards are done, but they are not summed yet"
-    told = told if shards > 1 else "the shard is done, but not summed yet"
-    if done < shards:
-        named = (f"{seen.counts[word]} {word}" for word in (RUNNING, FAILED) if seen.counts[word])
-        told = ", ".join([f"{done} of {shards} shards are done", *named])
-    elif seen.flaw:
+    told = seen.tally
+    if done == shards and seen.flaw:
         return Verdict("damaged", one_line(f"Damaged: all shards are done, but {seen.flaw}."))
-    elif seen.summary:
+    if done == shards and seen.summary:
         return _of_sum(seen, plan, seen.summary)
+    told += ", but not summed yet" * (done == shards)
     told += "".join(f"; {stage}: {why.reason}" for stage, why in seen.failures.items())
     return Verdict("failed" if seen.failed else "unfinished", f"Not finished: {told}.")
 
@@ -301,18 +286,15 @@ def _verdict(seen: Status) -> Verdict:
 def _of_sum(seen: Status, plan: Plan, summary: SumReceipt) -> Verdict:
     unproven = [name for name, shard in seen.shards.items() if not shard.proven]
     if not summary.proven or unproven:
-        if plan.settings.verify is False:
-            why = "verify is false in the config; set it to true and run snakemake again"
+        if not plan.settings.verify:
+            why = "verify is false in the config"
         elif plan.problem.result is not None:
-            why = "a function of your own makes the products, and only you know what is right"
+            why = "a function of your own makes the products"
         else:
-            named = some(unproven, _MOST_NAMED)
-            why = f"{len(unproven)} of {len(seen.shards)} shards ({named}) have no proof"
+            why = f"some shards have no proof ({some(unproven, _MOST_NAMED)})"
         words = f"The sum is whole, but nothing has proven it: {why}."
         return Verdict("unproven", f"{words} {_UNREAD}")
-    shards = len(seen.shards)
-    begin = f"all {shards} shards have proven their products"
-    begin = begin if shards > 1 else "the shard has proven its products"
+    begin = f"all products of {count(len(seen.shards), 'shard')} are proven"
     words = f"The sum is right: {begin}, and it agrees with them end to end."
     if not summary.end_to_end:
         because = f" ({one_line(summary.no_end_to_end)})" if summary.no_end_to_end else ""

@@ -22,9 +22,7 @@ from shardwise.units import any_clock, human_bytes, seconds
 
 _PATIENCE_SECONDS = 30.0  # for a run that is about to begin
 _LONGEST_SECONDS = 86400.0  # some systems cannot sleep for longer
-_SHARE_OF_TIME = (
-    4.0  # after a look at a slow disk, the pause is this many times as long as the look
-)
+_SHARE_OF_TIME = 4.0  # a pause is this many times as long as the look before it, at least
 _STYLES = {"proven": "green", "unproven": "yellow", "failed": "red", "damaged": "red"}
 _BAR, _MOST_ROWS, _OUTPUT_WIDTH = 60, 12, 200
 
@@ -66,8 +64,7 @@ def _text(text: str, style: str = "") -> Text:
 def _at_work(shard: ShardStatus, at: float) -> str:
     """A shard, how far it is, for how long, and on which device."""
     done = "" if shard.progress is None else f" {math.floor(100 * shard.progress):3} %"
-    since = "" if shard.started is None else f" {seconds(max(0.0, at - shard.started))}"
-    return f"{shard.shard}{done}{since}  {shard.device.label if shard.device else '?'}"
+    return f"{shard.shard}{done} {seconds(max(0.0, at - shard.started))}  {shard.device.label}"
 
 
 def show_once(observer: Observer, as_json: bool) -> int:

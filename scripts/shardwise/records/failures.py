@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from shardwise import host
@@ -136,16 +136,17 @@ def read(path: Path) -> Failure | None:
     with suppress(IntegrityError, ValueError, RecursionError):
         import msgspec  # here: a Snakefile is parsed where it need not be installed
 
-        return msgspec.json.decode(small.read(path) or b"", type=Failure)
+        found = msgspec.json.decode(small.read(path) or b"", type=Failure)
+        return replace(found, reason=one_line(found.reason)[:_MOST_LETTERS])
     return None
 
 
-def of(results: Results, names: Iterable[str]) -> dict[str, Failure]:
-    """The failures of some shards or stages, by name, in the order of the names."""
-    there = list_names(results.failed)
+def of_this_run(results: Results, names: Iterable[str]) -> dict[str, Failure]:
+    """The failures of some shards or stages in this run, by name, in the order of the names."""
+    there, own = list_names(results.failed), this_run()
     wanted = (name for name in names if f"{place(name)}.json" in there)
     found = ((name, read(results.failure(name))) for name in wanted)
-    return {name: failure for name, failure in found if failure}
+    return {name: failure for name, failure in found if failure and failure.run == own}
 
 
 def needs_user(failure: Failure) -> bool:
@@ -163,15 +164,16 @@ def refuse_again(results: Results, name: str) -> None:
 def barred(results: Results) -> dict[str, Failure]:
     """The devices, by UUID, that this run does not take again, each with what it did."""
     own = this_run()
-    return {uuid: failure for uuid, failure in _devices(results).items() if failure.run == own}
+    return {uuid: failure for uuid, failure in suspects(results).items() if failure.run == own}
 
 
 def forget_devices(results: Results) -> None:
     """Let a new run take again what an earlier one has left alone."""
-    for uuid in _devices(results):
+    for uuid in suspects(results):
         forget(results, f"{DEVICE}{uuid}")
 
 
-def _devices(results: Results) -> dict[str, Failure]:
+def suspects(results: Results) -> dict[str, Failure]:
+    """The devices, by UUID, on which a product failed its proof, each with what it did."""
     found = {path.stem: read(path) for path in results.failed.glob(f"{DEVICE}*.json")}
     return {name.removeprefix(DEVICE): failure for name, failure in found.items() if failure}

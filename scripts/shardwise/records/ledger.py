@@ -2,19 +2,24 @@
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shardwise.errors import IntegrityError
 from shardwise.files.commit import commit, remove_leftovers
 from shardwise.files.paths import folders, for_bash, place
 from shardwise.plan.plan import Plan
 from shardwise.records import judge, store
-from shardwise.records.groups import look_at
 from shardwise.records.receipts import ProductReceipt
 
 _MOST_NAMED = 20
+_MOST_AT_ONCE = 1000  # handing over one tiny shard to a thread takes as long as reading it
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 COLUMNS = (
     "shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row_bytes", "piece_bytes",
@@ -76,6 +81,23 @@ def _join_cells(cells: Iterable[Any]) -> bytes:
 def format_table(lines: Iterable[bytes]) -> bytes:
     """The ledger of these lines."""
     return b"".join([_join_cells(COLUMNS), *lines])
+
+
+def look_at(
+    look: Callable[[_T], _R], items: Iterable[_T],
+    threads: int = 8, at_once: int = _MOST_AT_ONCE,
+) -> Iterator[tuple[_T, _R]]:  # fmt: skip
+    """Each item with what ``look`` found for it, in order; a thread takes ``at_once`` items.
+
+    However many items there are, only a few groups are in memory at a time.
+    """
+    rest = iter(items)
+    groups = iter(lambda: list(islice(rest, at_once)), [])
+    with ThreadPoolExecutor(threads, "look") as pool:
+        while ahead := list(islice(groups, 2 * threads)):
+            found = pool.map(lambda group: list(map(look, group)), ahead)
+            for group, answers in zip(ahead, found, strict=True):
+                yield from zip(group, answers, strict=True)
 
 
 Judged = tuple[list[ProductReceipt], dict[str, str]]

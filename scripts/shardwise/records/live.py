@@ -9,8 +9,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,49 +23,30 @@ _FIRST, _RENEWED = 1.0, 2.0  # seconds until the file is first written, and then
 _PATIENCE = 5.0  # seconds for the last write, should the disk hang
 
 
-class AtWork(AbstractContextManager["AtWork"]):
-    """A thread beside a shard at work, which says how far that is.
+@contextmanager
+def at_work(path: Path, facts: Mapping[str, Any], done: Callable[[], float]) -> Iterator[None]:
+    """Say in the live file `path`, while what is inside goes on, how many matrices are `done`."""
+    temporary, ended, begun = temporary_for(path), threading.Event(), threading.Event()
 
-    The live file `path` says `facts`, and how many matrices are `done`.
-    """
-
-    def __init__(self, path: Path, facts: Mapping[str, Any], done: Callable[[], float]) -> None:
-        self._path, self._facts, self._done = path, facts, done
-        self._ended = threading.Event()
-        self._temporary: Path | None = None
-        self._thread = threading.Thread(target=self._run, name="live", daemon=True)
-
-    def __enter__(self) -> "AtWork":
-        """Start the thread."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """End the thread, and remove the file."""
-        self._ended.set()
-        self._thread.join(_PATIENCE)
-        if self._temporary is not None:
-            for path in (self._path, self._temporary):
-                with suppress(OSError):
-                    path.unlink()
-
-    def _run(self) -> None:
+    def run() -> None:
         pause = _FIRST
-        while not self._ended.wait(pause):
+        while not ended.wait(pause):
             pause = _RENEWED
-            self._write()
+            begun.set()
+            now = {"at": time.time(), "done": int(done())}
+            with suppress(OSError):
+                make_folder(path.parent)
+                temporary.write_text(json.dumps({"schema": SCHEMA, **facts, **now}))
+                os.replace(temporary, path)
 
-    def _write(self) -> None:
-        if self._temporary is None:
-            self._temporary = temporary_for(self._path)
-        now = {"at": time.time(), "done": int(self._done())}
-        text = json.dumps({"schema": SCHEMA, **self._facts, **now})
-        with suppress(OSError):
-            make_folder(self._path.parent)
-            with open(self._temporary, "w", opener=_opener) as file:
-                file.write(text)
-            os.replace(self._temporary, self._path)
-
-
-def _opener(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NOFOLLOW, 0o644)
+    thread = threading.Thread(target=run, name="live", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(_PATIENCE)
+        # Most shards are tiny, and ask nothing of the disk; nor is it another attempt's file.
+        for left in (path, temporary) if begun.is_set() else ():
+            with suppress(OSError):
+                left.unlink()

@@ -43,11 +43,6 @@ def _lock(file: BinaryIO | int, how: int) -> None:
         fcntl.flock(file, how | fcntl.LOCK_NB)
 
 
-def exclusive_lock(results: Results) -> BinaryIO:
-    """Be the only reduce on a results folder; TryAgain if another one works on it."""
-    return take_lock(results.reducing, f"another reduce works on {results.root}; let it finish")
-
-
 @contextmanager
 def hold_job_lock(results: Results) -> Iterator[None]:
     """Hold the lock of a job on these results."""

@@ -66,15 +66,6 @@ def replaced(plan: Plan) -> str:
     )
 
 
-def amount(plan: Plan) -> tuple[int, int]:
-    """How many files of other configs there are, and their bytes."""
-    sizes = []
-    for path in find(plan):
-        with suppress(OSError):  # removed meanwhile
-            sizes.append(os.lstat(path).st_size)
-    return len(sizes), sum(sizes)
-
-
 def advice(plan: Plan) -> str:
     """What to say of other configs once they take a tenth of what the plan's own files take.
 
@@ -84,10 +75,14 @@ def advice(plan: Plan) -> str:
         return ""
     own = sum(row.product_bytes for row in plan.shards.values())
     own += sum(row.bytes for row in plan.shards.values()) if plan.settings.materialize else 0
-    files, nbytes = amount(plan)
-    if nbytes <= own / 10:
+    sizes = []
+    for path in find(plan):
+        with suppress(OSError):  # removed meanwhile
+            sizes.append(os.lstat(path).st_size)
+    if sum(sizes) <= own / 10:
         return ""
-    return f"{files} files of other configs take {human_bytes(nbytes)}; shardwise clean lists them"
+    taken = human_bytes(sum(sizes))
+    return f"{len(sizes)} files of other configs take {taken}; shardwise clean lists them"
 
 
 def reusable(plan: Plan, missing: Sequence[str]) -> str:

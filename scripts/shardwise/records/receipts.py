@@ -6,7 +6,7 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +29,7 @@ SCHEMA = 2
 _BEGIN = f'{{\n "schema": {SCHEMA},\n'.encode()
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Amount = Annotated[float, Meta(ge=0, lt=2**63)]
 Size = Annotated[float, Meta(ge=0)]
 Moment = Annotated[float, Meta(gt=-(2**63), lt=2**63)]
@@ -57,8 +58,8 @@ class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
     dtype: str
     bytes: Whole
     checksum: Digest
-    row_bytes: Whole
-    piece_bytes: Whole
+    row_bytes: Positive
+    piece_bytes: Positive
     nodes: tuple[tuple[Whole, Whole], ...] | None = None
     labels: tuple[int | str, ...] | None = None
 
@@ -291,24 +292,22 @@ def _schema(raw: bytes) -> str:
 def count_makers(products: Sequence[ProductReceipt]) -> dict[str, Any]:
     """Who made some products: devices, nodes and software, each with the number of its shards."""
     # Counted by tuples: there may be 100,000 receipts, and JSON would take seconds.
-    devices = Counter((r.device.name, r.device.uuid) for r in products)
+    devices = Counter((r.device.name, r.device.uuid or "") for r in products)
     nodes = Counter(r.node for r in products)
-    software = Counter((r.algorithm, r.commit, frozenset(r.versions.items())) for r in products)
+    software = Counter(
+        (r.algorithm, r.commit or "", tuple(sorted(r.versions.items()))) for r in products
+    )
     return {
-        "devices": _sort(
-            {"name": name, "uuid": uuid, "shards": shards}
-            for (name, uuid), shards in devices.items()
-        ),
+        "devices": [
+            {"name": name, "uuid": uuid or None, "shards": shards}
+            for (name, uuid), shards in sorted(devices.items())
+        ],
         "nodes": dict(sorted(nodes.items())),
-        "software": _sort(
-            {"algorithm": number, "commit": commit, "versions": dict(sorted(versions)), "shards": n}
-            for (number, commit, versions), n in software.items()
-        ),
+        "software": [
+            {"algorithm": number, "commit": commit or None, "versions": dict(versions), "shards": n}
+            for (number, commit, versions), n in sorted(software.items())
+        ],
     }
-
-
-def _sort(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=json.dumps)
 
 
 def describe_file(
@@ -334,8 +333,8 @@ def check_file(path: Path, facts: ArrayFile) -> None:
 
 def check_elements(
     path: Path, facts: ArrayFile, read: Callable[[int], object] = lambda count: None
-) -> None:
-    """Refuse a file that is not what its receipt says, down to its last byte.
+) -> int:
+    """Refuse a file that is not what its receipt says, down to its last byte; return its bytes.
 
     ``read`` is told now and then how many bytes were read.
     """
@@ -345,6 +344,7 @@ def check_elements(
         )
     if found != facts.checksum:
         raise IntegrityError(f"{path} has checksum {found}, not {facts.checksum}")
+    return facts.bytes
 
 
 @contextmanager

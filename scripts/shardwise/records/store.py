@@ -17,8 +17,6 @@ from shardwise.files.paths import place
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 
-NO_PRODUCTS = "have no products yet"
-
 
 def unmark(marker: Path) -> set[str]:
     """Say that a file without a key in its name is of no plan, before it is replaced.
@@ -111,13 +109,10 @@ def _names(folder: str) -> set[str]:
         return set()
 
 
-def describe(plan: Plan, shards: Sequence[str], why: str = NO_PRODUCTS) -> str:
+def describe(plan: Plan, shards: Sequence[str], why: str = "have no products yet") -> str:
     """How many shards are still to be computed, for the log; ``why`` is said of them."""
     if not shards:
-        every = len(plan.shards)
-        return (
-            f"all {every} shards have their products" if every > 1 else "the shard has its product"
-        )
+        return "every shard has its product"
     return f"{len(shards)} of {len(plan.shards)} shards {why}"
 
 

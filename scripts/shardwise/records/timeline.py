@@ -7,16 +7,11 @@ for another shard on the same device, or for a copy. Standard library only.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 STAGES = ("read", "compute", "write")
-PHASES = ("waiting", *STAGES)
-"""What holds a shard up, in the order in which its bar is drawn."""
-
 _DIGITS = 6
-
-Span = tuple[float, float]
 
 
 class Stopwatch:
@@ -48,19 +43,3 @@ class Stopwatch:
         # From the rounded figures, so that all add up.
         waiting = round(max(0.0, finished - self.unix - sum(held.values())), _DIGITS)
         return {"waiting": waiting, **held}
-
-
-def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
-    """The same times as spans that do not touch, in order; gaps up to ``gap`` are closed."""
-    joined: list[Span] = []
-    for began, ended in sorted(spans):
-        if joined and began <= joined[-1][1] + gap:
-            joined[-1] = (joined[-1][0], max(ended, joined[-1][1]))
-        else:
-            joined.append((began, ended))
-    return joined
-
-
-def length(spans: Iterable[Span]) -> float:
-    """Seconds of spans that do not overlap."""
-    return sum(ended - began for began, ended in spans)

@@ -32,7 +32,7 @@ from shardwise.plan import problem as plan_problem
 from shardwise.plan.per_matrix import Key
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, ledger, nonfinite, receipts, store, witness
-from shardwise.records.locks import exclusive_lock
+from shardwise.records.locks import take_lock
 from shardwise.records.receipts import ProductReceipt
 from shardwise.reduce.layout import Layout, Span, spread
 from shardwise.reduce.results import ResultFiles
@@ -58,7 +58,9 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
     """
     started = time.time()
     plan = agree(comm, lambda: _load(plan_file, names))
-    with on_root(comm, lambda: exclusive_lock(plan.results)) or nullcontext(), ExitStack() as stack:
+    busy = f"another reduce works on {plan.results.root}; let it finish"
+    lock = on_root(comm, lambda: take_lock(plan.results.reducing, busy))
+    with lock or nullcontext(), ExitStack() as stack:
         if comm.rank == 0:
             noted = failures.noted(plan.results, f"reduce-{plan.key}", plan.results.log("reduce"))
             stack.enter_context(noted)

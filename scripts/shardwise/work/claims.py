@@ -85,8 +85,8 @@ def end(results: Results, name: str) -> None:
 def of_this_run(plan: Plan, shards: Sequence[str]) -> dict[str, failures.Failure]:
     """The failures of some shards in this run, by shard."""
     names = {plan.shards[shard].name: shard for shard in shards}
-    found = failures.of(plan.results, names).items()
-    return {names[name]: failure for name, failure in found if failure.run == failures.this_run()}
+    found = failures.of_this_run(plan.results, names)
+    return {names[name]: failure for name, failure in found.items()}
 
 
 def is_final(failure: failures.Failure) -> bool:

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -180,7 +180,7 @@ class Listener(logging.Handler):
         run, name = self._run, self._failure_name(rule, wildcards)
         if run.rule_for_all == self._stages.get(rule, rule):
             shards = (run.plan.shards[shard].name for shard in run.store.missing())
-            if own := self._of_this_run(shards):
+            if own := failures.of_this_run(self._run.results, shards):
                 return own
         # By its path: a network disk shows a new name in a folder late.
         failure = failures.read(run.results.failure(name))
@@ -195,11 +195,6 @@ class Listener(logging.Handler):
 
     def _failure_name(self, rule: str, wildcards: Mapping[str, str]) -> str:
         return failure_name(self._stages.get(rule, rule), wildcards, self._run.plan)
-
-    def _of_this_run(self, names: Iterable[str]) -> dict[str, Failure]:
-        own = failures.this_run()
-        found = failures.of(self._run.results, names)
-        return {name: failure for name, failure in found.items() if failure.run == own}
 
     def last_words(self) -> None:
         """At the end of the process: what is whole, or what failed, why, and how to continue.
@@ -247,7 +242,7 @@ class Listener(logging.Handler):
     def _causes(self, names: list[str]) -> dict[str, Failure]:
         """What failed in this run of what it leaves open, by name."""
         lost = {name: self._failed[name] for name in names if name in self._failed}
-        return lost | self._of_this_run(names)
+        return lost | failures.of_this_run(self._run.results, names)
 
     def _tell_devices(self) -> None:
         for uuid, failure in failures.barred(self._run.results).items():

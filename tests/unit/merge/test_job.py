@@ -274,5 +274,5 @@ def test_a_total_that_overflows_is_refused(tmp_path, dtype, most):
 
 def test_a_run_without_a_sum_is_refused(tmp_path):
     """With what to do."""
-    with pytest.raises(InputError, match="add sum there"):
+    with pytest.raises(InputError, match="add it to reduce"):
         merge.run(tmp_path / "total", [finished(tmp_path, names=["mean"])])

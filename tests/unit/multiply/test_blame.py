@@ -58,7 +58,7 @@ def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(
         with pytest.raises(kind, match="product of matrix 2 is wrong") as caught:
             compute(made, shard)
     assert caught.value.exit_code == code
-    failure = failures.of(made.results, [shard.name])[shard.name]
+    failure = failures.of_this_run(made.results, [shard.name])[shard.name]
     assert (failure.code, failure.device, failure.attempt) == (code, uuid, 1)
     assert failure.reason == str(caught.value)
     assert made.results.root / failure.log == made.results.log("multiply", shard.name)
@@ -67,7 +67,7 @@ def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(
     on(monkeypatch, uuid and B)
     compute(made, shard)
     assert factories.receipt(made).attempt == 2
-    assert failures.of(made.results, [shard.name]) == {}
+    assert failures.of_this_run(made.results, [shard.name]) == {}
 
 
 def test_a_device_that_fails_as_it_is_taken(tmp_path, monkeypatch):
@@ -80,5 +80,5 @@ def test_a_device_that_fails_as_it_is_taken(tmp_path, monkeypatch):
     made, shard = planned(tmp_path)
     with pytest.raises(DeviceFailed, match=f"no usable device .{A} of .*, an uncorrectable ECC"):
         compute(made, shard)
-    assert failures.of(made.results, [shard.name])[shard.name].device == A
+    assert failures.of_this_run(made.results, [shard.name])[shard.name].device == A
     assert list(failures.barred(made.results)) == [A]

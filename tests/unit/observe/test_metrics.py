@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from shardwise import cli
 from shardwise.errors import InputError
 from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
@@ -99,21 +100,21 @@ def test_every_metric_is_explained(tmp_path):
     assert [name for name in names if f"`{name}" not in page] == []
 
 
-def get(port: int) -> str:
-    """What a request is answered with."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        return answer.read().decode()
-
-
 def test_it_listens_on_this_machine_alone(tmp_path):
     """Unless told otherwise; before the first look the answer is empty, as nothing is known."""
     observer = Observer(tmp_path)
-    server = metrics.serve(lambda: observer.last)
+    server = metrics.serve(lambda: observer.last, *cli.address("0"))
     assert server.server_address[0] == "127.0.0.1"
-    assert get(server.server_port) == ""
+
+    def get() -> str:
+        address = f"http://127.0.0.1:{server.server_port}/metrics"
+        with urllib.request.urlopen(address, timeout=20) as answer:
+            return answer.read().decode()
+
+    assert get() == ""
     assert 'verdict="empty"} 1.0' in metrics.text(observer.look())
-    assert get(server.server_port) == metrics.text(observer.last)
-    for host, port in (("127.0.0.1", server.server_port), ("127.0.0.1", 99999), ("192.0.2.1", 0)):
+    assert get() == metrics.text(observer.last)
+    for host, port in (("127.0.0.1", server.server_port), ("192.0.2.1", 0), ("a..b", 0)):
         with pytest.raises(InputError, match=f"cannot listen on {host}"):
             metrics.serve(lambda: None, host, port)
     server.shutdown()

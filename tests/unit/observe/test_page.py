@@ -53,14 +53,25 @@ def test_the_number_is_answered_for_first(tmp_path: Path) -> None:
     found = Page(page.render(look(made)))
     said = found.section("run")
     assert f'np.load("{made.plan.results.statistic("sum")}")' in said
-    assert found.section("top").startswith("The sum is right: all 24 shards")
-    assert "Nothing failed." in found.section("failures")
-    assert "The shards took 81.8 s" in found.section("time")
+    assert found.section("top").startswith("The sum is right: all products of 24 shards are proven")
+    assert 'id="failures"' not in page.render(look(made))
+    assert "The shards took 80 s" in found.section("time")
     made = pretend.run(tmp_path / "b", shards=6, failed=1)
     made.plan.results.command.write_text("cd /a && snakemake --profile 'profiles/<b>'\n")
     found = Page(page.render(look(made)))
     assert next(a["id"] for tag, a in found.tags if tag == "section") == "failures"
     assert "snakemake --profile 'profiles/<b>'" in found.section("failures")
+    assert "snakemake" not in found.section("run")
+
+
+def test_the_most_frequent_cause_is_the_first(tmp_path: Path) -> None:
+    """However new the others are."""
+    seen = look(pretend.run(tmp_path, shards=6, failed=3))
+    reasons = [("rare", 9.0), ("frequent", 1.0), ("frequent", 2.0)]
+    told = {f"{n}": Failure(f"{n}", 3, why, "n1", at) for n, (why, at) in enumerate(reasons)}
+    seen = replace(seen, shards={}, failures=told)
+    said = Page(page.render(seen)).section("failures")
+    assert said.rindex("frequent") < said.index("rare")
 
 
 def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
@@ -71,7 +82,7 @@ def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
     for shard in made.roles["failed"]:
         assert shard in said
     assert re.search("GPU-[0-9a-f-]+ of node0[12] failed: a product failed its proof", said)
-    assert f"rm -f {made.receipt(made.roles['damaged'][0])}" in said
+    assert f"rm -f {made.receipt(made.roles['damaged'][0])}" in found.section("top")
     assert f"{made.roles['lost'][0]}: its task on node" in said
     links = [a["href"] for tag, a in found.tags if tag == "a"]
     assert len(links) == 3
@@ -90,7 +101,7 @@ def test_any_folder_gives_a_page(tmp_path: Path, harm: Any) -> None:
     harm(made.plan.results)
     text = page.render(look(made))
     assert "The sum is right" not in Page(text).section("top")
-    assert "<image" not in text
+    assert "data:image" not in text
 
 
 def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
@@ -108,8 +119,9 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
     text = page.render(seen)
     found = Page(text)
     assert "<script" not in text
-    assert "`" not in page.marked("`keep: sum` and `<b>`")
-    assert "<b>" not in page.marked("`keep: sum` and `<b>`")
+    assert page.marked("`keep: sum` & `<b>`") == (
+        "<code>keep: sum</code> &amp; <code>&lt;b&gt;</code>"
+    )
     assert "\x1b" not in text
     assert "\u202e" not in text
     for tag, attributes in found.tags:

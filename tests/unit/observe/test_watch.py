@@ -26,11 +26,15 @@ def shard(number: int, state: str, **over: object) -> ShardStatus:
     """A shard of 10 GiB; done ones took 10 s each, one after the other, on two devices."""
     began = AT - 60 + 10 * (number // 2)
     known: dict = {
-        "done": {"started": began, "finished": began + 10, "device": GPUS[number % 2]},
+        "done": {
+            "started": began,
+            "finished": began + 10,
+            "device": GPUS[number % 2],
+        },
         "running": {"started": AT - 5, "device": GPUS[number % 2], "progress": 0.5},
         "failed": {"failure": TROUBLE},
     }.get(state, {})
-    return ShardStatus(f"{number:05}", state, 100, 10 * GIB, **(known | over))
+    return ShardStatus(f"{number:05}", state, 10 * GIB, **(known | over))
 
 
 def status(*states: str, kind: str = "", words: str = "", **over: object) -> Status:
@@ -74,28 +78,39 @@ def test_counts_bytes_and_rates() -> None:
     assert replace(seen, shards={"0": old, "1": new}).rate == pytest.approx(GIB)
 
 
-@pytest.mark.parametrize(("states", "living", "headline", "end"), [
-    ("", None, "Waiting: results/big holds no plan of a run yet.", "time left unknown"),
-    ("", False, "Not finished", "no run is at work"),
-    ("done running failed", True, "Running: 1 of 3 shards are done, 1 have failed", "about"),
-    ("done waiting", True, "Running: 1 of 2 shards are done.", "about"),
-    ("done waiting", False, "Not finished", "no run is at work"),
-    ("done failed", None, "Not finished", "what is left has to be run again"),
-    ("waiting waiting", None, "Not finished", "time left unknown: nothing was done in the"),
-    ("done", None, "Not finished", "the sum is next"),
-    ("done", True, "Running: 1 of 1 shards are done.", "the sum is next"),
+def test_the_pause_before_a_rerun_is_no_rate() -> None:
+    """However short it was: the rate goes back twice as long as the last shards took."""
+    spans = [(AT - 210 + n, AT - 209 + n) for n in range(10)]
+    spans += [(AT - 5 + n, AT - 4 + n) for n in range(5)]
+    shards = [shard(n, "done", started=b, finished=e) for n, (b, e) in enumerate(spans)]
+    seen = replace(status("waiting"), shards={one.shard: one for one in shards})
+    assert seen.rate == pytest.approx(10 * GIB)
+
+
+def test_a_task_that_does_not_say_how_far_it_is() -> None:
+    """Its progress is unknown, and not 0, also for programs."""
+    seen = status("running")
+    seen = replace(seen, shards={"0": shard(0, "running", progress=None)})
+    assert seen.json()["devices"][0]["progress"] is None
+    assert (seen.done_bytes, "%" in text(seen, 99).split("00000")[1]) == (0, False)
+
+
+@pytest.mark.parametrize(("states", "kind", "living", "end"), [
+    ("", "empty", None, "time left unknown"), ("", "empty", False, "no run is at work"),
+    ("done running failed", "failed", True, "about"), ("done waiting", "unfinished", True, "about"),
+    ("done waiting", "unfinished", False, "no run is at work"),
+    ("waiting waiting", "unfinished", None, "time left unknown"),
+    ("done", "unfinished", None, "the sum is next"), ("done", "unfinished", True, "the sum is"),
+    ("done failed", "failed", None, "what is left has to be run again"),
+    ("done", "proven", True, "all is done"), ("done", "proven", False, "all is done"),
 ])  # fmt: skip
-def test_the_words_promise_no_more_than_is_known(states, living, headline, end):
+def test_the_words_promise_no_more_than_is_known(states, kind, living, end):
     """A run that lives is not told to be unfinished; where none lives, there is no time left."""
-    kind = "" if states else "empty"
-    seen = status(*states.split(), kind=kind, words="Not finished: it is so.", living=living)
-    assert seen.headline.startswith(headline)
+    seen = status(*states.split(), kind=kind, words="It is so.", living=living)
+    begin = {True: "A run is at work here. So far: " if kind == "proven" else "Running: "}
+    assert seen.headline.startswith(begin.get(living, "It is so."))
     assert seen.when_done.startswith(end)
-    assert (seen.left is None) == end.startswith(("no run", "time left unknown"))
-    seen = status("done", kind="proven", words="Right.", living=living)
-    assert (seen.over, seen.headline.startswith("A run is at work here. So far: ")) == (
-        not living, bool(living)
-    )  # fmt: skip
+    assert seen.over == (living is False or (kind == "proven" and not living))
 
 
 @pytest.mark.parametrize("width", [20, 39, 79, 199])

@@ -33,14 +33,14 @@ def fail(results, error, name=NAME):
 def test_a_failure_lies_there_until_its_task_succeeds(results, name, error, code):
     """With its exit code and one line of words, found by its name; a traceback is for the log."""
     fail(results, error, name)
-    ((found, failure),) = failures.of(results, ["00000-0123456789ab", name]).items()
+    ((found, failure),) = failures.of_this_run(results, ["00000-0123456789ab", name]).items()
     assert (found, failure.code, failure.run) == (name, code, "aaaaaaaaaaaa")
     words, _, _ = errors.verdict(error)[1].partition("\nTraceback (most recent call last)")
     assert failure.reason == words.replace("\n  ", "; ")
     assert failure.log == os.path.relpath(results.log("multiply", name), results.root)
     with failures.noted(results, name):
         pass
-    assert failures.of(results, [name]) == {}
+    assert failures.of_this_run(results, [name]) == {}
 
 
 @pytest.mark.parametrize(("error", "run", "again"), [
@@ -81,7 +81,7 @@ def test_what_is_no_failure_says_nothing(results, raw):
     """Whoever wrote it; and where nothing can be written, the task's own error is what counts."""
     results.failed.mkdir()
     results.failure(NAME).write_bytes(raw)
-    assert failures.of(results, [NAME]) == failures.barred(results) == {}
+    assert failures.of_this_run(results, [NAME]) == failures.barred(results) == {}
     results.failure(NAME).unlink()
     results.failed.rmdir()
     results.failed.touch()

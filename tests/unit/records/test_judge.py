@@ -87,6 +87,13 @@ def test_what_is_whole_is_taken_by_all(made):
     assert [name for name, takes in TAKERS.items() if not takes(made)] == []
 
 
+def test_the_summary_of_an_earlier_version_is_taken(own):
+    """With the field that it has besides."""
+    path = own.results.summary
+    factories.rewritten(path, scalars={"trace": 1.0})
+    judge.check_summary(own, receipts.read(path, SumReceipt))
+
+
 @pytest.mark.parametrize("name", ["receipt", "shard_receipt", "summary"])
 def test_no_changed_byte_of_a_receipt_is_taken(made, name):
     """Whatever byte is changed, lost, doubled or added: who reads it, or looks at it, refuses."""
@@ -139,6 +146,13 @@ def swapped(made):
             path.write_bytes(raw)
 
 
+def cut_finely(made):
+    """A checksum by pieces of a byte, of which each would take memory."""
+    path = path_of(made, "receipt")
+    facts = json.loads(path.read_bytes())["file"]
+    factories.rewritten(path, file=facts | {"piece_bytes": 1})
+
+
 @pytest.mark.parametrize("harm", [
     swapped,
     lambda made: place(path_of(made, "product"), path_of(made, "product").read_bytes()[:-8]),
@@ -146,6 +160,7 @@ def swapped(made):
     lambda made: path_of(made, "product").unlink(),
     lambda made: factories.flip(path_of(made, "receipt"), 300),
     lambda made: factories.rewritten(path_of(made, "receipt"), schema=7),
+    cut_finely,
 ])  # fmt: skip
 def test_what_is_not_right_is_taken_by_nobody(own, harm):
     """All look at which shard it is, at every bit of the receipt, and at the product's size."""

@@ -36,9 +36,18 @@ def test_who_watches_sees_a_shard_at_work(tmp_path, monkeypatch):
     monkeypatch.setattr(live, "_RENEWED", 0.02)
     monkeypatch.setattr(live.os, "replace", failing)
     facts = {**FACTS, "shard": "00001", "started": time.time()}
-    with live.AtWork(results.live / f"{name}.json", facts, lambda: done[0]):
+    with live.at_work(results.live / f"{name}.json", facts, lambda: done[0]):
         processes.until(lambda: seen() == (status.RUNNING, 0.0, "n1"))
         done[0] = 60.9
         processes.until(lambda: seen() == (status.RUNNING, 0.5, "n1"))
     assert failed
     assert list(results.live.iterdir()) == []
+
+
+def test_a_shard_that_takes_no_second_leaves_the_file_of_another_attempt(tmp_path):
+    """Nothing is asked of the disk, as nothing was written."""
+    path = tmp_path / "00001.json"
+    path.write_text("another's")
+    with live.at_work(path, FACTS, lambda: 0.0):
+        pass
+    assert path.read_text() == "another's"

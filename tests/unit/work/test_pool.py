@@ -100,7 +100,7 @@ def whole(made: Plan) -> set[int]:
 
 def failed(made: Plan) -> dict[int, Failure]:
     """The failures, by the number of the shard."""
-    found = failures.of(made.results, [row.name for row in made.shards.values()])
+    found = failures.of_this_run(made.results, [row.name for row in made.shards.values()])
     return {int(name[:5]): failure for name, failure in found.items()}
 
 
