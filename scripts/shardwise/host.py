@@ -21,6 +21,12 @@ VARIABLE = "SHARDWISE_CODE"
 TYPED = "SHARDWISE_TYPED"
 """The variable with the command of ours that started this Snakemake, for its last words."""
 
+BEGUN = "shardwise: it begins; look at it: "
+"""What a submitted run says once it has passed its checks, before a command."""
+
+SUBMITTED = "SHARDWISE_SUBMITTED"
+"""The variable that tells a run that it was submitted."""
+
 _PACKAGES = ("numpy", "numba", "cupy", "kvikio", "mpi4py")
 
 _INSTALLED = Path(__file__).with_name("project")
@@ -135,6 +141,12 @@ def loaded() -> dict[str, str]:
 def node() -> str:
     """The name of this machine, or of the Slurm node that it stands for."""
     return os.environ.get("SLURMD_NODENAME", socket.gethostname())
+
+
+def restarted() -> bool:
+    """Whether the scheduler has taken the job of this process back into its queue before."""
+    again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+    return again or os.environ.get("RESTARTED") == "1"
 
 
 def job(environ: Mapping[str, str]) -> str | None:

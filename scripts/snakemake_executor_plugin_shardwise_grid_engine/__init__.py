@@ -63,7 +63,3 @@ class Executor(RemoteExecutor):
     def get_job_exec_prefix(self, job: Any) -> str:
         """The folder in which a job's Snakemake starts."""
         return f"cd {shlex.quote(self.workflow.workdir_init)}"
-
-    def get_job_exec_suffix(self, job: Any) -> str:
-        """The two ends that a job's script has."""
-        return "exit 0 || exit 1"

@@ -37,13 +37,12 @@ def test_a_site_that_counts_devices_by_slot(night):
 
 
 def test_a_parallel_environment_that_is_not_there_is_refused_before_any_job(night):
-    """Not when the shards are done: the run ends with 2, and names the line of the profile."""
+    """Not when the shards are done: the run ends with 2, and names the block of the profile."""
     change_profile(night, "reduce", '"-pe mpi {ranks}"', '"-pe nope {ranks}"')
     night.configure(2)
     done = night.run()
     assert done.code == 2, done.output
-    line = 'environment "nope" does not exist (from uge_parallel: "-pe nope {ranks}")'
-    assert line in done.output
+    assert 'environment "nope" does not exist; change the block reduce' in done.output
     assert not night.jobs()
 
 

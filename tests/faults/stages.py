@@ -96,7 +96,7 @@ def _noted(folder: Path) -> None:
     """
     plan = _plan(folder)
     results = plan.results
-    if "run-2" not in [row[1] for row in earlier_runs._rows(results.runs)]:
+    if "run-2" not in earlier_runs.noted_names(results.runs)["slurm"]:
         schedulers.remember(results, "slurm", "run-2")
     failures.note(results, plan.shards["00000"].name, 75, "the device is busy")
 
@@ -170,7 +170,7 @@ def _comparable(path: Path) -> bytes:
         rows = [line.split(b"\t") for line in raw.splitlines()]
         return b"\n".join(b"\t".join(row[:12] + row[14:]) for row in rows)
     if path == Results(path.parent).runs:  # of notes, the names by which a next run asks for jobs
-        return repr([row[1] for row in earlier_runs._rows(path)]).encode()
+        return repr(sorted(earlier_runs.noted_names(path)["slurm"])).encode()
     return raw
 
 

@@ -403,13 +403,13 @@ class Runs(Reader):
         schedulers.remember(self.results, "uge", "3f2a1b")
 
     def read(self) -> Any:
-        return earlier_runs._rows(self.file)
+        return earlier_runs.noted_names(self.file)
 
     def right(self, found: Any, raw: bytes) -> None:
-        for row in found:
-            assert "\0" not in row[1]
-            assert not row[1].startswith("-")
-            row[1].encode()
+        for name in set().union(*found.values()):
+            assert "\0" not in name
+            assert not name.startswith("-")
+            name.encode()
 
 
 class Seen(Reader):

@@ -27,12 +27,11 @@ FLOORS = (
     ("work", "merge"),
     ("observe",),
     ("workflow", "doctor"),
-    ("cli",),
     ("command",),
 )
 """From the lowest to the highest; rooms on one floor do not know each other."""
 
-TOP_FILES, ROOM_FILES, SCRIPT_LINES = 5, 16, 60
+TOP_FILES, ROOM_FILES, SCRIPT_LINES = 5, 16, 10
 IMPORTERS = {
     "cupy": ("multiply/",), "kvikio": ("multiply/",), "mpi4py": ("mpi/", "work/ranks.py"),
     "h5py": ("files/formats/",), "zarr": ("files/formats/",), "safetensors": ("files/formats/",),

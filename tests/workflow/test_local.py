@@ -1,6 +1,5 @@
-"""The main job under profiles/local: every kind of input, shared devices, hostile names, trials."""
+"""The main job under profiles/local: every kind of input, hostile names, trials."""
 
-import json
 import os
 import re
 import subprocess
@@ -8,11 +7,9 @@ import sys
 
 import h5py
 import numpy as np
-import pytest
 import zarr
 
-from tests import factories, fake_devices, objects
-from tests.uses import one_at_a_time
+from tests import factories, objects
 from tests.workspace import Workspace
 
 
@@ -57,25 +54,6 @@ def test_what_this_machine_cannot_hold_is_refused(workspace):
     assert "Trying to restart" not in log.read_text()
 
 
-@pytest.mark.nightly  # by day the unit tests have every kind of B
-def test_a_product_of_two_stacks(workspace: Workspace) -> None:
-    """A @ B with sum and mean; the job is told the memory that the plan has."""
-    left, right = whole_numbers(9, 3, 5), whole_numbers(9, 5, 2)
-    np.save(workspace.root / "a.npy", np.asfortranarray(left))
-    np.save(workspace.root / "b.npy", right.astype(">f8"))
-    own = {"input": "a.npy", "right": "b.npy", "product": "A @ B", "keep": "sum", "shards": 2}
-    workspace.configure(**own, materialize=False, reduce={"statistics": ["sum", "mean"]})
-    workspace.succeed()
-    assert np.array_equal(workspace.load("sum.npy"), (left @ right).sum(axis=0))
-    assert np.array_equal(workspace.load("mean.npy"), (left @ right).sum(axis=0) / 9)
-    assert not workspace.file("shards").exists()
-    rows = workspace.file("plan.tsv").read_text().splitlines()
-    planned = int(rows[1].split("\t")[rows[0].split("\t").index("memory")])
-    told = re.search(r"--mem-mb (\d+)\n", workspace.file("logs/multiply/00000-*.log").read_text())
-    assert told, "the job is not told the memory that it was granted"
-    assert int(told[1]) == -(-planned // 2**20)
-
-
 def test_a_sheet_of_files_of_any_format_and_number(workspace: Workspace) -> None:
     """NumPy's sum of all matrices; the dry run shows what they are; a new file costs its shards."""
     array, root = factories.stack((11, 8, 8)), workspace.root
@@ -105,23 +83,6 @@ def test_each_copy_is_multiplied_before_the_next_is_made(workspace: Workspace) -
     workspace.configure(input="a.npy", shards=4, materialize=True)
     said = workspace.succeed("--cores", "1", "--until", "multiply").output
     assert re.findall("rule (shard|multiply):", said) == ["shard", "multiply"] * 4
-
-
-@pytest.mark.nightly  # by day tests/unit/devices has leases, tests/clusters placements
-def test_leases_throttle_the_shards_to_one_a_device(tmp_path):
-    """Four jobs at once on two devices: never two shards on one, and both are used."""
-    fake = fake_devices.environment(2, tmp_path / "leases")
-    workspace = Workspace.create(tmp_path / "w", os.environ | fake)
-    # Integers have no fast product in NumPy: a shard takes long enough to meet another.
-    recipe = {"matrices": 6, "dim": 512, "dtype": "int64"}
-    workspace.configure(synthetic=recipe, shards=6, materialize=False)
-    workspace.succeed("--cores", "4")
-    receipts = [json.loads(p.read_text()) for p in workspace.file("products").glob("*.json")]
-    assert {receipt["device"]["source"] for receipt in receipts} == {"lease"}
-    uses = one_at_a_time((r["device"]["uuid"], r["started"], r["finished"]) for r in receipts)
-    assert (len(uses), sum(uses.values())) == (2, 6)
-    logs = [path.read_text() for path in workspace.file("logs/multiply").glob("*.log")]
-    assert any("waiting for a free device" in log for log in logs)
 
 
 HOSTILE = "a b'c\"$(touch pwned);`touch pwned`&"

@@ -66,17 +66,6 @@ def test_a_module_from_git(workspace: Workspace, tmp_path: Path) -> None:
     assert workspace.dry_run() == set()
 
 
-@pytest.mark.nightly  # by day the second of two modules has a prefix
-def test_a_prefix_moves_the_results(workspace: Workspace) -> None:
-    """The input stays where it is."""
-    host(workspace, module("one", X, prefix="elsewhere"))
-    done = workspace.succeed()
-    assert np.array_equal(total(workspace, "elsewhere/out/x"), SUM_X)
-    assert "shardwise: done: elsewhere/out/x/sum.npy" in done.output
-    assert not (workspace.root / "out").exists()
-    assert workspace.dry_run() == set()
-
-
 @pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_the_workflow_twice_in_one(workspace: Workspace, dispatch: str) -> None:
     """Two modules with configs of their own: each job works by its own plan, each sum is of it.

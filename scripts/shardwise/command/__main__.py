@@ -1,37 +1,21 @@
-"""The command `shardwise`, from any working folder."""
+"""The command `shardwise`, from any working folder, and the entry scripts beside the library."""
 
-import runpy
+import inspect
 import sys
-from contextlib import suppress
+from typing import Any
 
-from shardwise.command.folder import RUNS
 from shardwise.errors import FAULT, InputError, ShardwiseError, tell, verdict
 from shardwise.host import SCRIPTS, begin_in_utf8
 
-_STAGES = {
-    "watch": "a run while it goes",
-    "report": "write the page on a run",
-    "verify": "whether a results folder is whole",
-    "merge": "add the sums of several finished results folders",
-    "doctor": "what would run on this machine, and what is missing",
-    "plan": "write plan.tsv, which says which matrices each shard holds",
-    "synthesize": "generate the synthetic stack",
-    "shard": "copy the matrices of one shard into a file",
-    "multiply": "multiply the matrices of one shard",
-    "work": "be a worker: multiply missing shards on one device",
-    "dispatch": "start workers on all missing shards",
-    "ledger": "check the receipts, one row per shard",
-    "reduce": "sum the products of all shards",
-}
 
-_CLEAN = "list, or remove, what other configs left in a results folder"
-
-
-def main() -> None:
-    """Start what the first word names, and end with 2 where that cannot be."""
+def main(script: str | None = None) -> None:
+    """Start what the first word names, or an entry script; end with 2 where that cannot be."""
     begin_in_utf8()
     try:
-        _start(sys.argv[1] if len(sys.argv) > 1 else "--help")
+        if script:
+            _stage(script, None)
+        else:
+            _start(sys.argv[1] if len(sys.argv) > 1 else "--help")
     except (ShardwiseError, ImportError, OSError) as error:
         code, words = verdict(error)
         if code == FAULT:
@@ -41,35 +25,43 @@ def main() -> None:
 
 
 def _start(name: str) -> None:
+    from shardwise.command import stages  # here: a stage of a job needs nothing of the folder's
+    from shardwise.command.folder import RUNS
+
     if name in RUNS:
-        sys.exit(RUNS[name][1](sys.argv[2:]))
-    if name == "clean":
-        from shardwise.command.clean import clean  # here: `run` needs none of what it imports
-
-        sys.exit(clean(sys.argv[2:]))
-    if name in _STAGES:
-        with suppress(ImportError):  # doctor itself says what is missing
-            from shardwise import cli  # here: `run` needs none of what stages share
-
-            cli.program = f"shardwise {name}"
+        sys.exit(RUNS[name](sys.argv[2:]))
+    if name in stages.STAGES:
         sys.argv = [str(SCRIPTS / f"{name}.py"), *sys.argv[2:]]
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        _stage(name, f"shardwise {name}")
     elif name in ("-h", "--help"):
-        sys.stdout.write(_help())
+        sys.stdout.write(_help(RUNS | {name: work for name, (work, _) in stages.STAGES.items()}))
     elif name == "--version":
         from shardwise import __version__
 
         sys.stdout.write(f"shardwise {__version__}\n")
     else:
-        raise InputError(f"shardwise: there is no command {name!r}\n\n{_help()}")
+        raise InputError(f"shardwise: there is no command {name!r}; see shardwise --help")
 
 
-def _help() -> str:
+def _stage(name: str, typed: str | None) -> None:
+    """Be a stage; ``typed`` is what the user typed, where that was the command `shardwise`."""
+    from shardwise.command import options, process, stages
+
+    work, names = stages.STAGES[name]
+    parsed = options.parser(typed, inspect.getdoc(work), names.split()).parse_args()
+    begin_ranks = None
+    if name == "reduce":
+        from shardwise.mpi.launch import start_ranks as begin_ranks
+    quiet = typed is not None or name == "doctor"
+    process.run(work, parsed, begin_ranks, quiet)
+
+
+def _help(commands: dict[str, Any]) -> str:
     """What the command can do, a line each."""
-    lines = {name: words for name, (words, _) in RUNS.items()} | _STAGES | {"clean": _CLEAN}
+    lines = (f"  {name:<12}{work.__doc__.splitlines()[0]}\n" for name, work in commands.items())
     return (
         "usage: shardwise COMMAND [OPTIONS]\n\n"
-        + "".join(f"  {name:<12}{words}\n" for name, words in lines.items())
+        + "".join(lines)
         + "\nshardwise COMMAND --help lists its options. Begin with init.\n"
     )
 

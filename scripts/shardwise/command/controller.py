@@ -10,97 +10,91 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from typing import Any
 
+from shardwise import host
 from shardwise.command.folder import take_log
 from shardwise.errors import TryAgain, explain, tell
 from shardwise.processes import contain
 
+_CANCEL = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+_HEARD = (*_CANCEL, signal.SIGUSR1)
+
 _QUEUE_AGAIN = 99
 """The exit code by which Grid Engine takes a job back into its queue."""
 
+_LOOK_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 60.0
 _REQUEUE_SECONDS = 60.0  # until Slurm ends a job that it takes back
 
 
-class _Controller:
-    """Snakemake, and the signals of its job."""
-
-    def __init__(self, line: list[str]) -> None:
-        # The job's own size must not become that of the jobs that it submits.
-        kept = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k[:6] != "SLURM_"}
-        self._line, self._env = line, kept
-        self._running: subprocess.Popen[bytes] | None = None
-        self._cancelled = self._late = False
-        self._woken = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-            signal.signal(number, self._cancel)
-        signal.signal(signal.SIGUSR1, self._leave)
-
-    def _cancel(self, *_: Any) -> None:
-        if self._running and not self._cancelled:
-            self._running.send_signal(signal.SIGINT)
-        self._cancelled = True
-        self._woken.set()
-
-    def _leave(self, *_: Any) -> None:
-        if self._running and not self._cancelled:
-            os.killpg(self._running.pid, signal.SIGKILL)
-        self._late = True
-        self._woken.set()
-
-    def run(self) -> int:
-        """The exit code of the job."""
-        while True:
-            code = self._call()
-            if self._cancelled:
-                return code
-            if self._late:
-                return self._queue_again()
-            if not (_restarted() and code == TryAgain.exit_code):
-                return code
-            self._woken.wait(_LOOK_AGAIN_SECONDS)  # jobs of the Snakemake before still live
-
-    def _call(self) -> int:
-        """Run Snakemake in a session of its own: Grid Engine's signals are for this process."""
-        if self._cancelled or self._late:
-            return TryAgain.exit_code
-        self._running = subprocess.Popen(
-            self._line, env=self._env, start_new_session=True, stdin=subprocess.DEVNULL,
-            preexec_fn=lambda: contain.end_with_parent(signal.SIGINT),  # noqa: PLW1509 - no threads
-        )  # fmt: skip
-        if self._cancelled or self._late:  # a signal came meanwhile
-            os.killpg(self._running.pid, signal.SIGKILL)
-        if (code := self._running.wait()) == -signal.SIGKILL and not (
-            self._late or self._cancelled
-        ):
-            tell(
-                "shardwise: snakemake was killed (signal 9), perhaps for its memory; its jobs go "
-                "on. Once they have ended, give the same command again"
-            )
+def control(line: list[str]) -> int:
+    """Run Snakemake to its end, as often as it takes; the exit code of the job."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)  # each waits until it is asked for
+    while True:
+        code, last = _call(line)
+        if last is None and code == TryAgain.exit_code and host.restarted():
+            # Jobs of the Snakemake before still live.
+            last = _heard(_LOOK_AGAIN_SECONDS)
+            if last is None:
+                continue
+        if last == signal.SIGUSR1:
+            return _queue_again()
         return code
 
-    def _queue_again(self) -> int:
-        job = os.environ.get("SLURM_JOB_ID")
-        if job is None:
-            return _QUEUE_AGAIN
-        if subprocess.run(["scontrol", "requeue", job], check=False).returncode == 0:
-            self._woken.clear()
-            self._woken.wait(_REQUEUE_SECONDS)
-        return TryAgain.exit_code
+
+def _call(line: list[str]) -> tuple[int, int | None]:
+    """The exit code of Snakemake, and the signal that ended it; None where it ended by itself.
+
+    Its session is its own: the scheduler's signals are for this process.
+    """
+    # The job's own size must not become that of the jobs that it submits.
+    env = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k[:6] != "SLURM_"}
+    run = subprocess.Popen(
+        line, env=env, start_new_session=True, stdin=subprocess.DEVNULL,
+        preexec_fn=_begin,  # noqa: PLW1509 - no threads
+    )  # fmt: skip
+    last = None
+    while (code := run.poll()) is None:
+        heard = _heard(_LOOK_SECONDS)
+        if heard and not last:
+            last = heard
+            if heard == signal.SIGUSR1:
+                os.killpg(run.pid, signal.SIGKILL)
+            else:
+                run.send_signal(signal.SIGINT)
+    if code == -signal.SIGKILL and not last:
+        tell(
+            "shardwise: snakemake was killed (signal 9), perhaps for its memory; its jobs go on. "
+            "Once they have ended, give the same command again"
+        )
+    return code, last
 
 
-def _restarted() -> bool:
-    """Whether the scheduler has taken this job back into its queue before."""
-    again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
-    return again or os.environ.get("RESTARTED") == "1"
+def _begin() -> None:
+    """What Snakemake's process does first: it hears all signals, and ends with this one."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+    contain.end_with_parent(signal.SIGINT)
+
+
+def _heard(seconds: float) -> int | None:
+    """The next signal to this job, if one comes in time."""
+    found = signal.sigtimedwait(_HEARD, seconds)
+    return found and found.si_signo
+
+
+def _queue_again() -> int:
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return _QUEUE_AGAIN
+    if subprocess.run(["scontrol", "requeue", job], check=False).returncode == 0:
+        _heard(_REQUEUE_SECONDS)
+    return TryAgain.exit_code
 
 
 if __name__ == "__main__":
     try:
         lock = take_log()
     except TryAgain as error:
-        if not _restarted():  # else it may be this job's own, left by a node that went down
+        if not host.restarted():  # else it may be this job's own, left by a node that went down
             sys.exit(explain(error)[0])
-    sys.exit(_Controller(sys.argv[1:]).run())
+    sys.exit(control(sys.argv[1:]))

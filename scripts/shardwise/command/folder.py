@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from shardwise.errors import FINDERS, InputError, leave_on_interrupt, tell
-from shardwise.files.paths import CACHE, Results, stamp
-from shardwise.host import PROJECT, TYPED
+from shardwise.files.paths import CACHE
+from shardwise.host import BEGUN, PROJECT, SUBMITTED, TYPED
 from shardwise.processes import environment
 from shardwise.records.locks import take_lock
 from shardwise.units import clock
@@ -65,57 +65,54 @@ def run(words: list[str]) -> NoReturn:
 
 
 def submit(words: list[str]) -> int:
-    """Make a dry run, then run the workflow in the background, where it outlives this shell."""
+    """Run the workflow in the background, where it outlives this shell, or as a job."""
     parser = _parser("submit", submit.__doc__)
     parser.add_argument(
         "--job", metavar="WORDS",
-        help="run Snakemake itself as a job of the scheduler, which submits the others; WORDS are "
-        "its options of sbatch or qsub: --job='--time=7-0 --mem=8G'",
+        help="make a dry run, then run Snakemake itself as a job of the scheduler, which submits "
+        "the others; WORDS are its options of sbatch or qsub: --job='--time=7-0 --mem=8G'",
     )  # fmt: skip
     line, options = _snakemake(parser, words)
-    take_log().close()
-    if code := subprocess.run([*line, "-n"], check=False).returncode:
-        return code
     if options.job is not None:
-        return _submit_job(line, _profile(options.profile), shlex.split(options.job))
-    folder = _folder(line)
-    command, watch = Results(folder).command, _watch(folder)
-    before = stamp(command)
+        take_log().close()
+        return _submit_job(line, options)
     with take_log() as log:  # Snakemake inherits the lock, and holds it to its end
         log.write(f"\n{clock(time.time())} submitted\n".encode())
         log.flush()
         began = log.tell()
         started = subprocess.Popen(
-            line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+            line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            env=os.environ | {SUBMITTED: "1"},
+        )  # fmt: skip
     sys.stdout.write(
         f"process {started.pid} of this machine runs it; its messages: {_LOG}\n"
-        f"Look at it: {watch}. Stop it with its jobs: kill -INT {started.pid}\n"
+        f"Stop it with its jobs: kill -INT {started.pid}\n"
     )
-    sys.stdout.flush()
     with suppress(KeyboardInterrupt):  # of who does not want to wait: the run is in another session
-        return _see_it_begin(started, lambda: stamp(command) != before, began)
+        return _see_it_begin(started, began)
     return 0
 
 
-def _see_it_begin(
-    run: "subprocess.Popen[bytes]", has_begun: Callable[[], bool], first_byte: int
-) -> int:
-    """Wait until a run has passed its checks, or has ended: then show why, and return its code."""
-    end = time.monotonic() + _BEGIN_SECONDS
-    while run.poll() is None:
-        if has_begun():
-            return 0
-        if time.monotonic() > end:
-            sys.stdout.write(f"It has not begun any job yet; look into {_LOG} later\n")
-            return 0
-        time.sleep(_LOOK_SECONDS)
-    code = run.returncode if run.returncode >= 0 else 128 - run.returncode
-    with open(_LOG, "rb") as log:
+def _see_it_begin(run: "subprocess.Popen[bytes]", first_byte: int) -> int:
+    """Show what a run says until it has passed its checks, or has ended: then return its code."""
+    said, end = "", time.monotonic() + _BEGIN_SECONDS
+    with open(_LOG, encoding="utf-8", errors="replace") as log:
         log.seek(first_byte)
-        said = log.read().decode(errors="replace")
-    sys.stdout.write(f"It has ended with {code}:\n{said}")
-    return code
+        while True:
+            ended = run.poll() is not None
+            said += (more := log.read())
+            sys.stdout.write(more)
+            sys.stdout.flush()
+            if ended:
+                code = run.returncode if run.returncode >= 0 else 128 - run.returncode
+                sys.stdout.write(f"It has ended with {code}\n")
+                return code
+            if BEGUN in said:
+                return 0
+            if time.monotonic() > end:
+                sys.stdout.write(f"It has not begun any job yet; look into {_LOG} later\n")
+                return 0
+            time.sleep(_LOOK_SECONDS)
 
 
 def take_log() -> BinaryIO:
@@ -141,43 +138,36 @@ _JOBS = {
 """By executor of the profile: what submits the job of a controller, and what cancels it."""
 
 
-def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
+def _submit_job(line: list[str], options: argparse.Namespace) -> int:
     """Submit a job that starts Snakemake and looks after it, see `controller`."""
     import yaml  # here: the doctor also starts where a package is missing
 
-    settings = yaml.safe_load(Path(profile, "config.yaml").read_bytes()) or {}
-    if settings.get("executor") not in _JOBS:
+    profile = _profile(options.profile)
+    executor = (yaml.safe_load(Path(profile, "config.yaml").read_bytes()) or {}).get("executor")
+    if executor not in _JOBS:
         raise InputError(
             f"--job: {profile} names no scheduler that could run the job; executor must be one of "
             f"{', '.join(_JOBS)}"
         )
-    if "%" in str(Path.cwd()):
-        raise InputError(
-            f"--job: {Path.cwd()} has a % in its name, where Slurm fills in numbers of jobs; "
-            "rename the folder, or work in another"
-        )
-    submits, cancels = _JOBS[settings["executor"]]
+    if code := subprocess.run([*line, "-n"], check=False).returncode:
+        return code
+    submits, cancels = _JOBS[executor]
     script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.controller", *line])
     done = subprocess.run(
-        [*submits.split(), *words], input=f"#!/bin/bash\nexec {script}\n", text=True,
-        stdout=subprocess.PIPE, check=False,
+        [*submits.split(), *shlex.split(options.job)], input=f"#!/bin/bash\nexec {script}\n",
+        text=True, stdout=subprocess.PIPE, check=False,
     )  # fmt: skip
     if done.returncode == 0:
         job = re.split(r"\W", done.stdout.strip())[0]
         sys.stdout.write(
             f"job {job} will run it, and submit the others; its messages: {_LOG}\n"
-            f"Once it has begun, look at it: {_watch(_folder(line))}\n"
+            f"Once it has begun, look at it: shardwise watch {shlex.quote(str(_results(line)))}\n"
             f"Stop it with its jobs: {cancels} {job}\n"
         )
     return done.returncode
 
 
-def _watch(folder: Path) -> str:
-    """The command that looks at a run."""
-    return f"shardwise watch {shlex.quote(str(folder))}"
-
-
-def _folder(line: list[str]) -> Path:
+def _results(line: list[str]) -> Path:
     """The results folder of the run which a command line of Snakemake starts."""
     from shardwise.plan import config  # here: as above
 
@@ -186,15 +176,10 @@ def _folder(line: list[str]) -> Path:
     parser.add_argument("--config", "-C", nargs="*", default=[])
     named, _ = parser.parse_known_args(line)
     words = dict(word.partition("=")[::2] for word in named.config)
-    files = config.config_files(None) + named.configfile
-    return config.folder_of_run(files, words.get("results"))
+    return config.folder_of_run(config.config_files(None) + named.configfile, words.get("results"))
 
 
-RUNS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
-    "init": ("write config.yaml and a profile into this folder", init),
-    "run": ("run the workflow here: snakemake with a profile", run),
-    "submit": ("the same in the background, or as a job", submit),
-}
+RUNS: dict[str, Callable[[list[str]], int]] = {"init": init, "run": run, "submit": submit}
 
 
 def _parser(name: str, description: str | None) -> argparse.ArgumentParser:
@@ -231,7 +216,9 @@ def _snakemake(
 
 def snakemake_line(profile: str | None, words: list[str]) -> list[str]:
     """The command line that starts Snakemake with a profile, printed; InputError as above."""
-    _refuse_unloadable()
+    environment.refuse_other_packages()
+    if any(os.environ.get(name) for name in FINDERS):
+        importlib.import_module("pandas")  # else Snakemake would end with a traceback
     words = ["--profile", _profile(profile), "-s", str(PROJECT / "Snakefile"), *words]
     line = [sys.executable, "-P", "-m", "snakemake", *words]
     tell(shlex.join(line))
@@ -253,16 +240,6 @@ def line_of(settings: Any, profile: str | None, *words: str) -> list[str]:
     # An empty --config takes away what a profile says of the config.
     own = ["--replace-workflow-config", "--configfile", str(file), "--config"]
     return snakemake_line(profile, [*own, *words])
-
-
-def _refuse_unloadable() -> None:
-    """Raise an error where Snakemake would end with a traceback: its packages do not load.
-
-    Only where a variable may be why, as the import of pandas takes a second.
-    """
-    environment.refuse_other_packages()
-    if any(os.environ.get(name) for name in FINDERS):
-        importlib.import_module("pandas")
 
 
 def _profile(name: str | None) -> str:

@@ -2,14 +2,13 @@
 
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import sub
 from statistics import mean, median
 
-from shardwise import cli
 from shardwise.command.folder import line_of
 from shardwise.errors import InputError
 from shardwise.plan import planner
@@ -45,26 +44,15 @@ class Trial:
     device: str
 
 
-def add_options(arguments: ArgumentParser) -> None:
-    """Add ``--quote``, ``--trial`` and the words of a trial."""
-    add = arguments.add_argument
-    add("--quote", action="store_true", help="write no plan: print what a run would come to")
-    words = "as --quote, and compute two to four shards to predict the time of the rest"
-    add("--trial", action="store_true", help=words)
-    words = "how many shards the predicted run computes at once: GPUs, or jobs on this machine"
-    add("--devices", type=cli.positive, default=1, metavar="N", help=words)
-    words = "profile under which the trial computes, as of shardwise run; what its jobs wait in a "
-    add("--profile", default="local", help=words + "queue counts as their start")
-
-
 def show(plan: Plan, settings: Settings, options: Namespace) -> None:
     """Print what a run would come to; a trial computes some of its shards first."""
     free, timing = planner.check_folder(plan), iter(["time    not known; --trial predicts it"])
     own = quote(plan, settings.reduce, Store(plan).missing())
     if options.trial:
-        trial = try_shards(plan, settings, own, options.profile, options.devices)
+        devices = options.devices or 1
+        trial = try_shards(plan, settings, own, options.profile, devices)
         own = quote(plan, settings.reduce, Store(plan).missing())
-        timing = describe_time(trial, own, settings, options.devices)
+        timing = describe_time(trial, own, settings, devices)
     sys.stdout.writelines(f"{line}\n" for line in describe(plan, settings, own, free, timing))
 
 

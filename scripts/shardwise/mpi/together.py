@@ -1,14 +1,11 @@
 """What ranks do together: they agree on errors, and merge what they hold, two and two."""
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from shardwise.errors import ShardwiseError, of_code, of_system
-
-_LAST_WORDS_SECONDS = 0.5
 
 
 def agree(comm: Any, work: Callable[[], Any]) -> Any:
@@ -83,12 +80,3 @@ def mpi_version() -> str:
 
     line = MPI.Get_library_version().split("\n")[0].split(",")[0].rstrip("\0")
     return " ".join(line.split())
-
-
-def abort(comm: Any, code: int) -> None:
-    """End all ranks, once what this one has written has had time to pass through the launcher.
-
-    MPICH's drops what it still holds when a rank aborts: the reason, often.
-    """
-    time.sleep(_LAST_WORDS_SECONDS)
-    comm.Abort(code)

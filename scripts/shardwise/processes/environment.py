@@ -16,7 +16,8 @@ from importlib.machinery import PathFinder
 from shardwise.errors import InputError
 
 _STRAY = re.compile(
-    r"(SQUEUE|SCANCEL|SACCT)_.*|SLURM_TIME_FORMAT|SLURM_CLUSTERS|SLURM_STEP_NUM_TASKS"
+    r"(SQUEUE|SCANCEL|SACCT)_.*|SLURM_TIME_FORMAT|(SLURM|SBATCH)_CLUSTERS"
+    r"|SLURM_STEP_NUM_TASKS"
     r"|PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)"
     r"|(OMPI|MV2)_COMM_WORLD_.*"
 )

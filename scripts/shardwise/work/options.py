@@ -72,8 +72,7 @@ def work(options: Namespace) -> int:
     from shardwise.work import worker  # here: it loads what computes
 
     limits = worker.Limits(options.memory, options.device_wait, RunTime(_end(options)))
-    again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" or os.environ.get("RESTARTED") == "1"
-    return worker.work(plan, options.round, who, again, options.seat, limits)
+    return worker.work(plan, options.round, who, host.restarted(), options.seat, limits)
 
 
 def _end(options: Namespace) -> float | None:

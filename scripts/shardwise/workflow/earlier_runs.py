@@ -7,6 +7,7 @@ that wait, by the names that were noted before they were submitted.
 """
 
 import shutil
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +16,7 @@ from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.records.locks import dispatcher, is_job_locked, take_lock
 from shardwise.work import sites
-from shardwise.work.schedulers import JOB_NAME, Scheduler
+from shardwise.work.schedulers import JOB_NAME
 
 _locked: list[BinaryIO] = []
 """Files whose locks this process holds to its end."""
@@ -31,15 +32,24 @@ def lock_results(results: Results) -> None:
 
 
 def refuse_beside_living(results: Results) -> None:
-    """Raise TryAgain if jobs of an earlier run still wait or work."""
-    rows = _rows(results.runs)
+    """Raise TryAgain if jobs of an earlier run still wait or work, or a scheduler is silent."""
+    names = noted_names(results.runs)
     for title, scheduler in sites.ALL.items():
-        names = sorted({row[1] for row in rows if row[0] == title})
-        if names and shutil.which(scheduler.client):
-            _refuse_beside(results, scheduler, names)
+        if names[title] and shutil.which(scheduler.client):
+            try:
+                living = scheduler.living(sorted(names[title]))
+            except TryAgain as error:
+                words = f"{scheduler.client} does not say whether jobs of an earlier run live"
+                raise TryAgain(f"{words} ({error}); try again") from None
+            if living:
+                see, cancel = scheduler.see(living)
+                raise TryAgain(
+                    f"{len(living)} jobs of an earlier run still wait or work on {results.root}. "
+                    f"Let them finish (see: {see}), or cancel them ({cancel}); then run the same "
+                    "command again."
+                )
     if is_job_locked(results.living):
-        held = is_job_locked(results.dispatching)
-        who = f", for {dispatcher(results)}" if held else ""
+        who = f", for {dispatcher(results)}" if is_job_locked(results.dispatching) else ""
         raise TryAgain(
             f"jobs of an earlier run still work on {results.root}{who}. Let them finish, or end "
             "them (see: squeue --me, qstat, or pgrep -af scripts/); then run the same command "
@@ -47,30 +57,13 @@ def refuse_beside_living(results: Results) -> None:
         )
 
 
-def _refuse_beside(results: Results, scheduler: Scheduler, names: list[str]) -> None:
-    """Raise TryAgain if a scheduler knows living jobs with these names, or does not answer."""
-    try:
-        living = scheduler.living(names)
-    except TryAgain as error:
-        words = f"{scheduler.client} does not say whether jobs of an earlier run live ({error})"
-        raise TryAgain(f"{words}; try again") from None
-    if living:
-        see, cancel = scheduler.see(living)
-        raise TryAgain(
-            f"{len(living)} jobs of an earlier run still wait or work on {results.root}. "
-            f"Let them finish (see: {see}), or cancel them ({cancel}); then run the same command "
-            "again."
-        )
-
-
-def _rows(path: Path) -> list[list[str]]:
-    """The rows of a table in which names of jobs are noted: scheduler, name, and more.
-
-    A name that no job can have is left out, as a line that was cut off is.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    rows = [line.split("\t") for line in lines]
-    return [row for row in rows if len(row) > 1 and JOB_NAME.fullmatch(row[1])]
+def noted_names(path: Path) -> dict[str, set[str]]:
+    """The names of jobs by scheduler, as they were noted, without a line that was cut off."""
+    names = defaultdict[str, set[str]](set)
+    with suppress(OSError):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            title, _, rest = line.partition("\t")
+            name = rest.partition("\t")[0]
+            if JOB_NAME.fullmatch(name):
+                names[title].add(name)
+    return names

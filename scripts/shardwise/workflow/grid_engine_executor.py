@@ -7,26 +7,25 @@ on some clusters and is not there on others. What Snakemake sees of this is the 
 """
 
 import atexit
+import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import ShardwiseError, TryAgain, tell, verdict
+from shardwise.errors import ShardwiseError, TryAgain, tell
 from shardwise.files.paths import CACHE
-from shardwise.plan.plan import Plan
-from shardwise.records import failures
 from shardwise.work import grid_engine, schedulers
 from shardwise.work.grid_engine import GridEngine, Job
 from shardwise.work.schedulers import QueueFull
-from shardwise.workflow import recipe
-from shardwise.workflow.names import failure_name
+from shardwise.workflow import failed, recipe
 
-PLUGIN = "shardwise-grid-engine"
+if TYPE_CHECKING:
+    from shardwise.workflow.run import Run
 
 _AWAY_SECONDS = 600  # how long a submission waits for a qmaster that does not answer
 _PAUSE_SECONDS = 5
@@ -49,29 +48,19 @@ exit "$code"
 """
 
 
-def begin(plan: Plan, workflow: Any, needed: Iterable[Any]) -> None:
-    """Under ``profiles/uge``, check what the jobs ask for, and have the executor submit them here.
-
-    Raises InputError where Grid Engine does not know what the profile asks for.
-    """
-    jobs = [job for job in needed if not job.is_local]
-    if not jobs or workflow.executor_plugin.name != PLUGIN:
-        return
-    # Else a wrong parallel environment for the reduce would only show once all shards are done.
-    for rule, job in {job.rule.name: job for job in jobs}.items():
-        recipe.verify("uge", rule, job.resources)
+def begin(run: "Run", executor: Any) -> None:
+    """Have the executor of ``profiles/uge`` submit its jobs here, before the first job."""
     os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
-    submissions = Submissions(plan, (CACHE / "uge" / os.urandom(3).hex()).absolute())
+    submissions = Submissions(run, (CACHE / "uge" / os.urandom(3).hex()).absolute())
     atexit.register(submissions.cancel)
-    workflow.scheduler.get_executor(jobs[0]).begin(submissions)
+    executor.begin(submissions)
 
 
 @dataclass
 class Submission:
-    """A job's name, that of its failure, and since when nothing is seen of it."""
+    """The name under which a job was submitted, and since when nothing is seen of it."""
 
     name: str
-    failure: str
     gone: float | None = None
 
 
@@ -80,12 +69,12 @@ class Submissions:
 
     refusals = ShardwiseError
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        self._plan, self._folder, self._prefix = plan, folder, f"sw-{folder.name}-"
+    def __init__(self, run: "Run", folder: Path) -> None:
+        self._run, self._folder, self._prefix = run, folder, f"sw-{folder.name}-"
         self._unended: set[str] = set()
         self._asked = 0.0
         self._silent: dict[str, float] = {}  # since when a host has not responded
-        self._last_said: dict[str, float] = {}
+        self._told = -math.inf
 
     def wrapped(self, jobscript: str) -> str:
         """Snakemake's template of a job's script, with the marks of begin and end around it."""
@@ -98,23 +87,20 @@ class Submissions:
         minutes; a queue that is full has no such limit.
         """
         if not self._folder.exists():
-            schedulers.remember(self._plan.results, "uge", self._prefix)
+            schedulers.remember(self._run.results, "uge", self._prefix)
             self._folder.mkdir(parents=True)
         parts = [job.rule.name, *job.wildcards_dict.values()]
         parts += [str(job.attempt)] if job.attempt > 1 else []
         name = self._prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
-        submission = Submission(name, failure_name(job.rule.name, job.wildcards_dict, self._plan))
         own = grid_engine.submission(name, str(self._folder / f"{name}.out"))
         words = [*own, *recipe.site_words(job.resources), script, str(self._folder)]
         self._unended.add(name)
         try:
-            return self._insist(name, words), submission
+            return self._insist(name, words), Submission(name)
         except ShardwiseError as error:
             if not isinstance(error, TryAgain):  # else it may still arrive
                 self._unended.discard(name)
-                job.attempt = job.rule.restart_times + 1  # no other try would be taken
-            words = f"Grid Engine did not accept the job: {error}; {recipe.cure(job.rule.name)}"
-            failures.note(self._plan.results, submission.failure, verdict(error)[0], words)
+            failed.note_refused(self._run, job, "Grid Engine", error)
             raise
 
     def _insist(self, name: str, words: list[str]) -> str:
@@ -137,7 +123,7 @@ class Submissions:
                 elif time.monotonic() > end:
                     raise
                 unheard |= not isinstance(error, QueueFull)
-                self._say("submission", f"Grid Engine accepts no job now ({error}); trying again")
+                self._say(f"Grid Engine accepts no job now ({error}); trying again")
             time.sleep(_PAUSE_SECONDS)
 
     def _number_of(self, name: str) -> str | None:
@@ -146,24 +132,16 @@ class Submissions:
         return next(queued, None) or self._mark(f"{name}.number")
 
     def _mark(self, name: str) -> str | None:
-        """The number in a file that a job has left; None if there is none, or only a part."""
-        with suppress(FileNotFoundError):
+        """The number in a file that a job has left; None if none can be read, or only a part."""
+        with suppress(OSError):
             return (self._folder / name).read_text().strip() or None
         return None
 
     def look(self, jobs: Sequence[Any]) -> Iterator[tuple[Any, str]]:
-        """What to tell Snakemake about each job: ``running``, ``success`` or ``failed``.
-
-        What cannot be found out now, as when the disk is full, counts as ``running``.
-        """
-        queue = self._queue() if jobs else None
-        for job in jobs:
-            try:
-                yield job, self._state(job.external_jobid, job.aux["submission"], queue)
-            except Exception as error:
-                text = f"cannot be found ({type(error).__name__}: {error}); it counts as running"
-                self._say("fault", f"the state of job {job.external_jobid} {text}")
-                yield job, "running"
+        """What to tell Snakemake about each job: ``running``, ``success`` or ``failed``."""
+        queue = self._queue()
+        for info in jobs:
+            yield info, self._state(info, info.external_jobid, info.aux["submission"], queue)
 
     def _queue(self) -> list[Job] | None:
         """The queue now; None, with a message, if Grid Engine does not answer."""
@@ -174,31 +152,25 @@ class Submissions:
             (self._folder / "looked").unlink()
         except (TryAgain, OSError) as error:
             self._silent = {}  # all hosts are silent for half a minute after qmaster restarts
-            self._say("queue", f"Grid Engine does not answer ({error}); its jobs count as running")
+            self._say(f"Grid Engine does not answer ({error}); its jobs count as running")
             return None
         self._asked = now = time.monotonic()
         self._silent = {job.host: self._silent.get(job.host, now) for job in queue if job.silent}
         return queue
 
-    def _state(self, number: str, submission: Submission, queue: list[Job] | None) -> str:
+    def _state(self, info: Any, number: str, own: Submission, queue: list[Job] | None) -> str:
         code = self._mark(f"{number}.exit")
+        reason = f"it ended early: see {self._folder / own.name}.out"
         if code is None:
-            own = [job for job in queue if job.number == number] if queue is not None else None
-            reason = "" if own is None else self._why_failed(number, submission, own)
-            if not reason:
+            same = [job for job in queue or () if job.number == number]
+            why = "" if queue is None else self._why_failed(number, own, same)
+            if not why:
                 return "running"
-            self._note(submission, f"the scheduler says: {reason}")
-        elif code != "0":
-            self._note(submission, f"it ended early: see {self._folder / submission.name}.out")
-        self._unended.discard(submission.name)
+            reason = f"the scheduler says: {why}"
+        self._unended.discard(own.name)
+        if code != "0":
+            failed.note(self._run, info.job, reason)
         return "success" if code == "0" else "failed"
-
-    def _note(self, submission: Submission, reason: str) -> None:
-        """Write down why a job has failed, if it has not done so itself."""
-        results, name = self._plan.results, submission.failure
-        own = failures.read(results.failure(name))
-        if own is None or own.run != failures.this_run():
-            failures.note(results, name, TryAgain.exit_code, reason)
 
     def _why_failed(self, number: str, submission: Submission, own: list[Job]) -> str:
         """Why a job without a mark of its end has failed; one in the queue is deleted then."""
@@ -215,14 +187,16 @@ class Submissions:
             if self._asked - self._silent.get(job.host, self._asked) >= schedulers.UNHEARD_SECONDS:
                 reason = f"lost: its host {job.host} does not respond"
         if reason:
-            grid_engine.call("qdel", number)  # where that fails, the next look tries again
+            try:
+                grid_engine.call("qdel", number)
+            except ShardwiseError:
+                return ""  # the next look tries again
         return reason
 
-    def _say(self, subject: str, text: str) -> None:
-        """Write a line to stderr for the user; at most once per minute on each subject."""
-        now = time.monotonic()
-        if now - self._last_said.get(subject, -_MESSAGE_SECONDS) >= _MESSAGE_SECONDS:
-            self._last_said[subject] = now
+    def _say(self, text: str) -> None:
+        """Write a line to stderr for the user; at most one a minute."""
+        if time.monotonic() - self._told >= _MESSAGE_SECONDS:
+            self._told = time.monotonic()
             tell(f"shardwise: {text}")
 
     def cancel(self) -> None:

@@ -7,12 +7,12 @@ import logging
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,14 +20,7 @@ from snakemake.path_modifier import PathModifier
 from snakemake.settings.types import DeploymentMethod
 
 from shardwise import errors, host
-from shardwise.errors import (
-    InputError,
-    ShardwiseError,
-    TryAgain,
-    of_code,
-    one_line,
-    verdict,
-)
+from shardwise.errors import InputError, TryAgain, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
@@ -46,8 +39,9 @@ _PAGE_SECONDS = 120.0
 _SHOWN = re.compile("shardwise: |Nothing to be done|Complete log|Terminating|Shutting down")
 
 
-def refuse(error: ShardwiseError | ImportError) -> NoReturn:
+def refuse(error: BaseException) -> NoReturn:
     """End with the exit code of an error. Snakemake's logger says nothing under ``--quiet all``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would only add a traceback
     code, words = errors.verdict(error)
     errors.tell(words)
     sys.exit(code)
@@ -63,24 +57,6 @@ def apply_prefix(workflow: Any, results: str) -> str:
     moved = str(modifier.path_modifier.replace_prefix(results))
     modifier.path_modifier = PathModifier(None, None, workflow)
     return moved
-
-
-def keep_no_records(workflow: Any) -> None:
-    """Snakemake believes its own records of how each file was made, if no profile says otherwise.
-
-    We need the names of our files to count. So there are no records of our jobs.
-    """
-    prepare = workflow._prepare_dag
-    rules = workflow.current_basedir.get_path_or_uri(secret_free=True)  # no folder in a git source
-
-    def prepared(*args: Any, **named: Any) -> None:
-        prepare(*args, **named)
-        has_metadata = workflow.persistence.has_metadata
-        workflow.persistence.has_metadata = lambda job: (
-            str(job.rule.basedir) != rules and has_metadata(job)
-        )
-
-    workflow._prepare_dag = prepared
 
 
 def end_with_last_job() -> None:
@@ -100,17 +76,14 @@ def end_with_last_job() -> None:
 
 
 def refuse_unfit_to_submit(workflow: Any, run: "Run") -> None:
-    """End with 2 where names or variables would mislead the scheduler; also in a dry run.
+    """End with 2 where names would mislead the scheduler; also in a dry run.
 
     Its executor is the dry one, but it uses threads as the profile's own would: always, unless jobs
     run here.
     """
-    submits = workflow.execution_settings.use_threads
     try:
-        if submits:
-            names.refuse_odd(workflow, run.config, run.plan)
-        if submits or run.dispatch == "array":
-            names.refuse_other_clusters()
+        if workflow.execution_settings.use_threads:
+            names.refuse_odd(workflow, run.config, run.results)
     except InputError as error:
         refuse(error)
 
@@ -128,46 +101,48 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         needed = sorted(workflow.dag.needrun_jobs(), key=lambda job: rules.index(job.rule))
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()
-        slurm_executor.begin(run.plan, workflow, needed)
-        grid_engine_executor.begin(run.plan, workflow, needed)
-        for_all = run.rule_for_all and run.name_of(run.rule_for_all)
-        for job in (job for job in needed if job.rule.name == for_all):
+        _begin_to_submit(workflow, run, [job for job in needed if not job.is_local])
+        for job in (job for job in needed if job.rule.name == run.rule_for_all):
             if run.dispatch == "array":
                 recipe.write(run.results, workflow, job)
             if run.forced and not workflow.touch:
                 for shard in run.to_compute:  # no receipt, no result
                     run.results.receipt(run.plan.shards[shard].name).unlink(missing_ok=True)
-    except (InputError, TryAgain) as error:
+    except (InputError, TryAgain, OSError) as error:
         refuse(error)
-    except OSError as error:
-        refuse(of_code(*verdict(error)))
 
 
-def after_failure(results: Results, summed: bool) -> None:
+def _begin_to_submit(workflow: Any, run: "Run", jobs: list[Any]) -> None:
+    """Have the scheduler look at a job of each rule, and mend the executor that submits them.
+
+    Else a wrong parallel environment for the reduce would only show once all shards are done.
+    """
+    scheduler = recipe.SCHEDULERS.get(workflow.executor_plugin.name)
+    if jobs and scheduler:
+        for job in {job.rule.name: job for job in jobs}.values():
+            recipe.verify(scheduler, job, workflow)
+        begin = {"slurm": slurm_executor.begin, "uge": grid_engine_executor.begin}[scheduler]
+        begin(run, workflow.scheduler.get_executor(jobs[0]))
+
+
+def make_page(results: Results) -> bool:
     """Make the page on a run that has failed; if it cannot be made, a warning says why.
 
     In a process of its own, which Ctrl-C ends: nothing may keep the end of a run from its user.
     """
-    if not results.root.is_dir():
-        return
     words = [sys.executable, str(SCRIPTS / "report.py"), "--", str(results.root)]
     os.environ.pop("PYTHONSAFEPATH", None)  # no job is started any more
     try:
-        done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PAGE_SECONDS, check=False
-        )
+        done = subprocess.run(words, capture_output=True, timeout=_PAGE_SECONDS, check=False)
         said = done.stderr.decode(errors="replace").strip() or f"it exited {done.returncode}"
         reason = said.splitlines()[-1] if done.returncode else ""
     except (OSError, subprocess.SubprocessError) as error:
         reason = str(error)
     except KeyboardInterrupt:
         reason = "interrupted"
-    with suppress(OSError):
-        if summed:  # older than that, so that Snakemake makes the page anew
-            before = results.summary.stat().st_mtime - 1
-            os.utime(results.report, (before, before))
     if reason:
         log.warning(f"shardwise: no page on this run ({results.report}): {one_line(reason)}")
+    return not reason
 
 
 def show_plainly() -> None:
@@ -181,11 +156,6 @@ def show_plainly() -> None:
         handler.format = lambda record, format=handler.format: errors.shown(format(record))
 
 
-def quietness(workflow: Any) -> set[str]:
-    """What Snakemake is told to be quiet about, such as ``rules`` and ``progress``."""
-    return {word.name.lower() for word in workflow.output_settings.quiet or ()}
-
-
 def show_less(workflow: Any) -> None:
     """Snakemake believes that what it is quiet about belongs nowhere, nor into its log file.
 
@@ -193,7 +163,7 @@ def show_less(workflow: Any) -> None:
     about rules alone, the file's filter lets everything through, and the screen gets warnings,
     errors, and the notes that `_SHOWN` fits.
     """
-    if "rules" not in quietness(workflow):
+    if "RULES" not in {word.name for word in workflow.output_settings.quiet or ()}:
         return
     for handler in log.handlers:
         if isinstance(handler, logging.FileHandler):

@@ -13,15 +13,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardwise.errors import InputError, short
-from shardwise.plan.plan import Plan
+from shardwise.files.paths import Results
 
 _ODD = re.compile(r"""["'$`\\]|%[0-9]*[A-Za-z%]|^-""")
-_CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
 
 
-def refuse_odd(workflow: Any, config: Mapping[str, Any], plan: Plan) -> None:
+def refuse_odd(workflow: Any, config: Mapping[str, Any], results: Results) -> None:
     """Raise InputError if a name of this run could not be submitted as it is."""
-    for what, name in _submitted(workflow, config, plan):
+    for what, name in _submitted(workflow, config, results):
         if odd := find_odd(name):
             raise InputError(
                 f"{what} {short(name)} holds {odd!r}, and a scheduler's jobs get names through "
@@ -41,42 +40,14 @@ def find_odd(name: str) -> str:
     return odd[0] if odd else next((c for c in name if not c.isprintable()), "")
 
 
-def refuse_other_clusters(environ: Mapping[str, str] = os.environ) -> None:
-    """Raise InputError if a variable would send jobs to a cluster where nobody looks for them."""
-    for name in _CLUSTERS:
-        if cluster := environ.get(name):
-            raise InputError(
-                f"{name} is {short(cluster)}, but jobs are followed on the cluster of this machine "
-                f"alone; unset {name}, and run on a login node of that cluster"
-            )
-
-
-def failure_name(rule: str, wildcards: Mapping[str, str], plan: Plan) -> str:
-    """What the failure of a job is named."""
-    if "shard" in wildcards:
-        before = "copy-" if rule == "shard" else ""
-        return f"{before}{wildcards['shard']}-{wildcards['key']}"
-    return f"{rule}-{plan.key}"
-
-
-def _submitted(workflow: Any, config: Mapping[str, Any], plan: Plan) -> Iterator[tuple[str, str]]:
+def _submitted(
+    workflow: Any, config: Mapping[str, Any], results: Results
+) -> Iterator[tuple[str, str]]:
     """Every name that may reach a submission, and what it names."""
     yield "the working directory", os.getcwd()
     yield "the Snakefile", str(workflow.main_snakefile)
     yield from (("the config file", str(path)) for path in workflow.overwrite_configfiles)
-    yield "results", str(plan.results.root)
-    yield from _texts(config, "config")
-    for key, sources in (("input", plan.sources), ("right", plan.facts.right_sources)):
-        yield from ((key, source.file) for source in sources)
-
-
-def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """The texts of a config, each with its key."""
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _texts(inner, str(name))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner, key)
+    yield "results", str(results.root)
+    for key, value in config.items():
+        texts = value if isinstance(value, list) else [value]
+        yield from ((key, text) for text in texts if isinstance(text, str))

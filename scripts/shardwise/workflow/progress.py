@@ -12,27 +12,25 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from shardwise.errors import ShardwiseError, tell
-from shardwise.host import TYPED
+from shardwise.errors import ShardwiseError, TryAgain, tell
+from shardwise.host import BEGUN, SUBMITTED, TYPED
 from shardwise.records import failures, others
 from shardwise.records.failures import Failure
 from shardwise.records.quote import quote
 from shardwise.units import seconds
-from shardwise.workflow import hooks, recipe
-from shardwise.workflow.names import failure_name
+from shardwise.workflow import failed, hooks, recipe
 
 _SECONDS_BETWEEN_LINES = 10.0
 _COUNTS = 20.0  # counting may take one part in so many of the time
-_STAGES = ("plan", "synthesize", "shard", "multiply", "pool", "mpi", "ledger", "reduce", "report")
 _MOST_CAUSES = 8
 _MOST_NAMED = 5
-_STATUS = re.compile(r"status is: '?([A-Z_]+)")
+_NO_WORD = "it left no word: killed, lost with its node, or not begun"
 _OWN = re.compile(r"[0-9a-f]{12}|\d+")
 """What differs between the words on two shards with the same cause."""
 
@@ -57,12 +55,10 @@ class Listener(logging.Handler):
     def __init__(self, workflow: Any, run: Any) -> None:
         super().__init__()
         self._workflow, self._run = workflow, run
-        self._quiet = bool(hooks.quietness(workflow) & {"rules", "progress", "all"})
-        self._stages = {run.name_of(stage): stage for stage in _STAGES}
-        self._jobs: dict[int, tuple[str, Mapping[str, str]]] = {}
-        self._failed = dict[str, Failure]()  # jobs that failed, by what their failures are named
-        self._told = set[str]()
+        self._failed = set[str]()  # the names of failures of jobs, whether they have left a word
+        self._told = set[str]()  # what was said of failures
         self._typed = shlex.split(os.environ.pop(TYPED, "")) or sys.argv
+        self._submitted = os.environ.pop(SUBMITTED, "")
         self._planned = self.began = self._interrupted = self._ending = False
         self._ended = threading.Event()
 
@@ -84,10 +80,10 @@ class Listener(logging.Handler):
         event = getattr(getattr(record, "event", None), "value", "")
         if event == "run_info":
             self._begin(record.stats)  # type: ignore[attr-defined]
-        elif not self._workflow.dryrun and (act := getattr(self, f"_on_{event}", None)):
+        elif event == "job_error" and not self._workflow.dryrun:
             try:
-                act(record)
-            except Exception:  # a fault in what is shown must never end a run
+                self._on_failure(record.jobid)  # type: ignore[attr-defined]
+            except Exception:  # then it is tried again
                 self.handleError(record)
 
     def _begin(self, stats: Mapping[str, int]) -> None:
@@ -98,17 +94,15 @@ class Listener(logging.Handler):
         if self._planned:
             return
         self._planned, dry, run = True, self._workflow.dryrun, self._run
-        if self._quiet:  # else Snakemake prints a table
-            order = {rule: place for place, rule in enumerate(self._stages)}
-            rules = sorted(stats.keys() - {"all", "total"}, key=lambda rule: order.get(rule, 99))
-            end = " (dry run: nothing was started)" * dry
-            tell("shardwise: jobs: " + ", ".join(f"{rule} {stats[rule]}" for rule in rules) + end)
-        if stats.get(run.name_of("reduce")) and not run.forces:  # else it is not the whole
+        others = sorted(stats.keys() - run.stages.keys() - {"all", "total"})
+        jobs = {rule: stats[rule] for rule in (*run.stages, *others) if rule in stats}
+        end = " (dry run: nothing was started)" * dry
+        tell("shardwise: jobs: " + ", ".join(f"{r} {count}" for r, count in jobs.items()) + end)
+        if run.name_of("reduce") in jobs and not run.forces:  # else it is not the whole
             own = quote(run.plan, run.reduce, run.missing)
-            jobs = sum(stats[rule] for rule in stats.keys() - {"all", "total"})
-            tell(f"shardwise: {own.line(jobs)}")
-        computes, backend = run.name_of(run.rule_for_all or recipe.RULE), run.plan.settings.backend
-        for doubt in recipe.doubts(self._workflow, self._stages, computes, backend):
+            tell(f"shardwise: {own.line(sum(jobs.values()))}")
+        computes = run.rule_for_all or run.name_of(recipe.RULE)
+        for doubt in recipe.doubts(self._workflow, run.stages, computes, run.plan.settings.backend):
             tell(f"shardwise: {doubt}")
         hooks.refuse_unfit_to_submit(self._workflow, run)
         if dry:
@@ -119,6 +113,8 @@ class Listener(logging.Handler):
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
                 signal.signal(number, self.interrupt)
         self._write_command()
+        if self._submitted:
+            tell(f"{BEGUN}shardwise watch {shlex.quote(str(run.results.root))}")
         if run.missing and not self._workflow.touch:
             # Snakemake may end at any moment, and must not wait for this thread.
             threading.Thread(target=self._count, daemon=True).start()
@@ -131,70 +127,52 @@ class Listener(logging.Handler):
         with suppress(OSError, ShardwiseError), commit(self._run.results.command) as file:
             file.write(text.encode(errors="replace"))
 
+    def _on_failure(self, number: int) -> None:
+        """Say why a job has failed, and which try follows; none where it would only fail again."""
+        for job in list(self._workflow.scheduler.running):
+            if self._workflow.dag.jobid(job) == number:
+                run, name, follows = self._run, failed.name_of(self._run, job), ""
+                self._failed.add(name)
+                if failed.is_hopeless(run, job):
+                    job.attempt = job.restart_times + 1
+                if job.attempt <= job.restart_times:
+                    follows = f"; try {job.attempt + 1} of {job.restart_times + 1} follows"
+                missing = run.store.missing() if job.rule.name == run.rule_for_all else []
+                found = failed.of_shards(run, missing) or {
+                    name: failed.of_job(run, job) or _lost(name)
+                }
+                self._tell_failed(found, follows)
+
+    def _tell_failed(self, found: Mapping[str, Failure], follows: str = "") -> None:
+        """Say of each failure why, once; of many, of the first."""
+        for name, failure in found.items():
+            why = _explain(failure, self._run.results.root)
+            words = f"shardwise: failed: {_shown(name)}: {why}{follows}"
+            if words not in self._told and len(self._told) < 2 * _MOST_CAUSES:
+                self._told.add(words)
+                tell(words)
+
     def _count(self) -> None:
-        """Say now and then how far the run is, if anything has changed."""
-        run, shards, pause, told = self._run, len(self._run.plan.shards), _SECONDS_BETWEEN_LINES, ""
-        began, first = time.monotonic(), shards - len(run.missing)
+        """Say now and then how far the run is, and what has failed, if anything has changed."""
+        run, shards, pause, told = self._run, self._run.plan.shards, _SECONDS_BETWEEN_LINES, ""
+        began, first = time.monotonic(), len(shards) - len(run.missing)
         while not self._ended.wait(pause):
             now = time.monotonic()
-            done = shards - len(run.store.missing())
+            missing = run.store.missing()
+            bad = failed.of_shards(run, missing)
             pause = max(pause, _COUNTS * (time.monotonic() - now))
-            words = f"multiply: {done} of {shards} shards done"
-            words += f", {len(self._failed)} failed so far" if self._failed else ""
-            if words != told and not self._interrupted:
-                left = (now - began) * (shards - done) / max(1, done - first)
-                more = f"; about {seconds(left)} to go" if first < done < shards else ""
+            if self._interrupted:
+                return
+            if run.rule_for_all:  # else each has an event of its own
+                self._tell_failed(bad)
+            done = len(shards) - len(missing)
+            words = f"multiply: {done} of {len(shards)} shards done"
+            words += f", {len(bad)} failed so far" if bad else ""
+            if words != told:
+                left = (now - began) * len(missing) / max(1, done - first)
+                more = f"; about {seconds(left)} to go" if first < done and missing else ""
                 tell(f"shardwise: {words}{more}")
             told = words
-
-    def _on_job_info(self, record: Any) -> None:
-        self._jobs[record.jobid] = record.rule_name, dict(record.wildcards or {})
-
-    def _on_job_error(self, record: Any) -> None:
-        rule, wildcards = self._jobs.get(record.jobid, (record.rule_name, {}))
-        found = self._found(rule, wildcards, record)
-        self._failed.update(found)
-        run, root, hopeless = self._run, self._run.results.root, True
-        if self._stages.get(rule, rule) == run.rule_for_all:  # else it has one failure, its own
-            own = self._failure_name(rule, wildcards) in found
-            hopeless = own or len(found) == len(run.store.missing())
-        hopeless = hopeless and all(map(failures.needs_user, found.values()))
-        follows = self._next_try(record.jobid, hopeless)
-        for name, failure in found.items() if self._quiet else ():  # else Snakemake prints the log
-            words = f"shardwise: failed: {_shown(name)}: {_explain(failure, root)}{follows}"
-            if words not in self._told and len(self._told) < 2 * _MOST_CAUSES:
-                tell(words)
-            self._told.add(words)
-
-    def _next_try(self, number: int, hopeless: bool) -> str:
-        """Which try of a failed job follows, in words; none where it would only fail again."""
-        for job in list(self._workflow.scheduler.running):
-            if self._workflow.dag.jobid(job) == number and job.attempt <= job.restart_times:
-                if not hopeless:
-                    return f"; try {job.attempt + 1} of {job.restart_times + 1} follows"
-                job.attempt = job.restart_times + 1
-        return ""
-
-    def _found(self, rule: str, wildcards: Mapping[str, str], record: Any) -> dict[str, Failure]:
-        """Why a job failed: its own words, or those of the shards it worked on, or what we know."""
-        run, name = self._run, self._failure_name(rule, wildcards)
-        if run.rule_for_all == self._stages.get(rule, rule):
-            shards = (run.plan.shards[shard].name for shard in run.store.missing())
-            if own := failures.of_this_run(self._run.results, shards):
-                return own
-        # By its path: a network disk shows a new name in a folder late.
-        failure = failures.read(run.results.failure(name))
-        if failure and failure.run == failures.this_run():
-            return {name: failure}
-        status = _STATUS.search(record.rule_msg or "")
-        reason = f"the scheduler says {status[1]}" if status else ""
-        reason += "; " * bool(reason) + "it left no word: killed, lost with its node, or not begun"
-        log = next((str(path) for path in record.log or [] if path), None)
-        own = log and os.path.relpath(log, run.results.root)
-        return {name: Failure(name, 75, reason, "", time.time(), log=own)}
-
-    def _failure_name(self, rule: str, wildcards: Mapping[str, str]) -> str:
-        return failure_name(self._stages.get(rule, rule), wildcards, self._run.plan)
 
     def last_words(self) -> None:
         """At the end of the process: what is whole, or what failed, why, and how to continue.
@@ -215,7 +193,7 @@ class Listener(logging.Handler):
             if advice := others.advice(run.plan):
                 tell(f"shardwise: {advice}")
             return
-        hooks.after_failure(run.results, summed)
+        made = (missing or not summed) and hooks.make_page(run.results)
         shards = len(run.plan.shards)
         done = shards - len(missing)
         if self._interrupted:
@@ -225,13 +203,10 @@ class Listener(logging.Handler):
             if not missing:
                 lack = "the sum is " + ("there; the page on it is missing" if summed else "missing")
             tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
-            names = [self._failure_name(job.rule.name, job.wildcards_dict) for job in unfinished]
-            if run.rule_for_all:
-                names += [run.plan.shards[shard].name for shard in missing]
-            for line in describe_causes(self._causes(names), run.results.root):
+            for line in describe_causes(self._causes(unfinished, missing), run.results.root):
                 tell(f"  {line}")
             self._tell_devices()
-            if run.results.report.exists():
+            if made:
                 tell(f"The page on it: {run.results.report}")
         again = rerun_command(self._typed, os.getcwd())
         tell(f"To run just what is missing, then the sum:\n  {again}")
@@ -239,10 +214,17 @@ class Listener(logging.Handler):
             logging.shutdown()
             os._exit(128 + signal.SIGINT)
 
-    def _causes(self, names: list[str]) -> dict[str, Failure]:
+    def _causes(self, unfinished: Iterable[Any], missing: list[str]) -> dict[str, Failure]:
         """What failed in this run of what it leaves open, by name."""
-        lost = {name: self._failed[name] for name in names if name in self._failed}
-        return lost | failures.of_this_run(self._run.results, names)
+        run = self._run
+        names = [failed.name_of(run, job) for job in unfinished]
+        if run.rule_for_all:
+            names += [run.plan.shards[shard].name for shard in missing]
+        found = failures.of_this_run(run.results, names)
+        if not (run.rule_for_all and found):  # else the shards say why that job failed
+            for name in self._failed.intersection(names).difference(found):
+                found[name] = _lost(name)
+        return found
 
     def _tell_devices(self) -> None:
         for uuid, failure in failures.barred(self._run.results).items():
@@ -252,10 +234,10 @@ class Listener(logging.Handler):
             )
 
 
-def describe_causes(failed: Mapping[str, Failure], root: Path) -> Iterator[str]:
+def describe_causes(found: Mapping[str, Failure], root: Path) -> Iterator[str]:
     """A line or two for each cause of failures, the most frequent first; ten lines at most."""
     causes: dict[tuple[int, str], list[Failure]] = {}
-    for failure in sorted(failed.values(), key=lambda each: each.name):
+    for failure in sorted(found.values(), key=lambda each: each.name):
         causes.setdefault((failure.code, _OWN.sub("#", failure.reason)), []).append(failure)
     ordered = sorted(causes.values(), key=lambda same: (-len(same), same[0].name))
     for same in ordered[:_MOST_CAUSES]:
@@ -264,6 +246,11 @@ def describe_causes(failed: Mapping[str, Failure], root: Path) -> Iterator[str]:
         yield f"failed: {names}: {_explain(same[0], root)}"
     if rest := ordered[_MOST_CAUSES:]:
         yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: shardwise watch"
+
+
+def _lost(name: str) -> Failure:
+    """What is known of a job that has failed and left no file."""
+    return Failure(name, TryAgain.exit_code, _NO_WORD, "", time.time())
 
 
 def _explain(failure: Failure, root: Path) -> str:

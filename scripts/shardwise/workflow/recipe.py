@@ -25,7 +25,7 @@ from shardwise.work.array import Request
 RULE = "multiply"
 """The rule whose resources are those of a task."""
 
-_SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
+SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 """By the executor of the profile."""
 
 _VERIFY_SECONDS = 10.0
@@ -57,11 +57,12 @@ def write(results: Results, workflow: Any, job: Any) -> None:
     scheduler = _scheduler(workflow)
     attempts = range(1, workflow.execution_settings.retries + 2)
     tries = [_at_attempt(job, attempt) for attempt in attempts]
-    words = [_words(scheduler, one, workflow) for one in tries]
-    verify(scheduler, RULE, tries[0].resources, words[0])
+    if any(tries[0].resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
+        raise InputError("dispatch: array works within one cluster of Slurm; see slurm_cluster")
+    verify(scheduler, tries[0], workflow)
     request = Request(
         scheduler=scheduler,
-        words=words,
+        words=[_words(scheduler, one, workflow) for one in tries],
         memory=[one.resources.get("mem_mb") for one in tries],
         setup=workflow.remote_execution_settings.precommand or "",
     )
@@ -74,8 +75,8 @@ def write(results: Results, workflow: Any, job: Any) -> None:
 def _scheduler(workflow: Any) -> str:
     """The scheduler of the profile; under one that names none, what this machine has."""
     executor = workflow.executor_plugin.name
-    if executor in _SCHEDULERS:
-        return _SCHEDULERS[executor]
+    if executor in SCHEDULERS:
+        return SCHEDULERS[executor]
     commands = {"sbatch": "slurm", "qsub": "uge"}
     return next((name for command, name in commands.items() if shutil.which(command)), "")
 
@@ -89,9 +90,8 @@ def _at_attempt(job: Any, attempt: int) -> Any:
 
 
 def _words(scheduler: str, job: Any, workflow: Any) -> list[str]:
+    """What a job asks for, in the scheduler's words."""
     if scheduler == "slurm":
-        if any(job.resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
-            raise InputError("dispatch: array works within one cluster of Slurm; see slurm_cluster")
         return slurm_words(job, workflow)
     return site_words(job.resources) if scheduler == "uge" else []
 
@@ -157,42 +157,35 @@ def _filled(texts: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def verify(
-    scheduler: str, rule: str, resources: Mapping[str, Any], words: Sequence[str] = ()
-) -> None:
-    """Have the scheduler look at what jobs of a rule ask for; one that is away is waited for later.
+def verify(scheduler: str, job: Any, workflow: Any) -> None:
+    """Have the scheduler look at what a job asks for; one that is away is waited for later.
 
-    The words are for sbatch; those for qsub follow from the resources. Raises InputError if the
-    scheduler would not take such jobs.
+    Raises InputError if the scheduler would not take such jobs.
     """
+    words = _words(scheduler, job, workflow)
     try:
         with suppress(TryAgain):
             if scheduler == "slurm":
                 slurm.verify(words)
             elif scheduler == "uge":
-                _verify_grid_engine(resources)
+                _verify_grid_engine(words)
     except InputError as error:
         raise InputError(
-            f"the scheduler would not take the jobs of rule {rule}: {error}; {cure(rule)}"
+            f"the scheduler would not take the jobs of rule {job.name}: {error}; {cure(job.name)}"
         ) from None
 
 
-def _verify_grid_engine(resources: Mapping[str, Any]) -> None:
+def _verify_grid_engine(words: Sequence[str]) -> None:
     """Have qsub check the options of a job, and submit nothing.
 
     What it says of hosts does not count: it knows none that is away, and no load such as mem_free.
     """
-    words = ["qsub", "-b", "y", *site_words(resources), "-w", "v", "/bin/true"]
     try:
-        grid_engine.call(*words, seconds=_VERIFY_SECONDS)
+        line = ["qsub", "-b", "y", *words, "-w", "v", "/bin/true"]
+        grid_engine.call(*line, seconds=_VERIFY_SECONDS)
     except InputError as error:
-        if not _UNKNOWN.search(str(error)):
-            return
-        named = re.findall(r'"([^"]+)"', str(error))
-        texts = {name: str(text) for name, text in resources.items() if name.startswith(_WORDS)}
-        guilty = [f'{n}: "{t}"' for n, t in sorted(texts.items()) if any(w in t for w in named)]
-        lines = f" (from {' and '.join(guilty)})" if guilty else ""
-        raise InputError(f"{error}{lines}") from None
+        if _UNKNOWN.search(str(error)):
+            raise
 
 
 def doubts(workflow: Any, stages: Collection[str], computes: str, backend: str) -> Iterator[str]:
@@ -208,9 +201,8 @@ def doubts(workflow: Any, stages: Collection[str], computes: str, backend: str) 
         if rule not in rules:
             yield f"profile: set-resources: {rule} is no rule{_near(rule, rules)}"
     for block, own in blocks.items():
-        for name in sorted(
-            {*own} - known
-        ):  # another executor, or a command of the site, may know it
+        # A name that is like none here, another executor or a command of the site may know.
+        for name in sorted({*own} - known):
             if (near := _near(name, known)) and not name.startswith(_WORDS):
                 yield f"profile: {block}: {name} is no resource known here{near}"
     for name, asked in settings.overwrite_resources.get(computes, {}).items():

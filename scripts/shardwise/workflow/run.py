@@ -7,6 +7,7 @@ library alone. Only the main process checks the config and the headers of the in
 import functools
 import inspect
 import logging
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -16,12 +17,11 @@ from typing import Any
 from shardwise.devices import grants
 from shardwise.errors import ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
-from shardwise.files.remote import is_url
 from shardwise.host import begin_in_utf8
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import unchecked
-from shardwise.plan.plan import Plan, Shard, Source
+from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import environment
 from shardwise.records import failures, others, store
 from shardwise.records.store import Store
@@ -31,6 +31,9 @@ from shardwise.work.grid_engine import GridEngine
 from shardwise.workflow import hooks, recipe
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
+
+STAGES = ("plan", "synthesize", "shard", "multiply", "pool", "mpi", "ledger", "reduce", "report")
+"""Our rules, in the order in which they run."""
 
 _DAY_MINUTES = 24 * 60
 _MOMENT = 1_000_000  # nanoseconds, by which a file is newer than another on any disk
@@ -44,7 +47,8 @@ class Run:
 
     ``dispatch``, ``workers``, ``array_tasks`` and ``array_limit`` are as the config has them.
     ``missing`` are the shards that lack their products, in the plan's order; None in a job.
-    ``name_of`` gives the name of a rule here, as another workflow may rename the rules of a module.
+    ``name_of`` gives the name of a rule in this workflow, which may rename the rules of a module;
+    ``stages`` has our name for each of these.
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
@@ -61,6 +65,7 @@ class Run:
         if (moved := hooks.apply_prefix(workflow, folder)) != folder:
             self.config["results"] = moved
         self.name_of = workflow.modifier.modify_rulename
+        self.stages = {self.name_of(stage): stage for stage in STAGES}
         self.results = Results(Path(moved))
         self.dispatch, self.workers = said["dispatch"], said["workers"]
         self.array_tasks, self.array_limit = said["array_tasks"], said["array_limit"]
@@ -81,7 +86,6 @@ class Run:
             log.info("shardwise: " + "; ".join(filter(None, found)))
             for note in filter(None, (others.replaced(self.plan), others.advice(self.plan))):
                 log.info(f"shardwise: {note}")
-            hooks.keep_no_records(workflow)
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 if anything is wrong."""
@@ -95,7 +99,7 @@ class Run:
             settings = config.load(self.config, self._workflow.config_settings.config)
             plan = planner.make(settings, CACHE, log)
             planner.check_folder(plan)
-        except (ShardwiseError, ImportError) as error:
+        except (ShardwiseError, ImportError, KeyboardInterrupt) as error:
             hooks.refuse(error)
         log.info("shardwise: " + planner.describe(plan))
         return plan
@@ -103,7 +107,8 @@ class Run:
     @property
     def rule_for_all(self) -> str | None:
         """The rule whose one job computes all shards; None under ``dispatch: jobs``."""
-        return {"jobs": None, "array": recipe.RULE}.get(self.dispatch, self.dispatch)
+        stage = {"jobs": None, "array": recipe.RULE}.get(self.dispatch, self.dispatch)
+        return stage and self.name_of(stage)
 
     # What is forced Snakemake knows only after it has read the rules.
 
@@ -120,7 +125,7 @@ class Run:
         named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
         if self.rule_for_all is None or self.missing is None:
             return False
-        if not (settings.forceall or self.name_of(self.rule_for_all) in named):
+        if not (settings.forceall or self.rule_for_all in named):
             return False
         again = store.describe(self.plan, list(self.plan.shards), "are computed again")
         log.info(f"shardwise: as you force it, {again}")
@@ -212,13 +217,30 @@ class Run:
         names, folder = (self.plan.shards[shard].name for shard in shards), self.results.products
         return [_lacking(f"{folder}/{place(name)}") for name in names]
 
-    # Inputs.
+    # Inputs. Those of the user are none of them: the main process has looked at them, and the key
+    # in a name says what they were.
+
+    @property
+    def files_for_all(self) -> list[str]:
+        """What every job waits for that reads matrices."""
+        return self.plan_mark + self.stack_files
+
+    @property
+    def input_files(self) -> Any:
+        """What the job waits for that copies a shard's matrices."""
+        return self._where(self.store.missing_copies, self.files_for_all)
+
+    @property
+    def factor_files(self) -> Any:
+        """What the job waits for that computes a shard's products."""
+        files = self._copy_files if self.plan.settings.materialize else self.files_for_all
+        return self._where(lambda: self.missing or (), files)
 
     def _where(self, lacking: Callable[[], Collection[str]], files: Any) -> Any:
         """The input of each shard's job: ``files`` where its output is missing, else nothing.
 
-        ``files`` are names, patterns or a function of the wildcards. Plain names come back if they
-        are the same for all shards: Snakemake takes ten times as long to call a function.
+        ``files`` are names or a function of the wildcards. Names come back if they are the same for
+        all shards: Snakemake takes ten times as long to call a function.
         """
         missing = set(lacking()) if self.missing is not None else None
         if missing is None or len(missing) == len(self.plan.shards):
@@ -227,34 +249,9 @@ class Run:
         def chosen(wildcards: Any) -> list[str]:
             if wildcards.shard not in missing and not self.forces:
                 return []
-            return files(wildcards) if callable(files) else _filled(files, wildcards)
+            return files(wildcards) if callable(files) else files
 
         return chosen
-
-    @property
-    def input_files(self) -> Any:
-        """What the job that copies a shard's matrices reads."""
-        return self._where(self.store.missing_copies, self._input_files())
-
-    def _input_files(self) -> Any:
-        plan = self.plan
-        if plan.facts.synthetic:
-            return self.plan_mark + self.stack_files
-        if not plan.facts.source_parts and len(plan.sources) == 1:
-            return self.plan_mark + _on_disk(plan.sources)
-        return self._own_input_files
-
-    def _own_input_files(self, wildcards: Any) -> list[str]:
-        row = self.plan.shards[wildcards.shard]
-        return self.plan_mark + _on_disk(self.plan.sources_of(row.start, row.stop))
-
-    @property
-    def factor_files(self) -> Any:
-        """What a shard's products are made from."""
-        right = [source.file for source in self.plan.facts.right_sources]
-        left = self._copy_files if self.plan.settings.materialize else self._input_files()
-        files = (lambda wildcards: left(wildcards) + right) if callable(left) else left + right
-        return self._where(lambda: self.missing or (), files)
 
     def _copy_files(self, wildcards: Any) -> list[str]:
         """A shard's copy, whose job waits for the plan; where it is there, the plan itself."""
@@ -268,11 +265,6 @@ class Run:
         """The shards whose copies are there; in a job none, as it names the copy that it reads."""
         lacking = self.store.missing_copies() if self.missing else self.plan.shards
         return set(self.plan.shards).difference(lacking)
-
-    @property
-    def files_for_all(self) -> list[str]:
-        """What the one job for all shards waits for."""
-        return self.plan_mark + self.stack_files
 
     @functools.cached_property
     def _anew(self) -> list[str]:
@@ -349,29 +341,24 @@ class Run:
                 return _growing(cut.minutes(nbytes.input))
             case "reduce":  # it reads every product once
                 return _growing(cut.minutes(nbytes.products))
-            case "multiply" if self.dispatch == "array":
-                return self._array_minutes
-            case "multiply":
+            case "multiply" if self.dispatch == "jobs":
                 return _growing(self._task_minutes)
-        return self._node_minutes
+        return self._worker_minutes
 
-    def _array_minutes(self, wildcards: Any, attempt: int) -> int:
-        """Run time of an array task, for its share of the shards; it ends before its time is up."""
-        tasks = MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
-        return attempt * max(self._task_minutes, min(self._shared_minutes(tasks), _DAY_MINUTES))
-
-    def _node_minutes(self, wildcards: Any, attempt: int) -> int:
-        """Run time of all shards to compute, on all devices that were asked for."""
-        devices = grants.asked(self._node_words) * grants.nodes(self._node_words)
-        return attempt * max(self._task_minutes, self._shared_minutes(devices))
-
-    def _shared_minutes(self, workers: int) -> int:
-        """Run time of all shards to compute, by a number of workers."""
+    def _worker_minutes(self, wildcards: Any, attempt: int) -> int:
+        """Run time of a worker, for its share of the shards; an array's ends before it is up."""
+        if self.dispatch == "array":
+            workers = MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
+            most = _DAY_MINUTES
+        else:
+            workers = grants.asked(self._node_words) * grants.nodes(self._node_words)
+            most = math.inf
         shards = self.to_compute
         rows = [self.plan.shards[shard] for shard in shards]
         nbytes = sum(store.amounts(self.plan, shards)) + self._copied(rows)
         flop = sum(row.stop - row.start for row in rows) * self.plan.problem.flop
-        return cut.minutes(nbytes // workers, flop // workers)
+        shared = cut.minutes(nbytes // workers, flop // workers)
+        return attempt * max(self._task_minutes, min(shared, most))
 
     @property
     def most_devices(self) -> int:
@@ -382,18 +369,15 @@ class Run:
     def _node_words(self) -> dict[str, str]:
         """What the profile's block for `pool` or `mpi` asks for."""
         blocks = self._workflow.resource_settings.overwrite_resources
-        asked = blocks.get(self.name_of(self.dispatch), {})
+        asked = blocks.get(self.rule_for_all, {})
         # Snakemake wraps them; `raw` is the text in the profile.
         return {name: str(resource.raw) for name, resource in asked.items()}
 
     @property
     def _task_minutes(self) -> int:
-        rows, flop = self.plan.shards.values(), self.plan.problem.flop
-        largest = {(r.bytes, r.product_bytes, r.stop - r.start): r for r in rows}.values()
-        return max(
-            cut.minutes(r.bytes + r.product_bytes + self._copied([r]), (r.stop - r.start) * flop)
-            for r in largest
-        )
+        row = max(self.plan.shards.values(), key=lambda row: row.bytes + row.product_bytes)
+        nbytes = row.bytes + row.product_bytes + self._copied([row])
+        return cut.minutes(nbytes, (row.stop - row.start) * self.plan.problem.flop)
 
     def _copied(self, rows: Iterable[Shard]) -> int:
         """Bytes that tasks read and write to copy some shards; under jobs, other jobs copy."""
@@ -405,16 +389,6 @@ def _lacking(path: str) -> str:
     """An array's receipt, which comes last; the array where only that is gone."""
     receipt = f"{path}.json"
     return f"{path}.npy" if os.path.exists(receipt) else receipt
-
-
-def _on_disk(sources: Iterable[Source]) -> list[str]:
-    """The files of arrays, each once, as a file may hold many; Snakemake knows of no object."""
-    return list(dict.fromkeys(source.file for source in sources if not is_url(source.path)))
-
-
-def _filled(names: list[str], wildcards: Any) -> list[str]:
-    """Names, or patterns of names, for one shard."""
-    return [name.format(**wildcards) if "{" in name else name for name in names]
 
 
 def _growing(amount: int) -> Growing:

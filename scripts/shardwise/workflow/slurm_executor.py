@@ -1,31 +1,33 @@
-"""Two beliefs of Snakemake's Slurm plugin (seen with 2.8), and a check before the first job.
+"""Two beliefs of Snakemake's Slurm plugin (seen with 2.8).
 
 It believes that a job of which squeue says nothing needs no further look. Where Slurm does not
 answer, as while its controller is started again, it drops every job that it asked for, and the run
 waits for ever. We need each job to be seen to its end. So no answer becomes an answer that names
 no job: then the plugin asks again.
 
-It believes that what sbatch said when it refused a job belongs into a long message, which nobody
-sees under ``quiet``. We need the reason where all reasons are. So it becomes the job's failure.
+It believes that what sbatch said when it refused a job, or Slurm when it ended one, belongs into a
+long message, which nobody sees under ``quiet``. We need the reason where all reasons are. So it
+becomes the job's failure.
 """
 
 import logging
 import math
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import InputError, one_line, verdict
-from shardwise.plan.plan import Plan
-from shardwise.records import failures
+from shardwise.errors import one_line
 from shardwise.work import schedulers, slurm
-from shardwise.workflow import recipe
-from shardwise.workflow.names import failure_name
+from shardwise.workflow import failed
+
+if TYPE_CHECKING:
+    from shardwise.workflow.run import Run
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 _PLUGIN = "snakemake_executor_plugin_slurm"
+_STATUS = re.compile(r"status is: '?([A-Z_]+)")
 _SAID = re.compile(r"The error message was '?(.*?)'?\.?\n? *(sbatch call:|$)", re.DOTALL)
 
 
@@ -55,40 +57,29 @@ def none_if_unheard(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitab
     return query_job_status
 
 
-def begin(plan: Plan, workflow: Any, needed: Iterable[Any]) -> None:
-    """Under an executor ``slurm``, check what the jobs ask for, and mend the plugin.
-
-    Raises InputError where Slurm would not take the jobs of a rule.
-    """
-    jobs = [job for job in needed if not job.is_local]
-    if not jobs or workflow.executor_plugin.name != "slurm":
-        return
-    # Else an account that no job may use would only show in the failure of each.
-    for rule, job in {job.rule.name: job for job in jobs}.items():
-        recipe.verify("slurm", rule, job.resources, recipe.slurm_words(job, workflow))
-    submits = workflow.scheduler.get_executor(jobs[0])
-    schedulers.remember(plan.results, "slurm", submits.run_uuid)  # the name of all its jobs
-    executor = type(submits)
-    executor.report_job_error = noting_refusals(plan, executor.report_job_error)
+def begin(run: "Run", executor: Any) -> None:
+    """Mend the plugin, before the first job."""
+    schedulers.remember(run.results, "slurm", executor.run_uuid)  # the name of all its jobs
+    kind = type(executor)
+    kind.report_job_error = noting_failures(run, kind.report_job_error)
     plugin = sys.modules[_PLUGIN]
     plugin.get_min_job_age = long_if_untold(plugin.get_min_job_age)
     plugin.query_job_status = none_if_unheard(plugin.query_job_status)
 
 
-def noting_refusals(plan: Plan, report: Callable[..., None]) -> Callable[..., None]:
-    """Wrap ``report_job_error`` of an executor: why sbatch refused a job is its failure."""
+def noting_failures(run: "Run", report: Callable[..., None]) -> Callable[..., None]:
+    """Wrap ``report_job_error`` of an executor: what Slurm says of a failed job is its failure."""
 
     def report_job_error(self: Any, info: Any, msg: str | None = None, **named: Any) -> None:
-        said = None if info.external_jobid else _SAID.search(msg or "")
-        rule = getattr(info.job, "rule", None)  # a group of jobs has none
-        if said and rule:
-            error = slurm.refusal(one_line(said[1].strip()))
-            cure = ""
-            if isinstance(error, InputError):  # no other try would be taken
-                cure, info.job.attempt = f"; {recipe.cure(rule.name)}", rule.restart_times + 1
-            name = failure_name(rule.name, info.job.wildcards_dict, plan)
-            words = f"Slurm did not accept the job: {error}{cure}"
-            failures.note(plan.results, name, verdict(error)[0], words)
+        refused = None if info.external_jobid else _SAID.search(msg or "")
+        status = _STATUS.search(msg or "")
+        if hasattr(info.job, "rule"):  # a group of jobs has none
+            if refused:
+                failed.note_refused(
+                    run, info.job, "Slurm", slurm.refusal(one_line(refused[1].strip()))
+                )
+            elif status and status[1] != "FAILED":  # else it has ended by itself
+                failed.note(run, info.job, f"the scheduler says {status[1]}")
         report(self, info, msg, **named)
 
     return report_job_error

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from shardwise.command.clean import clean
 from shardwise.errors import InputError, TryAgain
-from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks, others
 from shardwise.records.store import Store, mark
@@ -40,15 +39,14 @@ def two(tmp_path) -> tuple[Plan, set[Path], set[Path]]:
     return new, there - before | plan, there & before - plan
 
 
-def test_other_configs_are_listed_and_removed(two, capsys):
+def test_other_configs_are_listed_and_removed(two):
     """Products, copies, failures, logs and markers; those of the present plan stay."""
     plan, own, other = two
     root = plan.results.root
     assert others.advice(plan).startswith(f"{len(other)} files of other configs take ")
-    assert clean([str(root)]) == 0
-    assert f"{len(other)} files, " in capsys.readouterr().out
+    assert f"{len(other)} files, " in clean(plan.results, remove=False)
     assert files(root) == own | other
-    assert clean([str(root), "--yes"]) == 0
+    clean(plan.results, remove=True)
     assert files(root) == own
     assert others.advice(plan) == ""
     assert Store(plan).missing() == []
@@ -64,16 +62,15 @@ def test_other_configs_are_listed_and_removed(two, capsys):
     lambda npy: shutil.copy(next(npy.parent.glob("00002-*.json")), npy.with_suffix(".json")),
 ])  # fmt: skip
 @pytest.mark.parametrize("folder", ["products", "shards"])
-def test_what_no_run_is_known_to_have_written_stays(two, capsys, harm, folder):
+def test_what_no_run_is_known_to_have_written_stays(two, harm, folder):
     """A product or copy that does not fit a receipt of ours is named, and left."""
     plan, _, other = two
     root = plan.results.root
     (name,) = (p for p in other if p.match(f"{folder}/00001-*.npy"))
     harm(root / name)
-    assert clean([str(root), "--yes"]) == 0
-    told = capsys.readouterr().out
-    assert f"  {name}: " in told
-    assert "no run is known to have written" in told
+    told = clean(plan.results, remove=True)
+    (line,) = (line for line in told.splitlines() if "no run is known to have written" in line)
+    assert str(name) in line
     assert {p for p in files(root) if p in other} <= {name, name.with_suffix(".json")}
     assert (root / name).exists()
 
@@ -91,19 +88,19 @@ def test_files_of_the_users_stay(two):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
     assert set(paths) & set(others.find(plan)) == {*paths[-2:]}
-    assert clean([str(plan.results.root), "--yes"]) == 0
+    clean(plan.results, remove=True)
     assert {path.read_text() for path in paths} == {"mine"}
 
 
-def test_it_does_not_clean_beside_a_run_or_elsewhere(two, tmp_path):
+def test_it_does_not_clean_beside_a_run_or_elsewhere(two):
     """A folder in which a run or a stage works, and one that no run made, stay as they are."""
     plan, own, other = two
     root = plan.results.root
     with locks.take_lock(plan.results.running, "busy"), pytest.raises(TryAgain, match="run works"):
-        clean([str(root), "--yes"])
+        clean(plan.results, remove=True)
     with locks.hold_job_lock(plan.results), pytest.raises(TryAgain, match="run works"):
-        clean([str(root), "--yes"])
+        clean(plan.results, remove=True)
     assert files(root) == own | other
-    Results(root).marker.unlink()
+    plan.results.marker.unlink()
     with pytest.raises(InputError, match="no run made this folder"):
-        clean([str(root), "--yes"])
+        clean(plan.results, remove=True)

@@ -54,21 +54,19 @@ def test_a_signal_ends_snakemake_in_its_way(tmp_path, line, number, code):
 def test_it_waits_where_it_is_started_again(tmp_path, line, monkeypatch):
     """75 says that jobs of the run before still live; any other code is the end."""
     monkeypatch.setattr(controller, "_LOOK_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(controller.signal, "pthread_sigmask", lambda how, signals: None)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     (tmp_path / "codes").write_text("75 75 1 0")
-    assert controller._Controller([*line, "-n"]).run() == 1
+    assert controller.control([*line, "-n"]) == 1
     assert (tmp_path / "calls").read_text().splitlines() == ["-n", "-n", "-n"]
 
 
 def test_a_folder_has_one_submitted_run_at_a_time(tmp_path, monkeypatch):
     """A second one is refused while the first works: nothing would run it."""
-    (tmp_path / "a %j").mkdir()
-    for name, profile, told in (("", "local", "no scheduler"), ("a %j", "slurm", "has a % in")):
-        monkeypatch.chdir(tmp_path / name)
-        with pytest.raises(InputError, match=told):
-            folder._submit_job([], folder._profile(profile), [])
+    monkeypatch.chdir(tmp_path)
     folder.init([])
+    with pytest.raises(InputError, match="no scheduler"):
+        folder.submit(["--job="])
     with folder.take_log(), pytest.raises(TryAgain, match="still works"):
         folder.submit([])
     folder.take_log().close()

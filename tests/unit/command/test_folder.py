@@ -32,6 +32,20 @@ def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
     assert "look at it: shardwise watch 'my results'\nStop it" in said
 
 
+def test_no_job_is_submitted_from_a_folder_whose_name_slurm_would_change(
+    here: Path, monkeypatch, capfd
+) -> None:
+    """It would write its messages, and run, elsewhere."""
+    (here / "a %j").mkdir()
+    monkeypatch.chdir(here / "a %j")
+    folder.init(["--profile", "slurm"])
+    assert folder.submit(["--job="]) == 2
+    said = capfd.readouterr()
+    assert "the working directory" in said.err
+    assert "holds '%j'" in said.err
+    assert "will run it" not in said.out
+
+
 @pytest.mark.parametrize("name", ["profiles", "profiles/uge"])
 def test_a_file_in_the_place_of_a_folder_is_named(here: Path, name: str) -> None:
     """And stays as it is."""

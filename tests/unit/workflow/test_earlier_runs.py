@@ -4,7 +4,7 @@ import pytest
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.records import locks
-from shardwise.work import schedulers
+from shardwise.work import rounds, schedulers
 from shardwise.workflow import earlier_runs
 
 
@@ -13,6 +13,12 @@ def test_no_run_starts_beside_tasks_that_work(tmp_path):
     results = Results(tmp_path / "results")
     (results.claims / "run" / "1").mkdir(parents=True)
     with locks.hold_job_lock(results), pytest.raises(TryAgain, match="still work on"):
+        earlier_runs.refuse_beside_living(results)
+    with (
+        rounds.holding(results),
+        locks.hold_job_lock(results),
+        pytest.raises(TryAgain, match=r"for process \d+ on "),
+    ):
         earlier_runs.refuse_beside_living(results)
     assert results.claims.exists()
     earlier_runs.lock_results(results)
@@ -27,4 +33,4 @@ def test_a_line_that_was_cut_off_hides_no_other(tmp_path):
     with open(results.runs, "a") as file:
         file.write("slurm\tsw-b;")
     schedulers.remember(results, "slurm", "sw-c-1")
-    assert [row[1] for row in earlier_runs._rows(results.runs)] == ["sw-a-1", "sw-c-1"]
+    assert earlier_runs.noted_names(results.runs)["slurm"] == {"sw-a-1", "sw-c-1"}

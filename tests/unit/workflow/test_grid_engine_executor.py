@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
-from shardwise.plan import plan as plans
 from shardwise.records import failures
 from shardwise.work import schedulers
 from shardwise.workflow import grid_engine_executor as executor
+from shardwise.workflow import recipe
 
 AWAY = 'error: unable to send message to qmaster using port 6444 on host "h": got send error'
 SILENT = f"echo '{AWAY}' >&2; exit 1"
@@ -35,10 +35,10 @@ if [ -e "$name.once" ]; then mv "$name.once" once; . ./once; fi
 OTHERWISE = {"qsub": "echo 11", "qstat": "cat queue", "qdel": "cp empty queue"}
 
 
-def job(rule: str, local: bool = False, **resources: object) -> Any:
+def job(rule: str, **resources: object) -> Any:
     """A job of Snakemake's, at its second try."""
     return SimpleNamespace(
-        rule=SimpleNamespace(name=rule, restart_times=2), is_local=local, attempt=2,
+        rule=SimpleNamespace(name=rule, restart_times=2), attempt=2,
         resources=resources, wildcards_dict={"shard": "00007", "key": KEY},
     )  # fmt: skip
 
@@ -57,8 +57,9 @@ class Grid:
         self.queue("")
         (self.bin / "asked").touch()
         self.run = root / ".snakemake" / "uge" / "3f2a1b"
-        self.plan = plans.sample(Results(Path("results")))
-        self.submissions = executor.Submissions(self.plan, self.run)
+        self.results = Results(Path("results"))
+        self.of = SimpleNamespace(results=self.results, stages={}, rule_for_all=None)
+        self.submissions = executor.Submissions(self.of, self.run)
         self.submitted: SimpleNamespace | None = None
 
     def once(self, name: str, script: str) -> None:
@@ -83,8 +84,10 @@ class Grid:
 
     def submit(self) -> str:
         """Submit the one job; the number it got."""
-        number, submission = self.submissions.submit(job("multiply", uge_gpu="-l gpu=1"), "job.sh")
-        self.submitted = SimpleNamespace(external_jobid=number, aux={"submission": submission})
+        one = job("multiply", uge_gpu="-l gpu=1")
+        number, submission = self.submissions.submit(one, "job.sh")
+        aux = {"submission": submission}
+        self.submitted = SimpleNamespace(external_jobid=number, aux=aux, job=one)
         return number
 
     def look(self, jobs: int = 1) -> str:
@@ -95,7 +98,7 @@ class Grid:
 
     def failure(self) -> str:
         """Why the job has failed."""
-        found = failures.read(self.plan.results.failure(f"00007-{KEY}"))
+        found = failures.read(self.results.failure(f"00007-{KEY}"))
         return found.reason if found else ""
 
 
@@ -163,7 +166,7 @@ def test_a_mark_decides_though_qmaster_is_away(grid, code, mark, state):
     done = subprocess.run(["bash", script, grid.run], env=env, check=False)
     assert str(done.returncode) == mark
     assert (grid.run / f"{NAME}.number").read_text() == f"{number}\n"
-    failures.note(grid.plan.results, f"00007-{KEY}", 2, "bad input")
+    failures.note(grid.results, f"00007-{KEY}", 2, "bad input")
     grid.once("qstat", SILENT)
     assert grid.look() == state
     assert grid.failure() == "bad input", "its own words are kept"
@@ -220,29 +223,21 @@ def test_a_job_that_left_without_a_mark(grid, monkeypatch):
 
 
 def test_no_job_fails_while_its_state_cannot_be_found(grid, capsys):
-    """Neither without qmaster nor where a file of the run cannot be read: one line a minute."""
-    number = grid.submit()
+    """Neither without qmaster nor without the disk: one line a minute."""
+    grid.submit()
     grid.once("qstat", SILENT)
     assert grid.look(jobs=3) == "running"
-    assert capsys.readouterr().err.count("Grid Engine does not answer") == 1
-    (grid.run / f"{number}.exit").mkdir()
+    grid.run.rename(grid.run.with_name("away"))
     assert [grid.look(jobs=2) for _ in range(2)] == ["running"] * 2
-    said = capsys.readouterr().err
-    assert said.count("the state of job 11 cannot be found (IsADirecto") == 1
+    assert capsys.readouterr().err.count("Grid Engine does not answer") == 1
 
 
 @pytest.mark.parametrize("answer", [
     SILENT, "echo 'Unable to run job: Job 1 (-l mem_free=1M) cannot run in queue \"a\" because job"
     " requests unknown resource (mem_free)\nverification: no suitable queues' >&2; exit 1",
 ])  # fmt: skip
-def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, monkeypatch, answer):
+def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, answer):
     """Nor is a qmaster that is: the jobs wait for all of them."""
-    given: list[Any] = []
-    workflow = SimpleNamespace(
-        executor_plugin=SimpleNamespace(name=executor.PLUGIN),
-        scheduler=SimpleNamespace(get_executor=lambda _: SimpleNamespace(begin=given.append)),
-    )
-    monkeypatch.setattr(executor.atexit, "register", lambda _: None)
     grid.once("qsub", answer)
-    executor.begin(grid.plan, workflow, [job("multiply", uge_memory="-l mem_free=1M")])
-    assert len(given) == len(grid.asked("qsub")) == 1
+    recipe.verify("uge", job("multiply", uge_memory="-l mem_free=1M"), None)
+    assert len(grid.asked("qsub")) == 1

@@ -46,17 +46,17 @@ def test_failures_are_told_by_cause(kinds: int, lines: int) -> None:
 
 
 OWN, OTHER = "a" * 12, "b" * 12
-TIMEOUT = "SLURM-job '12' failed, SLURM status is: 'TIMEOUT'. Detailed failure reason unavailable."
 
 
-@pytest.mark.parametrize(("dispatch", "noted", "message", "words", "more"), [
-    ("pool", OWN, None, "failed: multiply 00001: input: matrix 3 holds NaN", True),
-    ("jobs", OWN, TIMEOUT, "failed: multiply 00001: input: matrix 3 holds NaN", False),
-    ("pool", OTHER, None, "it left no word: killed, lost with its node, or not begun", True),
-    ("jobs", None, TIMEOUT, "the scheduler says TIMEOUT; it left no word: killed", True),
+@pytest.mark.parametrize(("dispatch", "of", "noted", "words", "more"), [
+    ("pool", "shard", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", True),
+    ("pool", "job", OWN, "failed: pool: input: matrix 3 holds NaN", False),
+    ("jobs", "shard", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", False),
+    ("pool", "shard", OTHER, "failed: pool: it left no word: killed, lost with its node, or", True),
+    ("jobs", "shard", None, "failed: multiply 00001: it left no word: killed", True),
 ])  # fmt: skip
 def test_a_killed_job_is_told_from_one_that_failed(
-    tmp_path, monkeypatch, capsys, dispatch, noted, message, words, more
+    tmp_path, monkeypatch, capsys, dispatch, of, noted, words, more
 ):
     """Who failed in this run has left a file; what an earlier run has left says nothing of it.
 
@@ -66,10 +66,11 @@ def test_a_killed_job_is_told_from_one_that_failed(
     row = made.shards["00001"]
     if noted:
         monkeypatch.setenv(failures.RUN, noted)
-        failures.note(made.results, row.name, 2, "input: matrix 3 holds NaN")
+        name = row.name if of == "shard" else f"pool-{made.key}"
+        failures.note(made.results, name, 2, "input: matrix 3 holds NaN")
     monkeypatch.setenv(failures.RUN, OWN)
     run = SimpleNamespace(dispatch=dispatch, plan=made, results=made.results, store=Store(made),
-                          reduce={"statistics": ["sum"]}, name_of=str,
+                          reduce={"statistics": ["sum"]}, stages={},
                           rule_for_all={"jobs": None}.get(dispatch, dispatch))  # fmt: skip
     rule, wildcards = ("pool", {}) if dispatch == "pool" else (
         "multiply", {"shard": row.shard, "key": row.key}
@@ -77,17 +78,14 @@ def test_a_killed_job_is_told_from_one_that_failed(
     job = SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict=wildcards, attempt=1,
                           restart_times=2)  # fmt: skip
     workflow = SimpleNamespace(
-        dryrun=False, output_settings=SimpleNamespace(quiet=[SimpleNamespace(name="RULES")]),
-        dag=SimpleNamespace(needrun_jobs=lambda: [job], jobid=lambda job: 1),
+        dryrun=False, dag=SimpleNamespace(needrun_jobs=lambda: [job], jobid=lambda job: 1),
         scheduler=SimpleNamespace(running=[job]),
     )  # fmt: skip
-    monkeypatch.setattr(hooks, "after_failure", lambda results, summed: None)  # no page is made
+    monkeypatch.setattr(hooks, "make_page", lambda results: False)  # no page is made
     listener = Listener(workflow, run)
     listener.began = True
-    told = {"jobid": 1, "rule_name": rule, "wildcards": wildcards, "log": ["a.log"]}
-    for event in ("job_info", "job_error"):
-        value = SimpleNamespace(value=event)
-        listener.emit(logging.makeLogRecord({"event": value, "rule_msg": message, **told}))
+    event = SimpleNamespace(value="job_error")
+    listener.emit(logging.makeLogRecord({"event": event, "jobid": 1}))
     listener.last_words()
     said = capsys.readouterr().err
     assert "not finished: 0 of 2 shards have products; 2 missing" in said

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from shardwise.files.paths import Results
-from shardwise.plan import plan as plans
 from shardwise.records import failures
-from shardwise.workflow.slurm_executor import long_if_untold, none_if_unheard, noting_refusals
+from shardwise.workflow.slurm_executor import long_if_untold, none_if_unheard, noting_failures
 
 
 def test_a_silent_slurm_says_nothing_of_any_job(caplog) -> None:
@@ -36,27 +35,31 @@ FAILED = "SLURM sbatch failed. The error message was '{}'.\n    sbatch call:\n  
 RAISED = (
     "Job submission failed with exception: SLURM job submission failed. The error message was {}"
 )
+ENDED = "SLURM-job '12' failed, SLURM status is: '{}'. Detailed failure reason unavailable."
 ACCOUNT = "sbatch: error: Batch job submission failed: Invalid account"
 BUSY = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
 
 
 @pytest.mark.parametrize(("number", "message", "words", "code"), [
     (None, FAILED.format(ACCOUNT), "Batch job submission failed: Invalid account; change", 2),
-    (None, RAISED.format(f"{ACCOUNT}\n"), "Invalid account; change the block multiply", 2),
+    (None, RAISED.format(f"{ACCOUNT}\n"), "Invalid account; change the block two_shard", 2),
     (None, FAILED.format(f"sbatch: error: \x1b[2J\n{ACCOUNT}"), "\\x1b[2J", 2),
     (None, FAILED.format(BUSY), "Slurm temporarily unable to accept job", 75),
     (None, None, None, None),
     ("7", FAILED.format(ACCOUNT), None, None),
+    ("7", ENDED.format("FAILED"), None, None),
+    ("7", ENDED.format("TIMEOUT"), "the scheduler says TIMEOUT", 75),
 ])  # fmt: skip
-def test_why_sbatch_refused_a_job_is_its_failure(tmp_path: Path, number, message, words, code):
-    """With the code of bad input, and no retry, where that is of no use; else nothing is noted."""
-    plan, told = plans.sample(Results(tmp_path)), []
+def test_what_slurm_says_of_a_job_is_its_failure(tmp_path: Path, number, message, words, code):
+    """By our name of its rule, with the code of bad input and no retry where that is of no use."""
+    results, told = Results(tmp_path), []
+    run = SimpleNamespace(results=results, stages={"two_shard": "shard"})
     wildcards = {"shard": "00007", "key": "a" * 12}
-    rule = SimpleNamespace(name="multiply", restart_times=2)
+    rule = SimpleNamespace(name="two_shard", restart_times=2)
     job = SimpleNamespace(rule=rule, wildcards_dict=wildcards, attempt=1)
     info = SimpleNamespace(external_jobid=number, job=job)
-    noting_refusals(plan, lambda self, info, msg: told.append(msg))(None, info, message)
-    failure = failures.read(plan.results.failure(f"00007-{'a' * 12}"))
+    noting_failures(run, lambda self, info, msg: told.append(msg))(None, info, message)
+    failure = failures.read(results.failure(f"copy-00007-{'a' * 12}"))
     assert (failure and failure.code) == code
     assert words is None or words in failure.reason
     assert job.attempt == (3 if code == 2 else 1)

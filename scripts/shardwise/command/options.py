@@ -1,0 +1,151 @@
+"""The options of all stages, each declared once, and what reads their values."""
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from shardwise.files.paths import STATISTICS
+from shardwise.units import MIB
+
+_ENDS = (
+    "Exit codes: 0 done; 2 bad input or config; 3 an integrity check failed; 75 try again (device "
+    "busy, out of memory, disk trouble)."
+)
+
+
+def parser(prog: str | None, about: str | None, names: Iterable[str]) -> argparse.ArgumentParser:
+    """A parser of some options; it explains the exit codes, unless ``about`` does."""
+    made = argparse.ArgumentParser(
+        prog=prog,
+        description=about,
+        epilog=None if about and "Exit codes" in about else _ENDS,
+        allow_abbrev=False,  # --config is another option of snakemake than --configfile
+    )
+    for name in names:
+        made.add_argument(name, **OPTIONS[name])
+    return made
+
+
+def natural(text: str, least: int = 0) -> int:
+    """A whole number, 0 or more."""
+    number = int(text)
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{number} is not {least} or more")
+    return number
+
+
+def positive(text: str) -> int:
+    """A whole number, 1 or more."""
+    return natural(text, 1)
+
+
+def mebibytes(text: str) -> int | None:
+    """Bytes of a number of MiB; None for 0."""
+    return natural(text) * MIB or None
+
+
+def seconds(text: str) -> float:
+    """A time above 0, or ``inf``."""
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def address(text: str) -> tuple[str, int]:
+    """``[HOST:]PORT``; without a host, that of this machine alone."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise argparse.ArgumentTypeError(
+            f"{text} is not PORT or HOST:PORT, such as 9500 or 0.0.0.0:9500"
+        )
+    return host or "127.0.0.1", int(port)
+
+
+_RESULTS = "results folder; default: that of the config"
+_CONFIG = "config files, later ones over earlier ones; default: config.yaml"
+_OUT = "folder to write; it must not exist, or be of an earlier merge, which is replaced"
+_WAIT = "seconds to wait for a GPU while none changes hands, before the task ends with 75"
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    # Which results, or which part of them.
+    "results": {"nargs": "?", "type": Path, "help": _RESULTS},
+    "--results": {"help": _RESULTS},
+    "--configfile": {"nargs": "+", "type": Path, "metavar": "FILE", "help": _CONFIG},
+    "--plan": {"type": Path, "required": True, "help": "plan.tsv of the results folder"},
+    "--shard": {"required": True, "help": "id of the shard, such as 00007"},
+    "--key": {"help": "key that the plan must have for this job; snakemake passes it"},
+    "--statistics": {
+        "nargs": "+", "choices": STATISTICS, "default": ["sum"], "metavar": "NAME",
+        "help": f"what to write: {', '.join(STATISTICS)} of all products; default: sum",
+    },
+    "out": {"type": Path, "metavar": "OUT", "help": _OUT},
+    "folders": {"nargs": "+", "metavar": "FOLDER", "help": "results folder of a finished run"},
+    # Of the plan.
+    "--planned": {"type": Path, "help": "plan.tsv that snakemake made; commit it"},
+    "--digest": {"help": "digest that the plan must have; snakemake passes it"},
+    "--replace": {"action": "store_true", "help": "replace the plan of another config"},
+    "--quote": {"action": "store_true", "help": "write nothing: print what a run would come to"},
+    "--trial": {"action": "store_true", "help": "as --quote, and try some shards to tell the time"},
+    "--profile": {"default": "local", "help": "profile under which the trial computes"},
+    # Who computes, and with what.
+    "--devices": {
+        "type": natural,
+        "help": "most GPUs of this machine to use; default, also with 0: all that the scheduler or "
+        "CUDA_VISIBLE_DEVICES names, else all. With --trial: shards that the run computes at once",
+    },
+    "--mem-mb": {
+        "dest": "memory", "type": mebibytes, "metavar": "MIB",
+        "help": "host memory for all processes of a machine together; with less than the plan "
+        "says, batches on NumPy are smaller; default, and with 0: what the plan says",
+    },
+    "--device-wait": {
+        "type": seconds,
+        "help": f"{_WAIT}; default: five minutes in a job of a scheduler, an hour elsewhere",
+    },
+    "--run-time": {
+        "type": seconds,
+        "help": "run time that the job asked for: shards that do not fit into it are left to the "
+        "next job; default: what the scheduler says",
+    },
+    "--round": {"help": "folder of claims; default: all that are missing"},
+    "--name": {"help": "what its claims say of this worker"},
+    "--seat": {"type": natural, "help": "the GPU of this node to look at first"},
+    "--parent": {"type": int, "help": "end when this process does"},
+    "--until": {"type": float, "help": "when this job is ended, in Unix time"},
+    "--dispatch": {
+        "choices": ("pool", "array", "mpi"), "default": "pool",
+        "help": "who computes: a worker on each GPU of this machine, or one on its CPU (pool, the "
+        "default); the tasks of an array job, which this submits and waits for (array); MPI ranks",
+    },
+    "--retries": {"type": natural, "default": 2, "help": "further tries of a shard; default: 2"},
+    "--workers": {
+        "choices": ("device", "node"),
+        "help": "mpi: a rank on each GPU (the default), or a rank on each node with all its GPUs",
+    },
+    "--ranks": {
+        "type": natural,
+        "help": "MPI ranks to start; default, also with 0: the tasks of the Slurm job or the slots "
+        "of the Grid Engine job, else two for a sum, and to compute one for each GPU or node",
+    },
+    "--launcher": {
+        "help": "what starts the MPI ranks, with its options, such as 'mpiexec -hosts node1,node2';"
+        " default: the mpiexec of the MPI that mpi4py loads",
+    },
+    "--array-tasks": {"type": positive, "help": "array: tasks that share the shards; most: 1,000"},
+    "--array-limit": {"type": positive, "help": "array: most tasks that run at once"},
+    "--request": {"type": Path, "help": "array: what a task asks for; snakemake writes it"},
+    # Of who looks at a run, or at a machine.
+    "--json": {"action": "store_true", "help": "write JSON, for programs"},
+    "--once": {"action": "store_true", "help": "show one look as plain text, then end"},
+    "--interval": {"type": seconds, "help": "seconds between looks; default: 2, in a pipe 10"},
+    "--listen": {
+        "type": address, "metavar": "[HOST:]PORT",
+        "help": "serve /metrics as well, also after the end of the run; without HOST to this "
+        "machine alone, with port 0 on any free port",
+    },
+    "--output": {"type": Path, "help": "where to write the page; its links to logs may not work"},
+    "--time-limit": {"type": seconds, "default": 10.0, "help": "of each section; default: 10 s"},
+    "--yes": {"action": "store_true", "help": "remove what is listed"},
+}  # fmt: skip

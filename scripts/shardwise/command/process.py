@@ -1,0 +1,126 @@
+"""The process of a stage: its log, the lock it holds, signals, and how it ends."""
+
+import logging
+import os
+import signal
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from shardwise.errors import ShardwiseError, Terminated, explain, terminate
+from shardwise.files.paths import Results
+from shardwise.files.small import refuse_links
+from shardwise.records import locks, logs
+
+log = logging.getLogger("shardwise")
+
+_LAST_WORDS_SECONDS = 0.5
+_ARRIVAL_SECONDS = 5.0
+"""How long the ranks wait for each other before one counts as having failed alone."""
+
+
+def run(
+    work: Callable[[Namespace], int | None],
+    options: Namespace,
+    begin_ranks: Callable[[Namespace], Any] | None = None,
+    quiet: bool = False,
+) -> None:
+    """Run a stage and end the process with its exit code.
+
+    Parameters
+    ----------
+    work
+        The stage; it raises :class:`ShardwiseError` if the user has to act. It may return an exit
+        code, if what it found is not a failure of its own.
+    begin_ranks
+        For a stage of several ranks: returns mpi4py's ``MPI``, once this process is a rank. Rank 0
+        then logs for all, and a rank that fails alone ends all.
+    quiet
+        Do not log how to repeat this by hand.
+    """
+    logs.begin()
+    signal.signal(signal.SIGTERM, terminate)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, terminate)
+    mpi = None
+    try:
+        mpi = begin_ranks(options) if begin_ranks else None
+        if not quiet and _speaks(mpi):
+            logs.log_start(sys.argv)
+        with _at_work(options):
+            code = work(options) or 0
+    except ShardwiseError as error:
+        code = _refuse(error, mpi)
+    except BaseException as error:
+        code, _ = explain(error)
+        ended = isinstance(error, (Terminated, KeyboardInterrupt))
+        if mpi or ended:
+            from shardwise.files.commit import abandon  # here: doctor starts without NumPy
+
+            # An abort does not wait for the thread that may be writing, and a signal may come just
+            # before Python notes that a file has to be removed.
+            abandon()
+        if mpi:
+            _abort(mpi.COMM_WORLD, code)
+        if ended:
+            # All is cleaned up. A thread that was about to start when the signal came, no pool
+            # knows to end, and Python would wait for it for ever.
+            logging.shutdown()
+            os._exit(code)
+    sys.exit(code)
+
+
+def _speaks(mpi: Any) -> bool:
+    """Whether this process speaks for all ranks."""
+    return mpi is None or mpi.COMM_WORLD.rank == 0
+
+
+def _refuse(error: ShardwiseError, mpi: Any) -> int:
+    """Say what the user has to do, once for all ranks, and give the exit code."""
+    if _speaks(mpi):
+        log.error("%s", error)
+    if mpi is None:
+        return error.exit_code
+    # The first rank to end makes srun end the others, which have this code to return too.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if _all_arrive(mpi.COMM_WORLD):
+        mpi.Finalize()  # a regular end: after an abort srun would return 137, whatever the code
+    else:
+        if not _speaks(mpi):
+            log.error("rank %d: %s", mpi.COMM_WORLD.rank, error)
+        _abort(mpi.COMM_WORLD, error.exit_code)
+    return error.exit_code
+
+
+def _all_arrive(comm: Any) -> bool:
+    """Whether all ranks come here within some seconds, with an error that they agree on."""
+    arrival, end = comm.Ibarrier(), time.monotonic() + _ARRIVAL_SECONDS
+    while not arrival.Test():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _abort(comm: Any, code: int) -> None:
+    """End all ranks, once what this one has written has had time to pass through the launcher.
+
+    MPICH's drops what it still holds when a rank aborts: the reason, often.
+    """
+    time.sleep(_LAST_WORDS_SECONDS)
+    comm.Abort(code)
+
+
+def _at_work(options: Namespace) -> AbstractContextManager[None]:
+    """Mark the results folder as worked on, for the stages that take a plan, if it is fit for it.
+
+    Raises InputError as :func:`small.refuse_links`.
+    """
+    if not hasattr(options, "plan") or not options.plan.is_file():
+        return nullcontext()
+    results = Results.of_plan(options.plan)
+    refuse_links(results)
+    return locks.hold_job_lock(results)

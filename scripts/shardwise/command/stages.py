@@ -1,0 +1,316 @@
+"""What each stage does by hand, and in a job of a run: a function of its options.
+
+A stage imports what it computes with when it begins: a run starts many, and each only one. The
+first line of its docstring is its line in ``shardwise --help``.
+"""
+
+import os
+import shutil
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+from shardwise import host
+from shardwise.command.process import log
+from shardwise.errors import InputError
+from shardwise.files import small
+from shardwise.files.paths import CACHE, Results
+from shardwise.plan import config
+from shardwise.plan import plan as plans
+from shardwise.plan.plan import Plan, Shard
+from shardwise.records import failures, others
+from shardwise.records.store import Store
+
+_THREADS = 8  # that read what is verified; each takes 8 MiB of memory
+_PROGRESS_SECONDS = 10.0
+
+
+def plan(options: Namespace) -> None:
+    """Write plan.tsv: which matrices each shard holds, from the headers of the input alone."""
+    from shardwise.plan import config_file, planner
+
+    looks = options.quote or options.trial
+    if options.planned and not looks:
+        made = planner.read_planned(options.planned)
+        plans.expect(made, made.facts.digest, options.digest)
+    else:
+        files = options.configfile or [Path("config.yaml")]
+        under = [file for file in config.config_files(None) if looks and file not in files]
+        settings = config.load(config_file.read_files([*under, *files]))
+        made = planner.make(settings, CACHE if CACHE.is_dir() else None)
+    if (options.trial or not looks) and not options.replace and others.config_differs(made):
+        raise InputError(
+            f"{made.results.plan} is the plan of another config; choose another results folder, or "
+            "give --replace"
+        )
+    if looks:
+        from shardwise.command import quote
+
+        return quote.show(made, settings, options)
+    with failures.noted(made.results, f"plan-{made.key}", made.results.log("plan")):
+        planner.check_folder(made)
+        planner.write(made)
+    return log.info("%s: %s", made.results.plan, planner.describe(made))
+
+
+def synthesize(options: Namespace) -> None:
+    """Write the synthetic stack, input.npy, that the plan asks for."""
+    from shardwise.multiply import synthetic
+
+    plan = plans.load(options.plan)
+    if plan.facts.synthetic is None:
+        raise InputError(f"{options.plan}: the plan has an input of its own; nothing to generate")
+    with failures.noted(plan.results, f"synthesize-{plan.key}", plan.results.log("synthesize")):
+        synthetic.write(plan)
+    log.info("%s written", plan.results.synthetic)
+
+
+def shard(options: Namespace) -> None:
+    """Copy the matrices of one shard into a file of their own: shards/SHARD-KEY.npy."""
+    from shardwise.multiply import copy
+
+    plan = plans.load(options.plan)
+    name = plan.shard(options.shard).input_name
+    plans.expect(plan, plan.shard(options.shard).input_key, options.key)
+    with failures.noted(plan.results, f"copy-{name}", plan.results.log("shard", name)):
+        copy.materialize(plan, options.shard)
+    log.info("%s written", plan.results.shard(name))
+
+
+def multiply(options: Namespace) -> None:
+    """Multiply the matrices of one shard: products/SHARD-KEY.npy, and its receipt."""
+    from shardwise.multiply import apart
+
+    plan = plans.load(options.plan)
+    shard = plan.shard(options.shard)
+    plans.expect(plan, shard.key, options.key)
+    failures.refuse_again(plan.results, shard.name)
+    Store(plan).withdraw()
+    compute = partial(_compute, shard, options)
+    if plan.function:
+        apart.run(plan, shard, compute)
+    else:
+        compute(plan)
+    log.info("%s written", plan.results.receipt(shard.name))
+
+
+def _compute(shard: Shard, options: Namespace, plan: Plan) -> None:
+    from shardwise.devices import choose
+
+    log = plan.results.log("multiply", shard.name)
+    with failures.noted(plan.results, shard.name, log, choose.taken_uuid):
+        from shardwise.multiply.job import run_shard
+
+        run_shard(plan, shard.shard, options.memory, options.device_wait)
+
+
+def work(options: Namespace) -> int:
+    """Be a worker: take a device, and compute shards until none is left or the time is nearly up.
+
+    By hand it computes what is missing; `dispatch` and the tasks of an array start several that
+    share.
+    """
+    from shardwise.work import options as who
+
+    return who.work(options)
+
+
+def dispatch(options: Namespace) -> int:
+    """Multiply the matrices of all shards that have no product yet: start workers, wait for them.
+
+    If a shard fails, the others still finish, and the last lines name those that failed.
+    """
+    from shardwise.work import options as who
+
+    return who.run(options)
+
+
+def ledger(options: Namespace) -> None:
+    """Write ledger.tsv: one row per shard, from the receipts, each checked against the plan."""
+    from shardwise.records import ledger
+
+    plan = plans.load(options.plan)
+    with failures.noted(plan.results, f"ledger-{plan.key}", plan.results.log("ledger")):
+        ledger.write(plan)
+    log.info("%s: %d shards are whole", plan.results.ledger, len(plan.shards))
+
+
+def reduce(options: Namespace) -> None:
+    """Sum all products with MPI; the command starts its ranks itself.
+
+    Under a launcher of your own it is one of the ranks: mpiexec -n 2 python -m mpi4py
+    scripts/reduce.py
+    """
+    from shardwise.mpi import launch
+    from shardwise.reduce import job  # after MPI: a rank that fails here then ends the others
+
+    comm = launch.get_world(options.ranks, "reduce")
+    plan = job.run(comm, options.plan, options.statistics)
+    if comm.rank == 0:
+        named = ", ".join(options.statistics)
+        log.info("%s: %s of %d matrices", plan.results.root, named, plan.problem.matrices)
+
+
+def merge(options: Namespace) -> None:
+    """Add the sums of finished results folders, and write OUT/sum.npy, mean.npy and summary.json.
+
+    All must be of the same problem: product, shapes, dtype, precision and backend. They are added
+    in the order given, and stay as they are.
+    """
+    from shardwise.merge import job
+
+    matrices = job.run(options.out, options.folders)
+    words = f"the total of {matrices} matrices in {len(options.folders)} folders"
+    log.info("%s: %s", options.out, words)
+
+
+def report(options: Namespace) -> None:
+    """Write the page on a run, report.html: what was computed, if it is proven, where time went.
+
+    It also writes the same figures for Prometheus, metrics.prom, unless --output names another
+    place. It works at any time, and reads no byte of the products.
+    """
+    from shardwise.observe import metrics
+    from shardwise.observe.folder import Observer
+    from shardwise.observe.report import page
+
+    observer = Observer(config.existing_folder(options.configfile, options.results))
+    small.refuse_unmarked(observer.results)
+    seen, results, told = observer.look(), observer.results, nullcontext()
+    if seen.plan and options.output is None:
+        told = failures.noted(results, f"report-{seen.plan.key}", results.log("report"))
+    with told:
+        log.info("report: %s", page.write(seen, options.output))
+        if options.output is None:
+            metrics.write(seen)
+
+
+def watch(options: Namespace) -> int:
+    """Watch a run from any shell that sees its results folder, while its jobs run anywhere.
+
+    In a pipe it writes a line when something has changed. It asks no scheduler, waits for a run
+    that has not begun, and ends with the run. Exit codes: 0 all is done; 75 unfinished, and nothing
+    has failed; 3 a shard or a stage has failed, or files are damaged: you have to act.
+    """
+    from shardwise.observe import watch
+    from shardwise.observe.folder import Observer
+
+    named = options.configfile, options.results
+    try:
+        if options.once:
+            return watch.show_once(Observer(config.existing_folder(*named)), options.json)
+        observer = Observer(config.folder_of_run(*named))
+        if stay := options.listen is not None:
+            from shardwise.observe import metrics
+
+            server = metrics.serve(lambda: observer.last, *options.listen)
+            log.info("metrics: http://%s:%d/metrics", options.listen[0], server.server_port)
+        return watch.follow(observer, options.json, options.interval, stay)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader has seen enough; Python would complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def verify(options: Namespace) -> int:
+    """Check whether a results folder is whole, on any later day and machine. It changes nothing.
+
+    It reads every byte of the folder; the last line is the verdict. Input outside of it is not
+    read: a dry run of snakemake says if it has changed. Exit codes: 0 whole; 3 damaged; 75
+    unfinished: nothing is wrong, run snakemake as before to continue.
+    """
+    from shardwise.observe import audit
+
+    root = config.folder_of_run(options.configfile, options.results)
+    result = audit.look(root, _THREADS, _now_and_then())
+    _print(result.json() if options.json else result.text())
+    return result.code
+
+
+def _now_and_then() -> Callable[[str], None]:
+    """A function that logs progress, at most every ten seconds."""
+    told = time.monotonic()
+
+    def tell(text: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _PROGRESS_SECONDS:
+            told = time.monotonic()
+            log.info("%s", text)
+
+    return tell
+
+
+def doctor(options: Namespace) -> None:
+    """Say what would run on this machine and what is missing. It changes and kills nothing.
+
+    Exit codes: 0 the main job can run here; 2 something has to be installed or changed first; 75
+    try again (devices busy or lost). The keys of --json are in docs/doctor.md.
+    """
+    try:
+        from shardwise.doctor import report
+        from shardwise.processes import contain, environment
+    except ImportError as error:
+        raise InputError(f"{error}: {host.install()}") from None
+    environment.clear_stray()
+    contain.adopt()
+    try:
+        launcher = options.launcher or "mpiexec"
+        checks = report.sections(options.configfile, options.results, launcher)
+        found = report.look(checks, min(options.time_limit, 1e6))
+    finally:  # what it has started itself, and nothing else, is ended
+        contain.sweep()
+    width = min(120, shutil.get_terminal_size((100, 24)).columns)
+    lines = [report.to_json(found)] if options.json else report.to_text(found, width)
+    _print("".join(f"{line}\n" for line in lines))
+    os._exit(report.verdict(found)["exit_code"])  # what hangs in the kernel is not waited for
+
+
+def _print(text: str) -> None:
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def clean(options: Namespace) -> None:
+    """List what other configs left in a results folder, and remove it with --yes.
+
+    A file stays if nothing shows that a run wrote it, as a product without a receipt that fits.
+    """
+    from shardwise.command import clean
+
+    root = config.existing_folder(options.configfile, options.results)
+    _print(clean.clean(Results(root), options.yes))
+
+
+STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {
+    "watch": (watch, "results --configfile --once --json --interval --listen"),
+    "report": (report, "results --configfile --output"),
+    "verify": (verify, "results --configfile --json"),
+    "merge": (merge, "out folders"),
+    "clean": (clean, "results --configfile --yes"),
+    "doctor": (doctor, "--configfile --results --launcher --time-limit --json"),
+    "plan": (
+        plan,
+        "--configfile --planned --replace --digest --quote --trial --devices --profile",
+    ),
+    "synthesize": (synthesize, "--plan"),
+    "shard": (shard, "--plan --shard --key"),
+    "multiply": (multiply, "--plan --shard --key --mem-mb --device-wait"),
+    "work": (
+        work,
+        "--plan --mem-mb --device-wait --run-time --round --name --seat --parent --until",
+    ),
+    "dispatch": (
+        dispatch,
+        "--plan --dispatch --retries --run-time --mem-mb --device-wait --devices --workers --ranks "
+        "--launcher --array-tasks --array-limit --request --round",
+    ),
+    "ledger": (ledger, "--plan"),
+    "reduce": (reduce, "--plan --statistics --ranks --launcher"),
+}
+"""Every stage, and the names of its options."""

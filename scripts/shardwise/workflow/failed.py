@@ -1,0 +1,56 @@
+"""What failed in this run: files say so, written by who failed, else by whoever sees it first."""
+
+from typing import TYPE_CHECKING, Any
+
+from shardwise.errors import InputError, ShardwiseError, TryAgain, verdict
+from shardwise.records import failures
+from shardwise.records.failures import Failure
+from shardwise.workflow import recipe
+
+if TYPE_CHECKING:
+    from shardwise.workflow.run import Run
+
+
+def name_of(run: "Run", job: Any) -> str:
+    """What the failure of a job of Snakemake's is named; a module's rules may be renamed."""
+    stage, wildcards = run.stages.get(job.rule.name, job.rule.name), job.wildcards_dict
+    if "shard" in wildcards:
+        before = "copy-" if stage == "shard" else ""
+        return f"{before}{wildcards['shard']}-{wildcards['key']}"
+    return f"{stage}-{run.plan.key}"
+
+
+def of_job(run: "Run", job: Any) -> Failure | None:
+    """The failure of a job in this run; by its path, as a network disk lists new names late."""
+    failure = failures.read(run.results.failure(name_of(run, job)))
+    return failure if failure and failure.run == failures.this_run() else None
+
+
+def of_shards(run: "Run", missing: list[str]) -> dict[str, Failure]:
+    """The failures of some shards in this run."""
+    names = [run.plan.shards[shard].name for shard in missing]
+    return failures.of_this_run(run.results, names)
+
+
+def is_hopeless(run: "Run", job: Any) -> bool:
+    """Whether all that a failed job has worked on needs its user before another try."""
+    missing = run.store.missing() if job.rule.name == run.rule_for_all else []
+    if seen := of_shards(run, missing):
+        return len(seen) == len(missing) and all(map(failures.needs_user, seen.values()))
+    own = of_job(run, job)
+    return own is not None and failures.needs_user(own)
+
+
+def note(run: "Run", job: Any, reason: str) -> None:
+    """Write down why a job has failed, if it has not done so itself."""
+    if of_job(run, job) is None:
+        failures.note(run.results, name_of(run, job), TryAgain.exit_code, reason)
+
+
+def note_refused(run: "Run", job: Any, title: str, error: ShardwiseError) -> None:
+    """Write down that a scheduler did not take a job; what it never takes is not tried again."""
+    words = f"{title} did not accept the job: {error}"
+    if isinstance(error, InputError):
+        words += f"; {recipe.cure(job.rule.name)}"
+        job.attempt = job.rule.restart_times + 1
+    failures.note(run.results, name_of(run, job), verdict(error)[0], words)
