@@ -100,8 +100,10 @@ def whole(made: Plan) -> set[int]:
 
 def failed(made: Plan) -> dict[int, Failure]:
     """The failures, by the number of the shard."""
-    found = failures.of_this_run(made.results, [row.name for row in made.shards.values()])
-    return {int(name[:5]): failure for name, failure in found.items()}
+    found = {
+        row.shard: failures.read(made.results.failure(row.name)) for row in made.shards.values()
+    }
+    return {int(shard): failure for shard, failure in found.items() if failure}
 
 
 def attempts(made: Plan) -> dict[int, int]:
