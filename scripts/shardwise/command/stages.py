@@ -226,7 +226,7 @@ def verify(options: Namespace) -> int:
     """
     from shardwise.observe import audit
 
-    root = config.folder_of_run(options.configfile, options.results)
+    root = config.existing_folder(options.configfile, options.results)
     result = audit.look(root, _THREADS, _now_and_then())
     _print(result.json() if options.json else result.text())
     return result.code

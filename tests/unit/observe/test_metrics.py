@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from shardwise import cli
+from shardwise.command import options
 from shardwise.errors import InputError
 from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
@@ -103,7 +103,7 @@ def test_every_metric_is_explained(tmp_path):
 def test_it_listens_on_this_machine_alone(tmp_path):
     """Unless told otherwise; before the first look the answer is empty, as nothing is known."""
     observer = Observer(tmp_path)
-    server = metrics.serve(lambda: observer.last, *cli.address("0"))
+    server = metrics.serve(lambda: observer.last, *options.address("0"))
     assert server.server_address[0] == "127.0.0.1"
 
     def get() -> str:
