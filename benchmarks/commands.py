@@ -2,10 +2,9 @@
 
 Groups: dry runs of ``array``, whose graph does not grow, with none, half and all of the products
 there; dry runs of ``jobs`` beside empty Snakemake workflows of as many jobs; a task that computes
-one tiny matrix; a whole run of large ones beside the script of peers.py, and empty jobs; and what
-follows the shards. All of a group take turns. Each figure is the median
+one tiny matrix; and what follows the shards. All of a group take turns. Each figure is the median
 over the rounds; the memory is the most that one process took. ``--shards`` takes the place of
-10,000 under ``jobs``, of 768 files in a whole run, and of 100,000 elsewhere.
+10,000 under ``jobs`` and 100,000 elsewhere.
 """
 
 import contextlib
@@ -15,15 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import harness
 import numpy as np
-from peers import Task
 
-RUN = ["-m", "snakemake", "--cores", "all", "--quiet", "all", "--forceall"]
-DRY = ["-m", "snakemake", "--cores", "1", "--quiet", "all", "--dry-run"]
+DRY = ["-m", "snakemake", "--cores", "1", "--dry-run", "--quiet", "all"]
 
 # As many jobs in the same shape, a chain of two for each shard.
 EMPTY = """
@@ -127,35 +123,6 @@ def task(folder: Path, _: int) -> Commands:
     }
 
 
-def whole(folder: Path, files: int) -> Commands:
-    """A run on cached files from the shell and back, the script with 16 readers, and empty jobs."""
-    from shardwise.devices import choose
-
-    from tests.workspace import Workspace
-
-    if choose.driver_cuda_version() is None:
-        row = Task("float32", 64, backend="numpy", file_bytes=harness.MIB, peer="Plain")
-    else:
-        row = Task("float32", 4096, peer="Script", readers=16)
-    own = {"input": "*.npy", "keep": "sum", "materialize": False, "dispatch": "pool"}
-    Workspace.create(folder / "own").configure(**own, backend=row.backend)
-    paths = [folder / "own" / f"{i:03}.npy" for i in range(files)]
-    for seed, path in enumerate(paths):
-        harness.write_stack(path, row.dtype, row.shape, seed)
-    row = replace(row, folder=str(folder), files=tuple(map(str, paths)))
-    script = (
-        f"import sys; sys.path[:0] = {sys.path!r}; import peers; from peers import Task; row = "
-    )
-    script += f"{row!r}; getattr(peers, row.peer)(row).run(row.files)"
-    line = [*RUN, "--profile", "profiles/local", "--configfile", "mine.yaml"]
-    bare, _ = empty(folder / "bare", EMPTY.format(shards=1, **dict.fromkeys(SAME, "")))
-    return {
-        f"a run, {files} files": (folder / "own", line),
-        f"script, {row.readers or 1} readers": (folder, ["-c", script]),
-        "an empty workflow of five jobs": (bare, RUN),
-    }
-
-
 def after(folder: Path, shards: int) -> Commands:
     """What follows the shards: tiny and alike, so that files and receipts take the time."""
     from shardwise.records import ledger
@@ -171,7 +138,7 @@ def after(folder: Path, shards: int) -> Commands:
     return {
         f"ledger, {shards} shards": (folder, factories.command("ledger", *words)[1:]),
         "reduce, 2 ranks": (folder, factories.command("reduce", *words, "--ranks", "2")[1:]),
-        "verify": (folder, factories.command("verify", plan.results.root, "--threads", "2")[1:]),
+        "verify": (folder, factories.command("verify", plan.results.root)[1:]),
     }
 
 
@@ -187,7 +154,7 @@ def cost(folder: Path, line: list[str]) -> tuple[float, float, float]:
 
 
 GROUPS = {"array": (under_array, 100_000), "jobs": (under_jobs, 10_000),
-          "after": (after, 100_000), "task": (task, 1), "whole": (whole, 768)}  # fmt: skip
+          "after": (after, 100_000), "task": (task, 1)}  # fmt: skip
 """What makes the commands of a group, and of how many shards."""
 
 

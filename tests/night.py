@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from shardwise.files.paths import Results
+from shardwise.records import locks
 
 from tests import fake_devices, processes
 from tests.clusters.cluster import Submitted
@@ -217,8 +219,10 @@ class Night:
         return [job for job in found if job.state.startswith(state)]
 
     def idle(self) -> bool:
-        """Whether no job of this workspace waits or runs, or is being cancelled."""
-        return self.cluster.idle(self.newest)
+        """Whether no job of this workspace waits or runs, or is being cancelled, nor its client."""
+        return self.cluster.idle(self.newest) and not locks.is_living(
+            Results(self.workspace.file(""))
+        )
 
     def wait_for(self, what: str, true: Callable[[], object], timeout_s: float = 240) -> None:
         """Wait until something is true."""

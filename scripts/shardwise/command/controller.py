@@ -72,6 +72,7 @@ def _call(line: list[str]) -> tuple[int, int | None]:
 
 def _begin() -> None:
     """What Snakemake's process does first: it hears all signals, and ends with this one."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell has it ignored in the background
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
     contain.end_with_parent(signal.SIGINT)
 
