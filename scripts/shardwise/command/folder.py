@@ -169,14 +169,15 @@ def _submit_job(line: list[str], options: argparse.Namespace) -> int:
 
 def _results(line: list[str]) -> Path:
     """The results folder of the run which a command line of Snakemake starts."""
-    from shardwise.plan import config  # here: as above
+    from shardwise.plan import config, config_file  # here: as above
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--configfile", "--configfiles", nargs="+", type=Path, default=[])
     parser.add_argument("--config", "-C", nargs="*", default=[])
     named, _ = parser.parse_known_args(line)
     words = dict(word.partition("=")[::2] for word in named.config)
-    return config.folder_of_run(config.config_files(None) + named.configfile, words.get("results"))
+    files = config.config_files(None) + named.configfile  # which the dry run has checked
+    return Path(words.get("results") or config.unchecked(config_file.read_files(files))["results"])
 
 
 RUNS: dict[str, Callable[[list[str]], int]] = {"init": init, "run": run, "submit": submit}

@@ -188,7 +188,9 @@ def _weights(name: str | None, matrices: int) -> np.ndarray | None:
     if found.dtype.kind not in "biuf" or found.itemsize > 8:
         raise InputError(f"weights: {name} holds {found.dtype}; save real numbers, as float64")
     weights = found.astype(np.float64)
-    fits = np.isfinite(weights) if found.dtype.kind == "f" else np.abs(weights) <= _EXACT
+    fits = np.isfinite(found)
+    if found.dtype.kind in "iu":
+        fits = (found <= _EXACT) & (found >= -_EXACT)
     if not fits.all():
         place = int(fits.argmin())
         raise InputError(
@@ -245,6 +247,8 @@ def open_array(key: str, name: str) -> np.ndarray:
             item = remote.Object(name)
             file = io.BytesIO(item.take(0, item.status.size))
             found = np.lib.format.read_array(file, allow_pickle=False)
+            if file.read(1):
+                raise ValueError("it is longer than its header says")
         else:
             with reading(Path(name), f"{key}: "):
                 found = np.lib.format.open_memmap(name, mode="r")  # which unpickles nothing
@@ -268,11 +272,12 @@ def _array(key: str, name: str, matrices: int) -> np.ndarray:
 
 def _what_is_wrong(key: str, name: str, error: Exception) -> str:
     """What is wrong with a file that NumPy does not read."""
-    if key != "labels" and not remote.is_url(name):  # labels may be texts
+    if not remote.is_url(name):
         try:
             read_header(Path(name))
         except InputError as words:
-            return str(words)
+            if key != "labels" or "strings" not in str(words):  # which labels may be
+                return str(words)
     return f"{name} cannot be read as a .npy file: {error!s:.300}"
 
 

@@ -1,5 +1,6 @@
 """From a config to a plan: look at the headers, do the arithmetic, refuse what cannot work."""
 
+import errno
 import json
 import logging
 import os
@@ -16,9 +17,9 @@ from shardwise import ALGORITHM, host
 from shardwise.errors import InputError, one_line, short, some
 from shardwise.files import small, tables
 from shardwise.files.commit import commit
-from shardwise.files.lookup import refuse_undecodable
+from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
-from shardwise.files.paths import Results, for_bash
+from shardwise.files.paths import CACHE, Results, for_bash
 from shardwise.files.remote import is_url
 from shardwise.files.small import mark, refuse_links
 from shardwise.plan import covariance, cut, memory, per_matrix, user_function
@@ -41,6 +42,10 @@ from shardwise.units import count, human_bytes
 
 _LOG = logging.getLogger(__name__)
 
+# Bytes of the longest path below a results folder, that of an unfinished file, which the name of a
+# node stands in; and the same of what Snakemake keeps records of, such as ``/products/00007.json``.
+_LONGEST_BELOW, _LONGEST_RESULT = 256, 32
+
 # Where only these change, no shard is computed again.
 _NOT_DIGESTED = (
     "digest", "config", "config_digest", "made", "decoded", "notes", "checksums", "source_parts",
@@ -58,7 +63,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     Raises InputError if the input, or its fit with the config, is bad.
     """
     results = Results(Path(settings.results))
-    refuse_undecodable(results.root.absolute())
+    _refuse_path(results.root)
     # A field that is new in headers makes a new file: what an old one lacks would count as 0.
     known = plans.digest([settings.input, *(field.name for field in fields(Header))])
     left = stack_of(settings, results.synthetic, cache and cache / f"{known}.json")
@@ -287,6 +292,36 @@ def describe(plan: Plan) -> str:
         f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {product}, in "
         f"{count(len(rows), 'shard')} of {human_bytes(max(r.bytes for r in rows))} or less"
     )
+
+
+def _refuse_path(root: Path) -> None:
+    """Refuse a results folder that no path leads to, or in which our longest path would not fit."""
+    path = root.absolute()
+    for used in (path, Path(__file__)):
+        refuse_undecodable(used)
+    most, longest = os.pathconf("/", "PC_PATH_MAX") - 1, _longest_path(root)
+    if longest > most:
+        raise InputError(
+            f"results: {short(str(root))} is too long: a path of a run would have {longest} bytes, "
+            f"but the system allows {most}; choose a shorter one"
+        )
+    try:
+        if any(len(os.fsencode(name)) > os.pathconf("/", "PC_NAME_MAX") for name in path.parts):
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        mode_of(root)
+    except OSError as error:  # such as a link that leads to itself
+        raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
+
+
+def _longest_path(root: Path) -> int:
+    """Bytes of the longest path of a run: of an unfinished file, or of Snakemake's record of one.
+
+    Snakemake names a record by the path of a result in base64, in a folder for every 254 letters.
+    """
+    letters = 4 * ((len(os.fsencode(root)) + _LONGEST_RESULT) // 3 + 1)
+    records = len(os.fsencode(CACHE.with_name("incomplete").absolute()))
+    record = records + letters + 2 * (letters // 254 + 1)
+    return max(len(os.fsencode(root.absolute())) + _LONGEST_BELOW, record)
 
 
 def _refuse_names(results: Results, sources: list[Source]) -> None:
