@@ -183,7 +183,7 @@ class _Screen(logging.Filter):
         text = record.getMessage()
         self._runs |= getattr(getattr(record, "event", None), "value", "") == "workflow_started"
         if record.levelno > logging.INFO:
-            return not text.startswith("RuleException:\nCalledProcessError")
+            return not text.startswith(("RuleException:\nCalledProcessError", "--keep-incomplete"))
         return _SHOWN.match(text) is not None if self._runs else not text.startswith("Assuming")
 
 
