@@ -137,7 +137,7 @@ class Night:
         """Take away all that fails, and let all shards go."""
         for number in self.bad:
             np.save(self.matrix(number), self.stack[number])
-        for path in self.root.glob("fault.*"):
+        for path in (*self.root.glob("fault.*"), *self.root.glob("shims/*.next")):
             path.unlink()
         self.open()
 
