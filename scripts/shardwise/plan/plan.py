@@ -361,6 +361,20 @@ def label_text(labels: Sequence[int | str], matrices: Sequence[int]) -> bytes:
 
 def load(path: Path) -> Plan:
     """Read a plan; InputError where there is none, IntegrityError where it is damaged."""
+    facts = load_facts(path)
+    raw = path.read_bytes()
+    tables.check(raw, facts.checksums, path)
+    rows: dict[str, Shard] = {row.shard: row for row in tables.from_tsv(raw, Shard, path)}
+    for row in rows.values():  # they become names of files, and words of commands
+        if not (_NAME.fullmatch(row.name) and _NAME.fullmatch(row.input_name)):
+            raise IntegrityError(
+                f"{path}: {short(row.name)} is no name of a shard; run snakemake again"
+            )
+    return Plan(Results.of_plan(path), rows, facts)
+
+
+def load_facts(path: Path) -> Facts:
+    """What a plan says beside its shards, of which there may be a million; errors as `load`."""
     import msgspec  # here: a Snakefile is parsed where it need not be installed
 
     results = Results.of_plan(path)
@@ -372,10 +386,8 @@ def load(path: Path) -> Plan:
         if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
             raise ValueError
         tables.check(dumps(content), content["checksums"], results.plan_facts)
-        raw = path.read_bytes()
-        tables.check(raw, content["checksums"], path)
         with _CONVERTING:
-            facts = msgspec.convert(content, Facts)
+            return msgspec.convert(content, Facts)
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(
@@ -386,13 +398,6 @@ def load(path: Path) -> Plan:
         raise IntegrityError(
             f"{results.plan_facts} is damaged; remove it and run snakemake again"
         ) from error
-    rows: dict[str, Shard] = {row.shard: row for row in tables.from_tsv(raw, Shard, path)}
-    for row in rows.values():  # they become names of files, and words of commands
-        if not (_NAME.fullmatch(row.name) and _NAME.fullmatch(row.input_name)):
-            raise IntegrityError(
-                f"{path}: {short(row.name)} is no name of a shard; run snakemake again"
-            )
-    return Plan(results, rows, facts)
 
 
 def refuse_old_layout(path: Path) -> None:

@@ -99,7 +99,7 @@ def unfinished(plan: Plan) -> InputError:
     """Why a run lacks what it makes last."""
     why = "the run has not finished; run snakemake as before"
     with suppress(ShardwiseError):
-        if plans.load(plan.results.plan).facts.digest != plan.facts.digest:
+        if plans.load_facts(plan.results.plan).digest != plan.facts.digest:
             why = "another config or input has been run here since it was opened; open it again"
     return InputError(f"{plan.results.root}: {why}")
 

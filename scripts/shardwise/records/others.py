@@ -50,7 +50,7 @@ def _lies(name: str, stem: str) -> bool:
 def config_differs(plan: Plan) -> bool:
     """Whether the plan in the folder is of another config, and not just of other input."""
     with suppress(ShardwiseError):  # there is none, or none that can be used
-        own, there = plan.facts, plans.load(plan.results.plan).facts
+        own, there = plan.facts, plans.load_facts(plan.results.plan)
         return own.digest != there.digest and own.config_digest != there.config_digest
     return False
 
