@@ -17,7 +17,7 @@
 # make bench  the dry run: table of docs/performance.md
 # make bench-reduce  the reduce beside a plain loop over the same files; ARGS="--gib 1 --only d=8" goes to it
 # make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--places slurm" goes to the second
-# make bench-gpu  those that need a GPU: kernels, sums, proofs, shard jobs on one GPU and several, start-up; ARGS="--tiny" tries each without one
+# make bench-gpu  those that need a GPU: kernels, proofs, shard jobs on one GPU and several, start-up, whole runs; ARGS="--tiny" tries each without one
 # make install  set up .venv and nothing else
 #
 # CUDA=12, 13 or none says which cupy is installed; by default the driver decides.
@@ -116,14 +116,13 @@ bench-reduce: .venv/.test-$(CUDA)
 	$(BIN)/python benchmarks/reduce.py $(ARGS)
 
 bench-dispatch: .venv/.test-$(CUDA)
-	$(BIN)/python benchmarks/makespan.py
 	$(BIN)/python benchmarks/dispatch.py $(ARGS)
 
 bench-gpu: .venv/.test-$(CUDA)
 	$(BIN)/python benchmarks/kernels.py $(ARGS)
 	$(BIN)/python benchmarks/proof.py $(ARGS)
 	$(BIN)/python benchmarks/shard_jobs.py $(ARGS)
-	$(BIN)/python benchmarks/commands.py --groups task $(ARGS)
+	$(BIN)/python benchmarks/commands.py --groups task whole $(ARGS)
 
 examples/%/input.npy: examples/%/make_input.py | .venv/.examples-$(CUDA)
 	$(BIN)/python $<

@@ -2,9 +2,10 @@
 
 Groups: dry runs of ``array``, whose graph does not grow, with none, half and all of the products
 there; dry runs of ``jobs`` beside empty Snakemake workflows of as many jobs; a task that computes
-one tiny matrix; and what follows the shards. All of a group take turns. Each figure is the median
-over the rounds; the memory is the most that one process took. ``--shards`` takes the place of
-10,000 under ``jobs`` and 100,000 elsewhere.
+one tiny matrix; a run of large ones beside a script and empty jobs; and what follows the shards.
+All of a group take turns. Each figure is the median over the rounds; the memory is the most that
+one process took. ``--shards`` is for 10,000 under ``jobs``, 768 files of 67 MB under ``whole``, and
+100,000 elsewhere. TMPDIR names the disk.
 """
 
 import contextlib
@@ -14,12 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import harness
 import numpy as np
+from peers import Task
 
-DRY = ["-m", "snakemake", "--cores", "1", "--dry-run", "--quiet", "all"]
+RUN = ["-m", "snakemake", "--cores", "all", "--quiet", "all", "--forceall"]
+DRY = ["-m", "snakemake", "--cores", "1", "--quiet", "all", "--dry-run"]
+
+OURS = ["--profile", "profiles/local", "--configfile", "mine.yaml"]
 
 # As many jobs in the same shape, a chain of two for each shard.
 EMPTY = """
@@ -77,11 +84,11 @@ def project(folder: Path, shards: int, dispatch: str, done: int = 0) -> tuple[Pa
     return folder, [*DRY, "--configfile", "mine.yaml"]
 
 
-def empty(folder: Path, text: str) -> tuple[Path, list[str]]:
-    """A dry run of a workflow that is nothing but its rules."""
+def empty(folder: Path, text: str, words: list[str] = DRY) -> tuple[Path, list[str]]:
+    """Snakemake, by default in a dry run, for a workflow that is nothing but its rules."""
     folder.mkdir()
     (folder / "Snakefile").write_text(text)
-    return folder, DRY
+    return folder, words
 
 
 def under_array(folder: Path, shards: int) -> Commands:
@@ -123,6 +130,32 @@ def task(folder: Path, _: int) -> Commands:
     }
 
 
+def whole(folder: Path, files: int) -> Commands:
+    """A run of cached files, from the shell and back; the script on the same; five empty jobs."""
+    from shardwise.devices import choose
+
+    from tests.workspace import Workspace
+
+    gpu = choose.driver_cuda_version() is not None
+    kind: dict[str, Any] = {"peer": "Script"} if gpu else {"peer": "Plain", "backend": "numpy"}
+    row = Task("float32", 4096 if gpu else 64, readers=16, folder=str(folder), **kind)
+    space = Workspace.create(folder / "own")
+    own = {"input": "*.npy", "keep": "sum", "materialize": False, "dispatch": "pool"}
+    space.configure(**own, backend=row.backend, reduce={"ranks": 2})
+    paths = [space.root / f"{i:03}.npy" for i in range(files)]
+    for seed, path in enumerate(paths):
+        harness.write_stack(path, row.dtype, row.shape, seed)
+    row = replace(row, files=tuple(map(str, paths)))
+    script = f"import sys; sys.path[:0] = {sys.path!r}; import peers; from peers import Task\n"
+    script += f"row = {row!r}; peers.{row.peer}(row).run(row.files)"
+    bare = EMPTY.format(shards=1, **dict.fromkeys(SAME, ""))
+    return {
+        f"a run of {files} files": (space.root, [*RUN, *OURS]),
+        "the script" if gpu else "the plain loop": (folder, ["-c", script]),
+        "five empty jobs": empty(folder / "bare", bare, RUN),
+    }
+
+
 def after(folder: Path, shards: int) -> Commands:
     """What follows the shards: tiny and alike, so that files and receipts take the time."""
     from shardwise.records import ledger
@@ -154,7 +187,7 @@ def cost(folder: Path, line: list[str]) -> tuple[float, float, float]:
 
 
 GROUPS = {"array": (under_array, 100_000), "jobs": (under_jobs, 10_000),
-          "after": (after, 100_000), "task": (task, 1)}  # fmt: skip
+          "after": (after, 100_000), "task": (task, 1), "whole": (whole, 768)}  # fmt: skip
 """What makes the commands of a group, and of how many shards."""
 
 

@@ -1,29 +1,73 @@
-"""Tiny shards under each dispatch, on a real Slurm, a real Grid Engine and with no scheduler.
+"""How shards are shared out: makespans of unequal devices, and tiny shards under each dispatch.
 
-Each row is a whole run by snakemake, with the profile as it is shipped; schedulers run on this one
-machine, as in the tests, with pretended GPUs. All compute with NumPy, and the sum has to be exact.
-``tasks`` is an array of four tasks. Shards per second: from the start of the command to the end of
-the last shard, and between the ends of the first and the last, by their receipts.
+The first table simulates workers of different speed, under our claims and under an even split: the
+time to the last shard's end, over a bound that no schedule beats, as there nobody idles and the
+fastest worker takes the largest shard. It has the mean and the worst over many drawn stacks.
+
+The second: a real Slurm, a real Grid Engine, and no scheduler. Each row is a whole run by
+snakemake, with the profile as it is shipped; schedulers run on this one machine, as in the tests,
+with pretended GPUs. All compute with NumPy, and the sum has to be exact. ``tasks`` is an array of
+four tasks. Shards per second: from the start of the command to the end of the last shard, and
+between the ends of the first and the last, by their receipts.
 """
 
 import argparse
 import contextlib
+import heapq
 import json
 import signal
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
+from shardwise.work.claims import Round
 
 from tests import places
 from tests.clusters.cluster import session_cluster
 from tests.workspace import Workspace
 
 TASKS = 4
+SPEEDS = (1, 2, 4)
+SKEWED = 0.5  # standard deviation of the logarithm of a cost: one in 20 takes over 2.3 times more
+
+
+def by_claims(costs: Sequence[float]) -> float:
+    """When the last worker ends, where whoever is free claims the next block of our claims."""
+    blocks = iter(Round("", range(len(costs)), len(SPEEDS), 1).blocks())
+    free = [(0.0, worker, list[int]()) for worker in range(len(SPEEDS))]
+    last = 0.0
+    while free:
+        now, worker, own = heapq.heappop(free)
+        if own := own or list(next(blocks, ())):
+            end = now + costs[own[0]] / SPEEDS[worker]
+            heapq.heappush(free, (end, worker, own[1:]))
+        last = max(last, now)
+    return last
+
+
+def even_split(costs: Sequence[float]) -> float:
+    """The same, where each gets as many shards as any other, all beforehand."""
+    return max(np.sum(np.split(np.array(costs), len(SPEEDS)), axis=1) / SPEEDS)
+
+
+def makespans(count: int) -> None:
+    """A row for shards of equal cost, and one for drawn costs, 20 shards per worker."""
+    harness.heading("costs", "stacks", "shardwise: mean", "worst", "even split", "worst")
+    for name, stacks, spread in (("equal", 1, 0.0), ("skewed", count, SKEWED)):
+        shape = stacks, 20 * len(SPEEDS)
+        drawn = np.random.default_rng(0).lognormal(0, spread, shape).tolist()
+        least = [max(sum(costs) / sum(SPEEDS), max(costs) / max(SPEEDS)) for costs in drawn]
+        found = []
+        for schedule in (by_claims, even_split):
+            ratios = [schedule(own) / bound for own, bound in zip(drawn, least, strict=True)]
+            found += [statistics.fmean(ratios), float(max(ratios))]
+        harness.row(name, stacks, *found)
 
 
 def run(folder: Path, place: Any, dispatch: str, shards: int) -> tuple[float, float]:
@@ -48,9 +92,11 @@ def main() -> None:
     """Measure in a folder that is removed afterwards; under each scheduler all dispatches."""
     kinds = ["jobs", "array", "tasks", "pool", "mpi"]
     where = ["local", *places.KINDS]
-    options = harness.options(__doc__, {"shards": 6}, places=where, dispatch=kinds, shards=1000)
+    defaults = {"places": where, "dispatch": kinds, "shards": 1000, "stacks": 1000}
+    options = harness.options(__doc__, {"shards": 6, "stacks": 3}, **defaults)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no scheduler is left behind
     harness.say(f"Dispatch, {harness.machine()}")
+    makespans(options.stacks)
     harness.heading("scheduler", "dispatch", "shards", "shards per second", "after the first")
     local = contextlib.nullcontext(places.Local())
     with tempfile.TemporaryDirectory() as root:

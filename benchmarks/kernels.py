@@ -1,8 +1,7 @@
-"""Products, their proof and their sum alone, matrices already on the device.
+"""Products and their proof alone, of matrices already on the device, beside CuPy and cuBLAS.
 
-Products beside CuPy and cuBLAS: TFLOP/s at 2 d³ operations each, medians over rounds in which all
-take turns. Every result is first compared with float64. Then sums of float32 products, in GB/s of
-products: the tree beside ``+=`` of one after the other, and ``sum(axis=0)`` of a batch.
+TFLOP/s at 2 d³ operations per product, medians over rounds in which all take turns. Every result is
+first compared with float64.
 """
 
 import functools
@@ -20,7 +19,6 @@ from cells import Cell, square
 STACK_BYTES = 256 * harness.MIB
 LOOP_CALLS = 1024  # calls of a loop that are timed: one per matrix is slow where matrices are small
 ROUNDS, ROUND_SECONDS = 5, 0.02
-BATCHES, SUM_CALLS = ((4096, 4), (4096, 1), (1024, 64), (256, 1024), (32, 65536)), 20
 ERRORS = {"float64": 1e-12, "float32": 1e-4, "float16": 5e-3, "tf32x3": 1e-4}
 """Relative to the norm of a product of normal numbers."""
 # From library_types.h and cublas_api.h: element type, and the type of the accumulation.
@@ -130,37 +128,17 @@ def wrongness(xp: Any, cell: Cell, a: Any, out: Any, count: int) -> float:
     return float(xp.stack(errors).max())  # NaN wins
 
 
-def sums(xp: Any, dim: int, count: int) -> list[float]:
-    """Rates of the tree, of ``+=`` and of ``sum(axis=0)``."""
-    from shardwise.numerics.tree import TreeSum
-
-    block, _ = cells.factors(xp, square("float32", dim), count, 0)
-    tree = TreeSum(xp, block.shape[1:], block.dtype.name)
-    total, places, few = xp.zeros(block.shape[1:]), itertools.count(0, count), block[:64]
-    ways: list[tuple[Call, int]] = [
-        (lambda: tree.add(block, next(places)), count),
-        (lambda: [xp.add(total, p, out=total) for p in few], len(few)),  # a launch each
-        (lambda: xp.add(total, block.sum(axis=0, dtype="f8"), out=total), count),
-    ]
-    clocks = {i: functools.partial(seconds_of, xp, *way, SUM_CALLS) for i, way in enumerate(ways)}
-    turns = harness.in_turn(clocks, ROUNDS).values()
-    return [block[0].nbytes / float(np.median(seconds)) / harness.GB for seconds in turns]
-
-
 def main() -> None:
-    """Print both tables."""
+    """Print the table."""
     tiny = harness.options(__doc__, {}).tiny
     xp = harness.array_module(tiny)
-    harness.say(f"Kernels, {harness.machine(xp)}; TFLOP/s, then GB/s")
+    harness.say(f"Kernels, {harness.machine(xp)}; TFLOP/s")
     harness.heading("product", "d", *list(PEERS)[:-1], "proof, % of the product")
     for cell in [square("float32", 4), square("float64", 16)] if tiny else CELLS:
         dim, seconds = cell.left[0], measure(xp, cell, 4096 if tiny else STACK_BYTES)
         rates = [2 * dim**3 / seconds.get(name, np.nan) / 1e12 for name in PEERS]
         percent = 100 * seconds.get(PROOF, np.nan) / seconds.get("shardwise", np.nan)
         harness.row(f"{cell.arithmetic}, {cell.product}", dim, *rates[:-1], percent)
-    harness.heading("d", "batch", "tree", "+=", "sum(axis=0)")
-    for dim, count in [(4, 8)] if tiny else BATCHES:
-        harness.row(dim, count, *sums(xp, dim, count))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ MORE = {
     "reduce": ["--only", "float32 d=(8 products cold ranks=2|72 sum cached ranks=1)"],
 }
 TABLES = {
-    "commands": [13], "dispatch": [3], "kernels": [2, 1], "makespan": [2], "proof": [3, 4],
+    "commands": [16], "dispatch": [2, 3], "kernels": [2], "proof": [3, 4],
     "reduce": [2], "shard_jobs": [1],
 }  # fmt: skip
 """The rows of the tables that each one fills."""
