@@ -331,10 +331,14 @@ class Forged(Several):
 
     def right(self, found: Any, raw: bytes) -> None:
         plan, _ = found
+        end = 0
         for key, row in plan.shards.items():
             assert key == row.shard
             assert key.isascii()
             assert key.isdigit()
+            assert row.start == end < row.stop
+            end = row.stop
+        assert end == plan.problem.matrices
 
 
 class Sheet(Reader):

@@ -125,7 +125,7 @@ def load(config: Mapping[str, Any], words: Collection[str] = ()) -> Settings:
     except ValueError:  # Python prints no number of more than 4,300 digits
         problems = ["holds a number of too many digits"]
     if not problems:
-        full = _with_defaults(config, _schema())
+        full = _with_defaults(config, _validator().schema)
         problems = [*_contradictions(full)]
     if problems:
         raise InputError("config: " + "\n        ".join(problems[:_MOST_NAMED]))
@@ -133,22 +133,15 @@ def load(config: Mapping[str, Any], words: Collection[str] = ()) -> Settings:
 
 
 @lru_cache(1)
-def _schema() -> dict[str, Any]:
-    import yaml
-
-    schema: dict[str, Any] = yaml.safe_load(SCHEMA.read_text())
-    return schema
-
-
-@lru_cache(1)
 def _validator() -> Any:
+    import yaml
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
     # JSON Schema counts 4.0 as an integer; a number of shards is none.
     whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
     kind: Any = extend(Draft202012Validator, type_checker=whole)  # type: ignore[no-untyped-call]
-    return kind(_schema())
+    return kind(yaml.safe_load(SCHEMA.read_text()))
 
 
 def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,18 +65,16 @@ class InputFiles:
     """The input files that a stage reads, each as it was before its first byte was read."""
 
     def __init__(self) -> None:
-        self._first: dict[str, tuple[int | str, ...]] = {}
-        self._chunks: dict[str, str] = {}
+        self._first: dict[str, tuple[tuple[int | str, ...], str]] = {}  # state, digest of chunks
 
     def note(self, path: str, status: Status) -> None:
         """Note a file that is going to be read; where it is known, as :meth:`compare`."""
-        self._first.setdefault(path, state_of(status))
-        self._chunks.setdefault(path, digest_of_chunks(path))
+        self._first.setdefault(path, (state_of(status), digest_of_chunks(path)))
         self.compare(path, status)
 
     def compare(self, path: str, status: Status) -> None:
         """Refuse a file that was noted and is another one now; `extents.Opened`."""
-        if self._first.get(path, state_of(status)) != state_of(status):
+        if path in self._first and self._first[path][0] != state_of(status):
             raise changed(path)
 
     @contextmanager
@@ -95,7 +93,7 @@ class InputFiles:
         self._compare_all()
 
     def _compare_all(self) -> None:
-        for path in list(self._first):
+        for path, (_, chunks) in list(self._first.items()):
             try:
                 self._compare_now(path)
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -103,7 +101,7 @@ class InputFiles:
                     f"{path} is gone since it was read; nothing was written. Restore it, then "
                     "run snakemake again"
                 ) from error
-            if self._chunks[path] != digest_of_chunks(path):
+            if chunks != digest_of_chunks(path):
                 raise changed(path)
 
     def _compare_now(self, path: str) -> None:

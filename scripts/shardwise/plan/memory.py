@@ -188,7 +188,6 @@ def _proof_bytes(problem: Problem) -> int:
 
 def work_bytes(problem: Problem, matrices: int, spans: Spans, keep: str) -> int:
     """Bytes beside the batches: what a call, the proof and the sum of a shard need."""
-    item = problem.item
     if problem.result:
         work = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)
     else:
@@ -196,11 +195,8 @@ def work_bytes(problem: Problem, matrices: int, spans: Spans, keep: str) -> int:
         if problem.covariance:
             work += matrices * problem.matrix_bytes  # without their offset
         if padded(problem):
-            work += (
-                call_matrices(problem)
-                * item
-                * sum(rows * columns for rows, columns in padded_shapes(problem).values())
-            )
+            shapes = padded_shapes(problem).values()
+            work += call_matrices(problem) * problem.item * sum(map(math.prod, shapes))
     shared = problem.right_bytes if problem.shared_right else 0
     return work + shared + (sum_bytes(problem, matrices, spans) if keep == "sum" else 0)
 

@@ -35,7 +35,7 @@ _CONVERTING = threading.Lock()
 _FIRST = attrgetter("first")
 _LONGEST_ROW = 4096  # bytes, and more
 _KEY_DIGITS = 12
-_NAME = re.compile(rf"[0-9]+-[0-9a-f]{{{_KEY_DIGITS}}}")
+_NAMES = re.compile(rf"[0-9]+(-[0-9a-f]{{{_KEY_DIGITS}}}){{2}}")
 
 
 @dataclass(frozen=True)
@@ -364,13 +364,22 @@ def load(path: Path) -> Plan:
     facts = load_facts(path)
     raw = path.read_bytes()
     tables.check(raw, facts.checksums, path)
-    rows: dict[str, Shard] = {row.shard: row for row in tables.from_tsv(raw, Shard, path)}
-    for row in rows.values():  # they become names of files, and words of commands
-        if not (_NAME.fullmatch(row.name) and _NAME.fullmatch(row.input_name)):
-            raise IntegrityError(
+    rows: list[Shard] = tables.from_tsv(raw, Shard, path)
+    held, end = dict[str, Shard](), 0
+    for row in rows:
+        if not _NAMES.fullmatch(f"{row.name}-{row.input_key}"):
+            raise IntegrityError(  # they become names of files, and words of commands
                 f"{path}: {short(row.name)} is no name of a shard; run snakemake again"
             )
-    return Plan(Results.of_plan(path), rows, facts)
+        if not row.start == end < row.stop:
+            break
+        held[row.shard], end = row, row.stop
+    if len(held) != len(rows) or not end == facts.problem.matrices > 0:
+        raise IntegrityError(
+            f"{path} is damaged: its shards are not matrices 0 to {facts.problem.matrices - 1}, "
+            "each once; remove it and run snakemake again"
+        )
+    return Plan(Results.of_plan(path), held, facts)
 
 
 def load_facts(path: Path) -> Facts:

@@ -27,16 +27,9 @@ from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.per_matrix import PerMatrix
-from shardwise.plan.plan import (
-    Facts,
-    Plan,
-    Shard,
-    ShardSettings,
-    Source,
-    Written,
-)
-from shardwise.plan.problem import Problem, Shape, check_statistics, function_parts
-from shardwise.plan.sources import check_product, labels_of_sheet, right_of, stack_of
+from shardwise.plan.plan import Facts, Plan, Shard, ShardSettings, Source, Written
+from shardwise.plan.problem import Problem, Shape, check_product, check_statistics, function_parts
+from shardwise.plan.sources import labels_of_sheet, right_of, stack_of
 from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import count, human_bytes
 
@@ -74,7 +67,11 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     for note in left.notes:
         log.warning(f"shardwise: input: {note}")
     right, shared = right_of(settings, left)
-    check_product(settings.product, left, right)
+    problem = Problem(
+        left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
+        shared, covariance=settings.covariance,
+    )  # fmt: skip
+    check_product(problem)
     given = left.sources if settings.input is not None else ()
     right_sources = right.sources if right else ()
     named = settings.weights, settings.labels, settings.offset
@@ -87,23 +84,18 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         if told := user_function.unlisted(parts[0], code, settings.depends):
             log.warning(f"shardwise: {told}")
     said = per_matrix.read(settings, left.matrices, labels_of_sheet(settings, left))
-    result, result_dtype = None, None
+    problem = replace(problem, labels=len(said.names))
     if function:
-        result, result_dtype = _returned(settings, (function, used), left, said.weights, cache, log)
-    problem = Problem(
-        left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
-        shared, result, result_dtype, settings.covariance, len(said.names),
-    )  # fmt: skip
+        shape, dtype = _returned(settings, (function, used), left, said.weights, cache, log)
+        problem = replace(problem, result=shape, result_dtype=dtype)
     if said.weights is not None and problem.sum_dtype == "int64":
         raise InputError(
             f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
             "numbers; to weigh them, save the input as float64"
         )
     centre = covariance.plan(settings, left, problem, said.weights)
-    check_statistics(
-        settings.reduce["statistics"], settings.keep, problem.product_dtype, said.total_weight,
-        said.labels is not None,
-    )  # fmt: skip
+    statistics = settings.reduce["statistics"]
+    check_statistics(problem, statistics, settings.keep, said.total_weight)
     runs = _runs(settings, problem)
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
     chosen["materialize"] = _is_copied(settings, left, len(runs), log)

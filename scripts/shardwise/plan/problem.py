@@ -42,52 +42,6 @@ class Operand(NamedTuple):
     conjugated: bool
 
 
-def operands(product: str, dtype: str) -> tuple[Operand, Operand]:
-    """The two factors of one of `PRODUCTS`."""
-    left, right = (
-        Operand(name, operation != "", operation == "H" and "complex" in dtype)
-        for name, _, operation in (factor.partition(".") for factor in product.split(" @ "))
-    )
-    return left, right
-
-
-def factor_shapes(product: str, left: Shape, right: Shape | None) -> tuple[Shape, Shape]:
-    """Shapes of the two factors as they are multiplied, from those of a stored A and B."""
-    stored = {"A": left, "B": right or left}
-    first, second = (
-        stored[x.name][::-1] if x.turned else stored[x.name] for x in operands(product, "")
-    )
-    return first, second
-
-
-def check_statistics(
-    names: list[str], keep: str, dtype: str, total_weight: float | None, labels: bool
-) -> None:
-    """Refuse statistics that the products, of this element type, cannot give.
-
-    ``total_weight`` is the sum of their weights, if they have any.
-    """
-    rules = (
-        (labels, STATISTICS[1:],
-         "with labels there is only sum, one for each; leave these out: the mean is a line of "
-         "NumPy, sums / matrices[:, None, None]"),
-        (keep == "sum", NEEDS_PRODUCTS,
-         "under keep: sum a shard holds only the sum of its products, not each of them; use keep: "
-         "products, or only sum and mean"),
-        (total_weight is not None, NEEDS_PRODUCTS,
-         "with weights there are only sum and mean; leave these out, or the weights"),
-        (total_weight == 0, ("mean",),
-         "the weights add up to 0, by which nothing can be divided; leave mean out, or correct the "
-         "weights"),
-        ("complex" in dtype, NEEDS_ORDER,
-         f"the products are {dtype}, and complex numbers have no order; leave these out, or make "
-         "the products real, for example with a function of your own"),
-    )  # fmt: skip
-    for applies, refused, why in rules:
-        if applies and (found := [name for name in names if name in refused]):
-            raise InputError(f"reduce.statistics: {', '.join(found)}: {why}")
-
-
 WITH_COVARIANCE = ("A.T @ A", "A.H @ A")
 
 
@@ -224,12 +178,20 @@ class Problem:
     @property
     def factor_shapes(self) -> tuple[Shape, Shape]:
         """Shapes of the two factors, as multiplied; a user's function has none."""
-        return factor_shapes(self.product, self.left, self.right)
+        stored = {"A": self.left, "B": self.right or self.left}
+        first, second = (
+            stored[x.name][::-1] if x.turned else stored[x.name] for x in self.operands
+        )
+        return first, second
 
     @property
     def operands(self) -> tuple[Operand, Operand]:
-        """The two factors; a user's function has none."""
-        return operands(self.product, self.dtype)
+        """The two factors of one of `PRODUCTS`; a user's function has none."""
+        left, right = (
+            Operand(name, operation != "", operation == "H" and "complex" in self.dtype)
+            for name, _, operation in (part.partition(".") for part in self.product.split(" @ "))
+        )
+        return left, right
 
     @property
     def matrix_bytes(self) -> int:
@@ -268,3 +230,45 @@ class Problem:
             return 2 * m * k * max(m, k)
         (m, k), (_, p) = self.factor_shapes
         return 2 * m * k * p
+
+
+def check_product(problem: Problem) -> None:
+    """Refuse factors whose inner dimensions do not match."""
+    if function_parts(problem.product):
+        return
+    (_, k), (rows, _) = problem.factor_shapes
+    if k != rows:
+        cure = f"B must have {k} rows" if problem.right else "use A.T @ A or A @ A.T"
+        raise InputError(
+            f"product {problem.product}: inner dimensions do not match: {problem.left} and "
+            f"{problem.right or problem.left}; {cure}"
+        )
+
+
+def check_statistics(
+    problem: Problem, names: list[str], keep: str, total_weight: float | None
+) -> None:
+    """Refuse statistics that the products cannot give.
+
+    ``total_weight`` is the sum of their weights, if they have any.
+    """
+    dtype = problem.product_dtype
+    rules = (
+        (problem.labels, STATISTICS[1:],
+         "with labels there is only sum, one for each; leave these out: the mean is a line of "
+         "NumPy, sums / matrices[:, None, None]"),
+        (keep == "sum", NEEDS_PRODUCTS,
+         "under keep: sum a shard holds only the sum of its products, not each of them; use keep: "
+         "products, or only sum and mean"),
+        (total_weight is not None, NEEDS_PRODUCTS,
+         "with weights there are only sum and mean; leave these out, or the weights"),
+        (total_weight == 0, ("mean",),
+         "the weights add up to 0, by which nothing can be divided; leave mean out, or correct the "
+         "weights"),
+        ("complex" in dtype, NEEDS_ORDER,
+         f"the products are {dtype}, and complex numbers have no order; leave these out, or make "
+         "the products real, for example with a function of your own"),
+    )  # fmt: skip
+    for applies, refused, why in rules:
+        if applies and (found := [name for name in names if name in refused]):
+            raise InputError(f"reduce.statistics: {', '.join(found)}: {why}")

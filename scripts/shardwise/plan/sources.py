@@ -33,7 +33,6 @@ from shardwise.plan import memory
 from shardwise.plan.config import Settings
 from shardwise.plan.identity import identity_of, state_of
 from shardwise.plan.plan import Source
-from shardwise.plan.problem import factor_shapes, function_parts
 from shardwise.plan.stack import Stack
 from shardwise.units import human_bytes
 
@@ -143,20 +142,6 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
             "with one dtype"
         )
     return stack, shared
-
-
-def check_product(product: str, left: Stack, right: Stack | None) -> None:
-    """Refuse factors whose inner dimensions do not match."""
-    if function_parts(product):
-        return
-    other = right or left
-    (_, k), (rows, _) = factor_shapes(product, left.shape, other.shape)
-    if k != rows:
-        cure = f"B must have {k} rows" if right else "use A.T @ A or A @ A.T"
-        raise InputError(
-            f"product {product}: inner dimensions do not match: {left.shape} and {other.shape}; "
-            f"{cure}"
-        )
 
 
 def _unwritten(arrays: list[tuple[str, Header, str]]) -> str:

@@ -74,9 +74,8 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
 def _load(plan_file: Path, names: list[str]) -> Plan:
     """The plan, if these statistics can be had of it."""
     plan = plans.load(plan_file)
-    problem, weight = plan.problem, plan.per_matrix.total_weight
-    keep, labelled = plan.settings.keep, problem.labels > 0
-    plan_problem.check_statistics(names, keep, problem.product_dtype, weight, labelled)
+    weight = plan.per_matrix.total_weight
+    plan_problem.check_statistics(plan.problem, names, plan.settings.keep, weight)
     return plan
 
 

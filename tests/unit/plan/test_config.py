@@ -55,7 +55,6 @@ def test_the_shipped_config_is_valid_and_names_every_key():
     ({"product": "A @A"}, "unknown product; did you mean A @ A? Known are A @ A, A.T @ A"),
     ({"product": "m.py"}, "unknown product; use one of A @ A"),
     ({"depends": ["m.npy"]}, "depends: the product 'A @ A' reads no files but its factors"),
-    ({"offset": "none"}, "offset: goes with covariance: true; add that, or remove it"),
     ({"ddof": 0}, "ddof: goes with covariance: true; add that, or remove it"),
     ({"reproducible": False}, "reproducible: this key is gone, as every sum is reproducible now"),
     ({"reduce": {"statistics": ["median"]}}, "is a line of Python for the products of a shard: "

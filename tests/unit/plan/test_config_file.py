@@ -31,11 +31,9 @@ def test_files_merge_later_over_earlier(tmp_path):
     ("shards: 3\nresults: a\0b\n", "unacceptable character #x0000"),
     ("- input\n", "holds no keys"),
     ("shards: 3\nkeep: sum\nshards: 4\n", "line 3: the key shards is already in line 1"),
-    ("reduce: {ranks: 1, ranks: 2}\n", "line 1: the key ranks is already in line 1"),
     ("reduce:\n  ranks: 1\n  ranks: 2\n", "line 3: the key ranks is already in line 2"),
     ("shards: !!python/object/apply:os.system ['x']\n", "line 1: the tag tag:yaml.org,2002:py"),
     ("shards: !!int '3'\n", "line 1: the tag tag:yaml.org,2002:int is not allowed"),
-    ("<<: {shards: 3}\n", "line 1: << is not allowed"),
     ("reduce:\n  <<: {ranks: 3}\n", "line 2: << is not allowed"),
     ("shards: 3 # " + "x" * 2**20, "more than 1048576 bytes"),
     ("__use_yte__: false\n", "can run any code. A config is data here: write the values out"),
@@ -53,7 +51,6 @@ def test_what_is_no_data_is_told_with_its_line(tmp_path, content, words):
     ("shards: -0_10\n", "YAML reads -0_10 as the number -8; write"),
     ("shard_bytes: 1:30.5\n", "YAML reads 1:30.5 as the number 90.5; write"),
     ("results: 2024-01-31\n", "2024-01-31 is not allowed; it must be a string: write it in q"),
-    ("shards: '4'\n", "auto or a whole number, 1 or more: write it without quotes"),
     ("shard_bytes: 1.0e+9\n", "shard_bytes: 1000000000.0 is not allowed"),
 ])  # fmt: skip
 def test_a_value_that_is_another_than_it_looks_is_refused(tmp_path, text, words):

@@ -299,6 +299,7 @@ UNKNOWN = {
 
 NAMES = {
     **dict.fromkeys(["s.zarr/", "s.zarr:/", "plain", "plain/"], zarr_array(2)),
+    ".": zarr_array(3),
     **dict.fromkeys(["g.zarr/run/frames", "plain:run/frames", "plain/run/frames"], grouped),
     **{f"f.{suffix}:/run/frames": PLAIN["hdf5"] for suffix in ("cxi", "nc", "MAT", "hdf", "nwb")},
 }
@@ -327,18 +328,16 @@ def test_a_folder_or_glob_of_stacks(tmp_path, monkeypatch, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_as_people_type_them(tmp_path, monkeypatch, name):
-    """Stores whose names have no suffix, with slashes; the suffixes that fields give to HDF5."""
-    monkeypatch.chdir(tmp_path)
+    """Stores whose names have no suffix, with slashes; the suffixes that fields give to HDF5.
+
+    The working folder may be the array, which a dot names.
+    """
     made = names.split(NAMES[name](tmp_path, array := noise(SHAPE)))[0]
-    os.rename(made, re.split("[:/]", name)[0])
+    monkeypatch.chdir(made if name == "." else tmp_path)
+    if name != ".":
+        os.rename(made, re.split("[:/]", name)[0])
     made = factories.plan(tmp_path, input=name, shards=1, product="A.T @ A")
     assert copies(made).tobytes() == array.tobytes()
-
-
-def test_the_working_folder_may_be_the_array(tmp_path, monkeypatch):
-    """A dot names it."""
-    monkeypatch.chdir(zarr_array(3)(tmp_path, array := noise(SHAPE)))
-    assert copies(planned(tmp_path, ".")).tobytes() == array.tobytes()
 
 
 def put(name, raw):

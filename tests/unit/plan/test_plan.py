@@ -2,6 +2,7 @@
 
 import os
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from shardwise.plan import memory, plan, planner
 from shardwise.plan.plan import Source
 
 from tests import factories
-from tests.factories import save, settings, stack
+from tests.factories import save, stack
 
 
 def test_the_layout_of_an_earlier_version_is_refused(tmp_path):
@@ -56,20 +57,20 @@ def test_tables_round_trip(names):
     assert tables.from_tsv(raw, Source, Path("x")) == rows
 
 
-def test_a_plan_is_read_as_it_was_made(tmp_path):
-    """Rows, problem and settings survive the disk."""
-    over = {"product": "A @ B", "shards": 3, "keep": "sum", "results": str(tmp_path / "r")}
-    left = save(tmp_path / "a.npy", stack((7, 2, 3)))
-    right = save(tmp_path / "b.npy", stack((3, 5)))
-    made = planner.make(settings(input=str(left), right=str(right), **over))
-    planner.write(made)
-    back = plan.load(tmp_path / "r" / "plan.tsv")
-    assert back.shards == made.shards
-    assert back.problem == made.problem
-    assert back.settings == made.settings
-    assert tuple(back.sources) == made.sources
-    assert back.problem.right == (3, 5)
-    assert back.problem.shared_right is True
+@pytest.mark.parametrize("forge", [
+    lambda a, b, c: [], lambda a, b, c: [a, b], lambda a, b, c: [a, c], lambda a, b, c: [b, c],
+    lambda a, b, c: [a, b, b, c], lambda a, b, c: [a, c, b],
+    lambda a, b, c: [a, replace(b, start=a.stop - 1), c],
+    lambda a, b, c: [a, b, replace(c, stop=c.stop + 1)],
+    lambda a, b, c: [a, replace(b, stop=b.start), replace(c, start=b.start)],
+    lambda a, b, c: [a, b, replace(c, shard=b.shard)],
+])  # fmt: skip
+def test_shards_that_do_not_hold_each_matrix_once_are_refused(tmp_path, forge):
+    """Whatever the checksums say: with a gap, an overlap, an empty shard, or an id used twice."""
+    made = factories.plan(tmp_path, stack((7, 2, 2)), shards=3)
+    planner.write(replace(made, shards=dict(enumerate(forge(*made.shards.values())))))
+    with pytest.raises(IntegrityError, match=r"plan.tsv is damaged: its shards are not matrices 0"):
+        plan.load(made.results.plan)
 
 
 def test_the_plan_takes_the_memory_that_jobs_ask_for(tmp_path):

@@ -157,14 +157,17 @@ def test_what_lies_there_already_counts(tmp_path, monkeypatch):
 
 
 def test_the_job_commits_the_plan_of_the_main_process(tmp_path, monkeypatch):
-    """It lies aside until then; whoever reads an input compares it with the plan."""
+    """It lies aside until then, and says the same; whoever reads an input compares it with it."""
     monkeypatch.chdir(tmp_path)
-    made = planner.make(settings(input=str(save(Path("a.npy"), A)), results="r", shards=3))
+    over = {"product": "A @ B", "right": str(save(Path("b.npy"), stack((3, 5)))), "keep": "sum"}
+    made = planner.make(settings(input=str(save(Path("a.npy"), A)), results="r", shards=3, **over))
+    assert (made.problem.right, made.problem.shared_right) == ((3, 5), True)
     aside = Results(Path("aside"))
     planner.write(replace(made, results=aside))
     words = ("--planned", aside.plan, "--digest", made.facts.digest)
     done = factories.run("plan", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     committed = plan.load(made.results.plan)
-    assert (committed.shards, committed.sources) == (made.shards, made.sources)
+    for said in ("shards", "sources", "problem", "settings"):
+        assert getattr(committed, said) == getattr(made, said)
     assert committed.facts.digest == made.facts.digest
