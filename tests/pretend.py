@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 from shardwise.files.paths import Results
-from shardwise.observe.status import Device
+from shardwise.observe.folder import Observer
+from shardwise.observe.status import Device, Status
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, ledger, receipts
 from shardwise.records.failures import Failure
@@ -49,6 +50,10 @@ class Pretended:
     def receipt(self, shard: str) -> Path:
         """The receipt of a shard's products."""
         return self.plan.results.receipt(self.name(shard))
+
+    def look(self) -> Status:
+        """What a first look at the folder shows."""
+        return Observer(self.root).look(self.at)
 
 
 def run(

@@ -1,5 +1,6 @@
 """Files that are damaged once they are whole, their time stamps kept: named, repaired, right."""
 
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -50,14 +51,11 @@ def folder(path, seed):
 
 def repaired(made, error):
     """Run the command that an error prints, then what a run of snakemake would; the sum."""
-    command = f"rm -f {str(error.value).split('rm -f ')[1].split(',')[0]}"
+    (command,) = re.findall(r"((?:mv -T|rm -f) .*), then snakemake", str(error.value))
     subprocess.run(["bash", "-c", command], check=True)
     lacking = Store(made).missing()
     assert lacking
     for shard in lacking:
-        path = factories.file(made, "product", shard)
-        if path.is_dir():  # no rename replaces a folder: the user is told, and removes it
-            path.rmdir()
         job.run_shard(made, shard)
     ledger.write(made)
     return factories.reduced(made)

@@ -1,6 +1,7 @@
 """What other configs left in a results folder: found by its name, removed if a run wrote it."""
 
 import os
+import re
 import stat
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,9 +12,16 @@ from shardwise.errors import IntegrityError, TryAgain, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.plan import plan as plans
-from shardwise.records import failures, locks, others, receipts
+from shardwise.records import failures, locks, others, receipts, starts
 from shardwise.records.receipts import CopyReceipt, ProductReceipt
 from shardwise.units import count, human_bytes
+
+_BEGIN = re.compile(rb"^\S+ \S+ INFO on [^\n]+, process \d+, in ", re.MULTILINE)
+"""What the log of a job begins with, see `process.run`, perhaps after a warning."""
+
+_BEGIN_BYTES = 1 << 16
+_FIRST = (".npy", ".log")
+"""Suffixes of what goes before the files that show whose it is."""
 
 
 def clean(results: Results, remove: bool) -> str:
@@ -21,18 +29,23 @@ def clean(results: Results, remove: bool) -> str:
     small.refuse_unmarked(results)
     small.refuse_links(results)
     with _alone(results) if remove else nullcontext():
-        found = {path: _is_ours(results, path) for path in others.find(plans.load(results.plan))}
-        ours = [path for path, own in found.items() if own]
+        found = list(others.find(plans.load(results.plan)))
+        regular = [path for path in found if stat.S_ISREG(os.lstat(path).st_mode)]
+        shown = {path for path in regular if _is_ours(results, path)}
+        # A worker's log of a shard has no word of its own; the files of that shard vouch for it.
+        names = {path.stem.removeprefix("copy-") for path in shown}
+        shown |= {path for path in regular if path.suffix == ".log" and path.stem in names}
+        ours = [path for path in found if path in shown]
         tops = defaultdict[Path, list[Path]](list)
         for path in ours:
             tops[path.parent.relative_to(results.root)].append(path)
         lines = [f"  {top}: {_amount(own)}" for top, own in tops.items()]
-        if left := [str(path.relative_to(results.root)) for path, own in found.items() if not own]:
+        if left := [str(p.relative_to(results.root)) for p in found if p not in shown]:
             lines.append(f"  these stay, as no run is known to have written them: {some(left)}")
         total = f"{results.root}: {_amount(ours)} of other configs"
         lines.append(f"{total} removed" if remove else f"{total}; --yes removes them")
-        for path in sorted(ours if remove else [], key=lambda path: path.suffix != ".npy"):
-            path.unlink(missing_ok=True)  # a receipt after its product: alone it is still known
+        for path in sorted(ours if remove else [], key=lambda path: path.suffix not in _FIRST):
+            path.unlink(missing_ok=True)
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 
@@ -51,20 +64,22 @@ def _amount(paths: list[Path]) -> str:
 
 
 def _is_ours(results: Results, path: Path) -> bool:
-    """Whether something shows that a run of ours has written a file."""
+    """Whether a regular file itself, or its receipt, shows that a run of ours has written it."""
     kinds = {results.products.name: ProductReceipt, results.shards.name: CopyReceipt}
-    top = path.relative_to(results.root).parts[0]
-    if not stat.S_ISREG(os.lstat(path).st_mode):
-        return False
     try:
-        if kind := kinds.get(top):
+        if kind := kinds.get(path.relative_to(results.root).parts[0]):
             receipt = receipts.read(path.with_suffix(".json"), kind)
             if path.suffix == ".npy":
                 receipts.check_file(path, receipt.file)
             return f"{receipt.shard}-{receipt.key}" == path.stem
-        if top == results.failed.name:
-            failure = failures.read(path)
-            return failure is not None and failure.name == path.stem
-        return bool(path.suffix) or not path.stat().st_size  # a marker is empty
-    except IntegrityError:
+        match path.suffix:
+            case ".json":
+                failure = failures.read(path)
+                return failure is not None and failure.name == path.stem
+            case ".starts":
+                return starts.last_start(path) is not None
+        with small.opened(path) as (descriptor, _):
+            raw = os.pread(descriptor, _BEGIN_BYTES, 0)  # empty: its job ended before a word
+            return not raw or _BEGIN.search(raw) is not None
+    except (IntegrityError, OSError):
         return False

@@ -12,9 +12,8 @@ import subprocess
 import sys
 
 from shardwise import host
-from shardwise.command.folder import take_log
+from shardwise.command.folder import begin, take_log
 from shardwise.errors import TryAgain, explain, tell
-from shardwise.processes import contain
 
 _CANCEL = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 _HEARD = (*_CANCEL, signal.SIGUSR1)
@@ -43,16 +42,10 @@ def control(line: list[str]) -> int:
 
 
 def _call(line: list[str]) -> tuple[int, int | None]:
-    """The exit code of Snakemake, and the signal that ended it; None where it ended by itself.
-
-    Its session is its own: the scheduler's signals are for this process.
-    """
+    """The exit code of Snakemake, and the signal that ended it; None where it ended by itself."""
     # The job's own size must not become that of the jobs that it submits.
     env = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k[:6] != "SLURM_"}
-    run = subprocess.Popen(
-        line, env=env, start_new_session=True, stdin=subprocess.DEVNULL,
-        preexec_fn=_begin,  # noqa: PLW1509 - no threads
-    )  # fmt: skip
+    run = begin(line, env=env)
     last = None
     while (code := run.poll()) is None:
         heard = _heard(_LOOK_SECONDS)
@@ -68,13 +61,6 @@ def _call(line: list[str]) -> tuple[int, int | None]:
             "Once they have ended, give the same command again"
         )
     return code, last
-
-
-def _begin() -> None:
-    """What Snakemake's process does first: it hears all signals, and ends with this one."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell has it ignored in the background
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
-    contain.end_with_parent(signal.SIGINT)
 
 
 def _heard(seconds: float) -> int | None:

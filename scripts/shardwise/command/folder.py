@@ -243,6 +243,28 @@ def line_of(settings: Any, profile: str | None, *words: str) -> list[str]:
     return snakemake_line(profile, [*own, *words])
 
 
+_BEGIN = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from shardwise.processes import contain
+# A notebook ignores it between its cells, and a shell in the background.
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+contain.end_with_parent(signal.SIGINT, int(sys.argv[1]))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""A program and no function that runs after a fork, as the threads of a notebook may hold locks."""
+
+
+def begin(line: list[str], **options: Any) -> "subprocess.Popen[Any]":
+    """Start a command line of Snakemake, which hears all signals, and a Ctrl-C when this ends.
+
+    Its session is its own: signals of a terminal or a scheduler are for this process alone.
+    """
+    words = [sys.executable, "-P", "-c", _BEGIN, str(os.getpid()), *line]
+    return subprocess.Popen(words, start_new_session=True, stdin=subprocess.DEVNULL, **options)
+
+
 def _profile(name: str | None) -> str:
     """The folder of the profile: this folder's, else that of the installation."""
     if name is None:

@@ -6,7 +6,6 @@ Snakemake is a process of its own, as it cannot run twice in one. What it says i
 import os
 import signal
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shardwise.command.folder import line_of
+from shardwise.command.folder import begin, line_of
 from shardwise.errors import InputError, of_code, short, tell
 from shardwise.files.paths import CACHE
 from shardwise.observe.finished_run import FinishedRun
@@ -30,15 +29,6 @@ Config = str | os.PathLike[str] | Mapping[str, Any] | None
 
 _MOST_LINES = 60
 """More than a run says at its end."""
-
-_START = f"""
-import os, signal, sys
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from shardwise.processes import contain
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # a notebook ignores it between its cells
-contain.end_with_parent(signal.SIGINT)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
 def run(config: Config, profile: str | os.PathLike[str], keys: Mapping[str, Any]) -> FinishedRun:
@@ -97,11 +87,9 @@ def follow(line: list[str]) -> None:
     the ShardwiseError of its exit code, with its last words.
     """
     lines, ended = deque[str](maxlen=_MOST_LINES), None
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", _START, *line], start_new_session=True,
-        encoding="utf-8", errors="replace",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as child:  # fmt: skip
+    with begin(
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+    ) as child:
         assert child.stdout is not None
         while True:
             try:

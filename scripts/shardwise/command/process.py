@@ -2,24 +2,34 @@
 
 import logging
 import os
+import shlex
 import signal
+import socket
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from shardwise.errors import ShardwiseError, Terminated, explain, terminate
+from shardwise.errors import ShardwiseError, Terminated, explain, shown, terminate
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
-from shardwise.records import locks, logs
+from shardwise.records import locks
 
 log = logging.getLogger("shardwise")
 
 _LAST_WORDS_SECONDS = 0.5
 _ARRIVAL_SECONDS = 5.0
 """How long the ranks wait for each other before one counts as having failed alone."""
+
+
+class Shown(logging.Formatter):
+    """Formats a record for a terminal, with its traceback: see `shown`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, or lines, of a record."""
+        return shown(super().format(record))
 
 
 def run(
@@ -41,7 +51,9 @@ def run(
     quiet
         Do not log how to repeat this by hand.
     """
-    logs.begin()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Shown("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     signal.signal(signal.SIGTERM, terminate)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
         signal.signal(signal.SIGHUP, terminate)
@@ -49,7 +61,7 @@ def run(
     try:
         mpi = begin_ranks(options) if begin_ranks else None
         if not quiet and _speaks(mpi):
-            logs.log_start(sys.argv)
+            _log_start(sys.argv)
         with _at_work(options):
             code = work(options) or 0
     except ShardwiseError as error:
@@ -71,6 +83,13 @@ def run(
             logging.shutdown()
             os._exit(code)
     sys.exit(code)
+
+
+def _log_start(argv: Sequence[str]) -> None:
+    """Log where this runs, and the command that does the same by hand."""
+    command = shlex.join([sys.executable, *argv])
+    log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), os.getcwd())
+    log.info("by hand: cd %s && %s", shlex.quote(os.getcwd()), command)
 
 
 def _speaks(mpi: Any) -> bool:

@@ -25,7 +25,6 @@ from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, others
 from shardwise.records.store import Store
 
-_THREADS = 8  # that read what is verified; each takes 8 MiB of memory
 _PROGRESS_SECONDS = 10.0
 
 
@@ -227,7 +226,7 @@ def verify(options: Namespace) -> int:
     from shardwise.observe import audit
 
     root = config.existing_folder(options.configfile, options.results)
-    result = audit.look(root, _THREADS, _now_and_then())
+    result = audit.look(root, progress=_now_and_then())
     _print(result.json() if options.json else result.text())
     return result.code
 

@@ -5,18 +5,19 @@ written. What lies there of other configs is left aside.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files import small
-from shardwise.files.paths import Results, for_bash
+from shardwise.files.paths import Results
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import judge, ledger, receipts
-from shardwise.records.receipts import ProductReceipt, StackReceipt, SumReceipt
+from shardwise.records.receipts import ProductReceipt, StackReceipt
 from shardwise.records.store import Store
 from shardwise.units import count, human_bytes
 
@@ -58,6 +59,20 @@ class Audit:
     def of(self, kind: str) -> list[AuditFinding]:
         """The findings of a kind."""
         return [finding for finding in self.findings if finding.kind == kind]
+
+    def note(self, kind: str, path: Path, reason: str, shard: str | None = None) -> None:
+        """Add a finding."""
+        name = str(path.relative_to(self.root))
+        self.findings.append(AuditFinding(kind, name, reason, shard))
+
+    @contextmanager
+    def noting(self, path: Path, shard: str | None = None) -> Iterator[None]:
+        """Add a file that cannot be used to the findings, instead of ending the audit."""
+        try:
+            yield
+        except (IntegrityError, OSError) as error:
+            kind = UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED
+            self.note(kind, path, str(error), shard)
 
     @property
     def verdict(self) -> str:
@@ -125,124 +140,93 @@ def look(
     except (InputError, IntegrityError) as error:
         audit.findings = [AuditFinding(DAMAGED, results.plan_facts.name, f"the plan: {error}")]
         files = results.plan_facts, results.plan, results.sources, results.summary
-        audit.repair = _command(files, map(for_bash, files))
+        audit.repair = ledger.repair(results, (), files)
         return audit
-    _Auditor(plan, audit).run(threads, progress)
+    _look_at_all(plan, audit, threads, progress)
+    audit.findings.sort(key=lambda finding: (finding.path, finding.reason))
+    audit.repair = _repair(plan, audit.of(DAMAGED))
     return audit
 
 
-class _Auditor:
-    """An audit in progress."""
+def _look_at_all(plan: Plan, audit: Audit, threads: int, progress: Callable[[str], object]) -> None:
+    results, store, lines = plan.results, Store(plan), []
+    summed = store.is_summed(())
+    listed = summed or store.is_listed()  # whoever sums next takes the ledger as it is
+    audit.shards, audit.proven = len(plan.shards), True
+    stack, stack_receipt = results.synthetic, plan.synthetic_receipt
+    if stack_receipt and stack.exists():  # it may have been removed
+        with audit.noting(stack):
+            facts = receipts.read(stack_receipt, StackReceipt).file
+            audit.nbytes += receipts.check_elements(stack, facts)
+    if summed:
+        _look_at_sum(plan, audit)
+    else:
+        audit.note(MISSING, results.summary, "nothing is summed yet under this plan")
+    # A sum had all shards: those missing now are lost.
+    look = partial(_look_at_shard, plan, audit, DAMAGED if summed else MISSING)
+    looked = ledger.look_at(look, plan.shards.values(), threads, at_once=1)
+    for number, (_, (nbytes, receipt)) in enumerate(looked, 1):
+        audit.nbytes += nbytes
+        if receipt:
+            lines.append(ledger.format_line(receipt))
+            audit.proven &= receipt.proof is not None
+        progress(f"{number} of {len(plan.shards)} shards, {human_bytes(audit.nbytes)} read")
+    if listed and len(lines) == len(plan.shards):
+        with audit.noting(results.ledger):
+            expected = ledger.format_table(lines)
+            raw = small.read(results.ledger, len(expected) + small.MOST_BYTES)
+            if raw != expected:
+                raise IntegrityError(f"{results.ledger} is not what the receipts make")
 
-    def __init__(self, plan: Plan, audit: Audit) -> None:
-        self._plan, self._results, self._audit = plan, plan.results, audit
-        # A sum had all shards: those missing now are lost.
-        store = Store(plan)
-        self._missing = DAMAGED if store.is_summed(()) else MISSING
-        # Whoever sums next takes the ledger as it is.
-        self._listed = self._missing == DAMAGED or store.is_listed()
 
-    def run(self, threads: int, progress: Callable[[str], object]) -> None:
-        """Look at everything."""
-        audit, plan, lines = self._audit, self._plan, []
-        audit.shards, audit.proven = len(plan.shards), True
-        stack, receipt = self._results.synthetic, plan.synthetic_receipt
-        if receipt and stack.exists():  # it may have been removed
-            with self._noting(stack):
-                audit.nbytes += receipts.check_elements(
-                    stack, receipts.read(receipt, StackReceipt).file
-                )
-        self._sum()
-        looked = ledger.look_at(self._shard, plan.shards.values(), threads, at_once=1)
-        for number, (_, (nbytes, receipt)) in enumerate(looked, 1):
-            audit.nbytes += nbytes
-            if receipt:
-                lines.append(ledger.format_line(receipt))
-                audit.proven &= receipt.proof is not None
-            progress(f"{number} of {len(plan.shards)} shards, {human_bytes(audit.nbytes)} read")
-        if self._listed and len(lines) == len(plan.shards):
-            with self._noting(self._results.ledger):
-                expected = ledger.format_table(lines)
-                raw = small.read(self._results.ledger, len(expected) + small.MOST_BYTES)
-                if raw != expected:
-                    raise IntegrityError(f"{self._results.ledger} is not what the receipts make")
-        audit.findings.sort(key=lambda finding: (finding.path, finding.reason))
-        audit.repair = self._repair()
-
-    def _note(self, kind: str, path: Path, reason: str, shard: str | None = None) -> None:
-        name = str(path.relative_to(self._results.root))
-        self._audit.findings.append(AuditFinding(kind, name, reason, shard))
-
-    @contextmanager
-    def _noting(self, path: Path, shard: str | None = None) -> Iterator[None]:
-        """Add a file that cannot be used to the findings, instead of ending the audit."""
+def _look_at_shard(
+    plan: Plan, audit: Audit, missing: str, row: Shard
+) -> tuple[int, ProductReceipt | None]:
+    """Bytes that were read of a product and its copy, and the receipt of a whole product."""
+    shard, results, nbytes, whole = row.shard, plan.results, 0, None
+    product, copy = results.product(row.name), results.shard(row.input_name)
+    receipt = copied = None
+    with audit.noting(results.receipt(row.name), shard):
         try:
-            yield
-        except (IntegrityError, OSError) as error:
-            kind = UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED
-            self._note(kind, path, str(error), shard)
-
-    def _shard(self, row: Shard) -> tuple[int, ProductReceipt | None]:
-        """Bytes that were read of a product and its copy, and the receipt of a whole product."""
-        shard, results, nbytes, whole = row.shard, self._results, 0, None
-        product, copy = results.product(row.name), results.shard(row.input_name)
-        receipt = copied = None
-        with self._noting(results.receipt(row.name), shard):
-            try:
-                receipt = judge.check_receipt(self._plan, shard)
-                nbytes += receipts.check_elements(product, receipt.file)
-                whole = receipt
-            except receipts.NoReceipt:
-                why = "has no receipt" if product.exists() else "is missing"
-                self._note(self._missing, product, why, shard)
-        made = results.shard_receipt(row.input_name)
-        with self._noting(made), suppress(receipts.NoReceipt):
-            copied = judge.check_copy(self._plan, shard)
-            if copy.exists():  # it may have been removed
-                nbytes += receipts.check_elements(copy, copied.file)
-        read = receipt and receipt.input_checksum
-        if read and copied and read != copied.file.checksum:
-            reason = f"was made from matrices with checksum {read}, but the copy has "
-            self._note(DAMAGED, product, reason + copied.file.checksum, shard)
-            self._note(DAMAGED, made, reason + copied.file.checksum)
-        return nbytes, whole
-
-    def _sum(self) -> None:
-        """The results over all shards, if they are of this plan."""
-        path = self._results.summary
-        if self._missing == MISSING:
-            self._note(MISSING, path, "nothing is summed yet under this plan")
-            return
-        with self._noting(path):
-            summary = receipts.read(path, SumReceipt)
-            judge.check_summary(self._plan, summary)
-            for name, facts in summary.files.items():
-                file = self._results.statistic(name)
-                self._audit.summed.append(file.name)
-                with self._noting(file):
-                    judge.check_statistic(self._plan, name, facts)
-                    self._audit.nbytes += receipts.check_elements(file, facts)
-        with self._noting(self._results.label_names):
-            judge.check_labels(self._plan)
-
-    def _repair(self) -> str | None:
-        """The command after which the next run makes damaged files again, and what needs them."""
-        results, damaged = self._results, self._audit.of(DAMAGED)
-        names = sorted({self._plan.shards[found.shard].name for found in damaged if found.shard})
-        paths = {results.root / found.path for found in damaged if not found.shard}
-        if any(path.parent == results.root for path in paths):
-            # Snakemake makes nothing again that is only used on the way to what is there.
-            paths |= {results.summary, results.ledger}
-        words = [ledger.quote_names(results.products, names, ".json")] if names else []
-        words += map(for_bash, sorted(paths))
-        places = {path.with_suffix(".npy") for path in paths if path.is_relative_to(results.shards)}
-        places |= {each(name) for name in names for each in (results.product, results.receipt)}
-        return _command(paths | places, words) if words else None
+            receipt = judge.check_receipt(plan, shard)
+            nbytes += receipts.check_elements(product, receipt.file)
+            whole = receipt
+        except receipts.NoReceipt:
+            why = "has no receipt" if product.exists() else "is missing"
+            audit.note(missing, product, why, shard)
+    made = results.shard_receipt(row.input_name)
+    with audit.noting(made), suppress(receipts.NoReceipt):
+        copied = judge.check_copy(plan, shard)
+        if copy.exists():  # it may have been removed
+            nbytes += receipts.check_elements(copy, copied.file)
+    read = receipt and receipt.input_checksum
+    if read and copied and read != copied.file.checksum:
+        reason = f"was made from matrices with checksum {read}, but the copy has "
+        audit.note(DAMAGED, product, reason + copied.file.checksum, shard)
+        audit.note(DAMAGED, made, reason + copied.file.checksum)
+    return nbytes, whole
 
 
-def _command(places: Iterable[Path], words: Iterable[str]) -> str:
-    """How to remove words; a folder in place of one of these files may hold anything: it moves."""
-    folders = sorted(path for path in places if path.is_dir() and not path.is_symlink())
-    moved = [(for_bash(path), for_bash(Path(f"{path}.moved"))) for path in folders]
-    moves = [f"mv -T --backup=numbered {path} {aside}" for path, aside in moved]
-    return " && ".join([*moves, f"rm -f {' '.join(words)}"])
+def _look_at_sum(plan: Plan, audit: Audit) -> None:
+    """The results over all shards."""
+    results = plan.results
+    with audit.noting(results.summary):
+        for name, facts in judge.check_summary(plan).files.items():
+            file = results.statistic(name)
+            audit.summed.append(file.name)
+            with audit.noting(file):
+                judge.check_statistic(plan, name, facts)
+                audit.nbytes += receipts.check_elements(file, facts)
+    with audit.noting(results.label_names):
+        judge.check_labels(plan)
+
+
+def _repair(plan: Plan, damaged: list[AuditFinding]) -> str | None:
+    """The command after which the next run makes damaged files again, and what needs them."""
+    results = plan.results
+    shards = {found.shard for found in damaged if found.shard}
+    paths = {results.root / found.path for found in damaged if not found.shard}
+    if any(path.parent == results.root for path in paths):
+        # Snakemake makes nothing again that is only used on the way to what is there.
+        paths |= {results.summary, results.ledger}
+    return ledger.build_repair(plan, shards, paths) if damaged else None

@@ -15,7 +15,7 @@ import msgspec
 
 from shardwise.errors import IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
-from shardwise.files.paths import Results, for_bash, list_names, place, stamp
+from shardwise.files.paths import RESULTS, Results, list_names, place, stamp
 from shardwise.observe.status import (
     DAMAGED,
     DONE,
@@ -29,7 +29,7 @@ from shardwise.observe.status import (
 )
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import failures, judge, live, locks, receipts
+from shardwise.records import failures, judge, ledger, live, locks, receipts
 from shardwise.records.receipts import Line, Moment, SumReceipt, UsedDevice, Whole
 from shardwise.units import any_clock
 
@@ -157,7 +157,11 @@ def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
     try:
         return judge.read_sum(plan), ""
     except IntegrityError as error:
-        cure = f"; remove it (rm -f {for_bash(plan.results.summary)}), and run snakemake as before"
+        results = plan.results
+        files = [results.label_names, *map(results.statistic, RESULTS)]
+        folders = [path for path in files if path.is_dir()]
+        command = ledger.repair(results, (), [results.summary, *folders])
+        cure = f"; remove it ({command}), and run snakemake as before"
         known = not isinstance(error, receipts.UnknownSchema)
         return None, one_line(f"{error}{cure * known}")
 

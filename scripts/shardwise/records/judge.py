@@ -108,8 +108,7 @@ def read_sum(plan: Plan) -> SumReceipt | None:
     """The receipt of the sum of a plan, if there is one; IntegrityError if it is not whole."""
     if not Store(plan).is_summed(()):
         return None
-    summary = receipts.read(plan.results.summary, SumReceipt)
-    check_summary(plan, summary)
+    summary = check_summary(plan)
     for name, facts in summary.files.items():
         check_statistic(plan, name, facts)
     check_labels(plan)
@@ -128,12 +127,14 @@ def check_labels(plan: Plan) -> None:
         )
 
 
-def check_summary(plan: Plan, receipt: SumReceipt) -> None:
-    """Refuse a receipt of the sum that does not fit the plan."""
+def check_summary(plan: Plan) -> SumReceipt:
+    """As :func:`check_receipt`, of the sum."""
     path = plan.results.summary
+    receipt = receipts.read(path, SumReceipt)
     _expect(receipt, {"plan": plan.facts.digest}, path)
     if not receipt.files.keys() <= set(RESULTS):
         raise IntegrityError(f"{path} names the results {short(list(receipt.files))}")
+    return receipt
 
 
 def check_statistic(plan: Plan, name: str, facts: ArrayFile) -> None:

@@ -2,15 +2,17 @@
 
 import csv
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwise.errors import IntegrityError
 from shardwise.files.commit import commit, remove_leftovers
-from shardwise.files.paths import folders, for_bash, place
+from shardwise.files.paths import Results, folders, for_bash, place
 from shardwise.plan.plan import Plan
 from shardwise.records import judge, store
 from shardwise.records.receipts import ProductReceipt
@@ -150,17 +152,38 @@ def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:
     return f"{what}; {cure}\n  " + "\n  ".join(lines)
 
 
-def build_repair(plan: Plan, shards: Iterable[str]) -> str:
-    """The command, for bash, that makes the next run compute some shards again."""
-    names = [plan.shards[shard].name for shard in shards]
-    return f"rm -f {quote_names(plan.results.products, names, '.json')}"
+def build_repair(plan: Plan, shards: Iterable[str], files: Iterable[Path] = ()) -> str:
+    """As :func:`repair`, of the products of some shards of a plan, and of other files."""
+    return repair(plan.results, [plan.shards[shard].name for shard in shards], files)
 
 
-def quote_names(folder: Path, names: Iterable[str], suffix: str) -> str:
-    """The files of shards in a folder, as one word for bash that no name can turn into an option.
+def repair(results: Results, names: Iterable[str], files: Iterable[Path] = ()) -> str:
+    """The command, for bash, after which the next run makes some files again.
 
-    The names of the shards are hexadecimal digits and a dash only.
+    ``names`` are those of shards' products, for which their receipts go, in one word: hexadecimal
+    digits and a dash need no quotes. A copy among the other files is named by its receipt, too. A
+    folder in the place of a file may hold anything: it moves, to a name that replaces none.
     """
-    stems = list(map(place, names))
-    words = stems[0] if len(stems) == 1 else "{" + ",".join(stems) + "}"
-    return f"{for_bash(folder)}/{words}{suffix}"
+    names, files = sorted(names), sorted(set(files))
+    words, stems = [for_bash(path) for path in files], list(map(place, names))
+    if stems:
+        word = stems[0] if len(stems) == 1 else "{" + ",".join(stems) + "}"
+        words.insert(0, f"{for_bash(results.products)}/{word}.json")
+    places = {*files, *(p.with_suffix(".npy") for p in files if p.is_relative_to(results.shards))}
+    astray = [path for path in places if path.is_dir() and not path.is_symlink()]
+    known, products = set(names), str(results.products)
+    # There may be a million names: each folder is listed once, and no other file is asked for.
+    for top in {os.path.dirname(f"{products}/{stem}") for stem in stems}:
+        with suppress(OSError), os.scandir(top) as entries:
+            astray += [
+                Path(entry)
+                for entry in entries
+                if entry.name.endswith((".npy", ".json"))
+                and entry.name.rpartition(".")[0] in known
+                and entry.is_dir(follow_symlinks=False)
+            ]
+    moves = [
+        f"mv -T --backup=numbered {for_bash(path)} {for_bash(Path(f'{path}.moved'))}"
+        for path in sorted(astray)
+    ]
+    return " && ".join([*moves, f"rm -f {' '.join(words)}"])

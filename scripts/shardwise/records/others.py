@@ -23,7 +23,10 @@ _MARKER = re.compile("([0-9a-f]{12})")
 
 
 def find(plan: Plan) -> Iterator[Path]:
-    """Files of other configs; each folder is listed once, and nothing is opened."""
+    """Files of other configs; each folder is listed once, and nothing is opened.
+
+    The mark of another config's sum is none: it says which files the next sum has to remove.
+    """
     results, rows = plan.results, plan.shards.values()
     products, copies = {row.name for row in rows}, {row.input_name for row in rows}
     for top, pattern, own in (
@@ -33,18 +36,14 @@ def find(plan: Plan) -> Iterator[Path]:
         (results.root / "logs" / "shard", _LOG, copies),
         (results.failed, _FAILURE, products),
         (results.failed, _STAGE, {plan.key, *copies}),
-        (results.done, _MARKER, {plan.key}),
-        (results.listed(plan.key).parent, _MARKER, {plan.key}),
     ):
         for name in sorted(list_names(top)):
             match = pattern.fullmatch(name)
-            if match and match[1] not in own and (pattern is _STAGE or _lies(name, match[1])):
+            if match is None or match[1] in own:
+                continue
+            # A file of a shard counts only where a run puts it.
+            if pattern is _STAGE or name.partition(".")[0] == place(match[1]):
                 yield top / name
-
-
-def _lies(name: str, stem: str) -> bool:
-    """Whether a file lies where a run puts files of this name."""
-    return name.partition(".")[0] == place(stem)
 
 
 def config_differs(plan: Plan) -> bool:

@@ -32,15 +32,6 @@ def of_shards(run: "Run", missing: list[str]) -> dict[str, Failure]:
     return failures.of_this_run(run.results, names)
 
 
-def is_hopeless(run: "Run", job: Any) -> bool:
-    """Whether all that a failed job has worked on needs its user before another try."""
-    missing = run.store.missing() if job.rule.name == run.rule_for_all else []
-    if seen := of_shards(run, missing):
-        return len(seen) == len(missing) and all(map(failures.needs_user, seen.values()))
-    own = of_job(run, job)
-    return own is not None and failures.needs_user(own)
-
-
 def note(run: "Run", job: Any, reason: str) -> None:
     """Write down why a job has failed, if it has not done so itself."""
     if of_job(run, job) is None:

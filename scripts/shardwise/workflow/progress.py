@@ -133,14 +133,15 @@ class Listener(logging.Handler):
             if self._workflow.dag.jobid(job) == number:
                 run, name, follows = self._run, failed.name_of(self._run, job), ""
                 self._failed.add(name)
-                if failed.is_hopeless(run, job):
-                    job.attempt = job.restart_times + 1
-                if job.attempt <= job.restart_times:
-                    follows = f"; try {job.attempt + 1} of {job.restart_times + 1} follows"
                 missing = run.store.missing() if job.rule.name == run.rule_for_all else []
                 found = failed.of_shards(run, missing) or {
                     name: failed.of_job(run, job) or _lost(name)
                 }
+                whole = name in found or len(found) == len(missing)
+                if whole and all(map(failures.needs_user, found.values())):
+                    job.attempt = job.restart_times + 1
+                if job.attempt <= job.restart_times:
+                    follows = f"; try {job.attempt + 1} of {job.restart_times + 1} follows"
                 self._tell_failed(found, follows)
 
     def _tell_failed(self, found: Mapping[str, Failure], follows: str = "") -> None:
@@ -271,7 +272,8 @@ def rerun_command(argv: list[str], folder: str) -> str:
     words, forced = [], False
     for word in argv[1:]:
         # The rules that -R names follow it, up to the next option.
-        forced = word in ("-R", "--forcerun") or (forced and not word.startswith("-"))
-        if not forced and word not in ("-F", "--forceall", "-f", "--force"):
+        forced = word in ("-R", "--forcerun") or (forced and word[:1] != "-")
+        joined = word.startswith(("-R", "--forcerun="))  # with the one rule that it names
+        if not forced and not joined and word not in ("-F", "--forceall", "-f", "--force"):
             words.append(word)
     return f"cd {shlex.quote(folder)} && {shlex.join(program + words)}"

@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from shardwise.command import controller, folder
-from shardwise.errors import InputError, TryAgain
+from shardwise.command import controller
 
 from tests import processes
 from tests.factories import SCRIPTS
@@ -59,14 +58,3 @@ def test_it_waits_where_it_is_started_again(tmp_path, line, monkeypatch):
     (tmp_path / "codes").write_text("75 75 1 0")
     assert controller.control([*line, "-n"]) == 1
     assert (tmp_path / "calls").read_text().splitlines() == ["-n", "-n", "-n"]
-
-
-def test_a_folder_has_one_submitted_run_at_a_time(tmp_path, monkeypatch):
-    """A second one is refused while the first works: nothing would run it."""
-    monkeypatch.chdir(tmp_path)
-    folder.init([])
-    with pytest.raises(InputError, match="no scheduler"):
-        folder.submit(["--job="])
-    with folder.take_log(), pytest.raises(TryAgain, match="still works"):
-        folder.submit([])
-    folder.take_log().close()

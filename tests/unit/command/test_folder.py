@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from shardwise.command import folder
+from shardwise.errors import TryAgain
 
 from tests.factories import refusal
 
@@ -54,3 +55,12 @@ def test_a_file_in_the_place_of_a_folder_is_named(here: Path, name: str) -> None
     told = refusal(folder.init, ["--profile", "uge"])
     assert "profiles/uge/config.yaml cannot be written: a file is where its folder" in told
     assert (here / name).read_text() == "mine"
+
+
+def test_a_folder_has_one_submitted_run_at_a_time() -> None:
+    """A second one is refused while the first works: nothing would run it."""
+    folder.init([])
+    assert "no scheduler" in refusal(folder.submit, ["--job="])
+    with folder.take_log(), pytest.raises(TryAgain, match="still works"):
+        folder.submit([])
+    folder.take_log().close()

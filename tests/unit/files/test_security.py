@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from shardwise import errors
+from shardwise.command import process
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit
 from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan, planner
-from shardwise.records import ledger, logs
+from shardwise.records import ledger
 from shardwise.reduce import results
 from shardwise.work import array
 from shardwise.work.slurm import Slurm
@@ -179,7 +180,7 @@ def test_no_text_steers_the_terminal():
     text = "in/\x1b]0;x\x07\x9b2J\r\u202ea\tb\nc é"
     assert errors.shown(text) == r"in/\x1b]0;x\x07\x9b2J\r\u202ea" + "\tb\nc é"
     record = logging.makeLogRecord({"msg": text})
-    assert logs.Shown("%(message)s").format(record) == errors.shown(text)
+    assert process.Shown("%(message)s").format(record) == errors.shown(text)
     writers = {
         path.name
         for path in factories.SCRIPTS.rglob("*.py")

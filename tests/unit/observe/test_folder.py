@@ -3,23 +3,19 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 from shardwise.observe.folder import Observer
-from shardwise.observe.status import DAMAGED, DONE, FAILED, RUNNING, WAITING, Status
+from shardwise.observe.status import DAMAGED, DONE, FAILED, RUNNING, WAITING
 from shardwise.plan.plan import Shard
 from shardwise.records.failures import Failure
 
 from tests import factories, pretend
 
 NOW = pretend.NOW
-
-
-def look(made: pretend.Pretended, at: float = NOW) -> Status:
-    """A first look at a folder."""
-    return Observer(made.root).look(at)
 
 
 def touch(path: Path, text: str, at: float = NOW - 1) -> None:
@@ -58,6 +54,11 @@ def receipt(made: pretend.Pretended, row: Shard, key: str = "", alone: bool = Fa
         (made.root / f"aside{suffix}").rename(made.root / "products" / name)
 
 
+def harmed(made: pretend.Pretended, row: Shard, how: Callable[[Path], object]) -> None:
+    """Damage to a receipt, or to its product."""
+    how(made.receipt(row.shard))
+
+
 STATES_BY_FILES = [
     ([], WAITING, ""),
     ([receipt], DONE, ""),
@@ -77,42 +78,35 @@ STATES_BY_FILES = [
       ("{", "[]", "null", "{}", '{"schema": 2}', "9" * 5000)),
     *(([partial(live, **{key: value})], WAITING, "") for key, value in
       (("done", -3), ("matrices", 10**400), ("started", "x"), ("device", []), ("node", "\n"))),
+    *(([receipt, partial(harmed, how=how)], DAMAGED, words) for how, words in (
+        (lambda r: r.write_bytes(r.read_bytes()[:-40]), "has changed since"),
+        (factories.pipe, "is not a file"),
+        (lambda r: r.with_suffix(".npy").write_bytes(b"short"), "has 5 bytes"),
+        (lambda r: r.write_bytes(b" " * (1 << 21)), "more than any such file"),
+        (lambda r: factories.rewritten(r, key="0" * 12), "but the plan says"))),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("files", "state", "words"), STATES_BY_FILES)
 def test_a_shard_is_in_the_state_that_its_files_say(tmp_path, files, state, words):
-    """Receipt and product, then a fresh live file, then a failure; no time of any other file."""
+    """Receipt and product, then a fresh live file, then a failure; no time of any other file.
+
+    Of a receipt that cannot be used, or fits no product, the verdict has the repair.
+    """
     made = pretend.run(tmp_path, shards=3, waiting=2, devices=1)
     for suffix in (".json", ".npy"):
         made.receipt("00000").with_suffix(suffix).rename(made.root / f"aside{suffix}")
     for lay in files:
         lay(made, made.plan.shards["00000"])
-    seen = look(made)
+    seen = made.look()
     first, *others = seen.shards.values()
     assert first.state == state
     assert words in " ".join([first.failure.reason if first.failure else "", *seen.problems])
     assert {one.state for one in others} == {WAITING}
+    assert (seen.verdict.kind == "damaged") == (state == DAMAGED)
+    assert (f"rm -f {made.receipt('00000')}" in seen.verdict.words) == (state == DAMAGED)
     assert first.progress == (0.6 if state == RUNNING else None)
     assert seen.living == (True if state == RUNNING else None)  # of no lock is anything known
-
-
-@pytest.mark.parametrize(("harm", "said"), [
-    (lambda r: r.write_bytes(r.read_bytes()[:-40]), "has changed since"),
-    (factories.pipe, "is not a file"),
-    (lambda r: r.with_suffix(".npy").write_bytes(b"short"), "has 5 bytes"),
-    (lambda r: r.write_bytes(b" " * (1 << 21)), "more than any such file"),
-    (lambda r: factories.rewritten(r, key="0" * 12), "but the plan says"),
-])  # fmt: skip
-def test_a_damaged_shard_is_named_with_its_repair(tmp_path, harm, said):
-    """A receipt that cannot be used, or fits no product, is damaged, and a line says why."""
-    made = pretend.run(tmp_path, shards=3, devices=1)
-    harm(made.receipt("00000"))
-    seen, cure = look(made), f"rm -f {made.receipt('00000')}"
-    assert [one.state for one in seen.shards.values()] == [DAMAGED, DONE, DONE]
-    assert said in seen.problems[0]
-    assert seen.verdict.kind == "damaged"
-    assert cure in seen.verdict.words
 
 
 @pytest.mark.parametrize(("harm", "kind"), [
@@ -129,7 +123,7 @@ def test_a_sum_that_is_not_of_this_plan_proves_nothing(tmp_path, harm, kind):
     """The marker says of which plan it is; a summary that contradicts it is damage."""
     made = pretend.run(tmp_path, shards=3)
     harm(made.plan.results, made.plan.key)
-    seen = look(made)
+    seen = made.look()
     assert (seen.summary, seen.verdict.kind) == (None, kind)
 
 
@@ -138,9 +132,9 @@ def test_a_stage_that_failed_is_told(tmp_path):
     made = pretend.run(tmp_path, shards=3, summed=False)
     other, own = f"reduce-{'0' * 12}", f"reduce-{made.plan.key}"
     pretend.fail(made.plan.results, other, failure(other))
-    assert look(made).verdict.kind == "unfinished"
+    assert made.look().verdict.kind == "unfinished"
     pretend.fail(made.plan.results, own, failure(own, reason="no room"))
-    seen = look(made)
+    seen = made.look()
     assert [(name, why.reason) for name, why in seen.failed] == [("reduce", "no room")]
     assert seen.verdict.kind == "failed"
     assert seen.verdict.words.endswith("; reduce: no room.")
@@ -152,7 +146,7 @@ def test_a_stage_that_failed_is_told(tmp_path):
 ])  # fmt: skip
 def test_the_verdict_says_whether_the_sum_is_right(tmp_path, parts, kind, code):
     """Or that nothing has proven it, or that it is not there."""
-    seen = look(pretend.run(tmp_path, shards=12, **parts))
+    seen = pretend.run(tmp_path, shards=12, **parts).look()
     assert (seen.verdict.kind, seen.code) == (kind, code)
 
 

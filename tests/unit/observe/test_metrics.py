@@ -31,7 +31,7 @@ def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 def of(made: pretend.Pretended, **change):
     """The metrics of a folder, perhaps with changes to what was seen."""
-    return parsed(metrics.text(replace(Observer(made.root).look(made.at), **change)))
+    return parsed(metrics.text(replace(made.look(), **change)))
 
 
 def total(found: dict, name: str, **labels: str) -> float:
@@ -63,7 +63,7 @@ def test_shards_are_counted_by_state_and_devices_by_what_they_do(tmp_path):
     """Each state has its number; a device whose product failed its proof has 1, done or not."""
     parts = {"failed": 1, "suspect": 1, "running": 3, "waiting": 4, "damaged": 1}
     made = pretend.run(tmp_path, shards=20, devices=2, nodes=1, **parts)
-    found, seen = of(made), Observer(made.root).look(made.at)
+    found, seen = of(made), made.look()
     for state, count in seen.counts.items():
         assert total(found, "shardwise_shards", state=state) == count == len(made.roles[state])
     assert total(found, "shardwise_run_verdict", verdict="damaged") == 1
@@ -81,7 +81,7 @@ def test_shards_are_counted_by_state_and_devices_by_what_they_do(tmp_path):
 def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
     """A receipt may name a device anything: each series is still told once, in one line."""
     made = pretend.run(tmp_path, shards=4)
-    shards = Observer(made.root).look(made.at).shards
+    shards = made.look().shards
     names = ['"} 1\nevil{x="', '"} 1\\nevil{x="', "GPU-1", "GPU-1"]
     odd = {
         name: replace(one, device=Device(f"{word} {number}", word, word))
@@ -93,7 +93,7 @@ def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
 def test_every_metric_is_explained(tmp_path):
     """The page on monitoring names each metric."""
     made = pretend.run(tmp_path, shards=8, running=1, failed=1, suspect=1)
-    seen = Observer(made.root).look(made.at)
+    seen = made.look()
     names = re.findall(r"# TYPE (\w+)", metrics.text(seen))
     assert len(names) > 10
     page = (factories.ROOT / "docs" / "monitoring.md").read_text()

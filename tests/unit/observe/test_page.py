@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.observe.folder import Observer
 from shardwise.observe.report import page
-from shardwise.observe.status import Device, Status
+from shardwise.observe.status import Device
 from shardwise.records.failures import Failure
 
 from tests import factories, pretend
@@ -42,23 +41,18 @@ class Page(HTMLParser):
         return " ".join(html.unescape(re.sub("<[^>]*>", "", inside)).split())
 
 
-def look(made: pretend.Pretended) -> Status:
-    """What is seen of a pretended run."""
-    return Observer(made.root).look(made.at)
-
-
 def test_the_number_is_answered_for_first(tmp_path: Path) -> None:
     """The verdict is the first line; then what failed and the command, or results."""
     made = pretend.run(tmp_path, shards=24, devices=3)
-    found = Page(page.render(look(made)))
+    found = Page(page.render(made.look()))
     said = found.section("run")
     assert f'np.load("{made.plan.results.statistic("sum")}")' in said
     assert found.section("top").startswith("The sum is right: all products of 24 shards are proven")
-    assert 'id="failures"' not in page.render(look(made))
+    assert 'id="failures"' not in page.render(made.look())
     assert "The shards took 80 s" in found.section("time")
     made = pretend.run(tmp_path / "b", shards=6, failed=1)
     made.plan.results.command.write_text("cd /a && snakemake --profile 'profiles/<b>'\n")
-    found = Page(page.render(look(made)))
+    found = Page(page.render(made.look()))
     assert next(a["id"] for tag, a in found.tags if tag == "section") == "failures"
     assert "snakemake --profile 'profiles/<b>'" in found.section("failures")
     assert "snakemake" not in found.section("run")
@@ -66,7 +60,7 @@ def test_the_number_is_answered_for_first(tmp_path: Path) -> None:
 
 def test_the_most_frequent_cause_is_the_first(tmp_path: Path) -> None:
     """However new the others are."""
-    seen = look(pretend.run(tmp_path, shards=6, failed=3))
+    seen = pretend.run(tmp_path, shards=6, failed=3).look()
     reasons = [("rare", 9.0), ("frequent", 1.0), ("frequent", 2.0)]
     told = {f"{n}": Failure(f"{n}", 3, why, "n1", at) for n, (why, at) in enumerate(reasons)}
     seen = replace(seen, shards={}, failures=told)
@@ -77,7 +71,7 @@ def test_the_most_frequent_cause_is_the_first(tmp_path: Path) -> None:
 def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
     """Why, where, and a link that leads to a file; a damaged shard with the command for it."""
     made = pretend.run(tmp_path, shards=12, failed=2, lost=1, damaged=1, suspect=1, running=1)
-    found = Page(page.render(look(made)))
+    found = Page(page.render(made.look()))
     said = found.section("failures")
     for shard in made.roles["failed"]:
         assert shard in said
@@ -99,7 +93,7 @@ def test_any_folder_gives_a_page(tmp_path: Path, harm: Any) -> None:
     """A folder that is empty or damaged is told of as such."""
     made = pretend.run(tmp_path, shards=4)
     harm(made.plan.results)
-    text = page.render(look(made))
+    text = page.render(made.look())
     assert "The sum is right" not in Page(text).section("top")
     assert "data:image" not in text
 
@@ -108,7 +102,7 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
     """Names that are markup stay text, and no address leads out of the file or the folder."""
     wild = "<script>alert(1)</script>\"'&\x1b[31m\u202e</title>$\\frac$ 计算"
     made = pretend.run(tmp_path, shards=6, failed=1)
-    seen = look(made)
+    seen = made.look()
     trouble = Failure(wild, 3, wild, wild, made.at, wild, log="javascript:alert(1)")
     shards = {
         name: replace(one, device=Device(wild, f"GPU-{wild}", wild),

@@ -12,6 +12,7 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -72,6 +73,13 @@ def shown(process: subprocess.Popen, master: int, until: bytes = b"") -> bytes:
     return seen
 
 
+def piped(*words: object, **options: Any) -> Any:
+    """The watch, whose output goes into a pipe."""
+    return subprocess.Popen(
+        factories.command("watch", *words), stdout=subprocess.PIPE, text=True, **options
+    )
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_leaves_the_terminal_as_it_was(going_on: Path, number: signal.Signals) -> None:
     """Drawn in place, on a screen of its own; in the end all is back, and a last picture."""
@@ -96,13 +104,10 @@ def test_it_leaves_the_terminal_as_it_was(going_on: Path, number: signal.Signals
 def test_it_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
     """Without a folder, too; then it follows the run to its end."""
     root = tmp_path / "results"
-    command = factories.command("watch", root, "--interval", 0.1)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert "holds no plan of a run" in process.stdout.readline()  # type: ignore[union-attr]
+    with piped(root, "--interval", 0.1, stderr=subprocess.DEVNULL) as process:
+        assert "holds no plan of a run" in process.stdout.readline()
         pretend.run(tmp_path, shards=4, devices=2)
-        rest = process.stdout.read()  # type: ignore[union-attr]
+        rest = process.stdout.read()
     assert process.returncode == 0
     assert "4 of 4 shards done" in rest
 
@@ -110,15 +115,13 @@ def test_it_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
 def test_it_serves_the_metrics_until_it_is_ended(tmp_path: Path) -> None:
     """Also when the run has ended, as the last figures are to be scraped, too."""
     whole = pretend.run(tmp_path, shards=4, devices=2).root
-    command = factories.command("watch", whole, "--json", "--interval", "inf", "--listen", 0)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    words = "--json", "--interval", "inf", "--listen", 0
+    with piped(whole, *words, stderr=subprocess.PIPE) as process:
         told = ""
         while "metrics: " not in told:
-            told = process.stderr.readline()  # type: ignore[union-attr]
+            told = process.stderr.readline()
             assert told
-        look = json.loads(process.stdout.readline())  # type: ignore[union-attr]
+        look = json.loads(process.stdout.readline())
         with urlopen(told.split("metrics: ")[1].strip(), timeout=PATIENCE) as answer:
             text = answer.read().decode()
         process.terminate()
@@ -134,17 +137,16 @@ def test_the_last_words_are_the_command_that_goes_on(tmp_path: Path, lock: str) 
     results = made.plan.results
     results.command.write_text("cd /a && snakemake --cores 2 \x1b[2J\n")
     results.running.touch()  # the lock of a run that was killed, while its jobs live on
-    command = factories.command("watch", made.root, "--interval", 0.1)
     with (
         locks.take_lock(getattr(results, lock), "busy") as held,
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+        piped(made.root, "--interval", 0.1) as process,
     ):
-        assert "failed: " in process.stdout.readline()  # type: ignore[union-attr]
+        assert "failed: " in process.stdout.readline()
         once = factories.run("watch", made.root, "--once").stdout
         assert "Running: 3 of 4 shards are done, 1 failed so far." in once
         assert "snakemake" not in once
         held.close()
-        rest = process.stdout.read()  # type: ignore[union-attr]
+        rest = process.stdout.read()
     assert process.returncode == 3
     assert "Not finished: 3 of 4 shards done, 1 failed." in rest
     assert rest.endswith("Continue it with:\n  cd /a && snakemake --cores 2 \\x1b[2J\n")

@@ -76,6 +76,10 @@ def test_counts_bytes_and_rates() -> None:
     old = shard(0, "done", started=AT - 9000, finished=AT - 8000)  # before a rerun
     new = shard(1, "done", started=AT - 10, finished=AT)
     assert replace(seen, shards={"0": old, "1": new}).rate == pytest.approx(GIB)
+    # Of a task that does not say how far it is, the progress is unknown, not 0.
+    seen = replace(status("running"), shards={"0": shard(0, "running", progress=None)})
+    assert seen.json()["devices"][0]["progress"] is None
+    assert (seen.done_bytes, "%" in text(seen, 99).split("00000")[1]) == (0, False)
 
 
 def test_the_pause_before_a_rerun_is_no_rate() -> None:
@@ -85,14 +89,6 @@ def test_the_pause_before_a_rerun_is_no_rate() -> None:
     shards = [shard(n, "done", started=b, finished=e) for n, (b, e) in enumerate(spans)]
     seen = replace(status("waiting"), shards={one.shard: one for one in shards})
     assert seen.rate == pytest.approx(10 * GIB)
-
-
-def test_a_task_that_does_not_say_how_far_it_is() -> None:
-    """Its progress is unknown, and not 0, also for programs."""
-    seen = status("running")
-    seen = replace(seen, shards={"0": shard(0, "running", progress=None)})
-    assert seen.json()["devices"][0]["progress"] is None
-    assert (seen.done_bytes, "%" in text(seen, 99).split("00000")[1]) == (0, False)
 
 
 @pytest.mark.parametrize(("states", "kind", "living", "end"), [

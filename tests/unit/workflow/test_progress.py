@@ -19,6 +19,7 @@ from tests import factories
     (["snakemake", "-n"], "snakemake -n"),
     (["snakemake", "--forceall", "--cores", "2"], "snakemake --cores 2"),
     (["snakemake", "-R", "multiply", "shard", "-k"], "snakemake -k"),
+    (["snakemake", "--forcerun=multiply", "shard", "-Rreduce", "-k"], "snakemake shard -k"),
     (["snakemake", "--configfile", "my file.yaml"], "snakemake --configfile 'my file.yaml'"),
     (["/p/snakemake/__main__.py", "-s", "S", "-F"], f"{sys.executable} -P -m snakemake -s S"),
 ])  # fmt: skip

@@ -1,6 +1,6 @@
 """The page: what a results folder shows, put into its template."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +14,13 @@ from shardwise import __version__, host
 from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
 from shardwise.observe.folder import read_command
-from shardwise.observe.report import picture, times
+from shardwise.observe.report import picture
 from shardwise.observe.status import Status
 from shardwise.units import DASH, any_clock, decimal, human_bytes, plain, seconds, share
 
 _HERE = Path(__file__).parent
 _MOST_ROWS = 1000
+_PHASES = {"read": "reading the input", "compute": "computing", "write": "writing the result"}
 _KEYS = ("input", "right", "product", "weights", "labels", "covariance", "keep", "backend",
          "precision", "verify", "nonfinite")  # fmt: skip
 
@@ -61,7 +62,7 @@ def render(seen: Status) -> str:
         title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
         at=any_clock(seen.at), version=__version__, verify=host.command("verify"),
         command=read_command(seen.results), files=results, load=load, facts=_facts(seen),
-        took=took, phases=times.PHASES, bars=bars,
+        took=took, phases=_PHASES, bars=bars,
         failed=_failed(seen), remarks=[*map(marked, seen.problems)],
         style=Markup((_HERE / "page.css").read_text("utf-8")),
     )  # fmt: skip
@@ -141,12 +142,12 @@ def _failed(seen: Status) -> Table | None:
 
 def _bars(seen: Status) -> tuple[Table | None, str]:
     """What each device did: a bar of what its time went into, and figures; and the whole time."""
-    took, figures = times.took(seen), times.by_device(seen)
+    took, figures = _took(seen), _by_device(seen)
     rows: list[list[Cell]] = []
     for device, found in sorted(figures.items()):
         # On a CPU several shards may be at work at once.
-        whole = max(took, sum(found[phase] for phase in times.PHASES), 1e-9)
-        parts = [(phase, words, found[phase] / whole) for phase, words in times.PHASES.items()]
+        whole = max(took, sum(found[phase] for phase in _PHASES), 1e-9)
+        parts = [(phase, words, found[phase] / whole) for phase, words in _PHASES.items()]
         busy = sum(part for *_, part in parts)
         parts.append(("idle", "nothing, or waiting", 1.0 - busy))
         words = ", ".join(f"{name} {share(part)}" for _, name, part in parts)
@@ -159,3 +160,22 @@ def _bars(seen: Status) -> tuple[Table | None, str]:
         shards = f"{found['shards']:,.0f}"
         rows.append([plain(device), drawn.format(words, bar), share(busy), shards, pace])
     return _table(["device", "its time", "at work", "shards", "input"], rows), seconds(took)
+
+
+def _by_device(seen: Status) -> dict[str, Counter[str]]:
+    """Of each device, by its label: its shards, their bytes, and the seconds of each phase."""
+    found = defaultdict[str, Counter[str]](Counter)
+    for own in seen.done:
+        found[own.device.label].update({"shards": 1, "bytes": own.bytes, **own.held})
+    return found
+
+
+def _took(seen: Status) -> float:
+    """In how many seconds any shard was at work that is done."""
+    spans = sorted((one.started, one.started + one.seconds) for one in seen.done)
+    if not spans:
+        return 0.0
+    begins, ends = np.array(spans).T
+    reached = np.maximum.accumulate(ends)
+    pauses = np.clip(begins[1:] - reached[:-1], 0.0, None)
+    return float(reached[-1] - begins[0] - pauses.sum())
