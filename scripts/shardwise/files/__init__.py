@@ -1,4 +1,4 @@
-"""Names, ``.npy``, checksums, atomic commits and direct I/O.
+"""Names, formats of arrays, checksums and atomic commits.
 
 Paths and arrays come in; bytes on disk go out. This room knows no plan.
 """

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,6 @@ def raw_bytes(block: Any) -> Any:
 def piece_digest(raw: np.ndarray | memoryview, number: int) -> int:
     """XXH3 of 128 bits of one piece of a file's elements, with its number as the seed."""
     return xxhash.xxh3_128_intdigest(raw, seed=number)
-
-
-@dataclass
-class _Begun:
-    """A piece of which not all bytes have come: those that have, and where they begin."""
-
-    missing: int
-    parts: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 class PieceChecksum:
@@ -57,7 +48,8 @@ class PieceChecksum:
         rows, rest = divmod(total_bytes, row_bytes)
         self._seen = bytearray(rows * self._in_row + -(-rest // piece_bytes))
         self._digest, self._twice = 0, False
-        self._begun: dict[int, _Begun] = {}
+        # Of pieces of which not all bytes came: how many are missing, and where those there begin.
+        self._begun: dict[int, tuple[int, list[tuple[int, bytes]]]] = {}
         self._lock = threading.Lock()
 
     def update(self, offset: int, view: np.ndarray | memoryview) -> None:
@@ -118,14 +110,13 @@ class PieceChecksum:
 
     def _take_part(self, number: int, at: int, length: int, part: memoryview) -> None:
         with self._lock:
-            piece = self._begun.setdefault(number, _Begun(length))
-            piece.parts.append((at, bytes(part)))
-            piece.missing -= len(part)
-            if piece.missing > 0:
+            missing, parts = self._begun.pop(number, (length, []))
+            parts.append((at, bytes(part)))
+            if missing > len(part):
+                self._begun[number] = missing - len(part), parts
                 return
-            del self._begun[number]
         reached, hashed = 0, xxhash.xxh3_128(seed=number)
-        for begin, raw in sorted(piece.parts):
+        for begin, raw in sorted(parts):
             self._twice |= begin != reached
             hashed.update(raw)
             reached += len(raw)

@@ -37,8 +37,8 @@ class Header:
 
     shape: tuple[int, ...]
     descr: str  # as in the file, such as ``<f4``
-    fortran: bool  # the first index varies fastest
-    offset: int  # byte at which the elements begin
+    fortran: bool = False  # the first index varies fastest
+    offset: int = 0  # byte at which the elements begin
     chunk: tuple[int, ...] = ()  # shape of what is decoded at once; empty: nothing has to be
     chunks: int = 0  # of the whole array
     missing: int = 0  # of these, how many were never written
@@ -249,6 +249,8 @@ class StackWriter:
     cut
         Bytes of a row and of a piece of the checksum; left out, those that follow from the shape
         (`pieces.natural_row`, `pieces.checksum_pieces`).
+    begun
+        Whether another process has made the file, at its full size.
 
     Attributes
     ----------
@@ -258,7 +260,7 @@ class StackWriter:
 
     def __init__(
         self, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype,
-        cut: tuple[int, int] | None = None,
+        cut: tuple[int, int] | None = None, begun: bool = False,
     ) -> None:  # fmt: skip
         self.file, self.shape, self.dtype = file, shape, np.dtype(dtype).name
         self._dtype, self._appended = np.dtype(dtype).newbyteorder("<"), 0
@@ -267,10 +269,11 @@ class StackWriter:
             cut = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
         self.row_bytes, self.piece_bytes = cut
         nbytes = math.prod(shape) * item
-        extents.allocate(file.fileno(), DATA_OFFSET + nbytes, Path(file.name).parent)
         self.hashed = PieceChecksum(nbytes, self.row_bytes, self.piece_bytes)
-        file.write(padded_header(shape, self._dtype))
-        file.flush()
+        if not begun:
+            extents.allocate(file.fileno(), DATA_OFFSET + nbytes, Path(file.name).parent)
+            file.write(padded_header(shape, self._dtype))
+            file.flush()
 
     def append(self, block: np.ndarray) -> None:
         """Append matrices, of any shape that continues the file."""
@@ -281,22 +284,17 @@ class StackWriter:
     def write_at(self, offset: int, raw: np.ndarray) -> None:
         """Write bytes from byte ``offset`` of the elements on; from any thread, in any order.
 
-        They are little-endian elements in C order.
+        They are little-endian elements in C order. No buffer of the file holds them.
         """
         self.hashed.update(offset, raw)
-        write_fully(self.file, offset, raw)
+        memory, at = memoryview(raw), DATA_OFFSET + offset
+        while memory:
+            done = os.pwrite(self.file.fileno(), memory, at)
+            at, memory = at + done, memory[done:]
 
     def checksum(self) -> str:
         """The checksum of the elements; refused where some are missing, or too many came."""
         return self.hashed.hexdigest()
-
-
-def write_fully(file: BinaryIO, offset: int, raw: np.ndarray) -> None:
-    """Write bytes from byte ``offset`` of the elements on, past any buffer of the file."""
-    memory, at = memoryview(raw), DATA_OFFSET + offset
-    while memory:
-        done = os.pwrite(file.fileno(), memory, at)
-        at, memory = at + done, memory[done:]
 
 
 def padded_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:

@@ -1,7 +1,6 @@
 """What is merged: a finished results folder, as it was when it was looked at."""
 
 import os
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
 from shardwise.files.checksum import PieceChecksum, raw_bytes
-from shardwise.files.extents import read_fully
+from shardwise.files.extents import OpenFile
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.plan import plan as plans
@@ -108,11 +107,10 @@ class Source:
 
     def read(self, name: str, first: int, count: int) -> np.ndarray:
         """So many numbers of a result from a place on."""
-        block, path = np.empty(count, self._files[name].dtype), self._path(name)
-        with FileIO(path) as file:
-            offset = DATA_OFFSET + first * block.itemsize
-            read_fully(file.fileno(), offset, raw_bytes(block), path)
-        self._read[name].update(first * block.itemsize, raw_bytes(block))
+        block = np.empty(count, self._files[name].dtype)
+        raw, offset = raw_bytes(block), first * block.itemsize
+        OpenFile(str(self._path(name))).read(DATA_OFFSET + offset, raw)
+        self._read[name].update(offset, raw)
         return block
 
     def diagonal(self, name: str) -> np.ndarray:

@@ -107,14 +107,12 @@ class Reducer:
         self._form = end_to_end.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
         self._began = self._told = time.monotonic()
         self._done = self._to_read = 0  # rows of all stripes of this rank
-        self._statistics = lru_cache(1)(self._choose)  # a stripe has the memory of the one before
+        self._statistics = lru_cache(1)(  # a stripe has the memory of the one before
+            lambda width: statistics.choose(names, width, plan.element_type, plan.per_matrix)
+        )
         weight = plan.per_matrix.total_weight
         self._total_weight = plan.problem.matrices if weight is None else weight
         self._below: dict[int, np.ndarray] = {}  # the sums of columns of this rank's stripes
-
-    def _choose(self, width: int) -> list[Statistic]:
-        plan = self._plan
-        return statistics.choose(self._names, width, plan.element_type, plan.per_matrix)
 
     def _path(self, shard: int) -> Path:
         return self._plan.results.product(self._shards[shard].name)
@@ -218,7 +216,7 @@ class Reducer:
             sums = np.concatenate([row for _, row in by_place])
             total = self.files.read("sum")
             found, rows = covariance.of_sum(self._plan, sums, total[:: len(sums) + 1])
-            self.files.open({name: self.files.path(name) for name in COVARIANCE})
+            self.files.open({name: self.files.temporary[name] for name in COVARIANCE})
             self.files.write(rows, 0)
             for stripe in range(self._layout.stripes):
                 low, high = self._layout.bounds(stripe)

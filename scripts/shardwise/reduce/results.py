@@ -5,14 +5,14 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 
 from shardwise.errors import writing
-from shardwise.files.checksum import PieceChecksum, raw_bytes
+from shardwise.files.checksum import raw_bytes
 from shardwise.files.commit import create_private, publish, remove_leftovers, temporary_for
-from shardwise.files.npy import DATA_OFFSET, StackWriter, write_fully
+from shardwise.files.npy import DATA_OFFSET, StackWriter
 from shardwise.files.paths import Results
 from shardwise.plan.problem import Problem, statistic_dtype, statistic_pieces, statistic_shape
 from shardwise.records import receipts
@@ -22,20 +22,22 @@ from shardwise.records.receipts import ArrayFile
 class ResultFiles:
     """One temporary file per statistic; each rank opens all of them.
 
-    What is added are numbers of ``item`` bytes.
+    What is added are numbers of ``item`` bytes. ``temporary`` are the files without their names.
     """
 
     def __init__(self, results: Results, problem: Problem, item: int, names: Iterable[str]) -> None:
         self._summary = results.summary
         self._paths = {name: results.statistic(name) for name in names}
-        self._shapes = {name: statistic_shape(name, problem) for name in names}
-        self._dtypes, self._hashed = dict[str, np.dtype](), dict[str, PieceChecksum]()
-        for name, shape in self._shapes.items():
-            dtype = self._dtypes[name] = np.dtype(statistic_dtype(name, problem.product_dtype))
-            total = math.prod(shape) * dtype.itemsize
-            self._hashed[name] = PieceChecksum(total, *statistic_pieces(name, problem, item))
-        self._open: dict[str, BinaryIO] = {}
-        self._files: dict[str, Path] = {}
+        self._facts = {
+            name: (
+                statistic_shape(name, problem),
+                np.dtype(statistic_dtype(name, problem.product_dtype)),
+                statistic_pieces(name, problem, item),
+            )
+            for name in self._paths
+        }
+        self._writers: dict[str, StackWriter] = {}
+        self.temporary: dict[str, Path] = {}
 
     def create(self) -> dict[str, Path]:
         """Make the files, at their full size; one rank does, and tells the others where."""
@@ -43,24 +45,21 @@ class ResultFiles:
             remove_leftovers(path.parent, path.name)
             temporary = temporary_for(path)
             with writing(path), open(temporary, "w+b", opener=create_private) as file:
-                self._files[name] = temporary
-                StackWriter(file, self._shapes[name], self._dtypes[name])
-        return self._files
+                self.temporary[name] = temporary
+                StackWriter(file, *self._facts[name])
+        return self.temporary
 
     def open(self, files: Mapping[str, Path]) -> None:
         """Open what one rank has made."""
-        self._files |= files
+        self.temporary |= files
         for name, path in files.items():
-            self._open[name] = open(path, "r+b", buffering=0)  # noqa: SIM115
-
-    def path(self, name: str) -> Path:
-        """Where a file lies until it is published."""
-        return self._files[name]
+            file: Any = open(path, "r+b", buffering=0)  # noqa: SIM115
+            self._writers[name] = StackWriter(file, *self._facts[name], begun=True)
 
     def read(self, name: str) -> np.ndarray:
         """The flat elements of a file that all ranks have closed, mapped."""
-        size = math.prod(self._shapes[name])
-        return np.memmap(self._files[name], self._dtypes[name], "r", DATA_OFFSET, (size,))
+        shape, dtype, _ = self._facts[name]
+        return np.memmap(self.temporary[name], dtype, "r", DATA_OFFSET, (math.prod(shape),))
 
     def write(self, found: Mapping[str, np.ndarray], low: int) -> None:
         """Write one stripe of some results, from element ``low`` on.
@@ -68,38 +67,36 @@ class ResultFiles:
         Of several ranks each writes whole pieces of checksums.
         """
         for name in found.keys() & self._paths.keys():
-            hashed, dtype = self._hashed[name], self._dtypes[name]
+            writer, dtype = self._writers[name], self._facts[name][1]
             for number, elements in enumerate(np.atleast_2d(found[name])):  # or one per label
                 raw = raw_bytes(np.ascontiguousarray(elements, dtype))
-                at = number * hashed.row_bytes + low * dtype.itemsize
-                hashed.update(at, raw)
                 with writing(self._paths[name]):
-                    write_fully(self._open[name], at, raw)
+                    writer.write_at(number * writer.row_bytes + low * dtype.itemsize, raw)
 
     def close(self) -> None:
         """Flush and close the files, so that ranks on other nodes see what was written."""
-        while self._open:
-            name, file = self._open.popitem()
-            with writing(self._paths[name]), file:
-                os.fsync(file.fileno())
+        for name, writer in self._writers.items():
+            if not writer.file.closed:
+                with writing(self._paths[name]), writer.file as file:
+                    os.fsync(file.fileno())
 
     def discard(self) -> None:
         """Close and remove the files, as far as they have no names."""
-        for file in self._open.values():
-            file.close()
-        for path in self._files.values():
+        for writer in self._writers.values():
+            writer.file.close()
+        for path in self.temporary.values():
             with suppress(OSError):
                 path.unlink()
 
     @property
     def digests(self) -> np.ndarray:
         """What this rank wrote of each file comes to: uint8 ``(statistics, 16)``."""
-        return np.array([hashed.digest for hashed in self._hashed.values()])
+        return np.array([self._writers[name].hashed.digest for name in self._paths])
 
     def refuse_incomplete(self) -> None:
         """Refuse files of which this rank alone has not written each piece once."""
-        for hashed in self._hashed.values():
-            hashed.hexdigest()
+        for name in self._paths:
+            self._writers[name].checksum()
 
     def publish(self, digests: np.ndarray) -> dict[str, ArrayFile]:
         """Give the files their names; what ``summary.json`` says of each, with all digests.
@@ -108,11 +105,8 @@ class ResultFiles:
         """
         facts = {}
         for row, (name, path) in zip(digests, self._paths.items(), strict=True):
-            with writing(path), open(self._files[name], "rb") as file:
-                publish(file, self._files[name], path, self._summary)
-            hashed = self._hashed[name]
-            facts[name] = receipts.describe_file(
-                path, self._shapes[name], self._dtypes[name].name,
-                row.tobytes().hex(), hashed.row_bytes, hashed.piece_bytes,
-            )  # fmt: skip
+            with writing(path), open(self.temporary[name], "rb") as file:
+                publish(file, self.temporary[name], path, self._summary)
+            shape, dtype, cut = self._facts[name]
+            facts[name] = receipts.describe_file(path, shape, dtype.name, row.tobytes().hex(), *cut)
         return facts

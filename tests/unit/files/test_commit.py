@@ -220,15 +220,24 @@ SIZES = st.tuples(st.integers(0, 200), st.integers(1, 60), st.integers(1, 40))
 
 @given(SIZES, st.integers(0, 2**32), st.randoms(use_true_random=False))
 def test_runs_in_any_order_and_any_cut(sizes_, seed, random):
-    """Any runs in several views, from several threads: the checksum is that of the definition."""
+    """From several threads; whole pieces of some runs come as digests, as from a device."""
     (total, row, piece), raw = sizes_, np.random.default_rng(seed).bytes(sizes_[0])
-    checksum = PieceChecksum(total, row, piece)
+    checksum, view = PieceChecksum(total, row, piece), memoryview(raw)
     marks = sorted({0, total, *(random.randint(0, total) for _ in range(6))})
-    runs = list(pairwise(marks))
+    runs = [(*run, random.random() < 0.5) for run in pairwise(marks)]
     random.shuffle(runs)
 
     def take(run):
-        checksum.update(run[0], memoryview(raw)[run[0] : run[1]])
+        low, high, elsewhere = run
+        first, behind = checksum.whole_pieces(low, high) if elsewhere else (0, 0)
+        for number in range(first, behind):
+            begin, end = checksum.bounds(number)
+            assert low <= begin < end <= high
+            checksum.put(number, 1, checksums.piece_digest(view[begin:end], number))
+        if first < behind:
+            checksum.update(low, view[low : checksum.bounds(first)[0]])
+            low = checksum.bounds(behind - 1)[1]
+        checksum.update(low, view[low:high])
 
     with ThreadPoolExecutor(3) as pool:
         for _ in pool.map(take, runs):
@@ -286,23 +295,6 @@ def test_parts_written_in_any_order_are_the_array(tmp_path, monkeypatch):
         checksum, cut = writer.checksum(), (writer.row_bytes, writer.piece_bytes)
     np.testing.assert_array_equal(np.load(path), array)
     assert checksum == file_checksum(path, 4096, *cut) == expected(raw.tobytes(), *cut)
-
-
-@given(SIZES, st.randoms(use_true_random=False))
-def test_pieces_that_are_hashed_elsewhere_count_as_any(sizes_, random):
-    """Whole pieces of each run come as digests, as from a device, and the rest as bytes."""
-    (total, row, piece), raw = sizes_, np.random.default_rng(sizes_[0]).bytes(sizes_[0])
-    checksum, view = PieceChecksum(total, row, piece), memoryview(raw)
-    for low, high in pairwise(sorted({0, total, *(random.randint(0, total) for _ in range(4))})):
-        first, behind = checksum.whole_pieces(low, high)
-        bounds = [checksum.bounds(number) for number in range(first, behind)]
-        for number, (begin, end) in enumerate(bounds, first):
-            assert low <= begin < end <= high
-            checksum.put(number, 1, checksums.piece_digest(view[begin:end], number))
-        rest = [(low, bounds[0][0]), (bounds[-1][1], high)] if bounds else [(low, high)]
-        for begin, end in rest:
-            checksum.update(begin, view[begin:end])
-    assert checksum.hexdigest() == expected(raw, row, piece)
 
 
 def test_a_full_disk_is_told_with_the_bytes_it_lacks(tmp_path):

@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from shardwise.files.npy import read_header
+from shardwise.files.npy import DATA_OFFSET, StackWriter, read_header
 
 from tests.factories import refusal
 
@@ -21,21 +21,17 @@ def fields(descr="'<f4'", shape="(2, 2)"):
     return f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}"
 
 
-@pytest.mark.parametrize("descr", ["=f4", "|f4", "f4"])
-@pytest.mark.parametrize("version", [1, 2])
-def test_other_spellings(tmp_path, descr, version):
+@pytest.mark.parametrize(
+    ("version", "descr", "shape"),
+    [(version, descr, "(2L, 2L,)") for version in (1, 2) for descr in ("=f4", "|f4", "f4")]
+    + [(3, "<f4", "(2, 2)")],
+)
+def test_other_spellings(tmp_path, version, descr, shape):
     """A dtype without a byte order is this machine's own; Python 2 wrote integers with an L."""
     path = tmp_path / "a.npy"
-    path.write_bytes(raw_file(fields(f"'{descr}'", shape="(2L, 2L,)"), b"1234" * 4, version))
+    path.write_bytes(raw_file(fields(f"'{descr}'", shape), b"1234" * 4, version))
     header = read_header(path)
     assert (header.native, header.shape) == (np.float32, (2, 2))
-
-
-def test_the_version_for_other_alphabets(tmp_path):
-    """It is read as the others are."""
-    path = tmp_path / "a.npy"
-    path.write_bytes(raw_file(fields(), b"1234" * 4, version=3))
-    assert read_header(path).shape == (2, 2)
 
 
 BAD = {
@@ -62,3 +58,14 @@ def test_bad_files_are_refused(tmp_path, case):
     message = refusal(read_header, path)
     assert told in message
     assert str(path) in message
+
+
+def test_a_begun_file_gets_no_header_and_no_size(tmp_path):
+    """Another process has written it: what is written goes to its place in it."""
+    path = tmp_path / "begun"
+    path.write_bytes(b"another's")
+    with open(path, "r+b", buffering=0) as file:
+        writer = StackWriter(file, (2, 2), np.dtype("f4"), begun=True)
+        assert path.read_bytes() == b"another's"
+        writer.append(np.ones((2, 2)))
+    assert path.stat().st_size == DATA_OFFSET + 16

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-import zarr
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.multiply import copy
 
 from tests import factories, objects
 from tests.factories import refusal, stack
+from tests.unit.plan import test_formats
+from tests.unit.plan.test_formats import copies
 
 A = stack((24, 64, 64))
 OTHER = stack((24, 64, 64), seed=1)
@@ -36,12 +37,6 @@ def planned(folder, url="s3://bucket/a.npy", **over):
     return factories.plan(folder, input=str(url), **{"shards": 3, "materialize": "auto", **over})
 
 
-def copies(made):
-    """What the copies of its shards hold."""
-    rows = made.shards.values()
-    return np.concatenate([np.load(made.results.shard(row.input_name)) for row in rows])
-
-
 def sheet(store, folder):
     """A sheet of an object, a file, and an object of a server that only serves files."""
     store.put("last.npy", A[20:])
@@ -63,16 +58,14 @@ def folder_of_matrices(store, folder):
 
 def zarr_array(version, name, **options):
     """A maker of an array of Zarr in a store, in chunks that fit no side of it."""
+    own = f"z/{name.replace(':', '/') or 'x.zarr'}"
+    make = test_formats.zarr_array(version, own, chunks=(8, 40, 33), **options)
 
-    def make(store, folder):
-        path = folder / "z" / (name.replace(":", "/") or "x.zarr")
-        made = zarr.create_array(
-            path, shape=A.shape, dtype=A.dtype, zarr_format=version, chunks=(8, 40, 33), **options
-        )
-        made[:] = A
+    def put(store, folder):
+        make(folder, A)
         return f"{store.put_folder(folder.name, folder / 'z')}/{name}"
 
-    return make
+    return put
 
 
 @pytest.mark.parametrize("make", [
@@ -146,7 +139,6 @@ def test_faults(store, tmp_path, fault):
         assert words in told
         assert not list(made.results.shards.glob("*.npy"))
     else:
-        copy.materialize(made, "00000")
         assert copies(made).tobytes() == A.tobytes()
 
 
@@ -167,6 +159,18 @@ def test_chunks(store, tmp_path, what):
         store.faults += [None, objects.heedless("", spoil[what])]
     told = refusal(copy.materialize, made, "00000", kind=IntegrityError)
     assert CHANGED[1] in told
+
+
+@ERRS
+@pytest.mark.parametrize("what", ["changed", "gone"])
+def test_metadata_that_goes_while_the_plan_reads_it(store, tmp_path, what):
+    """Between the list of a store and its metadata; that is no fault of what it holds."""
+    url, name = zarr_array(3, "x.zarr")(store, tmp_path), f"{tmp_path.name}/x.zarr/zarr.json"
+    spoil = {"changed": lambda: store.put(name, b"{}"), "gone": lambda: store.remove(name)}
+    store.faults += [None, objects.heedless("", spoil[what])]
+    told = refusal(planned, tmp_path, url, kind=IntegrityError)
+    assert CHANGED[1] in told
+    assert "damaged" not in told
 
 
 @ERRS
@@ -199,13 +203,6 @@ def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
     assert "the server has no such object" in told
 
 
-def test_an_object_that_a_sheet_names_twice_is_refused(store, tmp_path):
-    """Its matrices would count twice."""
-    rows = tmp_path / "sheet.tsv"
-    rows.write_text("path\ns3://bucket/a.npy\ns3://bucket/a.npy\n")
-    assert "s3://bucket/a.npy is listed twice" in refusal(planned, tmp_path, rows)
-
-
 @pytest.mark.parametrize(("url", "over", "words"), [
     ("s3://bucket/none.npy", {}, "the server has no such object (404"),
     ("s3://bucket/run.h5:/x", {}, "s3://bucket/run.h5/x: no array of Zarr lies there; name a"),
@@ -228,7 +225,10 @@ def test_refusals(store, tmp_path, url, over, words):
         assert "us:er" not in told
 
 
-def test_folders_without_arrays(store, tmp_path):
-    """A folder that is not there, or holds nothing to read, is refused by the plan."""
+def test_folders_and_sheets_that_name_no_stack(store, tmp_path):
+    """A folder that is not there, or holds nothing to read; matrices that would count twice."""
     assert "(404 Not Found, NoSuchBucket)" in refusal(planned, tmp_path, "s3://nowhere/")
     assert "no .zarr store, but nothing" in refusal(planned, tmp_path, "s3://bucket/none/")
+    rows = tmp_path / "sheet.tsv"
+    rows.write_text("path\ns3://bucket/a.npy\ns3://bucket/a.npy\n")
+    assert "s3://bucket/a.npy is listed twice" in refusal(planned, tmp_path, rows)

@@ -18,12 +18,13 @@ from shardwise.records.locks import take_lock
 from tests import factories
 
 
-def finished(folder: Path, *shape: int, dtype: str = "float32", seed: int = 0, **over) -> str:
-    """The results folder of a run that has summed small whole numbers, or others with `make`."""
-    names, make = over.pop("names", ["sum"]), over.pop("make", factories.stack)
-    stack = make(shape or (3, 4, 4), dtype, seed)
+def finished(folder: Path, stack: np.ndarray | None = None, name: str = "sum", **over) -> str:
+    """The results folder of a run on a stack; weights and labels are arrays."""
+    for key in {"weights", "labels"} & over.keys():
+        over[key] = str(factories.save(folder / f"{key}.npy", over[key]))
+    stack = factories.stack((3, 4, 4)) if stack is None else stack
     made = factories.listed(factories.plan(folder, stack, **over))
-    factories.reduced(made, *names)
+    factories.reduced(made, name)
     return str(made.results.root)
 
 
@@ -37,11 +38,8 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_the_total_is_the_tree_over_the_sums(tmp_path, dtype, dim):
     """In the order given, with the mean over all matrices; the same bytes the second time."""
     make = factories.stack if dtype == "int16" else factories.noise
-    shapes = [(count, dim, dim) for count in (2, 1, 3)]
-    folders = [
-        finished(tmp_path / str(seed), *shape, dtype=dtype, seed=seed, make=make)
-        for seed, shape in enumerate(shapes)
-    ]
+    stacks = [make((count, dim, dim), dtype, count) for count in (2, 1, 3)]
+    folders = [finished(tmp_path / str(len(stack)), stack) for stack in stacks]
     assert merge.run(tmp_path / "total", folders) == 6
     sums = np.stack([np.load(f"{folder}/sum.npy") for folder in folders])
     tree = TreeSum(np, (dim, dim), sums.dtype.name)
@@ -59,11 +57,11 @@ def test_sums_of_labels_are_merged_label_by_label(tmp_path):
     """Each has the bits of a merge of runs on that label alone; a folder may lack some."""
     stacks = [factories.noise((5, 3, 4), "float32", seed) for seed in range(3)]
     labels = [np.array(each) for each in (list("abbac"), list("ccccc"), list("bdbdb"))]
-    folders = []
-    for seed, (stack, own) in enumerate(zip(stacks, labels, strict=True)):
-        np.save(tmp_path / f"{seed}.npy", own)
-        over = {"product": "A.T @ A", "labels": str(tmp_path / f"{seed}.npy")}
-        folders.append(finished(tmp_path / f"run{seed}", make=lambda *_, s=stack: s, **over))
+    runs = list(enumerate(zip(stacks, labels, strict=True)))
+    folders = [
+        finished(tmp_path / f"run{seed}", stack, product="A.T @ A", labels=own)
+        for seed, (stack, own) in runs
+    ]
     merge.run(tmp_path / "total", [finished(tmp_path / "other")])  # is replaced
     assert merge.run(tmp_path / "total", folders) == 15
     assert json.loads((tmp_path / "total" / "labels.json").read_text()) == {
@@ -73,16 +71,13 @@ def test_sums_of_labels_are_merged_label_by_label(tmp_path):
     assert sorted(content(tmp_path / "total")) == names
     for label, total in zip("abcd", np.load(tmp_path / "total" / "sums.npy"), strict=True):
         alone = [
-            finished(tmp_path / f"{label}{seed}", make=lambda *_, s=stack[own == label]: s,
-                     product="A.T @ A")
-            for seed, (stack, own) in enumerate(zip(stacks, labels, strict=True))
+            finished(tmp_path / f"{label}{seed}", stack[own == label], product="A.T @ A")
+            for seed, (stack, own) in runs
             if (own == label).any()
-        ]  # fmt: skip
+        ]
         merge.run(tmp_path / label, alone)
         np.testing.assert_array_equal(total, np.load(tmp_path / label / "sum.npy"))
-    np.save(tmp_path / "whole.npy", np.arange(5))
-    over["labels"] = str(tmp_path / "whole.npy")
-    other = finished(tmp_path / "whole", make=lambda *_: stacks[0], **over)
+    other = finished(tmp_path / "whole", stacks[0], product="A.T @ A", labels=np.arange(5))
     with pytest.raises(InputError, match="kind of labels is integers, not names"):
         merge.run(tmp_path / "total", [folders[0], other])
 
@@ -93,18 +88,17 @@ def test_sums_of_labels_are_merged_label_by_label(tmp_path):
 def test_means_are_divided_by_the_weights(tmp_path, weights, results):
     """A run without weights counts each matrix once; where they add up to 0 there is no mean."""
     plain, weighed = factories.stack((3, 4, 4)), factories.stack((len(weights), 4, 4), seed=1)
-    np.save(tmp_path / "w.npy", np.array(weights, "float64"))
-    folders = [
-        finished(tmp_path / "plain", make=lambda *_: plain),
-        finished(tmp_path / "w", make=lambda *_: weighed, weights=str(tmp_path / "w.npy")),
-    ]
-    merge.run(tmp_path / "total", folders)
+    own = finished(tmp_path / "w", weighed, weights=np.array(weights, "float64"))
+    merge.run(tmp_path / "total", [finished(tmp_path / "plain", plain), own])
     expected = (plain @ plain).sum(0) + np.tensordot(weights, weighed @ weighed, 1)
     np.testing.assert_array_equal(np.load(tmp_path / "total" / "sum.npy"), expected)
     assert [path.stem for path in sorted((tmp_path / "total").glob("*.npy"))] == results
     if "mean" in results:
         mean = np.load(tmp_path / "total" / "mean.npy")
         np.testing.assert_allclose(mean, expected / (3 + sum(weights)), rtol=1e-15)
+
+
+OF_ROWS = {"product": "A.H @ A", "covariance": True}
 
 
 @pytest.mark.parametrize(
@@ -120,11 +114,8 @@ def test_covariances_are_merged_as_of_all_rows(tmp_path, monkeypatch, dtype, wei
     rows, counted, folders = [], [], []
     for seed, stack in enumerate(stacks):
         own = np.arange(1.0, 1 + len(stack)) if weighted and seed != 1 else np.ones(len(stack))
-        over = {"product": "A.H @ A", "covariance": True}
-        if weighted and seed != 1:
-            np.save(tmp_path / f"{seed}.npy", own)
-            over["weights"] = str(tmp_path / f"{seed}.npy")
-        folders.append(finished(tmp_path / f"run{seed}", make=lambda *_, s=stack: s, **over))
+        said = {"weights": own} if weighted and seed != 1 else {}
+        folders.append(finished(tmp_path / f"run{seed}", stack, **OF_ROWS, **said))
         rows.append(stack.reshape(-1, 3))
         counted.append(np.repeat(own, 6))
     merge.run(tmp_path / "total", [finished(tmp_path / "other")])  # is replaced
@@ -149,8 +140,7 @@ def test_covariances_are_merged_as_of_all_rows(tmp_path, monkeypatch, dtype, wei
     monkeypatch.setattr(merge, "_NUMBERS", 6)  # two numbers of each at a time
     merge.run(tmp_path / "total", folders)
     assert content(tmp_path / "total") == before
-    other = finished(tmp_path / "ddof", product="A.H @ A", covariance=True, ddof=0, dtype=dtype,
-                     make=lambda *_: stacks[0])  # fmt: skip
+    other = finished(tmp_path / "ddof", stacks[0], **OF_ROWS, ddof=0)
     with pytest.raises(InputError, match="ddof is 0, not 1"):
         merge.run(tmp_path / "total", [folders[0], other])
     factories.flip(Path(folders[2], "row_mean.npy"))
@@ -168,8 +158,8 @@ def first(tmp_path_factory) -> str:
 OTHERS = {
     "product is": {"product": "A.T @ A"},
     "digest of the function is": {"product": "mine.py:f"},
-    "; dtype of the product is float64": {"dtype": "float64"},
-    r"shape of A is \(5, 5\)": {"shape": (2, 5, 5)},
+    "; dtype of the product is float64": {"stack": factories.stack((3, 4, 4), "float64")},
+    r"shape of A is \(5, 5\)": {"stack": factories.stack((2, 5, 5))},
     "precision is tf32x3, not ieee": {"precision": "tf32x3"},
     "backend is cupy, not numpy": {},
 }
@@ -180,8 +170,7 @@ def test_another_problem_is_refused_with_what_differs(tmp_path, monkeypatch, fir
     """Whatever a product depends on but its numbers; nothing is written."""
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("def f(xp, block):\n    return block\n")
-    over = dict(OTHERS[told])
-    other = finished(tmp_path / "other", *over.pop("shape", ()), **over)
+    other = finished(tmp_path / "other", **OTHERS[told])
     if "backend" in told:
         gpu = {"name": "H100", "uuid": "GPU-1", "shards": 1}
         factories.rewritten(Path(other, "summary.json"), made_by={"devices": [gpu]})
@@ -213,7 +202,7 @@ CHANGES = {
 @pytest.mark.parametrize("harm", HARMS)
 def test_what_no_run_has_left_whole_is_refused(tmp_path, first, harm):
     """Each with its exit code, and nothing is written."""
-    other, (kind, act) = Path(finished(tmp_path / "other", 2, 4, 4)), HARMS[harm]
+    other, (kind, act) = Path(finished(tmp_path / "other", factories.stack((2, 4, 4)))), HARMS[harm]
     act(other)
     with pytest.raises(kind):
         merge.run(tmp_path / "total", [first, str(other)])
@@ -223,7 +212,10 @@ def test_what_no_run_has_left_whole_is_refused(tmp_path, first, harm):
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_folder_that_changes_meanwhile_is_refused(tmp_path, first, change):
     """And what an earlier merge has written stays as it is."""
-    other, total = Path(finished(tmp_path / "other", 2, 4, 4)), tmp_path / "total"
+    other, total = (
+        Path(finished(tmp_path / "other", factories.stack((2, 4, 4)))),
+        tmp_path / "total",
+    )
     merge.run(total, [first])
     before = content(total)
 
@@ -266,7 +258,7 @@ def test_only_what_a_merge_wrote_is_replaced(tmp_path, first):
 def test_a_total_that_overflows_is_refused(tmp_path, dtype, most):
     """Integers and floats; nothing is written."""
     stack = np.array([[[most]]], dtype)
-    folders = [finished(tmp_path / name, make=lambda *_: stack) for name in "ab"]
+    folders = [finished(tmp_path / name, stack) for name in "ab"]
     with pytest.raises(InputError, match=r"overflows|does not fit"):
         merge.run(tmp_path / "total", folders)
     assert not (tmp_path / "total").exists()
@@ -275,4 +267,4 @@ def test_a_total_that_overflows_is_refused(tmp_path, dtype, most):
 def test_a_run_without_a_sum_is_refused(tmp_path):
     """With what to do."""
     with pytest.raises(InputError, match="add it to reduce"):
-        merge.run(tmp_path / "total", [finished(tmp_path, names=["mean"])])
+        merge.run(tmp_path / "total", [finished(tmp_path, name="mean")])

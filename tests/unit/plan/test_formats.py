@@ -277,24 +277,23 @@ def edited(**changes):
     return change
 
 
-UNKNOWN = {
-    "another separator": (
-        spoiled(edited(dimension_separator="."), 2,
-                chunk_key_encoding={"name": "v2", "separator": "/"}),
-        "36 of 36 .*/. is none: .zarray names them as 0.0.0",
-    ),
-    "a copy that broke off": (
-        spoiled(lambda store: (store / "c/1/0/0").rename(store / "c/1/0/.0.Xa8dK2")),
-        r"c/1/0/\.0\.Xa8dK2 is none",
-    ),
-    "a copy that broke off, version 2": (
-        spoiled(lambda store: (store / "1.0.0").rename(store / "1.0.0.partial"), 2),
-        "1 of 36 .* 1.0.0.partial is none",
-    ),
-    "nothing but a text": (_only_a_readme, "holds no chunk, such as c/0/0/0"),
-    "no fill value": (_half_written(2, fill=None), "1 of 4 chunks .* and no fill value"),
-    "never filled, HDF5": (_half_written_hdf5("never"), "1 of 4 chunks .* and no fill value"),
-}  # fmt: skip
+def foretold(**changes):
+    """Let the file of metadata of version 2 hold what zarr takes for version 3, and more."""
+    return edited(
+        zarr_format=3, node_type="array", data_type="float64", attributes={},
+        chunk_grid={"name": "regular", "configuration": {"chunk_shape": [4, 8, 12]}},
+        chunk_key_encoding={"name": "v2"}, **changes,
+    )  # fmt: skip
+
+
+def reworded(one, other):
+    """Let the metadata of a store of version 3 hold one word for another."""
+
+    def change(store):
+        file = store / "zarr.json"
+        file.write_text(file.read_text().replace(one, other))
+
+    return change
 
 
 NAMES = {
@@ -344,22 +343,6 @@ def put(name, raw):
     """A maker of a file of some bytes, whose array ``x`` is named unless the suffix has none."""
     inner = "" if name.endswith((".npy", "zip", ".zarr")) else ":x"
     return lambda folder: (folder / name).write_bytes(raw) and f"{folder}/{name}{inner}"
-
-
-MISNAMED = {
-    "a zip store": (put("a.zarr.zip", b"PK\3\4..."), "a zip archive, .*unpack it"),
-    "a zip store named as a folder": (put("a.zarr", b"PK\3\4..."), "a zip archive, .*unpack it"),
-    "an array of npz": (put("a.npz", b"PK\3\4..."), "a zip archive, .*unpack"),
-    "HDF5 without a suffix": (
-        lambda p: str(Path(hdf5(p / "a.h5", noise(SHAPE))[:-12]).rename(p / "a.dat")) + ":x",
-        "a.dat is an HDF5 file; let its name end in .h5",
-    ),
-    "HDF5 named .npy": (put("a.npy", b"\x89HDF\r\n\x1a\n"), "is an HDF5 file; let its name"),
-    "a .npy file named .h5": (put("a.h5", b"\x93NUMPY"), "is a .npy file"),
-    "classic netCDF": (put("a.nc", b"CDF\1...."), "classic format; convert"),
-    "a dataset is not named": (lambda p: hdf5(p / "a.cxi", noise(SHAPE))[:-12], "cxi:/run/frames"),
-    "what is no array of anything": (put("a.txt", b"...."), "of no format"),
-}  # fmt: skip
 
 
 def _h5(fill):
@@ -465,8 +448,33 @@ def metadata(raw):
 
 
 REFUSALS = {
-    **UNKNOWN,
-    **MISNAMED,
+    "another separator": (
+        spoiled(edited(dimension_separator="."), 2,
+                chunk_key_encoding={"name": "v2", "separator": "/"}),
+        "36 of 36 .*/. is none: .zarray names them as 0.0.0",
+    ),
+    "a copy that broke off": (
+        spoiled(lambda store: (store / "c/1/0/0").rename(store / "c/1/0/.0.Xa8dK2")),
+        r"c/1/0/\.0\.Xa8dK2 is none",
+    ),
+    "a copy that broke off, version 2": (
+        spoiled(lambda store: (store / "1.0.0").rename(store / "1.0.0.partial"), 2),
+        "1 of 36 .* 1.0.0.partial is none",
+    ),
+    "nothing but a text": (_only_a_readme, "holds no chunk, such as c/0/0/0"),
+    "no fill value": (_half_written(2, fill=None), "1 of 4 chunks .* and no fill value"),
+    "never filled, HDF5": (_half_written_hdf5("never"), "1 of 4 chunks .* and no fill value"),
+    "a zip store": (put("a.zarr.zip", b"PK\3\4..."), "a zip archive, .*unpack it"),
+    "a zip store named as a folder": (put("a.zarr", b"PK\3\4..."), "a zip archive, .*unpack it"),
+    "an array of npz": (put("a.npz", b"PK\3\4..."), "a zip archive, .*unpack"),
+    "HDF5 without a suffix": (
+        lambda p: str(Path(hdf5(p / "a.h5", noise(SHAPE))[:-12]).rename(p / "a.dat")) + ":x",
+        "a.dat is an HDF5 file; let its name end in .h5",
+    ),
+    "HDF5 named .npy": (put("a.npy", b"\x89HDF\r\n\x1a\n"), "is an HDF5 file; let its name"),
+    "a .npy file named .h5": (put("a.h5", b"\x93NUMPY"), "is a .npy file"),
+    "classic netCDF": (put("a.nc", b"CDF\1...."), "classic format; convert"),
+    "what is no array of anything": (put("a.txt", b"...."), "of no format"),
     **{
         f"virtual, {case}": (_h5(_virtual(*parts, **over)), told)
         for case, parts, over, told in (
@@ -512,11 +520,25 @@ REFUSALS = {
         "went through bytes gzip zstd, of which only the last may be gzip",
     ),
     "a codec that unpickles": (
-        spoiled(edited(compressor={"id": "pickle"}), 2), "cannot be read as Zarr: .*pickle"
+        spoiled(edited(compressor={"id": "pickle"}), 2), "the codec pickle is not one of"
     ),
     "a codec that nobody knows": (
         spoiled(edited(filters=[{"id": "astype", "encode_dtype": "f4", "decode_dtype": "f8"}]), 2),
         "the codec astype is not one of",
+    ),
+    "a codec of a shard that nobody knows": (
+        spoiled(reworded("zstd", "spy"), chunks=(2, 4, 6), shards=(4, 8, 12)),
+        "the codec spy is not one of",
+    ),
+    "a codec of version 3 beside the name of version 2": (
+        spoiled(foretold(codecs=[{"name": "numcodecs.astype"}]), 2), "codec astype is not"
+    ),
+    "a codec in few words": (spoiled(foretold(codecs=["bytes", "spy"]), 2), "the codec spy is not"),
+    "compressed twice, of version 2 beside the name of version 3": (
+        metadata(json.dumps({"zarr_format": 2, "node_type": "array", "shape": SHAPE, "dtype": "<f8",
+                             "chunks": SHAPE, "order": "C", "fill_value": 0,
+                             "filters": [{"id": "gzip"}], "compressor": {"id": "zstd"}}).encode()),
+        "went through gzip zstd, of which only the last",
     ),
     "no JSON": (metadata(b"{"), "damaged metadata"),
     "chunks of no length": (

@@ -16,6 +16,7 @@ from shardwise.plan import memory, plan
 from shardwise.records import ledger, receipts
 from shardwise.records.receipts import SumReceipt
 from shardwise.records.store import Store
+from shardwise.reduce.results import ResultFiles
 
 from tests import factories
 from tests.factories import (
@@ -108,7 +109,6 @@ def test_other_ranks_than_asked_are_refused(made):
 
 
 DAMAGE = {
-    "product missing": lambda product, _: product.unlink(),
     "product flipped": lambda product, _: factories.flip(product),
     "other backend": lambda _, receipt: factories.rewritten(receipt, backend="cupy"),
 }
@@ -205,16 +205,6 @@ def test_allowed_nonfinite_numbers_reach_the_sum(tmp_path, over):
     np.testing.assert_array_equal(reduced(made)[:, 0], expected)
 
 
-def test_another_array_is_not_taken_for_partial_sums(tmp_path):
-    """It is refused by its header, before it is read."""
-    over = {"keep": "sum", "shards": 2, "materialize": False}
-    made = listed(factories.plan(tmp_path, stack((5, 2, 2)), **over))
-    np.save(factories.file(made, "product", "00001"), np.zeros((5, 2, 2)))
-    with pytest.raises(IntegrityError, match=r"00001|does not match the receipts"):
-        reduced(made)
-    assert nothing_summed(made)
-
-
 def test_ranks_find_the_covariance_of_one(tmp_path):
     """Two that have a stripe each, and three that share both; the sums of columns come last."""
     left = noise((9, 6, 370))
@@ -248,3 +238,15 @@ def test_results_of_another_plan_do_not_stay(tmp_path):
     (root / "summary.json").unlink()
     reduced(listed(factories.plan(tmp_path, left, product="A.T @ A", **own)), "sum")
     assert {path.name for path in root.glob("*.npy")} == found | {"sum.npy"}
+
+
+def test_a_result_that_lacks_a_stripe_is_refused(tmp_path):
+    """Of the sum all has been written, of the mean a half."""
+    made = factories.plan(tmp_path, stack((5, 2, 2)), shards=2)
+    files = ResultFiles(made.results, made.problem, 4, ["sum", "mean"])
+    files.open(files.create())
+    files.write({"sum": np.ones(4), "mean": np.ones(2)}, 0)
+    files.close()
+    with pytest.raises(IntegrityError, match="1 of 1 pieces are missing"):
+        files.refuse_incomplete()
+    files.discard()

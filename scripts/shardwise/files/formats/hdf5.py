@@ -42,18 +42,17 @@ def header(path: str, inside: str) -> Header:
         descr = checked_descr(dataset.dtype.str, where)
         if dataset.is_virtual:
             parts = _gathered(dataset, path, where)
-            return Header(dataset.shape, descr, fortran=False, offset=0, parts=parts)
+            return Header(dataset.shape, descr, parts=parts)
         if dataset.id.get_storage_size() == 0:
             raise InputError(f"{where}: nothing has been written to it; write the numbers")
         _refuse_filters(dataset, where)
         offset = _offset(file, dataset, path)
         place = int(h5py.h5o.get_info(dataset.id).addr)  # the same, whatever name led to it
-        if offset is not None:
-            return Header(dataset.shape, descr, fortran=False, offset=offset, place=place)
         single = (*(1,) * (len(dataset.shape) - 1), *dataset.shape[-1:])
+        chunk = (dataset.chunks or single) if offset is None else ()
         return Header(
-            dataset.shape, descr, fortran=False, offset=0, place=place,
-            chunk=dataset.chunks or single, **_unwritten(dataset, where),
+            dataset.shape, descr, offset=offset or 0, place=place, chunk=chunk,
+            **_unwritten(dataset, where),
         )  # fmt: skip
 
 

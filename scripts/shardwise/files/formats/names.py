@@ -1,27 +1,32 @@
 """Names of arrays inside files, such as ``run.h5:/frames``. Standard library only."""
 
 import re
+from typing import NamedTuple
 
 from shardwise.errors import InputError
 
 ZARR = (".zarr",)
 ZARR_METADATA = (".zarray", "zarr.json")  # of version 2 and 3: this file stands for the array
+
+
+class Format(NamedTuple):
+    """How the files of a format end, its name, the package that reads it, and that one's extra."""
+
+    ends: tuple[str, ...]
+    library: tuple[str, str, str]
+
+
+# The fields' own suffixes too, of netCDF-4, MATLAB 7.3, CXI and NWB.
+_HDF5 = (".h5", ".hdf5", ".he5", ".nxs", ".cxi", ".nc", ".mat", ".hdf", ".nwb")
 FORMATS = {
-    # The fields' own suffixes too, of netCDF-4, MATLAB 7.3, CXI and NWB.
-    "hdf5": (".h5", ".hdf5", ".he5", ".nxs", ".cxi", ".nc", ".mat", ".hdf", ".nwb"),
-    "safetensors": (".safetensors",),
-    "zarr_store": ZARR_METADATA,
+    "hdf5": Format(_HDF5, ("HDF5", "h5py", "hdf5")),
+    "safetensors": Format((".safetensors",), ("safetensors", "safetensors", "safetensors")),
+    "zarr_store": Format(ZARR_METADATA, ("Zarr", "zarr", "zarr")),
 }
-"""How the files of a format end, by its module in this folder: a new one is a module and a row."""
+"""By its module in this folder: a new one is a module and a row."""
 
-LIBRARIES = {
-    "hdf5": ("HDF5", "h5py", "hdf5"),
-    "safetensors": ("safetensors", "safetensors", "safetensors"),
-}
-"""What these formats are called, the package that reads them, and the extra that brings it."""
-
-_OF_FILES = (end for ends in (*FORMATS.values(), ZARR) for end in ends)
-_SUFFIXES = "|".join(end[1:] for end in _OF_FILES if end not in ZARR_METADATA)
+_OF_FILES = {end for own in FORMATS.values() for end in own.ends}.difference(ZARR_METADATA)
+_SUFFIXES = "|".join(end[1:] for end in sorted({*_OF_FILES, *ZARR}))
 _NAME = re.compile(rf"(.+?\.(?:{_SUFFIXES}))/*(?::(.*))?", re.IGNORECASE | re.DOTALL)
 
 

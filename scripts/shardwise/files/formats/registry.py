@@ -31,14 +31,14 @@ class InputFormat(Protocol):
 
 def _format_of(file: str) -> InputFormat | None:
     """The module of a file's format, with its library."""
-    ends = names.FORMATS.items()
-    module = next((name for name, own in ends if file.lower().endswith(own)), None)
+    known = names.FORMATS.items()
+    module = next((name for name, own in known if file.lower().endswith(own.ends)), None)
     if module is None:
         return None
     try:
         return cast(InputFormat, importlib.import_module(f"{__package__}.{module}"))
     except ImportError as error:
-        raise names.needs(file, *names.LIBRARIES[module]) from error
+        raise names.needs(file, *names.FORMATS[module].library) from error
 
 
 def locate(text: str) -> str | None:

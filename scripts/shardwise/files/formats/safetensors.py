@@ -39,7 +39,7 @@ def header(path: str, inside: str) -> Header:
         raise InputError(f"{path}:{inside}: holds elements of type {kind}; allowed are {ALLOWED}")
     offset = 8 + length + int(tensors[inside]["data_offsets"][0])
     row = (*[1] * (len(shape) - 1), *shape[-1:]) if kind == "BF16" else ()
-    return Header(shape, _DTYPES[kind], fortran=False, offset=offset, place=offset, chunk=row)
+    return Header(shape, _DTYPES[kind], offset=offset, place=offset, chunk=row)
 
 
 def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:

@@ -7,7 +7,7 @@ one of HDF5 reads what lies in memory behind them. Standard library only.
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,11 @@ from shardwise.units import MIB
 
 _ZSTD_BLOCK = 128 * 1024  # the most that a block decodes to
 _LZF_RUN, _LZF_LONG = 32, 7  # from here on a byte begins a copy; its length has another byte
+
+
+def plain_names(names: Iterable[str]) -> list[str]:
+    """Names of Zarr's codecs as `COUNTED` has them, in the order of chunks; no checksums."""
+    return [name.removeprefix("numcodecs.") for name in names if name != "crc32c"]
 
 
 def _streamed(make: Callable[[], Any], raw: bytes, most: int) -> int:

@@ -30,17 +30,13 @@ class CountedPipeline(BatchedCodecPipeline):  # type: ignore[misc] # zarr has no
         if not last:
             own: Any = self.array_bytes_codec  # of version 2: filters and compressor are in it
             last = (*(getattr(own, "filters", None) or ()), getattr(own, "compressor", None))
-        outermost = names_of(last)[-1:]
+        present = [codec for codec in last if codec is not None]
+        outermost = streams.plain_names(
+            getattr(codec, "codec_id", None) or codec.to_dict()["name"] for codec in present
+        )[-1:]
         if streams.COUNTED.keys() & outermost:
             await asyncio.to_thread(_refuse_bombs, outermost[0], pairs)
         return await super().decode_batch(pairs)
-
-
-def names_of(codecs: Iterable[Any]) -> list[str]:
-    """What codecs are called, in the order in which chunks went through them; no checksums."""
-    present = [codec for codec in codecs if codec is not None]
-    found = [getattr(codec, "codec_id", None) or codec.to_dict()["name"] for codec in present]
-    return [name.removeprefix("numcodecs.") for name in found if name != "crc32c"]
 
 
 def _refuse_bombs(kind: str, pairs: list[tuple[Any, Any]]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import InputError, IntegrityError, ShardwiseError
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, changed
 from shardwise.files import remote, small
 from shardwise.files.formats import names, streams
 from shardwise.files.lookup import refuse_closed
@@ -22,9 +22,9 @@ from shardwise.units import MIB
 
 # Codecs that only turn bytes into numbers. (numcodecs also has one that unpickles.)
 _CODECS = (
-    "adler32", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset",
-    "fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits", "quantize",
-    "sharding_indexed", "shuffle", "transpose", "zlib", "zstd",
+    "adler32", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian",
+    "fixedscaleoffset", "fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits",
+    "quantize", "sharding_indexed", "shuffle", "transpose", "zlib", "zstd",
 )  # fmt: skip
 _NO_CHUNKS = (*names.ZARR_METADATA, ".zattrs")
 _LISTED: OrderedDict[str, dict[str, remote.Status]] = OrderedDict()
@@ -34,8 +34,8 @@ _MOST_LISTED = 64
 
 def header(path: str, inside: str) -> Header:
     """Shape, type and chunks of an array; InputError if it cannot be read."""
-    array, folder = _opened(path), os.path.dirname(path)
-    _refuse_codecs(array, folder)
+    folder = os.path.dirname(path)
+    array = _opened(path)
     descr = checked_descr(array.dtype.str, folder)
     shape, chunk = (tuple(map(int, n)) for n in (array.shape, array.shards or array.chunks))
     if 0 in chunk:
@@ -56,8 +56,7 @@ def header(path: str, inside: str) -> Header:
     if missing and array.fill_value is None:
         raise names.no_value(folder, missing, chunks)
     return Header(
-        shape, descr, fortran=False, offset=0, chunk=chunk, chunks=chunks, missing=missing,
-        fill=str(array.fill_value),
+        shape, descr, chunk=chunk, chunks=chunks, missing=missing, fill=str(array.fill_value)
     )  # fmt: skip
 
 
@@ -203,31 +202,36 @@ def _files(path: str) -> Iterator[tuple[str, int, Any]]:
             yield os.path.relpath(file, top), status.st_size, status
 
 
-def _metadata(path: str) -> dict[str, Any]:
+def _metadata(path: str, known: remote.Status | None = None) -> dict[str, Any]:
     try:
         if remote.is_url(path):
-            raw: Any = remote.Object(path).take(0, small.MOST_BYTES)
+            raw: Any = remote.Object(path, known).take(0, small.MOST_BYTES)
         else:
             raw = small.read(path)
         content = json.loads(raw or b"")
-    except (ValueError, RecursionError, IntegrityError) as error:
+    except (FileNotFoundError, IntegrityError) as error:
+        if known is not None:
+            raise changed(path) from error
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise InputError(f"{path}: damaged metadata of Zarr: {error!s:.200}") from error
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: damaged metadata of Zarr: {error!s:.200}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: damaged metadata of Zarr; write the array again")
     return content
 
 
-def _refuse_codecs(array: Any, folder: str) -> None:
-    """Refuse codecs that are unknown here, before anything of theirs decodes.
+def _refuse_codecs(said: dict[str, Any], folder: str) -> None:
+    """Refuse codecs that are unknown here, before zarr loads or runs anything of theirs.
 
     Also one that is decoded after another and may make gigabytes of what that leaves.
     """
-    from shardwise.files.formats.zarr_chunks import names_of  # zarr is there by now
-
-    own = array.metadata
-    waiting = [own.codecs if own.zarr_format == 3 else (*(own.filters or ()), own.compressor)]
+    key, waiting = "id", [_named(said.get("filters")) + _named([said.get("compressor")])]
+    if said.get("zarr_format") == 3:
+        key, waiting = "name", [_named(said.get("codecs"))]
     for codecs in waiting:  # which grows meanwhile
-        used = names_of(codecs)
+        used = streams.plain_names(str(codec.get(key)) for codec in codecs)
         if unknown := [name for name in used if name not in _CODECS]:
             raise InputError(
                 f"{folder}: the codec {unknown[0]:.60} is not one of {', '.join(_CODECS)}; "
@@ -238,25 +242,35 @@ def _refuse_codecs(array: Any, folder: str) -> None:
                 f"{folder}: its chunks went through {' '.join(used)}, of which only the last "
                 f"may be {' or '.join(sorted(twice))}; write the array again with one compressor"
             )
-        for codec in codecs:  # of a shard
-            waiting += [getattr(codec, "codecs", ()), getattr(codec, "index_codecs", ())]
+        for own in _named([codec.get("configuration") for codec in codecs]):  # of a shard
+            waiting += [_named(own.get("codecs")), _named(own.get("index_codecs"))]
+
+
+def _named(entries: object) -> list[dict[str, Any]]:
+    """The entries of a list of the metadata, if it is one; a text counts as a name."""
+    given = entries if isinstance(entries, list) else []
+    return [e if isinstance(e, dict) else {"name": e, "id": e} for e in given if e is not None]
 
 
 def _opened(path: str) -> Any:
     try:
         import zarr
+        from zarr.storage import LocalStore, StorePath
 
         from shardwise.files.formats.zarr_chunks import ListedObjects  # and zarr decodes by it
     except ImportError as error:
-        raise names.needs(os.path.dirname(path), "Zarr", "zarr", "zarr") from error
-    version = 3 if os.path.basename(path) == "zarr.json" else 2
-    store: Any = os.path.dirname(path) or "."
+        raise names.needs(os.path.dirname(path), *names.FORMATS["zarr_store"].library) from error
+    folder, known = os.path.dirname(path) or ".", None
+    store: Any = LocalStore(folder, read_only=True)
     if remote.is_url(path):
-        store = ListedObjects(_LISTED.get(path) or _list(path))
+        listed = _LISTED.get(path) or _list(path)
+        store, known = ListedObjects(listed), listed.get(os.path.basename(path))
+        if known is None:
+            raise changed(path)
+    said = _metadata(path, known)
+    _refuse_codecs(said, folder)
     try:
-        return zarr.open_array(store, mode="r", zarr_format=version)
-    except ShardwiseError:  # of a store of objects
-        raise
+        return zarr.Array.from_dict(StorePath(store), {"attributes": {}} | said)
     except Exception as error:  # damaged metadata makes it fail in many ways
         cure = "; write it as a.astype('float32')" * ("bfloat16" in str(error))
         raise InputError(f"{path} cannot be read as Zarr: {error!s:.200}{cure}") from error
