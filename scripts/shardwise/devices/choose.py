@@ -8,13 +8,12 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from shardwise import host
-from shardwise.devices import grants, leases, wait
+from shardwise.devices import grants, wait
 from shardwise.devices.nvml import Device, driver_version, present
 from shardwise.errors import TryAgain
 
@@ -119,7 +118,7 @@ def take(
 ) -> Taken:  # fmt: skip
     """Give this process its device, and make CUDA see that one only.
 
-    The one that a scheduler has granted (`wait.lease_granted`); else, or where it has granted
+    The one that a scheduler has granted (`wait.Search`); else, or where it has granted
     several, the first that is free. Either is leased. A process keeps its device to its end: later
     calls return the same.
 
@@ -128,7 +127,8 @@ def take(
     needed
         Bytes of device memory that the task is going to take.
     limit
-        Seconds to wait since a lease last changed hands; left out, `wait.wait_seconds`.
+        Seconds to wait since a lease last changed hands; left out, an hour, or in a job of a
+        cluster, of which no other task holds a device, five minutes.
     listed
         How devices are found; left out, :func:`present`.
     prefer
@@ -143,46 +143,17 @@ def take(
         Where there is no device for this task, none became free in time, or all have failed.
     """
     if not _taken:
-        taken = _lease_one(needed, limit, listed or present, environ, prefer, barred)
-        environ.update({grants.VISIBLE: taken.device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-        _taken.append(taken)
+        grant, devices = grants.read(environ), candidates(listed, environ)
+        if not devices:
+            raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
+        job, listed = host.job(environ), listed or present
+        search = wait.Search(grant, job, needed, limit, listed, prefer, barred)
+        device = search.lease_one(devices)
+        source = grant.source if grant else "lease"
+        log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
+        environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        _taken.append(Taken(device, source))
     return _taken[0]
-
-
-def _lease_one(
-    needed: int, limit: float | None, listed: Callable[[], list[Device]],
-    environ: Mapping[str, str], prefer: int | None, barred: Callable[[], Mapping[str, str]],
-) -> Taken:  # fmt: skip
-    """Wait for a device and lease it; arguments as in `take`."""
-    grant, devices = grants.read(environ), candidates(listed, environ)
-    if not devices:
-        raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
-    source = grant.source if grant else "lease"
-    job, order = host.job(environ), partial(_order, prefer)
-    hold = min(wait.HOLD_SECONDS if limit is None else limit, wait.HOLD_SECONDS)
-    usable = wait.leave_out(devices, barred(), 0.0 if source == "lease" else hold)
-    alone = source != "lease" and len(devices) == 1  # then the scheduler has looked at it
-
-    def lease(device: Device) -> bool:
-        if device.uuid in (failed := barred()):  # since this task waits
-            wait.leave_out(usable, failed)
-            return False
-        if grant and alone:
-            return wait.lease_granted(device, grant, job)
-        return wait.obstacle(device, needed) is None and leases.take(device.uuid, job)
-
-    device = wait.for_free_device(usable, lease, needed, limit, job, listed, order)
-    log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
-    return Taken(device, source)
-
-
-def _order(prefer: int | None, devices: Sequence[Device]) -> list[Device]:
-    """Devices as a task looks at them: the freest first, or the preferred one and then around."""
-    if prefer is None:
-        return sorted(devices, key=lambda d: (-d.free / d.memory, d.index, d.uuid))
-    ordered = sorted(devices, key=lambda device: (device.index, device.uuid))
-    first = prefer % max(1, len(ordered))
-    return ordered[first:] + ordered[:first]
 
 
 def facts(cupy: Any, taken: Taken) -> dict[str, Any]:

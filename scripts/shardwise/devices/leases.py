@@ -13,7 +13,7 @@ import shlex
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from shardwise.units import clock
 FOLDER = Path("/tmp/shardwise-leases")
 """Where leases lie: on the node itself, and the same for all its users, as TMPDIR is not."""
 
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
 _COMMAND_CHARACTERS = 400
 _TEXT_BYTES = 4096
 """What is read of a lease."""
@@ -62,7 +63,10 @@ def take(uuid: str, job: str | None = None) -> bool:
         return False
     _HELD[path] = descriptor
     os.set_inheritable(descriptor, True)
-    _sign(descriptor, text)
+    # The lock is what counts: a full disk costs the signature, nothing else.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text, 0)
     return True
 
 
@@ -94,16 +98,23 @@ def _locked(path: Path) -> int | None:
     """A descriptor of the lease file with the lock on it; None if another process has it."""
     while True:
         # What is removed between two of these steps, as a cleaning of /tmp may, is made again.
+        make = _make_folder
         try:
             check_folder(path.parent)
-            descriptor = _open(path)
+            make = _make_file
+            # Where fs.protected_regular is set, O_CREAT is refused on a file of another user, even
+            # of mode 666. So it is used for new files only.
+            descriptor = os.open(path, _FLAGS)
         except FileNotFoundError:
-            with contextlib.suppress(FileExistsError), _open_to_all():
-                os.mkdir(path.parent, 0o1777)
+            _openly(make, path)
             continue
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            os.close(descriptor)
+            raise _unusable(f"{path.name} in it is no plain file of its own")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+            if os.path.samestat(status, os.lstat(path)):
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)
@@ -111,6 +122,25 @@ def _locked(path: Path) -> int | None:
         except FileNotFoundError:
             pass
         os.close(descriptor)  # another task may have made and locked a new one by now
+
+
+def _make_folder(path: Path) -> None:
+    os.mkdir(path.parent, 0o1777)
+
+
+def _make_file(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # its folder was removed
+        os.close(os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666))
+
+
+def _openly(make: Callable[[Path], None], path: Path) -> None:
+    """Make what all users share, with its mode from the first moment on."""
+    before = os.umask(0)
+    try:
+        with contextlib.suppress(FileExistsError):  # another task was first
+            make(path)
+    finally:
+        os.umask(before)
 
 
 def check_folder(place: Path) -> None:
@@ -127,35 +157,6 @@ def check_folder(place: Path) -> None:
         raise _unusable(f"its mode is {status.st_mode & 0o7777:o}: anyone may remove leases")
 
 
-def _open(path: Path) -> int:
-    """Open the lease file of a device, made where it is missing."""
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-    while True:
-        # Where fs.protected_regular is set, O_CREAT is refused on a file of another user, even of
-        # mode 666. So it is used for new files only.
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(path, flags)
-            break
-        with contextlib.suppress(FileExistsError), _open_to_all():
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-            break
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        os.close(descriptor)
-        raise _unusable(f"{path.name} in it is no plain file of its own")
-    return descriptor
-
-
-@contextlib.contextmanager
-def _open_to_all() -> Iterator[None]:
-    """Files made here get their mode as it stands: for all users, from the first moment on."""
-    before = os.umask(0)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
 def _text(job: str | None) -> bytes:
     """What this process writes into a lease: who it is, since when, what for; its job, if any."""
     program, *words = sys.argv or [""]
@@ -163,14 +164,6 @@ def _text(job: str | None) -> bytes:
     who = f"process {os.getpid()} of {user_name(os.getuid())} since {clock(time.time())} ({what})"
     # A word that is no valid text, as a file's name may be, is no reason to fail.
     return f"{_printable(who)}\n{job or ''}\n".encode(errors="replace")
-
-
-def _sign(descriptor: int, text: bytes) -> None:
-    """Write into a lease who holds it."""
-    # The lock is what counts: a full disk costs the signature, nothing else.
-    with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text, 0)
 
 
 def user_name(number: int) -> str:

@@ -4,6 +4,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from shardwise import host
 from shardwise.devices import leases
@@ -42,17 +43,117 @@ _FREE_SHARE = 0.1
 """Of any device, so much must be free: idle contexts and the driver take some hundred MiB."""
 
 
-def wait_seconds(job: str | None, holders: Iterable[leases.Holder | None] = ()) -> float:
-    """How long a task of a scheduler's job, if any, waits for a device where nobody says so.
+@dataclass(frozen=True)
+class Search:
+    """How a task looks for its device.
 
-    Where a task of the same job is among the holders of the devices, this is a run of many tasks
-    within one job, whose own run time is not that of a task.
+    ``grant`` is what a scheduler or the user says of devices, ``job`` the scheduler's job, if any;
+    the rest is as `choose.take` has it.
     """
-    alone = job is not None and all(holder is None or holder.job != job for holder in holders)
-    return JOB_WAIT_SECONDS if alone else WAIT_SECONDS
+
+    grant: Grant | None
+    job: str | None
+    needed: int
+    limit: float | None
+    listed: Callable[[], list[Device]]
+    prefer: int | None
+    barred: Callable[[], Mapping[str, str]]
+
+    def lease_one(self, devices: Sequence[Device]) -> Device:
+        """Wait until one of some devices could be leased to this process.
+
+        Raises TryAgain if all have failed in this run, or no lease changed hands for too long; it
+        says what keeps the task from each device.
+        """
+        granted = self.grant is not None and self.grant.source != "lease"
+        hold = min(HOLD_SECONDS if self.limit is None else self.limit, HOLD_SECONDS)
+        usable = given = _leave_out(devices, self.barred(), hold if granted else 0.0)
+        alone = granted and len(devices) == 1  # then the scheduler has looked at it
+        lease = self._lease_granted if alone else self._lease_free
+        uuids = [device.uuid for device in usable]
+        holders, last_change, last_message = None, 0.0, float("-inf")
+        while True:
+            for device in self._in_order(usable):
+                if device.uuid in (failed := self.barred()):  # since this task waits
+                    _leave_out(given, failed)
+                elif lease(device):
+                    return device
+            now, current = time.monotonic(), _holders(uuids)
+            if current != holders:
+                holders, last_change = current, now
+            patience = self._patience(current.values())
+            if now - last_change >= patience:
+                raise _out_of_patience(patience, self._situation(uuids))
+            if now - last_message >= _MESSAGE_SECONDS:
+                log.warning("waiting for a free device: %s", self._situation(uuids))
+                last_message = now
+            time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
+            # To list them starts NVML, the dearer the more GPUs: not while the same tasks hold all.
+            current = _holders(uuids)
+            changed = current != holders or None in current.values()
+            usable = [device for device in self.listed() if device.uuid in uuids] if changed else []
+
+    def _in_order(self, devices: Sequence[Device]) -> list[Device]:
+        """As this task looks at them: the freest first, or the preferred one and then around."""
+        if self.prefer is None:
+            return sorted(devices, key=lambda d: (-d.free / d.memory, d.index, d.uuid))
+        ordered = sorted(devices, key=lambda device: (device.index, device.uuid))
+        first = self.prefer % max(1, len(ordered))
+        return ordered[first:] + ordered[:first]
+
+    def _lease_free(self, device: Device) -> bool:
+        return obstacle(device, self.needed) is None and leases.take(device.uuid, self.job)
+
+    def _lease_granted(self, device: Device) -> bool:
+        """Lease the device that the scheduler gave to this job; False where it has to wait.
+
+        That is for a task of the same job, or for somebody who names no job. The scheduler has
+        decided about other jobs: it may share a device, and leases that cannot be kept are no
+        reason to stop.
+        """
+        try:
+            if leases.take(device.uuid, self.job):
+                return True
+            holder = leases.holder(device.uuid)
+            if holder and holder.job not in (None, self.job):
+                time.sleep(_SIGN_SECONDS)
+                holder = leases.holder(device.uuid)
+        except TryAgain as error:
+            log.warning("%s", error)
+            return True
+        if holder is None or holder.job in (None, self.job):
+            return False
+        log.warning("%s is granted by %s, but leased to %s", device.uuid, self.grant, holder.words)
+        return True
+
+    def _patience(self, holders: Iterable[leases.Holder | None]) -> float:
+        """How many seconds this task waits while no lease changes hands.
+
+        Where a task of the same job is among the holders of the devices, this is a run of many
+        tasks within one job, whose own run time is not that of a task.
+        """
+        if self.limit is not None:
+            return self.limit
+        alone = self.job and all(holder is None or holder.job != self.job for holder in holders)
+        return JOB_WAIT_SECONDS if alone else WAIT_SECONDS
+
+    def _situation(self, uuids: Sequence[str]) -> str:
+        """What keeps the task from each device, for a message; some may no longer be listed."""
+        listed = {device.uuid: device for device in self.listed()}
+        parts = []
+        for uuid in uuids:
+            if (device := listed.get(uuid)) is None:
+                parts.append(f"{uuid} does not answer any more")
+                continue
+            holder = leases.holder(uuid)
+            why = f"leased to {holder.words}" if holder else obstacle(device, self.needed)
+            free = f"{human_bytes(device.free)} of {human_bytes(device.memory)} free"
+            why = why or "locked by an unknown program, or free again"
+            parts.append(f"{uuid} ({device.name}, {free}): {why}")
+        return "; ".join(parts)
 
 
-def leave_out(
+def _leave_out(
     devices: Sequence[Device], barred: Mapping[str, str], hold: float = 0.0
 ) -> list[Device]:
     """The devices that have not failed in this run.
@@ -69,63 +170,6 @@ def leave_out(
             "these again"
         )
     return usable
-
-
-def lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
-    """Lease the device that the scheduler gave to this job; False where it has to wait.
-
-    That is for a task of the same job, or for somebody who names no job. The scheduler has decided
-    about other jobs: it may share a device, and leases that cannot be kept are no reason to stop.
-    """
-    try:
-        if leases.take(device.uuid, job):
-            return True
-        holder = leases.holder(device.uuid)
-        if holder and holder.job not in (None, job):
-            time.sleep(_SIGN_SECONDS)
-            holder = leases.holder(device.uuid)
-    except TryAgain as error:
-        log.warning("%s", error)
-        return True
-    if holder is None or holder.job in (None, job):
-        return False
-    log.warning("%s is granted by %s, but leased to %s", device.uuid, grant, holder.words)
-    return True
-
-
-def for_free_device(
-    usable: Sequence[Device], lease: Callable[[Device], bool], needed: int, limit: float | None,
-    job: str | None, listed: Callable[[], list[Device]],
-    order: Callable[[Sequence[Device]], list[Device]],
-) -> Device:  # fmt: skip
-    """Wait until one of some devices could be leased to this process; arguments as in `take`.
-
-    Raises TryAgain if no lease changed hands for too long; it says what keeps the task from each
-    device.
-    """
-    uuids = [device.uuid for device in usable]
-
-    def look() -> list[Device]:
-        return [device for device in listed() if device.uuid in uuids]
-
-    holders, last_change, last_message = None, 0.0, float("-inf")
-    while True:
-        for device in order(usable):
-            if lease(device):
-                return device
-        now, current = time.monotonic(), _holders(uuids)
-        if current != holders:
-            holders, last_change = current, now
-        patience = wait_seconds(job, current.values()) if limit is None else limit
-        if now - last_change >= patience:
-            raise _out_of_patience(patience, _situation(uuids, look(), needed))
-        if now - last_message >= _MESSAGE_SECONDS:
-            log.warning("waiting for a free device: %s", _situation(uuids, look(), needed))
-            last_message = now
-        time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
-        # To list them starts NVML, the dearer the more GPUs: not while the same tasks hold all.
-        current = _holders(uuids)
-        usable = look() if current != holders or None in current.values() else []
 
 
 def _out_of_patience(patience: float, situation: str) -> TryAgain:
@@ -151,27 +195,6 @@ def obstacle(device: Device, needed: int) -> str | None:
     if device.free < enough:
         return f"{_processes(device)} fills it: {human_bytes(round(enough))} should be free"
     return None
-
-
-def _situation(uuids: Sequence[str], devices: Sequence[Device], needed: int) -> str:
-    """What keeps a task from each of some devices, for a message; some may no longer be listed."""
-    listed = {device.uuid: device for device in devices}
-    parts = []
-    for uuid in uuids:
-        if (device := listed.get(uuid)) is None:
-            parts.append(f"{uuid} does not answer any more")
-            continue
-        free = f"{human_bytes(device.free)} of {human_bytes(device.memory)} free"
-        parts.append(f"{uuid} ({device.name}, {free}): {_holder(uuid, obstacle(device, needed))}")
-    return "; ".join(parts)
-
-
-def _holder(uuid: str, otherwise: str | None = None) -> str:
-    """Who leases a device; where nobody says so, what else keeps a task from it."""
-    holder = leases.holder(uuid)
-    if holder is None:
-        return otherwise or "locked by an unknown program, or free again"
-    return f"leased to {holder.words}"
 
 
 def _processes(device: Device) -> str:

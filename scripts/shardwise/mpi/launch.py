@@ -25,6 +25,7 @@ from shardwise import host
 from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import contain
+from shardwise.processes.environment import OF_A_RANK
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +43,9 @@ _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP
 _RANKS = ("PMI_RANK", "PMI_ID", "PMIX_RANK")
 _GRANTED = ("SLURM_NTASKS", "NSLOTS")
 
-_OF_A_RANK = re.compile(
-    r"PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)|OMPI_COMM_WORLD_.*"
-)
-"""What a rank was told about itself, which would mislead the ranks that it starts."""
-
 _OF_A_STEP = re.compile(
-    r"PMIX?_.*|SLURM_(STEP.*|PROCID|LOCALID|TASK_PID|LAUNCH.*|SRUN.*|GTIDS|MPI_TYPE)"
+    rf"PMIX?_.*|(OMPI|MV2)_COMM_WORLD_.*|{_STARTED}"
+    r"|SLURM_(STEP.*|PROCID|LOCALID|TASK_PID|LAUNCH.*|SRUN.*|GTIDS|MPI_TYPE)"
 )
 """All that a launcher says to a rank about itself and its step, for a child that is none."""
 
@@ -134,14 +131,13 @@ def _program(name: str, environ: Mapping[str, str]) -> str:
 
 def build_environment(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment for a launcher: nothing of an outer rank, and what the user set wins."""
-    kept = {name: value for name, value in environ.items() if not _OF_A_RANK.fullmatch(name)}
+    kept = {name: value for name, value in environ.items() if not OF_A_RANK.fullmatch(name)}
     return {**_DEFAULTS, **kept, _STARTED: str(ranks)}
 
 
 def without_rank(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """An environment without what makes a rank of a process."""
-    gone = {name for name in environ if _OF_A_RANK.fullmatch(name) or _OF_A_STEP.fullmatch(name)}
-    return {name: value for name, value in environ.items() if name not in {*gone, _STARTED}}
+    return {name: value for name, value in environ.items() if not _OF_A_STEP.fullmatch(name)}
 
 
 def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:

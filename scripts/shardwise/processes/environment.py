@@ -15,11 +15,15 @@ from importlib.machinery import PathFinder
 
 from shardwise.errors import InputError
 
-_STRAY = re.compile(
-    r"(SQUEUE|SCANCEL|SACCT)_.*|SLURM_TIME_FORMAT|(SLURM|SBATCH)_CLUSTERS"
-    r"|SLURM_STEP_NUM_TASKS"
-    r"|PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)"
+OF_A_RANK = re.compile(
+    r"PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)"
     r"|(OMPI|MV2)_COMM_WORLD_.*"
+)
+"""What a rank was told about itself, which would mislead the ranks that it starts."""
+
+_STRAY = re.compile(
+    r"(SQUEUE|SCANCEL|SACCT)_.*|SLURM_TIME_FORMAT|(SLURM|SBATCH)_CLUSTERS|SLURM_STEP_NUM_TASKS|"
+    + OF_A_RANK.pattern
 )
 PACKAGES = ("numpy", "numba", "pandas", "mpi4py", "xxhash", "msgspec", "yaml", "matplotlib")
 """Packages with compiled code, of which a copy for another Python does not load."""

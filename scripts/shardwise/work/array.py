@@ -22,10 +22,15 @@ from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks
 from shardwise.records.store import Store
-from shardwise.work import claims, rounds, schedulers, sites
+from shardwise.work import claims, rounds, schedulers
+from shardwise.work.grid_engine import GridEngine
 from shardwise.work.schedulers import QueueFull, Scheduler
+from shardwise.work.slurm import Slurm
 
 log = logging.getLogger(__name__)
+
+SITES: dict[str, Scheduler] = {"slurm": Slurm(), "uge": GridEngine()}
+"""The schedulers that there are, by name."""
 
 MOST_TASKS = 1000
 """Tasks of an array by default, at most: each costs the scheduler work, and a start of Python."""
@@ -75,60 +80,56 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
     limit
         Tasks that run at once at most; None: as many as the scheduler lets.
     """
-    scheduler, retries = sites.ALL[request.scheduler], len(request.words) - 1
-    most = min(tasks or MOST_TASKS, scheduler.most_tasks())
-    followed, attempt = locks.is_job_locked(plan.results.running), 0
-
-    def start(name: str) -> bool:
-        nonlocal attempt
-        if followed and not locks.is_job_locked(plan.results.running):
-            raise TryAgain("snakemake has ended, so no more tasks are submitted")
-        count = claims.load(plan, name).workers
-        well = Array(plan, scheduler, request, min(attempt, retries)).run(name, count, limit)
-        attempt += not well
-        return True
-
-    rounds.run(plan, retries, lambda shards: min(most, shards), start, lost=True)
+    array = Array(plan, request, limit)
+    most = min(tasks or MOST_TASKS, array.scheduler.most_tasks())
+    rounds.run(plan, array.retries, most, array.run, lost=True)
 
 
 class Array:
-    """One round: an array of the scheduler."""
+    """An array of the scheduler for each round."""
 
-    def __init__(self, plan: Plan, scheduler: Scheduler, request: Request, attempt: int) -> None:
-        self._plan, self._scheduler, self._request = plan, scheduler, request
-        self._words, self._memory = request.words[attempt], request.memory[attempt]
+    def __init__(self, plan: Plan, request: Request, limit: int | None) -> None:
+        self.scheduler, self.retries = SITES[request.scheduler], len(request.words) - 1
+        self._plan, self._request, self._limit = plan, request, limit
+        self._followed, self._attempt = locks.is_job_locked(plan.results.running), 0
 
-    def run(self, name: str, tasks: int, limit: int | None) -> bool:
-        """Submit the array for a round, and wait for its end; whether all its tasks ended well."""
+    def run(self, name: str) -> None:
+        """Submit the array for a round, and wait for its end."""
         results = self._plan.results
+        if self._followed and not locks.is_job_locked(results.running):
+            raise TryAgain("snakemake has ended, so no more tasks are submitted")
+        tasks = claims.load(self._plan, name).workers
         job = "sw-" + name.replace("/", "-")
         folder = results.array_folder(failures.this_run())
         folder.mkdir(parents=True, exist_ok=True)
         script = folder / f"{job}.sh"
         script.write_text(self.script(name, folder.absolute() / job))
         schedulers.remember(results, self._request.scheduler, job)
-        return self._submit(job, tasks, limit, str(script))
+        well = self._submit(job, tasks, str(script))
+        self._attempt = min(self.retries, self._attempt + (not well))
 
     def script(self, round_name: str, log_name: Path) -> str:
         """What each task runs."""
         command = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={self._plan.results.plan}"]
         command += [f"--round={round_name}"]
-        command += [f"--mem-mb={self._memory}"] if self._memory else []
+        memory = self._request.memory[self._attempt]
+        command += [f"--mem-mb={memory}"] if memory else []
         text = shlex.join(command)
-        if seconds := self._scheduler.run_time(self._words):
+        if seconds := self.scheduler.run_time(self._request.words[self._attempt]):
             # It includes the set-up line, which may take long.
             text += f' --run-time="$((SECONDS < {seconds:.0f} ? {seconds:.0f} - SECONDS : 1))"'
         setup = _SETUP.format(line=self._request.setup) if self._request.setup else ""
         return _TASK.format(log=shlex.quote(str(log_name)), setup=setup, command=text)
 
-    def _submit(self, job: str, tasks: int, limit: int | None, script: str) -> bool:
-        """Submit with as many tasks as the cluster takes, and wait."""
+    def _submit(self, job: str, tasks: int, script: str) -> bool:
+        """Submit with as many tasks as the cluster takes, and wait; whether all ended well."""
+        asked = self._request.words[self._attempt]
         while True:
-            words = self._scheduler.array(job, tasks, limit, self._words, script)
+            words = self.scheduler.array(job, tasks, self._limit, asked, script)
             try:
                 return self._wait(job, words)
             except QueueFull as error:
-                log.warning("%s accepts no more tasks now (%s)", self._scheduler.title, error)
+                log.warning("%s accepts no more tasks now (%s)", self.scheduler.title, error)
                 if tasks == 1:
                     time.sleep(_FULL_SECONDS)
                 tasks = max(1, tasks // 2)
@@ -144,14 +145,14 @@ class Array:
                     return False
             except BaseException:
                 log.warning("cancelling all tasks of this run")
-                schedulers.cancel_detached(self._scheduler.cancel(job))
+                schedulers.cancel_detached(self.scheduler.cancel(job))
                 raise
             finally:
                 client.terminate()
                 client.wait()
             number, text = _read(out).split(), _read(said).strip()
             if not number:  # it was not submitted
-                raise self._scheduler.refusal(" ".join(text.split()), client.returncode)
+                raise self.scheduler.refusal(" ".join(text.split()), client.returncode)
             log.info(
                 "array %s has ended, the worst of its tasks with %d", number[0], client.returncode
             )
@@ -170,7 +171,7 @@ class Array:
                 return client.poll() is None
             pause = max(_LOOK_SECONDS, _LOOKS * (time.monotonic() - began))
             if began - asked > _ASK_SECONDS:
-                asked, why = began, self._scheduler.stuck(job)
+                asked, why = began, self.scheduler.stuck(job)
                 stuck = stuck or began if why else 0.0
                 if why and began - stuck >= schedulers.UNHEARD_SECONDS:
                     log.warning("the tasks that are left are given up: %s", why)
@@ -183,9 +184,9 @@ class Array:
         with suppress(TryAgain):
             while client.poll() is None and time.monotonic() < end:
                 time.sleep(_LOOK_SECONDS)
-                if not self._scheduler.living([job]):
+                if not self.scheduler.living([job]):
                     break
-                subprocess.run(self._scheduler.cancel(job), capture_output=True, check=False)
+                subprocess.run(self.scheduler.cancel(job), capture_output=True, check=False)
 
 
 def _read(file: IO[str]) -> str:

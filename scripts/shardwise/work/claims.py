@@ -15,7 +15,7 @@ import random
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -75,9 +75,9 @@ def load(plan: Plan, name: str) -> Round:
     return Round(name, **facts)
 
 
-def end(results: Results, name: str) -> None:
-    """Remove what a round has left, and rounds of its run that were killed before."""
-    shutil.rmtree(results.claims / name.partition("/")[0], ignore_errors=True)
+def end(results: Results) -> None:
+    """Remove what the rounds of this run have left."""
+    shutil.rmtree(results.claims / failures.this_run(), ignore_errors=True)
     with suppress(OSError):
         results.claims.rmdir()
 
@@ -89,9 +89,15 @@ def of_this_run(plan: Plan, shards: Sequence[str]) -> dict[str, failures.Failure
     return {names[name]: failure for name, failure in found.items()}
 
 
-def is_final(failure: failures.Failure) -> bool:
-    """Whether another try would fail in the same way."""
-    return failure.code != TryAgain.exit_code
+def hopeless(failed: Mapping[str, failures.Failure], last: int) -> set[str]:
+    """Shards that get no other try: they would fail in the same way, or have had the last one."""
+    again = TryAgain.exit_code
+    return {shard for shard, f in failed.items() if f.code != again or f.attempt >= last}
+
+
+def worst(codes: Collection[int]) -> int:
+    """The exit code of several failures: 3, 2, 1, 75, or 0 where there is none."""
+    return next((code for code in (3, 2, 1, TryAgain.exit_code) if code in codes), 0)
 
 
 def has_left(results: Results, own: Round, who: str, process: int) -> bool:
@@ -122,7 +128,7 @@ class Claims:
         self._plan, self._round, self._who, self._is_whole = plan, own, who, is_whole
         self._folder = plan.results.claims / own.name
         self._blocks = own.blocks()
-        self._claimed = [int(n) for n in self._names() if self._is_own(n)] if again else []
+        self._claimed = [block for block in self._taken() if self._is_own(block)] if again else []
         self._waiting = deque(self.open())
 
     @property
@@ -168,41 +174,27 @@ class Claims:
     def _claim_block(self) -> int | None:
         """Claim any of the first free blocks, so that workers seldom want the same one."""
         blocks = range(len(self._blocks))
-        while free := sorted(set(blocks).difference(map(_number, self._names()))):
+        while free := sorted(set(blocks).difference(self._taken())):
             block = random.choice(free[: self._round.workers])
-            if self._create(str(block)):
+            path, now = self._folder / str(block), time.strftime("%Y-%m-%dT%H:%M:%S")
+            with writing(path), suppress(FileExistsError):  # another worker was first
+                path.symlink_to("\t".join([self._who, host.node(), str(os.getpid()), now]))
                 return block
         return None
 
     def _open(self, block: int) -> list[str]:
         """The shards of a block that are neither whole nor failed in this round."""
         left = [shard for shard in self._blocks[block] if not self._is_whole(shard)]
-        failed = of_this_run(self._plan, left)
-        return [s for s in left if s not in failed or not self._has_ended(failed[s])]
+        ended = hopeless(of_this_run(self._plan, left), self._round.attempt)
+        return [shard for shard in left if shard not in ended]
 
-    def _has_ended(self, failure: failures.Failure) -> bool:
-        return is_final(failure) or failure.attempt >= self._round.attempt
-
-    def _create(self, name: str) -> bool:
-        path, now = self._folder / name, time.strftime("%Y-%m-%dT%H:%M:%S")
-        with writing(path):
-            try:
-                path.symlink_to("\t".join([self._who, host.node(), str(os.getpid()), now]))
-            except FileExistsError:
-                return False
-        return True
-
-    def _is_own(self, name: str) -> bool:
+    def _is_own(self, block: int) -> bool:
         with suppress(FileNotFoundError):  # handed back meanwhile
-            return name.isdecimal() and os.readlink(self._folder / name).split("\t")[0] == self._who
+            return os.readlink(self._folder / str(block)).split("\t")[0] == self._who
         return False
 
-    def _names(self) -> list[str]:
+    def _taken(self) -> list[int]:
+        """The blocks that are claimed, by whomever; beside their links lie the list and marks."""
         with suppress(FileNotFoundError):  # the round has ended
-            return os.listdir(self._folder)
+            return [int(name) for name in os.listdir(self._folder) if name.isdecimal()]
         return []
-
-
-def _number(name: str) -> int:
-    """The block of a claim; -1 for what is no claim of a block."""
-    return int(name) if name.isdecimal() else -1

@@ -6,8 +6,7 @@ Univa and Altair Grid Engine, Son of Grid Engine and Open Grid Scheduler share a
 import os
 import re
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -75,31 +74,27 @@ def submission(name: str, output: str) -> list[str]:
     return [*words, "-j", "y", "-o", output, "-N", name, *(["-v", exported] if exported else [])]
 
 
-def queue(user: str = "*") -> list[Job]:
-    """The jobs in the queue, of one user or of all; TryAgain where qstat does not say."""
-    try:
-        return list(parse_queue(call("qstat", "-f", "-ne", "-u", user, "-xml")))
-    except InputError as error:
-        raise TryAgain(str(error)) from None  # there is nothing in these words to refuse
-
-
-def parse_queue(xml: str) -> Iterator[Job]:
-    """Read what ``qstat -f -ne -xml`` printed; TryAgain: it was cut off, or is no qstat."""
+def queue() -> list[Job]:
+    """The jobs of all users in the queue; TryAgain: qstat is silent, was cut off, or is none."""
     from xml.etree import ElementTree  # here: few processes ask
 
     try:
-        root = ElementTree.fromstring(xml)
+        root = ElementTree.fromstring(call("qstat", "-f", "-ne", "-u", "*", "-xml"))
+    except InputError as error:
+        raise TryAgain(str(error)) from None  # there is nothing in these words to refuse
     except ElementTree.ParseError as error:
         raise TryAgain(f"qstat printed incomplete XML ({error})") from None
     if root.tag != "job_info":
         raise TryAgain(f"qstat printed XML of <{root.tag}>, which describes no job")
+    jobs = []
     # Jobs without a place stand beside the list of queues.
     for place in [*root.iter("Queue-List"), *root.iterfind("job_info")]:
         host = (place.findtext("name") or "").rpartition("@")[2]
         silent = "u" in (place.findtext("state") or "") and bool(host)
         for element in place.iterfind("job_list"):
             texts = (element.findtext(tag) or "" for tag in ("JB_job_number", "JB_name", "state"))
-            yield Job(*texts, host, silent)
+            jobs.append(Job(*texts, host, silent))
+    return jobs
 
 
 class GridEngine:
@@ -147,6 +142,3 @@ class GridEngine:
         limits = re.findall(r"\b[hs]_rt=(?:(\d*):(\d*):)?(\d+)\b", " ".join(words))
         seconds = [int(h or 0) * 3600 + int(m or 0) * 60 + int(s) for h, m, s in limits]
         return min(seconds, default=None)
-
-    def end_of_job(self, asked: float | None) -> float | None:
-        return None if asked is None else time.time() + asked

@@ -16,7 +16,7 @@ from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 from shardwise.records import failures
 from shardwise.units import MIB
-from shardwise.work import array, ranks, rounds, sites
+from shardwise.work import array, ranks, rounds, slurm
 from shardwise.work.pool import Pool
 from shardwise.work.run_time import RunTime
 
@@ -48,13 +48,7 @@ def run(options: Namespace) -> int:
 
 def _rounds(plan: Plan, options: Namespace, retries: int, seats: Sequence[int | None]) -> None:
     """Compute all missing shards by workers of this node."""
-    pool = _pool(plan, options, seats, len(seats))
-
-    def start(name: str) -> bool:
-        pool.run(name)
-        return not pool.closed
-
-    rounds.run(plan, retries, lambda shards: min(len(seats), shards), start)
+    rounds.run(plan, retries, len(seats), _pool(plan, options, seats, len(seats)).run)
 
 
 def work(options: Namespace) -> int:
@@ -71,13 +65,22 @@ def work(options: Namespace) -> int:
         return _pool(plan, options, [options.seat], 1, who).run(options.round)
     from shardwise.work import worker  # here: it loads what computes
 
-    limits = worker.Limits(options.memory, options.device_wait, RunTime(_end(options)))
-    return worker.work(plan, options.round, who, host.restarted(), options.seat, limits)
+    return worker.work(
+        plan, options.round, who, host.restarted(), RunTime(_end(options)), options.memory,
+        options.device_wait, options.seat,
+    )  # fmt: skip
 
 
 def _end(options: Namespace) -> float | None:
-    """When this job is ended: whoever started this process says it, or the scheduler."""
-    return getattr(options, "until", None) or sites.end_of_this_job(options.run_time)
+    """When this job is ended, in Unix time: who started this process says it, or Slurm.
+
+    Elsewhere ``--run-time`` counts from now.
+    """
+    if until := getattr(options, "until", None):
+        return float(until)
+    if "SLURM_JOB_ID" in os.environ:
+        return slurm.end_of_job()
+    return time.time() + options.run_time if options.run_time else None
 
 
 def _this_process() -> str:
@@ -108,12 +111,12 @@ def _mpi(plan: Plan, options: Namespace) -> None:
         return _rounds(plan, options, options.retries, range(devices))
     argv, end = [*sys.argv, f"--ranks={count}"], _end(options)  # the last of two counts
 
-    def start(name: str) -> bool:
+    def start(name: str) -> None:
         # A round has what the rounds before have left of the time.
         left = [f"--run-time={max(1.0, end - time.time())}"] if end else []
-        return ranks.start(count, options.launcher, [*argv, *left, f"--round={name}"])
+        ranks.start(count, options.launcher, [*argv, *left, f"--round={name}"])
 
-    return rounds.run(plan, options.retries, lambda shards: min(4 * count, shards), start)
+    return rounds.run(plan, options.retries, 4 * count, start)
 
 
 def _rank(plan: Plan, options: Namespace) -> int:

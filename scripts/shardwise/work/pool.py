@@ -23,7 +23,7 @@ from shardwise.processes import contain
 from shardwise.records import failures
 from shardwise.records.starts import last_start
 from shardwise.records.store import Store
-from shardwise.work import claims
+from shardwise.work import claims, run_time
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,6 @@ _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 10.0  # how long a worker that is asked to end may take before it is killed
 _DEATHS = 2  # in a row, without a finished shard in between
 _OWN_CODES = (0, FAULT, *(kind.exit_code for kind in (InputError, IntegrityError, TryAgain)))
-_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass
@@ -55,15 +54,10 @@ class Pool:
         Who starts them: no other process has this name.
     words
         What each worker is told besides its plan and round, one list per worker.
-
-    Attributes
-    ----------
-    closed
-        Whether a signal has said that the job is going to end.
     """
 
     def __init__(self, plan: Plan, who: str, words: Sequence[Sequence[str]]) -> None:
-        self._plan, self._store, self.closed = plan, Store(plan), False
+        self._plan, self._store, self._closed = plan, Store(plan), False
         fixed = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={plan.results.plan}"]
         fixed += [f"--parent={os.getpid()}"]
         self._seats = []
@@ -74,24 +68,22 @@ class Pool:
     def run(self, round_name: str) -> int:
         """Start the workers of a round and wait for their end; the worst of their exit codes."""
         self._round = claims.load(self._plan, round_name)
-        before = {number: signal.signal(number, self._pass_on) for number in _PASSED_ON}
         codes = set()
         if self._plan.function:
             contain.adopt()
-        try:
-            for seat in self._seats:
-                seat.ended = 0
-                if seat.deaths < _DEATHS:
-                    self._start(seat)
-            while working := [seat for seat in self._seats if seat.process is not None]:
-                ended = [seat for seat in working if seat.process.poll() is not None]
-                codes |= {self._ended(seat) for seat in ended}
-                time.sleep(_POLL_SECONDS)
-        finally:
-            self._end()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return next((code for code in (3, 2, 1, TryAgain.exit_code) if code in codes), 0)
+        with run_time.heeding(self._pass_on):
+            try:
+                for seat in self._seats:
+                    seat.ended = 0
+                    if seat.deaths < _DEATHS:
+                        self._start(seat)
+                while working := [seat for seat in self._seats if seat.process is not None]:
+                    ended = [seat for seat in working if seat.process.poll() is not None]
+                    codes |= {self._ended(seat) for seat in ended}
+                    time.sleep(_POLL_SECONDS)
+            finally:
+                self._end()
+        return claims.worst(codes)
 
     def _start(self, seat: _Seat, again: bool = False) -> None:
         environ = launch.without_rank() | ({"RESTARTED": "1"} if again else {})
@@ -118,9 +110,9 @@ class Pool:
         if shard := self._in_work(own.open(), seat.began, process.pid):
             self._bury(shard, process.returncode)
         seat.ended = own.ended()
-        if seat.deaths < _DEATHS and not self.closed:
+        if seat.deaths < _DEATHS and not self._closed:
             self._start(seat, again=True)
-        elif own.give_back() and not self.closed:
+        elif own.give_back() and not self._closed:
             for other in self._seats:  # they may have left before there was this to do
                 if other.process is None and other.deaths < _DEATHS:
                     self._start(other)
@@ -149,7 +141,7 @@ class Pool:
         failures.note(self._plan.results, name, code, words, attempt=self._round.attempt)
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
-        self.closed = True
+        self._closed = True
         for seat in self._seats:
             if seat.process is not None:
                 seat.process.send_signal(number)

@@ -7,17 +7,16 @@ rank that dies costs the shards in its work.
 import logging
 import os
 import shlex
-import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType
 
 from shardwise import host
 from shardwise.devices import choose, grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.mpi import launch
+from shardwise.work.run_time import heeding
 
 log = logging.getLogger(__name__)
 
@@ -76,10 +75,10 @@ def own_seats(ranks: int, backend: str, workers: str) -> tuple[list[int], int]:
     return own, sum(counts)
 
 
-def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> bool:
+def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> None:
     """Run a command as so many ranks, and return once all have ended; signals reach them.
 
-    False: one has said that this job is going to end. Raises InputError if there is no launcher.
+    Raises InputError if there is no launcher.
     """
     if launch.is_rank():
         raise InputError(
@@ -90,21 +89,13 @@ def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> bool:
     # A rank that dies must not end the others.
     variables |= {"SLURM_KILL_BAD_EXIT": "0"}
     log.info("starting %d ranks: %s", ranks, shlex.join(words))
-    process, signals = subprocess.Popen(words, env=variables, stdin=subprocess.DEVNULL), set[int]()
-
-    def pass_on(number: int, _: FrameType | None) -> None:
-        signals.add(number)
-        process.send_signal(number)
-
-    before = {n: signal.signal(n, pass_on) for n in (signal.SIGUSR1, signal.SIGUSR2)}
+    process = subprocess.Popen(words, env=variables, stdin=subprocess.DEVNULL)
     try:
-        code = process.wait()
+        with heeding(lambda number, _: process.send_signal(number)):
+            code = process.wait()
         log.info("the launcher has ended with %d", code)
     finally:
         process.terminate()
-        for number, handler in before.items():
-            signal.signal(number, handler)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_SECONDS)
         process.kill()
-    return not signals

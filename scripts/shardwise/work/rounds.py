@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 import time
@@ -16,7 +15,7 @@ from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks
 from shardwise.records.store import Store, describe
 from shardwise.units import clock
-from shardwise.work import claims
+from shardwise.work import claims, run_time
 
 log = logging.getLogger(__name__)
 
@@ -26,24 +25,24 @@ RETRIES = 2
 _MOST_NAMED = 20
 
 
-def to_try(plan: Plan, last: int = sys.maxsize) -> list[str]:
-    """The missing shards that may become whole by another try in this run, fresh ones first.
+def to_try(plan: Plan, last: int = sys.maxsize) -> tuple[list[str], int]:
+    """The missing shards that may become whole by another try in this run, and which try that is.
 
-    ``last`` is the last try of a shard. Those that were begun before come at the end, as one of
-    them may have killed its worker.
+    ``last`` is the last try of a shard. Fresh shards come first: one of those that were begun
+    before may have killed its worker.
     """
     missing = Store(plan).missing()
     failed = claims.of_this_run(plan, missing)
-    hopeless = {s for s, f in failed.items() if claims.is_final(f) or f.attempt >= last}
-    begun = list_names(plan.results.starts("any").parent)
+    hopeless, begun = claims.hopeless(failed, last), list_names(plan.results.starts("any").parent)
     left = [shard for shard in missing if shard not in hopeless]
-    return sorted(left, key=lambda shard: f"{place(plan.shards[shard].name)}.starts" in begun)
+    attempt = 1 + max((failed[shard].attempt for shard in left if shard in failed), default=0)
+    left.sort(key=lambda shard: f"{place(plan.shards[shard].name)}.starts" in begun)
+    return left, attempt
 
 
 def run(
-    plan: Plan, retries: int, workers: Callable[[int], int], start: Callable[[str], bool],
-    lost: bool = False,
-) -> None:  # fmt: skip
+    plan: Plan, retries: int, most: int, start: Callable[[str], object], lost: bool = False
+) -> None:
     """Compute all missing shards, round by round.
 
     Another round follows where a shard has failed that may be tried again.
@@ -52,11 +51,10 @@ def run(
     ----------
     retries
         Tries after the first of one shard.
-    workers
-        How many workers there will be for so many shards.
+    most
+        How many workers there may be.
     start
-        Starts them for the round of a name, and returns once all have ended: whether there is time
-        for another round.
+        Starts them for the round of a name, and returns once all have ended.
     lost
         Whether another round follows also where shards are missing that have not failed, as their
         workers were killed: so often without any progress as one shard is tried again.
@@ -66,46 +64,27 @@ def run(
     ShardwiseError
         As `finish`; TryAgain where another process hands out shards of these results.
     """
-    with holding(plan.results), _heeding_warnings() as warned:
-        shards, idle, again = to_try(plan), 0, True
-        attempt = _next_try(plan, shards)
+    warned: list[int] = []  # that the job is going to end: no round follows then
+    with holding(plan.results), run_time.heeding(lambda number, _: warned.append(number)):
+        (shards, attempt), idle, again = to_try(plan), 0, True
         last = attempt + retries
         while shards and again and not warned:
             log.info("%s", describe(plan, shards))
             Store(plan).withdraw()
-            name = claims.begin(plan, shards, workers(len(shards)), attempt)
+            name = claims.begin(plan, shards, min(most, len(shards)), attempt)
             try:
-                there_is_time = start(name)
+                start(name)
             finally:
-                claims.end(plan.results, name)
-            before, shards = shards, to_try(plan, last)
-            idle = 0 if len(shards) < len(before) else idle + 1
-            following = _next_try(plan, shards)
-            again = there_is_time and (following > attempt or (lost and idle <= retries))
+                claims.end(plan.results)
+            before = len(shards)
+            shards, following = to_try(plan, last)
+            idle = 0 if len(shards) < before else idle + 1
+            again = following > attempt or (lost and idle <= retries)
             attempt = following
             if shards and again and not warned:
                 words = _outcome(plan, shards, claims.of_this_run(plan, shards))
                 log.warning("%s; another round follows. To stop for good, end snakemake", words)
         finish(plan)
-
-
-@contextlib.contextmanager
-def _heeding_warnings() -> Iterator[list[int]]:
-    """Signals that come between rounds and say that the job is going to end: none follows them."""
-    warned: list[int] = []
-    numbers = signal.SIGUSR1, signal.SIGUSR2
-    before = [signal.signal(number, lambda number, _: warned.append(number)) for number in numbers]
-    try:
-        yield warned
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-def _next_try(plan: Plan, shards: Sequence[str]) -> int:
-    """Which try of some shards is the next, counted from 1 in this run."""
-    failed = claims.of_this_run(plan, shards).values()
-    return 1 + max((failure.attempt for failure in failed), default=0)
 
 
 def finish(plan: Plan) -> None:
@@ -123,7 +102,7 @@ def finish(plan: Plan) -> None:
         words = f" (log: {plan.results.root / failure.log})" if failure.log else ""
         log.error("shard %s: %s%s", shard, failure.reason, words)
     codes = {failure.code for failure in failed.values()}
-    worst = next((code for code in (3, 2, 1) if code in codes), TryAgain.exit_code)
+    worst = claims.worst(codes) or TryAgain.exit_code
     words = _outcome(plan, missing, failed)
     if failed:
         shard, failure = next((s, f) for s, f in failed.items() if worst in (f.code, 75))

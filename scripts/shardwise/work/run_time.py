@@ -1,6 +1,9 @@
 """How long a job may still run, and whether another shard fits into that time."""
 
+import signal
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 _SLACK = 1.25
@@ -8,6 +11,27 @@ _SLACK = 1.25
 
 LEAVE_SECONDS = 15.0
 """The run time to spare when a job ends itself: schedulers kill without asking twice."""
+
+_WARNINGS = signal.SIGUSR1, signal.SIGUSR2
+
+
+@contextmanager
+def heeding(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Call a handler, and then the one before, at the signals that say that this job will end."""
+    before = {number: signal.getsignal(number) for number in _WARNINGS}
+
+    def heed(number: int, frame: FrameType | None) -> None:
+        handler(number, frame)
+        if callable(earlier := before[signal.Signals(number)]):
+            earlier(number, frame)
+
+    for number in _WARNINGS:
+        signal.signal(number, heed)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 class RunTime:

@@ -29,7 +29,7 @@ class QueueFull(TryAgain):
 
 
 class Scheduler(Protocol):
-    """What is asked of a scheduler. A new one is a class with these methods, in `sites`.
+    """What is asked of a scheduler. A new one is a class with these methods, in `array.SITES`.
 
     ``title`` is for messages; the command ``client`` is there where this machine can reach it.
     What asks the scheduler raises TryAgain where it does not answer.
@@ -67,9 +67,6 @@ class Scheduler(Protocol):
 
     def run_time(self, words: Sequence[str]) -> float | None:
         """Seconds that a job with these words may run, if it cannot ask for that itself."""
-
-    def end_of_job(self, asked: float | None) -> float | None:
-        """When this job is ended, in Unix time; ``asked``: the seconds of `run_time`, from now."""
 
 
 def ask(

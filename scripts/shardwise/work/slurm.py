@@ -97,6 +97,17 @@ def verify(words: Sequence[str]) -> None:
             raise
 
 
+def end_of_job() -> float | None:
+    """When the job of this process is ended, in Unix time; None where Slurm does not say."""
+    # The partition may have a limit of its own: Slurm knows what holds.
+    try:
+        own = f"--jobs={os.environ['SLURM_JOB_ID']}"
+        end = call("squeue", "--noheader", "--format=%e", own).split()
+        return time.mktime(time.strptime(end[0], "%Y-%m-%dT%H:%M:%S"))
+    except (TryAgain, InputError, ValueError, OverflowError, IndexError):
+        return None  # N/A where there is no limit
+
+
 class Slurm:
     """Slurm's arrays; see `Scheduler`."""
 
@@ -158,12 +169,3 @@ class Slurm:
 
     def run_time(self, words: Sequence[str]) -> None:
         return None
-
-    def end_of_job(self, asked: float | None) -> float | None:
-        # The partition may have a limit of its own: Slurm knows what holds.
-        try:
-            own = f"--jobs={os.environ['SLURM_JOB_ID']}"
-            end = call("squeue", "--noheader", "--format=%e", own).split()
-            return time.mktime(time.strptime(end[0], "%Y-%m-%dT%H:%M:%S"))
-        except (TryAgain, InputError, ValueError, OverflowError, IndexError):
-            return None  # N/A where there is no limit

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,33 +32,25 @@ from shardwise.work.run_time import RunTime
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one worker may take: host bytes, seconds of waiting for a device, a run time."""
-
-    memory: int | None
-    wait: float | None
-    run_time: RunTime
-
-
 def work(
-    plan: Plan, round_name: str, who: str, again: bool, prefer: int | None, limits: Limits
-) -> int:
+    plan: Plan, round_name: str, who: str, again: bool, run_time: RunTime, memory: int | None,
+    wait: float | None, prefer: int | None,
+) -> int:  # fmt: skip
     """Compute shards of a round until none is left or the run time is nearly up; the exit code.
 
     Parameters
     ----------
     who, again
         As `claims.Claims` has them.
-    prefer
-        Which device to look at first, one of several workers of this node; None: the freest.
+    memory, wait, prefer
+        As `Session` has them.
 
     Raises
     ------
     ShardwiseError
         Where this worker cannot compute at all.
     """
-    signal.signal(signal.SIGUSR1, limits.run_time.close)
+    signal.signal(signal.SIGUSR1, run_time.close)
     signal.signal(signal.SIGUSR2, errors.terminate)
     if plan.function:  # it may do anything to this process
         plan = plan.anchored(Path.cwd())
@@ -67,21 +58,20 @@ def work(
         os.dup2(2, 1)  # what it prints
     store = Store(plan)
     own = claims.Claims(plan, claims.load(plan, round_name), who, store.is_whole, again)
-    logs = ShardLogs(plan.results)
     loop: ShardLoop | None = None
     try:
         own_failure = f"multiply-{plan.key}"  # of no single shard
         with failures.noted(plan.results, own_failure, device=choose.taken_uuid):
-            if not limits.run_time.suffices(1):
+            if not run_time.suffices(1):
                 raise TryAgain("the run time of this job is too short to begin a shard")
-            session = Session(plan, limits.memory, limits.wait, prefer)
-        loop = ShardLoop(plan, session, own, limits.run_time, logs)
+            session = Session(plan, memory, wait, prefer)
+        loop = ShardLoop(session, own, run_time)
         loop.run()
     except errors.Terminated as error:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)  # a second one must not cut this short
         commit.abandon()
-        if loop and limits.run_time.over:
+        if loop and run_time.over:
             loop.blame_run_time()
         _leave(own, "ended by a signal")
         errors.explain(error)
@@ -91,7 +81,7 @@ def work(
     except BaseException:
         _leave(own, "this worker cannot compute")
         raise
-    late = "" if limits.run_time.suffices(1) else "the run time is nearly up"
+    late = "" if run_time.suffices(1) else "the run time is nearly up"
     _leave(own, "the device failed" if loop.device_failed else late)
     commit.abandon()
     return loop.exit_code()
@@ -102,10 +92,6 @@ def _leave(own: claims.Claims, why: str) -> None:
     left = own.give_back()
     if why:
         log.info("%s: %d claimed shards are handed back", why, left)
-
-
-def _nothing() -> None:
-    """No shard comes next."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +109,9 @@ class ShardLoop:
     ``device_failed`` says whether the device can no longer be used.
     """
 
-    def __init__(
-        self, plan: Plan, session: Session, own: claims.Claims, run_time: RunTime,
-        logs: ShardLogs,
-    ) -> None:  # fmt: skip
-        self._plan, self._session, self._claims = plan, session, own
-        self._run_time, self._logs = run_time, logs
+    def __init__(self, session: Session, own: claims.Claims, run_time: RunTime) -> None:
+        self._plan, self._session, self._claims = session.plan, session, own
+        self._run_time, self._logs = run_time, ShardLogs(session.plan.results)
         self._ahead, self._behind = ThreadPoolExecutor(1, "ahead"), ThreadPoolExecutor(1, "behind")
         self._next: Future[_Step | None] | None = None
         self._last: Future[None] | None = None
@@ -153,7 +136,7 @@ class ShardLoop:
         store = Store(self._plan)
         codes = {code for shard, code in self._codes.items() if not store.is_whole(shard)}
         codes |= {TryAgain.exit_code} if self.device_failed else set()
-        return next((code for code in (3, 2, 1, TryAgain.exit_code) if code in codes), 0)
+        return claims.worst(codes)
 
     def blame_run_time(self) -> None:
         """The shard in work has failed, as it needs more time than its job has."""
@@ -187,11 +170,10 @@ class ShardLoop:
             try:
                 if step.job is None:
                     raise step.error or AssertionError
-                coming = self._coming()
-                if count_starts(self._plan.results.starts(step.shard.name)):
-                    self._settle()  # it may end this worker, as it has perhaps done before:
-                    coming = _nothing  # no other shard must be lost with it
-                step.job.compute(coming)
+                begun = count_starts(self._plan.results.starts(step.shard.name)) > 0
+                if begun:  # it may end this worker, as it has perhaps done before:
+                    self._settle()  # no other shard must be lost with it
+                step.job.compute((lambda: None) if begun else self._coming)
                 self._tidy()
                 self._settle()
             except Exception as error:
@@ -201,17 +183,13 @@ class ShardLoop:
         self._last = self._behind.submit(self._finish, step, step.job)
         return None
 
-    def _coming(self) -> Callable[[], ShardJob | None]:
-        """Begins the next shard when it is first called, and gives it once it has begun."""
-
-        def coming() -> ShardJob | None:
-            self._next = self._next or self._ahead.submit(self._begin, 2)
-            if not self._next.done() or self._next.exception():
-                return None
-            step = self._next.result()
-            return step.job if step else None
-
-        return coming
+    def _coming(self) -> ShardJob | None:
+        """The next shard, which is begun when this is first asked; None until it has begun."""
+        self._next = self._next or self._ahead.submit(self._begin, 2)
+        if not self._next.done() or self._next.exception():
+            return None
+        step = self._next.result()
+        return step.job if step else None
 
     def _settle(self) -> None:
         """Wait for the shard behind."""

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.records.locks import dispatcher, is_job_locked, take_lock
-from shardwise.work import sites
+from shardwise.work.array import SITES
 from shardwise.work.schedulers import JOB_NAME
 
 _locked: list[BinaryIO] = []
@@ -34,7 +34,7 @@ def lock_results(results: Results) -> None:
 def refuse_beside_living(results: Results) -> None:
     """Raise TryAgain if jobs of an earlier run still wait or work, or a scheduler is silent."""
     names = noted_names(results.runs)
-    for title, scheduler in sites.ALL.items():
+    for title, scheduler in SITES.items():
         if names[title] and shutil.which(scheduler.client):
             try:
                 living = scheduler.living(sorted(names[title]))

@@ -20,7 +20,6 @@ from shardwise.plan import plan, planner
 from shardwise.records import ledger
 from shardwise.reduce import results
 from shardwise.work import array
-from shardwise.work.slurm import Slurm
 from shardwise.workflow import hooks
 
 from tests import factories
@@ -149,7 +148,7 @@ def test_commands_that_we_print_do_what_they_say(tmp_path, monkeypatch):
 def test_the_script_of_an_array_quotes_its_names(tmp_path):
     """A task of an array is given the plan by its whole name, and runs nothing of it."""
     made = replace(small(tmp_path), results=Results(tmp_path / "w" / HOSTILE))
-    own = array.Array(made, Slurm(), array.Request("slurm", [[]], [None], ""), 0)
+    own = array.Array(made, array.Request("slurm", [[]], [None], ""), None)
     folder = made.results.array_folder("r")
     text = own.script("r/1", folder / "sw-r-1")
     program = tmp_path / "program"

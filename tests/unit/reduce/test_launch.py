@@ -78,45 +78,39 @@ def test_a_launcher_that_is_none_is_bad_input(tmp_path, launcher, told):
         assert "the line 'mpi' of the profile" in str(caught.value)
 
 
-RANKS = {
-    "MPICH": {"PMI_RANK": "1", "PMI_SIZE": "3"},
-    "Open MPI": {"OMPI_COMM_WORLD_SIZE": "3", "PMIX_RANK": "0"},
-    "Open MPI from a shell under srun": {"OMPI_COMM_WORLD_SIZE": "3", "PMI_SIZE": "1"},
-    "a step of Slurm": {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "3", "SLURM_NTASKS": "3"},
-    "PMIx alone, which tells no size": {"PMIX_RANK": "0"},
-    "started here": {"SHARDWISE_RANKS": "3", "PMI_SIZE": "1"},
-}
-OTHERS = {
-    "a laptop": ({}, 2),
-    "a batch script of Slurm": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, 8),
-    "a slot of Grid Engine": ({"NSLOTS": "4", "PE_HOSTFILE": "/x"}, 4),
-    "a shell under srun": ({"PMI_RANK": "0", "PMI_SIZE": "1", "SLURM_STEP_NUM_TASKS": "1"}, 1),
-}
+WHO = {
+    "MPICH": ({"PMI_RANK": "1", "PMI_SIZE": "3"}, True, 3),
+    "Open MPI": ({"OMPI_COMM_WORLD_SIZE": "3", "PMIX_RANK": "0"}, True, 3),
+    "Open MPI in a shell under srun": ({"OMPI_COMM_WORLD_SIZE": "3", "PMI_SIZE": "1"}, True, 3),
+    "a step of Slurm": ({"SLURM_STEP_NUM_TASKS": "3", "SLURM_NTASKS": "8"}, True, 3),
+    "PMIx alone, which tells no size": ({"PMIX_RANK": "0"}, True, None),
+    "started here": ({"SHARDWISE_RANKS": "3", "PMI_SIZE": "1"}, True, 3),
+    "a laptop": ({}, False, 2),
+    "a batch script of Slurm": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, False, 8),
+    "a slot of Grid Engine": ({"NSLOTS": "4", "PE_HOSTFILE": "/x"}, False, 4),
+    "a shell under srun": (
+        {"PMI_RANK": "0", "PMI_SIZE": "1", "SLURM_STEP_NUM_TASKS": "1"}, False, 1,
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("who", RANKS)
-def test_a_rank_knows_itself(who):
-    """It starts no ranks of its own, and expects as many as there are."""
-    assert launch.is_rank(RANKS[who])
-    assert launch.expected_ranks(RANKS[who]) == (None if "PMIx alone" in who else 3)
-
-
-@pytest.mark.parametrize("who", OTHERS)
-def test_who_is_no_rank_expects_what_was_granted(who):
-    """The tasks or slots of its job, else two."""
-    environ, ranks = OTHERS[who]
-    assert not launch.is_rank(environ)
-    assert launch.expected_ranks(environ) == ranks
+@pytest.mark.parametrize("who", WHO)
+def test_who_is_a_rank_and_how_many_there_are(who):
+    """A rank starts none, and expects those that there are; others the tasks or slots, or two."""
+    environ, is_rank, ranks = WHO[who]
+    assert (launch.is_rank(environ), launch.expected_ranks(environ)) == (is_rank, ranks)
 
 
 def test_the_environment_keeps_what_the_user_set():
     """Defaults for Open MPI and srun give way; what an outer rank was told goes."""
     user = {"OMPI_MCA_hwloc_base_binding_policy": "core", "SLURM_KILL_BAD_EXIT": "0", "X": "1"}
-    outer = {"PMI_SIZE": "1", "PMIX_RANK": "0", "PMIX_MCA_gds": "hash", "OMPI_COMM_WORLD_RANK": "0"}
+    outer = {"PMI_SIZE": "1", "PMIX_RANK": "0", "PMIX_MCA_gds": "hash", "OMPI_COMM_WORLD_RANK": "0",
+             "MV2_COMM_WORLD_SIZE": "1"}  # fmt: skip
     made = launch.build_environment(4, user | outer)
     assert user.items() <= made.items()
     assert made["PMIX_MCA_gds"] == "hash"
-    assert not made.keys() & {"PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"}
+    assert made.keys() & outer.keys() == {"PMIX_MCA_gds"}
+    assert not outer.keys() & launch.without_rank(outer).keys()
     assert made["OMPI_ALLOW_RUN_AS_ROOT"] == made["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
     assert launch.is_rank(made)
     assert launch.expected_ranks(made) == 4

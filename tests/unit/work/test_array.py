@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
-from shardwise.work import sites
-from shardwise.work.array import Request
+from shardwise.work.array import SITES, Request
 from shardwise.work.schedulers import QueueFull
 
 from tests import processes
@@ -91,9 +90,9 @@ def test_the_words_of_a_submission(name, monkeypatch):
     """What the project asks for, and what the profile does, word by word."""
     for variable in [key for key in os.environ if key.startswith("SHARDWISE_")]:
         monkeypatch.delenv(variable)
-    words = sites.ALL[name].array("sw-a1-2", 20, 4, ["-p", "gpu"], "task.sh")
+    words = SITES[name].array("sw-a1-2", 20, 4, ["-p", "gpu"], "task.sh")
     assert " ".join(words) == GOLDEN[name]
-    without = sites.ALL[name].array("sw-a1-2", 1, None, [], "task.sh")
+    without = SITES[name].array("sw-a1-2", 1, None, [], "task.sh")
     assert not {"-tc", "--array=1-1%None"} & {*without}
 
 
@@ -167,4 +166,4 @@ def test_a_signal_cancels_the_array(tmp_path, site, number, code):
 ])  # fmt: skip
 def test_refusals_are_told_apart(name, text, code, kind):
     """Away, full, or wrong: each is answered in its own way."""
-    assert type(sites.ALL[name].refusal(text, code)) is kind
+    assert type(SITES[name].refusal(text, code)) is kind

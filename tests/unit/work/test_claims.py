@@ -78,7 +78,7 @@ def test_each_shard_is_computed_once_in_any_order_of_events(plan, data, workers,
             living[who] = own.new(who, again=True)
     while any([own.compute(worker) for worker in living.values()]):
         pass
-    claims.end(plan.results, name)
+    claims.end(plan.results)
     assert own.computed == Counter(list(plan.shards)[:shards])
     assert not (plan.results.claims / name).exists()
 
@@ -141,7 +141,7 @@ def test_a_worker_after_the_end_of_its_round_has_nothing_to_do(own_plan: Plan) -
     """Its folder is gone, and the next round, of other shards, has another name."""
     name = claims.begin(own_plan, list(own_plan.shards), 2, 1)
     worker = Workers(own_plan, name).new("late")
-    claims.end(own_plan.results, name)
+    claims.end(own_plan.results)
     claims.begin(own_plan, list(own_plan.shards)[1:], 2, 1)
     assert worker.next() is None
     assert os.listdir(own_plan.results.root)

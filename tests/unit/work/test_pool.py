@@ -199,15 +199,36 @@ def test_a_warning_between_rounds_ends_them(tmp_path):
     """The job is going to end: no further round begins, and the message is that of the shards."""
     made, names = planned(tmp_path), []
 
-    def start(name: str) -> bool:
+    def start(name: str) -> None:
         names.append(name)
         failures.note(made.results, made.shards["00003"].name, 75, "later", attempt=1)
         os.kill(os.getpid(), signal.SIGUSR1)
-        return True
 
     with pytest.raises(TryAgain, match="shard 00003: later"):
-        rounds.run(made, 2, lambda shards: 1, start)
+        rounds.run(made, 2, 1, start)
     assert len(names) == 1
+
+
+def test_no_worker_of_the_run_takes_a_device_that_failed(tmp_path):
+    """The only one: they end with 75 and say why. Beside another, that one computes all."""
+    bad, good = fake_uuid(0), fake_uuid(1)
+    wrong = (
+        "from shardwise.errors import DeviceFailed\n"
+        "from shardwise.multiply import checks\n"
+        "def examine(self, report):\n"
+        "    raise DeviceFailed('the product is wrong', suspect=True)\n"
+        f"if os.environ['CUDA_VISIBLE_DEVICES'] == '{bad}':\n"
+        "    checks.ShardChecks.examine = examine"
+    )
+    made, run = planned(tmp_path, wrong), "0123456789ab"
+    left = "no device is left for this task"
+    for devices, code, words in ((1, 75, f"is wrong ({bad} of"), (1, 75, left), (2, 0, "written")):
+        assert words in pooled(made, code=code, devices=devices, SHARDWISE_RUN=run)
+        assert [path.name for path in made.results.failed.glob("device-*")] == [
+            f"device-{bad}.json"
+        ]
+    assert {factories.receipt(made, shard).device.uuid for shard in made.shards} == {good}
+    assert failed(made) == {}
 
 
 WAIT = "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)"
@@ -252,8 +273,7 @@ def test_sigusr1_finishes_what_was_begun(tmp_path):
 def test_run_time_is_kept(tmp_path):
     """No shard is begun in a job that is too short; its code says try again, with the reason."""
     made = planned(tmp_path)
-    environ = {"JOB_ID": "7", "SGE_ROOT": "/", "SGE_TASK_ID": "undefined"}
-    said = pooled(made, "--run-time", 10, code=75, **environ)
+    said = pooled(made, "--run-time", 10, code=75)
     assert "the run time of this job is too short to begin a shard" in said
     assert whole(made) == set()
 

@@ -1,10 +1,12 @@
 """How long a job may run, and whether that suffices for another shard."""
 
+import os
+import signal
 import time
 
 import pytest
 from shardwise.work.grid_engine import GridEngine
-from shardwise.work.run_time import LEAVE_SECONDS, RunTime
+from shardwise.work.run_time import LEAVE_SECONDS, RunTime, heeding
 
 
 def test_no_shard_is_begun_that_may_not_end():
@@ -16,6 +18,15 @@ def test_no_shard_is_begun_that_may_not_end():
     own.close()
     assert not own.suffices(1)
     assert RunTime(None).suffices(2)
+
+
+def test_a_warning_reaches_all_who_heed_it():
+    """The pool tells its workers; the rounds around it begin no other."""
+    heard: list[str] = []
+    with heeding(lambda *_: heard.append("rounds")), heeding(lambda *_: heard.append("pool")):
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert heard == ["pool", "rounds"]
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize(("words", "seconds"), [
