@@ -82,8 +82,7 @@ class Shardwise(Peer):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        from shardwise.multiply.job import warm
-        from shardwise.multiply.session import Session
+        from shardwise.multiply.job import Session, warm
 
         own = {"backend": task.backend, "keep": task.keep, "product": task.product, **task.over}
         own["shards"] = SHARDS * task.parts

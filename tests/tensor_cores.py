@@ -60,6 +60,7 @@ class Cupy:
 
     def __init__(self):
         self.empty, self.zeros, self.copyto = made(np.empty), made(np.zeros), np.copyto
+        self.full, self.asarray, self.asnumpy = made(np.full), made(np.asarray), np.asarray
         self.calls = []
         self.RawModule = lambda code: SimpleNamespace(get_function=lambda name: self._split)
         names = {"CUBLAS_COMPUTE_32F": 68, "CUBLAS_COMPUTE_32F_FAST_TF32": FAST_TF32}

@@ -5,23 +5,14 @@ By day tests/unit shows of NumPy what is shown of cupy here.
 
 import os
 
-import numpy as np
 import pytest
 from shardwise.devices.choose import driver_cuda_version
 from shardwise.multiply.backend import load_backend
 
 from tests.factories import SCRIPTS, nightly
 
-HAS_DRIVER = driver_cuda_version() is not None
-needs_gpu = pytest.mark.skipif(not HAS_DRIVER, reason="no NVIDIA driver here")
-
-
+needs_gpu = pytest.mark.skipif(driver_cuda_version() is None, reason="no NVIDIA driver here")
 BOTH = ("numpy", pytest.param("cupy", marks=needs_gpu))
-
-
-def to_host(xp, array):
-    """An array in host memory."""
-    return array if xp is np else xp.asnumpy(array)
 
 
 @pytest.fixture(params=[nightly("numpy"), *BOTH[1:]])

@@ -30,7 +30,7 @@ def test_the_checksum_on_a_device_is_the_hosts(total, row, piece, batch):
     there.set(raw)
     device = DeviceChecksum(xp, checksum)
     for low in range(0, total, batch):
-        for offset, part in device.update(low, there[low : low + batch]):
-            checksum.update(offset, part.get())
+        for own, offset, part in device.update(low, there[low : low + batch]):
+            own.update(offset, part.get())
     device.finish()
     assert checksum.hexdigest() == expected.hexdigest()

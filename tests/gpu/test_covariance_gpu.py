@@ -12,7 +12,8 @@ from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.factories import noise, wide
-from tests.gpu.conftest import BOTH, needs_gpu, to_host
+from tests.gpu.conftest import BOTH, needs_gpu
+from tests.kernels import to_host
 
 
 @pytest.fixture(params=BOTH)

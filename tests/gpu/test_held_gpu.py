@@ -1,8 +1,7 @@
 """Where the time of a shard went on a GPU: it adds up, and most of a long product is computing."""
 
 import pytest
-from shardwise.multiply.job import ShardJob, warm
-from shardwise.multiply.session import Session
+from shardwise.multiply.job import Session, ShardJob, warm
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from shardwise.devices import nvml
 
-from tests.gpu.conftest import HAS_DRIVER
+from tests.gpu.conftest import needs_gpu
 
-pytestmark = pytest.mark.skipif(not HAS_DRIVER, reason="no NVIDIA driver here")
+pytestmark = needs_gpu
 
 PROGRAM = Path(__file__).with_name("task_program.py")
 GIB = 2**30

@@ -5,11 +5,10 @@ import os
 
 import numpy as np
 import pytest
-from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.errors import DeviceFailed, InputError, IntegrityError
 from shardwise.files import pieces
 from shardwise.multiply import job
 from shardwise.multiply.backend import load_backend
-from shardwise.multiply.session import Session
 from shardwise.numerics import gemm
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
@@ -175,7 +174,7 @@ def test_a_file_that_ends_early_is_named(tmp_path, cut):
     """A file that is cut off while it is read, or a copy with a changed bit: nothing is written."""
     over = {"shards": 1, "backend": "cupy", "materialize": not cut}
     made = factories.plan(tmp_path, factories.noise((64, 64, 64)), **over)
-    begun = job.ShardJob(Session(made), "00000").begin()
+    begun = job.ShardJob(job.Session(made), "00000").begin()
     if cut:
         assert begun.factors[0].extents(0, 10)  # its header is read
         os.truncate(tmp_path / "input.npy", 10_000)
@@ -207,7 +206,7 @@ def test_a_full_device_gets_smaller_batches_then_says_try_again(tmp_path, monkey
         _, (found,) = shards_of(tmp_path / "short", left, 1, backend="cupy")
         assert found.tobytes() == expected.tobytes()
         leave(2**20)
-        with pytest.raises(TryAgain, match=r"a batch of \d+ needs .*, but the device has"):
+        with pytest.raises(DeviceFailed, match=r"a batch of \d+ needs .*, but the device has"):
             shards_of(tmp_path / "full", left, 1, backend="cupy")
     finally:
         pool.set_limit(size=0)

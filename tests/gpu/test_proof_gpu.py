@@ -5,14 +5,14 @@ import pytest
 from shardwise.devices import nvml
 from shardwise.errors import DeviceFailed, IntegrityError
 from shardwise.multiply import job, operation
-from shardwise.numerics import end_to_end, freivalds, gemm, tolerances
-from shardwise.numerics.tolerances import CheckSpec
-from shardwise.plan.problem import Problem, takes_b
+from shardwise.numerics import end_to_end, gemm, tolerances
+from shardwise.plan.problem import takes_b
 from shardwise.records import failures
 
 from tests import factories
 from tests.factories import wide
-from tests.gpu.conftest import BOTH, needs_gpu, to_host
+from tests.gpu.conftest import BOTH, needs_gpu
+from tests.kernels import SEED, checker, to_host
 
 
 @pytest.fixture(params=BOTH)
@@ -23,7 +23,6 @@ def backend(request):
 
 SIZES = (1, 31, 129)
 N = 3
-SEED = 5
 
 
 def on(xp, *stacks):
@@ -69,13 +68,6 @@ def case(product, dtype, dim):
     return left, right, (a.astype(compute) @ b.astype(compute)).astype(dtype), compute
 
 
-def checker(xp, product, left, right, dtype, compute, group=2):
-    """A checker of a case; two at a time leave one over."""
-    right_shape = None if right is None else right.shape[-2:]
-    problem = Problem(len(left), left.shape[1:], product, dtype, right_shape)
-    return freivalds.Checker(xp, CheckSpec(problem, compute, SEED, group))
-
-
 CASES = [
     *((dtype, size) for dtype in factories.FLOATS for size in SIZES),
     ("float32", 1101),  # large enough to be cut among threads
@@ -90,7 +82,7 @@ def test_the_ratio_is_that_of_the_formula(xp, product, dtype, dim):
     error = 1e4 if dtype == "float16" else 10.0 if dim < 1000 else 1e3
     wrong = result.copy()
     wrong[1, dim // 2, dim // 3] += error
-    check = checker(xp, product, left, right, dtype, compute)
+    check = checker(xp, product, left, right, compute)
     a, b = factories.factors(product, left, right)
     for c, passes in ((result, [True] * N), (wrong, [True, False, True])):
         found = to_host(xp, check.check(*on(xp, left, right, c)))
@@ -116,7 +108,7 @@ def test_a_lost_tile_of_a_large_product_is_found(xp, product, dtype, kind):
     result = (a.astype(compute) @ b.astype(compute)).astype(dtype)
     if kind == "tile":
         result[1, dim - 48 : dim - 16, 5:37] = 0
-    check = checker(xp, product, left, right, dtype, compute)
+    check = checker(xp, product, left, right, compute)
     found = to_host(xp, check.check(left, right, xp.ascontiguousarray(result)))
     wrong = kind == "tile" or (kind == "tf32" and dtype != "float16")
     assert (found <= 1.0).all() == (not wrong)
@@ -141,7 +133,7 @@ def test_the_check_overflows_no_sooner_than_the_product(xp, product, dtype):
     result = a @ b
     assert np.isfinite(result).all()
     result[2, 0, 1] *= 1 + 1e-9
-    check = checker(xp, product, left, right, dtype, dtype, N)
+    check = checker(xp, product, left, right, dtype, group=N)
     found = to_host(xp, check.check(*on(xp, left, right, result)))
     assert (found <= 1.0).tolist() == [True, True, False]
 
@@ -153,7 +145,7 @@ def test_a_finite_ratio_means_that_all_is_finite(xp, dtype, which, value):
     left, right, result, compute = case("A @ B", dtype, 31)
     stacks = [left, right, result]
     stacks[which][1, 4, 7] = value
-    check = checker(xp, "A @ B", left, right, dtype, compute)
+    check = checker(xp, "A @ B", left, right, compute)
     found = to_host(xp, check.check(*on(xp, *stacks)))
     assert np.isfinite(found).tolist() == [True, False, True]
     assert not found[1] <= 1.0
@@ -166,7 +158,7 @@ def test_the_largest_modulus(xp, dtype, dim):
     left = factories.noise((4, dim, dim + 1), dtype, dim)
     left[1, -1, -1] = -np.inf
     left[2, 0, 0], left[2, -1, -1] = np.inf, np.nan
-    check = checker(xp, "A.T @ A", left, None, dtype, dtype)
+    check = checker(xp, "A.T @ A", left, None, dtype)
     found = to_host(xp, check.largest(xp.asarray(left)))
     whole = np.maximum(np.abs(left.real), np.abs(left.imag)).max(axis=(1, 2))
     np.testing.assert_array_equal(found, whole.astype("float64"))
@@ -185,7 +177,7 @@ def test_tf32_has_a_tolerance_of_its_own(xp):
     count = 2 if xp is np else N  # NumPy has no tf32, and its check no floor for what is cut to 0
     there = on(xp, *(x[:count] for x in (left, right, short[0] @ short[1])))
     for compute, passes in (("float32", False), ("tf32", True)):
-        check = checker(xp, "A @ B", left, right, "float32", compute)
+        check = checker(xp, "A @ B", left, right, compute)
         found = to_host(xp, check.check(*there)) <= 1.0
         assert found.tolist() == [passes] * count
     relative, absolute = tolerances.product_tolerance(64, 64, "float32", "tf32")
@@ -203,7 +195,7 @@ def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim):
     left, right, result, compute = case(product, dtype, dim)
     result[1] = 0  # contributions are those of the product, right or wrong
     a, b = (wide(x) for x in factories.factors(product, left, right))
-    check = checker(xp, product, left, right, dtype, compute)
+    check = checker(xp, product, left, right, compute)
     check.check(*on(xp, left, right, result))
     found = to_host(xp, check.forms).T
     one, other = (
@@ -221,7 +213,7 @@ def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim):
 def test_forms_of_integers(xp):
     """They have no mass."""
     left = factories.stack((N, 7, 7), "int64", 3)
-    check = checker(xp, "A @ A", left, None, "int64", "int64")
+    check = checker(xp, "A @ A", left, None, "int64")
     check.check(xp.asarray(left), None, xp.asarray(left @ left))
     one, other = (end_to_end.weights(side, 7, True) for side in "lr")
     expected = (left @ left @ other) @ one

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 from shardwise.multiply.backend import load_backend
-from shardwise.numerics import freivalds, gemm, tolerances
-from shardwise.numerics.tolerances import CheckSpec
-from shardwise.plan import memory
+from shardwise.numerics import gemm, tolerances
 from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu
+from tests.kernels import checker, multiplied
 from tests.tensor_cores import KINDS, halves, numbers
 
 pytestmark = needs_gpu
@@ -19,24 +18,6 @@ pytestmark = needs_gpu
 def cupy():
     """The array module, on a device of ours."""
     return load_backend("cupy")[0]
-
-
-def products(cupy, product, left, right, precision):
-    """Products of a stack by the kernel, and its arithmetic."""
-    shape = None if right is None else right.shape[1:]
-    problem = Problem(len(left), left.shape[1:], product, left.dtype.name, shape)
-    call = memory.call_matrices(problem)
-    count = -(-len(left) // call) * call
-
-    def batch(stack):
-        there = cupy.zeros((count, *stack.shape[1:]), stack.dtype)
-        there[: len(stack)] = cupy.asarray(stack)
-        return there
-
-    run = gemm.kernel(cupy, problem, precision)
-    out = cupy.full((count, *problem.product_shape), np.nan, left.dtype)
-    run.multiply(batch(left), None if right is None else batch(right), out, len(left))
-    return out[: len(left)].get(), run.compute
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (31, 33), (3, 1)])
@@ -72,7 +53,7 @@ def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
     moduli = reference(*(x if x is None else abs(x.real) + abs(x.imag) for x in wide)).real.get()
     errors = {}
     for precision in ("ieee", "tf32x3", "tf32"):
-        found, compute = products(cupy, product, left, right, precision)
+        found, compute = multiplied(cupy, product, left, right, precision)
         assert compute == (dtype if precision == "ieee" else precision)
         errors[precision] = float((abs(found - exact) / moduli).max())
     k = shape[1] if product.startswith("A @") else shape[0]
@@ -89,11 +70,11 @@ def test_honest_products_pass_at_the_ends_of_the_range(cupy, one, other):
         (np.clip(factories.noise((3, 96, 96), seed=seed), -3, 3) * 2.0**e).astype("float32")
         for seed, e in ((1, one), (2, other))
     )
-    found, compute = products(cupy, "A @ B", left, right, "tf32x3")
+    found, compute = multiplied(cupy, "A @ B", left, right, "tf32x3")
     assert np.isfinite(found).all()
-    spec = CheckSpec(Problem(3, (96, 96), "A @ B", "float32", (96, 96)), compute, 0, group=3)
-    check = freivalds.Checker(cupy, spec).check(*(cupy.asarray(x) for x in (left, right, found)))
-    assert (check.get() <= 1.0).all(), check
+    check = checker(cupy, "A @ B", left, right, compute, 0, group=3)
+    ratio = check.check(*(cupy.asarray(x) for x in (left, right, found))).get()
+    assert (ratio <= 1.0).all(), ratio
 
 
 def computed(folder, left, right=None, **over):

@@ -6,7 +6,7 @@ from shardwise.errors import InputError
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan.per_matrix import PerMatrix
 
-from tests.gpu.conftest import to_host
+from tests.kernels import to_host
 
 KINDS = ("float16", "float32", "float64", "complex64", "complex128", "int64")
 

@@ -79,7 +79,7 @@ class Operation:
     def allocate(self, matrices: int) -> None:
         """Take what else batches of so many matrices need."""
 
-    def try_arithmetic(self, left: Any, right: Any, outs: list[Any]) -> None:
+    def try_arithmetic(self, left: Any, right: Any, out: Any) -> None:
         """Multiply what shows the precision, in memory of the batches that holds nothing yet."""
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
@@ -151,16 +151,16 @@ class Multiplication(Operation):
         self._checker = freivalds.Checker(self._xp, spec)
         self.bound = self._checker.bound
 
-    def try_arithmetic(self, left: Any, right: Any, outs: list[Any]) -> None:
+    def try_arithmetic(self, left: Any, right: Any, out: Any) -> None:
         # Refuses a device of lower precision than was asked for; NumPy's is known.
         if not self.proof or self._xp is np or "int" in self._problem.dtype:
             return
         with self._machine.work():
-            canary.check(*self.trial(left, right, outs), self.compute)
+            canary.check(*self.trial(left, right, out), self.compute)
 
-    def trial(self, left: Any, right: Any, outs: list[Any]) -> tuple[Callable[[], Any], list[Any]]:
+    def trial(self, left: Any, right: Any, out: Any) -> tuple[Callable[[], Any], list[Any]]:
         """One call of the kernel on memory of the batches, and the factors that it takes."""
-        count, out = min(len(left), memory.call_matrices(self._problem)), outs[0]
+        count = min(len(left), memory.call_matrices(self._problem))
 
         def multiply() -> Any:
             self._kernel.multiply(left, right, out, count)

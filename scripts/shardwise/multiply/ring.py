@@ -16,19 +16,62 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwise.errors import TryAgain
+from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files.checksum import raw_bytes
 from shardwise.multiply import checks
 from shardwise.multiply.operation import BatchReport, Machine, Multiplication, UserFunction
-from shardwise.multiply.sinks import Sink
-from shardwise.numerics.tree import refuse_overflow
+from shardwise.numerics.tree import TreeSum, refuse_overflow
 from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import memory
+from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.plan import Plan, Shard
 from shardwise.units import human_bytes
 
 if TYPE_CHECKING:
     from shardwise.multiply.job import ShardJob
+
+
+class Sink:
+    """Under ``keep: products`` each batch is written as it is; else nodes of the sum of a shard."""
+
+    def __init__(self, xp: Any, plan: Plan, run: range) -> None:
+        """Take the memory of the sum of a shard, none of whose successors is larger."""
+        self._problem, self._said = plan.problem, plan.per_matrix
+        self._adds = plan.settings.keep == "sum"
+        self.dtype = plan.element_type  # of the file of a shard
+        self._written: list[Any] = []  # nodes that are apart from the tree while they are written
+        if self._adds:
+            shape, dtype = self._problem.product_shape, self._problem.product_dtype
+            ends = [(own.start, own.stop) for _, own in self._said.spans(run)]
+            nodes = sum(most_held(*each) + count_nodes(*each) for each in ends)
+            self._sums = TreeSum(xp, shape, dtype, self._said, nodes)
+
+    def shape(self, run: range) -> tuple[int, ...]:
+        """Shape of the file of a shard."""
+        rows = len(self._said.keys(run)) if self._adds else len(run)
+        return (rows, *self._problem.product_shape)
+
+    def begin(self) -> None:
+        """Begin a new sum, from zero."""
+        if self._adds:
+            self._sums.reset()
+
+    def take(self, products: Any, first: int) -> Any:
+        """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None."""
+        if not self._adds:
+            return raw_bytes(products)
+        self._sums.add(products, first)
+        return None
+
+    def result(self) -> tuple[list[Any], Any]:
+        """Finish the sum: the nodes to write, and what `refuse_overflow` looks at, or None.
+
+        They are valid until the next `result`; the next sum may begin before.
+        """
+        if not self._adds:
+            return [], None
+        self._written = self._sums.take(self._written)  # these are of the shard before
+        return self._written, self._sums.overflow
 
 
 @dataclass(eq=False)
@@ -45,7 +88,7 @@ class _Slot:
     # Once it is queued.
     mark: Callable[[], None] | None = None
     report: BatchReport | None = None
-    fragments: list[tuple[Any, Fragment]] = field(default_factory=list)
+    fragments: list[Fragment] = field(default_factory=list)
     written: Any = None
     writes: list[Any] = field(default_factory=list)
 
@@ -62,8 +105,8 @@ class Ring:
 
     Raises
     ------
-    TryAgain
-        Where the smallest ring does not fit the memory that is free.
+    DeviceFailed, TryAgain
+        Where the smallest ring does not fit the memory that is free, of a GPU or of this machine.
     IntegrityError
         Where the device multiplies in a lower precision than was asked for (canary.py).
     """
@@ -73,8 +116,6 @@ class Ring:
         self._keep = plan.settings.keep
         kind = UserFunction if plan.problem.result else Multiplication
         self.operation = kind(machine, plan)
-        self.sink = Sink(machine.xp, plan)
-        self._right: Any = None
         self._allocate(shard, most)
         self._free, self._reading = deque(self._slots), deque[_Slot]()
         self._queued = deque[_Slot]()
@@ -96,16 +137,15 @@ class Ring:
             try:
                 self._take(slots, matrices, shard.run)
             except MemoryError:  # as that of cupy is
-                self._slots, self._outs = [], deque()
-                self.sink.release()
+                self._slots, self._outs, self._right, self.sink = [], deque(), None, None
                 self._machine.release()
             else:
                 return
         needed = human_bytes(checks.least_bytes(self._plan, shard.run, cuda))
-        raise TryAgain(
-            f"a batch of {matrices} needs {needed}, but {self._machine.free()}; ask for a larger "
-            "device, or wait until this one is free"
-        )
+        what = f"a batch of {matrices} needs {needed}, but {self._machine.free()}; "
+        if cuda:  # no other shard would fit either
+            raise DeviceFailed(f"{what}ask for a larger device, or wait until this one is free")
+        raise TryAgain(f"{what}ask for more memory (mem_mb), or wait until this machine has it")
 
     def _take(self, slots: int, matrices: int, run: range) -> None:
         problem, zeros = self._problem, self._machine.xp.zeros  # in places that are not used, too
@@ -119,22 +159,27 @@ class Ring:
                 )
                 for _ in range(slots)
             ]
+            # The one B that serves all matrices.
+            shared = problem.shared_right
+            self._right = zeros(problem.right, problem.dtype) if shared else None
             # Memory of batches of products, and the writes from it that may be under way.
             self._outs = deque((zeros(shape, problem.product_dtype), []) for _ in range(outs))
-            self.sink.allocate(run)
+            self.sink: Any = Sink(self._machine.xp, self._plan, run)
             self.operation.allocate(matrices)
         self._machine.settle()  # before other threads write to it
         # A slot, or memory of products, is used again when its last batch was looked at.
         self._ahead = min(self._machine.ahead, slots - 1)
         if self._keep == "products":
             self._ahead = min(self._ahead, outs - 1)
-        if not problem.shared_right:  # else `share` does
-            self.operation.try_arithmetic(*self.trial_memory())
+        self.operation.try_arithmetic(*self.trial_memory())
 
-    def trial_memory(self, right: Any = None) -> tuple[Any, Any, list[Any]]:
-        """A slot's A and B, or the one B, and all memory of products, for `try_arithmetic`."""
+    def trial_memory(self) -> tuple[Any, Any, Any]:
+        """A slot's A, its B or the one B, and memory of products, for `try_arithmetic`."""
         slot = self._slots[0]
-        return slot.left, slot.right if right is None else right, [out for out, _ in self._outs]
+        return slot.left, self._right_of(slot), self._outs[0][0]
+
+    def _right_of(self, slot: _Slot) -> Any:
+        return self._right if slot.right is None else slot.right
 
     def warm(self, job: "ShardJob") -> None:
         """Take up to two batches through the ring, of which nothing stays.
@@ -233,11 +278,10 @@ class Ring:
                 offset = (slot.first - job.shard.start) * stack[0].nbytes
                 raw = raw_bytes(stack[: slot.count])
                 if factor.is_whole:
-                    found = machine.hash(factor.digest, offset, raw)
-                    slot.fragments += [(factor.hashed, fragment) for fragment in found]
+                    slot.fragments += machine.hash(factor.digest, offset, raw)
                 if slot.left_out is not None:
                     with machine.work():  # what the host hashes later, as it was read
-                        slot.fragments = [(c, (o, x.copy())) for c, (o, x) in slot.fragments]
+                        slot.fragments = [(*place, raw.copy()) for *place, raw in slot.fragments]
                     # A function of the user may not take zeros: it gets a matrix twice.
                     like = int(slot.weights.astype(bool).argmax()) if self._problem.result else None
                     machine.clear(stack, slot.left_out, like)
@@ -247,8 +291,7 @@ class Ring:
                 self._work(slot)
             if slot.written is not None:
                 offset = (slot.first - job.shard.start) * self._problem.product_bytes
-                found = machine.hash(job.digest, offset, slot.written, products=True)
-                slot.fragments += [(job.writer.hashed, fragment) for fragment in found]
+                slot.fragments += machine.hash(job.digest, offset, slot.written, products=True)
             slot.mark = machine.mark()
 
     def _work(self, slot: _Slot) -> None:
@@ -259,8 +302,7 @@ class Ring:
         products, left_out = out[: slot.count], slot.left_out
         # A function of the user's is not called for nothing.
         if not self._problem.result or left_out is None or len(left_out) < slot.count:
-            right = self._right if slot.right is None else slot.right
-            products = self.operation.run(slot.report, slot.left, right, out)
+            products = self.operation.run(slot.report, slot.left, self._right_of(slot), out)
         if left_out is not None:  # B, or a function, may make anything of zeros
             products[self._machine.xp.asarray(left_out)] = 0
         slot.written = self.sink.take(products, slot.first)
@@ -278,8 +320,8 @@ class Ring:
         job.done += slot.count
         self._free.append(slot)
 
-    def _take_fragments(self, fragments: list[tuple[Any, Fragment]]) -> None:
-        for checksum, (offset, raw) in fragments:
+    def _take_fragments(self, fragments: list[Fragment]) -> None:
+        for checksum, offset, raw in fragments:
             checksum.update(offset, self._machine.fetch(raw))
 
     def _finish_sum(self, job: "ShardJob") -> None:
@@ -289,14 +331,14 @@ class Ring:
         with job.watch.timed("compute"):
             with self._machine.work(), np.errstate(all="ignore"):
                 nodes, overflow = self.sink.result()
-            at, found = 0, []
+            at, found = 0, list[Fragment]()
             for node in nodes:
                 found += self._machine.hash(job.digest, at, raw_bytes(node), products=True)
                 at += node.nbytes
             self._machine.mark()()
             if overflow is not None:
                 refuse_overflow(self._machine.fetch(overflow))
-            self._take_fragments([(job.writer.hashed, fragment) for fragment in found])
+            self._take_fragments(found)
             job.finish_checksums()
         at = 0
         for node in nodes:
@@ -305,11 +347,6 @@ class Ring:
 
     def share(self, right: np.ndarray) -> None:
         """Take the one B ``(k, p)`` that serves all matrices; nothing is queued meanwhile."""
-        if self._right is None:
-            with self._machine.work():
-                room = self._machine.xp.zeros(right.shape, right.dtype.name)
-            self.operation.try_arithmetic(*self.trial_memory(room))
-            self._right = room  # a device that failed is tried again
         with self._machine.work():
             self._right[...] = self._machine.xp.asarray(right)
         self._machine.settle()

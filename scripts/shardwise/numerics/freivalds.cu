@@ -1,4 +1,4 @@
-// Freivalds' check of a stack of products; freivalds_device.py launches this.
+// Freivalds' check of a stack of products; freivalds.py launches this.
 //
 // Compiled once for each element type, with one of FLOAT16, FLOAT32, FLOAT64, COMPLEX64 and
 // COMPLEX128 defined, and with TF32 where the products were computed so. An element is read once,

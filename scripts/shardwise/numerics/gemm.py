@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.numerics import tree_cuda
 from shardwise.numerics.tolerances import split_chunk
-from shardwise.numerics.tree import reals
+from shardwise.numerics.tree import sums_of_columns
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 from shardwise.processes import threads
@@ -111,17 +110,6 @@ def factors(problem: Problem, block: Any, other: Any) -> tuple[Any, Any]:
         for factor in problem.operands
     )
     return left, right
-
-
-def _sums_of_columns(xp: Any, block: Any) -> Any:
-    """The sum of the rows of each matrix, ``(n, k)``, in float64 or complex128; on a GPU."""
-    numbers = reals(block)
-    n, rows, columns = numbers.shape
-    out = xp.empty((n, columns), "float64")
-    number = tree_cuda.NUMBERS[numbers.dtype.name]
-    kernel = tree_cuda.module(xp, False).get_function(f"columns<{number}>")
-    kernel((-(-columns // 32) * n,), (32, 8), (numbers, np.int64(rows), np.int64(columns), out))
-    return out.view("complex128") if block.dtype.kind == "c" else out
 
 
 class MatmulKernel:
@@ -236,7 +224,7 @@ class CublasKernel:
         for low in range(0, count, self._per_call):
             part = slice(low, low + self._per_call)
             if self._problem.covariance:
-                out[part, -1] = _sums_of_columns(self._xp, block[part])
+                out[part, -1] = sums_of_columns(self._xp, block[part])
             left = self._prepared("left", block[part])
             if each:
                 right = self._prepared("right", other[part])

@@ -4,7 +4,6 @@ docs/internals/proofs.md derives the bounds, and names their sources.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -111,7 +110,6 @@ CLOSER_LOOK = ("float16", "float32", "complex64")
 what the tolerance leaves unseen is of no interest, and integers have none."""
 
 
-@dataclass(frozen=True)
 class CheckSpec:
     """Which products are checked, and how.
 
@@ -123,63 +121,41 @@ class CheckSpec:
     group
         Matrices checked at once; a call with more checks them group by group. On a GPU each takes
         about 40 bytes (complex: 72) for every row or column of A and of the product.
+    integer
+        Whether the check is exact.
+    bound
+        Relative and absolute :func:`product_tolerance`; 0 for integers.
+    scale
+        A power of two by which the vectors, and so all sums of the check, are scaled down.
+    scaled_bound
+        The bound for vectors that are scaled so.
+    close
+        The tolerance of an element of the row that gets a closer look; None for no such look.
+    signs
+        The :func:`vectors` that products are multiplied with; scaled, except for integers.
+    left_weights
+        The weights of the rows of a product in the end-to-end proof; the scale is undone.
     """
 
-    problem: Problem
-    compute: str
-    seed: int
-    group: int
-
-    @property
-    def integer(self) -> bool:
-        """Whether the check is exact."""
-        return "int" in self.problem.dtype
-
-    @property
-    def _inner(self) -> int:
-        return self.problem.factor_shapes[0][1]
-
-    @property
-    def bound(self) -> tuple[float, float]:
-        """Relative and absolute :func:`product_tolerance`; 0 for integers."""
+    def __init__(self, problem: Problem, compute: str, seed: int, group: int) -> None:
+        self.problem, self.compute, self.group = problem, compute, group
+        (_, k), (m, p), dtype = problem.factor_shapes[0], problem.product_shape, problem.dtype
+        self.integer = "int" in dtype
+        self.signs = vectors(seed, p, self.integer)
+        self.left_weights = weights("l", m, self.integer)
+        self.bound, self.scale = (0.0, 0.0), 1.0
+        self.close: tuple[float, float] | None = None
         if self.integer:
-            return 0.0, 0.0
-        columns = self.problem.product_shape[1]
-        return product_tolerance(self._inner, columns, self.problem.dtype, self.compute)
-
-    @property
-    def scaled_bound(self) -> tuple[float, float]:
-        """The same for vectors scaled by :attr:`scale`."""
-        relative, absolute = self.bound
-        return relative, max(absolute * self.scale, _TINY)
-
-    @property
-    def close(self) -> tuple[float, float] | None:
-        """The tolerance of an element of the row that gets a closer look; None for no such look."""
-        if self.problem.dtype not in CLOSER_LOOK:
-            return None
-        return product_tolerance(self._inner, 1, self.problem.dtype, self.compute)
-
-    @property
-    def scale(self) -> float:
-        """A power of two by which the vectors, and so all sums of the check, are scaled down.
-
-        In double precision the check could leave the range of float64 where the product does not.
-        The terms of a finite product are finite, so moduli add up to 8 k p times the largest number
-        at most, complex ones too. In exchange elements of B count as 8 k p times the smallest
-        normal number at least (1e-300 at d = 4096): an error in smaller ones may not show.
-        """
-        if self.problem.dtype not in ("float64", "complex128"):
-            return 1.0
-        terms = 8 * self._inner * self.problem.product_shape[1]
-        return 2.0 ** -math.ceil(math.log2(terms))
-
-    def signs(self) -> np.ndarray:
-        """The vectors that products are multiplied with; scaled, except for integers."""
-        whole = vectors(self.seed, self.problem.product_shape[1], self.integer)
-        return whole if self.integer else whole * self.scale
-
-    def left_weights(self) -> np.ndarray:
-        """The weights of the rows of a product in the end-to-end proof; the scale is undone."""
-        whole = weights("l", self.problem.product_shape[0], self.integer)
-        return whole if self.integer else whole / self.scale
+            return
+        self.bound = relative, absolute = product_tolerance(k, p, dtype, compute)
+        if dtype in CLOSER_LOOK:
+            self.close = product_tolerance(k, 1, dtype, compute)
+        if dtype in ("float64", "complex128"):
+            # The check could leave the range of float64 where the product does not. The terms of a
+            # finite product are finite, so moduli add up to 8 k p times the largest number at most,
+            # complex ones too. In exchange elements of B count as 8 k p times the smallest normal
+            # number at least (1e-300 at d = 4096): an error in smaller ones may not show.
+            self.scale = 2.0 ** -math.ceil(math.log2(8 * k * p))
+        self.scaled_bound = relative, max(absolute * self.scale, _TINY)
+        self.signs *= self.scale
+        self.left_weights /= self.scale

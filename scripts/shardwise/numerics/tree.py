@@ -7,19 +7,24 @@ N. J. Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput. 1
 """
 
 from collections.abc import Iterable
+from functools import cache
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardwise.errors import InputError
-from shardwise.numerics import tree_cuda
 from shardwise.plan.nodes import cover, node_span
 from shardwise.plan.per_matrix import NOTHING, Key, PerMatrix
 from shardwise.plan.problem import sum_dtype
 
 COMPILED_BYTES = 1 << 20
 """From this size on, loops of numba beat NumPy on a CPU; loading them takes most of a second."""
+
+_NUMBERS = {"float16": "Half", "float32": "float", "float64": "double"}  # as tree.cu names them
+_THREADS = 256  # of a block
+_LEVELS = 5  # that are added in registers: 32 products are read once
 
 
 class TreeSum:
@@ -148,11 +153,11 @@ class TreeSum:
         flat, wide = reals(rows).reshape(len(rows), -1), reals(out).reshape(-1)
         floats, on_host = self.dtype != "int64", self._xp is np
         if floats and not on_host:
-            tree_cuda.fold(self._xp, flat, weights, wide)
+            _fold_on_gpu(self._xp, flat, weights, wide)
         elif floats and weights is None and flat.nbytes >= COMPILED_BYTES:
-            from shardwise.numerics import tree_cpu  # here: tasks on a GPU do without numba
+            from shardwise.numerics import loops  # here: tasks on a GPU do without numba
 
-            tree_cpu.fold(flat, wide)
+            loops.fold(flat, wide)
         else:  # some columns at a time, whose copies stay in a cache
             step = max(1, COMPILED_BYTES * (1 if on_host else 16) // 8 // len(rows))
             for low in range(0, len(wide), step):
@@ -182,3 +187,46 @@ def refuse_overflow(flag: Any) -> None:
 def reals(array: Any) -> Any:
     """Complex numbers as pairs of real ones, a view."""
     return array.view(f"f{array.itemsize // 2}") if array.dtype.kind == "c" else array
+
+
+def _fold_on_gpu(xp: Any, rows: Any, weights: Any, out: Any) -> None:
+    """Add rows as the tree does, on the current stream of ``xp``, cupy.
+
+    ``rows`` are ``(n * 2**k, width)`` of float16, float32 or float64, contiguous; ``weights`` None,
+    or float64 ``(n * 2**k,)``; ``out`` is ``(n, width)`` of float64.
+    """
+    level = (rows.size // out.size).bit_length() - 1
+    if level > _LEVELS:
+        narrower = xp.empty((len(rows) >> _LEVELS, rows.shape[1]), out.dtype)
+        _fold_on_gpu(xp, rows, weights, narrower)
+        _fold_on_gpu(xp, narrower, None, out)
+        return
+    weighted = weights is not None
+    kernel = _kernels(xp, weighted).get_function(_name(rows.dtype.name, level, weighted))
+    arrays = rows, weights if weighted else out  # which no kernel without weights looks at
+    sizes = np.int64(out.size), np.int64(rows.shape[1])
+    kernel((-(-out.size // _THREADS),), (_THREADS,), (*arrays, *sizes, out))
+
+
+def sums_of_columns(xp: Any, block: Any) -> Any:
+    """The sum of the rows of each matrix, ``(n, k)``, in float64 or complex128; on a GPU."""
+    numbers = reals(block)
+    n, rows, columns = numbers.shape
+    out = xp.empty((n, columns), "float64")
+    number = _NUMBERS[numbers.dtype.name]
+    kernel = _kernels(xp, False).get_function(f"columns<{number}>")
+    kernel((-(-columns // 32) * n,), (32, 8), (numbers, np.int64(rows), np.int64(columns), out))
+    return out.view("complex128") if block.dtype.kind == "c" else out
+
+
+@cache
+def _kernels(xp: Any, weighted: bool) -> Any:
+    """The compiled kernels; those of weighted sums by themselves."""
+    source = Path(__file__).with_name("tree.cu").read_text("utf-8")
+    names = [_name(dtype, k, weighted) for dtype in _NUMBERS for k in range(_LEVELS + 1)]
+    names += [] if weighted else [f"columns<{number}>" for number in _NUMBERS.values()]
+    return xp.RawModule(code=source, options=("-std=c++17",), name_expressions=names)
+
+
+def _name(dtype: str, level: int, weighted: bool) -> str:
+    return f"fold<{_NUMBERS[dtype]}, {level}, {str(weighted).lower()}>"

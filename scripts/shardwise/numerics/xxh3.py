@@ -25,8 +25,9 @@ _SECRET = bytes.fromhex(
 _SHORT = 240  # bytes up to which XXH3 takes another way: the host's
 _WARPS = 32  # of a block
 
-Fragment = tuple[int, Any]
-"""Bytes that belong to no whole piece here, and where they begin: the host is to take them."""
+Fragment = tuple[PieceChecksum, int, Any]
+"""Bytes that belong to no whole piece here: of which checksum, and where they begin. The host is to
+take them."""
 
 
 class DeviceChecksum:
@@ -43,7 +44,7 @@ class DeviceChecksum:
         while behind > first and (bounds := checksum.bounds(behind - 1))[1] - bounds[0] <= _SHORT:
             behind -= 1
         if behind <= first:
-            return [(offset, raw)]
+            return [(checksum, offset, raw)]
         cut = (checksum.total_bytes, checksum.row_bytes, checksum.piece_bytes)
         count = behind - first
         words = (np.uint64(word) for word in (offset, *cut, first, count))
@@ -51,7 +52,7 @@ class DeviceChecksum:
         checksum.put(first, count, 0)
         low, high = checksum.bounds(first)[0], checksum.bounds(behind - 1)[1]
         parts = (offset, raw[: low - offset]), (high, raw[high - offset :])
-        return [(at, part) for at, part in parts if len(part)]
+        return [(checksum, at, part) for at, part in parts if len(part)]
 
     def finish(self) -> None:
         """Give the checksum what came of all pieces; waits for the device."""

@@ -236,7 +236,7 @@ def node_bytes(problem: Problem) -> int:
 def sum_bytes(problem: Problem, matrices: int, spans: Spans) -> int:
     """Bytes of the trees of a shard, and of the nodes of the shard before, which are being written.
 
-    A batch is folded in steps of 32 (tree_cuda.py). To see that integers fit takes four nodes more;
+    A batch is folded in steps of 32 (tree.py). To see that integers fit takes four nodes more;
     what is seen of a batch at once, up to 64 MiB, is part of `DEVICE_BYTES`. The products of a
     batch are brought together by their labels, if they have any.
     """

@@ -18,8 +18,7 @@ from shardwise import errors
 from shardwise.devices import choose
 from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files import commit
-from shardwise.multiply.job import ShardJob, warm
-from shardwise.multiply.session import Session
+from shardwise.multiply.job import Session, ShardJob, warm
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
 from shardwise.records import failures

@@ -90,6 +90,29 @@ def test_memory_that_is_short_for_now_is_waited_for(tmp_path, monkeypatch):
     assert not leftovers(made.results.root)
 
 
+@pytest.mark.parametrize("refusals", [1, 99])
+def test_the_one_b_has_its_place_beside_the_batches(tmp_path, monkeypatch, refusals):
+    """They get smaller where it does not fit; where it never does, the shard is tried again."""
+    left, right = stack((2, 3, 4)), stack((4, 7), seed=1)
+    made = factories.plan(tmp_path, left, product="A @ B", right=right, shards=1)
+    zeros, asked = np.zeros, []
+
+    def short(shape, *words, **named):
+        asked.extend([shape] * (shape == right.shape))
+        if shape == right.shape and len(asked) <= refusals:
+            raise MemoryError
+        return zeros(shape, *words, **named)
+
+    monkeypatch.setattr(np, "zeros", short)
+    if refusals == 1:
+        job.run_shard(made, "00000")
+        np.testing.assert_array_equal(results(made), left @ right)
+        return
+    with pytest.raises(TryAgain, match=r"but this machine has less; ask for more memory \(mem_mb"):
+        job.run_shard(made, "00000")
+    assert not leftovers(made.results.root)
+
+
 @pytest.mark.parametrize("cuda", [True, False])
 def test_the_least_is_no_more_than_what_is_planned(cuda):
     """What the plan grants is never refused, on any device, in any arithmetic."""

@@ -19,10 +19,9 @@ from shardwise.files import commit as commits
 from shardwise.files import pieces
 from shardwise.files.checksum import PieceChecksum
 from shardwise.files.npy import StackWriter
-from shardwise.multiply import checks, job, operation, ring, session
+from shardwise.multiply import checks, job, operation, ring
 from shardwise.multiply.cuda import Cuda, Transfer
 from shardwise.multiply.host import Host
-from shardwise.multiply.session import Session
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.stack import StackReader
 from shardwise.records import receipts
@@ -72,7 +71,7 @@ class Device(Cuda):
     settle, release, bind, mark = Host.settle, Host.release, Host.bind, Host.mark
     clear = Host.clear
     work, fetch, total = Host.work, Host.fetch, Host.total
-    hashing, bytes_by = Host.hashing, "fake"
+    bytes_by = "fake"
 
     def __init__(self):
         self.xp, self._direct, self._converting = np, None, ThreadPoolExecutor(1)
@@ -81,9 +80,13 @@ class Device(Cuda):
     def _convert(self, factor, offset, target):
         factor.convert(offset, target)
 
+    def hashing(self, checksum):
+        """What it adds to; nothing comes at the end."""
+        return SimpleNamespace(checksum=checksum, finish=lambda: None)
+
     def hash(self, digest, offset, raw, products=False):
         """All of it is for the host, once its batch is looked at."""
-        return [(offset, raw)]
+        return [(digest.checksum, offset, raw)]
 
 
 class BrokenError(Exception):
@@ -122,11 +125,11 @@ def test_every_byte_comes_in_order(
         patch.setattr(pieces, "PART_BYTES", part)
         patch.setattr(plan_memory, "HOST_BATCH_BYTES", batch)
         patch.setattr(plan_memory, "_slots", lambda *_: slots)
-        patch.setattr(session, "Host", machine)
+        patch.setattr(job, "Host", machine)
         over = {"input": str(folder / "in"), "materialize": False, "product": way, "keep": keep}
         over["weights"] = str(folder / "w.npy") if weigh else None
         made = factories.plan(folder, right=right, shards=min(3, len(left)), **over)
-        own = Session(made)
+        own = job.Session(made)
         if warm:
             own.ring().warm(job.ShardJob(own, "00000").open())
         jobs = [job.ShardJob(own, shard).begin() for shard in made.shards]
@@ -184,7 +187,7 @@ def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, w
     monkeypatch.setattr(plan_memory, "HOST_BATCH_BYTES", 2 * matrix)
     left, calls = noise((200, 8, 8)), []
     made = factories.plan(tmp_path, left, shards=2, materialize=False)
-    error, own = BrokenError(where), Session(made)
+    error, own = BrokenError(where), job.Session(made)
     owner, name = FAILURES[where]
     original = getattr(owner, name)
 
@@ -211,14 +214,14 @@ def test_a_device_of_lower_precision_is_refused_by_each_attempt(tmp_path, monkey
     """Where one B serves all, it is tried with that."""
     right = noise((8, 5))
     made = factories.plan(tmp_path, noise((40, 8, 8)), right, shards=1, product="A @ B")
-    own = Session(made)
-    error = IntegrityError("lower precision")
+    own, tried = job.Session(made), Mock(side_effect=IntegrityError("lower precision"))
     with monkeypatch.context() as patch:
-        patch.setattr(operation.Multiplication, "try_arithmetic", Mock(side_effect=error))
+        patch.setattr(operation.Multiplication, "try_arithmetic", tried)
         for _ in range(2):
             with pytest.raises(IntegrityError, match="lower precision"):
-                own.ring().share(right)
-    own.ring().share(right)
+                job.ShardJob(own, "00000").run()
+            assert tried.call_args.args[1].shape == right.shape
+    job.ShardJob(own, "00000").run()
 
 
 @pytest.mark.parametrize(("words", "cut", "kind"), [

@@ -1,16 +1,18 @@
 """The kernel and its pipeline on NumPy: right products, proven, committed whole or not at all."""
 
+import os
+
 import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError, TryAgain
-from shardwise.multiply import job
-from shardwise.multiply.session import Session
+from shardwise.files import extents, pieces
+from shardwise.multiply import copy, job
 from shardwise.numerics import gemm
 from shardwise.plan import memory
 from shardwise.records import receipts
 
 from tests import factories
-from tests.factories import computed, copied, leftovers, products, stack, wide
+from tests.factories import computed, copied, leftovers, noise, products, stack, wide
 
 
 def refusal(made, error=InputError, shard_id="00000"):
@@ -34,7 +36,7 @@ def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(receipts, "write_for", broken)
     left[6] = np.nan
     made = factories.plan(tmp_path, left, shards=4, materialize=False)
-    session = Session(made)
+    session = job.Session(made)
     jobs = [job.ShardJob(session, shard).begin() for shard in made.shards]
     jobs[0].compute(lambda: jobs[1])
     with pytest.raises(InputError, match="matrix 6 holds NaN"):
@@ -131,6 +133,23 @@ def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, los
         (path if lost == "copy" else receipt).unlink()
     job.run_shard(made, "00000")
     assert np.array_equal(np.load(factories.file(made, "product")), left[:2] @ left[:2])
+
+
+def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypatch):
+    """All threads fail at once when the file ends early; none waits for another for ever."""
+    monkeypatch.setattr(pieces, "PART_BYTES", 800)
+    made = factories.plan(tmp_path, noise((50, 10, 10)), shards=1)
+    read = extents.OpenFile.read
+
+    def cut_first(self, *arguments):
+        os.truncate(tmp_path / "input.npy", 200)
+        return read(self, *arguments)
+
+    monkeypatch.setattr(extents.OpenFile, "read", cut_first)
+    # A thread that comes late finds the file changed, or shorter than its header says.
+    with pytest.raises(IntegrityError, match=r"became shorter|has changed|is truncated"):
+        copy.materialize(made, "00000")
+    assert list((made.results.root / "shards").iterdir()) == []
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])

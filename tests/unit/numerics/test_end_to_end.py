@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shardwise.errors import IntegrityError
 from shardwise.files import checksum, npy
-from shardwise.numerics import end_to_end, freivalds, statistics
-from shardwise.numerics.tolerances import CheckSpec
-from shardwise.plan.problem import Problem, takes_b
+from shardwise.numerics import end_to_end, statistics
+from shardwise.plan.problem import takes_b
 from shardwise.records import ledger, witness
 
 from tests import factories
 from tests.factories import FLOATS, PRODUCTS, REFERENCES, noise, stack
+from tests.kernels import checker, problem_of
 
 KINDS = {"products": {}, "sum": {"keep": "sum"}, "uncopied": {"materialize": False}}
 
@@ -82,8 +82,7 @@ def test_products_and_sum_agree_at_any_scale(dtype, product, d, exponent, seed):
         result = REFERENCES[product](wide, None).astype(dtype)
     if not (np.isfinite(left).all() and np.isfinite(result).all()):
         return
-    problem = Problem(len(left), left.shape[1:], product, dtype)
-    check = freivalds.Checker(np, CheckSpec(problem, compute, seed, 2))
+    problem, check = problem_of(product, left), checker(np, product, left, None, compute, seed)
     assert (check.check(left, None, result) <= 1).all()
     forms = end_to_end.ShardForms()
     forms.add(check.forms)
@@ -108,8 +107,7 @@ def test_weights_never_change():
 def test_subnormal_factors_are_no_false_alarm():
     """The weights round subnormal numbers of B; what A makes of that stays within the tolerance."""
     left, right = np.full((2, 6, 6), 1e300), np.full((2, 6, 6), 5e-324)
-    problem = Problem(2, (6, 6), "A @ B", "float64", (6, 6))
-    check = freivalds.Checker(np, CheckSpec(problem, "float64", 0, 2))
+    check = checker(np, "A @ B", left, right, "float64")
     assert (check.check(left, right, left @ right) <= 1).all()
 
 

@@ -4,37 +4,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.numerics import end_to_end, freivalds, freivalds_cpu, gemm, tolerances
-from shardwise.numerics.tolerances import CheckSpec
-from shardwise.plan.problem import Problem, takes_b
+from shardwise.numerics import end_to_end, loops, tolerances
+from shardwise.plan.problem import takes_b
 
 from tests.factories import PRODUCTS, REFERENCES, noise
-
-
-def ratio(left, right, product, compute, seed=0):
-    """The residuals of a stack of products."""
-    problem = Problem(len(left), left.shape[1:], "A @ B", product.dtype.name, right.shape[-2:])
-    checker = freivalds.Checker(np, CheckSpec(problem, compute, seed, group=2))
-    return checker.check(left, right, product)
-
-
-def honest(left, right):
-    """Products by the kernel, with the dtype they were accumulated in."""
-    shapes = left.shape[1:], right.shape[-2:]
-    problem = Problem(len(left), shapes[0], "A @ B", left.dtype.name, shapes[1])
-    run = gemm.kernel(np, problem, "ieee")
-    product = np.empty((len(left), *problem.product_shape), problem.product_dtype)
-    with np.errstate(all="ignore"):
-        run.multiply(left, right, product, len(left))
-    return product, run.compute
+from tests.kernels import checker, multiplied
 
 
 def test_integers_are_checked_without_any_tolerance():
     """One unit in one element of large integers is found, though floats would not see it."""
     left = np.full((2, 4, 4), 2**30, "int64")
-    product, compute = honest(left, left)
+    product, compute = multiplied(np, "A @ B", left, left)
     product[1, 0, 0] += 1
-    assert ratio(left, left, product, compute).tolist() == [0, np.inf]
+    check = checker(np, "A @ B", left, left, compute)
+    assert check.check(left, left, product).tolist() == [0, np.inf]
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
@@ -42,12 +25,10 @@ def test_integers_are_checked_without_any_tolerance():
 def test_a_factor_that_is_not_as_it_is_written_is_found(product, dtype):
     """Each product passes as itself alone: another transpose, or conjugate, is another product."""
     left, right = noise((2, 9, 9), dtype), noise((2, 9, 9), dtype, 1)
-    problem = Problem(2, (9, 9), product, dtype, (9, 9) if takes_b(product) else None)
-    spec = CheckSpec(problem, dtype, 0, 2)
+    own = right if takes_b(product) else None
+    check = checker(np, product, left, own, dtype)
     for other in PRODUCTS:
-        found = freivalds.Checker(np, spec).check(
-            left, right if takes_b(product) else None, REFERENCES[other](left, right)
-        )
+        found = check.check(left, own, REFERENCES[other](left, right))
         assert (found <= 1).all() if other == product else (found > 1).all(), other
 
 
@@ -61,7 +42,7 @@ def test_loops_multiply_as_numpy_does(dtype, shape, transposed):
     if transposed:
         wide = wide.swapaxes(1, 2)
     v, size = noise((3, 4, wide.shape[2]), seed=1), np.abs(noise((3, wide.shape[2]), seed=2))
-    found, moduli = freivalds_cpu.times(stack, transposed, v, size)
+    found, moduli = loops.times(stack, transposed, v, size)
     np.testing.assert_allclose(found.swapaxes(1, 2), wide @ v.swapaxes(1, 2), atol=1e-11)
     assert stack.flags.writeable
     sums = np.abs(wide) @ size[..., np.newaxis]
@@ -102,6 +83,7 @@ def test_honest_products_of_any_size_pass(dtype, k, one, other, seed):
     with np.errstate(all="ignore"):
         left = noise((2, 3, k), dtype, seed) * 2.0**one
         right = noise((2, k, 4), dtype, seed + 1) * 2.0**other
-        product, compute = honest(left, right)
+        product, compute = multiplied(np, "A @ B", left, right)
     if np.isfinite(product).all():
-        assert (ratio(left, right, product, compute, seed) <= 1.0).all()
+        check = checker(np, "A @ B", left, right, compute, seed)
+        assert (check.check(left, right, product) <= 1.0).all()

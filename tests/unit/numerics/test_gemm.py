@@ -6,19 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.numerics import gemm
 from shardwise.plan.problem import Problem
 
+from tests import kernels
 from tests.factories import INTEGERS, PRODUCTS, REFERENCES, noise, right_rows
 
 
 def multiplied(product, left, right=None):
     """The products by the kernel."""
-    shape = None if right is None else right.shape[1:]
-    own = Problem(len(left), left.shape[1:], product, left.dtype.name, shape)
-    out = np.full((len(left), *own.product_shape), 77, own.product_dtype)
-    gemm.kernel(np, own, "ieee").multiply(left, right, out, len(left))
-    return out
+    return kernels.multiplied(np, product, left, right)[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])

@@ -5,32 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import IntegrityError
-from shardwise.numerics import canary, freivalds, gemm, tolerances
-from shardwise.numerics.tolerances import CheckSpec
+from shardwise.numerics import canary, gemm, tolerances
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.factories import noise
+from tests.kernels import checker, multiplied, problem_of
 from tests.tensor_cores import Array, Cupy, halves, numbers
-
-
-def multiplied(problem, left, right=None, precision="tf32x3", xp=None):
-    """Products of a stack by the kernel for GPUs, and its arithmetic."""
-    xp = xp or Cupy()
-    run = gemm.CublasKernel(xp, problem, precision)
-    call = memory.call_matrices(problem)
-    count = -(-problem.matrices // call) * call
-    block = np.zeros((count, *problem.left), problem.dtype).view(Array)
-    block[: len(left)] = left
-    if right is not None and right.ndim == 3:
-        whole = np.zeros((count, *problem.right), problem.dtype)
-        whole[: len(right)] = right
-        right = whole
-    right = right if right is None else right.view(Array)
-    out = np.full((count, *problem.product_shape), np.nan, problem.dtype).view(Array)
-    run.multiply(block, right, out, len(left))
-    return np.asarray(out[: len(left)]), run.compute
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -52,12 +34,10 @@ def few():
 ])  # fmt: skip
 def test_the_error_is_that_of_float32(product, shape, calls, kind):
     """The largest of all elements, relative to the sums of moduli; long products in chunks."""
-    right = (shape[1], 8) if product == "A @ B" else None
-    problem = Problem(1, shape, product, "float32", right)
-    left, other = numbers(kind, (1, *shape)), right and numbers(kind, (1, *right), seed=1)
-    xp = Cupy()
-    found, compute = multiplied(problem, left, other, xp=xp)
-    inner, columns = problem.factor_shapes[0][1], problem.product_shape[1]
+    xp, left = Cupy(), numbers(kind, (1, *shape))
+    other = numbers(kind, (1, shape[1], 8), seed=1) if product == "A @ B" else None
+    found, compute = multiplied(xp, product, left, other, "tf32x3")
+    inner = problem_of(product, left, other).factor_shapes[0][1]
     assert compute == "tf32x3"
     assert xp.calls == calls
     reference = factories.REFERENCES[product]
@@ -66,7 +46,7 @@ def test_the_error_is_that_of_float32(product, shape, calls, kind):
     error = float((abs(found - exact) / moduli).max())
     plain = float((abs(reference(left, other) - exact) / moduli).max())
     assert error <= max(1.5 * plain, 2.0**-22)
-    assert error <= tolerances.product_tolerance(inner, columns, "float32", "tf32x3")[0]
+    assert error <= tolerances.product_tolerance(inner, found.shape[2], "float32", "tf32x3")[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
@@ -74,10 +54,9 @@ def test_the_error_is_that_of_float32(product, shape, calls, kind):
 @pytest.mark.parametrize(("count", "shape"), [(300, (3, 5)), (4, (33, 515)), (4, (140, 131))])
 def test_several_calls_padded_or_not_and_one_b_for_all(dtype, count, shape, shared):
     """Small whole numbers are exact, wherever a matrix lies, and with one B for all."""
-    problem = Problem(count, shape, "A @ B", dtype, (shape[1], 7), shared)
     left = factories.stack((count, *shape), dtype)
     right = factories.stack((1 if shared else count, shape[1], 7), dtype, 1)
-    found, _ = multiplied(problem, left, right[0] if shared else right)
+    found, _ = multiplied(Cupy(), "A @ B", left, right[0] if shared else right, "tf32x3")
     np.testing.assert_array_equal(found, left @ right)
 
 
@@ -112,22 +91,16 @@ def test_no_false_alarm_at_any_scale(k, one, two, seed):
     with np.errstate(all="ignore"):
         left = (noise((1, 5, k), seed=seed) * 10.0**one).astype("float32")
         right = (noise((1, k, 3), seed=seed + 1) * 10.0**two).astype("float32")
-        found, _ = multiplied(Problem(1, (5, k), "A @ B", "float32", (k, 3)), left, right)
+        found, _ = multiplied(Cupy(), "A @ B", left, right, "tf32x3")
     if np.isfinite(found).all():
-        assert (ratio(left, right, found, seed) <= 1.0).all()
-
-
-def ratio(left, right, product, seed=0):
-    """How far a product is off, in units of the tolerance of tf32x3."""
-    problem = Problem(1, left.shape[1:], "A @ B", "float32", right.shape[1:])
-    spec = CheckSpec(problem, "tf32x3", seed, group=1)
-    return freivalds.Checker(np, spec).check(left, right, product)
+        check = checker(np, "A @ B", left, right, "tf32x3", seed)
+        assert (check.check(left, right, found) <= 1.0).all()
 
 
 def test_plain_tf32_does_not_pass_as_three_products():
     """In products of moderate length the proof itself tells."""
     left, right = numbers("normal", (1, 128, 128)), numbers("normal", (1, 128, 128), seed=1)
-    problem = Problem(1, (128, 128), "A @ B", "float32", (128, 128))
-    honest, _ = multiplied(problem, left, right)
-    assert ratio(left, right, honest)[0] <= 1.0
-    assert not ratio(left, right, halves(left)[0] @ halves(right)[0])[0] <= 1.0
+    honest, _ = multiplied(Cupy(), "A @ B", left, right, "tf32x3")
+    check = checker(np, "A @ B", left, right, "tf32x3", 0)
+    assert check.check(left, right, honest)[0] <= 1.0
+    assert not check.check(left, right, halves(left)[0] @ halves(right)[0])[0] <= 1.0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import InputError
-from shardwise.numerics import tree_cpu
+from shardwise.numerics import loops
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan import nodes
 from shardwise.plan.per_matrix import PerMatrix
@@ -177,7 +177,7 @@ def test_loops_add_as_numpy_does(dtype, levels, width):
     rows = np.frombuffer(random.bytes((width << levels) * np.dtype(dtype).itemsize), dtype)
     rows, out = rows.reshape(1 << levels, width), np.empty(width, sum_dtype(dtype))
     reals = rows.view(rows.real.dtype)
-    tree_cpu.fold(reals.copy(), out.view("float64"))
+    loops.fold(reals.copy(), out.view("float64"))
     assert np.where(
         np.isnan(out.view("float64")), np.nan, out.view("float64")
     ).tobytes() == expected(rows)

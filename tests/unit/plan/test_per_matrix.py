@@ -12,7 +12,7 @@ import shardwise
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import IntegrityError
-from shardwise.multiply.sinks import Sink
+from shardwise.multiply.ring import Sink
 from shardwise.plan import per_matrix, planner
 from shardwise.plan.problem import Problem
 from shardwise.records import receipts
@@ -202,8 +202,7 @@ def test_the_trees_of_all_labels_hold_no_more_than_is_planned(labels, data):
     start = data.draw(st.integers(0, len(labels) - 1))
     run, batch = range(start, len(labels)), data.draw(st.integers(1, 20))
     problem = Problem(len(labels), (1, 1), "A @ A", "float64", labels=6)
-    sink = Sink(np, Mock(problem=problem, per_matrix=said, settings=Mock(keep="sum")))
-    sink.allocate(run)
+    sink = Sink(np, Mock(problem=problem, per_matrix=said, settings=Mock(keep="sum")), run)
     most = len(sink._sums._spare)
     for low in run[::batch]:
         sink.take(np.ones((min(batch, run.stop - low), 1, 1)), low)

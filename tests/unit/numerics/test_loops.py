@@ -7,26 +7,25 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise.numerics import compiled, tree_cpu
+from shardwise.numerics import loops
 from shardwise.numerics.tree import TreeSum
 
 from tests.factories import SCRIPTS
 
 LOOP = """
-from shardwise.numerics import tree_cpu
 from shardwise.numerics.tree import TreeSum
 
 total = TreeSum(np, (3,), "float64")
 total.add(np.ones((20, 3)), 0)
 assert total.values()[0].tolist() == [20] * 3
-made = tree_cpu._loop("float64")
+made = loops.adding("float64")
 """
 """A program that uses one loop."""
 
-START = "import numpy as np\nfrom shardwise.numerics import compiled\n"
+START = "import numpy as np\nfrom shardwise.numerics import loops\n"
 END = """
 (signature,) = made.signatures
-print(compiled.folder(made.py_func, signature), sum(made.stats.cache_hits.values()))
+print(loops.folder(made.py_func, signature), sum(made.stats.cache_hits.values()))
 """
 
 
@@ -52,9 +51,8 @@ def test_compiled_loops_are_kept_and_shared(tmp_path):
 def test_every_float16_is_widened_exactly(tmp_path):
     """Where the processor has no instruction for it; test_tree.py shows where it has."""
     code = """
-from shardwise.numerics import tree_cpu
 halves, found = np.arange(2**16, dtype="u2").view("f2"), np.empty(2**16)
-tree_cpu.fold(halves[None], found)
+loops.fold(halves[None], found)
 np.testing.assert_array_equal(found, halves.astype("f8"))
 """
     own = {"PYTHONPATH": str(SCRIPTS), "NUMBA_CACHE_DIR": str(tmp_path)}
@@ -64,12 +62,12 @@ np.testing.assert_array_equal(found, halves.astype("f8"))
 
 def test_loops_run_where_nothing_can_be_kept(monkeypatch):
     """Without a folder to write in, a loop is compiled and used all the same."""
-    monkeypatch.setattr(compiled, "folder", lambda function, signature: None)
-    tree_cpu._loop.cache_clear()
+    monkeypatch.setattr(loops, "folder", lambda function, signature: None)
+    loops.adding.cache_clear()
     try:
         total = TreeSum(np, (1,), "float64")
         total.add(np.array([[1.0], [2.0], [3.0]]), 0)
         assert total.values()[0].tolist() == [6]
-        assert not tree_cpu._loop("float64").stats.cache_path
+        assert not loops.adding("float64").stats.cache_path
     finally:
-        tree_cpu._loop.cache_clear()
+        loops.adding.cache_clear()

@@ -1,0 +1,45 @@
+"""Products by the engine's kernels, and their check: on NumPy, on cupy, and on its stand-in."""
+
+from typing import Any
+
+import numpy as np
+from shardwise.numerics import freivalds, gemm
+from shardwise.numerics.tolerances import CheckSpec
+from shardwise.plan import memory
+from shardwise.plan.problem import Problem
+
+SEED = 5  # of the vectors of a check
+
+
+def to_host(xp: Any, array: Any) -> Any:
+    """An array in host memory."""
+    return array if xp is np else xp.asnumpy(array)
+
+
+def problem_of(product: str, left: Any, right: Any = None) -> Problem:
+    """What is multiplied; ``right`` is a stack, one matrix for all, or None."""
+    shape, shared = (None, False) if right is None else (right.shape[-2:], right.ndim == 2)
+    return Problem(len(left), left.shape[1:], product, left.dtype.name, shape, shared)
+
+
+def multiplied(
+    xp: Any, product: str, left: Any, right: Any = None, precision: str = "ieee"
+) -> tuple[Any, str]:
+    """Products of a stack in host memory, from whole calls of the kernel, and its arithmetic."""
+    problem = problem_of(product, left, right)
+    run = gemm.kernel(xp, problem, precision)
+    more = ((0, 0 if xp is np else -len(left) % memory.call_matrices(problem)), (0, 0), (0, 0))
+    block, other = (
+        x if x is None else xp.asarray(x if x.ndim == 2 else np.pad(x, more)) for x in (left, right)
+    )
+    out = xp.full((len(block), *problem.product_shape), 77, problem.product_dtype)
+    with np.errstate(all="ignore"):
+        run.multiply(block, other, out, len(left))
+    return to_host(xp, out[: len(left)]), run.compute
+
+
+def checker(
+    xp: Any, product: str, left: Any, right: Any, compute: str, seed: int = SEED, group: int = 2
+) -> freivalds.Checker:
+    """The check of such products; two at a time leave one of three over."""
+    return freivalds.Checker(xp, CheckSpec(problem_of(product, left, right), compute, seed, group))
