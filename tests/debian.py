@@ -4,18 +4,22 @@ Nothing is installed and no root is needed: apt keeps its lists and downloads in
 and ``dpkg-deb -x`` only unpacks.
 """
 
-import contextlib
 import fcntl
 import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import pytest
 
 LOG = logging.getLogger("packages")
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
+
+# Raise the number when what is unpacked changes: folders of earlier recipes are then left aside.
+PREFIX_NAME = "prefix-1"
 
 # The host's hooks run after an update (some clear the system's caches), and they are the host's
 # business; the command line of `apt-config` itself is no setting at all.
@@ -28,19 +32,26 @@ class PackagesError(RuntimeError):
     """The packages cannot be had on this machine; the message says why."""
 
 
+def none_here(what: str, error: object) -> None:
+    """Skip a test for what this machine lacks, with the reason; in CI it must be there."""
+    refuse = pytest.fail if os.environ.get("CI") else pytest.skip
+    refuse(f"no {what} here: {error}")
+
+
 def unpacked(
-    folder: Path,
-    prefix_name: str,
-    packages: Sequence[str],
-    finish: Callable[[Path], None],
+    name: str, packages: Sequence[str], finish: Callable[[Path], object] = lambda prefix: None
 ) -> Path:
-    """Return a folder holding packages and the libraries they need, unpacked by the first call."""
-    folder = folder.resolve()
-    prefix = folder / prefix_name
+    """Return a folder holding packages and the libraries they need, unpacked by the first call.
+
+    ``finish`` gets the folder once all is there; whatever it raises, nothing is kept.
+    """
+    folder = CACHE / name
+    prefix = folder / PREFIX_NAME
     if prefix.is_dir():
         return prefix
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "lock"):
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel frees it with the process, however it ends
         if not prefix.is_dir():
             work = folder / "work"
             shutil.rmtree(work, ignore_errors=True)  # what a killed run left
@@ -52,14 +63,6 @@ def unpacked(
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     return prefix
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`; the kernel frees it with the process, however it ends."""
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _unpack(work: Path, packages: Sequence[str]) -> None:
@@ -129,16 +132,9 @@ def _run(command: list[str], cwd: Path, config: Path | None, check: bool = True)
         env["APT_CONFIG"] = str(config)
     try:
         done = subprocess.run(
-            command,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=COMMAND_LIMIT_S,
-            check=False,
-        )
+            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=COMMAND_LIMIT_S, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise PackagesError(f"`{command[0]}` took over {COMMAND_LIMIT_S} s") from None
     if check and done.returncode != 0:

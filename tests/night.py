@@ -6,7 +6,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from shardwise.files.paths import Results
 from shardwise.records import locks
 
 from tests import fake_devices, processes
-from tests.clusters.cluster import Submitted
+from tests.clusters.cluster import Job
 from tests.factories import stack
 from tests.workspace import Finished, Workspace
 
@@ -212,11 +211,11 @@ class Night:
         for name in [f"open.{shard}" for shard in shards] or ["open"]:
             (self.root / name).touch()
 
-    def jobs(self, state: str = "") -> list[Submitted]:
+    def jobs(self, state: str = "") -> list[Job]:
         """The jobs of this workspace in a state, or all; under ``dispatch: array`` the tasks."""
         array = self.own.get("dispatch") == "array"
-        found = (self.cluster.tasks if array else self.cluster.submitted)(self.newest)
-        return [job for job in found if job.state.startswith(state)]
+        own = [job for job in self.cluster.jobs() if job.number > self.newest]
+        return [job for job in own if job.in_array >= array and job.state.startswith(state)]
 
     def idle(self) -> bool:
         """Whether no job of this workspace waits or runs, or is being cancelled, nor its client."""
@@ -224,12 +223,9 @@ class Night:
             Results(self.workspace.file(""))
         )
 
-    def wait_for(self, what: str, true: Callable[[], object], timeout_s: float = 240) -> None:
+    def wait_for(self, what: str, true: Callable[[], object]) -> None:
         """Wait until something is true."""
-        end = time.monotonic() + timeout_s
-        while not true():
-            assert time.monotonic() < end, f"never happened: {what}\n{self.cluster.report()}"
-            time.sleep(0.3)
+        processes.until(true, 240, lambda: f"{what}\n{self.cluster.report()}", pause_s=0.3)
 
     def receipts(self) -> dict[str, dict]:
         """All receipts of the products, by shard."""

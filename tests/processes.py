@@ -28,13 +28,14 @@ def living(pids: Iterable[int]) -> set[int]:
 
 
 def until(
-    true: Callable[[], object], limit_s: float = 180, report: Callable[[], str] = str
-) -> None:
+    true: Callable[[], object], limit_s: float = 180, report: Callable[[], str] = str,
+    pause_s: float = 0.05,
+) -> None:  # fmt: skip
     """Wait until something holds; `report` says more where it never does."""
     end = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < end, f"never happened\n{report()}"
-        time.sleep(0.05)
+        time.sleep(pause_s)
 
 
 def parents(pids: Iterable[int]) -> set[int]:

@@ -19,8 +19,6 @@ from tests import debian
 
 # The browser without windows needs a third of the libraries; the font has Arabic and Hebrew, too.
 PACKAGES = ("chromium-headless-shell", "chromium-common", "fonts-dejavu-core")
-# Raise the number when what is unpacked changes: folders of earlier recipes are then left aside.
-PREFIX_NAME = "prefix-1"
 PROGRAM = Path("usr/lib/chromium/chromium-headless-shell")
 
 LOOK = Path(__file__).with_name("look.js").read_text()
@@ -39,7 +37,7 @@ class Browser:
     """A browser whose profile and caches lie in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        prefix = debian.unpacked(debian.CACHE / "browser", PREFIX_NAME, PACKAGES, _check)
+        prefix = debian.unpacked("browser", PACKAGES, _check)
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._program = folder, prefix / PROGRAM
         fonts = folder / "fonts.conf"

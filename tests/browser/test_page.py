@@ -3,7 +3,6 @@
 Pages are of pretended runs, so they have GPUs, failures and thousands of shards.
 """
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from shardwise.observe.report import page as pages
 
 from tests import pretend
 from tests.browser.browser import Browser
-from tests.debian import PackagesError
+from tests.debian import PackagesError, none_here
 
 WIDTHS = (380, 1600)
 RUNS: dict[str, dict[str, Any]] = {
@@ -36,8 +35,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
         found = Browser(folder)
         found.run(page, "--dump-dom")
     except (PackagesError, subprocess.SubprocessError, OSError) as error:
-        refuse = pytest.fail if os.environ.get("CI") else pytest.skip
-        refuse(f"no browser here: {error}")
+        none_here("browser", error)
     return found
 
 

@@ -21,10 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import pytest
-
 from tests import processes
-from tests.debian import PackagesError
+from tests.debian import PackagesError, none_here
 
 # Below the range from which the kernel serves outgoing connections.
 PORTS = range(20000, 30000)
@@ -44,14 +42,19 @@ class ClusterError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Submitted:
-    """A job of ours, or a task of an array, that the scheduler has accepted."""
+class Job:
+    """A job, or a task of an array, that the scheduler has accepted.
 
+    `number` is what its submission answered, `what` is ``rule`` or ``rule shard``, of a task its
+    place in the array; `handle` cancels it. `node` is empty until it starts.
+    """
+
+    number: int
     what: str
-    state: str
-    handle: str
+    state: str  # waiting, running, ended, or the scheduler's own word
     node: str
-    job: int
+    handle: str
+    in_array: bool  # of ours
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,6 @@ class Cluster:
     submits: str  # the one of them that submits,
     looks: str  # the one that tells of jobs,
     cancels: str  # and the one that cancels them
-    silence: str  # what all say when nobody answers
     full: str  # what the one that submits ends with and says where the queue is full
     no_scheduler: frozenset[str] = frozenset()  # commands that a dry run may call
     lost_node: str  # the node that the tests crash
@@ -90,26 +92,23 @@ class Cluster:
 
     # What each scheduler does in its own way.
     env: Callable[[], dict[str, str]]  # this process's, with the cluster's commands first in PATH
-    call: Callable[..., str]  # runs one of its commands in the run folder; what that printed
     submit: Callable[..., int]  # a shell command as a job, whose number it is
-    finish: Callable[[int], int]  # waits for a job; its exit code, that of a signal as in a shell
-    cancel: Callable[..., None]  # jobs or tasks
     cancel_all: Callable[[], None]  # and waits until all have gone
-    newest: Callable[[], int]  # the largest number that a job has so far
-    submitted: Callable[[int], list[Submitted]]  # jobs with larger numbers, those that ended, too
-    tasks: Callable[[int], list[Submitted]]  # the tasks of arrays with larger numbers
-    idle: Callable[[int], bool]  # whether all jobs with larger numbers have ended
+    jobs: Callable[[], list[Job]]  # all jobs and tasks so far, those that ended, too
     wait_idle: Callable[[], None]  # until no job waits or runs, and nothing of a node is held
-    hold: Callable[[Submitted], None]  # sees to it that a job that waits never computes anything
-    spoil: Callable[[Sequence[Submitted]], dict[Submitted, tuple[str, ...]]]
+    hold: Callable[[Job], None]  # sees to it that a job that waits never computes anything
+    spoil: Callable[[Sequence[Job]], dict[Job, tuple[str, ...]]]
     """Lets jobs fail in all the ways of this scheduler; what users are told of each."""
     crash: Callable[[str], None]  # a node, whose jobs do not come back
     restore: Callable[[str], None]  # starts it again, and waits until it takes jobs
-    kill_controller: Callable[[], None]  # by -9: no command is answered, and jobs go on
     start_controller: Callable[[], None]  # it reads what it saved; waits until it answers
     check_doctor: Callable[[list[dict[str, Any]]], None]  # what it finds out about an idle cluster
     own_processes: Callable[[], set[int]]  # of the cluster in this folder, an earlier one's, too
-    report: Callable[[], str]  # what the queue, the nodes and the daemons' logs say
+    _exit_code: Callable[[int], int]  # of a job that has ended; that of a signal as in a shell
+    _command: Callable[..., list[str | Path]]  # the words that run one of its commands
+    _controller: str  # the daemon that answers
+    _asked: tuple[tuple[str, ...], ...]  # commands that tell of the queue and the nodes
+    _logs: tuple[str, ...]  # patterns of the daemons' logs in the run folder
     _write_files: Callable[[], None]  # that the daemons and the commands read
     _start_daemons: Callable[[], None]  # and waits until all nodes take jobs
 
@@ -171,6 +170,39 @@ class Cluster:
         """Return what stands before a command so that it runs in a folder on a login node."""
         return []
 
+    def newest(self) -> int:
+        """Return the largest number that a job has so far."""
+        return max((job.number for job in self.jobs()), default=0)
+
+    def finish(self, job: int) -> int:
+        """Wait for a job; return its exit code."""
+        self._await(lambda: self._states(job) == {"ended"}, JOB_LIMIT_S)
+        return self._exit_code(job)
+
+    def _states(self, number: int) -> set[str]:
+        """Return the states of a job, or of all tasks of an array."""
+        return {job.state for job in self.jobs() if job.number == number}
+
+    def idle(self, after: int) -> bool:
+        """Whether all jobs with larger numbers have ended."""
+        return all(job.state == "ended" for job in self.jobs() if job.number > after)
+
+    def cancel(self, *handles: object) -> None:
+        """Cancel jobs or tasks."""
+        self.call(self.cancels, *map(str, handles))
+
+    def kill_controller(self) -> None:
+        """Kill it by -9: no command is answered until `start_controller`, and jobs go on."""
+        self._kill(self._controller)
+
+    def report(self) -> str:
+        """Return what the queue, the nodes and the daemons' logs say."""
+        controller = self._daemons.get(self._controller)
+        answers = controller is not None and controller.poll() is None
+        said = [self.call(*words, check=False) for words in self._asked if answers]
+        logs = (path for pattern in self._logs for path in sorted(self.run_dir.glob(pattern)))
+        return "\n".join((*said, *map(_tail, logs)))
+
     def printed(self, job_id: int) -> str:
         """Return what a plain job printed so far."""
         return (self.run_dir / f"job-{job_id}.out").read_text()
@@ -179,20 +211,15 @@ class Cluster:
         """Whether a new controller would know what was submitted before this time."""
         return True
 
-    def _run(self, command: Sequence[str | Path], check: bool, stdin: str = "") -> str:
-        """Run a command in the cluster's environment and folder; what `call` is made of."""
-        shown = shlex.join(map(str, command))
+    def call(self, command: str, *arguments: str, check: bool = True, stdin: str = "") -> str:
+        """Run one of the scheduler's commands in the run folder; return what it printed."""
+        line = self._command(command, *arguments)
+        shown = shlex.join(map(str, line))
         try:
             done = subprocess.run(
-                command,
-                env=self.env(),
-                cwd=self.run_dir,
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=CLIENT_LIMIT_S,
-                check=False,
-            )
+                line, env=self.env(), cwd=self.run_dir, input=stdin, capture_output=True, text=True,
+                timeout=CLIENT_LIMIT_S, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise ClusterError(f"`{shown}` took over {CLIENT_LIMIT_S} s") from None
         if check and done.returncode != 0:
@@ -207,7 +234,7 @@ class Cluster:
         env: Mapping[str, str],
     ) -> None:
         """Start a daemon as a child of ours, so that its end is noticed at once."""
-        with self._output(name).open("ab") as sink:
+        with (self.run_dir / f"{name}.out").open("ab") as sink:
             self._daemons[name] = subprocess.Popen(
                 command,
                 env=env,
@@ -218,9 +245,11 @@ class Cluster:
                 start_new_session=True,  # Ctrl-C is for the tests, which then stop us in order
             )
 
-    def _output(self, daemon: str) -> Path:
-        """What a daemon prints."""
-        return self.run_dir / f"{daemon}.out"
+    def _kill(self, daemon: str) -> None:
+        """End a daemon, which is then not missed."""
+        killed = self._daemons.pop(daemon)
+        killed.kill()
+        killed.wait()
 
     def _await(self, condition: Callable[[], bool], timeout_s: float = START_LIMIT_S) -> None:
         """Poll until `condition` holds; raise `ClusterError` when a daemon ends or time is up."""
@@ -237,14 +266,9 @@ class Cluster:
 _Made = TypeVar("_Made", bound=Cluster)
 
 
-def tails(files: Sequence[Path]) -> str:
-    """Return the last lines of those files that exist, for a message."""
-    parts = []
-    for file in files:
-        if file.exists():
-            lines = file.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-            parts.append("\n".join((f"--- {file}", *lines)))
-    return "\n".join(parts)
+def _tail(file: Path) -> str:
+    """Return the last lines of a file, for a message."""
+    return "\n".join((f"--- {file}", *file.read_text(errors="replace").splitlines()[-TAIL_LINES:]))
 
 
 def free_ports(count: int) -> list[int]:
@@ -285,8 +309,7 @@ def session_cluster(scheduler: str, make: Callable[[], _Made]) -> Iterator[_Made
             cluster = stack.enter_context(make())
             cluster.start(folder)
         except (PackagesError, ClusterError) as error:
-            refuse = pytest.fail if os.environ.get("CI") else pytest.skip
-            refuse(f"no {scheduler} test cluster here: {error}")
+            none_here(f"{scheduler} test cluster", error)
         yield cluster
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from tests import processes
-from tests.clusters.grid_engine.cluster import what
 from tests.clusters.jobs import waiting_ranks
 
 pytestmark = [
@@ -29,9 +28,9 @@ def test_a_site_that_counts_devices_by_slot(night):
     done = night.run()
     assert done.code == 0, done.output
     night.wait_for("the queue is empty", night.idle)
-    shards = {job.job for job in night.jobs()}
-    records = [record for record in night.cluster.all_records() if record.job_id in shards]
-    slots = {what(record): record.slots for record in records}
+    own = night.jobs()
+    records = [one for one in night.cluster.records("*") if one.job in own]
+    slots = {record.job.what: record.slots for record in records}
     assert slots == {f"multiply {i:05}": 2 for i in range(2)} | {"reduce": 2}
     night.check_sum()
 

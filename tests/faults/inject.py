@@ -22,7 +22,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from shardwise import errors as failures
 from shardwise.files import extents
 
 _BY_PATH = ("unlink", "remove", "truncate", "utime", "mkdir", "rmdir", "chmod")
@@ -185,33 +184,21 @@ def die() -> NoReturn:
     raise AssertionError
 
 
-class Killed:
-    """Die before a call, or half-way through a write."""
-
-    def __init__(self, at: int, half: bool = False) -> None:
-        self.at, self._half = at, half
-
-    def __call__(self, number: int, call: Call) -> Any:
-        """Do a call, unless it is the one."""
-        if number == self.at:
-            if self._half:
-                call.half()
-            die()
-        return call.do()
+def once(at: int, act: Callable[[Call], Any]) -> Fault:
+    """Do something of one's own at a call; all others are done."""
+    return lambda number, call: act(call) if number == at else call.do()
 
 
-class Terminated:
-    """SIGTERM comes just before a call, and is heeded as in a command line."""
+def killed_half_way(call: Call) -> NoReturn:
+    """Die half-way through a write."""
+    call.half()
+    die()
 
-    def __init__(self, at: int) -> None:
-        self.at = at
-        signal.signal(signal.SIGTERM, failures.terminate)
 
-    def __call__(self, number: int, call: Call) -> Any:
-        """Do a call, after the signal where it is the one."""
-        if number == self.at:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return call.do()
+def terminated(call: Call) -> Any:
+    """SIGTERM comes just before a call."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    return call.do()
 
 
 def _error(number: int, call: Call) -> OSError:
@@ -220,19 +207,15 @@ def _error(number: int, call: Call) -> OSError:
     return OSError(number, os.strerror(number), *([call.path] if named else []))
 
 
-def failing(at: int, error: int | None, done: bool = False) -> Fault:
-    """Fail at a call; ``done``: it happened all the same. No error: a write takes half only."""
+def failing(error: int, done: bool = False) -> Callable[[Call], NoReturn]:
+    """A call fails; ``done``: it happened all the same."""
 
-    def fault(number: int, call: Call) -> Any:
-        if number != at:
-            return call.do()
-        if error is None:
-            return call.half()
+    def act(call: Call) -> NoReturn:
         if done:
             call.do()
         raise _error(error, call)
 
-    return fault
+    return act
 
 
 def failing_from(at: int, error: int, kinds: tuple[str, ...]) -> Fault:
@@ -246,17 +229,13 @@ def failing_from(at: int, error: int, kinds: tuple[str, ...]) -> Fault:
     return fault
 
 
-def plain(at: int) -> Fault:
-    """A disk that knows neither permissions nor the flush of a folder says so at a call."""
-
-    def fault(number: int, call: Call) -> Any:
-        if number == at and call.kind == "fchmod":
-            raise _error(errno.EPERM, call)
-        if number == at and os.path.isdir(call.path):
-            raise _error(errno.EINVAL, call)
-        return call.do()
-
-    return fault
+def plain(call: Call) -> Any:
+    """A disk that knows neither permissions nor the flush of a folder says so."""
+    if call.kind == "fchmod":
+        raise _error(errno.EPERM, call)
+    if os.path.isdir(call.path):
+        raise _error(errno.EINVAL, call)
+    return call.do()
 
 
 class Power:

@@ -26,6 +26,7 @@ from shardwise import errors
 from shardwise.files.commit import abandon
 
 from tests.faults import inject
+from tests.faults.inject import failing, once
 from tests.faults.stages import STAGES, Stage, restored, state, visible_faults
 
 KILL, TERM = "kill -9 at a call to the disk", "SIGTERM at 30 moments"
@@ -50,7 +51,8 @@ def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> I
     """Where a stage ends, and how."""
     if way == "term":
         drawn = random.Random(len(kinds)).sample(range(len(kinds)), min(30, len(kinds)))
-        yield from ((TERM, at, inject.Terminated(at)) for at in drawn)
+        signal.signal(signal.SIGTERM, errors.terminate)  # heeded as in a command line
+        yield from ((TERM, at, once(at, inject.terminated)) for at in drawn)
         return
     if way == "power":
         for at in range(0, len(kinds) + 1, every):
@@ -59,29 +61,29 @@ def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> I
     for at, kind in enumerate([*kinds, "end"]):
         if at % every and kind != "end":
             continue
-        yield KILL, at, inject.Killed(at)
+        yield KILL, at, once(at, lambda call: inject.die())
         if kind in inject.WRITES:
-            yield KILL, at, inject.Killed(at, half=True)
+            yield KILL, at, once(at, inject.killed_half_way)
 
 
 def failures(kinds: list[str], every: int) -> Iterator[Try]:
     """Every error where it can happen: at each rename, and at one of so many other calls."""
     for at, kind in enumerate(kinds):
         if kind in inject.RENAMES:
-            yield LOST, at, inject.failing(at, errno.EIO, done=True)
-            yield REFUSED, at, inject.failing(at, errno.EIO)
+            yield LOST, at, once(at, failing(errno.EIO, done=True))
+            yield REFUSED, at, once(at, failing(errno.EIO))
         if at % every:
             continue
         if kind in _NEW:
             yield FULL, at, inject.failing_from(at, errno.ENOSPC, _NEW)
         if kind == "fsync":
-            yield QUOTA, at, inject.failing(at, errno.EDQUOT)
+            yield QUOTA, at, once(at, failing(errno.EDQUOT))
         if kind in ("fsync", "fchmod"):
-            yield PLAIN, at, inject.plain(at)
+            yield PLAIN, at, once(at, inject.plain)
         if kind in ("fsync", "open", *inject.WRITES):
-            yield BROKEN, at, inject.failing(at, errno.EIO)
+            yield BROKEN, at, once(at, failing(errno.EIO))
         if kind in inject.WRITES:
-            yield SHORT, at, inject.failing(at, None)
+            yield SHORT, at, once(at, lambda call: call.half())
         yield READ_ONLY, at, inject.failing_from(at, errno.EROFS, _ALL)
 
 
@@ -178,10 +180,10 @@ def tried(
     ):
         restored(snapshot, folder)
 
-        def work(fault: inject.Fault = fault) -> None:
+        def work(fault: inject.Fault = fault, at: int = at) -> None:
             stage.run(folder)
             if not erring:  # it strikes at the end at last
-                fault(fault.at, inject.Call("end", "", lambda: None))
+                fault(at, inject.Call("end", "", lambda: None))
 
         code = forked(folder, work, fault, str(said))
         found = judged(name, code, said.read_text(), folder, after)

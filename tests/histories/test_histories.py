@@ -4,7 +4,6 @@ Hypothesis draws histories, and makes one that shows a difference shorter. It pr
 are left, each with its script for bash. ``HISTORIES=20`` in the environment plays fewer.
 """
 
-import contextlib
 import hashlib
 import io
 import json
@@ -12,10 +11,8 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -430,10 +427,10 @@ class Histories(RuleBasedStateMachine):
                 ["bash", "-c", script.replace(ROOT, str(self.root))], cwd=self.root, env=self._env,
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
             )  # fmt: skip
-        end = time.monotonic() + LIMIT_S
-        while run.poll() is None or self._living():
-            assert time.monotonic() < end, f"hangs:\n{log.read_text(errors='replace')}"
-            time.sleep(0.02)
+        processes.until(
+            lambda: run.poll() is not None and not self._living(), LIMIT_S,
+            lambda: f"hangs:\n{log.read_text(errors='replace')}", pause_s=0.02,
+        )  # fmt: skip
         return Finished(run.returncode, log.read_text(errors="replace"))
 
     def _living(self) -> set[int]:
@@ -457,9 +454,7 @@ class Histories(RuleBasedStateMachine):
                     verified = self._bash(line)
                     assert verified.code == 0, verified.output
         finally:
-            for pid in self._living():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            processes.kill(self._living())
             shutil.rmtree(self.root, ignore_errors=True)
 
 

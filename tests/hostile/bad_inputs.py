@@ -154,6 +154,23 @@ def array(what: str, content: Any, code: int = 2, **over: Any) -> Case:
     return Case(what, {"input": "bad.npy", **over}, put("bad.npy", content), code)
 
 
+def weighed(what: str, content: Any, **over: Any) -> Case:
+    """A case of weights, beside a stack of integers."""
+    make = all_of(put("w.npy", content), put("int.npy", stack((6, 3, 3), "int16")))
+    return Case(what, {"weights": "w.npy", **over}, make)
+
+
+def labelled(what: str, content: Any, **over: Any) -> Case:
+    """A case of labels, beside a stack of many matrices."""
+    make = all_of(put("l.npy", content), put("many.npy", stack((300, 3, 3))))
+    return Case(what, {"labels": "l.npy", **over}, make)
+
+
+def by_right(what: str, b: np.ndarray) -> Case:
+    """A case of a right factor."""
+    return Case(what, {"product": "A @ B", "right": "b.npy"}, put("b.npy", b))
+
+
 def listed(what: str, name: str, *steps: Step, code: int = 2) -> Case:
     """A case with an input of many files."""
     return Case(what, {"input": name}, all_of(*steps), code)
@@ -308,59 +325,40 @@ CASES: dict[str, list[Case]] = {
     ],
     "Weights: `weights: w.npy`": [
         Case("the file is missing", {"weights": "w.npy"}),
-        *(
-            Case(what, {"weights": "w.npy", **dict(over)},
-                 all_of(put("w.npy", content), put("int.npy", stack((6, 3, 3), "int16"))))
-            for what, content, *over in (
-                ("it is a text", "1\n2\n3\n"),
-                ("it holds pickled objects", np.array([1, None])),
-                ("its header lies", npy("'<f8'", "(1000000000000,)")),
-                ("another number of weights", np.ones(5)),
-                ("an array of two dimensions", np.ones((6, 1))),
-                ("complex numbers", np.ones(6, "c16")),
-                ("NaN", np.array([1, np.nan, 1, 1, 1, 1])),
-                ("a number that float64 has not", np.array([1, 2**60, 1, 1, 1, 1])),
-                ("numbers whose sum float64 has not", np.full(6, 1e308)),
-                ("products of integers", np.ones(6), ("input", "int.npy")),
-                ("`std` of them", np.ones(6), ("reduce", {"statistics": ["std"]})),
-                (
-                    "`mean` where they add up to 0", np.array([1, -1, 0, 0, 0, 0]),
-                    ("reduce", {"statistics": ["mean"]}),
-                ),
-            )
-        ),
+        weighed("it is a text", "1\n2\n3\n"),
+        weighed("it holds pickled objects", np.array([1, None])),
+        weighed("its header lies", npy("'<f8'", "(1000000000000,)")),
+        weighed("another number of weights", np.ones(5)),
+        weighed("an array of two dimensions", np.ones((6, 1))),
+        weighed("complex numbers", np.ones(6, "c16")),
+        weighed("NaN", np.array([1, np.nan, 1, 1, 1, 1])),
+        weighed("a number that float64 has not", np.array([1, 2**60, 1, 1, 1, 1])),
+        weighed("numbers whose sum float64 has not", np.full(6, 1e308)),
+        weighed("products of integers", np.ones(6), input="int.npy"),
+        weighed("`std` of them", np.ones(6), reduce={"statistics": ["std"]}),
+        weighed("`mean` where they add up to 0", np.array([1, -1, 0, 0, 0, 0]),
+                reduce={"statistics": ["mean"]}),
     ],
     "Labels: `labels: l.npy`": [
-        *(
-            Case(what, {"labels": "l.npy", **dict(over)},
-                 all_of(put("l.npy", content), put("many.npy", stack((300, 3, 3)))))
-            for what, content, *over in (
-                ("it is cut off", npy("'<i8'", "(6,)") + bytes(40)),
-                ("real numbers", np.ones(6)),
-                ("a text that steers a terminal", np.array([*"abcde", "\x1b[2J"])),
-                ("a text without letters", np.array([*"abcde", ""])),
-                ("more than 256", np.arange(300), ("input", "many.npy")),
-                ("`mean`", np.arange(6), ("reduce", {"statistics": ["sum", "mean"]})),
-                ("a covariance", np.arange(6), ("covariance", True), ("product", "A.T @ A")),
-                ("a column without a sheet", np.arange(6), ("labels", "column:scan")),
-            )
-        ),
+        labelled("it is cut off", npy("'<i8'", "(6,)") + bytes(40)),
+        labelled("real numbers", np.ones(6)),
+        labelled("a text that steers a terminal", np.array([*"abcde", "\x1b[2J"])),
+        labelled("a text without letters", np.array([*"abcde", ""])),
+        labelled("more than 256", np.arange(300), input="many.npy"),
+        labelled("`mean`", np.arange(6), reduce={"statistics": ["sum", "mean"]}),
+        labelled("a covariance", np.arange(6), covariance=True, product="A.T @ A"),
+        labelled("a column without a sheet", np.arange(6), labels="column:scan"),
         Case("a column that is missing", {"input": "sheet.tsv", "labels": "column:scan"},
              all_of(folder(M), put("sheet.tsv", "path\nin/0.npy\n"))),
     ],
     "The right factor: `product: A @ B`, `right: b.npy`": [
         Case("it is missing", {"product": "A @ B", "right": "b.npy"}),
         Case("it is no .npy file", {"product": "A @ B", "right": "b.h5:/x"}, hdf5("b.h5")),
-        *(
-            Case(what, {"product": "A @ B", "right": "b.npy"}, put("b.npy", b))
-            for what, b in (
-                ("another number of matrices", stack((5, 3, 3))),
-                ("its rows do not fit", stack((2, 3))),
-                ("another element type", stack((3, 3), "float64")),
-                ("one dimension", stack((3,))),
-                ("no elements", stack((3, 0))),
-            )
-        ),
+        by_right("another number of matrices", stack((5, 3, 3))),
+        by_right("its rows do not fit", stack((2, 3))),
+        by_right("another element type", stack((3, 3), "float64")),
+        by_right("one dimension", stack((3,))),
+        by_right("no elements", stack((3, 0))),
     ],
     "A function of your own: `product: mine.py:f`": [
         Case("the file is missing", {"product": "mine.py:f"}),

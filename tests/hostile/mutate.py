@@ -1,7 +1,6 @@
 """Valid files, damaged in the ways that files and hostile people damage them.
 
-All chance comes from one `random.Random`, so a case is repeated by its seed; one of hypothesis
-makes every choice its own, which it can then shrink.
+All chance comes from one `random.Random`, so a case is repeated by its seed.
 """
 
 import json

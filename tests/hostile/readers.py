@@ -67,7 +67,6 @@ class Reader:
     memory = MOST_MEMORY
     most = MOST_BYTES
     refuses: tuple[type[Exception], ...] = (InputError, IntegrityError)
-    tried = 0  # cases that were read
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -99,7 +98,6 @@ class Reader:
 
     def check(self, raw: bytes) -> bool:
         """Read a case; whether it was accepted."""
-        self.tried += 1
         self.place(raw)
         try:
             with _guarded(self.writes, self.memory):
@@ -488,7 +486,7 @@ class Failed(Seen):
         assert one.failure is None or one.failure.reason.isprintable()
 
 
-class Foreign(Several):
+class Foreign(Reader):
     """Arrays of another format: what its own library refuses, or reads otherwise, is never read."""
 
     refuses = (InputError, IntegrityError, OSError)  # the last, as plans have it, with the file
@@ -522,7 +520,7 @@ class Hdf5(Foreign):
         import h5py
 
         self.file, self.seeds = self.folder / "a.h5", []
-        self.input, self.paths, self.whole = f"{self.file}:x", (self.file,), [b""]
+        self.input = f"{self.file}:x"
         layouts = [
             {}, {"chunks": (1, 2, 2)}, {"chunks": (2, 1, 2), "compression": 1, "shuffle": True},
             {"chunks": (2, 2, 2), "fletcher32": True}, {"chunks": True, "maxshape": (None, 2, 2)},
@@ -531,9 +529,6 @@ class Hdf5(Foreign):
             with h5py.File(self.file, "w", libver=version) as file:
                 file.create_dataset("x", data=self.array.astype(">f8"), **options)
             self.seeds.append(self.file.read_bytes())
-
-    def case(self, random: Random) -> bytes:
-        return mutated(random.choice(self.seeds), random, self.seeds)
 
     def library(self) -> np.ndarray:
         import h5py
@@ -549,12 +544,12 @@ class Safetensors(Foreign):
         from safetensors.numpy import save
 
         self.file = self.folder / "a.safetensors"
-        self.input, self.paths = f"{self.file}:x", (self.file,)
-        self.whole = [save({"x": self.array, "y": np.arange(5.0)})]
-        self.seeds = [*self.whole, self.whole[0].replace(b'"y"', b'"x"')]
+        self.input = f"{self.file}:x"
+        whole = save({"x": self.array, "y": np.arange(5.0)})
+        self.seeds = [whole, whole.replace(b'"y"', b'"x"')]
 
     def case(self, random: Random) -> bytes:
-        raw = mutated(random.choice(self.seeds), random, self.seeds)
+        raw = super().case(random)
         length, end = int.from_bytes(raw[:8], "little"), raw.rfind(b"}") + 1
         if random.randrange(2) and end > 8 and length != end - 8:
             raw = (end - 8).to_bytes(8, "little") + raw[8:]
@@ -566,7 +561,7 @@ class Safetensors(Foreign):
         return np.asarray(load(self.file.read_bytes())["x"])
 
 
-class Zarr(Foreign):
+class Zarr(Several, Foreign):
     """Stores of version 2 and 3: the metadata and every chunk."""
 
     version = 3

@@ -10,7 +10,7 @@ import pytest
 from shardwise import errors
 from shardwise.plan import plan as plans
 
-from tests import factories
+from tests import factories, processes
 from tests.factories import command, leftovers, mpirun, run, stack
 from tests.hostile import bad_inputs
 
@@ -89,9 +89,10 @@ def test_ctrl_c_leaves_no_product(tmp_path):
     left = stack((60, 512, 512), "int32")  # integers take seconds: the signal comes in the middle
     made = factories.plan(tmp_path, left, shards=1, materialize=False)
     words = command("multiply", "--plan", made.results.plan, "--shard", "00000")
-    # A parent that runs in the background ignores Ctrl-C, and so would its children.
-    default = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
-    job = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=default)  # noqa: PLW1509
+    job = subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True,
+        preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
+    )  # fmt: skip
     while not leftovers(tmp_path) and job.poll() is None:
         time.sleep(0.002)
     job.send_signal(signal.SIGINT)

@@ -2,12 +2,34 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.factories import save
 from tests.workspace import Workspace
+
+OWN = {"input": "stack", "shards": 4, "results": "out"}
+STACK = np.arange(8 * 3 * 3, dtype="f8").reshape(8, 3, 3)
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     """A fresh copy of the project."""
     return Workspace.create(tmp_path / "w")
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace that has run OWN to its end, on a folder of eight matrices, a job per shard.
+
+    They are links, as a copy of a file is another file to a run: in a clone these lead to the same.
+    """
+    folder = tmp_path_factory.mktemp("finished")
+    workspace = Workspace.create(folder / "a clone")
+    (workspace.root / "stack").mkdir()
+    for i, matrix in enumerate(STACK):
+        path = save(folder / "stack" / f"{i}.npy", matrix)
+        (workspace.root / "stack" / path.name).symlink_to(path)
+    workspace.configure(**OWN)
+    workspace.succeed()
+    return workspace

@@ -1,5 +1,6 @@
-"""The main job under profiles/local: every kind of input, hostile names, trials."""
+"""The main job under profiles/local: every kind of input, hostile names, trials, an example."""
 
+import json
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import h5py
 import numpy as np
+import pytest
 import zarr
 
 from tests import factories, objects
@@ -139,3 +141,31 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
     refused = quote("--trial")
     assert refused.returncode == 2
     assert "lacks 0 shards, and a trial computes 2 to predict the others" in refused.stderr
+
+
+@pytest.mark.nightly  # by day it is planned, its physics are tried, and other functions run
+@pytest.mark.parametrize("dispatch", ["jobs", "pool", "mpi"])
+def test_the_seismic_example(workspace: Workspace, dispatch: str) -> None:
+    """It runs as it is, and an edited file of its function computes all of it again, once."""
+    folder = workspace.root / "examples" / "seismic"
+    command = [sys.executable, str(folder / "make_input.py")]
+    subprocess.run(command, check=True, env={"PYTHONPATH": str(factories.SCRIPTS)})
+    config = ("--configfile", "examples/seismic/config.yaml", "--config", f"dispatch={dispatch}")
+    done = workspace.succeed(*config)
+    assert "trying examples/seismic/propagator.py:shot on the first matrix" in done.output
+
+    results = workspace.root / "results" / "seismic"
+    records = np.concatenate([np.load(p) for p in sorted((results / "products").glob("*.npy"))])
+    assert records.shape == (24, 600, 121)
+    total = np.load(results / "sum.npy")
+    np.testing.assert_allclose(total, records.sum(axis=0, dtype="f8"), atol=1e-12)
+    assert json.loads((results / "summary.json").read_bytes())["proven"] is False
+
+    again = workspace.run("--dry-run", *config)
+    assert again.jobs == set()
+    assert "trying" not in again.output
+    with open(folder / "propagator.py", "a") as file:
+        file.write("# edited\n")
+    shards = {f"multiply {i:05}" for i in range(4)} if dispatch == "jobs" else {dispatch}
+    last = {"ledger", "reduce", "report"}
+    assert workspace.run("--dry-run", *config).jobs == {"plan"} | shards | last

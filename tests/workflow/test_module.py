@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 
 from tests.factories import nightly
-from tests.workflow.test_standing import STACK, SUM_X, SUM_Y, X, Y
 from tests.workspace import Workspace
+
+STACK = np.arange(6 * 3 * 3, dtype=np.float64).reshape(6, 3, 3)
+X = {"input": "stack.npy", "shards": 2, "results": "out/x", "backend": "numpy",
+     "reduce": {"ranks": 1}}  # fmt: skip
+Y = X | {"product": "A.T @ A"}
+SUM_X = (STACK @ STACK).sum(axis=0)
+SUM_Y = (STACK.transpose(0, 2, 1) @ STACK).sum(axis=0)
 
 HOST = """
 rule mine:

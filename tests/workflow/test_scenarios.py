@@ -26,9 +26,10 @@ import numpy as np
 import pytest
 
 from tests import packages
-from tests.factories import leftovers, nightly, save
+from tests.factories import leftovers, nightly
 from tests.night import Night
 from tests.places import DISPATCHES, PLACES, case, on
+from tests.workflow.conftest import OWN
 from tests.workflow.stories import (
     Act,
     Story,
@@ -200,7 +201,6 @@ def test_digits_have_the_bits_of_numpy(night, dispatch):
     assert night.workspace.dry_run() <= {"report"}, "what one dispatch has done is done for all"
 
 
-OWN = {"input": "stack", "shards": 4, "results": "out"}
 SUM_UP = {"ledger", "reduce", "report"}
 ALL = range(4)
 
@@ -211,23 +211,6 @@ def jobs(dispatch: str, shards: object = (), *rules: str, copied: object = ()) -
         return {*rules, *([dispatch.replace("array", "multiply")] if shards else [])}
     copies = {f"shard {number:05}" for number in copied}
     return {*rules, *copies, *(f"multiply {number:05}" for number in shards)}
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """A workspace that has run to its end on a folder of eight matrices, a job per shard.
-
-    They are links, as a copy of a file is another file to a run: in a clone these lead to the same.
-    """
-    folder = tmp_path_factory.mktemp("finished")
-    workspace = Workspace.create(folder / "a clone")
-    (workspace.root / "stack").mkdir()
-    for i in range(8):
-        path = save(folder / "stack" / f"{i}.npy", np.full((3, 3), float(i)))
-        (workspace.root / "stack" / path.name).symlink_to(path)
-    workspace.configure(**OWN)
-    workspace.succeed()
-    return workspace
 
 
 # The table.

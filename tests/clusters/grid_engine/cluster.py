@@ -8,8 +8,8 @@ that people you do not trust can reach.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +17,18 @@ import pytest
 
 from tests import processes
 from tests.clusters.cluster import (
-    ARRAY,
-    JOB_LIMIT_S,
     Cluster,
-    Submitted,
+    Job,
     Way,
     free_ports,
-    tails,
     user_name,
 )
 from tests.clusters.grid_engine import config, packages
 from tests.clusters.grid_engine.hosts import ThisMachine, TwoHosts
-from tests.clusters.grid_engine.jobs import Job, Record, parse_jobs, parse_queues, parse_records
+from tests.clusters.grid_engine.jobs import Record, parse_jobs, parse_queues, parse_records
 
 # Variables of an outer Grid Engine job, beside `SGE_*` and `JOB_*`, which must not reach ours.
 STEERING = frozenset({"ARC", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE"})
-
-_STATES = {"r": "running", "qw": "waiting"}
-_JOB_NAME = re.compile(r"sw-[^-]+-([a-z]+)(?:-(\d{5}))?(?:-[0-9a-f]{12})?(?:-\d{1,2})?")
 
 
 class GridEngine(Cluster):
@@ -44,11 +38,12 @@ class GridEngine(Cluster):
     quick = ("--seconds-between-status-checks", "1")
     clients = ("qsub", "qstat", "qdel", "qacct", "qconf", "qalter", "qhost", "qmod", "qrsh")
     submits, looks, cancels = "qsub", "qstat", "qdel"
-    silence = "error: commlib error: got select error (Connection refused)"
     full = "25 job rejected: only 4 jobs are allowed per user"
     lost_node = "n2"
     room, devices = 4, 2
     shards_of_a_bad_night = 8
+    _asked = (("qstat", "-f", "-u", "*"),)
+    _logs = ("sge_*.out", "spool/**/messages")
     placements = {
         "fill-up": Way(("-pe", "mpi", "3"), (1, 2)),
         "round-robin": Way(("-pe", "mpi_rr", "4"), (2, 2)),
@@ -99,53 +94,26 @@ class GridEngine(Cluster):
             "PATH": f"{programs}:{env.get('PATH', os.defpath)}",
         }
 
-    def call(self, command: str, *arguments: str, check: bool = True) -> str:
-        return self._run(self._command(command, *arguments), check)
-
     def submit(self, command: str, *options: str) -> int:
         output = str(self.run_dir / "job-$JOB_ID.out")
-        line = self._command("qsub", "-terse", "-cwd", "-j", "y", "-o", output, *options)
-        answer = self._run(line, True, stdin=f"{command}\n")
-        return int(answer.partition(".")[0])
+        line = ("-terse", "-cwd", "-j", "y", "-o", output, *options)
+        return int(self.call("qsub", *line, stdin=f"{command}\n").partition(".")[0])
 
-    def finish(self, job: int) -> int:
-        return self.wait_for(job)[0].exit_status
+    def _exit_code(self, job: int) -> int:
+        return self.records(job)[0].exit_status
 
-    def cancel(self, *handles: object) -> None:
-        self.call("qdel", *map(str, handles))
+    def jobs(self) -> list[Job]:
+        queue = self.queue()  # first: what ends now is in both, and counts as it is here
+        ended = [record.job for record in self.records("*")]
+        return [*{job.handle: job for job in [*ended, *queue]}.values()]
 
-    def newest(self) -> int:
-        return max((job.job_id for job in [*self.jobs(), *self.all_records()]), default=0)
-
-    def submitted(self, after: int) -> list[Submitted]:
-        return self._accepted(after, lambda job: (what(job), str(job.job_id)))
-
-    def tasks(self, after: int) -> list[Submitted]:
-        def of_an_array(job: Job | Record) -> tuple[str, str] | None:
-            return (job.task, f"{job.job_id}.{job.task}") if ARRAY.fullmatch(job.name) else None
-
-        return self._accepted(after, of_an_array)
-
-    def _accepted(
-        self, after: int, name: Callable[[Job | Record], tuple[str, str] | None]
-    ) -> list[Submitted]:
-        """Return what has a name and a handle; what has just ended is in queue and accounting."""
-        found: dict[str, Submitted] = {}
-        for job in [*self.jobs(), *self.all_records()]:
-            if job.job_id > after and (named := name(job)):
-                state = _STATES.get(job.state, job.state)
-                found.setdefault(
-                    named[1], Submitted(named[0], state, named[1], job.host, job.job_id)
-                )
-        return [*found.values()]
-
-    def spoil(self, jobs: Sequence[Submitted]) -> dict[Submitted, tuple[str, ...]]:
+    def spoil(self, jobs: Sequence[Job]) -> dict[Job, tuple[str, ...]]:
         deleted = next(job for job in jobs if job.state == "running")
         dropped, homeless, short = [job for job in jobs if job.state == "waiting"][:3]
         self.cancel(deleted.handle, dropped.handle)
         self.call("qalter", "-wd", "/nowhere", homeless.handle)
         self.call("qalter", "-l", "gpu=1,h_rt=0:0:3", short.handle)
-        self._await(lambda: short.job not in {job.job_id for job in self.jobs()})
+        self._await(lambda: self._states(short.number) <= {"ended"})
         return {
             deleted: ("deleted", "signal 9"),
             dropped: ("deleted",),
@@ -153,13 +121,10 @@ class GridEngine(Cluster):
             short: ("limit of run time",),
         }
 
-    def idle(self, after: int) -> bool:
-        return not any(job.job_id > after for job in self.jobs())
+    def hold(self, job: Job) -> None:
+        self.call("qalter", "-wd", "/nowhere", str(job.number))
 
-    def hold(self, job: Submitted) -> None:
-        self.call("qalter", "-wd", "/nowhere", str(job.job))
-
-    def jobs(self) -> list[Job]:
+    def queue(self) -> list[Job]:
         """Return all jobs and array tasks that wait or run."""
         return parse_jobs(self.call("qstat", "-u", "*", "-g", "d", "-xml"))
 
@@ -167,29 +132,12 @@ class GridEngine(Cluster):
         """Return the state of the queue on each host; it is empty where the host takes jobs."""
         return parse_queues(self.call("qstat", "-f", "-xml"))
 
-    def records(self, job_id: int) -> list[Record]:
-        """Return what the accounting keeps of a job; a job deleted while it waited has nothing."""
-        return parse_records(self.call("qacct", "-j", str(job_id), check=False))
-
-    def all_records(self) -> list[Record]:
-        """Return what the accounting keeps of all jobs since the start."""
-        return parse_records(self.call("qacct", "-j", "*", check=False))
-
-    def wait_for(self, job_id: int) -> list[Record]:
-        """Wait until a job has ended, with all its tasks, and return its records."""
-        found: list[Record] = []
-
-        def ended() -> bool:
-            if any(job.job_id == job_id for job in self.jobs()):
-                return False
-            found[:] = self.records(job_id)
-            return bool(found)
-
-        self._await(ended, JOB_LIMIT_S)
-        return found
+    def records(self, number: int | str) -> list[Record]:
+        """Return what the accounting keeps of a job, or of all (``*``) since the start."""
+        return parse_records(self.call("qacct", "-j", str(number), check=False))
 
     def wait_idle(self) -> None:
-        self._await(lambda: not self.jobs())
+        self._await(lambda: not self.queue())
 
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:
         found = {finding["name"]: finding for finding in findings}
@@ -212,10 +160,6 @@ class GridEngine(Cluster):
     def enter(self, folder: Path) -> list[str]:
         return self.machines.enter(self._master, folder)
 
-    def kill_controller(self) -> None:
-        """Crash the master: no command is answered until `start_controller`; jobs go on."""
-        self._kill(f"sge_qmaster.{self._master}")
-
     def start_controller(self) -> None:
         """Start the master, and wait until it answers."""
         self._start("sge_qmaster", self._master)
@@ -235,21 +179,19 @@ class GridEngine(Cluster):
         self.call("qmod", "-cq", queue)
         self._await(lambda: self.queues()[queue] == "")
 
-    def _kill(self, daemon: str) -> None:
-        """End a daemon, which is then not missed."""
-        killed = self._daemons.pop(daemon)
-        killed.kill()
-        killed.wait()
-
     @property
     def _master(self) -> str:
         """The host of the master."""
         return self.machines.hosts[0].name
 
-    def _command(self, command: str, *arguments: str) -> list[str]:
+    @property
+    def _controller(self) -> str:
+        return f"sge_qmaster.{self._master}"
+
+    def _command(self, command: str, *arguments: str) -> list[str | Path]:
         """Return the words that run a command of Grid Engine on the master's host."""
         program = packages.programs(self.prefix) / command
-        return [*self.enter(self.run_dir), str(program), *arguments]
+        return [*self.enter(self.run_dir), program, *arguments]
 
     def _write_files(self) -> None:
         self._ports = free_ports(2)
@@ -286,20 +228,18 @@ class GridEngine(Cluster):
 
     def _configure(self) -> None:
         """Tell the running master of resources, hosts, parallel environments and the queue."""
-        complexes = config.complexes(self.call("qconf", "-sc"))
-        self.call("qconf", "-Mc", self._setting("complexes", complexes))
-        scheduler = config.scheduler(self.call("qconf", "-ssconf"))
-        self.call("qconf", "-Msconf", self._setting("scheduler", scheduler))
-        for host in self.machines.hosts:
-            self.call("qconf", "-ah", host.name, check=False)  # the master's host is one already
-            self.call("qconf", "-as", host.name)
-            settings = self._setting(f"host.{host.name}", config.exec_host(host))
-            self.call("qconf", "-Ae", settings)
-        for name in config.PARALLEL:
-            settings = self._setting(f"pe.{name}", config.parallel_environment(name))
-            self.call("qconf", "-Ap", settings)
-        queue = config.queue(self.run_dir, self.call("qconf", "-sq"), self.machines.hosts)
-        self.call("qconf", "-Aq", self._setting("queue", queue))
+        qconf, hosts = partial(self.call, "qconf"), self.machines.hosts
+        for host in hosts:
+            qconf("-ah", host.name, check=False)  # the master's host is one already
+            qconf("-as", host.name)
+        for option, text in (
+            ("-Mc", config.complexes(qconf("-sc"))),
+            ("-Msconf", config.scheduler(qconf("-ssconf"))),
+            *(("-Ae", config.exec_host(host)) for host in hosts),
+            *(("-Ap", config.parallel_environment(name)) for name in config.PARALLEL),
+            ("-Aq", config.queue(self.run_dir, qconf("-sq"), hosts)),
+        ):
+            qconf(option, self._setting("setting", text))
 
     def _setting(self, name: str, text: str) -> str:
         """Write settings to a file, as ``qconf`` wants them, and return its path."""
@@ -313,19 +253,3 @@ class GridEngine(Cluster):
         enter = self.machines.enter(host, self.run_dir)
         command = [*enter, packages.programs(self.prefix) / program]
         self._launch(name, command, self.env() | {"SGE_ND": "1"})
-
-    def report(self) -> str:
-        master = self._daemons.get(f"sge_qmaster.{self._master}")
-        asked = master is not None and master.poll() is None
-        said = [self.call("qstat", "-f", "-u", "*", check=False)] if asked else []
-        logs = [*self.run_dir.glob("sge_*.out"), *self.run_dir.glob("spool/**/messages")]
-        return "\n".join((*said, tails(sorted(logs))))
-
-
-def what(job: Job | Record) -> str:
-    """What a job computes, as ``rule`` or ``rule shard``."""
-    if job.name == "shardwise":
-        return "controller"
-    match = _JOB_NAME.fullmatch(job.name)
-    assert match, f"not a job of ours: {job}"
-    return " ".join(filter(None, match.groups()))

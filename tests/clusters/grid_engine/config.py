@@ -1,7 +1,7 @@
 """The test cluster's settings, as text: hosts with slots and pretended GPUs."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,11 @@ def text(settings: dict[str, str]) -> str:
     return "".join(f"{name} {value}\n" for name, value in settings.items())
 
 
+def changed(defaults: str, own: dict[str, str]) -> str:
+    """Return a text of settings with some that are ours."""
+    return text(attributes(defaults) | own)
+
+
 def bootstrap(folder: Path, admin: str) -> str:
     """Return the file that daemons and commands read first."""
     spool, root = folder / "spool" / "qmaster", folder / "root"
@@ -50,26 +55,23 @@ def bootstrap(folder: Path, admin: str) -> str:
 
 def global_settings(folder: Path, defaults: str) -> str:
     """Return the cluster's configuration, made of the one that Debian ships."""
-    return text(
-        attributes(defaults)
-        | {
-            "execd_spool_dir": f"{folder}/spool/execd",
-            # Root may run jobs here: CI often is root.
-            "min_uid": "0",
-            "min_gid": "0",
-            "mailer": "/bin/true",
-            "administrator_mail": "none",
-            "load_report_time": "00:00:01",
-            # A host that said nothing for so long is lost, and its queue's state has a `u`.
-            "max_unheard": "00:00:10",
-            "shell_start_mode": "unix_behavior",
-            # Jobs start from a clean environment and not from that of the tests. Whatever a job
-            # leaves behind is found by its additional group and ended; that takes root.
-            "execd_params": "INHERIT_ENV=false,ENABLE_ADDGRP_KILL=TRUE",
-            "reporting_params": "accounting=true reporting=false flush_time=00:00:01"
-            " accounting_flush_time=00:00:00 joblog=false sharelog=00:00:00",
-        }
-    )
+    return changed(defaults, {
+        "execd_spool_dir": f"{folder}/spool/execd",
+        # Root may run jobs here: CI often is root.
+        "min_uid": "0",
+        "min_gid": "0",
+        "mailer": "/bin/true",
+        "administrator_mail": "none",
+        "load_report_time": "00:00:01",
+        # A host that said nothing for so long is lost, and its queue's state has a `u`.
+        "max_unheard": "00:00:10",
+        "shell_start_mode": "unix_behavior",
+        # Jobs start from a clean environment and not from that of the tests. Whatever a job
+        # leaves behind is found by its additional group and ended; that takes root.
+        "execd_params": "INHERIT_ENV=false,ENABLE_ADDGRP_KILL=TRUE",
+        "reporting_params": "accounting=true reporting=false flush_time=00:00:01"
+        " accounting_flush_time=00:00:00 joblog=false sharelog=00:00:00",
+    })  # fmt: skip
 
 
 def local_settings(index: int) -> str:
@@ -83,15 +85,12 @@ def local_settings(index: int) -> str:
 
 def scheduler(defaults: str) -> str:
     """Return the scheduler's settings: it looks every second, and at once after each event."""
-    return text(
-        attributes(defaults)
-        | {
-            "schedule_interval": "0:0:1",
-            "flush_submit_sec": "1",
-            "flush_finish_sec": "1",
-            "job_load_adjustments": "NONE",
-        }
-    )
+    return changed(defaults, {
+        "schedule_interval": "0:0:1",
+        "flush_submit_sec": "1",
+        "flush_finish_sec": "1",
+        "job_load_adjustments": "NONE",
+    })  # fmt: skip
 
 
 def complexes(defaults: str) -> str:
@@ -127,22 +126,18 @@ def parallel_environment(name: str) -> str:
     })  # fmt: skip
 
 
-def queue(folder: Path, defaults: str, hosts: Iterable[Host]) -> str:
+def queue(folder: Path, defaults: str, hosts: Sequence[Host]) -> str:
     """Return the one queue, on all hosts; the load of this machine is no reason to wait."""
-    hosts = list(hosts)
     temporary = [f"[{host.name}={folder}/tmp/{host.name}]" for host in hosts]
-    return text(
-        attributes(defaults)
-        | {
-            "qname": QUEUE,
-            "hostlist": " ".join(host.name for host in hosts),
-            "load_thresholds": "NONE",
-            "pe_list": " ".join(PARALLEL),
-            "slots": ",".join(("1", *(f"[{host.name}={host.slots}]" for host in hosts))),
-            "tmpdir": ",".join(("/tmp", *temporary)),
-            "shell": "/bin/sh",
-            "shell_start_mode": "unix_behavior",
-            "rerun": "FALSE",
-            "notify": "00:00:05",
-        }
-    )
+    return changed(defaults, {
+        "qname": QUEUE,
+        "hostlist": " ".join(host.name for host in hosts),
+        "load_thresholds": "NONE",
+        "pe_list": " ".join(PARALLEL),
+        "slots": ",".join(("1", *(f"[{host.name}={host.slots}]" for host in hosts))),
+        "tmpdir": ",".join(("/tmp", *temporary)),
+        "shell": "/bin/sh",
+        "shell_start_mode": "unix_behavior",
+        "rerun": "FALSE",
+        "notify": "00:00:05",
+    })  # fmt: skip

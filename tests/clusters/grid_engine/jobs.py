@@ -1,51 +1,47 @@
 """Jobs as ``qstat`` shows them, and what the accounting keeps of them."""
 
+import re
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
+from tests.clusters.cluster import ARRAY, Job
 from tests.clusters.grid_engine.config import attributes
 
-
-@dataclass(frozen=True)
-class Job:
-    """A job, or one array task, that waits or runs.
-
-    `state` is in Grid Engine's letters, such as ``qw``, ``r``, ``dr`` or ``Eqw``; `host` is
-    empty until the job starts, `task` is so for a plain job.
-    """
-
-    job_id: int
-    task: str
-    name: str
-    state: str
-    host: str
+_STATES = {"r": "running", "qw": "waiting"}
+_NAME = re.compile(r"sw-[^-]+-([a-z]+)(?:-(\d{5}))?(?:-[0-9a-f]{12})?(?:-\d{1,2})?")
 
 
 @dataclass(frozen=True)
 class Record:
     """What the accounting says of a job, or of one array task, that has ended."""
 
-    job_id: int
-    task: str
-    name: str
-    host: str
+    job: Job
     slots: int
     exit_status: int
-    state: str = "ended"
+
+
+def job(number: str, task: str, name: str, state: str, host: str) -> Job:
+    """Return a job, or a task, of what Grid Engine says of it; a plain job has no task.
+
+    States beside those that have words stay as Grid Engine writes them, such as ``dr`` or ``Eqw``.
+    """
+    what = "controller" if name == "shardwise" else name
+    if match := _NAME.fullmatch(name):
+        what = " ".join(filter(None, match.groups()))
+    in_array = ARRAY.fullmatch(name) is not None
+    what, handle = (task, f"{number}.{task}") if in_array else (what, number)
+    return Job(int(number), what, _STATES.get(state, state), host, handle, in_array)
 
 
 def parse_jobs(xml: str) -> list[Job]:
     """Return the jobs that ``qstat -xml`` printed."""
-    found = ElementTree.fromstring(xml).iter("job_list")
+    names = ("JB_job_number", "tasks", "JB_name", "state")
     return [
-        Job(
-            job_id=int(job.findtext("JB_job_number", "")),
-            task=job.findtext("tasks") or "",
-            name=job.findtext("JB_name") or "",
-            state=job.findtext("state") or "",
-            host=job.findtext("queue_name", "").rpartition("@")[2],
+        job(
+            *(found.findtext(name) or "" for name in names),
+            found.findtext("queue_name", "").rpartition("@")[2],
         )
-        for job in found
+        for found in ElementTree.fromstring(xml).iter("job_list")
     ]
 
 
@@ -62,15 +58,9 @@ def parse_records(text: str) -> list[Record]:
     """Return the records that ``qacct -j`` printed, one after each line of equals signs."""
     records = []
     for block in text.split("=" * 62 + "\n")[1:]:
-        fields = attributes(block)
-        records.append(
-            Record(
-                job_id=int(fields["jobnumber"]),
-                task=fields["taskid"].replace("undefined", ""),
-                name=fields["jobname"],
-                host=fields["hostname"],
-                slots=int(fields["slots"]),
-                exit_status=int(fields["exit_status"].split()[0]),  # a reason may follow
-            )
-        )
+        of = attributes(block)
+        task = of["taskid"].replace("undefined", "")
+        ended = job(of["jobnumber"], task, of["jobname"], "ended", of["hostname"])
+        # A reason may follow the exit status.
+        records.append(Record(ended, int(of["slots"]), int(of["exit_status"].split()[0])))
     return records

@@ -8,18 +8,15 @@ from tests import debian
 
 PACKAGES = ("gridengine-master", "gridengine-exec", "gridengine-client", "gridengine-common")
 
-# Raise the number when what is unpacked changes: folders of earlier recipes are then left aside.
-PREFIX_NAME = "prefix-1"
-
 # Debian's programs load their spooling library from here and nowhere else. Without a folder in
 # the name the loader looks where it finds their other libraries.
 SPOOLING = b"/usr/lib/gridengine/%s%s\0"
 ANYWHERE = b"%s%s\0".ljust(len(SPOOLING), b"\0")
 
 
-def ensure(folder: Path = debian.CACHE / "uge") -> Path:
-    """Return a folder holding Grid Engine, unpacked into `folder` by the first call."""
-    return debian.unpacked(folder, PREFIX_NAME, PACKAGES, _make_movable)
+def ensure() -> Path:
+    """Return a folder holding Grid Engine, unpacked by the first call."""
+    return debian.unpacked("uge", PACKAGES, _make_movable)
 
 
 def programs(prefix: Path) -> Path:
@@ -34,13 +31,9 @@ def shared(prefix: Path) -> Path:
 
 def architecture(prefix: Path) -> str:
     """Return Grid Engine's name for this kind of machine, such as ``lx-amd64``."""
-    done = subprocess.run(
-        ["/bin/sh", shared(prefix) / "util" / "arch"],
-        env=os.environ | {"SGE_ROOT": str(shared(prefix))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = os.environ | {"SGE_ROOT": str(shared(prefix))}
+    line = ["/bin/sh", shared(prefix) / "util" / "arch"]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise debian.PackagesError(f"Grid Engine's `arch` failed: {done.stderr.strip()}")
     return done.stdout.strip()

@@ -6,7 +6,6 @@ shared with people you do not trust.
 """
 
 import os
-import random
 import re
 import socket
 import time
@@ -17,17 +16,14 @@ from typing import Any
 from tests import impatient, processes
 from tests.clusters.cluster import (
     ARRAY,
-    JOB_LIMIT_S,
     Cluster,
     ClusterError,
-    Submitted,
+    Job,
     Way,
     free_ports,
-    tails,
     user_name,
 )
 from tests.clusters.slurm import config, programs
-from tests.clusters.slurm.jobs import FINAL_STATES, JOB_FORMAT, Job, parse_jobs
 from tests.clusters.slurm.programs import CLIENTS, Programs
 
 # The daemons by what names their logs.
@@ -42,14 +38,12 @@ LONGEST_RUN_DIR = 60
 # A node that takes jobs has one of these states and no flag, such as `+DRAIN`, behind it.
 UP_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 
-
-# The largest number of a first job; Slurm itself counts to 67 million, then from the first again.
-LAST_JOB = 60_000_000
-
 _KEY = re.compile(r"(_wildcards)?_[0-9a-f]{12}$")
 """What names that hold a key have behind the shard, or in its place."""
 
-_STATES = {"PENDING": "waiting", "RUNNING": "running", **dict.fromkeys(FINAL_STATES, "ended")}
+_FINAL = ("CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
+_STATES = {"PENDING": "waiting", "RUNNING": "running", **dict.fromkeys(_FINAL, "ended")}
+_SEPARATOR = "\x1f"  # comments may hold any printable character
 
 PMI = "srun --mpi=pmi2"
 _SIX = ("--gpus=6", "-n6", "-c1")
@@ -66,12 +60,13 @@ class Slurm(Cluster):
     variables = impatient.environment()
     clients = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sacctmgr", "sinfo")
     submits, looks, cancels = "sbatch", "squeue", "scancel"
-    silence = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
     no_scheduler = frozenset({"scontrol", "sacct"})  # the plugin asks them as it is loaded
     lost_node = "gpu1"
     room, devices = 6, 4
     shards_of_a_bad_night = 3
+    _controller, _logs = "slurmctld", ("slurmctld.out", "?pu?.out")
+    _asked = (("sinfo",), ("squeue",), ("scontrol", "-d", "-o", "show", "nodes"))
     placements = {
         "a rank a device": Way((*_SIX, "--ntasks-per-gpu=1"), (2, 4), PMI),
         "round-robin": Way(_SIX, (2, 4), f"{PMI} --distribution=cyclic"),
@@ -103,8 +98,8 @@ class Slurm(Cluster):
         env["PATH"] = f"{self.run_dir}/bin:{env.get('PATH', os.defpath)}"
         return env
 
-    def call(self, command: str, *arguments: str, check: bool = True) -> str:
-        return self._run([self.run_dir / "bin" / command, *arguments], check)
+    def _command(self, command: str, *arguments: str) -> list[str | Path]:
+        return [self.run_dir / "bin" / command, *arguments]
 
     def submit(self, command: str, *options: str) -> int:
         answer = self.call(
@@ -112,63 +107,31 @@ class Slurm(Cluster):
         )
         return int(answer.partition(";")[0])
 
-    def finish(self, job: int) -> int:
-        self.wait_for(job)
-        code, signal = map(int, self.show_job(job)["ExitCode"].split(":"))
+    def _exit_code(self, job: int) -> int:
+        shown = self.call("scontrol", "-o", "show", "job", str(job))
+        code, signal = map(int, re.findall(r" ExitCode=(\d+):(\d+)", shown)[0])
         return 128 + signal if signal else code
 
-    def cancel(self, *handles: object) -> None:
-        self.call("scancel", *map(str, handles))
+    def jobs(self) -> list[Job]:
+        form = _SEPARATOR.join(("%F", "%K", "%T", "%N", "%k", "%j"))
+        found = []
+        for line in self.call("squeue", "-h", "-r", "-t", "all", "-o", form).splitlines():
+            number, task, state, node, comment, name = line.split(_SEPARATOR)
+            what, handle = comment.removeprefix("rule_"), number
+            if in_array := ARRAY.fullmatch(name) is not None:
+                what, handle = task, f"{number}_{task}"
+            what = _KEY.sub("", what).replace("_wildcards_", " ")
+            state = _STATES.get(state, state)
+            found.append(Job(int(number), what, state, node, handle, in_array))
+        return found
 
-    def newest(self) -> int:
-        return max((job.job_id for job in self.jobs()), default=0)
-
-    def submitted(self, after: int) -> list[Submitted]:
-        return [
-            Submitted(_KEY.sub("", job.comment.removeprefix("rule_")).replace("_wildcards_", " "),
-                      _STATES.get(job.state, job.state), str(job.job_id), job.nodes, job.job_id)
-            for job in self.jobs() if job.job_id > after
-        ]  # fmt: skip
-
-    def tasks(self, after: int) -> list[Submitted]:
-        return [
-            Submitted(str(job.task), _STATES.get(job.state, job.state),
-                      f"{job.array_job_id}_{job.task}", job.nodes, job.array_job_id)
-            for job in self.jobs() if job.array_job_id > after and ARRAY.fullmatch(job.name)
-        ]  # fmt: skip
-
-    def spoil(self, jobs: Sequence[Submitted]) -> dict[Submitted, tuple[str, ...]]:
+    def spoil(self, jobs: Sequence[Job]) -> dict[Job, tuple[str, ...]]:
         cancelled = next(job for job in jobs if job.state == "running")
         self.cancel(cancelled.handle)
         return {cancelled: ("the scheduler says CANCELLED",)}
 
-    def idle(self, after: int) -> bool:
-        own = [job for job in self.jobs() if max(job.job_id, job.array_job_id) > after]
-        return all(job.state in FINAL_STATES for job in own)
-
-    def hold(self, job: Submitted) -> None:
+    def hold(self, job: Job) -> None:
         self.call("scontrol", "hold", job.handle)
-
-    def jobs(self) -> list[Job]:
-        """Return all jobs and array tasks since the start, in order, finished ones included."""
-        lines = self.call("squeue", "-h", "-r", "-t", "all", "-o", JOB_FORMAT).splitlines()
-        return parse_jobs(lines)
-
-    def show_job(self, job_id: int) -> dict[str, str]:
-        """Return the fields of ``scontrol show job``, such as ``ExitCode`` and ``Restarts``."""
-        line = self.call("scontrol", "-o", "show", "job", str(job_id)).strip()
-        return dict(re.findall(r"([\w:/]+)=(.*?)(?= [\w:/]+=|$)", line))
-
-    def wait_for(self, job_id: int) -> list[Job]:
-        """Wait until a job, or all tasks of an array, are in a final state; return them."""
-        rows: list[Job] = []
-
-        def reached() -> bool:
-            rows[:] = [job for job in self.jobs() if job.array_job_id == job_id]
-            return bool(rows) and all(job.state in FINAL_STATES for job in rows)
-
-        self._await(reached, JOB_LIMIT_S)
-        return rows
 
     def wait_idle(self) -> None:
         """Wait until no job is left and all CPUs and devices are free.
@@ -202,11 +165,6 @@ class Slurm(Cluster):
         shown = self.call("scontrol", "-o", "show", "nodes")
         return dict(re.findall(r"NodeName=(\S+).*? State=(\S+)", shown))
 
-    def kill_controller(self) -> None:
-        controller = self._daemons.pop("slurmctld")
-        controller.kill()
-        controller.wait()
-
     def start_controller(self) -> None:
         self._start("slurmctld", "slurmctld", "-D")
         self._await(lambda: "is UP" in self.call("scontrol", "ping", check=False))
@@ -230,9 +188,7 @@ class Slurm(Cluster):
         processes, and the job would read FAILED in place of NODE_FAIL. Slurm would take a node
         whose slurmd lives back into service by itself, but for the drain.
         """
-        slurmd = self._daemons.pop(node)
-        slurmd.kill()
-        slurmd.wait()
+        self._kill(node)
         steps = processes.holders(self.run_dir / f"{node}.log")
         orphans = processes.descendants(steps)  # once their daemon is gone nothing links them
         processes.kill(steps)
@@ -259,16 +215,9 @@ class Slurm(Cluster):
             (folder / name).mkdir()
         controller_port, *node_ports = free_ports(1 + len(config.NODES))
         self._ports = {node.name: port for node, port in zip(config.NODES, node_ports, strict=True)}
-        site = config.Site(
-            folder=folder,
-            host=socket.gethostname().partition(".")[0],
-            user=user_name(),
-            plugin_dir=self._programs.plugin_dir,
-            controller_port=controller_port,
-            node_ports=self._ports,
-            first_job=random.randrange(1, LAST_JOB),
-        )
-        self._conf.write_text(config.slurm_conf(site))
+        plugins = self._programs.plugin_dir
+        text = config.slurm_conf(folder, user_name(), plugins, controller_port, self._ports)
+        self._conf.write_text(text)
         (folder / "gres.conf").write_text(config.gres_conf(folder))
         # A plugin is named, as to find one out needs a running systemd.
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
@@ -294,13 +243,6 @@ class Slurm(Cluster):
         }
         command = [self._programs.daemon(program), *arguments]
         self._launch(name, command, env)
-
-    def report(self) -> str:
-        controller = self._daemons.get("slurmctld")
-        answers = controller is not None and controller.poll() is None
-        asked = (["sinfo"], ["squeue"], ["scontrol", "-d", "-o", "show", "nodes"])
-        parts = [self.call(*words, check=False) for words in asked if answers]
-        return "\n".join((*parts, tails([self._output(name) for name in DAEMONS])))
 
     def own_processes(self) -> set[int]:
         daemons: set[int] = set()

@@ -1,7 +1,12 @@
 """The test cluster's configuration files, as text: three virtual nodes on one machine."""
 
+import random
+import socket
 from dataclasses import dataclass
 from pathlib import Path
+
+# The largest number of a first job; Slurm itself counts to 67 million, then from the first again.
+LAST_JOB = 60_000_000
 
 CPUS = 8
 MEMORY_MB = 10000
@@ -18,23 +23,6 @@ class Node:
 
 # In the order in which the scheduler fills them: a job that asks for no GPU goes to cpu1 first.
 NODES = (Node("cpu1"), Node("gpu1", 4, "a100"), Node("gpu2", 2, "h200"))
-
-
-@dataclass(frozen=True)
-class Site:
-    """What differs from machine to machine and from start to start.
-
-    Numbers of jobs come once only, as on a real site: under srun MPICH calls its shared memory by
-    them, and would take what a killed job of an earlier cluster has left in /dev/shm for its own.
-    """
-
-    folder: Path
-    host: str
-    user: str
-    plugin_dir: Path
-    controller_port: int
-    node_ports: dict[str, int]
-    first_job: int
 
 
 # What is the same for every cluster.
@@ -78,14 +66,15 @@ SlurmdParameters=config_overrides
 """
 
 
-def slurm_conf(site: Site) -> str:
-    """Return the ``slurm.conf`` of a cluster."""
-    nodes = [_node_line(node, site, weight) for weight, node in enumerate(NODES, start=1)]
+def slurm_conf(folder: Path, user: str, plugin_dir: Path, port: int, ports: dict[str, int]) -> str:
+    """Return the ``slurm.conf`` of a cluster, of the controller's port and the nodes'."""
+    host = socket.gethostname().partition(".")[0]
+    nodes = [_node_line(node, host, ports[node.name], weight) for weight, node in enumerate(NODES)]
     with_gpus = ",".join(node.name for node in NODES if node.gpus)
     without = ",".join(node.name for node in NODES if not node.gpus)
     return "\n".join(
         (
-            _daemons(site),
+            _daemons(folder, host, user, plugin_dir, port),
             POLICY,
             *nodes,
             # Not named `all`: in a Snakemake resource that is Python's function of that name.
@@ -96,32 +85,36 @@ def slurm_conf(site: Site) -> str:
     )
 
 
-def _daemons(site: Site) -> str:
-    """Return who runs the daemons, where they listen and where they keep their files."""
+def _daemons(folder: Path, host: str, user: str, plugin_dir: Path, port: int) -> str:
+    """Return who runs the daemons, where they listen and where they keep their files.
+
+    Numbers of jobs come once only, as on a real site: under srun MPICH calls its shared memory by
+    them, and would take what a killed job of an earlier cluster has left in /dev/shm for its own.
+    """
     return f"""\
 ClusterName=shardwise-test
-SlurmctldHost={site.host}(127.0.0.1)
-SlurmctldPort={site.controller_port}
-FirstJobId={site.first_job}
-SlurmUser={site.user}
-SlurmdUser={site.user}
-PluginDir={site.plugin_dir}
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+FirstJobId={random.randrange(1, LAST_JOB)}
+SlurmUser={user}
+SlurmdUser={user}
+PluginDir={plugin_dir}
 
-StateSaveLocation={site.folder}/state
-SlurmctldPidFile={site.folder}/slurmctld.pid
-SlurmctldLogFile={site.folder}/slurmctld.log
-SlurmdPidFile={site.folder}/slurmd.%n.pid
-SlurmdLogFile={site.folder}/%n.log
-SlurmdSpoolDir={site.folder}/spool.%n
-TmpFS={site.folder}
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmdLogFile={folder}/%n.log
+SlurmdSpoolDir={folder}/spool.%n
+TmpFS={folder}
 """
 
 
-def _node_line(node: Node, site: Site, weight: int) -> str:
+def _node_line(node: Node, host: str, port: int, weight: int) -> str:
     """Return the line of ``slurm.conf`` for one node."""
     line = (
-        f"NodeName={node.name} NodeHostname={site.host} NodeAddr=127.0.0.1"
-        f" Port={site.node_ports[node.name]} CPUs={CPUS} RealMemory={MEMORY_MB} Weight={weight}"
+        f"NodeName={node.name} NodeHostname={host} NodeAddr=127.0.0.1"
+        f" Port={port} CPUs={CPUS} RealMemory={MEMORY_MB} Weight={weight + 1}"
     )
     if node.gpus:
         line += f" Gres=gpu:{node.model}:{node.gpus} Features={node.model}"

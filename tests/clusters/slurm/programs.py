@@ -10,9 +10,6 @@ from tests import debian
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins")
 
-# Raise the number when what is unpacked changes: folders of earlier recipes are then left aside.
-PREFIX_NAME = "prefix-1"
-
 # The names decide what the programs do: started as `slurmctld-wlm` it refuses every GPU job.
 DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
 
@@ -23,9 +20,9 @@ CLIENTS = (
 )
 
 
-def ensure(folder: Path = debian.CACHE / "slurm") -> Path:
-    """Return a folder holding Slurm, unpacked into `folder` by the first call."""
-    return debian.unpacked(folder, PREFIX_NAME, PACKAGES, _name_daemons)
+def ensure() -> Path:
+    """Return a folder holding Slurm, unpacked by the first call."""
+    return debian.unpacked("slurm", PACKAGES, _name_daemons)
 
 
 def _name_daemons(prefix: Path) -> None:
