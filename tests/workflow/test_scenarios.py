@@ -99,7 +99,9 @@ RUNS = {
     ),
     "a silent controller": Run(
         a_silent_controller, 0, set(), "", ("grid_engine jobs",),
-        (fault("a scheduler that answers nothing"),), SCHEDULERS, shards=3, at_once=2,
+        # Grid Engine keeps tasks of an array that end without it in its queue for minutes.
+        (fault("a scheduler that answers nothing"),),
+        tuple(place for place in SCHEDULERS if place != "grid_engine array"), shards=3, at_once=2,
     ),
     "a task that never runs": Run(
         a_task_that_never_runs, 0, set(), "", ("slurm array",), (),

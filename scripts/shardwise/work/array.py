@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -180,13 +179,15 @@ class Array:
 
     def _see_off(self, job: str, client: subprocess.Popen[bytes]) -> None:
         """Cancel the tasks that are left, and wait until they have gone."""
-        end = time.monotonic() + _LEAVE_SECONDS
-        with suppress(TryAgain):
+        end, cancel = time.monotonic() + _LEAVE_SECONDS, self.scheduler.cancel(job)
+        try:
             while client.poll() is None and time.monotonic() < end:
                 time.sleep(_LOOK_SECONDS)
                 if not self.scheduler.living([job]):
                     break
-                subprocess.run(self.scheduler.cancel(job), capture_output=True, check=False)
+                subprocess.run(cancel, capture_output=True, check=False)
+        except TryAgain:  # it does not answer: perhaps it soon does
+            schedulers.cancel_detached(cancel)
 
 
 def _read(file: IO[str]) -> str:
