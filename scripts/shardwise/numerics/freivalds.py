@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwise.numerics import tree
-from shardwise.numerics.tolerances import _TINY, VECTORS, CheckSpec
+from shardwise.numerics.tolerances import TINY, VECTORS, CheckSpec
 
 _CACHED = 2**15
 """Numbers that stay in a core's cache."""
@@ -126,7 +126,7 @@ class _Host:
         self._close: Any = spec.close
         self._column_sums = spec.problem.covariance
         # What an element of the moduli counts for at least, see `tolerance`.
-        self._least = _TINY * self._wide.itemsize / 8 if dtype == self._wide else 0.0
+        self._least = TINY * self._wide.itemsize / 8 if dtype == self._wide else 0.0
 
     def check(self, steps: Steps, product: Any, ratio: np.ndarray, forms: np.ndarray) -> None:
         with np.errstate(all="ignore"):

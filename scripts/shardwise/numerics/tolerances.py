@@ -15,7 +15,7 @@ VECTORS = 4
 """Vectors a product is checked with: random ±1, each of which misses a wrong product with at most
 1/2, and last the weights of the end-to-end proof."""
 
-_TINY = float(np.finfo("float64").tiny)
+TINY = float(np.finfo("float64").tiny)
 
 
 def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
@@ -54,7 +54,7 @@ def product_tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float,
     sums = 3 if compute == "tf32x3" else 1
     tiny = sums * 2 * parts * k * float(in_product.tiny)
     absolute = p * (tiny + float(in_store.smallest_subnormal))
-    return relative, max(absolute, _TINY)
+    return relative, max(absolute, TINY)
 
 
 def _product_bound(k: int, stored: str, compute: str) -> float:
@@ -156,6 +156,6 @@ class CheckSpec:
             # complex ones too. In exchange elements of B count as 8 k p times the smallest normal
             # number at least (1e-300 at d = 4096): an error in smaller ones may not show.
             self.scale = 2.0 ** -math.ceil(math.log2(8 * k * p))
-        self.scaled_bound = relative, max(absolute * self.scale, _TINY)
+        self.scaled_bound = relative, max(absolute * self.scale, TINY)
         self.signs *= self.scale
         self.left_weights /= self.scale
