@@ -58,7 +58,7 @@ class Pretended:
 
 def run(
     folder: Path, *, shards: int = 48, devices: int = 4, nodes: int = 2, slow: int = 0,
-    failed: int = 0, lost: int = 0, running: int = 0, waiting: int = 0,
+    failed: int = 0, running: int = 0, waiting: int = 0,
     damaged: int = 0, unproven: int = 0, suspect: int = 0, summed: bool = True,
     matrices: int = 2, at: float = NOW, **config: Any,
 ) -> Pretended:  # fmt: skip
@@ -66,8 +66,8 @@ def run(
 
     So many GPUs on all nodes together, or none, have computed so many shards. Those that have no
     other part are done, some of these ``slow`` or ``unproven``. Some have ``failed``, ``suspect``
-    ones by a proof; the task of some was killed (``lost``). The receipt of some is cut off
-    (``damaged``). The sum follows where all are done.
+    ones by a proof. The receipt of some is cut off (``damaged``). The sum follows where all are
+    done.
     """
     stack = np.repeat(factories.noise((1, 16, 16), "float32"), shards * matrices, axis=0)
     over = {"materialize": False, "shards": shards, **config}
@@ -78,11 +78,11 @@ def run(
         rest[:], taken = rest[: len(rest) - count], rest[len(rest) - count :]
         return taken
 
-    parts = {"waiting": waiting + lost, "running": running, "failed": failed + suspect,
+    parts = {"waiting": waiting, "running": running, "failed": failed + suspect,
              "damaged": damaged}  # fmt: skip
     roles = {role: take(count) for role, count in parts.items()} | {"done": rest}
-    for role, of, count in (("lost", "waiting", lost), ("suspect", "failed", suspect),
-                            ("slow", "done", slow), ("unproven", "done", unproven)):  # fmt: skip
+    for role, of, count in (("suspect", "failed", suspect), ("slow", "done", slow),
+                            ("unproven", "done", unproven)):  # fmt: skip
         roles[role] = roles[of][:count]
     made = Pretended(plan, at, roles)
     _work(made, _machines(devices, nodes))
@@ -118,8 +118,8 @@ def _work(made: Pretended, machines: list[Device]) -> None:
             continue
         for path in (made.receipt(row.shard), made.plan.results.product(row.name)):
             path.unlink()
-        if row.shard in roles["running"] | roles["lost"]:
-            _run(made, row, machine, made.at - (300.0 if row.shard in roles["lost"] else 1.0))
+        if row.shard in roles["running"]:
+            _run(made, row, machine, made.at - 5.0)
         elif row.shard in roles["failed"]:
             _fail(made, row, machine, begin + began, row.shard in roles["suspect"])
 
@@ -160,15 +160,9 @@ def _fail(made: Pretended, row: Shard, machine: Device, at: float, suspect: bool
 
 
 def _run(made: Pretended, row: Shard, machine: Device, at: float) -> None:
-    """A task that has done half of its shard, and said so last at a moment."""
-    count = row.stop - row.start
-    live = {
-        "schema": 1, "shard": row.shard, "attempt": 1, "started": made.at - 5.0, "at": at,
-        "node": machine.node, "process": 1000, "job": None,
-        "device": {"name": machine.name, "uuid": machine.uuid},
-        "matrices": count, "done": count // 2,
-    }  # fmt: skip
-    _write(made.plan.results.live / f"{row.name}.json", json.dumps(live).encode(), at)
+    """A task that has begun its shard at a moment."""
+    line = f"{at}\t{machine.node}\t1000\t\t{machine.name}\t{machine.uuid or ''}\n"
+    _write(made.plan.results.starts(row.name), line.encode(), at)
 
 
 def _write(path: Path, text: bytes, at: float) -> None:

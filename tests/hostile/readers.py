@@ -8,7 +8,6 @@ import io
 import itertools
 import json
 import math
-import os
 import shutil
 import signal
 import sys
@@ -451,16 +450,12 @@ def _value(line: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-class Live(Seen):
-    """What a task at work says of itself."""
+class Begun(Seen):
+    """The journal of the starts of a shard at work."""
 
     def prepare(self) -> None:
         self.made = pretend.run(self.folder, shards=2, devices=1, running=1)
-        self.file = self.made.plan.results.live / f"{self.made.name('00001')}.json"
-
-    def place(self, raw: bytes) -> None:
-        self.file.write_bytes(raw)
-        os.utime(self.file, (self.made.at - 1.0, self.made.at - 1.0))
+        self.file = self.made.plan.results.starts(self.made.name("00001"))
 
 
 class Summed(Seen):
@@ -601,7 +596,7 @@ READERS = {
     kind.__name__.lower(): kind
     for kind in (
         Header, Receipt, Forged, Sheet, Config,
-        Runs, Seen, Live, Summed, Failed, Hdf5, Safetensors, Zarr, Zarr2,
+        Runs, Seen, Begun, Summed, Failed, Hdf5, Safetensors, Zarr, Zarr2,
     )
 }  # fmt: skip
 

@@ -120,7 +120,6 @@ class Results:
     failed = _Name("failed")  # what went wrong: a file for each shard or stage
     done = _Name("done")  # a file under the key of the plan whose sum lies here
     claims = _Name("claims")  # who computes what, in a folder for each run at work
-    live = _Name("logs/live")  # what tasks at work say of themselves, one file each
     command = _Name("logs/command.txt")  # the command line that continues the last run
 
     # Locks: of the one run on this folder, of each job at work, of the one reduce, and of the one

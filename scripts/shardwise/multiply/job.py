@@ -3,12 +3,11 @@
 import logging
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from typing import Any, Self
 
 import numpy as np
 
-from shardwise import host
 from shardwise.devices import choose
 from shardwise.errors import IntegrityError
 from shardwise.files import small
@@ -28,8 +27,8 @@ from shardwise.plan import memory as plan_memory
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import StackReader
-from shardwise.records import failures, live, receipts
-from shardwise.records.starts import count_starts, note_start
+from shardwise.records import failures, receipts
+from shardwise.records.starts import forget_start, note_start
 from shardwise.records.store import Store
 from shardwise.records.timeline import Stopwatch
 
@@ -120,7 +119,6 @@ class ShardJob:
         self.shard = session.plan.shard(shard_id)
         self.factors: list[Factor] = []  # A, and B where each matrix has its own
         self.watch = Stopwatch()
-        self.done = 0  # matrices that were multiplied and checked so far
         self._next = self.shard.start
         self.adopted = False  # an earlier product: nothing is to be computed
         self.weights = self._plan.per_matrix.weights_of(self.shard.run)
@@ -157,9 +155,7 @@ class ShardJob:
                 return self
             if plan.settings.materialize and self._copied is None:
                 log.info("%s: copying its matrices", plan.results.shard(shard.input_name))
-                attempt = count_starts(plan.results.starts(shard.name)) + 1
-                with self._at_work(attempt):
-                    copy.materialize(plan, shard.shard)
+                copy.materialize(plan, shard.shard)
                 self._copied = copy.existing_copy(plan, shard)
             return self.open()
 
@@ -213,8 +209,7 @@ class ShardJob:
         session, shard = self._session, self.shard
         with ExitStack() as opened:
             small.refuse_moved(self._plan.results, session.folder)
-            self._attempt = note_start(self._plan.results.starts(shard.name))
-            opened.enter_context(self._at_work(self._attempt))
+            self._attempt = note_start(self._plan.results.starts(shard.name), session.device)
             opened.enter_context(blame.device_or_function(self._plan, session.xp))
             ring = session.ring()
             committing = self._committing = opened.enter_context(ExitStack())
@@ -269,6 +264,7 @@ class ShardJob:
                 facts, checksum = self._prove(), self.writer.checksum()
                 identity = os.fstat(self.writer.file.fileno())
             self._write_receipt(facts, checksum, identity)
+        forget_start(self._plan.results.starts(self.shard.name))
 
     def _prove(self) -> dict[str, Any]:
         """Compare what was read with its receipt, and what the products come to with its factors.
@@ -323,19 +319,3 @@ class ShardJob:
             **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
         }
         receipts.write_for(plan.results.receipt(shard.name), receipt, product, identity)
-
-    def _at_work(self, attempt: int) -> AbstractContextManager[None]:
-        """Say from now on how far the shard is."""
-        results, shard, watch = self._plan.results, self.shard, self.watch
-        device = self._session.device
-        facts = {
-            "shard": shard.shard,
-            "attempt": attempt,
-            "started": watch.unix,
-            "node": host.node(),
-            "process": os.getpid(),
-            "job": host.job_number(),
-            "device": {key: device.get(key) for key in ("name", "uuid")},
-            "matrices": shard.stop - shard.start,
-        }
-        return live.at_work(results.live / f"{shard.name}.json", facts, lambda: self.done)

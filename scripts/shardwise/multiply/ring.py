@@ -317,7 +317,6 @@ class Ring:
         if slot.written is not None:
             offset = (slot.first - job.shard.start) * self._problem.product_bytes
             slot.writes += job.write(offset, slot.written)
-        job.done += slot.count
         self._free.append(slot)
 
     def _take_fragments(self, fragments: list[Fragment]) -> None:

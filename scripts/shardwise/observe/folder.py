@@ -1,7 +1,8 @@
 """Look at a results folder: the state of each shard comes from its files alone.
 
-A shard with product and receipt under its name is done; one with a fresh live file is running; one
-with a failure file has failed; any other waits. Nothing is written, and no scheduler is asked.
+A shard with product and receipt under its name is done; one that this run has begun since it last
+failed is running; one with a failure file has failed; any other waits. Nothing is written, and no
+scheduler is asked.
 """
 
 import time
@@ -11,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from shardwise.errors import IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
 from shardwise.files.paths import RESULTS, Results, list_names, place, stamp
@@ -20,7 +19,6 @@ from shardwise.observe.status import (
     DAMAGED,
     DONE,
     FAILED,
-    FRESH_SECONDS,
     RUNNING,
     WAITING,
     Device,
@@ -29,22 +27,11 @@ from shardwise.observe.status import (
 )
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import failures, judge, ledger, live, locks, receipts
-from shardwise.records.receipts import Line, Moment, SumReceipt, UsedDevice, Whole
-from shardwise.units import any_clock
+from shardwise.records import failures, judge, ledger, locks, receipts
+from shardwise.records.receipts import SumReceipt
+from shardwise.records.starts import last_start
 
 _MOST_NAMED = 20
-
-
-class _LiveFile(msgspec.Struct):
-    """What a running task says about itself, as `shardwise.records.live` writes it."""
-
-    schema: int
-    node: Line
-    device: UsedDevice
-    started: Moment
-    matrices: Whole = 0
-    done: Whole | None = None
 
 
 class Observer:
@@ -70,17 +57,19 @@ class Observer:
             self._stamps = stamps
         plan = self._plan
         if isinstance(plan, Plan):
-            seen = self._look(plan, at)
+            seen = self._look(plan, at, living)
         else:
             seen = Status(results, at, problems=(plan,) if plan else ())
-        self.last = replace(seen, living=bool(seen.running) or living)
+        self.last = replace(seen, living=living)
         return self.last
 
-    def _look(self, plan: Plan, at: float) -> Status:
+    def _look(self, plan: Plan, at: float, living: bool | None) -> Status:
         results = self.results
         # In the order in which a task leaves them, so that none that ends meanwhile is missed.
-        there = [list_names(top) for top in (results.live, results.failed, results.products)]
-        shards = {shard: self._shard(plan, row, there, at) for shard, row in plan.shards.items()}
+        begun = set() if living is False else list_names(results.starts("any").parent)
+        there = begun, list_names(results.failed), list_names(results.products)
+        since = (stamp(results.command) or (0, 0))[0] / 1e9  # each run writes it as it begins
+        shards = {shard: self._shard(plan, row, there, since) for shard, row in plan.shards.items()}
         self._done = {shard: one for shard, one in shards.items() if one.state == DONE}
         stages = {}
         for name in sorted(there[1]):
@@ -93,21 +82,21 @@ class Observer:
         said += [flaw] if flaw else []
         return Status(results, at, plan, shards, summary, stages, suspects, tuple(said), flaw)
 
-    def _shard(self, plan: Plan, row: Shard, there: Sequence[set[str]], at: float) -> ShardStatus:
-        results, name, (living, failed, done) = self.results, place(row.name), there
+    def _shard(
+        self, plan: Plan, row: Shard, there: Sequence[set[str]], since: float
+    ) -> ShardStatus:
+        results, name, (begun, failed, done) = self.results, place(row.name), there
         if f"{name}.json" in done and f"{name}.npy" in done:
             return self._done.get(row.shard) or _judge(plan, row)
-        path, lost = results.live / f"{row.name}.json", ""
-        if path.name in living and (task := _task(path)):
-            seen = (stamp(path) or (0, 0))[0] / 1e9
-            if at - seen < FRESH_SECONDS:  # whatever an earlier try has failed of
-                return _running(row, task)
-            lost = f"{row.shard}: its task on {task.node} has given no sign of life since "
-            lost += f"{any_clock(seen)}: killed, or lost with its node"
+        why = None
         for file in (f"{name}.json", f"copy-{row.input_name}.json"):
-            if file in failed and (why := failures.read(results.failed / file)):
-                return replace(_waiting(row), state=FAILED, failure=why)
-        return replace(_waiting(row), flaw=lost)
+            why = why or (failures.read(results.failed / file) if file in failed else None)
+        start = last_start(results.starts(row.name)) if f"{name}.starts" in begun else None
+        if start and start.at >= max(since, why.at if why else 0.0):
+            uuid = start.uuid and one_line(start.uuid)
+            device = Device(one_line(start.device), uuid, one_line(start.node))
+            return replace(_waiting(row), state=RUNNING, started=start.at, device=device)
+        return replace(_waiting(row), state=FAILED, failure=why) if why else _waiting(row)
 
 
 def _plan(path: Path) -> Plan | str:
@@ -134,22 +123,6 @@ def _judge(plan: Plan, row: Shard) -> ShardStatus:
         device=Device(own.device.name, own.device.uuid, own.node),
         proven=own.proof is not None, held=own.held,
     )  # fmt: skip
-
-
-def _task(path: Path) -> _LiveFile | None:
-    with suppress(IntegrityError, ValueError, RecursionError):
-        task = msgspec.json.decode(small.read(path) or b"", type=_LiveFile)
-        return task if task.schema == live.SCHEMA else None
-    return None
-
-
-def _running(row: Shard, task: _LiveFile) -> ShardStatus:
-    device = Device(task.device.name, task.device.uuid, task.node)
-    known = task.done is not None and task.matrices
-    progress = min(1.0, (task.done or 0) / task.matrices) if known else None
-    return replace(
-        _waiting(row), state=RUNNING, started=task.started, device=device, progress=progress
-    )
 
 
 def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:

@@ -23,17 +23,14 @@ from shardwise.records.receipts import SumReceipt
 from shardwise.units import any_clock, count, decimal, seconds
 
 DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
-"""States of a shard: product and receipt are there; a task is at work on it; the last task has left
-a failure; none of these; a receipt or product is there that cannot be used."""
+"""States of a shard: product and receipt are there; a task has begun it; the last task has left a
+failure; none of these; a receipt or product is there that cannot be used."""
 
 STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED
 
 VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
 
-FRESH_SECONDS = 30.0
-"""A living task gives a sign of life within this time: it renews its live file every 2 s."""
-
-SCHEMA = 6
+SCHEMA = 7
 """Of what :meth:`Status.json` gives."""
 
 _LATELY = 60.0, 600.0
@@ -71,22 +68,16 @@ class ShardStatus:
     bytes: int  # of its input
     device: Device = Device("", None, "")  # this and the next are of shards done or running
     started: float = 0.0
-    progress: float | None = None  # share of its matrices, 0 to 1, where a task at work says so
     finished: float = 0.0  # this and the next two are from the receipt
     proven: bool = False
     held: Mapping[str, float] = field(default_factory=dict)
     failure: Failure | None = None  # of a failed shard
-    flaw: str = ""  # of a damaged shard, or one whose task was lost: what was found
+    flaw: str = ""  # of a damaged shard: what was found
 
     @property
     def seconds(self) -> float:
         """How long it took, if it is done."""
         return max(0.0, self.finished - self.started)
-
-    @property
-    def done_bytes(self) -> float:
-        """How much of its input is multiplied, as far as that is known."""
-        return self.bytes * {DONE: 1.0, RUNNING: self.progress or 0.0}.get(self.state, 0.0)
 
 
 @dataclass(frozen=True)
@@ -200,9 +191,9 @@ class Status:
         return f"about {seconds(self.left)} left, done about {any_clock(self.at + self.left)[:16]}"
 
     @cached_property
-    def done_bytes(self) -> float:
-        """Bytes of input that are multiplied, also of shards at work."""
-        return sum(shard.done_bytes for shard in self.shards.values())
+    def done_bytes(self) -> int:
+        """Bytes of input that are multiplied."""
+        return sum(shard.bytes for shard in self.done)
 
     @cached_property
     def all_bytes(self) -> int:
@@ -217,10 +208,7 @@ class Status:
         does not count.
         """
         now = self.at
-        spans = [
-            (one.started, min(now, one.finished or now), one.done_bytes)
-            for one in (*self.done, *self.running)
-        ]
+        spans = [(one.started, min(now, one.finished), one.bytes) for one in self.done]
         spans = sorted((span for span in spans if span[0] < span[1]), key=itemgetter(1))
         last = [end - began for began, end, _ in spans[-8:]]
         since = now - min(max(2 * sum(last) / max(1, len(last)), _LATELY[0]), _LATELY[1])
@@ -232,9 +220,7 @@ class Status:
     @property
     def left(self) -> float | None:
         """Seconds until no shard is running or waiting; None if unknown."""
-        rest = [
-            s.bytes - s.done_bytes for s in self.shards.values() if s.state in (RUNNING, WAITING)
-        ]
+        rest = [one.bytes for one in self.shards.values() if one.state in (RUNNING, WAITING)]
         if rest:
             return sum(rest) / self.rate if self.rate else None
         return 0.0 if self.shards else None
@@ -245,11 +231,11 @@ class Status:
             "schema": SCHEMA, "results": str(self.results.root), "at": self.at,
             "verdict": self.verdict.kind, "words": self.verdict.words, "code": self.code,
             "shards": {"all": len(self.shards), **self.counts},
-            "bytes": {"done": round(self.done_bytes), "all": self.all_bytes},
+            "bytes": {"done": self.done_bytes, "all": self.all_bytes},
             "bytes_per_second": self.rate,
             "seconds_left": self.left,
             "devices": [
-                {**vars(one.device), "shard": one.shard, "progress": one.progress,
+                {**vars(one.device), "shard": one.shard,
                  "seconds": max(0.0, self.at - one.started)}
                 for one in self.running
             ],

@@ -36,7 +36,7 @@ def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
     if seen.shards:
         every, bar = max(seen.all_bytes, 1), Table.grid(padding=(0, 1))
         share = f"{math.floor(100 * seen.done_bytes / every + 1e-9)} %"
-        amounts = f"{human_bytes(int(seen.done_bytes))} of {human_bytes(seen.all_bytes)}"
+        amounts = f"{human_bytes(seen.done_bytes)} of {human_bytes(seen.all_bytes)}"
         bar.add_row(ProgressBar(every, seen.done_bytes, width=_BAR), f"{share}, {amounts}")
         parts += ["", bar, Text(seen.counts_line)]
     failed = [
@@ -62,9 +62,8 @@ def _text(text: str, style: str = "") -> Text:
 
 
 def _at_work(shard: ShardStatus, at: float) -> str:
-    """A shard, how far it is, for how long, and on which device."""
-    done = "" if shard.progress is None else f" {math.floor(100 * shard.progress):3} %"
-    return f"{shard.shard}{done} {seconds(max(0.0, at - shard.started))}  {shard.device.label}"
+    """A shard, for how long, and on which device."""
+    return f"{shard.shard} {seconds(max(0.0, at - shard.started))}  {shard.device.label}"
 
 
 def show_once(observer: Observer, as_json: bool) -> int:

@@ -1,22 +1,38 @@
 """The journal of a shard's starts: a line per attempt, which outlives those that are killed."""
 
-import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from os import getpid
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from shardwise import host
-from shardwise.errors import writing
-from shardwise.files.small import open_own
+from shardwise.errors import IntegrityError, writing
+from shardwise.files import small
 from shardwise.host import job_number
 
 
-def note_start(path: Path) -> int:
-    """Add a line to a journal; which attempt this is."""
+class Start(NamedTuple):
+    """When an attempt began, in Unix time; by which process of a node, and on which device."""
+
+    at: float
+    node: str
+    process: int
+    device: str
+    uuid: str | None
+
+
+def note_start(path: Path, device: Mapping[str, Any] | None = None) -> int:
+    """Add a line to a journal; which attempt this is.
+
+    ``device`` has the ``name`` of what computes, and its ``uuid`` if it is a GPU.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = f"{time.time():.3f}\t{host.node()}\t{os.getpid()}\t{job_number() or ''}\n"
-    with writing(path), open_own(path, "a+b") as file:
-        file.write(line.encode())
+    own = [(device or {}).get(key) or "" for key in ("name", "uuid")]
+    cells = [f"{time.time():.3f}", host.node(), str(getpid()), job_number() or "", *own]
+    with writing(path), small.open_own(path, "a+b") as file:
+        file.write("\t".join(cells).encode() + b"\n")
         file.flush()
         file.seek(0)
         return file.read().count(b"\n")
@@ -29,9 +45,18 @@ def count_starts(path: Path) -> int:
     return 0
 
 
-def last_start(path: Path) -> tuple[float, str, int] | None:
-    """When the latest attempt began, in Unix time, its node, and its process; None: nobody."""
-    with suppress(OSError, ValueError, IndexError):
-        at, node, process, _ = path.read_text().splitlines()[-1].split("\t")
-        return float(at), node, int(process)
+def forget_start(path: Path) -> None:
+    """Remove the journal of what has succeeded, unless it tells of other attempts."""
+    if count_starts(path) == 1:
+        with suppress(OSError):
+            path.unlink()
+
+
+def last_start(path: Path) -> Start | None:
+    """The latest attempt; None where there is none, or the journal is none of ours."""
+    with suppress(IntegrityError, ValueError, IndexError):
+        line = (small.read(path) or b"").decode().splitlines()[-1]
+        at, node, process, _, *device = line.split("\t")
+        name, uuid = [*device, "", ""][:2]  # journals of before have no device
+        return Start(float(at), node, int(process), name, uuid or None)
     return None

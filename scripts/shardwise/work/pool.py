@@ -126,7 +126,7 @@ class Pool:
         begun = {}
         for shard in shards:
             start = last_start(self._plan.results.starts(self._plan.shards[shard].name))
-            if start and start[0] >= began and start[1:] == (host.node(), process):
+            if start and start.at >= began and start[1:3] == (host.node(), process):
                 begun[shard] = start
         return max(begun, key=begun.__getitem__, default=None)
 

@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -205,10 +204,6 @@ class ShardLoop:
                 return self._failed(step, error)
             log.info("%s written", results.receipt(shard.name))
         failures.forget(results, shard.name)
-        starts = results.starts(shard.name)
-        if count_starts(starts) == 1:  # the journal of a shard that succeeded at once
-            with suppress(OSError):
-                starts.unlink()
         self._logs.end(shard, well=True)
         return None
 

@@ -1,6 +1,5 @@
 """A results folder is seen as it is: every state of a shard, the sum, and what cannot be read."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -34,11 +33,11 @@ def failure(name: str, **over) -> Failure:
 # What files the first of three shards has besides, and what it then is.
 
 
-def live(made: pretend.Pretended, row: Shard, age: float = 1.0, text: str = "", **over) -> None:
-    """The live file of a shard."""
-    known = {"schema": 1, "matrices": 10, "done": 6, "node": "n1", "started": NOW - 9}
-    said = {**known, "device": {"name": "CPU"}, **over}
-    touch(made.plan.results.live / f"{row.name}.json", text or json.dumps(said), NOW - age)
+def begin(made: pretend.Pretended, row: Shard, at: float = NOW - 5, text: str = "") -> None:
+    """The journal of a shard's starts, after the run began."""
+    touch(made.plan.results.command, "snakemake", NOW - 20)
+    text = text or f"{NOW - 90}\tn2\t1\t\n{at}\tn1\t77\t5\tCPU\t\n"
+    touch(made.plan.results.starts(row.name), text)
 
 
 def fail(made: pretend.Pretended, row: Shard, name: str = "{0.name}", **over) -> None:
@@ -62,22 +61,21 @@ def harmed(made: pretend.Pretended, row: Shard, how: Callable[[Path], object]) -
 STATES_BY_FILES = [
     ([], WAITING, ""),
     ([receipt], DONE, ""),
-    ([receipt, fail, live], DONE, ""),
+    ([receipt, fail, begin], DONE, ""),
     ([partial(receipt, alone=True)], WAITING, ""),  # a receipt that a damaged product has lost
     ([partial(receipt, key="0" * 12)], WAITING, ""),  # of another config
-    ([live], RUNNING, ""),
-    ([partial(live, age=29)], RUNNING, ""),
-    ([partial(live, age=31)], WAITING, "killed, or lost with its node"),
+    ([begin], RUNNING, ""),
+    ([partial(begin, text=f"{NOW - 5}\tn1\t77\t5\n")], RUNNING, ""),  # of an older version
+    ([partial(begin, at=NOW - 30)], WAITING, ""),  # in an earlier run
     ([fail], FAILED, "at\\x1b[2J last"),
     ([partial(fail, at=1.0, run="0" * 12)], FAILED, "last"),  # of an earlier run
-    ([fail, live], RUNNING, ""),  # tried again
-    ([fail, partial(live, age=31)], FAILED, "last"),
+    ([fail, begin], RUNNING, ""),  # tried again
+    ([fail, partial(begin, at=NOW - 12)], FAILED, "last"),
     ([partial(fail, name="copy-{0.input_name}")], FAILED, "last"),
     ([partial(fail, name="{0.shard}-" + "0" * 12)], WAITING, ""),  # of another config
-    *(([partial(live, text=text)], WAITING, "") for text in
-      ("{", "[]", "null", "{}", '{"schema": 2}', "9" * 5000)),
-    *(([partial(live, **{key: value})], WAITING, "") for key, value in
-      (("done", -3), ("matrices", 10**400), ("started", "x"), ("device", []), ("node", "\n"))),
+    *(([partial(begin, text=text)], WAITING, "") for text in
+      ("\n", "x", "1\t2", "x\tn\t1\t", f"{NOW}\tn\tx\t", "9" * 5000, "nan\tn\t1\t",
+       "-inf\tn\t1\t", " " * (1 << 21))),
     *(([receipt, partial(harmed, how=how)], DAMAGED, words) for how, words in (
         (lambda r: r.write_bytes(r.read_bytes()[:-40]), "has changed since"),
         (factories.pipe, "is not a file"),
@@ -89,7 +87,7 @@ STATES_BY_FILES = [
 
 @pytest.mark.parametrize(("files", "state", "words"), STATES_BY_FILES)
 def test_a_shard_is_in_the_state_that_its_files_say(tmp_path, files, state, words):
-    """Receipt and product, then a fresh live file, then a failure; no time of any other file.
+    """Receipt and product, then a start since the last failure, then that; no other file's time.
 
     Of a receipt that cannot be used, or fits no product, the verdict has the repair.
     """
@@ -105,8 +103,17 @@ def test_a_shard_is_in_the_state_that_its_files_say(tmp_path, files, state, word
     assert {one.state for one in others} == {WAITING}
     assert (seen.verdict.kind == "damaged") == (state == DAMAGED)
     assert (f"rm -f {made.receipt('00000')}" in seen.verdict.words) == (state == DAMAGED)
-    assert first.progress == (0.6 if state == RUNNING else None)
-    assert seen.living == (True if state == RUNNING else None)  # of no lock is anything known
+    assert (first.device.node == "n1", first.started == NOW - 5) == (state == RUNNING,) * 2
+    assert seen.living is None  # of no lock is anything known
+
+
+def test_nothing_runs_where_no_run_lives(tmp_path):
+    """Of a task that was killed with its run there is a start, and no end."""
+    made = pretend.run(tmp_path, shards=3, running=1)
+    assert made.look().counts[RUNNING] == 1
+    made.plan.results.running.touch()  # the lock of a run that has ended
+    seen = made.look()
+    assert (seen.living, seen.counts[RUNNING], seen.counts[WAITING]) == (False, 0, 1)
 
 
 @pytest.mark.parametrize(("harm", "kind"), [
@@ -177,7 +184,7 @@ def test_a_second_look_reads_no_plan_or_receipt_again(tmp_path, monkeypatch):
         os, "open", lambda path, *w, **m: opened.append(Path(path)) or opens(path, *w, **m)
     )
     assert observer.look(NOW).shards == first.shards
-    assert {path.parent.name for path in opened} == {"logs", "failed", "live"}
+    assert {path.parent.name for path in opened} == {"logs", "failed", "multiply"}
     assert made.plan.results.plan not in opened
     assert {path: path.stat().st_mtime_ns for path in made.root.rglob("*")} == before
     shard = made.roles["done"][0]

@@ -70,14 +70,13 @@ def test_the_most_frequent_cause_is_the_first(tmp_path: Path) -> None:
 
 def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
     """Why, where, and a link that leads to a file; a damaged shard with the command for it."""
-    made = pretend.run(tmp_path, shards=12, failed=2, lost=1, damaged=1, suspect=1, running=1)
+    made = pretend.run(tmp_path, shards=12, failed=2, damaged=1, suspect=1, running=1)
     found = Page(page.render(made.look()))
     said = found.section("failures")
     for shard in made.roles["failed"]:
         assert shard in said
     assert re.search("GPU-[0-9a-f-]+ of node0[12] failed: a product failed its proof", said)
     assert f"rm -f {made.receipt(made.roles['damaged'][0])}" in found.section("top")
-    assert f"{made.roles['lost'][0]}: its task on node" in said
     links = [a["href"] for tag, a in found.tags if tag == "a"]
     assert len(links) == 3
     assert all(link.startswith("./") and (made.root / link).is_file() for link in links)
