@@ -1,4 +1,4 @@
-"""Two beliefs of Snakemake's Slurm plugin (seen with 2.8).
+"""Three beliefs of Snakemake's Slurm plugin (seen with 2.8).
 
 It believes that a job of which squeue says nothing needs no further look. Where Slurm does not
 answer, as while its controller is started again, it drops every job that it asked for, and the run
@@ -8,12 +8,17 @@ no job: then the plugin asks again.
 It believes that what sbatch said when it refused a job, or Slurm when it ended one, belongs into a
 long message, which nobody sees under ``quiet``. We need the reason where all reasons are. So it
 becomes the job's failure.
+
+It believes that a job which waits will start. Some never do, as those that ask for more time than
+their partition has. We need that to be said, as the user alone can change it.
 """
 
+import functools
 import logging
 import math
 import re
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -39,15 +44,25 @@ def long_if_untold(ask: Callable[[], int | None]) -> Callable[[], float]:
     return lambda: math.inf if (age := ask()) is None else age
 
 
-def none_if_unheard(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def none_if_unheard(
+    ask: Callable[..., Awaitable[Any]], stuck: Callable[[], str]
+) -> Callable[..., Awaitable[Any]]:
     """What Slurm says of jobs, and the seconds that it took; nothing of any where it is silent.
 
-    The plugin asks again about jobs of which nothing was said, such as new ones.
+    The plugin asks again about jobs of which nothing was said, such as new ones. Now and then
+    ``stuck`` says why none of them will start, see `Scheduler.stuck`; a new reason is a warning.
     """
-    silent = False
+    silent, looked, told = False, time.monotonic(), ""
 
     async def query_job_status(*words: Any) -> tuple[dict[str, str], float]:
-        nonlocal silent
+        nonlocal silent, looked, told
+        if time.monotonic() - looked >= schedulers.UNHEARD_SECONDS:
+            looked, before, told = time.monotonic(), told, stuck()
+            if told not in ("", before):
+                log.warning(
+                    f"shardwise: Slurm starts none of the jobs that are left ({told}): change what "
+                    "holds them, or end the run by Ctrl-C and correct the profile"
+                )
         states, took = await ask(*words)
         if states is None and not silent:
             log.warning("shardwise: Slurm does not answer; asking again")
@@ -64,7 +79,8 @@ def begin(run: "Run", executor: Any) -> None:
     kind.report_job_error = noting_failures(run, kind.report_job_error)
     plugin = sys.modules[_PLUGIN]
     plugin.get_min_job_age = long_if_untold(plugin.get_min_job_age)
-    plugin.query_job_status = none_if_unheard(plugin.query_job_status)
+    stuck = functools.partial(slurm.Slurm().stuck, executor.run_uuid)
+    plugin.query_job_status = none_if_unheard(plugin.query_job_status, stuck)
 
 
 def noting_failures(run: "Run", report: Callable[..., None]) -> Callable[..., None]:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from shardwise.files.paths import Results
 from shardwise.records import failures
+from shardwise.work import schedulers
 from shardwise.workflow.slurm_executor import long_if_untold, none_if_unheard, noting_failures
 
 
@@ -19,11 +20,27 @@ def test_a_silent_slurm_says_nothing_of_any_job(caplog) -> None:
     async def ask(command: str, logger: object) -> tuple:
         return next(answers)
 
-    wrapped = none_if_unheard(ask)
+    wrapped = none_if_unheard(ask, str)
     with caplog.at_level(logging.WARNING):
         found = [asyncio.run(wrapped("squeue", None)) for _ in range(5)]
     assert found == [({"1": "FAILED"}, 0.1), ({}, 0.0), ({}, 0.0), ({}, 0.2), ({}, 0.0)]
     assert caplog.messages == ["shardwise: Slurm does not answer; asking again"] * 2
+
+
+def test_jobs_that_will_never_start_are_told_of_once(caplog, monkeypatch) -> None:
+    """Each reason once, and again where it comes back; nobody asks all the time."""
+    reasons = iter(["PENDING PartitionTimeLimit"] * 2 + ["", "PENDING PartitionTimeLimit"])
+
+    async def ask() -> tuple:
+        return {}, 0.1
+
+    wrapped = none_if_unheard(ask, lambda: next(reasons))
+    asyncio.run(wrapped())  # asks for no reason
+    monkeypatch.setattr(schedulers, "UNHEARD_SECONDS", 0.0)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(4):
+            asyncio.run(wrapped())
+    assert [" (PENDING PartitionTimeLimit): " in text for text in caplog.messages] == [True] * 2
 
 
 def test_squeue_is_asked_where_slurm_does_not_say_how_long_it_remembers() -> None:
