@@ -53,9 +53,9 @@ def paths_of(plan: Any) -> list[Path]:
 
 def shardwise(comm: Any, plan: Any) -> None:
     """The reduce as a run has it, with its checks and its receipts."""
-    from shardwise.reduce import job
+    from shardwise.reduce import reducer
 
-    job.run(comm, plan.results.plan, ["sum"])
+    reducer.run(comm, plan.results.plan, ["sum"])
 
 
 def plain_loop(comm: Any, plan: Any) -> None:

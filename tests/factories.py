@@ -23,7 +23,7 @@ from shardwise.plan.plan import Plan
 from shardwise.plan.problem import PRODUCTS
 from shardwise.records import ledger, receipts
 from shardwise.records.receipts import ProductReceipt
-from shardwise.reduce import job as reduce_job
+from shardwise.reduce import reducer
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -144,7 +144,7 @@ def reduced(made: Plan, *names: str) -> np.ndarray:
     """The sum of a listed plan, or other statistics too, by one rank in this process."""
     from mpi4py import MPI
 
-    reduce_job.run(MPI.COMM_SELF, made.results.plan, list(names) or ["sum"])
+    reducer.run(MPI.COMM_SELF, made.results.plan, list(names) or ["sum"])
     first = SUMS if made.problem.labels else names[0] if names else "sum"
     return np.load(made.results.statistic(first))
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from shardwise.files.paths import Results
-from shardwise.observe.folder import Observer
+from shardwise.observe.observer import Observer
 from shardwise.observe.status import Device, Status
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, ledger, receipts

@@ -21,7 +21,7 @@ from shardwise.multiply import job
 from shardwise.plan import memory
 from shardwise.plan.problem import NEEDS_ORDER
 from shardwise.records import ledger
-from shardwise.reduce import job as jobs
+from shardwise.reduce import reducer
 
 from tests import factories
 
@@ -81,7 +81,7 @@ def once(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, byte
     sub = comm.Split(comm.rank >= chosen["ranks"])
     names = names_for(dtype, chosen["keep"])
     if comm.rank < chosen["ranks"]:
-        jobs.run(sub, plan, names)
+        reducer.run(sub, plan, names)
     sub.Free()
     meet(comm)
     results = paths.Results.of_plan(plan)

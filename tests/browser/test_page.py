@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise.observe.folder import Observer
+from shardwise.observe.observer import Observer
 from shardwise.observe.report import page as pages
 
 from tests import pretend

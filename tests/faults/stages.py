@@ -19,7 +19,7 @@ from shardwise.plan import plan as plans
 from shardwise.records import failures, ledger, locks, receipts
 from shardwise.records.receipts import ArrayFile, CopyReceipt, SumReceipt
 from shardwise.records.store import Store
-from shardwise.reduce import job as reduce_job
+from shardwise.reduce import reducer
 from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs
 
@@ -86,7 +86,7 @@ def _reduced(folder: Path) -> None:
 
     memory.REDUCE_BATCH_BYTES = 300  # in many steps, each of which is committed
     names = ["sum", "mean"]
-    reduce_job.run(MPI.COMM_SELF, folder / "results" / "plan.tsv", names)
+    reducer.run(MPI.COMM_SELF, folder / "results" / "plan.tsv", names)
 
 
 def _noted(folder: Path) -> None:

@@ -13,7 +13,7 @@ from shardwise.multiply import job
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger, receipts
 from shardwise.records.store import Store
-from shardwise.reduce import job as jobs
+from shardwise.reduce import reducer
 
 from tests import factories
 
@@ -41,7 +41,7 @@ def finished(made: Plan) -> None:
     found = ledger.checked_receipts(made)
     assert [receipt.shard for receipt in found] == list(made.shards)
     assert {receipt.attempt for receipt in found} == {1}
-    jobs.run(MPI.COMM_SELF, made.results.plan, ["sum", "mean"])
+    reducer.run(MPI.COMM_SELF, made.results.plan, ["sum", "mean"])
     np.testing.assert_array_equal(
         np.load(made.results.statistic("sum")), (STACK @ STACK).sum(axis=0)
     )

@@ -26,8 +26,8 @@ import numpy as np
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.files.paths import Results
-from shardwise.observe import folder as folders
 from shardwise.observe import metrics, status
+from shardwise.observe import observer as folders
 from shardwise.plan import config, config_file, sources
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan

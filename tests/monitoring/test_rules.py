@@ -9,7 +9,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from shardwise.observe import metrics
-from shardwise.observe.folder import Observer
+from shardwise.observe.observer import Observer
 from shardwise.records.failures import Failure
 
 from tests import debian, factories, pretend

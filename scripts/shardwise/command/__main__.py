@@ -26,7 +26,7 @@ def main(script: str | None = None) -> None:
 
 def _start(name: str) -> None:
     from shardwise.command import stages  # here: a stage of a job needs nothing of the folder's
-    from shardwise.command.folder import RUNS
+    from shardwise.command.runs import RUNS
 
     if name in RUNS:
         sys.exit(RUNS[name](sys.argv[2:]))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 from shardwise import host
-from shardwise.command.folder import begin, take_log
+from shardwise.command.runs import begin, take_log
 from shardwise.errors import TryAgain, explain, tell
 
 _CANCEL = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)

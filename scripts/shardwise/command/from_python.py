@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shardwise.command.folder import begin, line_of
+from shardwise.command.runs import begin, line_of
 from shardwise.errors import InputError, of_code, short, tell
 from shardwise.files.paths import CACHE
 from shardwise.observe.finished_run import FinishedRun

@@ -47,9 +47,9 @@ def plan(options: Namespace) -> None:
             "give --replace"
         )
     if looks:
-        from shardwise.command import quote
+        from shardwise.command import forecast
 
-        return quote.show(made, settings, options)
+        return forecast.show(made, settings, options)
     with failures.noted(made.results, f"plan-{made.key}", made.results.log("plan")):
         planner.check_folder(made)
         planner.write(made)
@@ -113,9 +113,9 @@ def work(options: Namespace) -> int:
     By hand it computes what is missing; `dispatch` and the tasks of an array start several that
     share.
     """
-    from shardwise.work import options as who
+    from shardwise.work import dispatch
 
-    return who.work(options)
+    return dispatch.work(options)
 
 
 def dispatch(options: Namespace) -> int:
@@ -123,9 +123,9 @@ def dispatch(options: Namespace) -> int:
 
     If a shard fails, the others still finish, and the last lines name those that failed.
     """
-    from shardwise.work import options as who
+    from shardwise.work import dispatch
 
-    return who.run(options)
+    return dispatch.run(options)
 
 
 def ledger(options: Namespace) -> None:
@@ -145,10 +145,10 @@ def reduce(options: Namespace) -> None:
     scripts/reduce.py
     """
     from shardwise.mpi import launch
-    from shardwise.reduce import job  # after MPI: a rank that fails here then ends the others
+    from shardwise.reduce import reducer  # after MPI: a rank that fails here then ends the others
 
     comm = launch.get_world(options.ranks, "reduce")
-    plan = job.run(comm, options.plan, options.statistics)
+    plan = reducer.run(comm, options.plan, options.statistics)
     if comm.rank == 0:
         named = ", ".join(options.statistics)
         log.info("%s: %s of %d matrices", plan.results.root, named, plan.problem.matrices)
@@ -160,9 +160,9 @@ def merge(options: Namespace) -> None:
     All must be of the same problem: product, shapes, dtype, precision and backend. They are added
     in the order given, and stay as they are.
     """
-    from shardwise.merge import job
+    from shardwise.merge import total
 
-    matrices = job.run(options.out, options.folders)
+    matrices = total.run(options.out, options.folders)
     words = f"the total of {matrices} matrices in {len(options.folders)} folders"
     log.info("%s: %s", options.out, words)
 
@@ -174,7 +174,7 @@ def report(options: Namespace) -> None:
     place. It works at any time, and reads no byte of the products.
     """
     from shardwise.observe import metrics
-    from shardwise.observe.folder import Observer
+    from shardwise.observe.observer import Observer
     from shardwise.observe.report import page
 
     observer = Observer(config.existing_folder(options.configfile, options.results))
@@ -196,7 +196,7 @@ def watch(options: Namespace) -> int:
     has failed; 3 a shard or a stage has failed, or files are damaged: you have to act.
     """
     from shardwise.observe import watch
-    from shardwise.observe.folder import Observer
+    from shardwise.observe.observer import Observer
 
     named = options.configfile, options.results
     try:

@@ -1,6 +1,6 @@
 """What a results folder shows at one moment: its shards, its sum, and what follows from them.
 
-`shardwise.observe.folder` looks; whoever shows a run takes it from here, so that watch, page and
+`shardwise.observe.observer` looks; whoever shows a run takes it from here, so that watch, page and
 metrics never contradict each other.
 """
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.errors import one_line
-from shardwise.observe.folder import Observer, read_command
+from shardwise.observe.observer import Observer, read_command
 from shardwise.observe.status import ShardStatus, Status
 from shardwise.units import any_clock, human_bytes, seconds
 

@@ -12,7 +12,7 @@ from shardwise.errors import InputError
 from shardwise.files.paths import Results
 from shardwise.multiply import job
 from shardwise.observe import audit
-from shardwise.observe.folder import Observer
+from shardwise.observe.observer import Observer
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Shard
 from shardwise.records import receipts

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from shardwise.command import options
 from shardwise.errors import InputError
 from shardwise.observe import metrics
-from shardwise.observe.folder import Observer
+from shardwise.observe.observer import Observer
 from shardwise.observe.status import Device
 
 from tests import factories, pretend

@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.formats import names, registry
 from shardwise.multiply import copy
-from shardwise.observe.folder import Observer
+from shardwise.observe.observer import Observer
 from shardwise.observe.report import page
 from shardwise.plan import memory
 from shardwise.plan import stack as stacks

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from shardwise.observe import audit, status
-from shardwise.observe import folder as folders
+from shardwise.observe import observer as folders
 from shardwise.plan import plan
 from shardwise.records import judge, ledger, receipts
 from shardwise.records.receipts import CopyReceipt, ProductReceipt, SumReceipt

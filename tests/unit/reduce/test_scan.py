@@ -1,4 +1,4 @@
-"""Reading for the reduce; that rows and digests are right, test_job.py shows."""
+"""Reading for the reduce; that rows and digests are right, test_reducer.py shows."""
 
 import os
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from shardwise import __version__, host
 from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
-from shardwise.observe.folder import read_command
+from shardwise.observe.observer import read_command
 from shardwise.observe.report import picture
 from shardwise.observe.status import Status
 from shardwise.units import DASH, any_clock, decimal, human_bytes, plain, seconds, share

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from shardwise.command import quote as quotes
-from shardwise.command.quote import Trial
+from shardwise.command import forecast as quotes
+from shardwise.command.forecast import Trial
 from shardwise.multiply import job
 from shardwise.records.quote import Quote, quote
 from shardwise.records.store import Store

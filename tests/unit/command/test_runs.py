@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from shardwise.command import folder
+from shardwise.command import runs
 from shardwise.errors import TryAgain
 
 from tests.factories import refusal
@@ -23,11 +23,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
     """However the executor is quoted, its scheduler gets the job; watch looks at its results."""
-    folder.init(["--profile", "slurm"])
+    runs.init(["--profile", "slurm"])
     profile = here / "profiles" / "slurm" / "config.yaml"
     profile.write_text(profile.read_text().replace("executor: slurm", "executor: 'slurm' # ours"))
     (here / "mine.yaml").write_text("results: my results\n")
-    assert folder.submit(["--job=--time=5", "--configfile", "mine.yaml"]) == 0
+    assert runs.submit(["--job=--time=5", "--configfile", "mine.yaml"]) == 0
     said = capfd.readouterr().out
     assert "job 7 will run it" in said
     assert "look at it: shardwise watch 'my results'\nStop it" in said
@@ -39,8 +39,8 @@ def test_no_job_is_submitted_from_a_folder_whose_name_slurm_would_change(
     """It would write its messages, and run, elsewhere."""
     (here / "a %j").mkdir()
     monkeypatch.chdir(here / "a %j")
-    folder.init(["--profile", "slurm"])
-    assert folder.submit(["--job="]) == 2
+    runs.init(["--profile", "slurm"])
+    assert runs.submit(["--job="]) == 2
     said = capfd.readouterr()
     assert "the working directory" in said.err
     assert "holds '%j'" in said.err
@@ -52,15 +52,15 @@ def test_a_file_in_the_place_of_a_folder_is_named(here: Path, name: str) -> None
     """And stays as it is."""
     (here / name).parent.mkdir(exist_ok=True)
     (here / name).write_text("mine")
-    told = refusal(folder.init, ["--profile", "uge"])
+    told = refusal(runs.init, ["--profile", "uge"])
     assert "profiles/uge/config.yaml cannot be written: a file is where its folder" in told
     assert (here / name).read_text() == "mine"
 
 
 def test_a_folder_has_one_submitted_run_at_a_time() -> None:
     """A second one is refused while the first works: nothing would run it."""
-    folder.init([])
-    assert "no scheduler" in refusal(folder.submit, ["--job="])
-    with folder.take_log(), pytest.raises(TryAgain, match="still works"):
-        folder.submit([])
-    folder.take_log().close()
+    runs.init([])
+    assert "no scheduler" in refusal(runs.submit, ["--job="])
+    with runs.take_log(), pytest.raises(TryAgain, match="still works"):
+        runs.submit([])
+    runs.take_log().close()

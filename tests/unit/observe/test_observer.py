@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from shardwise.observe.folder import Observer
+from shardwise.observe.observer import Observer
 from shardwise.observe.status import DAMAGED, DONE, FAILED, RUNNING, WAITING
 from shardwise.plan.plan import Shard
 from shardwise.records.failures import Failure

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from operator import sub
 from statistics import mean, median
 
-from shardwise.command.folder import line_of
+from shardwise.command.runs import line_of
 from shardwise.errors import InputError
 from shardwise.plan import planner
 from shardwise.plan.config import Settings

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files.paths import Results
-from shardwise.merge import job as merge
+from shardwise.merge import total as merge
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan import plan as plans
 from shardwise.plan import planner
