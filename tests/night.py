@@ -74,6 +74,7 @@ case " $* " in *" --test-only "* | *" -w v "*) exec {real} "$@" ;; esac
 if [ -s {folder}/{command}.next ]; then
   answer=$(flock {folder} sh -c 'head -n 1 "$0"; sed -i 1d "$0"' {folder}/{command}.next)
   case "$answer" in
+    "") ;; # another took the last one meanwhile
     UNKNOWN) {real} "$@" | sed 's/RUNNING\\|CANCELLED/UNKNOWN/'; exit ;;
     "0 "*) echo "${{answer#0 }}"; exit ;;
     *) echo "${{answer#* }}" >&2; exit "${{answer%% *}}" ;;

@@ -25,7 +25,7 @@ from shardwise import host
 from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import contain
-from shardwise.processes.environment import OF_A_RANK
+from shardwise.processes.environment import OF_A_RANK, without_stray
 
 log = logging.getLogger(__name__)
 
@@ -152,8 +152,9 @@ def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
     line = ["squeue", "--noheader", f"--jobs={job}", "--format=%N %D"]
     try:
         done = subprocess.run(
-            line, capture_output=True, text=True, check=True, timeout=_SQUEUE_SECONDS
-        )
+            line, env=without_stray(), capture_output=True, text=True, check=True,
+            timeout=_SQUEUE_SECONDS,
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         raise TryAgain(f"squeue does not tell the nodes of job {job}: {error}") from None
     nodes, count = done.stdout.split()

@@ -91,8 +91,7 @@ def of_this_run(plan: Plan, shards: Sequence[str]) -> dict[str, failures.Failure
 
 def hopeless(failed: Mapping[str, failures.Failure], last: int) -> set[str]:
     """Shards that get no other try: they would fail in the same way, or have had the last one."""
-    again = TryAgain.exit_code
-    return {shard for shard, f in failed.items() if f.code != again or f.attempt >= last}
+    return {s for s, f in failed.items() if failures.needs_user(f) or f.attempt >= last}
 
 
 def worst(codes: Collection[int]) -> int:
