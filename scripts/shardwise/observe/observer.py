@@ -1,8 +1,8 @@
 """Look at a results folder: the state of each shard comes from its files alone.
 
-A shard with product and receipt under its name is done; one that this run has begun since it last
-failed is running; one with a failure file has failed; any other waits. Nothing is written, and no
-scheduler is asked.
+A shard with product and receipt under its name is done; one that was begun since the last run of
+Snakemake began, and has not failed since, is running while any job is; one with a failure file has
+failed; any other waits. Nothing is written, and no scheduler is asked.
 """
 
 import time
@@ -66,7 +66,8 @@ class Observer:
     def _look(self, plan: Plan, at: float, living: bool | None) -> Status:
         results = self.results
         # In the order in which a task leaves them, so that none that ends meanwhile is missed.
-        begun = set() if living is False else list_names(results.starts("any").parent)
+        busy = living is None or locks.is_job_locked(results.living)
+        begun = list_names(results.starts("any").parent) if busy else set()
         there = begun, list_names(results.failed), list_names(results.products)
         since = (stamp(results.command) or (0, 0))[0] / 1e9  # each run writes it as it begins
         shards = {shard: self._shard(plan, row, there, since) for shard, row in plan.shards.items()}
@@ -88,9 +89,9 @@ class Observer:
         results, name, (begun, failed, done) = self.results, place(row.name), there
         if f"{name}.json" in done and f"{name}.npy" in done:
             return self._done.get(row.shard) or _judge(plan, row)
-        why = None
-        for file in (f"{name}.json", f"copy-{row.input_name}.json"):
-            why = why or (failures.read(results.failed / file) if file in failed else None)
+        files = failed.intersection((f"{name}.json", f"copy-{row.input_name}.json"))
+        found = filter(None, (failures.read(results.failed / file) for file in files))
+        why = max(found, key=lambda failure: failure.at, default=None)
         start = last_start(results.starts(row.name)) if f"{name}.starts" in begun else None
         if start and start.at >= max(since, why.at if why else 0.0):
             uuid = start.uuid and one_line(start.uuid)

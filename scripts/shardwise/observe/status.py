@@ -23,8 +23,8 @@ from shardwise.records.receipts import SumReceipt
 from shardwise.units import any_clock, count, decimal, seconds
 
 DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
-"""States of a shard: product and receipt are there; a task has begun it; the last task has left a
-failure; none of these; a receipt or product is there that cannot be used."""
+"""States of a shard: product and receipt are there; a task has begun it, and not failed since; the
+last task has left a failure; none of these; a receipt or product is there that cannot be used."""
 
 STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED
 
@@ -202,20 +202,23 @@ class Status:
 
     @cached_property
     def rate(self) -> float | None:
-        """Bytes per second over the last minutes, each shard's spread evenly over its time.
+        """Bytes per second in the minutes before a shard was last done, each spread over its time.
 
-        None if nothing was done in them, or no run lives. A pause before them, as before a rerun,
-        does not count.
+        None if that is long ago, or no run lives. A pause before them, as before a rerun, does not
+        count.
         """
-        now = self.at
-        spans = [(one.started, min(now, one.finished), one.bytes) for one in self.done]
+        spans = [(one.started, one.finished, one.bytes) for one in self.done]
         spans = sorted((span for span in spans if span[0] < span[1]), key=itemgetter(1))
         last = [end - began for began, end, _ in spans[-8:]]
-        since = now - min(max(2 * sum(last) / max(1, len(last)), _LATELY[0]), _LATELY[1])
+        usual = 2 * sum(last) / max(1, len(last))
+        if self.stopped or not spans or self.at - spans[-1][1] > max(usual, _LATELY[1]):
+            return None
+        now = spans[-1][1]  # how far the shards at work are, nobody knows
+        since = now - min(max(usual, _LATELY[0]), _LATELY[1])
         spans = [span for span in spans if span[1] > since]
-        since = max(since, min((began for began, _, _ in spans), default=now))
+        since = max(since, min(began for began, _, _ in spans))
         amount = sum(n * (end - max(began, since)) / (end - began) for began, end, n in spans)
-        return None if self.stopped or not amount else amount / (now - since)
+        return amount / (now - since)
 
     @property
     def left(self) -> float | None:

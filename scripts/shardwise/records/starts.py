@@ -12,6 +12,8 @@ from shardwise.errors import IntegrityError, writing
 from shardwise.files import small
 from shardwise.host import job_number
 
+_MOST_LETTERS = 300
+
 
 class Start(NamedTuple):
     """When an attempt began, in Unix time; by which process of a node, and on which device."""
@@ -32,10 +34,12 @@ def note_start(path: Path, device: Mapping[str, Any] | None = None) -> int:
     own = [(device or {}).get(key) or "" for key in ("name", "uuid")]
     cells = [f"{time.time():.3f}", host.node(), str(getpid()), job_number() or "", *own]
     with writing(path), small.open_own(path, "a+b") as file:
-        file.write("\t".join(cells).encode() + b"\n")
-        file.flush()
         file.seek(0)
-        return file.read().count(b"\n")
+        before = file.read()
+        end = b"" if before[-1:] in (b"", b"\n") else b"\n"  # of a line that was cut off
+        line = end + "\t".join(cells).encode() + b"\n"
+        file.write(line)
+        return (before + line).count(b"\n")
 
 
 def count_starts(path: Path) -> int:
@@ -56,7 +60,8 @@ def last_start(path: Path) -> Start | None:
     """The latest attempt; None where there is none, or the journal is none of ours."""
     with suppress(IntegrityError, ValueError, IndexError):
         line = (small.read(path) or b"").decode().splitlines()[-1]
-        at, node, process, _, *device = line.split("\t")
+        at, node, process, _, *device = [cell[:_MOST_LETTERS] for cell in line.split("\t")]
         name, uuid = [*device, "", ""][:2]  # journals of before have no device
-        return Start(float(at), node, int(process), name, uuid or None)
+        if 0 <= float(at) < 2**63:
+            return Start(float(at), node, int(process), name, uuid or None)
     return None

@@ -5,7 +5,7 @@ answer, as while its controller is started again, it drops every job that it ask
 waits for ever. We need each job to be seen to its end. So no answer becomes an answer that names
 no job: then the plugin asks again.
 
-It believes that what sbatch said when it refused a job, or Slurm when it ended one, belongs into a
+It believes that what sbatch said when it refused a job, or Slurm when it ended one, belongs in a
 long message, which nobody sees under ``quiet``. We need the reason where all reasons are. So it
 becomes the job's failure.
 
@@ -13,6 +13,7 @@ It believes that a job which waits will start. Some never do, as those that ask 
 their partition has. We need that to be said, as the user alone can change it.
 """
 
+import asyncio
 import functools
 import logging
 import math
@@ -20,6 +21,7 @@ import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import one_line
@@ -56,14 +58,16 @@ def none_if_unheard(
 
     async def query_job_status(*words: Any) -> tuple[dict[str, str], float]:
         nonlocal silent, looked, told
-        if time.monotonic() - looked >= schedulers.UNHEARD_SECONDS:
-            looked, before, told = time.monotonic(), told, stuck()
+        states, took = await ask(*words)
+        if states is not None and time.monotonic() - looked >= schedulers.UNHEARD_SECONDS:
+            looked, before = time.monotonic(), told
+            with suppress(OSError):
+                told = await asyncio.to_thread(stuck)
             if told not in ("", before):
                 log.warning(
                     f"shardwise: Slurm starts none of the jobs that are left ({told}): change what "
                     "holds them, or end the run by Ctrl-C and correct the profile"
                 )
-        states, took = await ask(*words)
         if states is None and not silent:
             log.warning("shardwise: Slurm does not answer; asking again")
         silent = states is None

@@ -10,6 +10,7 @@ import pytest
 from shardwise.observe.observer import Observer
 from shardwise.observe.status import DAMAGED, DONE, FAILED, RUNNING, WAITING
 from shardwise.plan.plan import Shard
+from shardwise.records import locks
 from shardwise.records.failures import Failure
 
 from tests import factories, pretend
@@ -75,7 +76,7 @@ STATES_BY_FILES = [
     ([partial(fail, name="{0.shard}-" + "0" * 12)], WAITING, ""),  # of another config
     *(([partial(begin, text=text)], WAITING, "") for text in
       ("\n", "x", "1\t2", "x\tn\t1\t", f"{NOW}\tn\tx\t", "9" * 5000, "nan\tn\t1\t",
-       "-inf\tn\t1\t", " " * (1 << 21))),
+       "-inf\tn\t1\t", "inf\tn\t1\t", " " * (1 << 21))),
     *(([receipt, partial(harmed, how=how)], DAMAGED, words) for how, words in (
         (lambda r: r.write_bytes(r.read_bytes()[:-40]), "has changed since"),
         (factories.pipe, "is not a file"),
@@ -111,9 +112,16 @@ def test_nothing_runs_where_no_run_lives(tmp_path):
     """Of a task that was killed with its run there is a start, and no end."""
     made = pretend.run(tmp_path, shards=3, running=1)
     assert made.look().counts[RUNNING] == 1
-    made.plan.results.running.touch()  # the lock of a run that has ended
+    results = made.plan.results
+    results.living.parent.mkdir(exist_ok=True)
+    results.running.touch()  # the lock of a run that has ended
     seen = made.look()
     assert (seen.living, seen.counts[RUNNING], seen.counts[WAITING]) == (False, 0, 1)
+    with locks.take_lock(results.running, "busy"):  # as it makes its last page
+        seen = made.look()
+        assert (seen.living, seen.counts[RUNNING]) == (True, 0)
+        with locks.hold_job_lock(results):
+            assert made.look().counts[RUNNING] == 1
 
 
 @pytest.mark.parametrize(("harm", "kind"), [
