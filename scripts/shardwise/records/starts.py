@@ -1,9 +1,9 @@
 """The journal of a shard's starts: a line per attempt, which outlives those that are killed."""
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from os import getpid
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ def note_start(path: Path, device: Mapping[str, Any] | None = None) -> int:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     own = [(device or {}).get(key) or "" for key in ("name", "uuid")]
-    cells = [f"{time.time():.3f}", host.node(), str(getpid()), job_number() or "", *own]
+    cells = [f"{time.time():.3f}", host.node(), str(os.getpid()), job_number() or "", *own]
     with writing(path), small.open_own(path, "a+b") as file:
         file.seek(0)
         before = file.read()
