@@ -18,7 +18,9 @@ class ShardChecks:
 
     def __init__(self, plan: Plan, operation: Operation) -> None:
         self._problem, self._strict = plan.problem, plan.settings.nonfinite == "error"
-        self.operation, self.forms = operation, end_to_end.ShardForms()
+        self.operation = operation
+        self._forms: list[np.ndarray] = []  # of each batch
+        self._rows = 0.0  # as `end_to_end.product_bound` has them
 
     def examine(self, report: BatchReport) -> None:
         """Refuse what a batch's report says is wrong, and add up what it says of the products.
@@ -31,13 +33,14 @@ class ShardChecks:
             Where a product fails its proof.
         """
         finite = self._examine_moduli(report)
-        if report.ratio is None:
+        if report.worst is None:
+            return
+        self._forms.append(report.forms)
+        weights = report.weights
+        self._rows += report.count if weights is None else np.maximum(np.abs(weights), 1).sum()
+        if report.worst <= 1.0:
             return
         wrong = ~(report.ratio <= 1.0) & finite  # what is not finite was allowed
-        if report.weights is not None and not report.weights.all():
-            left_out = report.weights == 0  # B may have made NaN of a matrix that does not count
-            wrong &= ~left_out
-            report.forms[:, left_out] = 0
         if wrong.any():
             i = int(wrong.argmax())
             real = self._problem.product_dtype != "int64"
@@ -49,7 +52,6 @@ class ShardChecks:
                 "another",
                 suspect=True,
             )
-        self.forms.add(report.forms, report.weights)
 
     def _examine_moduli(self, report: BatchReport) -> Any:
         """Refuse what is not finite; where that is allowed, say which products are."""
@@ -58,7 +60,7 @@ class ShardChecks:
             largest = getattr(report, name)
             if largest is None:
                 continue
-            is_finite = report.of_weight(np, np.isfinite(largest))
+            is_finite = report.counted(np, np.isfinite(largest))
             if self._strict and not is_finite.all():
                 i = int(is_finite.argmin())
                 if name == "product":
@@ -79,8 +81,8 @@ class ShardChecks:
         if problem.result:
             why = "a user's function has no factors to compare with"
         elif self.operation.proof:
-            total, rows = self.forms.total(), self.forms.rows
-            tolerance = end_to_end.product_bound(problem, total, rows, self.operation.bound)
+            total, bound = end_to_end.summed(self._forms), self.operation.bound
+            tolerance = end_to_end.product_bound(problem, total, self._rows, bound)
             if np.isfinite([*total, tolerance]).all():
                 return {"witness": witness.of(total, tolerance)}
             why = "a product, or what proves it, is not finite in double precision"

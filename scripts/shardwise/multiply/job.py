@@ -122,6 +122,7 @@ class ShardJob:
         self._next = self.shard.start
         self.adopted = False  # an earlier product: nothing is to be computed
         self.weights = self._plan.per_matrix.weights_of(self.shard.run)
+        self.left_out: np.ndarray | None = None  # a mask of matrices of weight 0, if there are any
         self._copied: str | None = None  # the checksum of the copy
         self._right: PieceChecksum | None = None
         self._writes: list[Any] = []
@@ -162,6 +163,9 @@ class ShardJob:
     def open(self) -> Self:
         """Open the input, if it is there; nothing is read yet."""
         plan, shard, machine = self._plan, self.shard, self._session.machine
+        if self.weights is not None:
+            zeros = self.weights == 0
+            self.left_out = zeros if zeros.any() else None
         self.inputs = InputFiles()
         files = machine.open_files(self.inputs.compare)
         if plan.settings.materialize:
@@ -169,12 +173,11 @@ class ShardJob:
             sources = [Source(path, shard.start, shard.stop - shard.start, "")]
         else:
             sources = plan.sources_of(shard.start, shard.stop)
-        left_out = None if self.weights is None or self.weights.all() else self.weights == 0
         stacks = [StackReader(sources, plan.problem.left, plan.dtype, self.inputs)]
         if plan.problem.right and not plan.problem.shared_right:
             stacks.append(self._right_stack())
         # A copy is read as a whole, to compare its checksum.
-        masks = None if plan.settings.materialize else left_out, left_out
+        masks = None if plan.settings.materialize else self.left_out, self.left_out
         self.factors = [
             Factor(stack, shard.run, files, mask)
             for stack, mask in zip(stacks, masks, strict=False)

@@ -4,7 +4,7 @@ An operation leaves what is to be looked at, once the work is done, in the repor
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from shardwise.errors import BadMatrix
 from shardwise.multiply.cuda import Cuda
 from shardwise.multiply.host import Host
-from shardwise.numerics import canary, freivalds, tolerances
+from shardwise.numerics import canary, end_to_end, freivalds, tolerances
 from shardwise.numerics.gemm import kernel
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory, user_function
@@ -25,7 +25,7 @@ Machine = Host | Cuda
 
 _INT64_MAX = 2**63 - 1
 _CORRECT = "correct it, or set nonfinite: allow"
-_GIVEN = "left", "right", "product", "ratio", "forms"  # by the device
+_GIVEN = "left", "right", "product", "worst", "forms"  # by the device
 _WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 
 
@@ -35,33 +35,49 @@ class BatchReport:
 
     first: int  # matrix, by its index in the whole stack
     count: int
-    weights: np.ndarray | None = None  # in host memory
+    # In host memory: the weights, and the places of those that are 0; None if there are none.
+    weights: np.ndarray | None = None
+    left_out: np.ndarray | None = None
     # Largest moduli; infinite or NaN where an element is.
     left: Any = None
     right: Any = None
     product: Any = None
-    # How far products are from those of their factors, in units of the tolerance.
+    # How far products are from those of their factors, in units of the tolerance; the largest.
     ratio: Any = None
-    forms: Any = None  # what `end_to_end.ShardForms` adds up; a column for each ratio
+    worst: Any = None
+    forms: Any = None  # as the checker has them, then what they add up to
     # Finds the moduli of the factors, where a ratio that is not finite asks for them.
     measure: "Callable[[BatchReport], None] | None" = None
 
-    def of_weight(self, xp: Any, fine: Any) -> Any:
+    def counted(self, xp: Any, fine: Any) -> Any:
         """Flags ``(n,)`` of what is fine; a matrix of weight 0 is, whatever is said of it."""
-        return fine if self.weights is None else fine | xp.asarray(self.weights == 0)
+        if self.left_out is not None:
+            fine[xp.asarray(self.left_out)] = True
+        return fine
+
+    def add_up(self, xp: Any, weights: Any) -> None:
+        """Queue what the ratios and forms of the whole batch come to, by the weights ``(n,)``."""
+        if self.ratio is None:
+            return
+        if self.left_out is not None:  # B may have made NaN of what does not count
+            places = xp.asarray(self.left_out)
+            self.ratio[places] = 0
+            self.forms[:, places] = 0
+        self.worst, self.forms = self.ratio.max(), end_to_end.add_up(xp, self.forms, weights)
 
     def fetched(self, machine: Machine) -> "BatchReport":
-        """The same in host memory, while the batch is still there."""
-        host = self._copied(machine)
-        if self.measure is None or host.ratio is None or np.isfinite(host.ratio).all():
+        """The same in host memory, while the batch is still there; ratios only where one is bad."""
+        host = self._copied(machine, _GIVEN)
+        if host.worst is None or host.worst <= 1:
             return host
-        with machine.work():
-            self.measure(self)
-        machine.settle()
-        return self._copied(machine)
+        if self.measure is not None and not np.isfinite(host.worst):
+            with machine.work():
+                self.measure(self)
+            machine.settle()
+        return self._copied(machine, (*_GIVEN, "ratio"))
 
-    def _copied(self, machine: Machine) -> "BatchReport":
-        given = {name: getattr(self, name) for name in _GIVEN if getattr(self, name) is not None}
+    def _copied(self, machine: Machine, names: Iterable[str]) -> "BatchReport":
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(self, **{name: machine.fetch(array) for name, array in given.items()})
 
 
@@ -112,7 +128,7 @@ class UserFunction(Operation):
         xp, block, product = self._xp, left[: report.count], out[: report.count]
         if self._strict and block.dtype.kind != "i":
             # Before the call: what a function makes of NaN is nobody's fault but the input's.
-            finite = report.of_weight(xp, xp.isfinite(_largest(xp, block)))
+            finite = report.counted(xp, xp.isfinite(_largest(xp, block)))
             if not finite.all():
                 raise self.refusal("left", report, int(finite.argmin()))
         product[...] = user_function.call(self._function, xp, block, report.first, self._problem)

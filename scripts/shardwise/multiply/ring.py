@@ -56,11 +56,11 @@ class Sink:
         if self._adds:
             self._sums.reset()
 
-    def take(self, products: Any, first: int) -> Any:
+    def take(self, products: Any, first: int, weights: Any = None) -> Any:
         """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None."""
         if not self._adds:
             return raw_bytes(products)
-        self._sums.add(products, first)
+        self._sums.add(products, first, weights)
         return None
 
     def result(self) -> tuple[list[Any], Any]:
@@ -84,6 +84,7 @@ class _Slot:
     first: int = 0
     count: int = 0
     weights: np.ndarray | None = None
+    left_out: np.ndarray | None = None  # places of matrices of weight 0, if there are any
     reads: list[Any] = field(default_factory=list)
     # Once it is queued.
     mark: Callable[[], None] | None = None
@@ -91,13 +92,6 @@ class _Slot:
     fragments: list[Fragment] = field(default_factory=list)
     written: Any = None
     writes: list[Any] = field(default_factory=list)
-
-    @property
-    def left_out(self) -> np.ndarray | None:
-        """The places of matrices whose weight is 0; None if there are none."""
-        if self.weights is None or self.weights.all():
-            return None
-        return np.flatnonzero(self.weights == 0)
 
 
 class Ring:
@@ -252,7 +246,10 @@ class Ring:
         self._reading.append(slot)
         slot.job, slot.first, slot.count, slot.reads = job, first, count, []
         begin = first - job.shard.start
-        slot.weights = None if job.weights is None else job.weights[begin : begin + count]
+        of, slot.left_out = slice(begin, begin + count), None
+        slot.weights = None if job.weights is None else job.weights[of]
+        if job.left_out is not None and job.left_out[of].any():
+            slot.left_out = np.flatnonzero(job.left_out[of])
         try:
             for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
                 for low, high in factor.wanted(begin, begin + count):
@@ -283,7 +280,7 @@ class Ring:
                     with machine.work():  # what the host hashes later, as it was read
                         slot.fragments = [(*place, raw.copy()) for *place, raw in slot.fragments]
                     # A function of the user may not take zeros: it gets a matrix twice.
-                    like = int(slot.weights.astype(bool).argmax()) if self._problem.result else None
+                    like = int((slot.weights != 0).argmax()) if self._problem.result else None
                     machine.clear(stack, slot.left_out, like)
             if self._problem.result:
                 machine.mark()()  # a user's function may write to its block
@@ -298,14 +295,16 @@ class Ring:
         """Multiply a batch, and prove and take its products."""
         out, slot.writes = self._outs[0]
         self._outs.rotate(-1)
-        slot.report = BatchReport(slot.first, slot.count, slot.weights)
-        products, left_out = out[: slot.count], slot.left_out
+        slot.report = BatchReport(slot.first, slot.count, slot.weights, slot.left_out)
+        products, left_out, asarray = out[: slot.count], slot.left_out, self._machine.xp.asarray
         # A function of the user's is not called for nothing.
         if not self._problem.result or left_out is None or len(left_out) < slot.count:
             products = self.operation.run(slot.report, slot.left, self._right_of(slot), out)
         if left_out is not None:  # B, or a function, may make anything of zeros
-            products[self._machine.xp.asarray(left_out)] = 0
-        slot.written = self.sink.take(products, slot.first)
+            products[asarray(left_out)] = 0
+        weights = None if slot.weights is None else asarray(slot.weights)
+        slot.report.add_up(self._machine.xp, weights)
+        slot.written = self.sink.take(products, slot.first, weights)
 
     def _look_at(self, slot: _Slot) -> None:
         """Wait for what was queued for a slot, look at its report, and write its products."""

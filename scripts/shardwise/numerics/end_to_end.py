@@ -23,7 +23,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _SIDES = {"l": 0, "r": 1 << 62}
 _UNIT = 2.0**-53
 _PAIRWISE = 64
-"""More additions than a number meets while NumPy adds up a row (in pairs of blocks of 128)."""
+"""More additions than a number meets while NumPy, or a GPU, adds up a row in pairs of blocks."""
+_TOGETHER = 256
 
 
 def weights(side: str, length: int, integer: bool) -> np.ndarray:
@@ -59,8 +60,9 @@ def product_bound(
 ) -> float:
     """How far contributions may be from references: Freivalds' tolerance, weighed with ``|l|``.
 
-    ``total`` and ``rows`` are those of `ShardForms`; ``bound`` is the relative and the absolute
-    tolerance of an element of ``C r``, see `tolerances.product_tolerance`.
+    ``total`` is what the forms of so many ``rows`` add up to, of which one of a weight above 1
+    counts so many times; ``bound`` is the relative and the absolute tolerance of an element of
+    ``C r``, see `tolerances.product_tolerance`.
     """
     if total.dtype.kind == "i":
         return 0.0
@@ -90,31 +92,21 @@ def gap(one: Any, other: Any) -> float:
         return float(np.abs(one - other).sum())
 
 
-class ShardForms:
-    """Adds up the forms of all batches of a shard."""
+def add_up(xp: Any, forms: Any, weights: Any = None) -> Any:
+    """Add up forms, a column for each product, times its weight ``(n,)`` if there are weights.
 
-    def __init__(self) -> None:
-        self._totals: list[np.ndarray] = []
-        self.rows = 0.0  # forms that were added; one of a weight above 1 counts so many times
-
-    def add(self, forms: np.ndarray, weights: np.ndarray | None = None) -> None:
-        """Add forms, a column for each product, times its weight ``(n,)`` if there are weights.
-
-        They are float64 ``(2 q + 1, n)``: contribution, reference, mass; the first two are q = 2
-        numbers each where complex, else 1. Of integers int64 ``(2, n)``: the first two.
-        """
-        with np.errstate(all="ignore"):
-            if weights is None:
-                self.rows += forms.shape[1]
-            else:
-                self.rows += float(np.maximum(np.abs(weights), 1.0).sum())
-                forms = forms * weights
-                np.abs(forms[-1], out=forms[-1])  # the mass
-            self._totals.append(forms.sum(axis=1))  # along contiguous numbers NumPy adds pairwise
-
-    def total(self) -> np.ndarray:
-        """The sum of all forms, each number rounded once more."""
-        return summed(self._totals)
+    They are float64 ``(2 q + 1, n)``: contribution, reference, mass; the first two are q = 2
+    numbers each where complex, else 1. Of integers int64 ``(2, n)``: the first two.
+    """
+    parts, n = forms.shape
+    if weights is not None:
+        forms[:-1] *= weights
+        forms[-1] *= abs(weights)
+    if n > _TOGETHER:  # then what one thread of a GPU adds in a row stays short
+        padded = xp.zeros((parts, -(-n // _TOGETHER), _TOGETHER), forms.dtype)
+        padded.reshape(parts, -1)[:, :n] = forms
+        forms = padded.sum(axis=2)
+    return forms.sum(axis=1)
 
 
 def parts_of(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

@@ -239,7 +239,8 @@ class _Device:
         tf32 = ("-DTF32",) if "tf32" in spec.compute else ()
         options = ("-std=c++17", f"-D{dtype.upper()}", *tf32)
         kernels = xp.RawModule(code=source, options=options)
-        names = ("rows_times", "columns_times", "largest", "take_row", "compare", "compare_row")
+        names = ("rows_times", "columns_times", "largest", "take_row", "compare", "compare_row",
+                 "weigh")  # fmt: skip
         self._kernels = {name: kernels.get_function(name) for name in names}
         # As many threads as run at once at the registers these kernels take.
         attributes = xp.cuda.Device().attributes
@@ -298,13 +299,13 @@ class _Device:
 
     def _write_forms(self, v: Any, forms: Any) -> None:
         """Write the forms, of the planes of A (B r) and of what `compare` has left."""
-        n, parts = forms.shape[1], self._parts
-        weighed, contribution = (
-            (x.reshape(-1, x.shape[2]) @ self._left).reshape(n, -1, 2).T for x in (v, self._own[:n])
+        n, stride = forms.shape[1], forms.strides[0] // forms.itemsize
+        size = 32 if self._rows <= self._BLOCK * 4 else self._BLOCK  # threads of a product
+        self._launch(
+            "weigh",
+            -(-n * size // self._BLOCK),
+            *(v, self._own, v.shape[2], self._left, n, self._rows, np.int32(size), forms, stride),
         )
-        forms[:parts] = contribution[0]
-        forms[parts:-1] = weighed[0, VECTORS - 1 : -1 : VECTORS]
-        forms[-1] = weighed[1, -1]
 
     def _product(self, steps: Steps) -> Any:
         """The planes of vectors and moduli after all steps, in scratch memory."""

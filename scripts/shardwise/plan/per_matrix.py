@@ -62,7 +62,7 @@ class PerMatrix:
 
     def weights_of(self, run: range) -> np.ndarray | None:
         """The weights of a run of matrices, ``(n,)``, if there are any."""
-        return None if self.weights is None else np.array(self.weights[run.start : run.stop])
+        return None if self.weights is None else np.asarray(self.weights[run.start : run.stop])
 
     @cached_property
     def counts(self) -> list[int]:
@@ -96,22 +96,20 @@ class PerMatrix:
             for label in np.flatnonzero(behind > before).tolist()
         ]
 
-    def groups(self, run: range) -> Iterator[tuple[Key, int, Any, np.ndarray | None]]:
+    def groups(self, run: range) -> Iterator[tuple[Key, int, Any]]:
         """The matrices of a run, label by label, as their sums take them.
 
         What stands before the level and index of their nodes, the place of the first among those of
-        its label, which of the run they are, and their weights, if there are any.
+        its label, and which of the run they are.
         """
-        weights = self.weights_of(run)
         if self.labels is None:
-            yield (), run.start, slice(None), weights
+            yield (), run.start, slice(None)
             return
         labels = np.asarray(self.labels[run.start : run.stop])
         for label, own in self.spans(run):
             places = np.flatnonzero(labels == label)
             low, high = int(places[0]), int(places[-1]) + 1
-            which = slice(low, high) if high - low == len(own) else places
-            yield (label,), own.start, which, None if weights is None else weights[which]
+            yield (label,), own.start, slice(low, high) if high - low == len(own) else places
 
     def keys(self, run: range) -> list[Key]:
         """The nodes that the products of a run come to, label by label."""
