@@ -83,6 +83,11 @@ def _number(resources: Mapping[str, str], name: str) -> int:
     return max(1, int(word)) if word.isdecimal() else 1
 
 
+def names_one(grant: Grant) -> bool:
+    """Whether a grant names one device, as far as its words tell."""
+    return len(re.split(r"[\s,]+", grant.value.strip())) == 1 and grant.value.strip() not in _NONE
+
+
 def variables(environ: Mapping[str, str]) -> list[str]:
     """The names of all that may speak of devices; it holds on the host where it was said."""
     plain = (VISIBLE, "SGE_GPU")
