@@ -240,7 +240,7 @@ def _read_fortran(
 class StackWriter:
     """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
 
-    The whole file is given its place on the disk at once: TryAgain if it has none.
+    The whole file is given its place on the disk at once, or when `begin` is called.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ class StackWriter:
         Bytes of a row and of a piece of the checksum; left out, those that follow from the shape
         (`pieces.natural_row`, `pieces.checksum_pieces`).
     begun
-        Whether another process has made the file, at its full size.
+        Whether somebody else has called `begin`, or is about to.
 
     Attributes
     ----------
@@ -270,10 +270,15 @@ class StackWriter:
         self.row_bytes, self.piece_bytes = cut
         nbytes = math.prod(shape) * item
         self.hashed = PieceChecksum(nbytes, self.row_bytes, self.piece_bytes)
+        self._bytes = DATA_OFFSET + nbytes
         if not begun:
-            extents.allocate(file.fileno(), DATA_OFFSET + nbytes, Path(file.name).parent)
-            file.write(padded_header(shape, self._dtype))
-            file.flush()
+            self.begin()
+
+    def begin(self) -> None:
+        """Give the file its place on the disk, and its header; TryAgain if there is no room."""
+        extents.allocate(self.file.fileno(), self._bytes, Path(self.file.name).parent)
+        self.file.write(padded_header(self.shape, self._dtype))
+        self.file.flush()
 
     def append(self, block: np.ndarray) -> None:
         """Append matrices, of any shape that continues the file."""

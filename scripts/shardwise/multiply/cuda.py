@@ -39,7 +39,7 @@ class Cuda:
     def __init__(self, xp: Any, products: bool = False) -> None:
         self.xp, self._device = xp, xp.cuda.Device()
         self._work, self._beside, self._down = (xp.cuda.Stream(non_blocking=True) for _ in range(3))
-        self._kvikio, self._converting = _kvikio(products), ThreadPoolExecutor(1, "convert")
+        self._kvikio, self._thread = _kvikio(products), ThreadPoolExecutor(1, "beside")
         compat = self._kvikio.defaults.is_compat_mode_preferred()
         self.bytes_by = f"KvikIO, {'page cache or disk' if compat else 'GPUDirect Storage'}"
         self._direct: bool | None = None
@@ -84,7 +84,7 @@ class Cuda:
     def fill(self, factor: Factor, offset: int, target: Any) -> "Sequence[Transfer | Future[None]]":
         extents = factor.extents(offset, target.nbytes)
         if extents is None:
-            return [self._converting.submit(self._convert, factor, offset, target)]
+            return [self._thread.submit(self._convert, factor, offset, target)]
         transfers, at = [], 0
         for path, begin, nbytes in extents:
             file = factor.files.get(path)
@@ -116,6 +116,9 @@ class Cuda:
         if direct != self._direct and _unset(_DIRECT_READ):
             self._kvikio.defaults.set({_DIRECT_READ: direct})
             self._direct = direct
+
+    def later(self, work: Callable[[], None]) -> Future[None]:
+        return self._thread.submit(work)
 
     def hashing(self, checksum: PieceChecksum) -> DeviceChecksum:
         with self._beside:

@@ -81,6 +81,10 @@ class Host:
             for low, high in _parts(offset, target.nbytes)
         ]
 
+    def later(self, work: Callable[[], None]) -> Future[None]:
+        """Have another thread do some work."""
+        return self._pool.submit(work)
+
     def hashing(self, checksum: PieceChecksum) -> None:
         """What `hash` adds to; None as bytes are hashed where they are read and written."""
 

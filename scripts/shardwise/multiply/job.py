@@ -226,7 +226,10 @@ class ShardJob:
             # Else a thread might write to a file that has the number of this one by then.
             committing.callback(settle, self._writes)
             sink, shape = ring.sink, ring.sink.shape(shard.run)
-            self.writer = StackWriter(file, shape, np.dtype(sink.dtype))
+            self.writer = StackWriter(file, shape, np.dtype(sink.dtype), begun=True)
+            # Beside the first reads: where the file lies in memory, the kernel clears each page.
+            self._place = session.machine.later(self.writer.begin)
+            self._writes.append(self._place)
             self.digest = session.machine.hashing(self.writer.hashed)
             self.checks = ShardChecks(self._plan, ring.operation)
             ring.compute(self, coming)
@@ -245,7 +248,9 @@ class ShardJob:
             ring.share(right)
 
     def write(self, offset: int, raw: Any) -> list[Any]:
-        """Begin to write bytes of the result."""
+        """Begin to write bytes of the result, if there is room for it."""
+        if self._place.done():
+            self._place.result()
         writes = self._session.machine.write(self.writer, offset, raw)
         self._writes += writes
         return writes

@@ -74,7 +74,7 @@ class Device(Cuda):
     bytes_by = "fake"
 
     def __init__(self):
-        self.xp, self._direct, self._converting = np, None, ThreadPoolExecutor(1)
+        self.xp, self._direct, self._thread = np, None, ThreadPoolExecutor(1)
         self._kvikio = SimpleNamespace(CuFile=CuFile, defaults=SimpleNamespace(set=dict))
 
     def _convert(self, factor, offset, target):
