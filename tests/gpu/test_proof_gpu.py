@@ -1,5 +1,8 @@
 """Freivalds' check beside the plain formula: on NumPy and, where there is a GPU, on cupy."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from shardwise.devices import nvml
@@ -187,9 +190,10 @@ def test_tf32_has_a_tolerance_of_its_own(xp):
     assert found.tolist() == [True, False, True][:count]
 
 
-@pytest.mark.parametrize("dim", SIZES)
-@pytest.mark.parametrize("dtype", factories.FLOATS)
-@pytest.mark.parametrize("product", factories.PRODUCTS)
+@pytest.mark.parametrize(("product", "dtype", "dim"), [
+    *itertools.product(factories.PRODUCTS, factories.FLOATS, SIZES),
+    ("A @ A", "float32", 1100), ("A @ A", "complex64", 1100),  # a block of threads for each
+])  # fmt: skip
 def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim):
     """Contribution, reference and mass of each matrix, within the rounding of double precision."""
     left, right, result, compute = case(product, dtype, dim)
@@ -208,6 +212,24 @@ def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim):
     mass = (size(a) @ size(b).sum(axis=2)[..., None])[..., 0] @ np.abs(one)
     expected = np.concatenate([*(x.view("float64") for x in own), mass[:, None]], axis=1)
     assert (np.abs(found - expected) <= 1e-12 * mass[:, None]).all()
+
+
+@pytest.mark.parametrize("weigh", [False, True])
+@pytest.mark.parametrize("n", [1, 256, 257, 1000, 2**16 + 513])
+def test_forms_are_added_up_whatever_their_number(xp, n, weigh):
+    """Each counts once, or times its weight; the mass by the weight's modulus."""
+    forms, factors = factories.noise((3, n), "float64"), np.ones((3, n))
+    if weigh:
+        weights = factories.noise((n,), "float64", 7)
+        weights[::3] = 0
+        factors = np.stack([weights, weights, abs(weights)])
+    given = [xp.array(forms), xp.asarray(weights) if weigh else None]
+    found = to_host(xp, end_to_end.add_up(xp, *given))
+    expected = [math.fsum(row) for row in forms * factors]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14 * n)
+    whole = (2**40 * forms).astype("int64")
+    added = to_host(xp, end_to_end.add_up(xp, xp.asarray(whole)))
+    np.testing.assert_array_equal(added, whole.sum(axis=1))
 
 
 def test_forms_of_integers(xp):

@@ -10,6 +10,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from shardwise import host
@@ -32,6 +33,9 @@ _BROKEN = {
 (The last one may also come from access to another GPU's memory, which no task has.) What a program
 may cause too, such as an illegal address, a failed launch or a full stack, says nothing.
 """
+
+_INSTANCES = "proc/driver/nvidia/capabilities/gpu*/mig/gi*"
+"""What the driver has where a GPU is cut by MIG."""
 
 _taken: list["Taken"] = []
 """The device of this process, once it has one: CUDA looks at the variables only once."""
@@ -130,7 +134,7 @@ def take(
         Seconds to wait since a lease last changed hands; left out, an hour, or in a job of a
         cluster, of which no other task holds a device, five minutes.
     listed
-        How devices are found; left out, :func:`present`.
+        How devices are found; left out, :func:`present`, or by CUDA where Slurm gives one GPU.
     prefer
         Which device to look at first, by its place among those there are, for one of several
         workers that share them; None: the freest.
@@ -144,7 +148,7 @@ def take(
     """
     if not _taken:
         grant = grants.read(environ)
-        only = None if listed else _only_granted(grant)
+        only = _only_granted(grant) if environ is os.environ and not listed else None
         devices = [only] if only else candidates(listed, environ)
         if not devices:
             raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
@@ -159,18 +163,19 @@ def take(
 
 
 def _only_granted(grant: grants.Grant | None) -> Device | None:
-    """The one GPU that Slurm has granted, as CUDA's driver sees it; None where NVML has to say.
+    """The one GPU that Slurm has granted, as CUDA sees it; None where NVML has to say.
 
-    To start NVML as well would take a task an eighth of a second.
+    To start NVML as well would take a task an eighth of a second. Of a GPU that is cut by MIG, CUDA
+    would see the first instance only, and for the rest of this process.
     """
-    if grant is None or grant.source != "slurm" or not grants.names_one(grant):
+    if grant is None or not grants.is_one_gpu(grant) or any(Path("/").glob(_INSTANCES)):
         return None
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # before the driver looks at it
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-    count, device = ctypes.c_int(), ctypes.c_int()
+    device, count = ctypes.c_int(), ctypes.c_int()
     name, memory = ctypes.create_string_buffer(96), ctypes.c_size_t()
     failed = (
         driver.cuInit(0)
@@ -206,22 +211,17 @@ def versions(cupy: Any) -> dict[str, str]:
 
 
 def cuda_uuid(cupy: Any) -> str:
-    """The UUID of the GPU, or of the instance of one, that CUDA computes on now."""
+    """The UUID of the GPU that CUDA computes on now."""
     return _uuid(ctypes.CDLL("libcuda.so.1"), cupy.cuda.Device().id)
 
 
 def _uuid(driver: Any, number: int) -> str:
-    """The UUID of a device that CUDA sees, as NVML writes it.
+    """The UUID of a GPU that CUDA sees.
 
     The driver says it: what cupy passes on ends at the first byte of it that is zero.
     """
-    device, raw, whole = ctypes.c_int(), (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
-    failed = (
-        driver.cuDeviceGet(ctypes.byref(device), number)
-        or driver.cuDeviceGetUuid_v2(ctypes.byref(raw), device)
-        or driver.cuDeviceGetUuid(ctypes.byref(whole), device)  # of the GPU that is cut by MIG
-    )
-    if failed:
+    device, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    failed = driver.cuDeviceGet(ctypes.byref(device), number)
+    if failed := failed or driver.cuDeviceGetUuid_v2(ctypes.byref(raw), device):
         raise RuntimeError(f"the NVIDIA driver does not say which GPU this is: error {failed}")
-    kind = "GPU" if bytes(raw) == bytes(whole) else "MIG"
-    return f"{kind}-{uuid.UUID(bytes=bytes(raw))}"
+    return f"GPU-{uuid.UUID(bytes=bytes(raw))}"

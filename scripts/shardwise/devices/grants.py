@@ -83,9 +83,9 @@ def _number(resources: Mapping[str, str], name: str) -> int:
     return max(1, int(word)) if word.isdecimal() else 1
 
 
-def names_one(grant: Grant) -> bool:
-    """Whether a grant names one device, as far as its words tell."""
-    return len(re.split(r"[\s,]+", grant.value.strip())) == 1 and grant.value.strip() not in _NONE
+def is_one_gpu(grant: Grant) -> bool:
+    """Whether Slurm names one GPU, by its index, and no instance of one."""
+    return grant.source == "slurm" and bool(_INDEX.fullmatch(grant.value))
 
 
 def variables(environ: Mapping[str, str]) -> list[str]:

@@ -19,7 +19,7 @@ class ShardChecks:
     def __init__(self, plan: Plan, operation: Operation) -> None:
         self._problem, self._strict = plan.problem, plan.settings.nonfinite == "error"
         self.operation = operation
-        self._forms: list[np.ndarray] = []  # of each batch
+        self._totals: list[np.ndarray] = []  # the forms of each batch
         self._rows = 0.0  # as `end_to_end.product_bound` has them
 
     def examine(self, report: BatchReport) -> None:
@@ -35,7 +35,7 @@ class ShardChecks:
         finite = self._examine_moduli(report)
         if report.worst is None:
             return
-        self._forms.append(report.forms)
+        self._totals.append(report.total)
         weights = report.weights
         self._rows += report.count if weights is None else np.maximum(np.abs(weights), 1).sum()
         if report.worst <= 1.0:
@@ -81,7 +81,7 @@ class ShardChecks:
         if problem.result:
             why = "a user's function has no factors to compare with"
         elif self.operation.proof:
-            total, bound = end_to_end.summed(self._forms), self.operation.bound
+            total, bound = end_to_end.summed(self._totals), self.operation.bound
             tolerance = end_to_end.product_bound(problem, total, self._rows, bound)
             if np.isfinite([*total, tolerance]).all():
                 return {"witness": witness.of(total, tolerance)}

@@ -25,27 +25,28 @@ Machine = Host | Cuda
 
 _INT64_MAX = 2**63 - 1
 _CORRECT = "correct it, or set nonfinite: allow"
-_GIVEN = "left", "right", "product", "worst", "forms"  # by the device
+_GIVEN = "left", "right", "product", "worst", "total"  # by the device
 _WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 
 
 @dataclass
 class BatchReport:
-    """What is to be looked at once a batch is done: one number per matrix, or None."""
+    """What is to be looked at once a batch is done; None where there is nothing of a kind."""
 
     first: int  # matrix, by its index in the whole stack
     count: int
-    # In host memory: the weights, and the places of those that are 0; None if there are none.
+    # In host memory: the weights, and the places of those that are 0.
     weights: np.ndarray | None = None
     left_out: np.ndarray | None = None
     # Largest moduli; infinite or NaN where an element is.
     left: Any = None
     right: Any = None
     product: Any = None
-    # How far products are from those of their factors, in units of the tolerance; the largest.
+    # How far each product is from that of its factors, in units of the tolerance.
     ratio: Any = None
-    worst: Any = None
-    forms: Any = None  # as the checker has them, then what they add up to
+    worst: Any = None  # the largest ratio
+    forms: Any = None  # of each product, as the checker has them
+    total: Any = None  # of all forms
     # Finds the moduli of the factors, where a ratio that is not finite asks for them.
     measure: "Callable[[BatchReport], None] | None" = None
 
@@ -55,15 +56,17 @@ class BatchReport:
             fine[xp.asarray(self.left_out)] = True
         return fine
 
-    def add_up(self, xp: Any, weights: Any) -> None:
-        """Queue what the ratios and forms of the whole batch come to, by the weights ``(n,)``."""
+    def add_up(self, xp: Any) -> None:
+        """Queue what ratios and forms come to for the whole batch."""
         if self.ratio is None:
             return
         if self.left_out is not None:  # B may have made NaN of what does not count
             places = xp.asarray(self.left_out)
             self.ratio[places] = 0
             self.forms[:, places] = 0
-        self.worst, self.forms = self.ratio.max(), end_to_end.add_up(xp, self.forms, weights)
+        # Not the weights that the sum is made with: what went wrong with these must show.
+        weights = None if self.weights is None else xp.asarray(self.weights)
+        self.worst, self.total = self.ratio.max(), end_to_end.add_up(xp, self.forms, weights)
 
     def fetched(self, machine: Machine) -> "BatchReport":
         """The same in host memory, while the batch is still there; ratios only where one is bad."""

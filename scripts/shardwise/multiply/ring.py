@@ -56,11 +56,11 @@ class Sink:
         if self._adds:
             self._sums.reset()
 
-    def take(self, products: Any, first: int, weights: Any = None) -> Any:
+    def take(self, products: Any, first: int) -> Any:
         """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None."""
         if not self._adds:
             return raw_bytes(products)
-        self._sums.add(products, first, weights)
+        self._sums.add(products, first)
         return None
 
     def result(self) -> tuple[list[Any], Any]:
@@ -296,15 +296,14 @@ class Ring:
         out, slot.writes = self._outs[0]
         self._outs.rotate(-1)
         slot.report = BatchReport(slot.first, slot.count, slot.weights, slot.left_out)
-        products, left_out, asarray = out[: slot.count], slot.left_out, self._machine.xp.asarray
+        products, left_out, xp = out[: slot.count], slot.left_out, self._machine.xp
         # A function of the user's is not called for nothing.
         if not self._problem.result or left_out is None or len(left_out) < slot.count:
             products = self.operation.run(slot.report, slot.left, self._right_of(slot), out)
         if left_out is not None:  # B, or a function, may make anything of zeros
-            products[asarray(left_out)] = 0
-        weights = None if slot.weights is None else asarray(slot.weights)
-        slot.report.add_up(self._machine.xp, weights)
-        slot.written = self.sink.take(products, slot.first, weights)
+            products[xp.asarray(left_out)] = 0
+        slot.report.add_up(xp)
+        slot.written = self.sink.take(products, slot.first)
 
     def _look_at(self, slot: _Slot) -> None:
         """Wait for what was queued for a slot, look at its report, and write its products."""

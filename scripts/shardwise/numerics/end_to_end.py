@@ -23,7 +23,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _SIDES = {"l": 0, "r": 1 << 62}
 _UNIT = 2.0**-53
 _PAIRWISE = 64
-"""More additions than a number meets while NumPy, or a GPU, adds up a row in pairs of blocks."""
+"""More additions than a number meets while a row is added up: by NumPy in pairs of blocks of 128
+numbers, by a GPU `_TOGETHER` at a time."""
 _TOGETHER = 256
 
 
@@ -98,14 +99,13 @@ def add_up(xp: Any, forms: Any, weights: Any = None) -> Any:
     They are float64 ``(2 q + 1, n)``: contribution, reference, mass; the first two are q = 2
     numbers each where complex, else 1. Of integers int64 ``(2, n)``: the first two.
     """
-    parts, n = forms.shape
     if weights is not None:
         forms[:-1] *= weights
         forms[-1] *= abs(weights)
-    if n > _TOGETHER:  # then what one thread of a GPU adds in a row stays short
-        padded = xp.zeros((parts, -(-n // _TOGETHER), _TOGETHER), forms.dtype)
-        padded.reshape(parts, -1)[:, :n] = forms
-        forms = padded.sum(axis=2)
+    while (n := forms.shape[1]) > _TOGETHER:
+        whole = n - n % _TOGETHER
+        sums = forms[:, :whole].reshape(len(forms), -1, _TOGETHER).sum(axis=2)
+        forms = sums if whole == n else xp.concatenate([sums, forms[:, whole:]], axis=1)
     return forms.sum(axis=1)
 
 

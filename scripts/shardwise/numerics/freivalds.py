@@ -41,7 +41,7 @@ class Checker:
     bound
         Relative and absolute `tolerances.product_tolerance`; 0 for integers.
     forms
-        Of the last check, for `end_to_end.ShardForms`: a column for each ratio. Not finite where
+        Of the last check, for `end_to_end.add_up`: a column for each ratio. Not finite where
         they leave the range of float64.
     """
 

@@ -51,18 +51,15 @@ class TreeSum:
         self._spare += self.take()
         self.overflow.fill(0)
 
-    def add(self, block: Any, first: int, weights: Any = None) -> None:
+    def add(self, block: Any, first: int) -> None:
         """Add the products ``(n, …)``, contiguous, of consecutive matrices from ``first`` on.
 
-        Each counts times the weight of its matrix, if there are weights; ``weights`` are theirs
-        ``(n,)`` where they are on the device already.
+        Each counts times the weight of its matrix, if there are weights.
         """
-        run = range(first, first + len(block))
-        if weights is None and (own := self._said.weights_of(run)) is not None:
-            weights = self._xp.asarray(own)
-        for label, place, which in self._said.groups(run):
-            those = which if isinstance(which, slice) else self._xp.asarray(which)
-            rows, own = block[those], None if weights is None else weights[those]
+        run, asarray = range(first, first + len(block)), self._xp.asarray
+        for label, place, which, weights in self._said.groups(run):
+            rows = block[which if isinstance(which, slice) else asarray(which)]
+            own = None if weights is None else asarray(weights)
             for level, index in cover(place, place + len(rows)):
                 part = slice(*(at - place for at in node_span(level, index)))
                 node = self._room()

@@ -24,6 +24,7 @@ CONJUGATED_BYTES = MIB  # of small matrices that a thread conjugates at once, on
 HOST_BATCH_BYTES = 16 * MIB  # the same on NumPy, which multiplies one matrix a call anyway
 # Slots of the ring on a device: some are read into while one is multiplied.
 SLOTS, RING_BYTES = 6, 1536 * MIB
+REPORT_BYTES = 80  # what is known of each matrix of a batch: moduli, ratio, forms, weight
 OUTS = 4  # batches of products on a device, of which some are written while one is made
 READERS = 4  # threads that read and write on NumPy, and that copy a shard
 # Threads by which KvikIO reads and writes, and bytes that each moves at once by pinned memory.
@@ -192,6 +193,7 @@ def work_bytes(problem: Problem, matrices: int, spans: Spans, keep: str) -> int:
         work = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)
     else:
         work = proof_matrices(problem, matrices) * _proof_bytes(problem)
+        work += max(0, matrices * REPORT_BYTES - 128 * MIB)  # which other figures hold
         if problem.covariance:
             work += matrices * problem.matrix_bytes  # without their offset
         if padded(problem):

@@ -96,20 +96,22 @@ class PerMatrix:
             for label in np.flatnonzero(behind > before).tolist()
         ]
 
-    def groups(self, run: range) -> Iterator[tuple[Key, int, Any]]:
+    def groups(self, run: range) -> Iterator[tuple[Key, int, Any, np.ndarray | None]]:
         """The matrices of a run, label by label, as their sums take them.
 
         What stands before the level and index of their nodes, the place of the first among those of
-        its label, and which of the run they are.
+        its label, which of the run they are, and their weights, if there are any.
         """
+        weights = self.weights_of(run)
         if self.labels is None:
-            yield (), run.start, slice(None)
+            yield (), run.start, slice(None), weights
             return
         labels = np.asarray(self.labels[run.start : run.stop])
         for label, own in self.spans(run):
             places = np.flatnonzero(labels == label)
             low, high = int(places[0]), int(places[-1]) + 1
-            yield (label,), own.start, slice(low, high) if high - low == len(own) else places
+            which = slice(low, high) if high - low == len(own) else places
+            yield (label,), own.start, which, None if weights is None else weights[which]
 
     def keys(self, run: range) -> list[Key]:
         """The nodes that the products of a run come to, label by label."""

@@ -13,7 +13,7 @@ from shardwise.records.receipts import Number, ProductReceipt, Witness
 
 
 def of(total: np.ndarray, tolerance: float) -> Witness:
-    """What the receipt of a shard says, of the total of `ShardForms` and :func:`product_bound`.
+    """What the receipt of a shard says, of the total of its forms and its `product_bound`.
 
     Raises
     ------
