@@ -10,7 +10,6 @@ import shutil
 import uuid
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shardwise import host
@@ -33,9 +32,6 @@ _BROKEN = {
 (The last one may also come from access to another GPU's memory, which no task has.) What a program
 may cause too, such as an illegal address, a failed launch or a full stack, says nothing.
 """
-
-_INSTANCES = "proc/driver/nvidia/capabilities/gpu*/mig/gi*"
-"""What the driver has where a GPU is cut by MIG."""
 
 _taken: list["Taken"] = []
 """The device of this process, once it has one: CUDA looks at the variables only once."""
@@ -134,7 +130,7 @@ def take(
         Seconds to wait since a lease last changed hands; left out, an hour, or in a job of a
         cluster, of which no other task holds a device, five minutes.
     listed
-        How devices are found; left out, :func:`present`, or by CUDA where Slurm gives one GPU.
+        How devices are found; left out, :func:`present`.
     prefer
         Which device to look at first, by its place among those there are, for one of several
         workers that share them; None: the freest.
@@ -147,9 +143,7 @@ def take(
         Where there is no device for this task, none became free in time, or all have failed.
     """
     if not _taken:
-        grant = grants.read(environ)
-        only = _only_granted(grant) if environ is os.environ and not listed else None
-        devices = [only] if only else candidates(listed, environ)
+        grant, devices = grants.read(environ), candidates(listed, environ)
         if not devices:
             raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
         job, listed = host.job(environ), listed or present
@@ -160,33 +154,6 @@ def take(
         environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
         _taken.append(Taken(device, source))
     return _taken[0]
-
-
-def _only_granted(grant: grants.Grant | None) -> Device | None:
-    """The one GPU that Slurm has granted, as CUDA sees it; None where NVML has to say.
-
-    To start NVML as well would take a task an eighth of a second. Of a GPU that is cut by MIG, CUDA
-    would see the first instance only, and for the rest of this process.
-    """
-    if grant is None or not grants.is_one_gpu(grant) or any(Path("/").glob(_INSTANCES)):
-        return None
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # before the driver looks at it
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-    device, count = ctypes.c_int(), ctypes.c_int()
-    name, memory = ctypes.create_string_buffer(96), ctypes.c_size_t()
-    failed = (
-        driver.cuInit(0)
-        or driver.cuDeviceGetCount(ctypes.byref(count))
-        or driver.cuDeviceGet(ctypes.byref(device), 0)
-        or driver.cuDeviceGetName(name, len(name), device)
-        or driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-    )
-    if failed or count.value != 1:
-        return None
-    return Device(_uuid(driver, 0), name.value.decode(), 0, memory.value, memory.value)
 
 
 def facts(cupy: Any, taken: Taken) -> dict[str, Any]:
@@ -211,17 +178,12 @@ def versions(cupy: Any) -> dict[str, str]:
 
 
 def cuda_uuid(cupy: Any) -> str:
-    """The UUID of the GPU that CUDA computes on now."""
-    return _uuid(ctypes.CDLL("libcuda.so.1"), cupy.cuda.Device().id)
-
-
-def _uuid(driver: Any, number: int) -> str:
-    """The UUID of a GPU that CUDA sees.
+    """The UUID of the GPU that CUDA computes on now.
 
     The driver says it: what cupy passes on ends at the first byte of it that is zero.
     """
-    device, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
-    failed = driver.cuDeviceGet(ctypes.byref(device), number)
+    driver, device, raw = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    failed = driver.cuDeviceGet(ctypes.byref(device), cupy.cuda.Device().id)
     if failed := failed or driver.cuDeviceGetUuid_v2(ctypes.byref(raw), device):
         raise RuntimeError(f"the NVIDIA driver does not say which GPU this is: error {failed}")
     return f"GPU-{uuid.UUID(bytes=bytes(raw))}"

@@ -83,11 +83,6 @@ def _number(resources: Mapping[str, str], name: str) -> int:
     return max(1, int(word)) if word.isdecimal() else 1
 
 
-def is_one_gpu(grant: Grant) -> bool:
-    """Whether Slurm names one GPU, by its index, and no instance of one."""
-    return grant.source == "slurm" and bool(_INDEX.fullmatch(grant.value))
-
-
 def variables(environ: Mapping[str, str]) -> list[str]:
     """The names of all that may speak of devices; it holds on the host where it was said."""
     plain = (VISIBLE, "SGE_GPU")
