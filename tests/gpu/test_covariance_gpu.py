@@ -77,6 +77,14 @@ def test_rows_count_times_the_weight_of_their_matrix(tmp_path, backend, keep, ma
     np.testing.assert_allclose(found["row_mean"], mean, rtol=1e-7)
 
 
+def test_a_column_that_never_changes_correlates_with_nothing(tmp_path, backend):
+    """NaN in its row and column, as in NumPy, though rounding leaves it covariances."""
+    left = factories.noise((9, 7, 3), "float64")
+    left[:, :, 1] = 0.3
+    found = results(tmp_path, left, product="A.T @ A", backend=backend)["correlation"]
+    assert np.isnan(found).tolist() == [[i == 1 or j == 1 for j in range(3)] for i in range(3)]
+
+
 @needs_gpu
 @pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
 def test_large_covariances(tmp_path, precision):

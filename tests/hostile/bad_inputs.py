@@ -318,6 +318,7 @@ CASES: dict[str, list[Case]] = {
         sheet("the sheet is empty", ""),
         sheet("the sheet is not UTF-8", b"path\n\xff\n"),
         sheet("no column `path`", "file\tlabel\na.npy\t1\n"),
+        sheet("a column twice", "path\tpath\na.npy\ta.npy\n"),
         sheet("no row", "path\n"),
         sheet("a file that is not there", "path\nin/0.npy\nin/1.npy\n"),
         sheet("a file twice", "path\nin/0.npy\nin/0.npy\n"),

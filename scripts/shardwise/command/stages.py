@@ -16,9 +16,9 @@ from pathlib import Path
 
 from shardwise import host
 from shardwise.command.process import log
-from shardwise.errors import InputError
+from shardwise.errors import InputError, some
 from shardwise.files import small
-from shardwise.files.paths import CACHE, Results
+from shardwise.files.paths import CACHE, Results, for_bash
 from shardwise.plan import config
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
@@ -281,9 +281,18 @@ def clean(options: Namespace) -> None:
     A file stays if nothing shows that a run wrote it, as a product without a receipt that fits.
     """
     from shardwise.command import clean
+    from shardwise.plan import config_file, planner
 
-    root = config.existing_folder(options.configfile, options.results)
-    _print(clean.clean(Results(root), options.yes))
+    results = Results(config.existing_folder(options.configfile, options.results))
+    if not options.results and (files := config.config_files(options.configfile)):
+        own = planner.config_digest(config.load(config_file.read_files(files)))
+        if results.plan.exists() and plans.load_facts(results.plan).config_digest != own:
+            raise InputError(
+                f"{results.root} was last used with another config than {some(map(str, files))}, "
+                "whose files would count as those of others; run first, or to keep only what ran "
+                f"last: shardwise clean {for_bash(results.root)}"
+            )
+    _print(clean.clean(results, options.yes))
 
 
 STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {

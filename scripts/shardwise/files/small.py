@@ -160,6 +160,11 @@ def refuse_moved(results: Results, began: os.stat_result) -> None:
 
 def refuse_unmarked(results: Results) -> None:
     """Refuse to write into a folder that no run has made."""
+    if results.merging.is_file():
+        raise InputError(
+            f"{results.root} is a total of shardwise merge, which has no shards; read its files "
+            "with numpy.load (summary.json has their checksums), or merge again"
+        )
     if not results.marker.is_file():
         raise InputError(
             f"{results.root}: no run made this folder, so nothing is written into it. Name the "

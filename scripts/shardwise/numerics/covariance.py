@@ -41,7 +41,8 @@ class Covariance:
         with np.errstate(all="ignore"):
             found = self._centred(given, i, j) / self._divisor
             alike = found / self._scale[i] / self._scale[j]
-            alike[i == j] = np.where(self._scale[i[i == j]] > 0, 1, np.nan)
+            alike[i == j] = 1
+            alike[(self._scale[i] == 0) | (self._scale[j] == 0)] = np.nan
         return {"covariance": found, "correlation": alike}
 
     def _centred(self, given: np.ndarray, i: np.ndarray, j: np.ndarray) -> Any:

@@ -211,7 +211,9 @@ def _look_at_sum(plan: Plan, audit: Audit) -> None:
     """The results over all shards."""
     results = plan.results
     with audit.noting(results.summary):
-        for name, facts in judge.check_summary(plan).files.items():
+        summary = judge.check_summary(plan)
+        audit.proven &= summary.end_to_end is not None
+        for name, facts in summary.files.items():
             file = results.statistic(name)
             audit.summed.append(file.name)
             with audit.noting(file):

@@ -87,6 +87,8 @@ class FinishedRun:
             raise IndexError(f"matrix {matrix} is not in the stack, which holds 0 to {count - 1}")
         rows = list(self._plan.shards.values())
         row = rows[bisect_right(rows, matrix, key=lambda each: each.start) - 1]
+        if not self._results.receipt(row.name).exists():
+            raise judge.unfinished(self._plan)
         judge.check_product(self._plan, row.shard)
         rows, _ = self._plan.problem.sum_shape
         return _map(self._results.product(row.name))[matrix - row.start, :rows]

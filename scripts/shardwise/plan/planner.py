@@ -7,8 +7,9 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, fields, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         first, last, arrays = left.sources[0], left.sources[-1], len(left.sources)
         ends = one_line(f"{arrays:,} arrays in this order, {first.path} to {last.path}")
         log.info(f"shardwise: input: {ends}, hold {left.matrices:,} matrices")
-    for note in left.notes:
+    notes = [*left.notes, *_of_runs(left.sources if settings.input is not None else ())]
+    for note in notes:
         log.warning(f"shardwise: input: {note}")
     right, shared = right_of(settings, left)
     problem = Problem(
@@ -91,7 +93,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     if said.weights is not None and problem.sum_dtype == "int64":
         raise InputError(
             f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
-            "numbers; to weigh them, save the input as float64"
+            f"numbers; to weigh them, {'return' if function else 'save the input as'} float64"
         )
     centre = covariance.plan(settings, left, problem, said.weights)
     statistics = settings.reduce["statistics"]
@@ -103,7 +105,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     facts = Facts(
         problem, ShardSettings(**chosen), function, right_sources, synthetic, Written(0, 0, 0), "",
         said.whole_digests, list(said.names), said.counts, used, centre, decoded=left.decoded,
-        notes=[*left.notes, *said.notes],
+        notes=[*notes, *said.notes],
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
     facts = _with_digests(facts, rows, settings)
@@ -158,8 +160,13 @@ def _with_digests(facts: Facts, rows: list[Shard], settings: Settings) -> Facts:
     }
     digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
-    moved = config | {"results": None}  # a folder may move
-    return replace(facts, digest=digest, config=config, config_digest=plans.digest(moved))
+    return replace(facts, digest=digest, config=config, config_digest=config_digest(settings))
+
+
+def config_digest(settings: Settings) -> str:
+    """Changes with what a plan depends on in a config, but for its folder, which may move."""
+    kept = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
+    return plans.digest(kept | {"results": None})
 
 
 def _returned(
@@ -179,7 +186,7 @@ def _returned(
     # As one text: Snakemake's logger prints messages as they are.
     log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
     matrix = first_rows(settings, left, weights, left.shape[0])[np.newaxis]
-    shape, dtype = user_function.probe(settings.product, matrix)
+    shape, dtype = user_function.probe(settings.product, matrix, settings.depends)
     if path:
         small.write_cache(path, {"shape": shape, "dtype": dtype})
     return shape, dtype
@@ -329,9 +336,24 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
         path = Path(source.file).resolve()
         if path.parent == root or reserved.intersection(path.parents):
             raise InputError(
-                f"{source.path} lies where the run writes its own files; choose another folder "
-                "for the results"
+                f"{source.path} lies where the run writes its own files; name the input so that "
+                "this is none of it, for example data/*.npy, or choose another results folder"
             )
+
+
+def _of_runs(sources: Sequence[Source]) -> list[str]:
+    """What to tell of an input that runs have written, which a glob may take in unseen."""
+
+    @cache
+    def in_results(folder: str) -> bool:
+        outer = os.path.dirname(folder)
+        return Results(Path(folder)).marker.exists() or (outer != folder and in_results(outer))
+
+    files = [source.file for source in sources if not is_url(source.path)]
+    own = [file for file in files if in_results(os.path.dirname(os.path.abspath(file)))]
+    if not own:
+        return []
+    return [f"{len(own):,} of its {len(sources):,} arrays lie in results of runs, as {own[0]}"]
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:

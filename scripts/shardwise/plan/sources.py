@@ -178,7 +178,7 @@ def _stack_in_folder(folder: str, names: list[str], cache: Path | None) -> Stack
     """The ``.npy`` files of a folder, or where it has none its Zarr stores."""
     entries = in_order(map(Path, names))
     for end in (".npy", *ZARR):
-        named = [path for path in entries if path.suffix == end]
+        named = [path for path in entries if path.suffix.lower() == end]
         if taken := [path for path in named if path.name[0] != "."]:
             arrays = [_located(os.path.join(folder, path)) for path in taken]
             hidden = some([shown(path.name) for path in named if path.name[0] == "."], 5)
@@ -294,6 +294,10 @@ def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]
                 names = some(map(short, columns)) or "none"
                 raise InputError(
                     f"sheet {sheet} has no column {short(column)}; its columns are {names}"
+                )
+            if list(columns).count(column) > 1:
+                raise InputError(
+                    f"sheet {sheet} has the column {short(column)} twice; rename or remove one"
                 )
             for row in rows:
                 if None in row:

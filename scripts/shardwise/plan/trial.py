@@ -18,18 +18,18 @@ from shardwise.processes import contain
 _WORDS_LETTERS = 100_000
 
 
-def main(spec: str) -> None:
+def main(spec: str, *depends: str) -> None:
     """Try a function on the matrix from stdin."""
     signal.signal(signal.SIGTERM, terminate)
     contain.end_with_parent(signal.SIGTERM)
     try:
-        ending = contain.run(partial(_try, spec, sys.stdin.buffer.read()))
+        ending = contain.run(partial(_try, spec, depends, sys.stdin.buffer.read()))
         os.write(1, json.dumps([ending.result, ending.status]).encode())
     except (Terminated, BrokenPipeError):  # who asked for the trial has ended, or waits no longer
         sys.exit(128 + signal.SIGTERM)
 
 
-def _try(spec: str, matrix: bytes) -> tuple[Any, ...]:
+def _try(spec: str, depends: tuple[str, ...], matrix: bytes) -> tuple[Any, ...]:
     """What a function makes of a matrix, or why it makes nothing."""
     import numpy as np
 
@@ -39,7 +39,7 @@ def _try(spec: str, matrix: bytes) -> tuple[Any, ...]:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         block = np.load(io.BytesIO(matrix), allow_pickle=False)
-        result = user_function.call(user_function.load(spec), np, block, 0)
+        result = user_function.call(user_function.load(spec, None, depends), np, block, 0)
     except KeyboardInterrupt as error:  # no terminal can reach this session
         return InputError.exit_code, f"product: {spec} failed: {error!r}", None, None
     except (ShardwiseError, MemoryError) as error:

@@ -12,6 +12,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,7 +37,7 @@ _TRIAL = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from shardwise.plan.trial import main
-main(sys.argv[1])
+main(*sys.argv[1:])
 """
 
 
@@ -48,13 +50,39 @@ class Function:
     target: Callable[[Any, Any], Any]
 
 
-def load(spec: str, digest: str | None = None) -> Function:
+class _FromSource(SourceFileLoader):
+    """Runs a file as it is, and not what Python compiled of it before."""
+
+    def get_code(self, fullname: str) -> Any:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+class _Fresh(MetaPathFinder):
+    """Finds modules whose files a config lists.
+
+    Python takes what it has compiled of a file with the same size and the same second.
+    """
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self._files = set(map(os.path.realpath, files))
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or os.path.realpath(spec.origin or "") not in self._files:
+            return None
+        spec.loader = _FromSource(fullname, str(spec.origin))
+        return spec
+
+
+def load(spec: str, digest: str | None = None, depends: Iterable[str] = ()) -> Function:
     """Import the file of a function by its path, under a private name, and find the function.
 
-    ``sys.path`` is left alone, and no ``.pyc`` file is read or written: what runs is what the
-    digest was taken of. Raises InputError if there is no such file or function, or the file fails
-    on import; IntegrityError if the file does not have this digest any more.
+    ``sys.path`` is left alone. Of this file, and of those in ``depends`` that it imports, no
+    ``.pyc`` file is read: what runs is what the digests were taken of. Raises InputError if there
+    is no such file or function, or the file fails on import; IntegrityError if the file does not
+    have this digest any more.
     """
+    sys.meta_path.insert(0, _Fresh(depends))
     source = read_source(spec, digest)
     path, _, name = spec.rpartition(":")
     module = _module(path, source)
@@ -101,16 +129,18 @@ def call(
     return result
 
 
-def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
+def probe(spec: str, matrix: np.ndarray, depends: Iterable[str] = ()) -> tuple[Shape, str]:
     """Shape ``(p, q)`` and element type of what a function makes of a matrix ``(1, m, k)``.
 
-    A process of its own calls it, so that nothing that it does can touch this one. Raises
-    InputError if the function cannot be loaded, fails, ends its process, does not return in time,
-    or returns no stack of results; TryAgain if this machine has too little memory for it.
+    ``depends`` is as :func:`load` has it. A process of its own calls it, so that nothing that it
+    does can touch this one. Raises InputError if the function cannot be loaded, fails, ends its
+    process, does not return in time, or returns no stack of results; TryAgain if this machine has
+    too little memory for it.
     """
     limit, given = _trial_seconds(), io.BytesIO()
     np.save(given, matrix, allow_pickle=False)
-    command = [sys.executable, "-P", "-c", _TRIAL, spec]  # -P: not from the working directory
+    # -P: modules do not come from the working directory.
+    command = [sys.executable, "-P", "-c", _TRIAL, spec, *depends]
     tried = "on the first matrix, on which it is tried with NumPy before any job"
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:

@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, short
 from shardwise.files import pieces, small
-from shardwise.files.paths import RESULTS
+from shardwise.files.paths import RESULTS, SUMS
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
@@ -87,10 +87,10 @@ def read_finished(plan: Plan, *names: str) -> SumReceipt:
         raise unfinished(plan)
     for name in names:
         if name not in summary.files:
+            cure = "set labels" if name == SUMS else "add it to reduce.statistics"
             raise InputError(
-                f"{plan.results.root} has no {name}, but {', '.join(summary.files)}; add it to "
-                "reduce.statistics and run snakemake again (a run with labels has sums in its "
-                "place)"
+                f"{plan.results.root} has no {name}, but {', '.join(summary.files)}; {cure} and "
+                "run snakemake again (a run with labels has sums in its place)"
             )
     return summary
 

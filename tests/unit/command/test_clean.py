@@ -1,9 +1,12 @@
 """`shardwise clean`: what the present plan does not name goes on request, and nothing else."""
 
+import json
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from shardwise.command import stages
 from shardwise.command.clean import clean
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
@@ -114,3 +117,18 @@ def test_it_does_not_clean_beside_a_run_or_elsewhere(two):
     plan.results.marker.unlink()
     with pytest.raises(InputError, match="no run made this folder"):
         clean(plan.results, remove=True)
+
+
+def test_what_another_config_needs_is_no_rubbish(two, tmp_path, monkeypatch):
+    """A config that names the folder has to be the one that was run there last."""
+    plan, own, other = two
+    keys = {"input": "input.npy", "shards": 3, "results": str(plan.results.root)}
+    (tmp_path / "old.yaml").write_text(json.dumps(keys))
+    monkeypatch.chdir(tmp_path)
+    options = Namespace(configfile=[Path("old.yaml")], results=None, yes=True)
+    with pytest.raises(InputError, match="was last used with another config than old"):
+        stages.clean(options)
+    assert files(plan.results.root) == own | other
+    options.results = plan.results.root
+    stages.clean(options)
+    assert files(plan.results.root) == own

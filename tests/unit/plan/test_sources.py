@@ -63,6 +63,8 @@ def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
     shapes = [(2, 4), (3, 2, 4), (1, 2, 4), (2, 4), (2, 2, 4)]
     arrays = [stack(shape, seed=i) for i, shape in enumerate(shapes)]
     paths = [save(Path(f"in/m{i + 8}.npy"), array) for i, array in enumerate(arrays)]  # m9, m10
+    if origin == "in":
+        paths[0].rename(paths[0].with_suffix(".NPY"))
     for name in ("README", ".m0.npy.host.1.ab.tmp", "._m0.npy"):  # the last as a Mac keeps them
         Path("in", name).write_text("no array")
     order = [4, 0, 3, 1, 2] if origin == "s.tsv" else range(5)
@@ -76,6 +78,16 @@ def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
         for stop in range(start + 1, 9):
             holding = [s for s in made.sources if s.first < stop and start < s.first + s.count]
             assert plan.between(made.sources, start, stop) == holding
+
+
+def test_results_of_a_run_that_a_glob_takes_in_are_told(tmp_path, monkeypatch):
+    """They may be meant; so the plan says it, and goes on."""
+    monkeypatch.chdir(tmp_path)
+    save(Path("data/a.npy"), stack((4, 3, 3), "float64"))
+    factories.computed(factories.plan(Path("one"), input="data/a.npy", shards=2, materialize=False))
+    made = factories.plan(Path("two"), input="**/*.npy", materialize=False)
+    (note,) = made.facts.notes
+    assert note.startswith("2 of its 3 arrays lie in results of runs, as one/results/products/0000")
 
 
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):

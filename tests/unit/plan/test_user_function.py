@@ -3,6 +3,7 @@
 import logging
 import mmap
 import os
+import py_compile
 import signal
 import subprocess
 import sys
@@ -54,6 +55,20 @@ def test_a_function_is_loaded_without_a_trace(write, tmp_path):
     assert called(spec, np.ones((1, 2, 2))).sum() == 1.5 * first.sum()
     assert (sys.path, "mine" in sys.modules) == (before, False)
     assert [p.name for p in tmp_path.iterdir()] == ["mine.py"]
+
+
+def test_a_listed_file_is_imported_as_it_is(write, tmp_path, monkeypatch):
+    """Also where Python has compiled another one of the same size and second."""
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = write("import factor\ndef own(xp, block):\n    return factor.K * block\n")
+    helper = tmp_path / "factor.py"
+    for number in (5, 9):
+        helper.write_text(f"K = {number}\n")
+        os.utime(helper, ns=(10**18, 10**18))
+        if number == 5:
+            py_compile.compile(str(helper), doraise=True)
+    function = user_function.load(spec, None, [str(helper)])
+    assert user_function.call(function, np, np.ones((1, 2, 2)), 0).sum() == 36
 
 
 def test_classes_of_the_file_work(write):
