@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, fields, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -343,17 +342,20 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
 
 def _of_runs(sources: Sequence[Source]) -> list[str]:
     """What to tell of an input that runs have written, which a glob may take in unseen."""
-
-    @cache
-    def in_results(folder: str) -> bool:
-        outer = os.path.dirname(folder)
-        return Results(Path(folder)).marker.exists() or (outer != folder and in_results(outer))
-
     files = [source.file for source in sources if not is_url(source.path)]
-    own = [file for file in files if in_results(os.path.dirname(os.path.abspath(file)))]
-    if not own:
+    folders = set(map(os.path.dirname, files))
+    folders = {folder for folder in folders if _is_of_a_run(Path(folder))}
+    if not folders:
         return []
+    own = [file for file in files if os.path.dirname(file) in folders]
     return [f"{len(own):,} of its {len(sources):,} arrays lie in results of runs, as {own[0]}"]
+
+
+def _is_of_a_run(folder: Path) -> bool:
+    """Whether a run writes its arrays there."""
+    whole = folder.absolute()
+    inner = [place for place in (whole, whole.parent) if place.name in ("products", "shards")]
+    return any(Results(root).marker.exists() for root in [whole, *(p.parent for p in inner)])
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:
