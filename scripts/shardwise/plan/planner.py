@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -158,14 +159,17 @@ def _with_digests(facts: Facts, rows: list[Shard], settings: Settings) -> Facts:
         if key not in _NOT_DIGESTED and (value or key not in _SAID_LATER)
     }
     digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
-    config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
-    return replace(facts, digest=digest, config=config, config_digest=config_digest(settings))
+    own = config_digest(settings)
+    return replace(facts, digest=digest, config=_planned(settings), config_digest=own)
 
 
 def config_digest(settings: Settings) -> str:
     """Changes with what a plan depends on in a config, but for its folder, which may move."""
-    kept = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
-    return plans.digest(kept | {"results": None})
+    return plans.digest(_planned(settings) | {"results": None})
+
+
+def _planned(settings: Settings) -> dict[str, Any]:
+    return {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
 
 
 def _returned(
