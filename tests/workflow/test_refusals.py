@@ -84,6 +84,13 @@ def test_a_value_after_config_that_snakemake_reads_otherwise(workspace: Workspac
     assert workspace.run("--dry-run").code == 0
 
 
+@pytest.mark.parametrize("word", ["--cores", nightly("--jobs")])
+def test_a_run_without_a_core_is_refused(workspace: Workspace, word: str) -> None:
+    """Snakemake itself would wait for one for ever."""
+    workspace.configure(**SMALL)
+    refused(workspace.run(word, "0", timeout=60), "no job could start with 0 cores or jobs")
+
+
 def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -> None:
     """Under every profile that submits; on this machine they are just names."""
     workspace.configure(**SMALL, results="a$b")

@@ -163,7 +163,7 @@ def refuse_unmarked(results: Results) -> None:
     if results.merging.is_file():
         raise InputError(
             f"{results.root} is a total of shardwise merge, which has no shards; read its files "
-            "with numpy.load (summary.json has their checksums), or merge again"
+            "with numpy.load, check them with shardwise verify, or merge again"
         )
     if not results.marker.is_file():
         raise InputError(

@@ -61,9 +61,12 @@ def run(out: Path, folders: Iterable[str]) -> int:
         one.refuse(other)
     _refuse_taken(results)
     matrices = sum(source.plan.problem.matrices for source in sources)
+    labels = sum((Counter[Any](source.matrices) for source in sources), Counter())
+    own = [(label, labels[label]) for label in sorted(labels)]
     with _working_in(results):
-        files = _write(results, sources)
-        receipts.write(results.summary, _describe(sources, matrices) | {"files": files})
+        files = _write(results, sources, own)
+        said = {"labels": own, "files": files}
+        receipts.write(results.summary, _describe(sources, matrices) | said)
     return matrices
 
 
@@ -99,10 +102,11 @@ def _working_in(results: Results) -> Iterator[None]:
             raise
 
 
-def _write(results: Results, sources: Sequence[Source]) -> dict[str, ArrayFile]:
-    """Commit the total, and say what it is."""
-    matrices = sum((Counter[Any](source.matrices) for source in sources), Counter())
-    labels = sorted(matrices)
+def _write(
+    results: Results, sources: Sequence[Source], counts: Sequence[tuple[Label, int]]
+) -> dict[str, ArrayFile]:
+    """Commit the total, and say what it is; ``counts`` has each label and its matrices."""
+    labels = [label for label, _ in counts]
     problem = replace(sources[0].plan.problem, labels=len(labels))
     strict = all(source.plan.settings.nonfinite == "error" for source in sources)
     weights = np.concatenate([source.weights for source in sources])
@@ -125,6 +129,7 @@ def _write(results: Results, sources: Sequence[Source]) -> dict[str, ArrayFile]:
             source.refuse_changed()
         files.close()
         files.refuse_incomplete()
+        results.summary.unlink(missing_ok=True)  # of an earlier merge: it is of other files
         written = files.publish(files.digests)
     for name in {*OF_SUMS, SUMS, *_OF_COVARIANCES} - set(names):
         results.statistic(name).unlink(missing_ok=True)  # of an earlier merge
@@ -132,7 +137,7 @@ def _write(results: Results, sources: Sequence[Source]) -> dict[str, ArrayFile]:
         results.label_names.unlink(missing_ok=True)
         return written
     with commit(results.label_names) as file:
-        file.write(label_text(labels, [matrices[label] for label in labels]))
+        file.write(label_text(*zip(*counts, strict=True)))
     return written
 
 

@@ -5,19 +5,19 @@ written. What lies there of other configs is left aside.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from shardwise.errors import InputError, IntegrityError, one_line, some
+from shardwise.errors import InputError, IntegrityError, one_line, short, some
 from shardwise.files import small
-from shardwise.files.paths import Results
+from shardwise.files.paths import RESULTS, Results, for_bash
 from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.plan import Plan, Shard, label_text
 from shardwise.records import judge, ledger, receipts
-from shardwise.records.receipts import ProductReceipt, StackReceipt
+from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, TotalReceipt
 from shardwise.records.store import Store
 from shardwise.units import count, human_bytes
 
@@ -50,6 +50,7 @@ class Audit:
 
     root: Path
     shards: int = 0  # how many the plan has; 0 where it cannot be read
+    merged: int = 0  # folders whose total this is; 0 of a run
     nbytes: int = 0  # bytes that were read and compared with a checksum
     summed: list[str] = field(default_factory=list)  # files of the reduce, such as ``sum.npy``
     proven: bool = False
@@ -94,14 +95,17 @@ class Audit:
             for kind in (DAMAGED, UNKNOWN):
                 if names := sorted({found.shard or found.path for found in self.of(kind)}):
                     named.append(f"{len(names)} {kind} ({some(names)})")
-            cure = f"; repair: {self.repair}, then snakemake as before" if self.repair else ""
+            cure = f"; repair: {self.repair}" if self.repair else ""
+            cure += ", then snakemake as before" if cure and not self.merged else ""
             words = f"NOT whole: {', '.join(named)}{cure}"
         elif missing:
             words = f"unfinished: {len(missing)} of {self.shards} shards are not computed yet"
         elif self.verdict == "unfinished":
             words = f"unfinished: {self.shards} shards are computed, but not summed yet"
+            words = words if self.shards else "unfinished: no merge into it has come to its end"
         else:
-            words = f"whole: {count(self.shards, 'shard')}, {human_bytes(self.nbytes)}, "
+            of = count(self.merged, "folder") if self.merged else count(self.shards, "shard")
+            words = f"whole: {of}, {human_bytes(self.nbytes)}, "
             words += f"{', '.join(self.summed)} {'proven' if self.proven else 'not proven'}"
         return one_line(f"{self.root}: {words}")
 
@@ -128,9 +132,11 @@ def look(
     """Audit a results folder.
 
     Each of the threads that read takes about 8 MiB of memory. ``progress`` is called now and then
-    with a line. Raises InputError if there is no plan in the folder.
+    with a line. Raises InputError if there is neither a plan nor a total in the folder.
     """
     results = Results(root)
+    if results.merging.is_file():
+        return _look_at_total(results)
     if not (results.plan.exists() or results.plan_facts.exists()):
         raise InputError(f"{root} holds no plan (plan.tsv, plan.json): not the results of a run")
     audit = Audit(root)
@@ -145,6 +151,29 @@ def look(
     _look_at_all(plan, audit, threads, progress)
     audit.findings.sort(key=lambda finding: (finding.path, finding.reason))
     audit.repair = _repair(plan, audit.of(DAMAGED))
+    return audit
+
+
+def _look_at_total(results: Results) -> Audit:
+    """Audit a total of ``shardwise merge``."""
+    audit = Audit(results.root)
+    with audit.noting(results.summary):
+        try:
+            total = receipts.read(results.summary, TotalReceipt)
+        except receipts.NoReceipt as error:
+            audit.note(MISSING, results.summary, str(error))
+            return audit
+        if not total.files.keys() <= set(RESULTS):
+            raise IntegrityError(f"{results.summary} names the results {short(list(total.files))}")
+        folders = [for_bash(Path(str(source.get("folder")))) for source in total.sources]
+        audit.merged, audit.proven = len(folders), total.proven
+        _look_at_arrays(audit, results, total.files)
+        labels = label_text(*zip(*total.labels, strict=True)) if total.labels else None
+        with audit.noting(results.label_names):
+            if labels and small.read(results.label_names) != labels:
+                raise IntegrityError(f"{results.label_names} is missing, or not what was merged")
+        if audit.findings:
+            audit.repair = " ".join(["shardwise merge", for_bash(results.root), *folders])
     return audit
 
 
@@ -213,14 +242,22 @@ def _look_at_sum(plan: Plan, audit: Audit) -> None:
     with audit.noting(results.summary):
         summary = judge.check_summary(plan)
         audit.proven &= summary.end_to_end is not None
-        for name, facts in summary.files.items():
-            file = results.statistic(name)
-            audit.summed.append(file.name)
-            with audit.noting(file):
-                judge.check_statistic(plan, name, facts)
-                audit.nbytes += receipts.check_elements(file, facts)
+        _look_at_arrays(audit, results, summary.files, partial(judge.check_statistic, plan))
     with audit.noting(results.label_names):
         judge.check_labels(plan)
+
+
+def _look_at_arrays(
+    audit: Audit, results: Results, files: Mapping[str, ArrayFile],
+    check: Callable[[str, ArrayFile], object] = lambda name, facts: None,
+) -> None:  # fmt: skip
+    """Read the results over all matrices, each after a check of what is said of it."""
+    for name, facts in files.items():
+        file = results.statistic(name)
+        audit.summed.append(file.name)
+        with audit.noting(file):
+            check(name, facts)
+            audit.nbytes += receipts.check_elements(file, facts)
 
 
 def _repair(plan: Plan, damaged: list[AuditFinding]) -> str | None:

@@ -196,14 +196,33 @@ class SumReceipt(Receipt, frozen=True):
     """Under ``covariance: true``, the observations: the rows of all matrices."""
 
 
+class TotalReceipt(ReceiptPart, frozen=True):
+    """The ``summary.json`` of a total of ``shardwise merge``: it tells no time and no host."""
+
+    schema: int
+    stage: Literal["merge"]
+    product: str
+    precision: str
+    backend: str
+    matrices: Whole
+    proven: bool
+    sources: list[dict[str, Any]]
+    """What was merged, in order, as `Source.describe` has it."""
+    files: dict[str, ArrayFile]
+    digest: str
+    labels: list[tuple[int | str, Whole]] = []
+    """Each label, in the order of the sums, and how many matrices have it."""
+    rows: Whole | None = None
+
+
 # Made during the import, which runs in one thread. msgspec (0.22) stores what it learns about a
 # class before that is complete: a thread that decodes the class in the meantime crashes.
-_DECODERS: dict[type[Receipt], msgspec.json.Decoder[Any]] = {
+_DECODERS: dict[type[ReceiptPart], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (ProductReceipt, CopyReceipt, StackReceipt, SumReceipt)
+    for kind in (ProductReceipt, CopyReceipt, StackReceipt, SumReceipt, TotalReceipt)
 }
 
-_R = TypeVar("_R", bound=Receipt)
+_R = TypeVar("_R", bound=ReceiptPart)
 
 
 class NoReceipt(IntegrityError):  # noqa: N818 - named after what was found

@@ -76,12 +76,15 @@ def end_with_last_job() -> None:
 
 
 def refuse_unfit_to_submit(workflow: Any, run: "Run") -> None:
-    """End with 2 where names would mislead the scheduler; also in a dry run.
+    """End with 2 where no job could start, or names would mislead the scheduler; also in a dry run.
 
     Its executor is the dry one, but it uses threads as the profile's own would: always, unless jobs
     run here.
     """
+    settings = workflow.resource_settings
     try:
+        if 0 in (settings.cores, settings.nodes):  # Snakemake would wait for them for ever
+            raise InputError("no job could start with 0 cores or jobs; name at least 1, or all")
         if workflow.execution_settings.use_threads:
             names.refuse_odd(workflow, run.config, run.results)
     except InputError as error:

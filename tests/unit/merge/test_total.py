@@ -1,9 +1,11 @@
 """`shardwise merge`: the tree over the sums of finished folders, or nothing at all."""
 
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.merge import total as merge
 from shardwise.numerics.tree import TreeSum
+from shardwise.observe import audit
 from shardwise.plan import plan as plans
 from shardwise.plan import planner
 from shardwise.records.locks import take_lock
@@ -80,6 +83,32 @@ def test_sums_of_labels_are_merged_label_by_label(tmp_path):
     other = finished(tmp_path / "whole", stacks[0], product="A.T @ A", labels=np.arange(5))
     with pytest.raises(InputError, match="kind of labels is integers, not names"):
         merge.run(tmp_path / "total", [folders[0], other])
+
+
+def test_a_total_can_be_verified_and_an_interrupted_one_never_looks_finished(tmp_path, monkeypatch):
+    """Each file that is not as it was merged is named, and the command printed makes it again."""
+    labels, out = np.array(["b", "a", "b"]), tmp_path / "total"
+    stacks = [factories.stack((3, 4, 4), seed=seed) for seed in (1, 2)]
+    folders = [finished(tmp_path / str(i), each, labels=labels) for i, each in enumerate(stacks)]
+    merge.run(out, folders)
+    assert audit.look(out).line().startswith(f"{out}: whole: 2 folders, ")
+    assert audit.look(out).line().endswith("sums.npy proven")
+    for name, damage in (("sums.npy", factories.flip), ("labels.json", Path.unlink)):
+        damage(out / name)
+        found = audit.look(out)
+        assert (found.code, [each.path for each in found.findings]) == (3, [name])
+        words = shlex.split(found.line().partition("repair: ")[2])
+        assert words[:2] == ["shardwise", "merge"]
+        merge.run(Path(words[2]), words[3:])
+        assert audit.look(out).code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(merge, "commit", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            merge.run(out, folders[::-1])
+    assert (audit.look(out).code, (out / "summary.json").exists()) == (75, False)
+    merge.run(out, folders)
+    factories.flip(out / "summary.json")
+    assert audit.look(out).code == 3
 
 
 @pytest.mark.parametrize(
