@@ -1,4 +1,4 @@
-"""A GPU: which driver there is, which devices, and which of them is this task's.
+"""Which NVIDIA driver and devices this node has, and which device is this task's.
 
 Standard library only: the Makefile asks this module before anything is installed.
 """
@@ -27,22 +27,22 @@ _BROKEN = {
     220: "an uncorrectable NVLink error",
     226: "a hardware error that the GPU has contained",
 }
-"""The errors of CUDA that only a device causes, by the numbers of its runtime and its driver.
+"""The CUDA errors that only a faulty device causes, by their number in the runtime and the driver.
 
-(The last one may also come from access to another GPU's memory, which no task has.) What a program
-may cause too, such as an illegal address, a failed launch or a full stack, says nothing.
+(The last one may also come from access to another GPU's memory, which no task has.) Errors that a
+program may cause too, such as an illegal address, a failed launch or a full stack, are not listed.
 """
 
 _taken: list["Taken"] = []
-"""The device of this process, once it has one: CUDA looks at the variables only once."""
+"""The device of this process, once taken; it stays, as CUDA reads the variables only once."""
 
 
 @dataclass(frozen=True)
 class Taken:
     """The device of this task.
 
-    ``source`` is ``slurm`` or ``grid engine`` where a scheduler granted it (or several, of which
-    this one was leased), else ``lease``.
+    ``source`` is ``slurm`` or ``grid engine`` if a scheduler granted the device, alone or as one
+    of several; else ``lease``.
     """
 
     device: Device
@@ -69,8 +69,8 @@ def driver_cuda_version() -> int | None:
 def cuda_extra() -> str:
     """The CUDA version to install cupy for: ``12``, ``13`` or ``none``.
 
-    That of the driver found here. A login node has no driver, only a scheduler's client: there
-    the older version is taken, which newer drivers run as well.
+    The newest that the driver found here runs. A login node has no driver, only a scheduler's
+    client: there it is the older version, which newer drivers run as well.
     """
     version = driver_cuda_version()
     if version is not None:
@@ -82,10 +82,10 @@ def cuda_extra() -> str:
 
 
 def fault(error: BaseException) -> str | None:
-    """What is wrong with the device of this process, by an error of cupy; None if it says nothing.
+    """The fault of this process's device that an error of cupy reveals; None if it reveals none.
 
-    A device that is busy or out of memory has no fault. Nor has one that is gone: NVML lists it no
-    more, so no task takes it again.
+    A device that is busy or out of memory has no fault. Nor has one that is gone: NVML no longer
+    lists it, so no task takes it again.
     """
     return _BROKEN.get(getattr(error.__cause__ or error, "status", 0))
 
@@ -93,9 +93,9 @@ def fault(error: BaseException) -> str | None:
 def candidates(
     listed: Callable[[], list[Device]] | None = None, environ: Mapping[str, str] = os.environ
 ) -> list[Device]:
-    """The devices among which a task here takes its own: those granted, or all of the node.
+    """The devices that a task may choose from: those granted to it, or all of this node.
 
-    `TryAgain` is raised where a scheduler's or the user's word names no device of this node.
+    Raises `TryAgain` if the scheduler or the user grants none, or one that this node does not have.
     """
     grant, devices = grants.read(environ), (listed or present)()
     return devices if grant is None else grants.named(grant, devices)
@@ -104,7 +104,8 @@ def candidates(
 def workers(backend: str, barred: Collection[str] = ()) -> int:
     """How many workers can compute at once on this node: one per device, one on NumPy.
 
-    Without the UUIDs of devices that no worker takes. One worker remains: it says why it has none.
+    ``barred`` are UUIDs of devices that no worker takes. If none is left, the result is still 1:
+    that worker reports why it has no device.
     """
     if backend == "numpy" or driver_cuda_version() is None:
         return 1
@@ -116,31 +117,30 @@ def take(
     environ: MutableMapping[str, str] = os.environ, prefer: int | None = None,
     barred: Callable[[], Mapping[str, str]] = dict,
 ) -> Taken:  # fmt: skip
-    """Give this process its device, and make CUDA see that one only.
+    """Give this process its device, and make CUDA see only that device.
 
-    The one that a scheduler has granted (`wait.Search`); else, or where it has granted
-    several, the first that is free. Either is leased. A process keeps its device to its end: later
-    calls return the same.
+    If a scheduler granted a single device, it is that one, leased if possible (`wait.Search`).
+    Else the first free device is leased. The process keeps it to its end; later calls return it.
 
     Parameters
     ----------
     needed
         Bytes of device memory that the task is going to take.
     limit
-        Seconds to wait since a lease last changed hands; left out, an hour, or in a job of a
-        cluster, of which no other task holds a device, five minutes.
+        Seconds to wait after a lease last changed hands. Left out: an hour, or five minutes in a
+        job of a cluster if no other task of that job holds a device.
     listed
         How devices are found; left out, :func:`present`.
     prefer
-        Which device to look at first, by its place among those there are, for one of several
-        workers that share them; None: the freest.
+        Position of the device to look at first, so that workers that share devices begin at
+        different ones; None: the freest first.
     barred
-        Says which devices are not to be taken, as they have failed: by UUID, how each did.
+        Returns the devices that must not be taken because they failed: how each did, by UUID.
 
     Raises
     ------
     TryAgain
-        Where there is no device for this task, none became free in time, or all have failed.
+        If there is no device for this task, none became free in time, or all have failed.
     """
     if not _taken:
         grant, devices = grants.read(environ), candidates(listed, environ)
@@ -168,7 +168,7 @@ def facts(cupy: Any, taken: Taken) -> dict[str, Any]:
 
 
 def versions(cupy: Any) -> dict[str, str]:
-    """The versions of what a GPU computes with beside cupy: CUDA's libraries, and the driver."""
+    """The versions of what a GPU needs besides cupy: the CUDA runtime, cuBLAS and the driver."""
     runtime, cublas = cupy.cuda.runtime.runtimeGetVersion(), cupy.cuda.cublas
     return {
         "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
@@ -180,7 +180,7 @@ def versions(cupy: Any) -> dict[str, str]:
 def cuda_uuid(cupy: Any) -> str:
     """The UUID of the GPU that CUDA computes on now.
 
-    The driver says it: what cupy passes on ends at the first byte of it that is zero.
+    The driver is asked for it, because cupy cuts the UUID off at its first zero byte.
     """
     driver, device, raw = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
     failed = driver.cuDeviceGet(ctypes.byref(device), cupy.cuda.Device().id)

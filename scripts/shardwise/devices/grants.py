@@ -1,4 +1,4 @@
-"""What a scheduler, or the user, says about the devices of a task: variables read, devices named.
+"""Which devices a scheduler or the user grants to a task, as environment variables say it.
 
 Pure: the environment and the devices of the node are arguments.
 """
@@ -21,7 +21,7 @@ _GRID_ENGINE = re.compile(r"SGE_[HS]GR_\w*(?:gpu|cuda)\w*", re.IGNORECASE)
 _GRID_ENGINE_ID = re.compile(r"(?:/dev/)?(?:gpu|cuda|nvidia)?[:_]?([0-9]{1,4})", re.IGNORECASE)
 _INDEX = re.compile(r"([0-9]{1,4})")
 
-# Of a type or none, as `gpu:4` or `gres/gpu:a100:2(S:0)`; and `gpu=4`, but not `gpu_mem=40G`.
+# With a type or without, as `gpu:4` or `gres/gpu:a100:2(S:0)`; `gpu=4`, but not `gpu_mem=40G`.
 _SLURM_COUNT = re.compile(r"(?:^|[,/])gpu(?::[^,:()]*[^,:()\d][^,:()]*)?:(\d+)")
 _GRID_ENGINE_COUNT = re.compile(r"(?:^|[\s,])n?(?:gpus?|cuda)=(\d+)(?=[\s,]|$)")
 
@@ -38,7 +38,7 @@ class Grant:
     """A variable that names devices, and who has set it.
 
     ``source`` is ``slurm`` or ``grid engine`` where a scheduler granted the devices to this job.
-    It is ``lease`` where the variable only says among which ones a task may choose.
+    It is ``lease`` if the variable only limits which devices a task may lease.
     """
 
     source: str
@@ -51,12 +51,12 @@ class Grant:
 
 
 def asked(resources: Mapping[str, str]) -> int:
-    """GPUs of a node that the resources of a job ask for, in the words of its scheduler.
+    """GPUs per node that the resources of a job request, in the syntax of its scheduler.
 
-    ``gres: "gpu:a100:4"`` for Slurm, ``uge_gpu: "-l gpu=4"`` for Grid Engine (or any other word of
-    it that begins with ``uge_``) are those of a node. ``gpu`` and ``tasks``, a GPU each, are those
-    of all ``nodes``, and may lie on one where nothing is said of nodes. 1 where nothing says more,
-    or an expression says it, such as ``2 * attempt``.
+    ``gres: "gpu:a100:4"`` of Slurm and ``uge_gpu: "-l gpu=4"`` of Grid Engine (or any other
+    resource named ``uge_...``) count per node. ``gpu`` and ``tasks``, one GPU each, count over all
+    ``nodes``; without ``nodes`` they may all lie on one. The result is at least 1. An expression,
+    such as ``2 * attempt``, counts as 1.
     """
     slurm = sum(map(int, _SLURM_COUNT.findall(resources.get("gres", ""))))
     everywhere = max(_number(resources, name) for name in ("gpu", "tasks"))
@@ -64,9 +64,9 @@ def asked(resources: Mapping[str, str]) -> int:
 
 
 def counted(resources: Mapping[str, str]) -> int:
-    """GPUs that a Grid Engine job is granted by their number alone; 0 where its words name none.
+    """GPUs that a Grid Engine job requests as a mere number; 0 if it requests none.
 
-    Plain Grid Engine does not say which ones. So a job has to keep to their number itself.
+    Plain Grid Engine does not say which GPUs it grants, so the job itself must not use more.
     """
     words = [words for name, words in resources.items() if name.startswith("uge_")]
     return sum(int(count) for some in words for count in _GRID_ENGINE_COUNT.findall(some))
@@ -78,19 +78,19 @@ def nodes(resources: Mapping[str, str]) -> int:
 
 
 def _number(resources: Mapping[str, str], name: str) -> int:
-    """A resource that is a number; 1 where it is none, or an expression of Snakemake's."""
+    """A resource as a number; 1 if it is missing, or an expression of Snakemake's."""
     word = resources.get(name, "")
     return max(1, int(word)) if word.isdecimal() else 1
 
 
 def variables(environ: Mapping[str, str]) -> list[str]:
-    """The names of all that may speak of devices; it holds on the host where it was said."""
+    """The names of all variables that may grant devices; their values hold on one host only."""
     plain = (VISIBLE, "SGE_GPU")
     return [name for name in environ if name in plain or _GRID_ENGINE.fullmatch(name)]
 
 
 def read(environ: Mapping[str, str]) -> Grant | None:
-    """What the environment says of this task's devices; TryAgain: a Slurm job without a GPU."""
+    """The grant that the environment holds, if any; TryAgain for a Slurm job without a GPU."""
     visible = environ.get(VISIBLE)
     if "SLURM_JOB_ID" in environ:
         if visible is None:
@@ -102,7 +102,7 @@ def read(environ: Mapping[str, str]) -> Grant | None:
     if "JOB_ID" in environ and "SGE_ROOT" in environ:
         names = [name for name in variables(environ) if name != VISIBLE]
         if names:
-            # A task's own part before the whole job's, and the plain name before longer ones.
+            # Prefer the task's own variable to the whole job's, and a plain name to longer ones.
             first = min(names, key=lambda name: ("_TASK_" not in name, len(name), name))
             return Grant("grid engine", first, environ[first])
     return None if visible is None else Grant("lease", VISIBLE, visible)
@@ -111,9 +111,9 @@ def read(environ: Mapping[str, str]) -> Grant | None:
 def named(grant: Grant, devices: Sequence[Device]) -> list[Device]:
     """The devices that a grant names, in its order.
 
-    A number is the index of a device, a MIG instance counts under that of its GPU. A UUID may be
-    cut short as long as it fits one device only. Raises TryAgain if it names none, one that this
-    node does not have, or one twice.
+    A number is the index of a GPU; if MIG cuts that GPU, it means all its instances. A UUID may be
+    abbreviated as long as it fits one device only. Raises TryAgain if the grant names no device,
+    one that this node does not have, or one twice.
     """
     if grant.value.strip() in _NONE:
         raise _refusal(grant, devices, "names none")
@@ -127,7 +127,7 @@ def named(grant: Grant, devices: Sequence[Device]) -> list[Device]:
 
 
 def _fitting(grant: Grant, entry: str, devices: Sequence[Device]) -> list[Device]:
-    """The device of one entry; the instances where it is the index of a GPU that is cut in some."""
+    """The device that an entry names; all its MIG instances for the index of a GPU that is cut."""
     if re.match("(GPU|MIG)-", entry, re.IGNORECASE):
         fitting = [d for d in devices if d.uuid.lower().startswith(entry.lower())]
         if len(fitting) > 1:

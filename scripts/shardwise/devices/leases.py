@@ -1,8 +1,8 @@
-"""Leases: one lock file per device, so that two tasks of a node never compute on the same one.
+"""Leases: one lock file per device, so that two tasks of a node never compute on the same device.
 
-A task takes a lease with ``flock`` and keeps the descriptor to its end. Children inherit it, and
-the kernel drops the lock with the last of them, however they die: no lease outlives its task, and
-none has to be cleaned up. Standard library only.
+A task takes a lease with ``flock`` and keeps the descriptor open until it ends. Its children
+inherit the descriptor, and the kernel drops the lock once the last of them is gone, however it
+died: no lease has to be cleaned up. Standard library only.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from shardwise.errors import TryAgain
 from shardwise.units import clock
 
 FOLDER = Path("/tmp/shardwise-leases")
-"""Where leases lie: on the node itself, and the same for all its users, as TMPDIR is not."""
+"""The folder of the leases: local to the node, and unlike TMPDIR the same for all its users."""
 
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
 _COMMAND_CHARACTERS = 400
 _TEXT_BYTES = 4096
-"""What is read of a lease."""
+"""The most bytes that are read from a lease."""
 
 _HELD: dict[Path, int] = {}
-"""The leases of this process: never closed, so that they last as long as it and its children."""
+"""Descriptors of this process's leases, never closed: they last as long as it and its children."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ def folder() -> Path:
 
 
 def take(uuid: str, job: str | None = None) -> bool:
-    """Lease a device to this process; False where another one holds it.
+    """Lease a device to this process; False if another process holds it.
 
-    Others can read the scheduler's `job` in the lease. `TryAgain` is raised where the folder cannot
-    be shared safely, or cannot be used.
+    The scheduler's `job` is written into the lease for others to read. Raises `TryAgain` if the
+    folder of the leases cannot be shared safely, or cannot be used.
     """
     path = _path(uuid)
     if path in _HELD:
         return True
-    text = _text(job)  # before the lock, as an error behind it would leave a lease without a task
+    text = _text(job)  # before locking: an error afterwards would leave a lease without a task
     try:
         descriptor = _locked(path)
     except OSError as error:
@@ -63,7 +63,7 @@ def take(uuid: str, job: str | None = None) -> bool:
         return False
     _HELD[path] = descriptor
     os.set_inheritable(descriptor, True)
-    # The lock is what counts: a full disk costs the signature, nothing else.
+    # Only the lock counts: on a full disk the lease merely lacks its signature.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)
@@ -73,7 +73,7 @@ def take(uuid: str, job: str | None = None) -> bool:
 def holder(uuid: str) -> Holder | None:
     """Who holds the lease of a device, or None if nobody does.
 
-    Whoever wants to take it in this very moment has to try again.
+    The look locks the file for a moment: a task that tries to take the lease then must try again.
     """
     try:
         descriptor = os.open(_path(uuid), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -97,13 +97,13 @@ def _path(uuid: str) -> Path:
 def _locked(path: Path) -> int | None:
     """A descriptor of the lease file with the lock on it; None if another process has it."""
     while True:
-        # What is removed between two of these steps, as a cleaning of /tmp may, is made again.
+        # A cleanup of /tmp may remove the folder or the file between two steps: make it again.
         make = _make_folder
         try:
             check_folder(path.parent)
             make = _make_file
-            # Where fs.protected_regular is set, O_CREAT is refused on a file of another user, even
-            # of mode 666. So it is used for new files only.
+            # If fs.protected_regular is set, O_CREAT is refused on a file of another user, even
+            # of mode 666. So O_CREAT is used for new files only.
             descriptor = os.open(path, _FLAGS)
         except FileNotFoundError:
             _openly(make, path)
@@ -121,7 +121,7 @@ def _locked(path: Path) -> int | None:
             return None
         except FileNotFoundError:
             pass
-        os.close(descriptor)  # another task may have made and locked a new one by now
+        os.close(descriptor)  # removed meanwhile: another task may have locked a new file
 
 
 def _make_folder(path: Path) -> None:
@@ -134,7 +134,7 @@ def _make_file(path: Path) -> None:
 
 
 def _openly(make: Callable[[Path], None], path: Path) -> None:
-    """Make what all users share, with its mode from the first moment on."""
+    """Make a folder or file that all users share, with its full mode from the start."""
     before = os.umask(0)
     try:
         with contextlib.suppress(FileExistsError):  # another task was first
@@ -162,7 +162,7 @@ def _text(job: str | None) -> bytes:
     program, *words = sys.argv or [""]
     what = shlex.join([Path(program).name, *words])[:_COMMAND_CHARACTERS]
     who = f"process {os.getpid()} of {user_name(os.getuid())} since {clock(time.time())} ({what})"
-    # A word that is no valid text, as a file's name may be, is no reason to fail.
+    # An argument that is not valid text, such as a file name, is no reason to fail.
     return f"{_printable(who)}\n{job or ''}\n".encode(errors="replace")
 
 
@@ -175,7 +175,7 @@ def user_name(number: int) -> str:
 
 
 def _signature(text: bytes) -> Holder:
-    """Read what a holder wrote; every user may write there, so nothing of it is trusted."""
+    """Parse what a holder wrote; every user may write to a lease, so none of it is trusted."""
     who, job, *_ = [*map(_printable, text.decode(errors="replace").split("\n")), "", ""]
     return Holder(who or "a process that does not say who it is", job or None)
 

@@ -24,7 +24,7 @@ _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive pr
 
 @dataclass(frozen=True)
 class Process:
-    """A process that computes on a device, with the bytes it takes there, where NVML tells."""
+    """A process that computes on a device, and its bytes there; None if NVML hides them."""
 
     pid: int
     memory: int | None
@@ -32,11 +32,11 @@ class Process:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, or an instance of one that is cut by MIG, as NVML sees it now.
+    """A GPU, or a MIG instance of one, as NVML sees it now.
 
-    ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; an instance has
-    that of its GPU. ``memory`` and ``free`` are bytes, of the whole machine where GPU and CPU share
-    one memory; ``mode`` is the compute mode.
+    ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; a MIG instance
+    has the index of its GPU. ``memory`` and ``free`` are bytes; if GPU and CPU share one memory,
+    they are those of the whole machine. ``mode`` is the compute mode.
     """
 
     uuid: str
@@ -51,8 +51,8 @@ class Device:
 def present() -> list[Device]:
     """All devices of this node that may compute, in the order of their PCI addresses.
 
-    A GPU that is cut by MIG is not among them, its instances are. Raises TryAgain if the driver
-    cannot be asked; InputError if its Python binding is missing.
+    A GPU that is cut by MIG is replaced by its instances. Raises TryAgain if the driver cannot be
+    asked; InputError if its Python binding is missing.
     """
     with _started() as nvml:
         return _present(nvml)
@@ -61,7 +61,7 @@ def present() -> list[Device]:
 def driver_version() -> str:
     """The driver's version, such as ``570.86.15``; `unknown` where its module does not say it.
 
-    To start NVML would take a task 70 ms.
+    It is read from a file of the kernel module, as starting NVML would take a task 70 ms.
     """
     with suppress(OSError):
         return MODULE.read_text().strip()
@@ -69,7 +69,7 @@ def driver_version() -> str:
 
 
 def driver_and_devices() -> tuple[str, list[Device]]:
-    """The driver's version, such as ``570.86.15``, and all devices as :func:`present` has them."""
+    """The driver's version, such as ``570.86.15``, and all devices, as in :func:`present`."""
     with _started() as nvml:
         return str(nvml.nvmlSystemGetDriverVersion()), _present(nvml)
 
@@ -91,7 +91,7 @@ def _present(nvml: Any) -> list[Device]:
 
 @contextmanager
 def _started() -> Iterator[Any]:
-    """The module of NVML, ready for questions; its errors become ours."""
+    """The module of NVML, initialized; its errors are raised as ours."""
     try:
         import pynvml
     except ImportError as error:
@@ -125,12 +125,12 @@ def _cure(error: Exception) -> str:
 
 @functools.cache
 def _leave_out(index: int, error: str) -> None:
-    """Say once that a device does not answer: the others may."""
+    """Warn once that a device does not answer; the others can still be used."""
     log.warning("GPU %d does not answer (%s) and is left out; it may need a reset", index, error)
 
 
 def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
-    """A GPU, or its instances where it is cut by MIG."""
+    """A GPU alone, or its instances if it is cut by MIG."""
     mode = _MODES.get(_answer(nvml, nvml.nvmlDeviceGetComputeMode, handle, 0), "unknown")
     cut, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle, (nvml.NVML_DEVICE_MIG_DISABLE, None))
     if cut != nvml.NVML_DEVICE_MIG_ENABLE:
@@ -163,14 +163,14 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         if memory.total:
             return memory.total, memory.free
-    # A GPU that shares the memory of the CPU has none of its own to tell of.
+    # A GPU that shares the memory of the CPU reports none: take the machine's.
     lines = (line.split() for line in MEMINFO.read_text().splitlines())
     kib = {name: int(count) for name, count, *_ in lines}
     return kib["MemTotal:"] * 1024, kib["MemAvailable:"] * 1024
 
 
 def _answer(nvml: Any, question: Callable[[Any], Any], handle: Any, otherwise: Any) -> Any:
-    """What NVML says of a device, where it says anything: kinds of GPU and drivers differ."""
+    """NVML's answer about a device, or ``otherwise``: not all GPUs and drivers have an answer."""
     try:
         return question(handle)
     except nvml.NVMLError:

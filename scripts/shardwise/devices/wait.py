@@ -19,36 +19,36 @@ WAIT_SECONDS = 3600.0
 """How long a task waits while no lease changes hands: large shards take some minutes."""
 
 JOB_WAIT_SECONDS = 300.0
-"""The same in a job of a cluster, which asks for some minutes on top of its work, and is then
-killed without a word in its log."""
+"""The same in a job of a cluster: it requests only some minutes beyond its work, and the scheduler
+kills it after them without a word in its log."""
 
 POLL_SECONDS = 1.0
 """Average pause between two looks at the devices; drawn at random each time, so that tasks that
 started together do not look together."""
 
 HOLD_SECONDS = 60.0
-"""How long a job keeps a device that has failed in this run, where it was given no other.
+"""How long a job that was granted only devices that failed in this run keeps them before it ends.
 
-A scheduler gives a device that was just returned to the next job in the queue. While this job has
-it, others get better ones; and tries are used up slowly.
+A scheduler gives a device that was just returned to the next job in the queue. While this job holds
+it, other jobs get better ones, and retries are not used up in seconds.
 """
 
 _MESSAGE_SECONDS = 60.0
-_SIGN_SECONDS = 0.1  # until then a lease may still name the one who had it before
+_SIGN_SECONDS = 0.1  # a lease may name its last holder until the new one has signed
 
 _ENOUGH_SHARE = 0.5
-"""Of a device smaller than the plan's figure, so much must be free: tasks halve their batches."""
+"""No task needs more than this share of a device to be free: it can halve its batches."""
 
 _FREE_SHARE = 0.1
-"""Of any device, so much must be free: idle contexts and the driver take some hundred MiB."""
+"""Every task needs this share to be free: idle contexts and the driver take some hundred MiB."""
 
 
 @dataclass(frozen=True)
 class Search:
     """How a task looks for its device.
 
-    ``grant`` is what a scheduler or the user says of devices, ``job`` the scheduler's job, if any;
-    the rest is as `choose.take` has it.
+    ``grant`` is what a scheduler or the user says about devices, ``job`` the scheduler's job, if
+    any; for the rest see `choose.take`.
     """
 
     grant: Grant | None
@@ -60,21 +60,21 @@ class Search:
     barred: Callable[[], Mapping[str, str]]
 
     def lease_one(self, devices: Sequence[Device]) -> Device:
-        """Wait until one of some devices could be leased to this process.
+        """Wait for one of some devices that this process may compute on; lease and return it.
 
-        Raises TryAgain if all have failed in this run, or no lease changed hands for too long; it
-        says what keeps the task from each device.
+        Raises TryAgain if all have failed in this run, or if no lease changed hands for too long;
+        then the error says what keeps the task from each device.
         """
         granted = self.grant is not None and self.grant.source != "lease"
         hold = min(HOLD_SECONDS if self.limit is None else self.limit, HOLD_SECONDS)
         usable = given = _leave_out(devices, self.barred(), hold if granted else 0.0)
-        alone = granted and len(devices) == 1  # then the scheduler has looked at it
+        alone = granted and len(devices) == 1  # then the scheduler has chosen it
         lease = self._lease_granted if alone else self._lease_free
         uuids = [device.uuid for device in usable]
         holders, last_change, last_message = None, 0.0, float("-inf")
         while True:
             for device in self._in_order(usable):
-                if device.uuid in (failed := self.barred()):  # since this task waits
+                if device.uuid in (failed := self.barred()):  # while this task waited
                     _leave_out(given, failed)
                 elif lease(device):
                     return device
@@ -88,13 +88,13 @@ class Search:
                 log.warning("waiting for a free device: %s", self._situation(uuids))
                 last_message = now
             time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
-            # To list them starts NVML, the dearer the more GPUs: not while the same tasks hold all.
+            # Listing starts NVML, slower with more GPUs: skipped while the same tasks hold all.
             current = _holders(uuids)
             changed = current != holders or None in current.values()
             usable = [device for device in self.listed() if device.uuid in uuids] if changed else []
 
     def _in_order(self, devices: Sequence[Device]) -> list[Device]:
-        """As this task looks at them: the freest first, or the preferred one and then around."""
+        """The order to try devices in: the freest first, or round robin from the preferred one."""
         if self.prefer is None:
             return sorted(devices, key=lambda d: (-d.free / d.memory, d.index, d.uuid))
         ordered = sorted(devices, key=lambda device: (device.index, device.uuid))
@@ -105,11 +105,11 @@ class Search:
         return obstacle(device, self.needed) is None and leases.take(device.uuid, self.job)
 
     def _lease_granted(self, device: Device) -> bool:
-        """Lease the device that the scheduler gave to this job; False where it has to wait.
+        """Lease the device that the scheduler gave to this job; False if the task has to wait.
 
-        That is for a task of the same job, or for somebody who names no job. The scheduler has
-        decided about other jobs: it may share a device, and leases that cannot be kept are no
-        reason to stop.
+        It waits if the holder is a task of the same job, or names no job. The lease of another job
+        does not stop it, as the scheduler may share a device between jobs; nor does a folder of
+        leases that cannot be used.
         """
         try:
             if leases.take(device.uuid, self.job):
@@ -129,8 +129,8 @@ class Search:
     def _patience(self, holders: Iterable[leases.Holder | None]) -> float:
         """How many seconds this task waits while no lease changes hands.
 
-        Where a task of the same job is among the holders of the devices, this is a run of many
-        tasks within one job, whose own run time is not that of a task.
+        If another task of the same job holds a device, the job runs many tasks, and its run time is
+        not that of one task: so the longer limit applies.
         """
         if self.limit is not None:
             return self.limit
@@ -158,7 +158,7 @@ def _leave_out(
 ) -> list[Device]:
     """The devices that have not failed in this run.
 
-    Raises TryAgain where all have, after some seconds for which this task holds what it was given.
+    If all have failed, keeps what the job was granted for ``hold`` seconds, then raises TryAgain.
     """
     usable = [device for device in devices if device.uuid not in barred]
     if not usable:
@@ -186,7 +186,7 @@ def _holders(uuids: Sequence[str]) -> dict[str, leases.Holder | None]:
 
 
 def obstacle(device: Device, needed: int) -> str | None:
-    """Why a task should not compute on a device, its lease left aside; None if it may."""
+    """Why a task should not compute on a device, leases aside; None if it may."""
     if device.mode == "prohibited":
         return "its compute mode prohibits all computing"
     if device.mode.startswith("exclusive") and device.processes:
