@@ -16,7 +16,7 @@ _NONE = ("", "-1", "NoDevFiles")
 """Values of the variable if a task was given no device; the last is Slurm's."""
 
 # Grid Engine names the variable after the site's complex: SGE_HGR_gpu, SGE_HGR_TASK_cuda_id, and
-# SGE_SGR_… where the request was soft.
+# SGE_SGR_… if the request was soft.
 _GRID_ENGINE = re.compile(r"SGE_[HS]GR_\w*(?:gpu|cuda)\w*", re.IGNORECASE)
 _GRID_ENGINE_ID = re.compile(r"(?:/dev/)?(?:gpu|cuda|nvidia)?[:_]?([0-9]{1,4})", re.IGNORECASE)
 _INDEX = re.compile(r"([0-9]{1,4})")
@@ -37,7 +37,7 @@ _CURES = {
 class Grant:
     """A variable that names devices, and who has set it.
 
-    ``source`` is ``slurm`` or ``grid engine`` where a scheduler granted the devices to this job.
+    ``source`` is ``slurm`` or ``grid engine`` if a scheduler granted the devices to this job.
     It is ``lease`` if the variable only limits which devices a task may lease.
     """
 

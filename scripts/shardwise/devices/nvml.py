@@ -59,7 +59,7 @@ def present() -> list[Device]:
 
 
 def driver_version() -> str:
-    """The driver's version, such as ``570.86.15``; `unknown` where its module does not say it.
+    """The driver's version, such as ``570.86.15``; `unknown` if its module does not say it.
 
     It is read from a file of the kernel module, as starting NVML would take a task 70 ms.
     """
