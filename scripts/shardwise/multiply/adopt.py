@@ -1,7 +1,7 @@
-"""A product of the very same matrices under another key, such as of an input that has grown since.
+"""Adopts an earlier product of the same matrices under another key, as when an input has grown.
 
-The key changes with the identity of the input files, whatever they hold. So before a shard is
-computed its bytes are compared with what earlier products were made of: a read, but no product.
+The key changes with the identity of the input files, even if their bytes stay. So before a shard is
+computed, its bytes are compared with those of earlier products: a read, but no multiplication.
 """
 
 import logging
@@ -32,10 +32,10 @@ _MOST_MISSES = 3
 
 
 class Earlier:
-    """The products that a results folder had when this was made, by shard.
+    """The products that earlier plans left in a results folder, by shard.
 
-    ``backend`` is the name of the one that would compute the shards now. Each folder is listed
-    once. Where the first few shards have other matrices now, so have all: no more are read.
+    ``backend`` names the backend that would compute the shards now. Each folder is listed once. If
+    none of the first few shards matches, presumably no other does, and no more are read.
     """
 
     def __init__(self, plan: Plan, backend: str) -> None:
@@ -49,12 +49,12 @@ class Earlier:
         Parameters
         ----------
         copied
-            The checksum of the shard's copy; None where the input itself is to be read.
+            The checksum of the shard's copy; None if the input itself is to be read.
 
         Raises
         ------
         IntegrityError
-            Where an input file is not the one that was planned for.
+            If an input file is not the one that was planned for.
         """
         known = [] if self._misses == _MOST_MISSES else list(self._known(shard))
         if not known:
@@ -71,7 +71,7 @@ class Earlier:
         return False
 
     def _known(self, shard: Shard) -> Iterator[ProductReceipt]:
-        """The receipts of what differs from the shard by the bytes of its factors at most."""
+        """The receipts of products that may differ from the shard's only by the factors' bytes."""
         folder = self._plan.results.receipt(shard.name).parent
         if folder not in self._names:
             self._names[folder] = names = {}
@@ -96,7 +96,7 @@ class Earlier:
 
 
 def _checksums(plan: Plan, shard: Shard, copied: str | None) -> tuple[str, str | None]:
-    """What the receipt of a product made now would say of its factors."""
+    """The checksums of both factors that the receipt of a product made now would hold."""
     problem, inputs, right = plan.problem, InputFiles(), None
     with inputs.unchanged():
         sources = plan.sources_of(shard.start, shard.stop)
@@ -121,7 +121,7 @@ def _read(stack: StackReader, run: range) -> str:
 
 
 def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) -> bool:
-    """Link a product to the shard's name; False where the disk knows no links."""
+    """Link a product to the shard's name; False if the disk refuses, as one without hard links."""
     own = plan.results.product(shard.name)
     remove_leftovers(own.parent, own.name)
     temporary = temporary_for(own)
@@ -135,7 +135,7 @@ def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) ->
             publish(file, temporary, own, plan.results.receipt(shard.name))
             identity = os.fstat(file.fileno())
     finally:
-        temporary.unlink(missing_ok=True)  # a rename to a link of the same file does nothing
+        temporary.unlink(missing_ok=True)  # a rename onto a link to the same file is a no-op
     said = msgspec.structs.asdict(receipt) | {
         "key": shard.key,
         "file": msgspec.structs.replace(receipt.file, name=own.name),

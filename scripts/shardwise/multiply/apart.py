@@ -1,7 +1,7 @@
-"""A shard whose product is a user's function: its job watches over the process that computes it.
+"""A shard whose product is a user's function: its job watches the child process that computes it.
 
 Whatever the function does to that process, the job ends when it should, with an exit code that says
-how, and with a reason in the log; what the function leaves behind is ended with it.
+how and a reason in the log. It also ends any processes that the function leaves behind.
 """
 
 import traceback
@@ -24,17 +24,17 @@ def run(plan: Plan, shard: Shard, compute: Callable[[Plan], None]) -> None:
     Parameters
     ----------
     compute
-        Takes the plan with absolute paths: the function may change the working directory. It writes
-        down itself why it fails.
+        Is given the plan with absolute paths, as the function may change the working directory.
+        If ``compute`` fails with an error, it has noted the failure itself.
 
     Raises
     ------
     InputError
-        Where the function has ended the process.
+        If the function has ended the process.
     TryAgain
-        Where a signal has.
+        If a signal has ended it.
     ShardwiseError
-        What it has raised itself.
+        The error that ``compute`` has raised.
     """
     ending = contain.run(partial(_end_of, partial(compute, plan.anchored(Path.cwd()))))
     if ending.result is None:

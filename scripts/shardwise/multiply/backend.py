@@ -16,25 +16,25 @@ from shardwise.errors import DeviceFailed, InputError, TryAgain
 log = logging.getLogger(__name__)
 
 _SWITCH = re.compile(r"NVIDIA_TF32_OVERRIDE|CUBLAS(LT)?_(?!LOG).*")
-"""Variables by which cuBLAS computes otherwise."""
+"""Environment variables that change how cuBLAS computes."""
 
 
 def load_backend(
     requested: str, needed: int = 0, wait: float | None = None,
     prefer: int | None = None, barred: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
-    """The array module to compute with, on a device of this process, and facts about that.
+    """The array module to compute with, and facts about the device that it computes on.
 
-    ``requested`` is ``auto``, ``cupy`` or ``numpy``; the rest is as :func:`choose.take` has it.
+    ``requested`` is ``auto``, ``cupy`` or ``numpy``; for the rest see :func:`choose.take`.
 
     Raises
     ------
     InputError
-        Where cupy is asked for, and the driver or cupy is missing.
+        If cupy is requested without a driver, or there is a driver but cupy is missing.
     TryAgain
-        Where there is a driver but no device for this task.
+        If there is a driver but no device for this task.
     DeviceFailed
-        Where the one that was taken does not work.
+        If the device that was taken does not work.
     """
     if not _on_gpu(requested):
         return np, {"name": "CPU"}
@@ -44,7 +44,7 @@ def load_backend(
 
 
 def _touch(cupy: Any, taken: choose.Taken) -> dict[str, Any]:
-    """Begin to use the device that was taken; facts about it."""
+    """Begin to use the device that was taken, and return facts about it."""
     try:
         cupy.cuda.Device(0).use()
         cupy.zeros(1)
@@ -57,10 +57,10 @@ def _touch(cupy: Any, taken: choose.Taken) -> dict[str, Any]:
 
 
 def array_module(requested: str) -> Any:
-    """NumPy or cupy, with no device taken: for who shares devices with others by its own rule."""
+    """NumPy or cupy, without taking a device: for callers that assign devices themselves."""
     if not _on_gpu(requested):
         return np
-    # Switches of the user's environment would turn float32 into tf32 behind our back, or tf32 off,
+    # These variables, if the user set them, would silently turn float32 into tf32, or tf32 off,
     # emulate products with narrower numbers, or choose other kernels.
     for name in filter(_SWITCH.fullmatch, list(os.environ)):
         del os.environ[name]
@@ -77,7 +77,7 @@ def array_module(requested: str) -> Any:
 
 
 def _on_gpu(requested: str) -> bool:
-    """Whether a GPU computes; refuses what cannot work here, before any device is waited for."""
+    """Whether a GPU is to compute; refuses what cannot work here before any wait for a device."""
     if requested == "numpy":
         return False
     if choose.driver_cuda_version() is None:

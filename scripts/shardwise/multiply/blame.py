@@ -18,7 +18,7 @@ SUSPECT = "Suspect the device, or the memory of its node: run snakemake again, e
 
 @contextmanager
 def device_or_function(plan: Plan, xp: Any) -> Iterator[None]:
-    """Raise what the device of this process, or a function, does wrong as the error of a shard."""
+    """Turn errors of this process's device, or of the user's function, into errors of a shard."""
     try:
         yield
     except (DeviceFailed, *errors.device_errors(xp)) as error:
@@ -33,7 +33,7 @@ def device_or_function(plan: Plan, xp: Any) -> Iterator[None]:
 
 
 def _of_device(error: Exception, uuid: str | None) -> ShardwiseError:
-    """An error that may be the device's, with its name; ``uuid`` is None on a CPU."""
+    """The error to raise for a device error, naming the device; ``uuid`` is None on a CPU."""
     if uuid is None:  # this host has no other CPU to go to
         return IntegrityError(str(error))
     fault = choose.fault(error)
@@ -45,16 +45,16 @@ def _of_device(error: Exception, uuid: str | None) -> ShardwiseError:
 
 @contextmanager
 def input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
-    """Say where in the user's own files the matrix is for which a batch is refused.
+    """If a batch is refused for one of its matrices, say where in the user's files that matrix is.
 
     Raises
     ------
     InputError
-        With file, row and column.
+        With file, row and column, as far as they are known.
     IntegrityError
-        If these files are finite: then their copy is damaged.
+        If the matrix is finite in these files: then the shard's copy of it is damaged.
     DeviceFailed
-        The same if there is no copy: the device may be to blame, or the memory of its node.
+        If it is finite and there is no copy: the device or its node's memory may be to blame.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Looks at what the batches of a shard report, and refuses what is wrong."""
+"""Checks the reports of a shard's batches, and refuses what is wrong."""
 
 from typing import Any
 
@@ -19,18 +19,18 @@ class ShardChecks:
     def __init__(self, plan: Plan, operation: Operation) -> None:
         self._problem, self._strict = plan.problem, plan.settings.nonfinite == "error"
         self.operation = operation
-        self._totals: list[np.ndarray] = []  # the forms of each batch
-        self._rows = 0.0  # as `end_to_end.product_bound` has them
+        self._totals: list[np.ndarray] = []  # the sum of each batch's forms
+        self._rows = 0.0  # see `end_to_end.product_bound`
 
     def examine(self, report: BatchReport) -> None:
-        """Refuse what a batch's report says is wrong, and add up what it says of the products.
+        """Refuse a batch whose report shows an error, and collect its totals for the witness.
 
         Raises
         ------
         InputError
-            Where the input is not finite, or a product overflows.
+            If the input is not finite, or a product overflows.
         DeviceFailed
-            Where a product fails its proof.
+            If a product fails its proof.
         """
         finite = self._examine_moduli(report)
         if report.worst is None:
@@ -40,7 +40,7 @@ class ShardChecks:
         self._rows += report.count if weights is None else np.maximum(np.abs(weights), 1).sum()
         if report.worst <= 1.0:
             return
-        wrong = ~(report.ratio <= 1.0) & finite  # what is not finite was allowed
+        wrong = ~(report.ratio <= 1.0) & finite  # numbers that are not finite were allowed
         if wrong.any():
             i = int(wrong.argmax())
             real = self._problem.product_dtype != "int64"
@@ -54,7 +54,7 @@ class ShardChecks:
             )
 
     def _examine_moduli(self, report: BatchReport) -> Any:
-        """Refuse what is not finite; where that is allowed, say which products are."""
+        """Refuse numbers that are not finite; if allowed, flag the matrices without any."""
         finite: Any = True
         for name in ("left", "right", "product"):
             largest = getattr(report, name)
@@ -70,12 +70,12 @@ class ShardChecks:
         return finite
 
     def witness(self) -> dict[str, Any]:
-        """What the receipt says that the products of the shard come to, or why nothing is known.
+        """For the receipt: the witness of the shard's products, or why there is none.
 
         Raises
         ------
         DeviceFailed
-            Where products and factors disagree by more than each single product may.
+            If products and factors disagree by more than all single products may.
         """
         problem, why = self._problem, "verify: false"
         if problem.result:
@@ -90,12 +90,12 @@ class ShardChecks:
 
 
 def refuse_too_large(plan: Plan, cuda: bool, total: int) -> None:
-    """Refuse shards of which not one call fits ``total`` bytes.
+    """Refuse a plan if not even one call of its largest shard fits ``total`` bytes.
 
     Raises
     ------
     InputError
-        With what is needed, and what there is.
+        It says how much is needed, and how much there is.
     """
     largest = max(plan.shards.values(), key=lambda shard: (shard.device_memory, shard.memory))
     problem, needed = plan.problem, least_bytes(plan, largest.run, cuda)
@@ -114,6 +114,6 @@ def refuse_too_large(plan: Plan, cuda: bool, total: int) -> None:
 
 
 def least_bytes(plan: Plan, run: range, cuda: bool) -> int:
-    """Bytes without which the shard ``run`` cannot be computed."""
+    """The fewest bytes with which the shard ``run`` can be computed."""
     settings, spans = plan.settings, [own for _, own in plan.per_matrix.spans(run)]
     return memory.least_bytes(plan.problem, spans, settings.keep, cuda, settings.precision)

@@ -1,4 +1,4 @@
-"""A shard on disk: the matrices of one row of the plan as a file of their own."""
+"""The copy of a shard: the matrices of one row of the plan, in a separate file."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +26,9 @@ def materialize(plan: Plan, shard_id: str) -> None:
     Raises
     ------
     IntegrityError
-        Where an input file is not the one that was planned for.
+        If an input file is not the one that was planned for.
     TryAgain
-        Where the disk has no room for the copy.
+        If the disk has no room for the copy.
     """
     started, shard = time.time(), plan.shard(shard_id)
     attempt = note_start(plan.results.starts(shard.input_name, "shard"))
@@ -37,7 +37,7 @@ def materialize(plan: Plan, shard_id: str) -> None:
         "start": shard.start,
         "stop": shard.stop,
         "key": shard.input_key,
-        # Only an earlier attempt can have left something: else the folder need not be listed.
+        # Only an earlier attempt can have left temporary files: else do not list the folder.
         "file": _copy(plan, shard, sweep=attempt > 1),
         **receipts.describe_origin("shard", started),
     }
@@ -45,7 +45,7 @@ def materialize(plan: Plan, shard_id: str) -> None:
 
 
 def existing_copy(plan: Plan, shard: Shard) -> str | None:
-    """The checksum of a shard's copy, by its receipt; None if this plan has no whole copy."""
+    """The checksum in the receipt of a shard's copy; None if this plan has no whole copy."""
     try:
         receipt = judge.check_copy(plan, shard.shard)
     except (IntegrityError, KeyError, TypeError, ValueError):
@@ -54,13 +54,13 @@ def existing_copy(plan: Plan, shard: Shard) -> str | None:
 
 
 def how_to_repair(plan: Plan, shard: Shard) -> str:
-    """The command that has a damaged copy made again."""
+    """The commands that make a damaged copy again."""
     receipt = for_bash(plan.results.shard_receipt(shard.input_name))
     return f"rm {receipt}, then snakemake as before"
 
 
 def _copy(plan: Plan, shard: Shard, sweep: bool) -> ArrayFile:
-    """Commit a copy: one part is read while others are hashed and written."""
+    """Commit a copy; one thread reads a part while others hash and write theirs."""
     path, first = plan.results.shard(shard.input_name), shard.start * plan.problem.matrix_bytes
     shape = (shard.stop - shard.start, *plan.problem.left)
     stack = StackReader(plan.sources_of(shard.start, shard.stop), plan.problem.left, plan.dtype)

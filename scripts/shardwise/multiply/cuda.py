@@ -1,7 +1,7 @@
-"""CuPy: batches lie on a GPU; threads of KvikIO fill and empty them, past Python.
+"""CuPy: batches lie on a GPU; threads of KvikIO fill and empty them without Python.
 
-A stream multiplies, another hashes beside it: a checksum takes few multiprocessors for long. What a
-file holds in another order is converted in host memory first.
+One stream multiplies while another hashes: a checksum takes few multiprocessors for long. Elements
+that lie in another order in a file are converted in host memory first.
 """
 
 import errno
@@ -29,9 +29,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Cuda:
-    """What a ring needs of a GPU; `host.Host` says of each what it does.
+    """What a ring needs from a GPU; `host.Host` documents each method.
 
-    ``products`` says whether products are written, or sums alone.
+    ``products`` says whether products are written, or only sums.
     """
 
     ahead = 2
@@ -97,7 +97,7 @@ class Cuda:
         return transfers
 
     def _convert(self, factor: Factor, offset: int, target: Any) -> None:
-        """Bring bytes that lie in another order to the device, a step at a time."""
+        """Convert bytes that lie in another order, and copy them to the device, in steps."""
         self.bind()
         stream, runtime = self.xp.cuda.Stream(non_blocking=True), self.xp.cuda.runtime
         for low in range(0, target.nbytes, memory.STEP_BYTES):
@@ -111,7 +111,7 @@ class Cuda:
             stream.synchronize()
 
     def _choose_direct(self, file: Any, begin: int, nbytes: int) -> None:
-        """Have KvikIO read around the page cache what that does not hold."""
+        """Have KvikIO bypass the page cache for a long read of bytes that are not cached."""
         direct = nbytes >= MIB and not _cached(file.fileno(), begin, nbytes)
         if direct != self._direct and _unset(_DIRECT_READ):
             self._kvikio.defaults.set({_DIRECT_READ: direct})
@@ -133,7 +133,7 @@ class Cuda:
             return digest.update(offset, raw)
 
     def write(self, writer: StackWriter, offset: int, raw: Any) -> "list[Transfer]":
-        # The very file, whatever its name is by now.
+        # By its descriptor: the file may have another name by now.
         path = f"/proc/self/fd/{writer.file.fileno()}"
         file = self._kvikio.CuFile(path, "r+")
         future = file.pwrite(raw, raw.nbytes, DATA_OFFSET + offset)
@@ -141,9 +141,9 @@ class Cuda:
 
 
 class Transfer:
-    """Bytes under way between a file and the device; both are kept until they are there.
+    """Bytes in flight between a file and the device; both are kept alive until the bytes arrive.
 
-    A file of which is read has to reach to byte ``end``.
+    A file that is read has to reach to byte ``end``.
     """
 
     def __init__(self, future: Any, file: Any, raw: Any, path: str, end: int = 0) -> None:
@@ -152,14 +152,14 @@ class Transfer:
         self._error: Exception | None = None
 
     def result(self) -> None:
-        """Wait until they are there; any number of threads may.
+        """Wait until the bytes have arrived; any number of threads may wait.
 
         Raises
         ------
-        IntegrityError
-            Where the file ends too early.
+        IntegrityError, DeviceFailed
+            If the file ends too early, or CUDA fails.
         OSError
-            Where the disk fails, or is full.
+            If the disk fails, or is full.
         """
         with self._lock:
             if self._future is not None:
@@ -172,7 +172,7 @@ class Transfer:
             raise self._error
 
     def _told(self, error: Exception) -> Exception:
-        """The error that a failure is, of which KvikIO gives nothing but words."""
+        """The error to raise for a failure that KvikIO describes only in words."""
         words = str(error)
         if os.fstat(self._file.fileno()).st_size < self._end:
             return shorter(self._path)
@@ -183,10 +183,10 @@ class Transfer:
 
 
 def _kvikio(products: bool) -> Any:
-    """KvikIO, with as many threads and bytes at once as suit a GPU, unless the user says others.
+    """KvikIO, with threads and buffer sizes that suit a GPU, unless the user sets others.
 
-    Products are written around the page cache. The few nodes of a sum are not: while its threads
-    wait for a disk, nobody reads.
+    Products are written past the page cache. The few nodes of a sum are not: while KvikIO's threads
+    wait for a disk, they do not read.
     """
     try:
         import kvikio
@@ -215,7 +215,7 @@ def _unset(name: str) -> bool:
 
 def _cached(descriptor: int, begin: int, nbytes: int) -> bool:
     """Whether the page cache seems to hold a part of a file, or cannot be asked."""
-    # A byte at random: asking makes the kernel fetch the page, so the next one would find it.
+    # At random: the probe makes the kernel fetch the page, so a second one there would hit.
     for _ in range(2):
         try:
             at = random.randrange(begin, begin + nbytes)

@@ -1,4 +1,4 @@
-"""One factor of a shard's products: where its bytes are read, and what they come to."""
+"""One factor of a shard's products: where its bytes are read from, and their checksum."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from shardwise.plan.stack import StackReader
 class Factor:
     """The matrices ``run`` of a stack as one run of bytes.
 
-    ``left_out`` is a mask of matrices that are not to be read; nothing is hashed then.
+    ``left_out`` is a mask of matrices that are not read; with a mask, nothing is hashed.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class Factor:
         self.stack, self.files, self._left_out = stack, files, left_out
         self._begin = run.start * stack.matrix_bytes
         self.hashed = PieceChecksum(len(run) * stack.matrix_bytes, *memory.SHARD_PIECES)
-        self.digest: Any = None  # where a device adds to that
+        self.digest: Any = None  # by which a device adds to `hashed`
 
     @property
     def is_whole(self) -> bool:
@@ -31,11 +31,11 @@ class Factor:
         return self._left_out is None
 
     def checksum(self) -> str | None:
-        """The checksum of all matrices; None where some are not read."""
+        """The checksum of all matrices; None if some are not read."""
         return self.hashed.hexdigest() if self.is_whole else None
 
     def wanted(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The runs of matrices that are read, of those from ``first`` to ``last`` of the run."""
+        """The runs of matrices to read between ``first`` and ``last``, counted within ``run``."""
         if self._left_out is None:
             yield first, last
             return
@@ -43,7 +43,7 @@ class Factor:
         yield from ((first + low, first + high) for low, high in ends.reshape(-1, 2).tolist())
 
     def extents(self, offset: int, nbytes: int) -> list[Extent] | None:
-        """Where bytes from byte ``offset`` of the run on lie; None where they are converted."""
+        """Where the bytes from ``offset`` of the run on lie; None if they have to be converted."""
         begin = self._begin + offset
         return self.stack.extents(begin, begin + nbytes)
 
@@ -54,5 +54,5 @@ class Factor:
             self.hashed.update(offset, view)
 
     def convert(self, offset: int, view: np.ndarray) -> None:
-        """Read bytes from byte ``offset`` of the run on, in whatever order they lie."""
+        """The same without hashing; bytes that lie in another order are converted."""
         self.stack.read_into(self.files, view, self._begin + offset)

@@ -18,14 +18,14 @@ from shardwise.plan import memory
 
 
 class Host:
-    """What a ring needs of NumPy; `cuda.Cuda` has the same of a GPU.
+    """What a ring needs from a machine, on NumPy; `cuda.Cuda` has the same methods on a GPU.
 
     Attributes
     ----------
     ahead
-        How many batches are queued before the first of them is waited for.
+        How many batches may stay queued before the ring waits for the oldest.
     bytes_by
-        How bytes go to where they are multiplied, as receipts say it.
+        How bytes move between files and batches, as receipts state it.
     """
 
     xp = np
@@ -38,36 +38,36 @@ class Host:
         """Make the calling thread use this device."""
 
     def settle(self) -> None:
-        """Wait until nothing that was queued is under way."""
+        """Wait until all queued work is done."""
 
     def release(self) -> None:
         """Give back memory that is no longer used."""
 
     def free(self) -> str:
-        """How much memory there is, as text."""
+        """What memory there is, in words for an error message."""
         return "this machine has less"
 
     def total(self) -> int:
-        """Bytes of memory that there are in all."""
+        """The total memory, in bytes."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def work(self) -> AbstractContextManager[Any]:
-        """What is called inside is queued behind all work so far."""
+        """A context: work that is called inside is queued after all earlier work."""
         return nullcontext()
 
     def clear(self, stack: Any, places: np.ndarray, like: int | None) -> None:
-        """Queue other numbers for some matrices of a slot, behind their hashing.
+        """Queue overwriting some matrices of a slot, after they are hashed.
 
-        Zeros, or those of the matrix ``like``.
+        They get zeros, or the numbers of the matrix ``like``.
         """
         stack[places] = 0 if like is None else stack[like]
 
     def mark(self) -> Callable[[], None]:
-        """Waits until all that was queued so far is done."""
+        """A function that waits until all work queued so far is done."""
         return lambda: None
 
     def fetch(self, array: Any) -> np.ndarray:
-        """A small array in host memory, after the work that made it."""
+        """A small array, copied to host memory; the work that makes it must already be done."""
         return array
 
     def open_files(self, opened: Opened) -> OpenFiles:
@@ -75,7 +75,7 @@ class Host:
         return OpenFiles(opened)
 
     def fill(self, factor: Factor, offset: int, target: np.ndarray) -> list[Future[None]]:
-        """Begin to read the bytes of a factor from byte ``offset`` on; hashed as they come."""
+        """Begin to read bytes of a factor from byte ``offset`` on; here the threads also hash."""
         return [
             self._pool.submit(factor.read, offset + low, target[low:high])
             for low, high in _parts(offset, target.nbytes)
@@ -86,14 +86,14 @@ class Host:
         return self._pool.submit(work)
 
     def hashing(self, checksum: PieceChecksum) -> None:
-        """What `hash` adds to; None as bytes are hashed where they are read and written."""
+        """The digest that `hash` adds to; None here, as threads hash what they read and write."""
 
     def hash(self, digest: Any, offset: int, raw: Any, products: bool = False) -> list[Fragment]:
-        """Queue the hashing of bytes; the fragments that the host is to take once it is done."""
+        """Queue the hashing of bytes; return the fragments that the host has to hash after that."""
         return []
 
     def write(self, writer: StackWriter, offset: int, raw: np.ndarray) -> list[Future[None]]:
-        """Begin to write bytes that are done, from byte ``offset`` of the elements on."""
+        """Begin to write finished bytes, from byte ``offset`` of the elements on."""
         return [
             self._pool.submit(writer.write_at, offset + low, raw[low:high])
             for low, high in _parts(offset, raw.nbytes)
@@ -101,7 +101,7 @@ class Host:
 
 
 def _parts(offset: int, nbytes: int) -> Iterator[tuple[int, int]]:
-    """Cut bytes where the parts of the whole are cut, so that pieces of checksums stay whole."""
+    """Cut bytes at multiples of `PART_BYTES` of the whole, so that checksum pieces stay whole."""
     at = 0
     while at < nbytes:
         high = min(nbytes, at + pieces.PART_BYTES - (offset + at) % pieces.PART_BYTES)

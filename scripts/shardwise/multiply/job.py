@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 
 
 class Session:
-    """A device of this process, and what is made on it once, for any shard of a plan or for one.
+    """The device of this process, and what is made on it once, for all shards of a plan or for one.
 
-    ``memory`` are the host bytes that the task may take, None for what the plan says; the rest, and
-    what it raises, is as `load_backend` has it.
+    ``memory`` is how many host bytes the task may take; None: as many as the plan says. For the
+    other parameters, and for the errors, see `load_backend`.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Session:
         prefer: int | None = None, shard: Shard | None = None,
     ) -> None:  # fmt: skip
         self.plan, self._memory = plan, memory
-        self.folder = os.stat(plan.results.root)  # which it is, whatever its name becomes
+        self.folder = os.stat(plan.results.root)  # identifies it even if it is renamed
         shards = [shard] if shard else plan.shards.values()
         self.largest = max(shards, key=lambda each: each.bytes)
         needed = max(each.device_memory for each in shards)
@@ -66,13 +66,13 @@ class Session:
         self._ring: Ring | None = None
 
     def ring(self) -> Ring:
-        """The ring that all shards go through, made for the first; a new one where that failed."""
+        """The ring that all shards go through; made at the first call, or later if that failed."""
         if self._ring is None:
             self._ring = Ring(self.machine, self.plan, self.largest, self._memory)
         return self._ring
 
     def _barred(self) -> dict[str, str]:
-        """The devices, by UUID, that this run does not take again, and what each has done."""
+        """The devices that this run does not take again: what went wrong on each, by UUID."""
         failed = failures.barred(self.plan.results)
         return {uuid: failure.reason for uuid, failure in failed.items()}
 
@@ -91,10 +91,10 @@ def run_shard(
 
 
 def warm(session: Session) -> None:
-    """Make now what the first shard would wait for, as far as it can be had.
+    """Prepare now what the first shard would have to wait for, as far as possible.
 
-    Memory, compiled kernels, the known product and pinned buffers; on a CPU nothing of that takes
-    long. What goes wrong is not raised: the first shard meets it again, and says whose fault it is.
+    That is memory, compiled kernels, the known product and pinned buffers; on a CPU none of them
+    takes long. No error is raised: the first shard meets it again, and says who is to blame.
     """
     if not session.cuda:
         return
@@ -110,8 +110,8 @@ def warm(session: Session) -> None:
 class ShardJob:
     """One shard on its way through the device of a session: `begin`, `compute`, `finish`.
 
-    Any thread may take each of these steps. While one shard is finished the next can be computed,
-    and a third begun.
+    Each step may run in any thread: while one shard is finished, the next can be computed, and a
+    third begun.
     """
 
     def __init__(self, session: Session, shard_id: str) -> None:
@@ -120,7 +120,7 @@ class ShardJob:
         self.factors: list[Factor] = []  # A, and B where each matrix has its own
         self.watch = Stopwatch()
         self._next = self.shard.start
-        self.adopted = False  # an earlier product: nothing is to be computed
+        self.adopted = False  # whether an earlier product is used instead
         self.weights = self._plan.per_matrix.weights_of(self.shard.run)
         self.left_out: np.ndarray | None = None  # a mask of matrices of weight 0, if there are any
         self._copied: str | None = None  # the checksum of the copy
@@ -143,7 +143,7 @@ class ShardJob:
         self.finish()
 
     def begin(self) -> Self:
-        """Open the input; a copy of the shard that is missing is made first."""
+        """Adopt an earlier product, or open the input; a missing copy is made first."""
         session, plan, shard = self._session, self._plan, self.shard
         with blame.device_or_function(plan, session.xp):
             session.machine.bind()
@@ -192,20 +192,20 @@ class ShardJob:
 
     @property
     def all_begun(self) -> bool:
-        """Whether all batches are read, or under way."""
+        """Whether the reads of all batches are done, or in flight."""
         return self._next == self.shard.stop
 
     def next_batch(self, matrices: int) -> tuple[int, int] | None:
-        """The first matrix, and the number of them, of a batch that is not begun yet."""
+        """First matrix and number of matrices of the next batch to read; None if all are begun."""
         first, count = self._next, min(matrices, self.shard.stop - self._next)
         self._next += count
         return (first, count) if count else None
 
     def compute(self, coming: Callable[[], "ShardJob | None"] = lambda: None) -> None:
-        """Multiply and prove all matrices; writes may be under way afterwards.
+        """Multiply and prove all matrices; writes may be in flight afterwards.
 
-        ``coming`` gives the next shard, once it has begun: it is read while this one ends. It is
-        called again and again when all of this shard is read or under way.
+        ``coming`` returns the next shard once that has begun, to be read while this one ends. It is
+        polled as soon as all reads of this shard are done or in flight.
         """
         if self.adopted:
             return
@@ -218,16 +218,16 @@ class ShardJob:
             committing = self._committing = opened.enter_context(ExitStack())
             results = self._plan.results
             path, receipt = results.product(shard.name), results.receipt(shard.name)
-            # Only an earlier attempt can have left something: else the folder need not be listed.
+            # Only an earlier attempt can have left temporary files: else do not list the folder.
             sweep = self._attempt > 1
             file = committing.enter_context(commit(path, sweep=sweep, receipt=receipt))
             committing.enter_context(self.inputs.unchanged())
             committing.enter_context(blame.input_file(self._plan, shard, self.inputs))
-            # Else a thread might write to a file that has the number of this one by then.
+            # Else a thread might write to another file that has reused this descriptor by then.
             committing.callback(settle, self._writes)
             sink, shape = ring.sink, ring.sink.shape(shard.run)
             self.writer = StackWriter(file, shape, np.dtype(sink.dtype), begun=True)
-            # Beside the first reads: where the file lies in memory, the kernel clears each page.
+            # During the first reads: on a file system in memory, the kernel clears each page.
             self._place = session.machine.later(self.writer.begin)
             self._writes.append(self._place)
             self.digest = session.machine.hashing(self.writer.hashed)
@@ -236,7 +236,7 @@ class ShardJob:
             self._open = opened.pop_all()
 
     def share_right(self, ring: Ring) -> None:
-        """Read the one B that serves all matrices, where there is one, and give it to the ring."""
+        """Read the one B that serves all matrices, if there is one, and give it to the ring."""
         if not self._plan.problem.shared_right:
             return
         with self.watch.timed("read"):
@@ -248,7 +248,7 @@ class ShardJob:
             ring.share(right)
 
     def write(self, offset: int, raw: Any) -> list[Any]:
-        """Begin to write bytes of the result, if there is room for it."""
+        """Begin to write bytes of the result; TryAgain if the disk turned out to have no room."""
         if self._place.done():
             self._place.result()
         writes = self._session.machine.write(self.writer, offset, raw)
@@ -256,7 +256,7 @@ class ShardJob:
         return writes
 
     def finish_checksums(self) -> None:
-        """Bring what the device has hashed to the host."""
+        """Bring the digests that the device has computed to the host."""
         for digest in (self.digest, *(factor.digest for factor in self.factors)):
             if digest is not None:
                 digest.finish()
@@ -275,12 +275,12 @@ class ShardJob:
         forget_start(self._plan.results.starts(self.shard.name))
 
     def _prove(self) -> dict[str, Any]:
-        """Compare what was read with its receipt, and what the products come to with its factors.
+        """Compare the copy with its receipt, and the products with the factors; return the facts.
 
         Raises
         ------
         IntegrityError
-            Where the copy is damaged.
+            If the copy is damaged.
         """
         own, *right = [factor.checksum() for factor in self.factors]
         if self._copied not in (None, own):

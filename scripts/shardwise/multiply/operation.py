@@ -1,6 +1,6 @@
-"""What is done with a batch: its matrices are looked at and multiplied, or given to a function.
+"""What is done with a batch: its matrices are multiplied and proven, or given to a function.
 
-An operation leaves what is to be looked at, once the work is done, in the report of the batch.
+In the batch's report an operation leaves what has to be checked once its queued work is done.
 """
 
 import os
@@ -25,51 +25,51 @@ Machine = Host | Cuda
 
 _INT64_MAX = 2**63 - 1
 _CORRECT = "correct it, or set nonfinite: allow"
-_GIVEN = "left", "right", "product", "worst", "total"  # by the device
+_GIVEN = "left", "right", "product", "worst", "total"  # the device computes them
 _WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 
 
 @dataclass
 class BatchReport:
-    """What is to be looked at once a batch is done; None where there is nothing of a kind."""
+    """What has to be checked once a batch is done; fields that do not apply are None."""
 
     first: int  # matrix, by its index in the whole stack
     count: int
     # In host memory: the weights, and the places of those that are 0.
     weights: np.ndarray | None = None
     left_out: np.ndarray | None = None
-    # Largest moduli; infinite or NaN where an element is.
+    # The largest modulus of each matrix; infinite or NaN if an element is.
     left: Any = None
     right: Any = None
     product: Any = None
-    # How far each product is from that of its factors, in units of the tolerance.
+    # How far each product is from its factors' own, in units of the tolerance.
     ratio: Any = None
     worst: Any = None  # the largest ratio
-    forms: Any = None  # of each product, as the checker has them
-    total: Any = None  # of all forms
-    # Finds the moduli of the factors, where a ratio that is not finite asks for them.
+    forms: Any = None  # of each product, see `freivalds.Checker`
+    total: Any = None  # the sum of all forms
+    # Finds the moduli of the factors; `fetched` calls it if a ratio is not finite.
     measure: "Callable[[BatchReport], None] | None" = None
 
     def counted(self, xp: Any, fine: Any) -> Any:
-        """Flags ``(n,)`` of what is fine; a matrix of weight 0 is, whatever is said of it."""
+        """The flags ``fine``, ``(n,)``, set for each matrix of weight 0, which does not count."""
         if self.left_out is not None:
             fine[xp.asarray(self.left_out)] = True
         return fine
 
     def add_up(self, xp: Any) -> None:
-        """Queue what ratios and forms come to for the whole batch."""
+        """Queue the largest ratio and the sum of the forms of the whole batch."""
         if self.ratio is None:
             return
-        if self.left_out is not None:  # B may have made NaN of what does not count
+        if self.left_out is not None:  # with B, their zeros may have become NaN
             places = xp.asarray(self.left_out)
             self.ratio[places] = 0
             self.forms[:, places] = 0
-        # Not the weights that the sum is made with: what went wrong with these must show.
+        # Not the copy of the weights that the sum uses: an error in that copy must show.
         weights = None if self.weights is None else xp.asarray(self.weights)
         self.worst, self.total = self.ratio.max(), end_to_end.add_up(xp, self.forms, weights)
 
     def fetched(self, machine: Machine) -> "BatchReport":
-        """The same in host memory, while the batch is still there; ratios only where one is bad."""
+        """The report in host memory, while its batch is still there; ratios only if one is bad."""
         host = self._copied(machine, _GIVEN)
         if host.worst is None or host.worst <= 1:
             return host
@@ -85,28 +85,28 @@ class BatchReport:
 
 
 class Operation:
-    """What every operation has; each of the classes below is one."""
+    """The base class of operations, which are defined below."""
 
     compute: str  # the arithmetic that products are accumulated in
-    proof: dict[str, Any] | None = None  # as the receipt has it
-    bound = (0.0, 0.0)  # of the proof, as `freivalds.Checker` has it
+    proof: dict[str, Any] | None = None  # for the receipt
+    bound = (0.0, 0.0)  # of the proof, see `freivalds.Checker`
 
     def __init__(self, machine: Machine, plan: Plan) -> None:
         self._xp, self._machine, self._problem = machine.xp, machine, plan.problem
         self._strict = plan.settings.nonfinite == "error"
 
     def allocate(self, matrices: int) -> None:
-        """Take what else batches of so many matrices need."""
+        """Allocate what else batches of this many matrices need."""
 
     def try_arithmetic(self, left: Any, right: Any, out: Any) -> None:
-        """Multiply what shows the precision, in memory of the batches that holds nothing yet."""
+        """Check the precision with a known product, in memory of batches that holds nothing yet."""
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
-        """Compute the products of a batch, on the work track; where they are, ``(n, m, p)``."""
+        """Compute the products of a batch on the work track, and return them, ``(n, m, p)``."""
         raise NotImplementedError
 
     def refusal(self, factor: str, report: BatchReport, i: int) -> BadMatrix:
-        """The error for a matrix that is not finite, where it is a factor."""
+        """The error for a factor that is not finite."""
         matrix = report.first + i
         key, which = "input" if factor == "left" else "right", f"matrix {matrix}"
         if key == "right" and self._problem.shared_right:
@@ -119,7 +119,7 @@ class Operation:
 
 
 class UserFunction(Operation):
-    """The products are what a user's function makes of a batch; nothing can be proven of them."""
+    """A user's function makes the products of a batch; nothing can be proven about them."""
 
     def __init__(self, machine: Machine, plan: Plan) -> None:
         super().__init__(machine, plan)
@@ -131,7 +131,7 @@ class UserFunction(Operation):
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
         xp, block, product = self._xp, left[: report.count], out[: report.count]
         if self._strict and block.dtype.kind != "i":
-            # Before the call: what a function makes of NaN is nobody's fault but the input's.
+            # Before the call: the input is to blame, not the function, for what becomes of NaN.
             finite = report.counted(xp, xp.isfinite(_largest(xp, block)))
             if not finite.all():
                 raise self.refusal("left", report, int(finite.argmin()))
@@ -147,7 +147,7 @@ class UserFunction(Operation):
 
 
 class Multiplication(Operation):
-    """Each product by the kernel, and proven by itself."""
+    """The kernel makes the products, and each is proven separately."""
 
     def __init__(self, machine: Machine, plan: Plan) -> None:
         super().__init__(machine, plan)
@@ -184,7 +184,7 @@ class Multiplication(Operation):
 
         def multiply() -> Any:
             self._kernel.multiply(left, right, out, count)
-            if self._problem.covariance:  # the sums of columns are no part of the known product
+            if self._problem.covariance:  # sums of columns are not part of the known product
                 out[:count, -1] = 0
             return out[:count]
 
@@ -200,14 +200,14 @@ class Multiplication(Operation):
             report.measure = partial(self._measure, block, other)
             if not (self.proof and self._strict):
                 report.measure(report)
-        if self._offset is not None:  # into other memory: the block may still be hashed
+        if self._offset is not None:  # into other memory: hashing may still read the block
             self._xp.subtract(block, self._offset, out=self._centred[:count])
             left, block = self._centred, self._centred[:count]
         self._kernel.multiply(left, right, out, count)
         if self.proof:
             report.ratio = self._checker.check(_signed(block), _signed(other), product)
             report.forms = self._checker.forms
-        # A finite ratio says that factors and product are finite as well: two passes less.
+        # A finite ratio implies that factors and product are finite: this saves two passes.
         if product.dtype.kind != "i" and not (self.proof and self._strict):
             report.product = self._checker.largest(product)
         return product
@@ -227,18 +227,18 @@ class Multiplication(Operation):
 
 
 def _part(right: Any, count: int) -> Any:
-    """The first matrices of B, or the one that serves all."""
+    """The first matrices of a factor, or the one B that serves all."""
     return right[:count] if right is not None and right.ndim == 3 else right
 
 
 def _signed(block: Any) -> Any:
-    """Integers whose arithmetic is that of int64; 64 bits without a sign hold no larger ones."""
+    """The block, with uint64 viewed as int64: `_check_integers` has refused any larger number."""
     return block.view("int64") if block is not None and block.dtype == "uint64" else block
 
 
 def _largest(xp: Any, stack: Any) -> Any:
-    """The largest modulus of each matrix, NaN where it holds one; not for integers."""
-    if stack.dtype.kind == "c":  # as Checker.largest does: their sum may overflow
+    """The largest modulus of each matrix, NaN if it holds NaN; not for integers."""
+    if stack.dtype.kind == "c":  # as in Checker.largest: |re| + |im| may overflow
         moduli = xp.maximum(xp.abs(stack.real), xp.abs(stack.imag))
     else:
         moduli = xp.abs(stack)

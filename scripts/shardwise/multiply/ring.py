@@ -1,10 +1,10 @@
-"""The ring: slots of matrices that are read into, multiplied, and read into again.
+"""The ring: slots of memory that are filled with matrices, multiplied, and filled again.
 
-A slot goes from *free* to *reading*, *queued* and *free* again, and slots keep their order. One
-thread does all of this: it begins reads for each free slot, also of the next shard while this one
-ends; waits for the oldest read; queues checksums, product, proof and sink; and looks at the report
-once the device has passed the mark behind it. Who reads and writes (host.py, cuda.py) touches no
-Python.
+A slot goes from *free* to *reading* to *queued* and back to *free*, and slots keep their order. One
+thread drives the ring. It begins reads into each free slot, including those of the next shard while
+this one ends; waits for the oldest read; queues checksums, product, proof and sink; and examines
+the report once the device has passed the mark behind that work. Other threads read and write
+(host.py, cuda.py).
 """
 
 from collections import deque
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 class Sink:
-    """Under ``keep: products`` each batch is written as it is; else nodes of the sum of a shard."""
+    """Takes products, to write each batch as it is (``keep: products``), or a shard's sum."""
 
     def __init__(self, xp: Any, plan: Plan, run: range) -> None:
-        """Take the memory of the sum of a shard, none of whose successors is larger."""
+        """Allocate the sum of a shard, whose memory also has to suffice for the shards after it."""
         self._problem, self._said = plan.problem, plan.per_matrix
         self._adds = plan.settings.keep == "sum"
         self.dtype = plan.element_type  # of the file of a shard
-        self._written: list[Any] = []  # nodes that are apart from the tree while they are written
+        self._written: list[Any] = []  # nodes that have left the tree and are being written
         if self._adds:
             shape, dtype = self._problem.product_shape, self._problem.product_dtype
             ends = [(own.start, own.stop) for _, own in self._said.spans(run)]
@@ -57,26 +57,26 @@ class Sink:
             self._sums.reset()
 
     def take(self, products: Any, first: int) -> Any:
-        """Take the products ``(n, m, p)`` of matrix ``first`` on; the bytes to write, or None."""
+        """Take products ``(n, m, p)`` from matrix ``first`` on; return bytes to write, or None."""
         if not self._adds:
             return raw_bytes(products)
         self._sums.add(products, first)
         return None
 
     def result(self) -> tuple[list[Any], Any]:
-        """Finish the sum: the nodes to write, and what `refuse_overflow` looks at, or None.
+        """Finish the sum; return the nodes to write, and the flag for `refuse_overflow`, or None.
 
-        They are valid until the next `result`; the next sum may begin before.
+        The nodes are valid until the next `result`, even if the next sum begins earlier.
         """
         if not self._adds:
             return [], None
-        self._written = self._sums.take(self._written)  # these are of the shard before
+        self._written = self._sums.take(self._written)  # gives back those of the shard before
         return self._written, self._sums.overflow
 
 
 @dataclass(eq=False)
 class _Slot:
-    """Memory of a batch of factors, and the batch that is in it."""
+    """Memory for a batch of factors, and the batch that it holds now."""
 
     left: Any
     right: Any
@@ -86,7 +86,7 @@ class _Slot:
     weights: np.ndarray | None = None
     left_out: np.ndarray | None = None  # places of matrices of weight 0, if there are any
     reads: list[Any] = field(default_factory=list)
-    # Once it is queued.
+    # Set once the batch is queued.
     mark: Callable[[], None] | None = None
     report: BatchReport | None = None
     fragments: list[Fragment] = field(default_factory=list)
@@ -95,14 +95,14 @@ class _Slot:
 
 
 class Ring:
-    """Slots that shards share which follow each other, none of them larger than ``shard``.
+    """Slots that successive shards share, none of which is larger than ``shard``.
 
     Raises
     ------
     DeviceFailed, TryAgain
-        Where the smallest ring does not fit the memory that is free, of a GPU or of this machine.
+        If even the smallest ring does not fit the free memory of the GPU, or of this machine.
     IntegrityError
-        Where the device multiplies in a lower precision than was asked for (canary.py).
+        If the device multiplies in a lower precision than was asked for (canary.py).
     """
 
     def __init__(self, machine: Machine, plan: Plan, shard: Shard, most: int | None = None) -> None:
@@ -116,9 +116,9 @@ class Ring:
         self._writing_nodes: list[Any] = []  # of a sum
 
     def _allocate(self, shard: Shard, most: int | None) -> None:
-        """Take the memory of the ring: as large as is planned, or smaller while it is short.
+        """Allocate the ring: as large as is planned, or smaller while memory is short.
 
-        ``most`` is what the host may give to the whole task.
+        ``most`` is the host memory that the whole task may take, in bytes.
         """
         cuda = self._machine.xp is not np
         spare = max(0, shard.memory - most) if most and not cuda else 0
@@ -130,7 +130,7 @@ class Ring:
                 continue
             try:
                 self._take(slots, matrices, shard.run)
-            except MemoryError:  # as that of cupy is
+            except MemoryError:  # cupy's is one as well
                 self._slots, self._outs, self._right, self.sink = [], deque(), None, None
                 self._machine.release()
             else:
@@ -142,7 +142,7 @@ class Ring:
         raise TryAgain(f"{what}ask for more memory (mem_mb), or wait until this machine has it")
 
     def _take(self, slots: int, matrices: int, run: range) -> None:
-        problem, zeros = self._problem, self._machine.xp.zeros  # in places that are not used, too
+        problem, zeros = self._problem, self._machine.xp.zeros  # unused places may be multiplied
         self.matrices, own = matrices, problem.right and not problem.shared_right
         shape, outs = (matrices, *problem.product_shape), memory.outs(slots, self._keep)
         with self._machine.work():
@@ -161,7 +161,7 @@ class Ring:
             self.sink: Any = Sink(self._machine.xp, self._plan, run)
             self.operation.allocate(matrices)
         self._machine.settle()  # before other threads write to it
-        # A slot, or memory of products, is used again when its last batch was looked at.
+        # A slot, or memory of products, is reused once the batch in it was looked at.
         self._ahead = min(self._machine.ahead, slots - 1)
         if self._keep == "products":
             self._ahead = min(self._ahead, outs - 1)
@@ -176,9 +176,9 @@ class Ring:
         return self._right if slot.right is None else slot.right
 
     def warm(self, job: "ShardJob") -> None:
-        """Take up to two batches through the ring, of which nothing stays.
+        """Take up to two batches through the ring, and drop their results.
 
-        So kernels are compiled, and what libraries make at their first call is there.
+        This compiles kernels, and lets libraries set up what they need at their first call.
         """
         run, count = job.shard.run, min(self.matrices, len(job.shard.run))
         job.share_right(self)
@@ -198,13 +198,13 @@ class Ring:
         self._drop(job)
 
     def compute(self, job: "ShardJob", coming: Callable[[], "ShardJob | None"]) -> None:
-        """Take all batches of a shard through the ring; its writes may be under way afterwards.
+        """Take all batches of a shard through the ring; its writes may be in flight afterwards.
 
         ``coming`` is asked for the next shard once this one needs no more slots.
         """
         following = None
         for other in {slot.job for slot in self._reading} - {job}:
-            self._drop(other)  # it was to come next, and does not
+            self._drop(other)  # read ahead, but it does not come next
         try:
             job.share_right(self)
             with self._machine.work():
@@ -229,7 +229,7 @@ class Ring:
         self, job: "ShardJob", following: "ShardJob | None",
         coming: Callable[[], "ShardJob | None"],
     ) -> "ShardJob | None":  # fmt: skip
-        """Begin to read into free slots; the shard behind this one, once that is known."""
+        """Begin reads into free slots, then those of the next shard; return it once it is known."""
         while self._free and (batch := job.next_batch(self.matrices)):
             self._begin_reads(job, *batch)
         if not job.all_begun:
@@ -255,14 +255,14 @@ class Ring:
                 for low, high in factor.wanted(begin, begin + count):
                     raw = raw_bytes(stack[low - begin : high - begin])
                     slot.reads += self._machine.fill(factor, low * stack[0].nbytes, raw)
-        except Exception as error:  # of a shard that is perhaps not the one at work
+        except Exception as error:  # perhaps of the next shard: raised at its turn
             failed: Future[None] = Future()
             failed.set_exception(error)
             slot.reads.append(failed)
         return slot
 
     def _queue(self, slot: _Slot) -> None:
-        """Wait for the reads of a slot, and queue all that is done with them."""
+        """Wait for the reads of a slot, and queue all work on its batch."""
         job, machine = slot.job, self._machine
         with job.watch.timed("read"):
             for read in slot.reads:
@@ -277,13 +277,13 @@ class Ring:
                 if factor.is_whole:
                     slot.fragments += machine.hash(factor.digest, offset, raw)
                 if slot.left_out is not None:
-                    with machine.work():  # what the host hashes later, as it was read
+                    with machine.work():  # the host hashes them later, as they were read
                         slot.fragments = [(*place, raw.copy()) for *place, raw in slot.fragments]
-                    # A function of the user may not take zeros: it gets a matrix twice.
+                    # A user's function may not accept zeros: it gets another matrix twice.
                     like = int((slot.weights != 0).argmax()) if self._problem.result else None
                     machine.clear(stack, slot.left_out, like)
             if self._problem.result:
-                machine.mark()()  # a user's function may write to its block
+                machine.mark()()  # hash first: the function may change its block
             with machine.work(), np.errstate(all="ignore"):  # the checks find and name overflow
                 self._work(slot)
             if slot.written is not None:
@@ -292,21 +292,21 @@ class Ring:
             slot.mark = machine.mark()
 
     def _work(self, slot: _Slot) -> None:
-        """Multiply a batch, and prove and take its products."""
+        """Multiply a batch, prove its products, and pass them to the sink."""
         out, slot.writes = self._outs[0]
         self._outs.rotate(-1)
         slot.report = BatchReport(slot.first, slot.count, slot.weights, slot.left_out)
         products, left_out, xp = out[: slot.count], slot.left_out, self._machine.xp
-        # A function of the user's is not called for nothing.
+        # A user's function is not called for a batch that is left out altogether.
         if not self._problem.result or left_out is None or len(left_out) < slot.count:
             products = self.operation.run(slot.report, slot.left, self._right_of(slot), out)
-        if left_out is not None:  # B, or a function, may make anything of zeros
+        if left_out is not None:  # they count as zeros, whatever B or a function made of them
             products[xp.asarray(left_out)] = 0
         slot.report.add_up(xp)
         slot.written = self.sink.take(products, slot.first)
 
     def _look_at(self, slot: _Slot) -> None:
-        """Wait for what was queued for a slot, look at its report, and write its products."""
+        """Wait for the queued work of a slot, look at its report, and begin its writes."""
         job = slot.job
         with job.watch.timed("compute"):
             slot.mark()
@@ -343,7 +343,7 @@ class Ring:
             at += node.nbytes
 
     def share(self, right: np.ndarray) -> None:
-        """Take the one B ``(k, p)`` that serves all matrices; nothing is queued meanwhile."""
+        """Take the one B ``(k, p)`` that serves all matrices; called while no batch is queued."""
         with self._machine.work():
             self._right[...] = self._machine.xp.asarray(right)
         self._machine.settle()
@@ -351,11 +351,11 @@ class Ring:
             raise self.operation.refusal("right", BatchReport(0, 1), 0)
 
     def _drop(self, job: "ShardJob") -> None:
-        """Free the slots of a shard that failed, once nothing is under way in them."""
+        """Free the slots of a shard that is given up, once nothing is in flight in them."""
         for slot in self._slots:
             if slot.job is job:
                 settle(slot.reads)
-        with suppress(Exception):  # a device that is lost says so to the next one
+        with suppress(Exception):  # if the device is lost, the next shard finds out
             self._machine.settle()
         self._queued.clear()
         self._reading = deque(slot for slot in self._reading if slot.job is not job)
@@ -363,7 +363,7 @@ class Ring:
 
 
 def settle(transfers: list[Any]) -> None:
-    """Wait until nothing is under way, whatever became of it: its shard is told."""
+    """Wait for all transfers, and ignore their errors: their shard sees these by itself."""
     while transfers:
         with suppress(Exception):
             transfers.pop().result()

@@ -14,17 +14,17 @@ from shardwise.records import receipts
 def write(plan: Plan) -> None:
     """Write ``input.npy`` and its receipt: standard normal numbers, or small integers, by the seed.
 
-    Each matrix is drawn from a generator of its own, so its content depends on its index and the
-    seed alone.
+    Each matrix is drawn from its own generator, so its content depends only on its index and the
+    seed.
     """
     started = time.time()
     recipe = plan.facts.synthetic
-    assert recipe is not None  # whoever calls this has seen that the plan asks for one
+    assert recipe is not None  # callers check that the plan asks for a synthetic stack
     count, dim, dtype = recipe["matrices"], recipe["dim"], np.dtype(recipe["dtype"])
     path, receipt = plan.results.synthetic, plan.synthetic_receipt
     assert receipt is not None
     for other in plan.results.root.glob("input-*.json"):
-        other.unlink()  # of another recipe, whose stack is replaced
+        other.unlink()  # the stack that it vouches for is replaced
     with commit(path, sweep=True, receipt=receipt) as file:
         writer = StackWriter(file, (count, dim, dim), dtype)
         for i in range(count):
