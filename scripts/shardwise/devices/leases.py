@@ -112,16 +112,18 @@ def _locked(path: Path) -> int | None:
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(descriptor)
             raise _unusable(f"{path.name} in it is no plain file of its own")
+        same = False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(status, os.lstat(path)):
+            if same := os.path.samestat(status, os.lstat(path)):
                 return descriptor
         except BlockingIOError:
-            os.close(descriptor)
             return None
         except FileNotFoundError:
             pass
-        os.close(descriptor)  # removed meanwhile: another task may have locked a new file
+        finally:
+            if not same:  # removed meanwhile: another task may have locked a new file
+                os.close(descriptor)
 
 
 def _make_folder(path: Path) -> None:

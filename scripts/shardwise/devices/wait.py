@@ -66,8 +66,9 @@ class Search:
         then the error says what keeps the task from each device.
         """
         granted = self.grant is not None and self.grant.source != "lease"
-        hold = min(HOLD_SECONDS if self.limit is None else self.limit, HOLD_SECONDS)
-        usable = given = _leave_out(devices, self.barred(), hold if granted else 0.0)
+        limit = HOLD_SECONDS if self.limit is None else min(self.limit, HOLD_SECONDS)
+        hold = limit if granted else 0.0
+        usable = given = _leave_out(devices, self.barred(), hold)
         alone = granted and len(devices) == 1  # then the scheduler has chosen it
         lease = self._lease_granted if alone else self._lease_free
         uuids = [device.uuid for device in usable]
@@ -75,7 +76,7 @@ class Search:
         while True:
             for device in self._in_order(usable):
                 if device.uuid in (failed := self.barred()):  # while this task waited
-                    _leave_out(given, failed)
+                    _leave_out(given, failed, hold)
                 elif lease(device):
                     return device
             now, current = time.monotonic(), _holders(uuids)
@@ -153,9 +154,7 @@ class Search:
         return "; ".join(parts)
 
 
-def _leave_out(
-    devices: Sequence[Device], barred: Mapping[str, str], hold: float = 0.0
-) -> list[Device]:
+def _leave_out(devices: Sequence[Device], barred: Mapping[str, str], hold: float) -> list[Device]:
     """The devices that have not failed in this run.
 
     If all have failed, keeps what the job was granted for ``hold`` seconds, then raises TryAgain.
