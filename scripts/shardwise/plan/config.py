@@ -1,7 +1,7 @@
 """The only reader of the configuration: schema, defaults, and messages about keys.
 
 Nothing but the standard library is imported before a config is read: jobs only ask for the results
-folder, and the doctor also runs where a package is missing.
+folder, and the doctor has to run even if a package is missing.
 """
 
 import difflib
@@ -20,12 +20,12 @@ from shardwise.plan.problem import PRODUCTS, WITH_COVARIANCE, Recipe, function_p
 from shardwise.units import parse_bytes
 
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
-DEFAULT_RESULTS = "results/default"  # as the schema has it, for jobs, which do not read the schema
+DEFAULT_RESULTS = "results/default"  # as in the schema, which jobs do not read
 # Keys that no plan depends on.
 NO_PLAN = ("reduce", "dispatch", "workers", "array_tasks", "array_limit")
 # Keys of earlier versions, and why they are refused.
 _GONE = {"reproducible": "this key is gone, as every sum is reproducible now; remove the line"}
-# Statistics that are no part of a reduce, but a call of NumPy.
+# Statistics that no reduce computes, but one call of NumPy does.
 _BY_NUMPY = ("prod", "argmin", "argmax", "all", "any", "var", "median")
 _MOST_NAMED = 20
 _TYPES = {
@@ -70,7 +70,7 @@ class Settings:
 
 
 def unchecked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with its defaults, for who need not or cannot check it: jobs read no schema."""
+    """An unchecked config, with defaults for ``results`` and `NO_PLAN`: jobs read no schema."""
     own = config.get("reduce")
     reduce = {"ranks": 2, "statistics": ["sum"]} | (own if isinstance(own, dict) else {})
     defaults = {
@@ -81,11 +81,11 @@ def unchecked(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
-    """The results folder for who does something to a run, or judges it: never one that was guessed.
+    """The results folder for a command that acts on a run or judges it; a bad config is an error.
 
-    ``results`` comes before that of the config files; where these are None, ``config.yaml`` of this
-    folder counts, if there is one. Raises InputError if a config has to name the folder, and
-    cannot be read or is wrong.
+    ``results`` overrides the config files. If ``files`` is None, ``config.yaml`` of the working
+    directory counts, if there is one; without any config, :data:`DEFAULT_RESULTS`. Raises
+    InputError if a config has to name the folder, and cannot be read or is wrong.
     """
     if results:
         return Path(results)
@@ -96,7 +96,7 @@ def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
 
 
 def existing_folder(files: list[Path] | None, results: Path | str | None) -> Path:
-    """As :func:`folder_of_run`, for who looks at a run; refused where the folder is missing."""
+    """Like :func:`folder_of_run`, for commands that look at a run; refuses a missing folder."""
     root = folder_of_run(files, results)
     if not root.is_dir():
         raise InputError(
@@ -106,7 +106,7 @@ def existing_folder(files: list[Path] | None, results: Path | str | None) -> Pat
 
 
 def config_files(files: list[Path] | None) -> list[Path]:
-    """Config files that a command names; where it names none, ``config.yaml`` if it is there."""
+    """The config files that a command names; if it names none, ``config.yaml``, if that exists."""
     shipped = Path("config.yaml")
     return files if files is not None else [shipped] if shipped.exists() else []
 
@@ -138,7 +138,7 @@ def _validator() -> Any:
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
-    # JSON Schema counts 4.0 as an integer; a number of shards is none.
+    # JSON Schema counts 4.0 as an integer, but 4.0 is not a number of shards.
     whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
     kind: Any = extend(Draft202012Validator, type_checker=whole)  # type: ignore[no-untyped-call]
     return kind(yaml.safe_load(SCHEMA.read_text()))
@@ -153,7 +153,7 @@ def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict
 
 
 def _explain(error: Any, words: Collection[str]) -> list[str]:
-    """The lines that say what stands at one key, and what is allowed there."""
+    """The lines of a message about one key: the value that was found, and what is allowed."""
     key = ".".join(str(part) for part in error.absolute_path)
     rule, value = error.schema, error.instance
     if error.validator == "additionalProperties":
@@ -183,7 +183,7 @@ def _explain(error: Any, words: Collection[str]) -> list[str]:
             "; with keep: products this one is a line of Python for the products of a shard: "
             f'np.{value}(np.load("{path}", mmap_mode="r"), axis=0)'
         )
-    # Snakemake makes texts of all that stands in braces, a number of 1_2, and a text of false.
+    # Snakemake turns 1_2 into a number, but false, and everything inside braces, into text.
     if key.partition(".")[0] in words and (hint or value in ("true", "false", "null")):
         hint = (
             "; Snakemake reads what follows --config in its own way, whatever the quotes: write "
@@ -193,7 +193,7 @@ def _explain(error: Any, words: Collection[str]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    """A value as YAML has it, without what may be a password."""
+    """A value as YAML writes it; of an address only the scheme, as the rest may hold a password."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = value.isoformat() if isinstance(value, date) else short(value)
@@ -202,7 +202,7 @@ def _shown(value: Any) -> str:
 
 
 def _quotes(value: Any, allowed: str) -> str:
-    """What quotes would change, where a text was meant, or a number."""
+    """A hint to add or remove quotes, if that would give the value a type that is allowed."""
     if isinstance(value, str) and "number" in allowed and re.fullmatch("[0-9]+", value):
         return ": write it without quotes"
     texts_only = "a string" in allowed and "number" not in allowed

@@ -16,13 +16,13 @@ from shardwise.errors import InputError
 from shardwise.files.lookup import reading
 
 _MOST_BYTES = 1024**2
-_TEMPLATE = "__use_yte__"  # the key by which a file asks Snakemake to run it as a template of YTE
-# Numbers as YAML 1.1 reads them and no user means them: to base 8, and to base 60.
+_TEMPLATE = "__use_yte__"  # with this key a file asks Snakemake to run it as a YTE template
+# Numbers that YAML 1.1 reads in base 8 or base 60, which no user means.
 _ODD_NUMBER = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 
 
 def read_files(files: list[Path]) -> dict[str, Any]:
-    """Merge config files in order, as :func:`merge`; raises InputError like :func:`read_file`."""
+    """Read config files and :func:`merge` them in order; raises InputError as :func:`read_file`."""
     return merge(map(read_file, files))
 
 
@@ -39,7 +39,7 @@ def merge(configs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def read_file(file: Path) -> dict[str, Any]:
     """The keys and values of a config file.
 
-    Raises InputError, with the line and what to do, if it cannot be read or is not such data.
+    Raises InputError, with the line and what to do, if the file cannot be read or holds other data.
     """
     with reading(file, "config file "), open(file, "rb") as opened:
         raw = opened.read(_MOST_BYTES + 1)
@@ -50,7 +50,7 @@ def read_file(file: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError(f"config file {file}, line {line}: {error.problem:.300}") from error
-    except Exception as error:  # such as Python's own, of a date that does not exist
+    except Exception as error:  # such as Python's ValueError for a date that does not exist
         what = (str(error).splitlines() or [repr(error)])[0]
         raise InputError(f"config file {file} cannot be read: {what:.300}") from error
     if not isinstance(content, dict):
@@ -80,7 +80,7 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Refuse duplicate keys, of which YAML takes the last, and `<<`, which brings others."""
+        """Refuse duplicate keys, of which YAML takes the last, and `<<`, which merges in others."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
@@ -93,7 +93,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        """Refuse numbers that look like others."""
+        """Refuse numbers that look decimal, but that YAML reads in base 8 or 60."""
         value = super().construct_object(node, deep)
         if type(value) in (int, float) and not node.style and _ODD_NUMBER.fullmatch(node.value):
             what = f"YAML reads {node.value:.80} as the number {value}"

@@ -19,15 +19,15 @@ from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import MIB
 
 FIRST_BYTES = 64 * MIB
-"""Of the first rows, whose mean is the offset: the same when the stack grows beyond them."""
+"""Bytes of the first rows, whose mean is the offset: it stays when the stack grows beyond them."""
 
 
 def plan(
     settings: Settings, stack: Stack, problem: Problem, weights: np.ndarray | None
 ) -> Covariance | None:
-    """What the plan says of ``covariance: true``; None without it. InputError if it cannot be.
+    """What the plan says of ``covariance: true``, or None; InputError if the input rules it out.
 
-    ``weights`` are those of the matrices, if there are any.
+    ``weights`` has one weight per matrix, if there are any.
     """
     if not settings.covariance:
         return None
@@ -53,9 +53,9 @@ def plan(
 
 
 def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple[float, float]:
-    """The rows, each counted times the weight of its matrix, and what sums are divided by.
+    """The number of rows, each counted times the weight of its matrix, and the divisor of sums.
 
-    The latter as `numpy.cov` has it with ``aweights``.
+    The divisor is that of `numpy.cov` with ``aweights``.
     """
     rows, height = problem.matrices * problem.left[0], problem.left[0]
     if weights is None:
@@ -63,12 +63,12 @@ def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple
     total, largest = height * math.fsum(weights), float(weights.max())
     if not total:
         return 0.0, 0.0
-    parts = weights / largest  # whose squares stay within float64
+    parts = weights / largest  # squares of the weights themselves might overflow
     return total, total - ddof * largest * (math.fsum(parts * parts) / math.fsum(parts))
 
 
 def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.ndarray | None:
-    """The offset ``(k,)`` in the dtype of the input, little-endian; None for none."""
+    """The offset ``(k,)`` in the dtype of the input, little-endian; None if there is none."""
     exact = "int" in stack.dtype  # sums of whole numbers lose no digits
     if settings.offset == "none" or (settings.offset == "auto" and exact):
         return None
@@ -82,14 +82,14 @@ def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.
             return _own(settings.offset, stack).astype(dtype)
         most = max(1, FIRST_BYTES // (stack.shape[1] * dtype.itemsize))
         rows, wide = first_rows(settings, stack, weights, most), sum_dtype(stack.dtype)
-        rows = rows[np.isfinite(rows).all(axis=1)]  # others are found later
+        rows = rows[np.isfinite(rows).all(axis=1)]  # tasks deal with NaN and Inf
         row: np.ndarray = rows.mean(axis=0, dtype=wide).astype(dtype)
-    row[~np.isfinite(row)] = 0  # any other number is as right
+    row[~np.isfinite(row)] = 0  # the formula is exact for any offset
     return row
 
 
 def _own(path: str, stack: Stack) -> np.ndarray:
-    """The user's own offset."""
+    """The offset in the user's file, checked."""
     shape, kinds = (stack.shape[1],), "fiuc" if "complex" in stack.dtype else "fiu"
     row = per_matrix.open_array("offset", path)
     if row.shape != shape or row.dtype.kind not in kinds:

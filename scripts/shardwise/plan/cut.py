@@ -4,9 +4,9 @@ from itertools import pairwise
 
 from shardwise.files.paths import id_digits
 
-# Under ``shards: auto`` shards grow rather than exceed this: one job per shard has a price.
+# Under ``shards: auto`` shards grow before their number exceeds this, as each may cost a job.
 MAX_AUTO_SHARDS = 1000
-# In any plan: the table of so many takes some hundred MB, and no scheduler runs them all.
+# In any plan: a table of this many takes some hundred MB, and no scheduler runs them all.
 MAX_SHARDS = 1_000_000
 # Rates that a slow node still reaches; run times asked for are a limit, not a forecast.
 _SLOW_BYTES_PER_S = 50e6
@@ -15,21 +15,21 @@ _START_MINUTES = 10
 
 
 def cut(matrices: int, shards: int) -> list[range]:
-    """Cut ``range(matrices)`` into so many runs that follow each other.
+    """Cut ``range(matrices)`` into ``shards`` consecutive runs.
 
-    Every matrix is in exactly one run, and sizes differ by at most one. There are no more runs than
-    matrices.
+    Every matrix is in exactly one run, and sizes differ by at most one. More shards than matrices
+    would leave some runs empty; the planner refuses that.
     """
     return [range(*ends) for ends in pairwise(matrices * i // shards for i in range(shards + 1))]
 
 
 def cut_aligned(matrices: int, matrix_bytes: int, shard_bytes: int) -> list[range]:
-    """Cut ``range(matrices)`` where the sum of a run is one to three nodes of the tree.
+    """Cut ``range(matrices)`` so that the sum of each run is one to three nodes of the tree.
 
-    The size is ``k * 2**j`` with ``4 <= k <= 7``, or 1 to 3: the largest that keeps a run at
-    ``shard_bytes`` or less, where a matrix allows it. It is doubled until there are
-    :data:`MAX_AUTO_SHARDS` runs or fewer. Only the last may be shorter, with more nodes. So a stack
-    that grows keeps its other runs.
+    The size of a run is ``k * 2**j`` with ``4 <= k <= 7``, or 1 to 3: the largest that fits in
+    ``shard_bytes``, or 1 if not even one matrix fits. It is doubled until there are
+    :data:`MAX_AUTO_SHARDS` runs or fewer. Only the last run may be shorter, with more nodes. So a
+    stack that grows keeps its other runs, until the size doubles.
     """
     most = max(1, shard_bytes // matrix_bytes)
     zeros = max(0, most.bit_length() - 3)

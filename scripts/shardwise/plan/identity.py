@@ -1,4 +1,4 @@
-"""Whether an input file is still the one that was planned, and whose first byte was read."""
+"""Whether an input file has changed since it was planned, or since its first byte was read."""
 
 import os
 from collections.abc import Iterator
@@ -13,19 +13,19 @@ from shardwise.files.formats import registry
 from shardwise.files.formats.zarr_store import digest_of_chunks
 from shardwise.plan.plan import Source
 
-_UNKNOWN = "-"  # stands for the inode where its number means nothing
-# How the types of file systems begin that make up the numbers of inodes as they need them.
+_UNKNOWN = "-"  # in place of an inode number that means nothing
+# Prefixes of the types of file systems that invent inode numbers as they need them.
 _NUMBERED_ANEW = ("fuse", "vfat", "msdos", "exfat", "cifs", "smb", "9p", "vboxsf", "virtiofs")
 
 
 def identity_of(file: str, status: Status) -> str:
-    """What the plan knows an input file by: ``size:modified:changed:inode``, times in ns.
+    """The identity of an input file in the plan: ``size:modified:changed:inode``, times in ns.
 
-    An object is known by its ``size:ETag``, an array of many by both of all of them.
+    An object has ``size:ETag``; an array of many objects has their total size and a digest of all.
 
-    Another node may have another number for the device, so that is left out; and the inode is a
-    dash where the file system does not keep its number. Where a folder of chunks belongs to a file,
-    their digest follows.
+    The device number is left out, as it may differ between nodes. The inode is a dash if the file
+    system does not keep its number. If the file belongs to a folder of chunks, a digest of these
+    follows.
     """
     if isinstance(status, remote.Status):
         return f"{status.size}:{status.etag}"
@@ -36,9 +36,9 @@ def identity_of(file: str, status: Status) -> str:
 
 
 def is_as_planned(source: Source, status: Status) -> bool:
-    """Whether a file is the one that was planned, as far as the plan knows it by its identity.
+    """Whether a file has the identity in the plan; True if the plan has no identity of a file.
 
-    The number of the inode is compared where both nodes know it.
+    Inode numbers are compared only if both nodes know them.
     """
     if not source.identity[:1].isdigit():
         return True
@@ -51,7 +51,7 @@ def is_as_planned(source: Source, status: Status) -> bool:
 
 @lru_cache
 def _keeps_inodes(device: int) -> bool:
-    """Whether the file system of a device numbers a file alike on all nodes, and when remounted."""
+    """Whether the file system of a device keeps a file's inode on all nodes and when remounted."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -68,21 +68,21 @@ class InputFiles:
         self._first: dict[str, tuple[tuple[int | str, ...], str]] = {}  # state, digest of chunks
 
     def note(self, path: str, status: Status) -> None:
-        """Note a file that is going to be read; where it is known, as :meth:`compare`."""
+        """Note a file that is going to be read; if it was noted before, :meth:`compare` it."""
         self._first.setdefault(path, (state_of(status), digest_of_chunks(path)))
         self.compare(path, status)
 
     def compare(self, path: str, status: Status) -> None:
-        """Refuse a file that was noted and is another one now; `extents.Opened`."""
+        """Refuse a file that has changed since it was noted; serves as `extents.Opened`."""
         if path in self._first and self._first[path][0] != state_of(status):
             raise changed(path)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Where all that is read is read; nothing may be committed before this ends.
+        """A context for all reads; nothing may be committed before it ends.
 
-        A file that is not what it was before its first byte was read is told (IntegrityError) in
-        place of any other failure, which may follow from it.
+        At its end, a file that has changed since its first byte was read raises IntegrityError.
+        This replaces any other failure, which the change may have caused.
         """
         try:
             yield
@@ -106,15 +106,15 @@ class InputFiles:
 
     def _compare_now(self, path: str) -> None:
         if not remote.is_url(path):
-            # NFS keeps what it knows of a file for seconds, but asks when it is opened.
+            # NFS caches the status of a file for seconds, but revalidates it on open.
             with open(path, "rb", buffering=0) as file:
                 self.compare(path, os.fstat(file.fileno()))
-        elif not path.endswith(".npy"):  # of which each range was compared
+        elif not path.endswith(".npy"):  # each range of a .npy object was compared when read
             self.compare(path, registry.status_of(path))
 
 
 def state_of(status: Status) -> tuple[int | str, ...]:
-    """What is never the same for two files, nor before and after a file is written to."""
+    """Values that differ between any two files, and before and after a file is written to."""
     if isinstance(status, remote.Status):
         return status
     return (

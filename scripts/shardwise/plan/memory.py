@@ -1,9 +1,9 @@
-"""How many matrices go together, and the bytes that a task holds: known before it starts.
+"""Sizes of batches and calls, and the bytes that a task holds: known before the task starts.
 
-Arithmetic only. Two sizes: a *batch* is what a slot of the ring holds, and what is read, multiplied
-and written at once; a *call* is what one routine multiplies. A call follows from dtype and shapes
-alone, because it decides the bits. Slots and batches change none, so they may shrink where memory
-is short.
+Arithmetic only. A *batch* is the matrices in one slot of the ring: they are read, multiplied and
+written at once. A *call* is the matrices that one routine multiplies. The size of a call follows
+from dtype and shapes alone, because it decides the bits of the products. The number of slots and
+the size of a batch change no bits, so they may shrink if memory is short.
 """
 
 import math
@@ -14,49 +14,49 @@ from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape
 from shardwise.units import MIB
 
-# Row and piece of the checksum of what a task reads.
+# Bytes of a row and of a piece in the checksum of the matrices that a task reads.
 SHARD_PIECES = pieces.CHECKSUM_PIECE_BYTES, pieces.CHECKSUM_PIECE_BYTES
-# Factors, or products, in a batch on a device: enough to make the gaps between calls small, and so
-# many large products that their sum is written for several of them at once.
+# Bytes of the factors, or of the products, in a batch on a device: enough to keep the gaps between
+# calls small, and to add up several large products per write of their sum.
 BATCH_BYTES = 256 * MIB
-CALL_BYTES = 128 * MIB  # the same in a call, which a batch has some of
+CALL_BYTES = 128 * MIB  # the same in a call; a batch has one call or more
 CONJUGATED_BYTES = MIB  # of small matrices that a thread conjugates at once, on NumPy
-HOST_BATCH_BYTES = 16 * MIB  # the same on NumPy, which multiplies one matrix a call anyway
+HOST_BATCH_BYTES = 16 * MIB  # of a batch on NumPy, which multiplies one matrix per call anyway
 # Slots of the ring on a device: some are read into while one is multiplied.
 SLOTS, RING_BYTES = 6, 1536 * MIB
-REPORT_BYTES = 80  # what is known of each matrix of a batch: moduli, ratio, forms, weight
-OUTS = 4  # batches of products on a device, of which some are written while one is made
+REPORT_BYTES = 80  # what a report holds per matrix of a batch: moduli, ratio, forms, weight
+OUTS = 4  # batches of products on a device: some are written while one is computed
 READERS = 4  # threads that read and write on NumPy, and that copy a shard
-# Threads by which KvikIO reads and writes, and bytes that each moves at once by pinned memory.
+# Threads of KvikIO, and the bytes that each moves at once through pinned memory.
 IO_THREADS, IO_BYTES = 16, 8 * MIB
-STEP_BYTES = 32 * MIB  # of matrices that are converted on their way, or searched
-# From here on a matrix fills a device by itself, and is multiplied by a call of its own.
+STEP_BYTES = 32 * MIB  # of matrices converted at once while read, or searched at once for NaN
+# From this size on a matrix fills a device by itself, and a call multiplies only one.
 LARGE_BYTES = 32 * MIB
 MOST_IN_CALL = 2**20
 
-# Where A, B or the product is larger, copies of it would cost more memory than they are worth.
+# If A, B or the product is larger, padded copies cost more memory than they are worth.
 HUGE_BYTES = 2048 * MIB
-# From here on a slot is alone on NumPy: it is multiplied for so much longer than it is read.
+# From this size of a batch on, NumPy gets one slot: a read is short compared to the product.
 HOST_LONE_BYTES = 1024 * MIB
-# Rows of a large matrix in another order that are brought into C order at once.
+# Rows of a large matrix, stored in another order, that are brought into C order at once.
 CONVERTED_BYTES = 256 * MIB
 DECODERS = 4  # chunks that are decompressed at once
-# From here on a rank-k update is faster than a whole product (measured: docs/performance.md).
+# From this many rows on, a rank-k update beats a whole product (measured: docs/performance.md).
 SYMMETRIC_ROWS = 2048
 # Host memory of the interpreter, NumPy and the two Snakemake processes around a job.
 PYTHON_BYTES = 512 * MIB
 CUDA_BYTES = 768 * MIB  # host memory of a CUDA context and its libraries
 DEVICE_BYTES = 768 * MIB  # device memory of a CUDA context, its libraries and their own workspace
-# A guess: the memory that a user's function takes, in blocks of its input and of its result.
+# A guess at the memory of a user's function, as a multiple of its input and its result.
 FUNCTION_COPIES = 8
 _ALIGNED_BYTES = 16  # tensor cores load rows that begin at multiples of this
-# Bytes from which on a matrix with awkward rows is copied to longer ones first.
+# From this size on a matrix whose rows are not aligned is first copied to longer rows.
 _WORTH_PADDING = 64 * 1024
-_PROOF_ITEMS = 10  # float64 numbers a row that a proof holds: vectors and moduli, of both factors
+_PROOF_ITEMS = 10  # float64 numbers per row in a proof: vectors and moduli, of both factors
 
 
 Spans = Sequence[range]
-"""The matrices of a shard; with labels, for each of these: where they stand among its own."""
+"""A shard's matrices; with labels, one range per label: places among all matrices of the label."""
 
 
 def padded(problem: Problem) -> bool:
@@ -80,9 +80,9 @@ def padded_shapes(problem: Problem) -> dict[str, Shape]:
 
 
 def split_shapes(problem: Problem, precision: str) -> dict[str, tuple[int, int, int]]:
-    """Shapes of the stacks of one call that tf32x3 splits in two on a GPU; none where it does not.
+    """Shapes of the stacks of one call that tf32x3 splits in two on a GPU; empty if it splits none.
 
-    They are padded where :func:`padded` says so. Both parts of a stack are held beside it.
+    They are padded if :func:`padded` says so. Both parts are held in addition to the stack.
     """
     if precision != "tf32x3" or problem.dtype not in ("float32", "complex64") or problem.result:
         return {}
@@ -100,7 +100,7 @@ def _split_bytes(problem: Problem, precision: str) -> int:
 
 
 def symmetric(problem: Problem) -> bool:
-    """Whether half of each product is worth computing: large ones, symmetric or Hermitian."""
+    """Whether it pays to compute half of each product: if large, and symmetric or Hermitian."""
     left, right = problem.operands
     symmetric = left.name == right.name and left.turned != right.turned
     return symmetric and problem.product_shape[1] >= SYMMETRIC_ROWS
@@ -115,7 +115,7 @@ def call_matrices(problem: Problem) -> int:
 
 
 def batch_matrices(problem: Problem, cuda: bool) -> int:
-    """Matrices in a batch: whole calls on a GPU, at least one; a power of two, as nodes are."""
+    """Matrices in a batch: a power of two, like nodes; on a GPU whole calls, at least one."""
     most = _power_of_two((BATCH_BYTES if cuda else HOST_BATCH_BYTES) // _largest(problem))
     return max(most, call_matrices(problem)) if cuda else most
 
@@ -130,18 +130,18 @@ def _largest(problem: Problem) -> int:
     wide = problem.item if "int" not in problem.dtype or problem.result else 8
     right = 0 if problem.shared_right else problem.right_bytes
     factors = max(problem.matrix_bytes, right) // problem.item * wide
-    # Without the sums of columns: for one row more a batch, a power of two, would be half as large.
+    # Without the row of column sums: one row more could halve a batch, which is a power of two.
     return max(factors, math.prod(problem.sum_shape) * problem.product_item)
 
 
 def ring_bytes(problem: Problem, slots: int, matrices: int, keep: str) -> int:
-    """Bytes of so many slots of A and of B, and of the products beside them."""
+    """Bytes of a ring of ``slots`` slots with ``matrices`` A and B each, and of its products."""
     products = outs(slots, keep) * problem.product_bytes
     return matrices * (slots * _factor_bytes(problem) + products)
 
 
 def outs(slots: int, keep: str) -> int:
-    """Batches of products beside so many slots: those that are written need one each."""
+    """Batches of products for this many slots: one, or more if products are written."""
     return min(slots, OUTS) if keep == "products" else 1
 
 
@@ -151,7 +151,7 @@ def _factor_bytes(problem: Problem) -> int:
 
 
 def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]]:
-    """Numbers of slots and matrices in each, from what is planned to the least that works."""
+    """Pairs of slots and matrices per slot, from the planned ones down to the least that works."""
     most = batch_matrices(problem, cuda)
     call = call_matrices(problem) if cuda else 1
     matrices = min(most, -(-count // call) * call)
@@ -168,7 +168,7 @@ def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]
 
 
 def _slots(problem: Problem, matrices: int, cuda: bool) -> int:
-    """Slots for so many matrices each, at most."""
+    """The most slots that are worth their memory, with this many matrices in each."""
     if cuda:
         return min(SLOTS, max(2, RING_BYTES // (matrices * _factor_bytes(problem))))
     batch = matrices * (_factor_bytes(problem) + problem.product_bytes)
@@ -181,21 +181,21 @@ def proof_matrices(problem: Problem, matrices: int) -> int:
 
 
 def _proof_bytes(problem: Problem) -> int:
-    """Bytes that the proof of one product holds beside it; integers are widened."""
+    """Bytes that the proof of one product needs besides the product; integers are widened."""
     (m, k), (_, p) = problem.factor_shapes
     vectors = (m + k + p) * _PROOF_ITEMS * 8 * (2 if "complex" in problem.dtype else 1)
     return vectors + (3 * 8 * (m * k + k * p + m * p) if "int" in problem.dtype else 0)
 
 
 def work_bytes(problem: Problem, matrices: int, spans: Spans, keep: str) -> int:
-    """Bytes beside the batches: what a call, the proof and the sum of a shard need."""
+    """Bytes besides the batches: for calls, the proof, a shared B and the sum of a shard."""
     if problem.result:
         work = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)
     else:
         work = proof_matrices(problem, matrices) * _proof_bytes(problem)
-        work += max(0, matrices * REPORT_BYTES - 128 * MIB)  # which other figures hold
+        work += max(0, matrices * REPORT_BYTES - 128 * MIB)  # other figures cover 128 MiB
         if problem.covariance:
-            work += matrices * problem.matrix_bytes  # without their offset
+            work += matrices * problem.matrix_bytes  # copies of A less the offset
         if padded(problem):
             shapes = padded_shapes(problem).values()
             work += call_matrices(problem) * problem.item * sum(map(math.prod, shapes))
@@ -219,9 +219,9 @@ def widened_bytes(problem: Problem) -> int:
 def least_bytes(
     problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str = "ieee"
 ) -> int:
-    """Bytes without which a shard cannot be computed: one call, and nothing beside it.
+    """The least bytes with which a shard can be computed: those of one call at a time.
 
-    What a function of the user takes is a guess, and does not count.
+    The memory of a user's function is only a guess, and does not count.
     """
     matrices = call_matrices(problem) if cuda else 1
     work = 0 if problem.result else work_bytes(problem, matrices, spans, keep)
@@ -236,11 +236,11 @@ def node_bytes(problem: Problem) -> int:
 
 
 def sum_bytes(problem: Problem, matrices: int, spans: Spans) -> int:
-    """Bytes of the trees of a shard, and of the nodes of the shard before, which are being written.
+    """Bytes of the trees of a shard, and of the previous shard's nodes, which are being written.
 
-    A batch is folded in steps of 32 (tree.py). To see that integers fit takes four nodes more;
-    what is seen of a batch at once, up to 64 MiB, is part of `DEVICE_BYTES`. The products of a
-    batch are brought together by their labels, if they have any.
+    A batch is folded in steps of 32 (tree.py). To check integers for overflow takes four nodes
+    more; the part of a batch that is checked at once, up to 64 MiB, is in `DEVICE_BYTES`. With
+    labels, the products of a batch are copied, to bring those of a label together.
     """
     nodes = sum(most_held(own.start, own.stop) + count_nodes(own.start, own.stop) for own in spans)
     beside = matrices // 31 + (4 if problem.product_dtype == "int64" else 0)
@@ -249,7 +249,7 @@ def sum_bytes(problem: Problem, matrices: int, spans: Spans) -> int:
 
 
 def result_bytes(problem: Problem, spans: Spans, keep: str) -> int:
-    """Bytes of the file that a shard becomes."""
+    """Bytes of a shard's result file: its products, or the nodes of their sum."""
     if keep == "sum":
         return sum(count_nodes(own.start, own.stop) for own in spans) * node_bytes(problem)
     return sum(map(len, spans)) * problem.product_bytes
@@ -258,12 +258,12 @@ def result_bytes(problem: Problem, spans: Spans, keep: str) -> int:
 def task_memory(problem: Problem, spans: Spans, keep: str, cuda: bool) -> int:
     """Host bytes that the task of a shard needs at most.
 
-    Matrices as they lie in a file in another order, what copies them, and what the allocator keeps
-    of that; and, because a job that may run on a GPU may find none, the larger of what CUDA takes
-    and of the ring on NumPy.
+    This counts matrices as a file stores them in another order, the buffers that copy them, and
+    what the allocator keeps of both. A job that may run on a GPU may find none: so the larger need
+    counts, that of CUDA or that of the ring on NumPy.
     """
     shared = problem.right_bytes if problem.shared_right else 0
-    shared += shared // problem.item  # as it was read, and which of its elements are finite
+    shared += shared // problem.item  # B as it was read, and a byte per element: is it finite?
     slots, matrices = next(ladder(problem, sum(map(len, spans)), cuda=False))
     host = ring_bytes(problem, slots, matrices, keep)
     host += work_bytes(problem, matrices, spans, keep) + widened_bytes(problem) + shared
@@ -287,12 +287,12 @@ def device_memory(problem: Problem, spans: Spans, keep: str, precision: str = "i
 
 
 def synthetic_memory(problem: Problem) -> int:
-    """Host bytes that the synthetic stack needs: one matrix as drawn, in pairs, and as stored."""
+    """Host bytes to make the synthetic stack: a matrix as drawn, as complex pairs and as stored."""
     return PYTHON_BYTES + 4 * max(16, problem.item) * problem.left[0] * problem.left[1]
 
 
 def converted_bytes(shape: Shape, item: int) -> int:
-    """Bytes of what is held of matrices that lie in a file in another order."""
+    """Bytes of the rows of one matrix that are converted at once from another order."""
     row = shape[1] * item
     return min(shape[0] * row, max(CONVERTED_BYTES, row))
 
@@ -300,8 +300,8 @@ def converted_bytes(shape: Shape, item: int) -> int:
 def converted_block(chunk: tuple[int, ...], shape: Shape, item: int) -> tuple[int, int]:
     """How many matrices, and rows of each, are converted at once: all rows, or some of one matrix.
 
-    These are whole chunks, unless larger; for an array without chunks, which is in another order,
-    the matrices that a part may touch.
+    These make up whole chunks, unless such a block is too large. Of an array without chunks, which
+    is in another order, they are the matrices that make up :data:`STEP_BYTES`.
     """
     (rows, row), (deep, tall, _) = (shape[0], shape[1] * item), (1, *(chunk or (1, 1)))[-3:]
     matrix = rows * row
@@ -329,15 +329,15 @@ def copy_memory(problem: Problem) -> int:
 
 
 def plan_memory(shards: int) -> int:
-    """Host bytes of the plan in a process that reads all of it; 0.7 KB a shard were measured."""
+    """Host bytes of the plan in a process that reads all of it (measured: 0.7 KB per shard)."""
     return 1024 * shards
 
 
 def reduce_memory(ranks: int, shards: int, labelled: int = 0) -> int:
-    """Host bytes of all ranks of the reduce, whatever is summed, and of the jobs around them.
+    """Host bytes of all ranks of the reduce, whatever they sum, and of Snakemake around them.
 
-    Rank 0 holds all receipts, the others a part each: 10 KB a shard were measured for all. With
-    labels there is :func:`labelled_bytes` for each rank.
+    Rank 0 holds all receipts, every other rank a part: all ranks together were measured at 10 KB
+    per shard. With labels, ``labelled`` is the :func:`labelled_bytes` of each rank.
     """
     receipts = 12 * 1024 * shards
     own = REDUCE_RANK_BYTES + labelled + plan_memory(shards)
@@ -345,14 +345,14 @@ def reduce_memory(ranks: int, shards: int, labelled: int = 0) -> int:
 
 
 def labelled_bytes(problem: Problem, counts: Sequence[int]) -> int:
-    """Bytes of the trees of all labels, of so many matrices each, over one stripe of the reduce.
+    """Bytes of the trees of all labels over one stripe; ``counts`` are the matrices per label.
 
-    A rank may begin anywhere: so it holds two nodes a level, and the sums of all labels.
+    A rank may begin anywhere in the stack: so it holds two nodes per level, and a sum per label.
     """
     stripe = min(math.prod(problem.product_shape), pieces.CHECKSUM_PIECE_NUMBERS)
     return sum(2 * count.bit_length() + 1 for count in counts) * stripe * problem.sum_item
 
 
 REDUCE_BATCH_BYTES = 4 * MIB  # what a rank of the reduce reads at once
-# What a rank of the reduce takes: Python, batches, and the states of one stripe.
+# Memory of a rank of the reduce: Python, batches, and the states of one stripe.
 REDUCE_RANK_BYTES = 256 * MIB

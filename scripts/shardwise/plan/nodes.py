@@ -1,4 +1,4 @@
-"""Which nodes of the tree of a sum the products of a shard come to; numerics/tree.py adds them."""
+"""Which nodes of the tree of a sum the products of a shard make up; numerics/tree.py adds them."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ Node = tuple[int, int]
 
 
 def node_span(level: int, index: int) -> tuple[int, int]:
-    """The first product of a node, and the one behind its last."""
+    """The first product of a node, and the one after its last."""
     return index << level, (index + 1) << level
 
 
@@ -29,10 +29,10 @@ def count_nodes(start: int, stop: int) -> int:
 
 
 def most_held(start: int, stop: int) -> int:
-    """The nodes, at most, that a tree holds as it takes these products in turn.
+    """The most nodes that a tree holds while it takes these products in turn.
 
-    With the one being made. They are one a level up to that of which ``start`` is a multiple, and
-    beyond it two.
+    The node that is being made counts. The tree holds one node per level up to the highest level
+    at which ``start`` begins a node, and two per level above it.
     """
     last = stop - start - 1
     aligned = (start & -start).bit_length() - 1 if start else last.bit_length()

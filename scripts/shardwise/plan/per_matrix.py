@@ -1,6 +1,6 @@
-"""What a config says of single matrices, in files of their own: a weight each, and a label.
+"""The weight and the label of each matrix, from files that a config names.
 
-The plan reads these files once, and keeps what they say beside ``plan.tsv``. Jobs read that alone.
+The plan reads these files once, and keeps a copy next to ``plan.tsv``. Jobs read only that copy.
 """
 
 import io
@@ -27,28 +27,28 @@ from shardwise.plan.config import Settings
 from shardwise.plan.nodes import cover
 
 MOST_LABELS = 256
-_EXACT = 2**53  # whole numbers up to here are float64 numbers
+_EXACT = 2**53  # float64 holds every whole number up to here
 _LONGEST_LABEL = 100
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # 007 is a text
 _BLOCK = 2**12  # matrices from one count of all labels to the next
 
 Label = int | str
 Key = tuple[int, ...]
-"""Level and index of a node; with labels, the place of its label before them."""
+"""Level and index of a node; with labels, the place of its label in `PerMatrix.names` first."""
 
 
 @dataclass(frozen=True)
 class PerMatrix:
-    """What is said of each matrix, by its place in the stack.
+    """The weight and the label of each matrix, by its place in the stack.
 
     Attributes
     ----------
     weights
-        float64 ``(N,)``, or None where each product counts once.
+        float64 ``(N,)``, or None if each product counts once.
     labels
-        uint8 ``(N,)``, places in `names`; or None where all matrices belong together.
+        uint8 ``(N,)``, places in `names`; or None if all matrices have one sum.
     names
-        The different labels, sorted.
+        The distinct labels, sorted.
     """
 
     weights: np.ndarray | None = None
@@ -87,7 +87,7 @@ class PerMatrix:
         return found
 
     def spans(self, run: range) -> list[tuple[int, range]]:
-        """The labels in a run of matrices, and their places among all matrices of each label."""
+        """Each label in a run, and the places of its matrices among all matrices of the label."""
         if self.labels is None:
             return [(0, run)]
         before, behind = self._before(run.start), self._before(run.stop)
@@ -99,8 +99,8 @@ class PerMatrix:
     def groups(self, run: range) -> Iterator[tuple[Key, int, Any, np.ndarray | None]]:
         """The matrices of a run, label by label, as their sums take them.
 
-        What stands before the level and index of their nodes, the place of the first among those of
-        its label, which of the run they are, and their weights, if there are any.
+        For each label: how the keys of its nodes begin, the place of its first matrix in the run
+        among all of the label, where its matrices are in the run, and their weights or None.
         """
         weights = self.weights_of(run)
         if self.labels is None:
@@ -114,7 +114,7 @@ class PerMatrix:
             yield (label,), own.start, which, None if weights is None else weights[which]
 
     def keys(self, run: range) -> list[Key]:
-        """The nodes that the products of a run come to, label by label."""
+        """The nodes that the products of a run add up to, label by label."""
         return [
             (label, *node) if self.names else node
             for label, own in self.spans(run)
@@ -122,7 +122,7 @@ class PerMatrix:
         ]
 
     def digest(self, run: range, keep: str) -> str | None:
-        """Changes with what is said of a run, as far as its file depends on it; None if nothing is.
+        """A digest of the weights and labels that the file of a run depends on; None if of none.
 
         Files of products do not depend on labels.
         """
@@ -132,20 +132,20 @@ class PerMatrix:
         if self.labels is not None and keep == "sum":
             spans = self.spans(run)
             starts = [[self.names[label], places.start] for label, places in spans]
-            order = np.zeros(len(self.names), np.uint8)  # of the labels of this run
+            order = np.zeros(len(self.names), np.uint8)  # for each label in the run, its rank there
             order[[label for label, _ in spans]] = range(len(spans))
             said += [json.dumps(starts), _digest(order[self.labels[run.start : run.stop]])]
         return small.checksum(" ".join(said).encode(), 8) if said else None
 
     @property
     def whole_digests(self) -> dict[str, str]:
-        """The same of all matrices, by the key of the config."""
+        """Digests of all weights and of all labels, by the key of the config."""
         arrays = {"weights": self.weights, "labels": self.labels}
         return {key: _digest(array) for key, array in arrays.items() if array is not None}
 
     @property
     def notes(self) -> list[str]:
-        """What whoever uses the results should know."""
+        """What users of the results should know about the weights."""
         if self.weights is None:
             return []
         zeros = len(self.weights) - np.count_nonzero(self.weights)
@@ -156,7 +156,7 @@ NOTHING = PerMatrix()
 
 
 def load(results: Results, checksums: Mapping[str, str], names: Iterable[Label] = ()) -> PerMatrix:
-    """What a plan has kept, mapped; IntegrityError where that is not what was written."""
+    """The weights and labels that a plan keeps, mapped; IntegrityError if a file is damaged."""
     found = {}
     for path in (results.weights, results.labels):
         if path.name not in checksums:
@@ -165,16 +165,16 @@ def load(results: Results, checksums: Mapping[str, str], names: Iterable[Label] 
             refuse_special(path)
             tables.check(_bytes(path), checksums, path)
             found[path.stem] = np.load(path, "r", allow_pickle=False)
-        except (OSError, ValueError) as error:  # the latter of an empty file
+        except (OSError, ValueError) as error:  # ValueError: the file is empty
             why = getattr(error, "strerror", None) or error
             raise IntegrityError(f"{path}: {why}; remove {results.plan} too") from error
     return PerMatrix(**found, names=tuple(names))
 
 
 def read(settings: Settings, matrices: int, column: list[str] | None = None) -> PerMatrix:
-    """What the files of a config say of each matrix; InputError where one does not fit the input.
+    """The weights and labels in the files of a config; InputError if a file does not fit the input.
 
-    ``column`` has the labels of a sheet, where the config names its column.
+    ``column`` has the labels from a sheet, if the config names a column of it.
     """
     return PerMatrix(
         _weights(settings.weights, matrices), *_labels(settings.labels, matrices, column)
@@ -209,7 +209,7 @@ def _weights(name: str | None, matrices: int) -> np.ndarray | None:
 def _labels(
     name: str | None, matrices: int, column: list[str] | None
 ) -> tuple[np.ndarray | None, tuple[Label, ...]]:
-    """The place of each label among the different ones, and these."""
+    """For each matrix the place of its label among the distinct labels, and the distinct labels."""
     if name is None:
         return None, ()
     if column is None:
@@ -217,7 +217,7 @@ def _labels(
     else:
         whole = all(_WHOLE.fullmatch(cell) for cell in column)
         found = np.array(list(map(int, column)) if whole else column)
-    if found.dtype.kind == "b":  # of which JSON has a type of its own
+    if found.dtype.kind == "b":  # JSON has its own booleans, but labels are numbers or texts
         found = found.astype(np.uint8)
     if found.dtype.kind not in "iuU":
         raise InputError(f"labels: {name} holds {found.dtype}; save integers, or short texts")
@@ -240,7 +240,7 @@ def _labels(
 
 
 def open_array(key: str, name: str) -> np.ndarray:
-    """The array of a ``.npy`` file that a key of the config names, mapped; of an object, whole."""
+    """The array of the ``.npy`` file that a key names: mapped, or read as a whole if an object."""
     found: np.ndarray
     try:
         if remote.is_url(name):
@@ -251,7 +251,7 @@ def open_array(key: str, name: str) -> np.ndarray:
                 raise ValueError("it is longer than its header says")
         else:
             with reading(Path(name), f"{key}: "):
-                found = np.lib.format.open_memmap(name, mode="r")  # which unpickles nothing
+                found = np.lib.format.open_memmap(name, mode="r")  # never unpickles
     except ShardwiseError:
         raise
     except Exception as error:  # a damaged header makes NumPy fail in many ways
@@ -260,7 +260,7 @@ def open_array(key: str, name: str) -> np.ndarray:
 
 
 def _array(key: str, name: str, matrices: int) -> np.ndarray:
-    """The array ``(N,)`` of such a file."""
+    """The same, refused unless it has one item per matrix, ``(N,)``."""
     found = open_array(key, name)
     if found.shape != (matrices,):
         raise InputError(
@@ -276,13 +276,13 @@ def _what_is_wrong(key: str, name: str, error: Exception) -> str:
         try:
             read_header(Path(name))
         except InputError as words:
-            if key != "labels" or "strings" not in str(words):  # which labels may be
+            if key != "labels" or "strings" not in str(words):  # labels may be strings
                 return str(words)
     return f"{name} cannot be read as a .npy file: {error!s:.300}"
 
 
 def write(kept: PerMatrix, results: Results) -> dict[str, str]:
-    """Commit what a plan keeps; the checksums by the names of files."""
+    """Commit the weights and labels that a plan keeps; returns checksums by file name."""
     checksums = {}
     for path, array in ((results.weights, kept.weights), (results.labels, kept.labels)):
         if array is None:
@@ -298,5 +298,5 @@ def _bytes(path: Path) -> Any:
 
 
 def _digest(array: np.ndarray) -> str:
-    """Changes with the elements of an array."""
+    """A digest of the elements of an array."""
     return f"{piece_digest(np.ascontiguousarray(array), 0):032x}"

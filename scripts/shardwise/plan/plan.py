@@ -1,7 +1,7 @@
 """The plan on disk: ``plan.tsv``, ``sources.tsv`` and ``plan.json``.
 
-``plan.json`` is written last and carries the checksums of the other two: without it there is no
-plan. Reading takes the standard library only, because every job reads the plan.
+``plan.json`` is written last and carries the checksums of all files of the plan: without it there
+is no plan. Every job reads the plan, so reading takes msgspec and the standard library only.
 """
 
 import base64
@@ -29,11 +29,11 @@ from shardwise.plan.problem import Problem, Recipe
 if TYPE_CHECKING:
     from shardwise.plan.per_matrix import PerMatrix
 
-# Opening several results folders in threads would crash; see `receipts._DECODERS`.
+# Without this lock, threads that open results folders might crash; see `receipts._DECODERS`.
 _CONVERTING = threading.Lock()
 
 _FIRST = attrgetter("first")
-_LONGEST_ROW = 4096  # bytes, and more
+_LONGEST_ROW = 4096  # bytes; no line of column names is longer
 _KEY_DIGITS = 12
 _NAMES = re.compile(rf"[0-9]+(-[0-9a-f]{{{_KEY_DIGITS}}}){{2}}")
 
@@ -93,13 +93,13 @@ class Source:
 
 
 def between(sources: Sequence[Source], start: int, stop: int) -> list[Source]:
-    """Those of the sources, in the order of the stack, that hold matrices ``start`` to ``stop``."""
+    """The sources that hold matrices ``start`` to ``stop``; all are in the order of the stack."""
     begin = max(0, bisect_right(sources, start, key=_FIRST) - 1)
     return list(sources[begin : bisect_left(sources, stop, begin, key=_FIRST)])
 
 
 # Settings that a shard's products or their proof depend on; each is part of the key.
-# ``nonfinite`` is none: what it forbids makes the sum itself NaN or Inf, which the reduce refuses.
+# ``nonfinite`` is not one: what it forbids makes the sum NaN or Inf, and the reduce refuses that.
 SETTINGS_THAT_MATTER = ("product", "keep", "backend", "precision", "verify")
 
 
@@ -117,16 +117,16 @@ class ShardSettings:
 
 
 def describe_recipe(facts: "Facts") -> list[Any]:
-    """All that a product depends on but for the bytes of its factors; part of the key."""
+    """All that a product depends on, except the bytes of its factors; part of the key."""
     chosen = [getattr(facts.settings, key) for key in SETTINGS_THAT_MATTER]
     offset = [facts.covariance.offset] if facts.covariance and facts.covariance.offset else []
-    # How many matrices and labels there are changes no product.
+    # No product depends on the number of matrices or of labels.
     own = describe_problem(replace(facts.problem, matrices=0, labels=0))
     return [ALGORITHM["multiply"], own, chosen, facts.function, facts.depends, *offset]
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
-    """A problem as keys have it: a field that came later is left out where it says nothing."""
+    """A problem as keys take it; newer fields are left out if not set, so old keys stay valid."""
     own = asdict(problem)
     return {k: v for k, v in own.items() if v or k not in ("covariance", "labels")}
 
@@ -164,17 +164,17 @@ class Facts:
     bytes: Written
     digest: str  # changes with anything that a result depends on
     per_matrix: dict[str, str] = field(default_factory=dict)  # digests of weights and of labels
-    labels: list[int | str] = field(default_factory=list)  # the different ones, sorted
-    label_counts: list[int] = field(default_factory=list)  # the matrices of each
-    depends: dict[str, str] = field(default_factory=dict)  # digests of files that it uses
+    labels: list[int | str] = field(default_factory=list)  # the distinct ones, sorted
+    label_counts: list[int] = field(default_factory=list)  # matrices with each label
+    depends: dict[str, str] = field(default_factory=dict)  # digests of files the function uses
     covariance: Covariance | None = None
-    config: dict[str, Any] = field(default_factory=dict)  # that the plan follows from, for people
+    config: dict[str, Any] = field(default_factory=dict)  # the settings that the plan follows from
     config_digest: str | None = None
     made: dict[str, Any] | None = None  # which code wrote it, where, and when
-    decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
-    notes: list[str] = field(default_factory=list)  # of the input, for people
-    checksums: dict[str, str] = field(default_factory=dict)  # of the three files of the plan
-    # Of sources.tsv, where it is long.
+    decoded: int = 0  # bytes that a task needs to decode chunks; 0: there are none
+    notes: list[str] = field(default_factory=list)  # on the input, for people
+    checksums: dict[str, str] = field(default_factory=dict)  # of all files of the plan, by name
+    # The parts of sources.tsv; empty if it is short.
     source_parts: list[tables.Part] = field(default_factory=list)
     part_firsts: list[int] = field(default_factory=list)  # the first matrix of each of these parts
 
@@ -183,9 +183,9 @@ class Facts:
 class Plan:
     """A plan as the stages use it.
 
-    ``folder`` is what relative paths of the input count from; empty: the working directory.
-    ``made_of`` has the input files of a plan just made, and ``made_with`` its `PerMatrix`; any
-    other plan reads ``sources.tsv``, and ``weights.npy`` and ``labels.npy`` if there are any.
+    ``folder`` is the one that relative input paths start from; empty: the working directory.
+    ``made_of`` has the input files of a plan just made, and ``made_with`` its `PerMatrix`. Any
+    other plan reads them from ``sources.tsv``, ``weights.npy`` and ``labels.npy``.
     """
 
     results: Results
@@ -218,28 +218,28 @@ class Plan:
 
     @cached_property
     def key(self) -> str:
-        """Changes with anything that the sum and its companions depend on."""
+        """A digest of all that the sum and the files next to it depend on."""
         return key_of(f"{self.facts.digest} {ALGORITHM['reduce']}".encode())
 
     @cached_property
     def recipe(self) -> str:
-        """Changes with all that a product depends on but for the bytes of its factors."""
+        """A digest of all that a product depends on, except the bytes of its factors."""
         return digest(describe_recipe(self.facts))
 
     @property
     def offset(self) -> bytes | None:
-        """What is subtracted from each row of A under ``covariance: true``: a row, as bytes."""
+        """The row that is subtracted from each row of A for a covariance, as bytes, or None."""
         covariance = self.facts.covariance
         return base64.b64decode(covariance.offset) if covariance and covariance.offset else None
 
     @property
     def mark(self) -> str:
-        """Changes with anything that the plan on the disk says."""
+        """A digest of what results depend on and of the config: which plan is on the disk."""
         return key_of(f"{self.facts.digest} {self.facts.config_digest}".encode())
 
     @property
     def synthetic_receipt(self) -> Path | None:
-        """The receipt of the synthetic stack, whose name says of which recipe it is."""
+        """The receipt of the synthetic stack, with a digest of its recipe in the name, or None."""
         if self.facts.synthetic is None:
             return None
         recipe = json.dumps([ALGORITHM["synthesize"], self.facts.synthetic], sort_keys=True)
@@ -251,7 +251,7 @@ class Plan:
         return self.problem.product if self.problem.result else None
 
     def anchored(self, folder: Path) -> "Plan":
-        """The same plan for a process whose working directory may change from this folder."""
+        """The same plan with ``folder`` before its paths: the working directory may then change."""
         results = Results(folder / self.results.root)
         return replace(self, results=results, folder=str(folder))
 
@@ -270,7 +270,7 @@ class Plan:
         return per_matrix.load(self.results, self.facts.checksums, self.facts.labels)
 
     def nodes_of(self, shard: str) -> dict[str, Any]:
-        """What the receipt of a shard says of the nodes in its file; None of products."""
+        """What the receipt of a shard says of the nodes in its file; None for files of products."""
         if self.settings.keep == "products":
             return {"nodes": None, "labels": None}
         keys, names = self.per_matrix.keys(self.shards[shard].run), self.facts.labels
@@ -278,14 +278,14 @@ class Plan:
         return {"nodes": tuple((level, index) for *_, level, index in keys), "labels": labels}
 
     def result_files(self, statistics: Sequence[str]) -> list[Path]:
-        """What a reduce that is asked for these statistics leaves, but for its receipt."""
+        """The files that a reduce with these statistics leaves, except its receipt."""
         arrays = map(self.results.statistic, self.problem.results(statistics))
         return [*arrays, *([self.results.label_names] if self.problem.labels else [])]
 
     def sources_of(self, start: int, stop: int) -> list[Source]:
         """The input files that hold matrices ``start`` to ``stop``.
 
-        Of a long table only the parts with these are read, and checked.
+        If the table is long, only the parts with these files are read, and checked.
         """
         if self.made_of or not self.facts.part_firsts:
             return between(self.sources, start, stop)
@@ -294,7 +294,7 @@ class Plan:
         return between(self._read_sources(parts), start, stop)
 
     def _read_sources(self, parts: range | None) -> list[Source]:
-        """The rows of ``sources.tsv``, or of some of its parts; refused if not as written."""
+        """The rows of ``sources.tsv``, or of some of its parts; refused if the file was changed."""
         path, facts = self.results.sources, self.facts
         try:
             refuse_special(path)
@@ -316,7 +316,7 @@ class Plan:
         ]
 
     def shard(self, shard: str) -> Shard:
-        """The row of a shard; refused where the plan has no such shard."""
+        """The row of a shard; InputError if the plan has no such shard."""
         try:
             return self.shards[shard]
         except KeyError:
@@ -327,9 +327,9 @@ class Plan:
 
 
 def expect(plan: Plan, digest: str, expected: str | None) -> None:
-    """Refuse a plan whose digest, or that of the part that matters to a job, the run did not give.
+    """Refuse a plan that is not the one for which the run started this job.
 
-    None stands for whatever there is.
+    ``digest`` is that of the plan, or of the job's part of it; None as ``expected`` accepts any.
     """
     if expected not in (None, digest):
         raise IntegrityError(
@@ -344,7 +344,7 @@ def digest(value: Any) -> str:
 
 
 def key_of(raw: bytes) -> str:
-    """Twelve hexadecimal digits for the name of a file: a digest of all that its content is of."""
+    """Twelve hexadecimal digits for a file name: a digest of all that the content depends on."""
     return checksum(raw, _KEY_DIGITS // 2)
 
 
@@ -355,12 +355,12 @@ def dumps(facts: dict[str, Any]) -> bytes:
 
 
 def label_text(labels: Sequence[int | str], matrices: Sequence[int]) -> bytes:
-    """What ``labels.json`` says: the labels in the order of their sums, and their matrices."""
+    """The content of ``labels.json``: the labels in the order of sums, and their matrix counts."""
     return json.dumps({"labels": list(labels), "matrices": list(matrices)}).encode() + b"\n"
 
 
 def load(path: Path) -> Plan:
-    """Read a plan; InputError where there is none, IntegrityError where it is damaged."""
+    """Read a plan; InputError if there is none, IntegrityError if it is damaged."""
     facts = load_facts(path)
     raw = path.read_bytes()
     tables.check(raw, facts.checksums, path)
@@ -368,7 +368,7 @@ def load(path: Path) -> Plan:
     held, end = dict[str, Shard](), 0
     for row in rows:
         if not _NAMES.fullmatch(f"{row.name}-{row.input_key}"):
-            raise IntegrityError(  # they become names of files, and words of commands
+            raise IntegrityError(  # names of shards go into file names and commands
                 f"{path}: {short(row.name)} is no name of a shard; run snakemake again"
             )
         if not row.start == end < row.stop:
@@ -383,8 +383,8 @@ def load(path: Path) -> Plan:
 
 
 def load_facts(path: Path) -> Facts:
-    """What a plan says beside its shards, of which there may be a million; errors as `load`."""
-    import msgspec  # here: a Snakefile is parsed where it need not be installed
+    """Read a plan's facts, without its shards (up to a million); raises errors as `load` does."""
+    import msgspec  # here: where a Snakefile is only parsed, it need not be installed
 
     results = Results.of_plan(path)
     try:
@@ -422,7 +422,7 @@ def refuse_old_layout(path: Path) -> None:
 
 
 def sample(results: Results) -> Plan:
-    """A plan of one shard of one synthetic matrix, for who reads the rules and runs none."""
+    """A plan of one shard of one synthetic matrix, for ``--lint``, which runs no rule."""
     problem = Problem(1, (1, 1), "A @ A", "float32")
     settings = ShardSettings("A @ A", "products", "auto", "ieee", True, True, "error")
     recipe = Recipe(matrices=1, dim=1, dtype="float32", seed=0)

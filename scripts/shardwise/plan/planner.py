@@ -36,29 +36,29 @@ from shardwise.units import count, human_bytes
 
 _LOG = logging.getLogger(__name__)
 
-# Bytes of the longest path below a results folder, that of an unfinished file, which the name of a
-# node stands in; and the same of what Snakemake keeps records of, such as ``/products/00007.json``.
+# Bytes of the longest path below a results folder: of an unfinished file, whose name includes that
+# of a node; and of a result that Snakemake keeps records of, such as ``/products/00007.json``.
 _LONGEST_BELOW, _LONGEST_RESULT = 256, 32
 
-# Where only these change, no shard is computed again.
+# If only these fields change, no shard is computed again.
 _NOT_DIGESTED = (
     "digest", "config", "config_digest", "made", "decoded", "notes", "checksums", "source_parts",
     "part_firsts",
 )  # fmt: skip
-# Digested only where they say something, as before there were such fields.
+# Digested only if set: so plans from before these fields existed keep their digests.
 _SAID_LATER = ("covariance", "per_matrix", "labels", "label_counts")
 
 
 def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG) -> Plan:
-    """The plan for a config, from headers alone; nothing is written but the cache.
+    """The plan for a config, made from headers; nothing is written but the cache.
 
-    A user's function is tried on the first matrix, to learn what it returns, and ``log`` told so.
-    The folder ``cache`` keeps the headers of inputs of many files, and what functions returned.
-    Raises InputError if the input, or its fit with the config, is bad.
+    Matrices are read only to try a user's function on the first one (``log`` says so), and for the
+    offset of a covariance. The folder ``cache`` keeps headers, and what functions returned. Raises
+    InputError if the input is bad, or does not fit the config.
     """
     results = Results(Path(settings.results))
     _refuse_path(results.root)
-    # A field that is new in headers makes a new file: what an old one lacks would count as 0.
+    # A new field of `Header` starts a new cache file: an old one would yield the field's default.
     known = plans.digest([settings.input, *(field.name for field in fields(Header))])
     left = stack_of(settings, results.synthetic, cache and cache / f"{known}.json")
     if len(left.sources) > 1:
@@ -128,7 +128,7 @@ def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger
 
 
 def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
-    """Why shards would be slower to read in place, or might not be read by all nodes."""
+    """Why the input would be slow to read in place, or out of reach of some nodes; None if not."""
     if len(left.sources) > shards:
         return f"the input is {len(left.sources)} files, for {shards} shards"
     if left.why_copied:
@@ -144,7 +144,7 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
 
 
 def _with_digests(facts: Facts, rows: list[Shard], settings: Settings) -> Facts:
-    """The facts of a plan of these rows, with the bytes that they come to, and with digests."""
+    """The facts, completed by the bytes that a run writes for these rows, and by digests."""
     read = sum(row.bytes for row in rows)
     written = Written(
         input=read if facts.synthetic else 0,
@@ -164,7 +164,7 @@ def _with_digests(facts: Facts, rows: list[Shard], settings: Settings) -> Facts:
 
 
 def config_digest(settings: Settings) -> str:
-    """Changes with what a plan depends on in a config, but for its folder, which may move."""
+    """A digest of the settings that a plan depends on, except the results folder: it may move."""
     return plans.digest(_planned(settings) | {"results": None})
 
 
@@ -180,13 +180,13 @@ def _returned(
     cache: Path | None,
     log: logging.Logger,
 ) -> tuple[Shape, str]:
-    """Shape and element type of what a user's function makes of a matrix, tried once a content."""
+    """Shape and element type of a function's result; tried once per code, input shape and dtype."""
     key = plans.digest([settings.product, code, left.shape, left.dtype])
     path = cache and cache / f"function-{key}.json"
     entry = small.read_cache(path)
     if entry is not None:
         return tuple(entry["shape"]), entry["dtype"]
-    # As one text: Snakemake's logger prints messages as they are.
+    # Formatted here: Snakemake's logger prints messages without filling in arguments.
     log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
     matrix = first_rows(settings, left, weights, left.shape[0])[np.newaxis]
     shape, dtype = user_function.probe(settings.product, matrix, settings.depends)
@@ -228,7 +228,7 @@ def write(plan: Plan) -> None:
 
 
 def read_planned(path: Path) -> Plan:
-    """A plan that :func:`write` has put elsewhere than into its results folder."""
+    """Read a plan that :func:`write` has put into another folder than its results folder."""
     plan = plans.load(path)
     results = Results(Path(plan.facts.config["results"]))
     return replace(plan, results=results, made_of=plan.sources, made_with=plan.per_matrix)
@@ -237,7 +237,7 @@ def read_planned(path: Path) -> Plan:
 def check_folder(plan: Plan) -> int:
     """Refuse a results folder that cannot be written, leads elsewhere, or has too small a disk.
 
-    The bytes that its disk has free come back.
+    Returns the free bytes of its disk.
     """
     root = plan.results.root
     try:
@@ -267,9 +267,9 @@ def check_folder(plan: Plan) -> int:
 
 
 def _refuse_strangers(results: Results) -> None:
-    """Refuse a folder that no run has made, where it holds names that a run would write.
+    """Refuse a folder that no run has made, if it holds names that a run would write.
 
-    Likewise the folder of an earlier version, of whose files a new plan would know nothing.
+    Also refuse the folder of an earlier version, as a new plan would not know its files.
     """
     if results.plan.is_file():
         plans.refuse_old_layout(results.plan)
@@ -297,7 +297,7 @@ def describe(plan: Plan) -> str:
 
 
 def _refuse_path(root: Path) -> None:
-    """Refuse a results folder that no path leads to, or in which our longest path would not fit."""
+    """Refuse a results folder whose path is unusable, or too long for the paths of a run in it."""
     path = root.absolute()
     for used in (path, Path(__file__)):
         refuse_undecodable(used)
@@ -316,9 +316,9 @@ def _refuse_path(root: Path) -> None:
 
 
 def _longest_path(root: Path) -> int:
-    """Bytes of the longest path of a run: of an unfinished file, or of Snakemake's record of one.
+    """Bytes of the longest path of a run: an unfinished file, or Snakemake's record of a result.
 
-    Snakemake names a record by the path of a result in base64, in a folder for every 254 letters.
+    The path of a record is that of the result in base64, cut into folders of 254 letters.
     """
     letters = 4 * ((len(os.fsencode(root)) + _LONGEST_RESULT) // 3 + 1)
     records = len(os.fsencode(CACHE.with_name("incomplete").absolute()))
@@ -331,7 +331,7 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
     for name in (str(results.root), *(source.file for source in sources)):
         if "{" in name or "}" in name:
             raise InputError(f"{name}: file names with braces are not supported; rename it")
-    root = Path(os.path.realpath(results.root))  # of a link that leads to itself, too
+    root = Path(os.path.realpath(results.root))  # takes a link that leads to itself, too
     reserved = {root / name for name in results.names()}
     for source in sources:
         if is_url(source.path):
@@ -345,7 +345,7 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
 
 
 def _of_runs(sources: Sequence[Source]) -> list[str]:
-    """What to tell of an input that runs have written, which a glob may take in unseen."""
+    """A note on arrays of the input that runs have written: a glob may match them unnoticed."""
     files = [source.file for source in sources if not is_url(source.path)]
     folders = set(map(os.path.dirname, files))
     folders = {folder for folder in folders if _is_of_a_run(Path(folder))}
@@ -356,7 +356,7 @@ def _of_runs(sources: Sequence[Source]) -> list[str]:
 
 
 def _is_of_a_run(folder: Path) -> bool:
-    """Whether a run writes its arrays there."""
+    """Whether a run writes its arrays into this folder."""
     whole = folder.absolute()
     inner = [place for place in (whole, whole.parent) if place.name in ("products", "shards")]
     return any(Results(root).marker.exists() for root in [whole, *(p.parent for p in inner)])
@@ -381,10 +381,10 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
 
 
 def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list[Shard]:
-    """The rows of the plan. It may have a million, so what they share becomes text once.
+    """The rows of the plan; as it may have a million, the text that they share is made once.
 
-    The key of a copy is the `plan.key_of` of ``[version, start, stop, dtype, files]``, that of
-    products of ``[common, input_key]``, with a digest of what is said of single matrices, if any.
+    The key of a copy is the `plan.key_of` of ``[version, start, stop, dtype, files]``. The key of
+    products is that of ``[common, input_key]``, with a digest of weights and labels, if any.
     """
     right = [[source.path, source.identity] for source in facts.right_sources]
     common = plans.digest([*plans.describe_recipe(facts), right])
@@ -415,7 +415,7 @@ def _sizes(
     spans = [own for _, own in said.spans(run)] if keep == "sum" else [range(len(run))]
     ends = [(own.start, own.stop) for own in spans]
     kind = (len(run), *(n for one in ends for n in (count_nodes(*one), most_held(*one))))
-    if kind not in known:  # of all runs but a few
+    if kind not in known:  # true for few runs: most are like an earlier one
         known[kind] = (
             len(run) * problem.matrix_bytes,
             memory.result_bytes(problem, spans, keep),
@@ -426,6 +426,6 @@ def _sizes(
 
 
 def _files_text(sources: Iterable[Source]) -> str:
-    """The files as a key has them; a synthetic stack is its recipe, wherever the results lie."""
+    """The files as a key takes them; a synthetic stack counts by its recipe, not by its path."""
     return json.dumps([[s.path if s.identity[:1].isdigit() else "", s.first, s.identity]
                        for s in sources])  # fmt: skip

@@ -16,7 +16,7 @@ _FUNCTION = re.compile(r"(.+\.py):([^\W\d]\w*)")
 
 
 def function_parts(product: str) -> tuple[str, str] | None:
-    """File and name of a product ``file.py:function``; None if it is no such product."""
+    """File and name of a product ``file.py:function``; None for any other product."""
     match = _FUNCTION.fullmatch(product)
     return (match[1], match[2]) if match else None
 
@@ -34,7 +34,7 @@ def takes_b(product: str) -> bool:
 class Operand(NamedTuple):
     """A factor of a product: which matrix, ``A`` or ``B``, and whether its transpose is meant.
 
-    Of real numbers ``.H`` is ``.T``, so they are never conjugated.
+    For real numbers ``.H`` is ``.T``, so a real factor is never conjugated.
     """
 
     name: str
@@ -46,7 +46,7 @@ WITH_COVARIANCE = ("A.T @ A", "A.H @ A")
 
 
 class Recipe(TypedDict):
-    """The synthetic stack, as the config has it."""
+    """The synthetic stack, as the config describes it."""
 
     matrices: int
     dim: int
@@ -59,7 +59,7 @@ ITEM_BYTES = {
     **{"float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16},
     **{f"{sign}int{8 * size}": size for sign in ("", "u") for size in (1, 2, 4, 8)},
 }
-OF_SUMS = "sum", "mean"  # those of them that the sums of shards are enough for
+OF_SUMS = "sum", "mean"  # the statistics for which the sums of shards are enough
 # Statistics that cannot be formed from the sums of shards.
 NEEDS_PRODUCTS = tuple(name for name in STATISTICS if name not in OF_SUMS)
 NEEDS_ORDER = ("min", "max")  # statistics that complex numbers do not have
@@ -78,7 +78,7 @@ def sum_dtype(dtype: str) -> str:
 
 
 def statistic_dtype(statistic: str, dtype: str) -> str:
-    """Element type of a statistic over products of a dtype, as its file has it."""
+    """Element type of the file of a statistic over products of a dtype."""
     if statistic == "std":
         return "float64"
     if statistic in ("mean", *COVARIANCE) and dtype == "int64":
@@ -95,9 +95,9 @@ def statistic_shape(statistic: str, problem: "Problem") -> tuple[int, ...]:
 
 
 def statistic_pieces(statistic: str, problem: "Problem", item: int) -> tuple[int, int]:
-    """Bytes of a row and of a piece of the checksum of that file.
+    """Bytes of a row and of a piece of the checksum of a statistic's file.
 
-    The reduce writes it from arrays of numbers of ``item`` bytes, a piece of these at a time.
+    The reduce computes this file from arrays of ``item`` bytes per number, one piece at a time.
     """
     shape, planned = statistic_shape(statistic, problem), problem.product_shape
     own = ITEM_BYTES[statistic_dtype(statistic, problem.product_dtype)]
@@ -124,8 +124,8 @@ class Problem:
     shared_right: bool = False  # one B serves all matrices
     result: Shape | None = None
     result_dtype: str | None = None
-    covariance: bool = False  # below each product lie the sums of its columns of A
-    labels: int = 0  # different ones, each of which has a sum; 0: all products have one
+    covariance: bool = False  # each product has one row more: the sums of the columns of A
+    labels: int = 0  # number of distinct labels, each with its sum; 0: one sum of all products
 
     @property
     def item(self) -> int:
@@ -170,7 +170,7 @@ class Problem:
         return (m, p)
 
     def results(self, statistics: Sequence[str]) -> tuple[str, ...]:
-        """The arrays of a reduce: these statistics and what comes with them; or a sum per label."""
+        """The arrays of a reduce: these statistics, and those of a covariance; or `SUMS` alone."""
         if self.labels:
             return (SUMS,)
         return (*statistics, *(COVARIANCE if self.covariance else ()))
@@ -212,8 +212,8 @@ class Problem:
     def compute_dtype(self) -> str:
         """Element type in which inner products are accumulated, under IEEE arithmetic.
 
-        float32 for float16. Integers of 8 and 16 bits are multiplied in float64, which is exact
-        as long as no inner product passes 2⁵³, and many times as fast as in int64.
+        It is float32 for float16. Integers of 8 and 16 bits are multiplied in float64, which is
+        exact if no inner product passes 2⁵³, and many times as fast as int64.
         """
         if self.dtype == "float16":
             return "float32"
@@ -224,7 +224,7 @@ class Problem:
 
     @property
     def flop(self) -> int:
-        """Floating-point operations of one product; for a user's function a guess: of ``A @ A``."""
+        """Floating-point operations of one product; a user's function counts as ``A @ A``."""
         if self.result:
             m, k = self.left
             return 2 * m * k * max(m, k)

@@ -36,7 +36,7 @@ from shardwise.plan.plan import Source
 from shardwise.plan.stack import Stack
 from shardwise.units import human_bytes
 
-_ASKED_AT_ONCE = 16  # objects in a store, of which each takes a while
+_ASKED_AT_ONCE = 16  # objects of a store, as each answer takes a while
 _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
 _Found = tuple[str, Header, Status, str]
 """An array, its header, and the status and identity of its file."""
@@ -95,13 +95,13 @@ def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
 
 
 def _located(name: str) -> str:
-    """The name of an array as plans have it, which may say more than that of the user."""
+    """The name of an array in the plan, which may be longer than the name that the user gave."""
     found = registry.locate(name) or name
     return found if remote.is_url(found) else str(Path(found))
 
 
 def labels_of_sheet(settings: Settings, stack: Stack) -> list[str] | None:
-    """The label of each matrix, where the config names a column of the sheet that is its input."""
+    """The label of each matrix, if the config names a column of the sheet that is its input."""
     begin, _, column = (settings.labels or "").partition(":")
     if begin != "column":
         return None
@@ -162,7 +162,7 @@ def _matched(pattern: str) -> list[str]:
     """The arrays that a pattern names, such as ``frames/*.h5:/entry/frames``; refused if none."""
     file, inside = split(pattern)
     found = matches(file)
-    if not found and ":" in file:  # a name without a suffix that is known
+    if not found and ":" in file:  # split() cuts only after suffixes that it knows
         file, _, inside = file.rpartition(":")
         found = matches(file)
     if not found:
@@ -175,7 +175,7 @@ def _matched(pattern: str) -> list[str]:
 
 
 def _stack_in_folder(folder: str, names: list[str], cache: Path | None) -> Stack:
-    """The ``.npy`` files of a folder, or where it has none its Zarr stores."""
+    """The ``.npy`` files of a folder, or, if it has none, its Zarr stores."""
     entries = in_order(map(Path, names))
     for end in (".npy", *ZARR):
         named = [path for path in entries if path.suffix.lower() == end]
@@ -192,7 +192,7 @@ def _stack_in_folder(folder: str, names: list[str], cache: Path | None) -> Stack
 
 
 def _decoded_bytes(path: str, header: Header) -> int:
-    """Bytes that a task holds of the chunks of an array; 0 if it has none."""
+    """Bytes that a task needs to decode the chunks of an array; 0 if it has no chunks."""
     nbytes = math.prod(header.chunk) * header.dtype.itemsize
     if nbytes > _MOST_CHUNK_BYTES:
         raise InputError(
@@ -215,7 +215,7 @@ def _why_copied(path: str, header: Header) -> str:
 def _stack_of(
     paths: Sequence[str], origin: str, cache: Path | None = None, axes: tuple[int, ...] = (2, 3)
 ) -> Stack:
-    """Arrays as one stack, in the order given: each holds one matrix, or as many as it has."""
+    """Arrays as one stack, in the order given; each of them holds one matrix or a stack."""
     arrays = _look(paths, origin, cache)
     top, head = arrays[0][:2]
     sources: list[Source] = []
@@ -245,7 +245,7 @@ def _stack_of(
 
 
 def _refuse_twice(path: str, status: Status, place: int, seen: dict[int, str], origin: str) -> None:
-    """Refuse an array that was reached before, by its own name or by another, or by links."""
+    """Refuse an array that came before, under the same name, another name, or a link."""
     state = state_of(status)
     key = hash((state, place))
     if key not in seen:
@@ -264,7 +264,7 @@ def _refuse_twice(path: str, status: Status, place: int, seen: dict[int, str], o
 
 
 def _in_row(sheet: Path, line: int, name: str) -> str:
-    """The array that a row of a sheet names: from the working directory, or beside the sheet."""
+    """The array that a row of a sheet names, relative to the working directory or to the sheet."""
     row = f"sheet {sheet}, line {line}: "
     if wrong := remote.problem(name):
         raise InputError(row + wrong)
@@ -312,7 +312,7 @@ def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]
 
 
 def _look(paths: Sequence[str], origin: str, cache: Path | None) -> list[tuple[str, Header, str]]:
-    """All arrays, with headers and identities; what is known of a file comes from the cache."""
+    """All arrays, with headers and identities; headers of unchanged files come from the cache."""
     cached: _Cache = read_cache(cache) or {}
     fresh: _Cache = {}
     seen: dict[int, str] = {}
@@ -329,7 +329,7 @@ def _look(paths: Sequence[str], origin: str, cache: Path | None) -> list[tuple[s
 
 
 def _arrays(path: str, cached: _Cache, fresh: _Cache) -> list[_Found]:
-    """One array, or in place of a virtual one those that it gathers."""
+    """One array; in place of a virtual array, the arrays that it gathers."""
     whole = _look_at(path, cached, fresh)
     gathered: list[_Found] = []
     for name, count in whole[1].parts:

@@ -29,20 +29,20 @@ class Stack:
     matrices: int
     shape: tuple[int, int]
     dtype: str
-    decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
+    decoded: int = 0  # bytes that a task needs to decode chunks; 0: there are none
     why_copied: str = ""  # which array cannot be read in place, and why; empty if all can
-    reordered: str = ""  # the first whose elements are in another order than products need
+    reordered: str = ""  # the first array whose elements are in another order than products need
     unwritten: str = ""  # how many chunks are missing, and what they count as
     left_out: str = ""  # which files of a folder do not count
 
     @property
     def notes(self) -> list[str]:
-        """What whoever uses the results should know of the input."""
+        """What users of the results should know about the input."""
         return [note for note in (self.unwritten, self.left_out) if note]
 
 
 def _planned_header(source: Source) -> tuple[Header, Status]:
-    """The header of a file that the plan knows; a change since then is no fault of the user's."""
+    """The header of a file in the plan; IntegrityError if the file has changed since then."""
     try:
         header, status = registry.read_header_and_status(source.path)
     except OSError as error:
@@ -60,21 +60,21 @@ def _planned_header(source: Source) -> tuple[Header, Status]:
 
 
 def _cure(source: Source) -> str:
-    """What to do about a file that is not what the plan says; a copy of ours has no identity."""
+    """What to do about a file that differs from the plan; one without identity is our own copy."""
     if source.identity:
         return "run snakemake again"
     return f"rm {for_bash(Path(source.path).with_suffix('.json'))}, then snakemake as before"
 
 
 _Part = tuple[str, Header, int, int, int]
-"""A file, its header, and bytes of the stack: where the file begins, and the part to read."""
+"""A file, its header, and bytes of the stack: the file's first, and begin and end of the part."""
 
 
 class StackReader:
     """Reads matrices of a stack, whatever files they lie in; from any thread.
 
-    It refuses a file that is not the one that was planned for (IntegrityError), and notes in
-    ``inputs`` those that it reads, but for files that a receipt vouches for.
+    It refuses a file that is not the planned one (IntegrityError), and notes in ``inputs`` the
+    files that it reads, except those that a receipt vouches for.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class StackReader:
     def extents(self, low: int, high: int) -> list[Extent] | None:
         """Where bytes ``low`` to ``high`` of the stack lie as little-endian elements in C order.
 
-        None where they lie otherwise, so that they have to be converted.
+        None if they are stored otherwise, and have to be converted.
         """
         parts = self._parts(low, high)
         if any(h.chunk or h.reordered for _, h, *_ in parts):
@@ -122,9 +122,9 @@ class StackReader:
             at += nbytes
 
     def _convert(self, view: np.ndarray, parts: list[_Part]) -> None:
-        """Bytes of matrices in another order, or in chunks, through blocks in memory.
+        """Fill a buffer with matrices stored in another order or in chunks, by blocks in memory.
 
-        One thread at a time. Blocks are kept, as the next bytes may begin in the same one.
+        One thread does so at a time. Blocks are kept, as the next bytes may begin in the same one.
         """
         with self._converting:
             for path, header, origin, low, high in parts:
@@ -140,7 +140,7 @@ class StackReader:
     ) -> tuple[int, np.ndarray]:
         """A block of the stack that holds byte ``at``, and the byte at which it begins.
 
-        Decoded blocks are whole chunks; others have no matrix that begins after ``end``.
+        A decoded block is whole chunks if these fit; any other has no matrix from ``end`` on.
         """
         for begin, block in self._blocks:
             if begin <= at < begin + block.nbytes:
@@ -152,7 +152,7 @@ class StackReader:
         if header.chunk:
             first, last = first // most * most, header.matrices
         shape = min(most, last - first), min(height, rows - top), columns
-        del self._blocks[: len(self._blocks) - bool(header.chunk)]  # two chunks are kept
+        del self._blocks[: len(self._blocks) - bool(header.chunk)]  # two decoded ones are kept
         if header.chunk or self._space.size < math.prod(shape):
             # Otherwise the allocator would keep the memory of one such block for every thread.
             self._space = np.empty(0, self._dtype)
@@ -186,7 +186,7 @@ class StackReader:
         return parts
 
     def _checked_header(self, source: Source) -> Header:
-        latest = self._header  # another thread may set it to another file at any time
+        latest = self._header  # read once: another thread may replace it at any time
         if latest is None or latest[0] != source.path:
             header, status = _planned_header(source)
             if source.identity:
@@ -203,9 +203,9 @@ class StackReader:
 def first_rows(
     settings: Settings, stack: Stack, weights: np.ndarray | None, most: int
 ) -> np.ndarray:
-    """The first rows ``(n, k)``, of all matrices that count one below the other.
+    """The first rows ``(n, k)`` of the stack, at most ``most``; matrices of weight 0 are left out.
 
-    All matrices count where no weight is other than 0. A synthetic stack need not be on the disk.
+    If all weights are 0, all matrices count. A synthetic stack need not be on the disk.
     """
     height, width = stack.shape
     needed = -(-most // height)

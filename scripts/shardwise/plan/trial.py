@@ -1,7 +1,7 @@
 """The process in which a user's function is tried before any job: see `user_function.probe`.
 
-It reads a matrix, has a child call the function, and prints as JSON what that made of it, and how
-it has ended. NumPy and the user's file are loaded in the child alone.
+It reads a matrix from stdin, has a child process call the function, and prints the outcome and the
+child's exit status as JSON. Only the child loads NumPy and the user's file.
 """
 
 import io
@@ -25,12 +25,12 @@ def main(spec: str, *depends: str) -> None:
     try:
         ending = contain.run(partial(_try, spec, depends, sys.stdin.buffer.read()))
         os.write(1, json.dumps([ending.result, ending.status]).encode())
-    except (Terminated, BrokenPipeError):  # who asked for the trial has ended, or waits no longer
+    except (Terminated, BrokenPipeError):  # the caller of the trial has ended, or waits no longer
         sys.exit(128 + signal.SIGTERM)
 
 
 def _try(spec: str, depends: tuple[str, ...], matrix: bytes) -> tuple[Any, ...]:
-    """What a function makes of a matrix, or why it makes nothing."""
+    """Call the function; exit code, message, and the result's shape and element type, or None."""
     import numpy as np
 
     from shardwise.plan import user_function
@@ -40,7 +40,7 @@ def _try(spec: str, depends: tuple[str, ...], matrix: bytes) -> tuple[Any, ...]:
     try:
         block = np.load(io.BytesIO(matrix), allow_pickle=False)
         result = user_function.call(user_function.load(spec, None, depends), np, block, 0)
-    except KeyboardInterrupt as error:  # no terminal can reach this session
+    except KeyboardInterrupt as error:  # the function's own: this session has no terminal
         return InputError.exit_code, f"product: {spec} failed: {error!r}", None, None
     except (ShardwiseError, MemoryError) as error:
         code, words = verdict(error)

@@ -27,10 +27,10 @@ from shardwise.files.small import checksum
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, product_dtype
 from shardwise.processes import contain
 
-# Element types that a function may return; integers are widened to int64, which holds these.
+# Element types that a function may return; integers are widened to int64, so uint64 is not one.
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 
-_TRIAL_SECONDS = "SHARDWISE_TRIAL_SECONDS"  # how long a trial may take, of which 60 are enough
+_TRIAL_SECONDS = "SHARDWISE_TRIAL_SECONDS"  # variable: how long a trial may take; default 60
 _END_SECONDS = 30.0  # how long it may take to end what the function has started
 
 _TRIAL = f"""
@@ -51,16 +51,16 @@ class Function:
 
 
 class _FromSource(SourceFileLoader):
-    """Runs a file as it is, and not what Python compiled of it before."""
+    """Compiles a file when it is imported, and never reads its ``.pyc`` file."""
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 class _Fresh(MetaPathFinder):
-    """Finds modules whose files a config lists.
+    """Finds modules whose files a config lists, and has their source compiled anew.
 
-    Python takes what it has compiled of a file with the same size and the same second.
+    Python takes a ``.pyc`` file for current if its source has the same size and second of change.
     """
 
     def __init__(self, files: Iterable[str]) -> None:
@@ -77,10 +77,10 @@ class _Fresh(MetaPathFinder):
 def load(spec: str, digest: str | None = None, depends: Iterable[str] = ()) -> Function:
     """Import the file of a function by its path, under a private name, and find the function.
 
-    ``sys.path`` is left alone. Of this file, and of those in ``depends`` that it imports, no
-    ``.pyc`` file is read: what runs is what the digests were taken of. Raises InputError if there
-    is no such file or function, or the file fails on import; IntegrityError if the file does not
-    have this digest any more.
+    ``sys.path`` is left alone. No ``.pyc`` file is read for this file, or for files in ``depends``
+    that it imports: so the code that runs is the code that was digested. Raises InputError if the
+    file or the function does not exist, or the file fails on import; IntegrityError if the file no
+    longer has this digest.
     """
     sys.meta_path.insert(0, _Fresh(depends))
     source = read_source(spec, digest)
@@ -98,12 +98,12 @@ def call(
 ) -> Any:
     """Call a function on the matrices of a block ``(n, m, k)``, and check what it returns.
 
-    The function's block cannot be written to under NumPy. Its result ``(n, p, q)`` may share memory
-    with the block, and lie in any order. ``first`` is the index of the block's first matrix in the
-    whole stack, ``problem`` what was planned, or None while the plan is made.
+    Under NumPy the block is read-only. The result ``(n, p, q)`` may share memory with the block,
+    and lie in any order. ``first`` is the index of the block's first matrix in the whole stack;
+    ``problem`` is what was planned, or None while the plan is made.
 
-    Raises InputError where the function raises an exception, or returns what was not planned. Lack
-    of memory, errors of the device, Ctrl-C and SIGTERM pass through.
+    Raises InputError if the function raises an exception, or its result is not what was planned.
+    Lack of memory, errors of the device, Ctrl-C and SIGTERM pass through.
     """
     count, process = block.shape[0], os.getpid()
     where = f"matrix {first}" if count == 1 else f"matrices {first} to {first + count - 1}"
@@ -123,7 +123,7 @@ def call(
             _failure(f"{function.spec} failed on {where}", error, function.file)
         ) from error
     finally:
-        if os.getpid() != process:  # a fork that comes back from the call goes on with nothing
+        if os.getpid() != process:  # a child that the function forked must not go on from here
             os._exit(0)
     _check(function.spec, xp, result, count, where, problem)
     return result
@@ -132,10 +132,10 @@ def call(
 def probe(spec: str, matrix: np.ndarray, depends: Iterable[str] = ()) -> tuple[Shape, str]:
     """Shape ``(p, q)`` and element type of what a function makes of a matrix ``(1, m, k)``.
 
-    ``depends`` is as :func:`load` has it. A process of its own calls it, so that nothing that it
-    does can touch this one. Raises InputError if the function cannot be loaded, fails, ends its
-    process, does not return in time, or returns no stack of results; TryAgain if this machine has
-    too little memory for it.
+    ``depends`` is as in :func:`load`. The function is called in another process, so that nothing it
+    does can affect this one. Raises InputError if the function cannot be loaded, fails, ends its
+    process, does not return in time, or does not return a stack of results; TryAgain if this
+    machine has too little memory for it.
     """
     limit, given = _trial_seconds(), io.BytesIO()
     np.save(given, matrix, allow_pickle=False)
@@ -193,7 +193,7 @@ def read_source(spec: str, digest: str | None = None) -> bytes:
 
 
 def _module(path: str, source: bytes) -> ModuleType:
-    """Run a file as a module of a private name, which its classes and pickles can look up."""
+    """Run a file as a module; its classes and pickles can look up its private name."""
     name = f"_shardwise_product_{checksum(source, 8)}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # it ends in .py
@@ -226,7 +226,7 @@ def _failure(what: str, error: BaseException, file: str) -> str:
 def _check(
     spec: str, xp: Any, result: Any, count: int, where: str, problem: Problem | None
 ) -> None:
-    """Refuse a result that is not what was planned, or nothing that can be planned for."""
+    """Refuse a result that differs from the plan, or for which no plan can be made."""
     returned = f"product: {spec} returned "
     kind = type(result)
     if kind is not xp.ndarray:  # a subclass, such as a masked array, would lose its meaning
@@ -253,11 +253,11 @@ def _check(
         )
 
 
-# Files that it imports or reads, which are part of the key where the config lists them.
+# Files that a function imports or reads: part of the key if the config lists them.
 
 
 def digests_of(paths: Iterable[str]) -> dict[str, str]:
-    """A digest of the content of each file, by its path; InputError where one cannot be read."""
+    """A digest of the content of each file, by its path; InputError if a file cannot be read."""
     found = {}
     for path in paths:
         with reading(Path(path), "depends: "), open(path, "rb") as file:
@@ -266,7 +266,7 @@ def digests_of(paths: Iterable[str]) -> dict[str, str]:
 
 
 def check_used(planned: Mapping[str, str]) -> None:
-    """Refuse files that are not those that the plan was made for."""
+    """Refuse files that have changed since the plan was made."""
     changed = [path for path, digest in digests_of(planned).items() if digest != planned[path]]
     if changed:
         raise IntegrityError(
@@ -275,7 +275,7 @@ def check_used(planned: Mapping[str, str]) -> None:
 
 
 def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
-    """What to tell of the files that a function's file names but the config does not, if any."""
+    """A warning of files that the function's file names and the config does not; may be empty."""
     known = {os.path.realpath(path) for path in (file, *listed)}
     named = dict.fromkeys(p for p in _named(file, source) if os.path.realpath(p) not in known)
     if not named:
@@ -287,10 +287,10 @@ def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
 
 
 def _named(file: str, source: bytes) -> Iterator[str]:
-    """Files from here, or beside a file of Python, that its texts and imports name."""
+    """Existing files that a Python file names in strings and imports: from here, or next to it."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):  # the trial of the function says it
+    except (SyntaxError, ValueError, RecursionError):  # the function's trial reports this
         return
     folder = os.path.dirname(file)
     for node in nodes:
