@@ -29,14 +29,14 @@ def piece_digest(raw: np.ndarray | memoryview, number: int) -> int:
 class PieceChecksum:
     """The checksum of a file's elements, from any runs of bytes, in any order, from any thread.
 
-    The elements are rows of ``row_bytes``; the last may be shorter. Each row is cut into pieces of
-    ``piece_bytes``, of which its last may be shorter, and the pieces are numbered over all rows
+    The elements are cut into rows of ``row_bytes``, and each row into pieces of ``piece_bytes``.
+    The last row, and the last piece of a row, may be shorter. The pieces are numbered over all rows
     (`pieces.checksum_pieces`). The checksum is the XOR of the pieces' digests (`piece_digest`), so
-    several processes can each hash some pieces. The header is no part of it, nor is the shape.
+    several processes can each hash some pieces. It covers neither the header nor the shape.
 
-    A bit that changed, and pieces that were exchanged, lost or doubled, are seen but for a chance
-    of about 2 to the power of -128: the seed makes the place count, so equal pieces do not cancel.
-    It is no protection against an attacker, who can choose bytes whose digests cancel.
+    It detects changed bits, and pieces that were exchanged, lost or doubled, except with a chance
+    of about 2 to the power of -128. Equal pieces do not cancel, as each is seeded with its number.
+    It does not protect against an attacker, who can choose bytes whose digests cancel.
     """
 
     def __init__(self, total_bytes: int, row_bytes: int, piece_bytes: int) -> None:
@@ -48,14 +48,14 @@ class PieceChecksum:
         rows, rest = divmod(total_bytes, row_bytes)
         self._seen = bytearray(rows * self._in_row + -(-rest // piece_bytes))
         self._digest, self._twice = 0, False
-        # Of pieces of which not all bytes came: how many are missing, and where those there begin.
+        # Incomplete pieces, by number: how many bytes are missing, and the parts and their offsets.
         self._begun: dict[int, tuple[int, list[tuple[int, bytes]]]] = {}
         self._lock = threading.Lock()
 
     def update(self, offset: int, view: np.ndarray | memoryview) -> None:
         """Take consecutive bytes, from byte ``offset`` of the elements on.
 
-        Whole pieces are hashed in place, at once. A part of one is copied, and waits for the rest.
+        Whole pieces are hashed in place, at once. Part of one is copied, and waits for the rest.
         """
         raw = memoryview(view)
         if offset + len(raw) > self.total_bytes:
@@ -74,7 +74,7 @@ class PieceChecksum:
             self.put(whole[0], len(whole), digest)
 
     def hexdigest(self) -> str:
-        """The checksum, in 32 hexadecimal digits; refused where a piece is missing or doubled."""
+        """The checksum, 32 hexadecimal digits; IntegrityError if a piece is missing or doubled."""
         missing = self._seen.count(0)
         if self._twice or (self._begun and not missing):
             raise IntegrityError("a piece of the elements came twice")
@@ -84,26 +84,26 @@ class PieceChecksum:
 
     @property
     def digest(self) -> np.ndarray:
-        """What the pieces that came so far come to, uint8 ``(16,)``: XOR joins those of parts."""
+        """XOR of the digests of all pieces so far, uint8 ``(16,)``; ranks combine theirs by XOR."""
         return np.frombuffer(self._digest.to_bytes(16, "big"), np.uint8)
 
     def whole_pieces(self, low: int, high: int) -> tuple[int, int]:
-        """The first piece that bytes ``low`` to ``high`` hold wholly, and the one behind the last.
+        """The pieces that lie wholly within bytes ``low`` to ``high``: first, last exclusive.
 
-        The second is no larger than the first where there is none.
+        If there is none, the second number is not larger than the first.
         """
         first, begin, _ = self._piece(low)
         behind = len(self._seen) if high == self.total_bytes else self._piece(high)[0]
         return first + (begin < low), behind
 
     def bounds(self, number: int) -> tuple[int, int]:
-        """The first byte of a piece, and the one behind its last."""
+        """The bytes of a piece: first, last exclusive."""
         row, index = divmod(number, self._in_row)
         low = row * self.row_bytes + index * self.piece_bytes
         return low, min(low + self.piece_bytes, (row + 1) * self.row_bytes, self.total_bytes)
 
     def _piece(self, byte: int) -> tuple[int, int, int]:
-        """The number of the piece that holds a byte, and its first and last byte."""
+        """The number of the piece that holds a byte, and the `bounds` of that piece."""
         row, at = divmod(byte, self.row_bytes)
         number = row * self._in_row + at // self.piece_bytes
         return number, *self.bounds(number)
@@ -137,8 +137,8 @@ def file_checksum(
 ) -> str:  # fmt: skip
     """Checksum of the elements of a file, from byte ``offset`` on (:class:`PieceChecksum`).
 
-    ``read`` is told how many bytes were read, now and then; ``descriptor`` is that of the file, if
-    it is open. IntegrityError where rows or pieces would be empty, or the file becomes shorter.
+    ``read`` is called with the number of bytes of each read; ``descriptor`` is the file's, if it is
+    open. IntegrityError if rows or pieces would be empty, or if the file becomes shorter.
     """
     with FileIO(path if descriptor is None else descriptor, closefd=descriptor is None) as file:
         total = max(0, os.fstat(file.fileno()).st_size - offset)

@@ -14,11 +14,11 @@ from typing import BinaryIO
 from shardwise.errors import writing
 
 _UNABLE = (errno.EINVAL, errno.EBADF, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What a disk says that knows no flush of a folder or no permissions: CIFS, exFAT, some FUSE."""
+"""Errors of file systems without fsync of folders or permissions: CIFS, exFAT, some FUSE."""
 
 _UMASK = threading.Lock()
 _UNDER_WAY: set[Path] = set()  # temporary files of this process
-_CREATING = threading.RLock()  # held while a file is made, and for good by who abandons all
+_CREATING = threading.RLock()  # held while a file is created; `abandon` never releases it
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
     sweep
         Whether to remove what dead writers of this file left, which takes a listing of the folder.
     receipt
-        What vouches for the former file of this name; it goes just before that does.
+        The receipt of the former file of this name; removed just before that file is replaced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if sweep:
@@ -53,15 +53,15 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
 
 
 def temporary_for(path: Path) -> Path:
-    """A name beside a file that no other writer of it has."""
+    """A temporary name in the folder of a file, which no other writer of that file uses."""
     writer = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
     return path.with_name(f".{path.name}.{writer}.tmp")
 
 
 def abandon() -> None:
-    """Remove the files of all commits under way, for who ends without waiting for its threads.
+    """Remove the temporary files of all commits, in a process that will not wait for its threads.
 
-    From now on no other thread makes a file: one that was about to would leave it behind.
+    From now on no other thread can create a temporary file: nobody would be left to remove it.
     """
     _CREATING.acquire()
     for temporary in list(_UNDER_WAY):
@@ -70,22 +70,22 @@ def abandon() -> None:
 
 
 def publish(file: BinaryIO, temporary: Path, path: Path, receipt: Path | None = None) -> None:
-    """Give a whole file, of which nothing waits in a buffer, its name; flush it and its folder.
+    """Fsync a whole file whose buffers are flushed, rename it to ``path``, and fsync the folder.
 
-    ``receipt`` vouches for the former file of that name, and is removed.
+    ``receipt`` is that of the former file of this name, and is removed before the rename.
     """
     with _if_able():
         os.fchmod(file.fileno(), 0o666 & ~_umask())
     os.fsync(file.fileno())
     if receipt is not None:
-        os.stat(temporary)  # else the folder was renamed, and this receipt is another run's
+        os.stat(temporary)  # fails if the folder was renamed: then this receipt is another run's
         receipt.unlink(missing_ok=True)
     _rename(temporary, path, os.fstat(file.fileno()))
     _fsync_folder(path.parent)
 
 
 def create_private(name: str, flags: int) -> int:
-    """An opener for `open`: a new file that its user alone can read; no link is followed."""
+    """An opener for `open`: creates a file that only its user can read, and follows no link."""
     with _CREATING:
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 
@@ -105,7 +105,7 @@ def _rename(temporary: Path, path: Path, written: os.stat_result) -> None:
 
 @contextmanager
 def _if_able() -> Iterator[None]:
-    """Go on where the disk does not know what is asked of it; any other error counts."""
+    """Ignore the error of a file system that does not support the call; raise any other."""
     try:
         yield
     except OSError as error:
@@ -124,14 +124,14 @@ def _fsync_folder(folder: Path) -> None:
 
 def _umask() -> int:
     """The bits that new files of this process do not get."""
-    with _UMASK:  # it is read by being changed, and two threads may commit at once
+    with _UMASK:  # the umask can only be read by setting it, and two threads may commit at once
         mask = os.umask(0)
         os.umask(mask)
     return mask
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove the temporary files of a file, or of all, that dead writers on this host left."""
+    """Remove temporary files that dead writers on this host left: of one file, or of all."""
     file = r".+" if name is None else re.escape(name)
     host = re.escape(socket.gethostname())
     pattern = re.compile(rf"\.{file}\.{host}\.(\d{{1,9}})\.[0-9a-f]+\.tmp")
@@ -146,10 +146,10 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
 
 
 def _alive(pid: str) -> bool:
-    """Whether a process may still write; one that nobody has waited for yet may not."""
+    """Whether a process may still write; a zombie cannot."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):  # it is gone, or hidden
+    except (OSError, IndexError):  # the process is gone, or /proc hides it
         try:
             os.kill(int(pid), 0)
         except ProcessLookupError:

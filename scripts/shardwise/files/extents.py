@@ -1,4 +1,4 @@
-"""Bytes of files: those that are read, and the place that a new file is given on the disk."""
+"""Byte ranges of files: reading them, and allocating disk space for a new file."""
 
 import ctypes
 import errno
@@ -20,7 +20,7 @@ _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR)
 
 Status = os.stat_result | remote.Status
 
-# Told the path and the status of each file or object that is opened; it may raise.
+# Called with the path and the status of each file or object that is opened; it may raise.
 Opened = Callable[[str, Status], object]
 
 
@@ -33,7 +33,7 @@ class Extent(NamedTuple):
 
 
 class OpenFile:
-    """A file that is open for reading, until nobody refers to it any more."""
+    """A file that is open for reading, until the last reference to it is gone."""
 
     def __init__(self, path: str) -> None:
         self._path, self._descriptor = path, os.open(path, os.O_RDONLY)
@@ -48,24 +48,24 @@ class OpenFile:
         return self._descriptor
 
     def read(self, offset: int, view: np.ndarray) -> None:
-        """Fill a buffer of bytes from byte ``offset`` on; IntegrityError if it ends before."""
+        """Fill a buffer with bytes from ``offset`` on; IntegrityError if the file ends early."""
         read_fully(self._descriptor, offset, view, self._path)
 
 
 class OpenFiles:
-    """The files of a reader; those that were not used for longest are let go.
+    """The open files and objects of a reader; the least recently used are dropped.
 
     Parameters
     ----------
     opened
-        Is told each file that is opened.
+        Called for each file or object that is opened.
     make
-        Opens the path of a file; what it returns has a ``fileno``.
+        Opens the file at a path; the result has a ``fileno``.
 
     Attributes
     ----------
     get
-        Gives the open file or object of a name; from any thread.
+        Returns the open file or object of a path or URL; may be called from any thread.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class OpenFiles:
 
 
 def read_fully(descriptor: int, offset: int, view: np.ndarray, path: Path | str) -> None:
-    """Fill a buffer with bytes of a file from ``offset`` on; IntegrityError if it ends before."""
+    """Fill a buffer with bytes of a file from ``offset`` on; IntegrityError if that ends early."""
     memory = memoryview(view)
     while memory:
-        with writing(path):  # else who writes what is read would give it another name
+        with writing(path):  # else the caller's `writing` would name the file that it writes
             got = os.preadv(descriptor, [memory], offset)
         if not got:
             raise shorter(path)
@@ -101,9 +101,9 @@ def shorter(path: Path | str) -> IntegrityError:
 
 
 def allocate(descriptor: int, nbytes: int, path: Path) -> None:
-    """Give a new file its size, and its place on the disk where the file system can.
+    """Set the size of a new file, and reserve its disk space if the file system supports that.
 
-    ``os.posix_fallocate`` is avoided: where the file system cannot, it writes every page.
+    ``os.posix_fallocate`` is avoided: without that support it writes to every page of the file.
     """
     try:
         library = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""What is found under a name that the user has given. Standard library only."""
+"""Find the files and folders that the user has named. Standard library only."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ _DIGITS = re.compile(r"([0-9]+)")
 def mode_of(path: Path) -> int | None:
     """The mode of a file or folder, links followed; None if there is none.
 
-    Raises OSError if nobody can tell: a link that leads to itself, or a folder that is closed.
+    Raises OSError if that cannot be told: for a loop of links, or in a folder without permission.
     """
     try:
         return os.stat(path).st_mode
@@ -28,7 +28,7 @@ def mode_of(path: Path) -> int | None:
 
 
 def absent(path: Path) -> str:
-    """That there is no such file, and where it was looked for."""
+    """The words of a message that a path does not exist, and where it was looked for."""
     words = f"{shown(path)} does not exist"
     if path.is_absolute():
         return words
@@ -37,7 +37,7 @@ def absent(path: Path) -> str:
 
 @contextmanager
 def reading(path: Path, key: str) -> Iterator[None]:
-    """Refuse a file that a config names where it cannot be read; a pipe is not waited for.
+    """Refuse a file that a config names if it is not a regular file, or cannot be read.
 
     Messages begin with ``key``, such as ``product: ``.
     """
@@ -66,10 +66,10 @@ def refuse_undecodable(path: Path | str) -> None:
 def matches(pattern: str) -> list[Path]:
     """The files and folders that a pattern matches, in natural order.
 
-    ``*``, ``?`` and ``[…]`` stand for letters within a name, and ``**`` for any folders below,
-    which leaves out links to folders: so the search ends, whatever the links lead to. Names that
-    begin with a dot have to be asked for. (`glob` of the standard library follows the links, that
-    of `Path` passes over folders that cannot be read.) Raises OSError for such a folder.
+    ``*``, ``?`` and ``[…]`` match characters within a name, and ``**`` any folders below. ``**``
+    does not follow links to folders, so the search always ends. A name that begins with a dot
+    matches only a pattern that does. Raises OSError for a folder that cannot be read: `Path.glob`
+    would skip it. (And `glob.glob` would follow the links.)
     """
     paths = [Path()]
     for part in Path(pattern).parts:
@@ -107,7 +107,7 @@ def _folders(top: Path) -> Iterator[Path]:
 
 
 def refuse_closed(error: OSError) -> None:
-    """Raise what `os.walk` passes over: what lies in a closed folder would be missing silently."""
+    """Raise the error of an unreadable folder: `os.walk` would skip the folder silently."""
     raise error
 
 
@@ -116,7 +116,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _mode_or_loop(path: Path) -> int | None:
-    """As :func:`mode_of`; None for a link that leads to itself, too: it holds no match."""
+    """As :func:`mode_of`, but None for a loop of links too: nothing matches there."""
     try:
         return mode_of(path)
     except OSError as error:

@@ -20,10 +20,10 @@ from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.small import refuse_special
 
 MAGIC = b"\x93NUMPY"
-MAX_HEADER_BYTES = 10_000  # as NumPy has it
+MAX_HEADER_BYTES = 10_000  # NumPy's own limit
 MAX_DIMENSIONS = 64
-_LONG = re.compile(r"([0-9])L(?=[,)])")  # Python 2 wrote long integers so, such as 6L
-LINE_BYTES = 64 * 1024  # up to so many bytes it is faster to read more than is wanted than to seek
+_LONG = re.compile(r"([0-9])L(?=[,)])")  # Python 2 wrote long integers with an L, such as 6L
+LINE_BYTES = 64 * 1024  # in lines up to this, it is faster to read unwanted bytes than to seek
 # Byte at which the elements of our own files begin: a page, for direct I/O.
 DATA_OFFSET = extents.PAGE
 _AGAIN = "write the file again with numpy.save"
@@ -39,12 +39,12 @@ class Header:
     descr: str  # as in the file, such as ``<f4``
     fortran: bool = False  # the first index varies fastest
     offset: int = 0  # byte at which the elements begin
-    chunk: tuple[int, ...] = ()  # shape of what is decoded at once; empty: nothing has to be
-    chunks: int = 0  # of the whole array
-    missing: int = 0  # of these, how many were never written
-    fill: str = ""  # what stands in their place
-    place: int = 0  # tells arrays in one file apart, by whatever names they are reached
-    parts: tuple[tuple[str, int], ...] = ()  # of a virtual array: whose it is, with their matrices
+    chunk: tuple[int, ...] = ()  # shape that is decoded at once; empty: no decoding is needed
+    chunks: int = 0  # number of chunks of the whole array
+    missing: int = 0  # how many of the chunks were never written
+    fill: str = ""  # the value that is read for a missing chunk
+    place: int = 0  # identifies an array in its file, whatever name led to it
+    parts: tuple[tuple[str, int], ...] = ()  # of a virtual array: name and matrices of each source
 
     @property
     def matrices(self) -> int:
@@ -70,7 +70,7 @@ class Header:
 def read_header(path: Path) -> Header:
     """The header of a ``.npy`` file, checked against its size; nothing is unpickled or allocated.
 
-    InputError if the file is missing, is no such file, or holds no numbers.
+    InputError if the file is missing, is not a ``.npy`` file, or does not hold numbers.
     """
     try:
         return read_header_and_status(path)[0]
@@ -87,7 +87,7 @@ def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
 
 
 def read_header_of_object(item: remote.Object) -> Header:
-    """The same of an object in a store, by its first bytes alone."""
+    """The header of a ``.npy`` object in a store, from the first bytes of the object."""
     url, size, _ = item.status
     header = _read_header(io.BytesIO(item.take(0, 12 + MAX_HEADER_BYTES)), url, size)
     if header.fortran and header.matrices > 1:
@@ -100,7 +100,7 @@ def read_header_of_object(item: remote.Object) -> Header:
 
 def _read_header(file: BinaryIO, path: Path | str, size: int) -> Header:
     header = _parse_header(*_header_text(file, path), path)
-    # Python integers: a header that lies cannot overflow.
+    # Python integers: a wrong header cannot make them overflow.
     expected = header.offset + math.prod(header.shape) * header.dtype.itemsize
     if size != expected:
         what = "is truncated" if size < expected else "has trailing bytes"
@@ -136,7 +136,7 @@ def _header_text(file: BinaryIO, path: Path | str) -> tuple[str, int]:
         raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
 
 
-# The files of one folder have the same few headers, and this is most of the work of reading one.
+# Cached: parsing is most of the work of reading a header, and the files of a folder share a few.
 _evaluated = lru_cache(16)(ast.literal_eval)
 
 
@@ -162,7 +162,7 @@ def _parse_header(text: str, offset: int, path: Path | str) -> Header:
 
 
 def checked_descr(descr: object, path: Path | str) -> str:
-    """An element type as NumPy writes it; InputError if it is no type of numbers."""
+    """An element type as NumPy writes it; InputError if it is not one of :data:`DTYPES`."""
     if not isinstance(descr, str):
         raise InputError(f"{path} has a structured dtype; allowed are {ALLOWED}")
     match = re.fullmatch(r"([<>|=])?([a-zA-Z])(\d{0,9})(\[\w+\])?", descr)
@@ -197,7 +197,7 @@ def read_matrices(
     Raises
     ------
     IntegrityError
-        Where the file has become shorter since its header was read.
+        If the file has become shorter since its header was read.
     """
     rows, columns = header.shape[-2:]
     file = extents.OpenFiles(opened).get(str(path))
@@ -215,8 +215,8 @@ def _read_fortran(
 ) -> None:
     """Read some matrices of a file whose first index varies fastest, a bounded part at a time.
 
-    A line is one element of every matrix: these lie side by side, and lines follow column by
-    column. (Not through a memory map: a file that is cut off would kill the process.)
+    A line is the same element of all matrices: they lie side by side. The lines are in column-major
+    order. (Not through a memory map: if the file is cut off, SIGBUS would kill the process.)
     """
     count, (rows, columns) = header.matrices, header.shape[-2:]
     line, height = count * header.dtype.itemsize, out.shape[1]
@@ -240,22 +240,22 @@ def _read_fortran(
 class StackWriter:
     """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
 
-    The whole file is given its place on the disk at once, or when `begin` is called.
+    `begin` reserves disk space for the whole file; it is called here, unless ``begun``.
 
     Parameters
     ----------
     file
         What :func:`commit` yields.
     cut
-        Bytes of a row and of a piece of the checksum; left out, those that follow from the shape
+        Bytes of a row and of a piece of the checksum; if None, they follow from the shape
         (`pieces.natural_row`, `pieces.checksum_pieces`).
     begun
-        Whether somebody else has called `begin`, or is about to.
+        Whether the caller, or another rank, has called `begin` or will call it.
 
     Attributes
     ----------
     hashed
-        The checksum of the elements that came so far. Who writes to `file` itself adds to it.
+        The checksum of the elements so far. Code that writes to `file` directly must update it.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class StackWriter:
             self.begin()
 
     def begin(self) -> None:
-        """Give the file its place on the disk, and its header; TryAgain if there is no room."""
+        """Reserve the file's disk space, and write its header; TryAgain if there is no room."""
         extents.allocate(self.file.fileno(), self._bytes, Path(self.file.name).parent)
         self.file.write(padded_header(self.shape, self._dtype))
         self.file.flush()
@@ -289,7 +289,7 @@ class StackWriter:
     def write_at(self, offset: int, raw: np.ndarray) -> None:
         """Write bytes from byte ``offset`` of the elements on; from any thread, in any order.
 
-        They are little-endian elements in C order. No buffer of the file holds them.
+        They are little-endian elements in C order, and bypass the buffer of `file`.
         """
         self.hashed.update(offset, raw)
         memory, at = memoryview(raw), DATA_OFFSET + offset
@@ -298,7 +298,7 @@ class StackWriter:
             at, memory = at + done, memory[done:]
 
     def checksum(self) -> str:
-        """The checksum of the elements; refused where some are missing, or too many came."""
+        """The checksum of the elements; IntegrityError if some are missing or came twice."""
         return self.hashed.hexdigest()
 
 

@@ -14,19 +14,19 @@ CACHE = Path(".snakemake") / "shardwise"
 
 
 def for_bash(path: Path) -> str:
-    """A path as one word for bash, which no program takes for an option."""
+    """A path quoted as one word for bash; no program takes it for an option."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
-# So many shards have their files side by side, under ids of five digits. Of more shards, whose ids
-# have seven, each folder holds a thousand: some disks get slow with more names in a folder.
+# Up to this many shards have their files side by side, under ids of five digits. With more shards,
+# ids have seven digits and a folder holds a thousand shards: some disks get slow beyond that.
 _FLAT_SHARDS, _FLAT_DIGITS, _FOLDED_DIGITS = 1000, 5, 7
 _THOUSAND = re.compile("[0-9]{3}")
 
 
 def id_digits(shards: int) -> int:
-    """How many digits the ids have in a plan of so many shards; they say where files lie."""
+    """The number of digits of an id in a plan of ``shards`` shards; `place` depends on it."""
     return _FLAT_DIGITS if shards <= _FLAT_SHARDS else _FOLDED_DIGITS
 
 
@@ -41,12 +41,12 @@ def place(name: str) -> str:
 
 
 def wildcards(name: str) -> str:
-    """What stands for :func:`place` of each shard in the pattern of a file, given any of them."""
+    """The pattern, for Snakemake, of the :func:`place` of all shards, given the name of any one."""
     return "{shard}-{key}" if place(name) == name else "{thousand}/{shard}-{key}"
 
 
 def folders(top: Path) -> Iterator[Path]:
-    """A folder of per-shard files, and those by the thousand in it; none where it is missing."""
+    """A folder of per-shard files, and its folders of a thousand shards; none if it is missing."""
     try:
         with os.scandir(top) as entries:
             inner = sorted(e.name for e in entries if _THOUSAND.fullmatch(e.name) and e.is_dir())
@@ -76,9 +76,9 @@ def stamp(path: Path | str) -> tuple[int, int] | None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder of logs, such as ``logs/multiply/012``, in results whose ``logs`` is there.
+    """Make a folder of logs, such as ``logs/multiply/012``; its ``logs`` folder has to exist.
 
-    A task whose results folder was renamed must not begin another one under the old name.
+    A task whose results folder was renamed must not create a new one under the old name.
     """
     if _THOUSAND.fullmatch(folder.name):
         folder.parent.mkdir(exist_ok=True)
@@ -118,8 +118,8 @@ class Results:
     shards = _Name("shards")  # the shards' matrices, where they are materialized
     products = _Name("products")  # their products, with the receipts
     failed = _Name("failed")  # what went wrong: a file for each shard or stage
-    done = _Name("done")  # a file under the key of the plan whose sum lies here
-    claims = _Name("claims")  # who computes what, in a folder for each run at work
+    done = _Name("done")  # a file named after the key of the plan whose sum lies here
+    claims = _Name("claims")  # which worker computes which shard, in a folder for each run at work
     command = _Name("logs/command.txt")  # the command line that continues the last run
 
     # Locks: of the one run on this folder, of each job at work, of the one reduce, and of the one
@@ -131,7 +131,7 @@ class Results:
 
     @cached_property
     def _top(self) -> str:
-        # The names of a million shards are made of text at once, which takes a third of the time.
+        # For a million shards, joining text takes a third of the time that joining Paths takes.
         return os.path.join(str(self.root), "")
 
     @classmethod
@@ -140,7 +140,7 @@ class Results:
         return cls(plan.parent)
 
     def names(self) -> list[str]:
-        """Every name that a run writes at the top of the folder, but for the marker."""
+        """Every fixed name that a run writes at the top of the folder, except the marker."""
         files = (self.plan, self.plan_facts, self.sources, self.weights, self.labels,
                  self.label_names, self.synthetic, self.ledger, self.summary, self.report,
                  self.metrics, self.runs, *map(self.statistic, RESULTS))  # fmt: skip
@@ -152,9 +152,9 @@ class Results:
         return self.root / f"input-{key}.json"
 
     def plan_files(self, mark: str, per_matrix: Iterable[str] = ()) -> list[Path]:
-        """The plan on the disk, and the file that says which one it is, written last.
+        """The files of the plan, and the file that says which plan it is, written last.
 
-        ``per_matrix`` are the keys of the config that say something of each matrix.
+        ``per_matrix`` are the keys of the config that give a value for each matrix.
         """
         arrays = [getattr(self, key) for key in per_matrix]
         tables = [self.plan, self.sources, *arrays, self.plan_facts]
@@ -164,7 +164,7 @@ class Results:
         """The scripts and logs of the array tasks of a run."""
         return self.root / "logs" / "array" / run
 
-    # Of a shard, by its name: its id and the key of its products (`Shard.name`), or of its input.
+    # Files of a shard. Its name is its id and the key of its products (`Shard.name`) or its input.
 
     def shard(self, name: str) -> Path:
         """A shard's matrices, where they are materialized; by its input's key."""
@@ -187,15 +187,15 @@ class Results:
         return Path(f"{self._top}failed/{place(name)}.json")
 
     def work(self, missing: str) -> Path:
-        """What the one job for all shards leaves, by a digest of the shards that were missing."""
+        """The mark that the one job for all shards is done, under a name of `Store.work_name`."""
         return Path(f"{self._top}logs/computed/{missing}")
 
     def listed(self, key: str) -> Path:
-        """Says of which plan the ledger is."""
+        """The file that says which plan the ledger belongs to."""
         return Path(f"{self._top}logs/ledger/{key}")
 
     def summed(self, key: str) -> Path:
-        """Says of which plan the sum is."""
+        """The file that says which plan the sum belongs to."""
         return Path(f"{self._top}done/{key}")
 
     def statistic(self, name: str) -> Path:
@@ -215,6 +215,6 @@ class Results:
 STATISTICS = ("sum", "mean", "std", "min", "max")
 # What `covariance: true` adds to the sum.
 COVARIANCE = ("covariance", "correlation", "row_mean", "offset")
-# What `labels` leave in the place of the sum.
+# What replaces the sum if the config has `labels`.
 SUMS = "sums"
 RESULTS = (*STATISTICS, *COVARIANCE, SUMS)

@@ -5,24 +5,24 @@ import math
 from shardwise.units import MIB
 
 PART_BYTES = 4 * MIB  # what a thread reads or writes at once: it stays in a cache
-# What is hashed at once, at most: it stays in a cache, and several readers can share a row. A rank
-# of the reduce holds sums of as many numbers, whatever their bytes.
+# The most that is hashed at once: it stays in a cache, and several readers can share a row. A rank
+# of the reduce holds sums of one piece, so of that many numbers at most, whatever their bytes.
 CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS = MIB, 2**18
-_ALIGNED = 16  # of which the bytes of every element are a divisor
+_ALIGNED = 16  # a multiple of the bytes of every element type
 
 
 def natural_row(shape: tuple[int, ...], item: int) -> int:
-    """Bytes of one array of a stack, or node of a sum; of one or two axes, of the whole array."""
+    """Bytes of one array of a stack, or node of a sum; with 1 or 2 axes, of the whole array."""
     return math.prod(shape[1:] if len(shape) > 2 else shape) * item
 
 
 def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
     """Bytes of a row and of a piece of the checksum of a file (see `checksum.PieceChecksum`).
 
-    Arrays up to :data:`CHECKSUM_PIECE_BYTES` are grouped: as many as fit it are both row and piece.
-    A longer array is a row of its own, in pieces of about one size. So no piece holds a part of one
-    array and a part of another, and none is short (xxh3.py). Numbers (of ``item`` bytes) narrower
-    than float32 make shorter pieces.
+    Arrays up to :data:`CHECKSUM_PIECE_BYTES` are grouped: as many as fit form a row of one piece.
+    A longer array is a row by itself, cut into pieces of about one size. So no piece mixes parts of
+    two arrays, and none is short (see xxh3.py). Numbers (of ``item`` bytes) narrower than float32
+    make shorter pieces.
     """
     row, most = max(1, row_bytes), min(CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS * item)
     if row > most:
@@ -33,9 +33,9 @@ def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
 
 
 def result_pieces(numbers: int, item: int, own: int) -> tuple[int, int]:
-    """The same for a result, ``own`` bytes a number, over arrays of so many numbers of ``item``.
+    """The same for a result, ``own`` bytes a number, over arrays of ``numbers`` of ``item`` bytes.
 
-    The reduce takes a piece of these arrays at a time: as many numbers are a piece of the result.
+    The reduce takes one piece of these arrays at a time; a piece of the result has as many numbers.
     """
     row, piece = checksum_pieces(numbers * item, item)
     return row // item * own, piece // item * own

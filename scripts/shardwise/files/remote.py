@@ -1,8 +1,8 @@
 """Objects of a store (``s3://``, ``gs://``, ``az://``) or a web server, read by ranges (obstore).
 
 obstore takes credentials from the environment alone, so no address may hold one. A message repeats
-the status that a server gave and nothing else of what obstore says, which may hold addresses that
-are signed.
+the status, the error code or the kind of a failure, but never the text of obstore: that may contain
+signed addresses.
 """
 
 import errno
@@ -47,7 +47,7 @@ _FINAL = re.compile("[34](?!08|29)")  # a status that another try would not chan
 
 
 class Status(NamedTuple):
-    """What is never the same for two objects, nor for one before and after it is written."""
+    """The identity of an object: no two objects share it, and rewriting an object changes it."""
 
     url: str
     size: int
@@ -55,7 +55,7 @@ class Status(NamedTuple):
 
 
 def is_url(name: object) -> bool:
-    """Whether a name is that of an object, and not of a file."""
+    """Whether a name is the address of an object, not the path of a file."""
     return bool(_URL.match(str(name)))
 
 
@@ -65,7 +65,7 @@ def masked(text: str) -> str:
 
 
 def problem(name: str) -> str | None:
-    """Why an address is refused before anybody is asked for it; None for others, and for paths."""
+    """Why an address is refused without asking a server; None for a good one, and for a path."""
     return next(_problems(name), None)
 
 
@@ -92,13 +92,13 @@ def _problems(name: str) -> Iterator[str]:
 
 
 def status(url: str) -> Status:
-    """Size and ETag of an object; errors as :meth:`Object.read`."""
+    """Size and ETag of an object; raises the errors of :meth:`Object.read`."""
     with _explained(url) as obstore:
         return _status(url, obstore.head(*_place(url)))
 
 
 def listing(url: str) -> list[str]:
-    """The names of the objects and folders that lie directly in one, whose name ends with /."""
+    """The names of the objects and folders directly in a folder; ``url`` ends with /."""
     with _explained(url) as obstore:
         found = obstore.list_with_delimiter(*_place(url))
     paths = [*(entry["path"] for entry in found["objects"]), *found["common_prefixes"]]
@@ -115,7 +115,7 @@ def below(url: str) -> dict[str, Status]:
 
 
 class Object:
-    """An object as it was when it was opened: no range of another one is ever returned."""
+    """An object as it was when it was opened: a range of a later version is never returned."""
 
     def __init__(self, url: str, known: Status | None = None) -> None:
         self.status = known or status(url)
@@ -126,13 +126,13 @@ class Object:
         Raises
         ------
         InputError
-            Where the server refuses, or cannot serve ranges of what does not change.
+            If the server refuses, serves no ranges, or gives no strong ETag.
         IntegrityError
-            Where the object has changed since it was opened.
+            If the object has changed since it was opened.
         FileNotFoundError
-            Where it is gone.
+            If the object is gone.
         TryAgain
-            Where the server does not answer, or cuts its answers off, after some tries.
+            If the server does not answer, or cuts its answers off, after several tries.
         """
         memory = memoryview(view)
         for at in range(0, len(memory), PART_BYTES):
@@ -151,7 +151,7 @@ class Object:
         with _explained(url) as obstore:
             answer = obstore.get(*_place(url), options=options)
             raw = memoryview(answer.bytes())
-        # Some servers heed no If-Match.
+        # Some servers ignore If-Match.
         if _status(url, answer.meta) != self.status or len(raw) != nbytes:
             raise changed(url)
         return raw
@@ -166,7 +166,7 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 
 def _place(url: str) -> tuple[Any, str]:
-    """What asks the bucket or server of an object, and the object's name there."""
+    """The client for the bucket or server of an object, and the object's name there."""
     scheme, host, key = _parts(url)
     settings = frozenset(item for item in os.environ.items() if item[0].startswith(_PREFIXES))
     return _opened(scheme, host, settings), key
@@ -174,7 +174,7 @@ def _place(url: str) -> tuple[Any, str]:
 
 @lru_cache
 def _opened(scheme: str, host: str, settings: frozenset[tuple[str, str]]) -> Any:
-    """What asks a bucket or server, made anew where the user has corrected the environment."""
+    """The client for a bucket or server; a new one once the user has corrected the environment."""
     from obstore.store import from_url
 
     clear = scheme == "http" or ("AWS_ALLOW_HTTP", "true") in settings
@@ -194,7 +194,7 @@ def _status(url: str, meta: Any) -> Status:
 
 @contextmanager
 def _explained(url: str) -> Iterator[Any]:
-    """Obstore, whose errors are told in words."""
+    """The obstore module; its errors are raised as ours, in plain words."""
     try:
         import obstore
         from obstore import exceptions as known
@@ -209,7 +209,7 @@ def _explained(url: str) -> Iterator[Any]:
 
 
 def _refusal(url: str, text: str) -> Exception:
-    """What a server, or obstore before it asks one, says; for good, or until another try."""
+    """Our error for one of a server, or of obstore before it asks; TryAgain if a retry may help."""
     number = re.search(r"status code: ([0-9]{3}[\w ]*)", text)
     reason = re.search(r"<Code>(\w+)</Code>", text)
     said = number[1].strip() + (f", {reason[1]}" if reason else "") if number else ""

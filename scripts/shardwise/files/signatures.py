@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes, where it is not what its name promises. No libraries."""
+"""What a file is, by its first bytes, if it is not what its name promises. No libraries."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ _SIGNATURES = (
 
 
 def kind_of(head: bytes) -> str | None:
-    """Which other kind of file begins so, and what to do about it; None if nobody knows."""
+    """The kind of file that begins with these bytes, and what to do about it; None if unknown."""
     return next((f"is {words}" for first, words in _SIGNATURES if head.startswith(first)), None)
 
 
 def kind_of_file(path: Path) -> str | None:
-    """As :func:`kind_of`, for a file that is no pipe; None if it cannot be read."""
+    """As :func:`kind_of`, for a file that is not a pipe; None if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return kind_of(file.read(HEAD_BYTES))

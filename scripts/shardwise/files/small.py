@@ -1,4 +1,4 @@
-"""Small files of a folder in which anything may lie under a name. Standard library only."""
+"""Small files, in a folder where any name may be a link or a pipe. Standard library only."""
 
 import errno
 import hashlib
@@ -30,13 +30,13 @@ def with_digest(body: bytes) -> bytes:
 
 
 def has_own_digest(raw: bytes) -> bool:
-    """Whether these are, byte by byte, what :func:`with_digest` made of something."""
+    """Whether these bytes are exactly an output of :func:`with_digest`."""
     body, _, _ = raw.rpartition(_DIGEST)
     return raw == with_digest(body)
 
 
 def refuse_special(path: Path, key: str = "") -> None:
-    """Refuse what is no regular file, before it is opened: a pipe would be waited for for ever.
+    """Refuse anything but a regular file before it is opened: opening a pipe may block forever.
 
     The message begins with ``key``, such as ``input: ``. Raises OSError if nothing has this
     name.
@@ -51,9 +51,9 @@ def refuse_special(path: Path, key: str = "") -> None:
 
 
 def read(path: Path | str, most: int = MOST_BYTES) -> bytes | None:
-    """The bytes of a file; None if it is gone. A pipe in its place is not waited for.
+    """The bytes of a file; None if it is gone. A pipe in its place does not block.
 
-    Raises IntegrityError if it is no file, has more than ``most`` bytes, or cannot be read.
+    Raises IntegrityError if it is not a regular file, exceeds ``most`` bytes, or cannot be read.
     """
     try:
         with opened(path) as (descriptor, status):
@@ -67,10 +67,10 @@ def read(path: Path | str, most: int = MOST_BYTES) -> bytes | None:
 
 
 class opened:  # noqa: N801 - used as a function
-    """The descriptor and the facts of a file to be read, which need not be one: nothing waits.
+    """The descriptor and the status of a file to be read; a pipe in its place does not block.
 
-    A class and no generator, and no file object: of a million files, that takes half of the time.
-    Raises IntegrityError if it is no file, OSError if it cannot be opened.
+    A class, not a generator, and no file object: that halves the time for a million files. Raises
+    IntegrityError if it is not a regular file, OSError if it cannot be opened.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -91,7 +91,7 @@ class opened:  # noqa: N801 - used as a function
 
 
 def read_json(path: Path) -> Any:
-    """What a file of JSON says; None if nothing can be made of it."""
+    """The value in a JSON file; None if it is gone, or cannot be read or parsed."""
     try:
         return json.loads(read(path) or b"null")
     except (IntegrityError, ValueError, RecursionError):
@@ -108,7 +108,7 @@ def write_cache(path: Path, value: Any) -> None:
 
 
 def read_cache(path: Path | None) -> Any:
-    """What a file of a cache holds; None if there is none, or it is not as it was written."""
+    """The value in a file of a cache; None if there is none, or its checksum does not match."""
     try:
         digest, _, raw = path.read_bytes().partition(b"\n") if path else (b"", b"", b"")
     except OSError:
@@ -125,7 +125,7 @@ names of results: products/, sum.npy and so on.
 def refuse_links(results: Results) -> None:
     """Refuse results whose folders, or files that are appended to, are links.
 
-    Large files are written under a new name and renamed, which replaces a link and follows none.
+    Large files are written under a new name and renamed; a rename replaces a link in its way.
     """
     logs = results.running.parent
     tops = [results.shards, results.products]
@@ -139,7 +139,7 @@ def refuse_links(results: Results) -> None:
 
 
 def mark(results: Results) -> None:
-    """Mark a folder as one that runs may write in; it is made where it is missing."""
+    """Mark a folder as one that runs may write in; create it if it is missing."""
     from shardwise.files.commit import commit  # here: jobs do not need it
 
     if not results.marker.exists():
@@ -148,7 +148,7 @@ def mark(results: Results) -> None:
 
 
 def refuse_moved(results: Results, began: os.stat_result) -> None:
-    """Refuse to go on where the folder in which a task began has no longer this name."""
+    """Refuse to go on if the folder in which a task began no longer has this name."""
     with suppress(FileNotFoundError):
         if os.path.samestat(began, os.stat(results.root)):
             return
@@ -188,7 +188,7 @@ def open_own(path: Path, mode: str) -> IO[bytes]:
 def append_line(path: Path, line: str) -> None:
     """Add a line to a table of notes; it is on the disk at return.
 
-    A last line that a full disk cut off is ended first; otherwise it would swallow the new one.
+    If a full disk cut off the last line, that is ended first: else it would swallow the new line.
     """
     with writing(path), open_own(path, "a+b") as file:
         before = ""

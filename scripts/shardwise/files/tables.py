@@ -1,4 +1,4 @@
-"""Tables of rows on the disk, tab-separated; of long ones the parts that are asked for are read."""
+"""Tab-separated tables on the disk; of a long table, only the requested parts are read."""
 
 import csv
 import io
@@ -15,11 +15,11 @@ from shardwise.files.small import checksum
 ROWS_AT_ONCE = 1000
 
 Part = tuple[int, str]
-"""So many rows of a table: the byte at which they end, and their checksum."""
+"""Up to `ROWS_AT_ONCE` lines of a table: the byte at which they end, and their checksum."""
 
 
 def to_tsv(rows: Iterable[Any], kind: type) -> Iterator[bytes]:
-    """A table of dataclass rows, in parts of a number of lines; quoted if a path needs it."""
+    """A table of dataclass rows, in parts of `ROWS_AT_ONCE` lines; quoted if a path needs it."""
     lines = itertools.chain([[f.name for f in fields(kind)]], (vars(row).values() for row in rows))
     while part := list(itertools.islice(lines, ROWS_AT_ONCE)):
         # The csv module does not quote a lone carriage return, but its reader ends a line there.
@@ -33,7 +33,7 @@ def to_tsv(rows: Iterable[Any], kind: type) -> Iterator[bytes]:
 
 
 def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
-    """The rows of a table, or of its first and other parts; refused if one does not fit."""
+    """The rows of a table, or of its first and some other parts; IntegrityError if damaged."""
     text = io.StringIO(raw.decode("utf-8", "surrogateescape"), newline="")
     reader = csv.reader(text, delimiter="\t")
     columns = fields(kind)
@@ -49,13 +49,13 @@ def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
 
 
 def describe_parts(parts: list[bytes]) -> list[Part]:
-    """What a plan says about the parts of a table; nothing for a short one."""
+    """What a plan records of the parts of a table; empty if the table is a single part."""
     ends = itertools.accumulate(map(len, parts))
     return list(zip(ends, map(checksum, parts), strict=True)) if len(parts) > 1 else []
 
 
 def read_parts(path: Path, parts: list[Part], numbers: Iterable[int]) -> bytes:
-    """Some parts of a table, by their numbers, and the one with its columns; all are checked."""
+    """The first part of a table, with the column names, and others by number; all are checked."""
     raw = b""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size != parts[-1][0]:
@@ -70,7 +70,7 @@ def read_parts(path: Path, parts: list[Part], numbers: Iterable[int]) -> bytes:
 
 
 def check(raw: bytes, checksums: Mapping[str, str], path: Path) -> None:
-    """Refuse a file of a plan that is not what the plan was written with."""
+    """Refuse a file of a plan whose checksum is not the one in ``checksums``."""
     if checksums.get(path.name) != checksum(raw):
         raise _changed(path)
 

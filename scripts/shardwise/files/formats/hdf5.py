@@ -20,7 +20,7 @@ from shardwise.files.npy import Header, checked_descr
 from shardwise.units import MIB
 
 _MOST_LINKS = 64
-_SHUFFLE, _FLETCHER32 = 2, 3  # numbers of filters, as the format has them
+_SHUFFLE, _FLETCHER32 = 2, 3  # numbers of filters in the HDF5 format
 _BITSHUFFLE = 32008
 _COMPRESSED = {  # filters whose decoded bytes can be counted
     1: "zlib", 307: "bz2", 32000: "lzf", 32001: "blosc", 32004: "hdf5 lz4", _BITSHUFFLE: "hdf5 lz4",
@@ -35,7 +35,7 @@ def header(path: str, inside: str) -> Header:
     with _opened(path) as file:
         dataset = _dataset(file, path, inside)
         where = Path(f"{path}:{inside}")
-        if dataset.external:  # nobody could tell when those change
+        if dataset.external:  # a change of those files would not be noticed
             raise _leads_out(where, f"stored in other files, as in {dataset.external[0][0]!r:.99}")
         if dataset.shape is None:
             raise InputError(f"{where}: holds no array")
@@ -68,7 +68,7 @@ def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int
 
 @contextmanager
 def _opened(path: str, fault: type[ShardwiseError] = InputError) -> Iterator[Any]:
-    """An open file; whatever its library says against it is a refusal."""
+    """An open file; any error of the HDF5 library is raised as ``fault``."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
@@ -78,9 +78,9 @@ def _opened(path: str, fault: type[ShardwiseError] = InputError) -> Iterator[Any
 
 
 def _dataset(file: Any, path: str, inside: str) -> Any:
-    """The dataset of a name; links within the file are followed, those to others refused.
+    """The dataset of a name; links within the file are followed, links to other files refused.
 
-    h5py would open a file that a link leads to, which may be a pipe, before it could be refused.
+    h5py by itself would open the file behind a link, perhaps a pipe, before we could refuse it.
     """
     node, parts, links = file, inside.split("/")[::-1], 0
     while parts:
@@ -116,7 +116,7 @@ def _datasets(file: Any) -> list[str]:
 def _gathered(dataset: Any, path: str, where: Path) -> tuple[tuple[str, int], ...]:
     """The arrays that a virtual dataset puts one after the other, and how many matrices each has.
 
-    Parts of arrays are refused, and gaps, where the library would read fill values.
+    Parts of arrays are refused, and so are gaps, for which the library would read fill values.
     """
     parts, reached = [], 0
     try:
@@ -132,7 +132,7 @@ def _gathered(dataset: Any, path: str, where: Path) -> tuple[tuple[str, int], ..
             reached = last + 1
         if len(dataset.shape) != 3 or reached != len(dataset):
             raise ValueError
-    except (RuntimeError, ValueError) as error:  # the former for one that has no end
+    except (RuntimeError, ValueError) as error:  # the former for a source of unlimited length
         what = "a virtual dataset, but not of whole arrays (N, m, k) one after the other"
         raise _leads_out(where, what) from error
     return tuple(parts)
@@ -145,13 +145,13 @@ def _leads_out(where: Path | str, what: str) -> InputError:
 
 
 def _filters(dataset: Any) -> list[int]:
-    """The numbers of the filters that chunks went through, in order, all of them loaded."""
+    """The numbers of the filters that chunks went through, in order; loads plugins if needed."""
     plist = dataset.id.get_create_plist()
     found = [plist.get_filter(i) for i in range(plist.get_nfilters())]
     if not all(h5py.h5z.filter_avail(number) for number, *_ in found):
         with suppress(ImportError):
             import hdf5plugin  # noqa: F401 (it brings filters of detectors)
-    # Bitshuffle alone leaves the number of bytes as it is.
+    # Bitshuffle without compression keeps the number of bytes, as shuffle does.
     return [
         _SHUFFLE if number == _BITSHUFFLE and not any(values[4:5]) else number
         for number, _, values, _ in found
@@ -159,9 +159,9 @@ def _filters(dataset: Any) -> list[int]:
 
 
 def _refuse_filters(dataset: Any, where: Path) -> None:
-    """Refuse filters of which nobody can tell how many bytes they make of a chunk.
+    """Refuse filters that are not installed, or whose decoded size cannot be checked here.
 
-    The library takes too few as they are, and reads whatever lies in memory behind them.
+    If a chunk decodes to too few bytes, the library reads whatever lies behind them in memory.
     """
     filters = _filters(dataset)
     first = next((i for i, n in enumerate(filters) if n in _COMPRESSED), len(filters))
@@ -182,7 +182,7 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
 
 
 def _unwritten(dataset: Any, where: Path) -> dict[str, Any]:
-    """How many chunks there should be, how many are missing, and what the library reads there."""
+    """The number of chunks, how many of them are missing, and what the library reads for those."""
     if not dataset.chunks:
         return {}
     chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
@@ -200,16 +200,16 @@ def _chunk_bytes(dataset: Any) -> int:
 
 
 def _refuse_odd_sizes(dataset: Any, where: Path) -> None:
-    """Refuse a chunk that is stored as it is, but not in as many bytes as a chunk has."""
+    """Refuse an uncompressed chunk of the wrong size, or a compressed one that is far too large."""
     filters, nbytes = _filters(dataset), _chunk_bytes(dataset)
 
     def look(chunk: Any) -> Any:
         used = [f for i, f in enumerate(filters) if not chunk.filter_mask >> i & 1]
         whole = nbytes + _CHECKSUM_BYTES * used.count(_FLETCHER32)
-        # A writer may leave chunks at the edge as they are, which no mask tells.
+        # A writer may leave chunks at the edge unfiltered, without saying so in the mask.
         plain = {_SHUFFLE, _FLETCHER32}.issuperset(used)
         odd = chunk.size not in (nbytes, whole) if plain else chunk.size > 2 * whole + MIB
-        return (chunk.chunk_offset, chunk.size, whole) if odd else None  # what ends the search
+        return (chunk.chunk_offset, chunk.size, whole) if odd else None  # a tuple ends the search
 
     if odd := dataset.id.chunk_iter(look):
         raise InputError(
@@ -229,7 +229,7 @@ def _refuse_odd_streams(dataset: Any, path: str, part: tuple[slice, ...]) -> Non
 
     def check(origin: tuple[int, ...]) -> None:
         if dataset.id.get_chunk_info_by_coord(origin).byte_offset is None:
-            return  # it was never written
+            return  # the chunk was never written
         mask, stored = dataset.id.read_direct_chunk(origin)
         raw = stored[: len(stored) - _CHECKSUM_BYTES * filters[at:].count(_FLETCHER32)]
         ends = map(operator.add, origin, dataset.chunks)
@@ -250,7 +250,7 @@ def _refuse_odd_streams(dataset: Any, path: str, part: tuple[slice, ...]) -> Non
 
 
 def _offset(file: Any, dataset: Any, path: str) -> int | None:
-    """Byte at which the elements lie in the file, one after the other; None if they do not."""
+    """Byte at which the elements begin if they lie in the file as one block; else None."""
     offset = dataset.id.get_offset()
     # An enumeration, or a number that fills its bytes in part, is converted by the library.
     plain = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype))

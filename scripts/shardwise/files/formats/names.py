@@ -10,20 +10,20 @@ ZARR_METADATA = (".zarray", "zarr.json")  # of version 2 and 3: this file stands
 
 
 class Format(NamedTuple):
-    """How the files of a format end, its name, the package that reads it, and that one's extra."""
+    """The suffixes of a format; its name, the package that reads it, and our extra with that."""
 
     ends: tuple[str, ...]
     library: tuple[str, str, str]
 
 
-# The fields' own suffixes too, of netCDF-4, MATLAB 7.3, CXI and NWB.
+# HDF5 has other suffixes in some fields, such as netCDF-4, MATLAB 7.3, CXI and NWB.
 _HDF5 = (".h5", ".hdf5", ".he5", ".nxs", ".cxi", ".nc", ".mat", ".hdf", ".nwb")
 FORMATS = {
     "hdf5": Format(_HDF5, ("HDF5", "h5py", "hdf5")),
     "safetensors": Format((".safetensors",), ("safetensors", "safetensors", "safetensors")),
     "zarr_store": Format(ZARR_METADATA, ("Zarr", "zarr", "zarr")),
 }
-"""By its module in this folder: a new one is a module and a row."""
+"""Each format by its module in this folder. A new format takes a module and a row here."""
 
 _OF_FILES = {end for own in FORMATS.values() for end in own.ends}.difference(ZARR_METADATA)
 _SUFFIXES = "|".join(end[1:] for end in sorted({*_OF_FILES, *ZARR}))
@@ -42,14 +42,14 @@ def file_of(name: str) -> str:
 
 
 def choose_one(file: object, inside: str, names: list[str]) -> InputError:
-    """That a file has no such array, and which it has."""
+    """The error that a file has no such array; it names those that the file has."""
     which = f"holds no array {inside!r:.99}" if inside else "may hold several arrays"
     some = ", ".join(f"{file}:{name:.99}" for name in names[:5]) or "none: it holds no array"
     return InputError(f"{file}: {which}; name one of {some}{' …' if len(names) > 5 else ''}")
 
 
 def needs(where: object, kind: str, package: str, extra: str) -> InputError:
-    """That the library of a format is not installed, and how to install it."""
+    """The error that the library of a format is not installed; it says how to install it."""
     return InputError(
         f"{where}: {kind} needs the package {package}, which is not installed: "
         f"pip install {package}, or Shardwise with [{extra}], on every node"
@@ -57,7 +57,7 @@ def needs(where: object, kind: str, package: str, extra: str) -> InputError:
 
 
 def no_value(where: object, missing: int, chunks: int) -> InputError:
-    """That chunks are missing, in whose place a format has no number."""
+    """The error that chunks are missing, and no fill value says what to read instead."""
     return InputError(
         f"{where}: {missing:,} of {chunks:,} chunks were never written, and no fill value says "
         "what stands there; write them, or copy the array again"

@@ -20,17 +20,17 @@ Span = tuple[int, int]
 
 
 class InputFormat(Protocol):
-    """What the module of a format has."""
+    """The functions that the module of a format has."""
 
     def header(self, path: str, inside: str) -> Header:
-        """Where the elements of an array lie, or in which chunks; InputError if nobody can tell."""
+        """Where the elements of an array lie, or in which chunks; InputError if unreadable."""
 
     def read(self, path: str, inside: str, matrices: Span, rows: Span) -> np.ndarray:
         """Rows of some matrices; only for arrays whose header has a ``chunk``."""
 
 
 def _format_of(file: str) -> InputFormat | None:
-    """The module of a file's format, with its library."""
+    """The module of a file's format, loaded with its library; None if no module reads it."""
     known = names.FORMATS.items()
     module = next((name for name, own in known if file.lower().endswith(own.ends)), None)
     if module is None:
@@ -42,7 +42,7 @@ def _format_of(file: str) -> InputFormat | None:
 
 
 def locate(text: str) -> str | None:
-    """The name of an array that is no ``.npy`` file; None if the text names anything else.
+    """The name of an array that is not a ``.npy`` file; None if the text names anything else.
 
     Raises InputError if its file has no such array, or is of another kind than its name says.
     """

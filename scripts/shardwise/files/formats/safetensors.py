@@ -1,6 +1,6 @@
 """Tensors of safetensors files: its library checks the file, then the bytes are read in place.
 
-Those of bfloat16, for which NumPy has no name, are read as float32, which has all of their numbers.
+Tensors of bfloat16, which NumPy lacks, are read as float32, which represents all of its numbers.
 """
 
 import json
@@ -18,7 +18,7 @@ _DTYPES = {
     "I32": "<i4", "I64": "<i8", "U8": "|u1", "U16": "<u2", "U32": "<u4", "U64": "<u8",
     "BF16": "<f4",
 }  # fmt: skip
-_BITS = np.dtype("<u2")  # of bfloat16: the first half of those of float32
+_BITS = np.dtype("<u2")  # of a bfloat16: the upper half of the bits of a float32
 
 
 def header(path: str, inside: str) -> Header:
@@ -43,7 +43,7 @@ def header(path: str, inside: str) -> Header:
 
 
 def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
-    """Rows of some bfloat16 matrices, as float32; all rows where there are several matrices."""
+    """Rows of some bfloat16 matrices, as float32; all rows if there are several matrices."""
     own = header(path, inside)
     height, width = own.shape[-2:]
     shape = (matrices[1] - matrices[0], rows[1] - rows[0], width)

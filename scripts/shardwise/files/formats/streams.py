@@ -1,7 +1,7 @@
-"""How many bytes a compressed chunk decodes to, counted before anything holds them.
+"""How many bytes a compressed chunk decodes to, counted without holding them in memory.
 
-A library decodes a chunk as a whole: kilobytes may become gigabytes, and where too few come, the
-one of HDF5 reads what lies in memory behind them. Standard library only.
+A library decodes a chunk as a whole: kilobytes may become gigabytes. If they become too few bytes,
+HDF5 reads whatever lies behind them in memory. Standard library only.
 """
 
 import bz2
@@ -14,16 +14,16 @@ from typing import Any
 from shardwise.units import MIB
 
 _ZSTD_BLOCK = 128 * 1024  # the most that a block decodes to
-_LZF_RUN, _LZF_LONG = 32, 7  # from here on a byte begins a copy; its length has another byte
+_LZF_RUN, _LZF_LONG = 32, 7  # a copy begins with a byte from 32 on; length 7 takes another byte
 
 
 def plain_names(names: Iterable[str]) -> list[str]:
-    """Names of Zarr's codecs as `COUNTED` has them, in the order of chunks; no checksums."""
+    """Names of Zarr's codecs as `COUNTED` spells them, in the same order, without crc32c."""
     return [name.removeprefix("numcodecs.") for name in names if name != "crc32c"]
 
 
 def _streamed(make: Callable[[], Any], raw: bytes, most: int) -> int:
-    """By decoding a MiB at a time; the libraries go on where a stream follows another."""
+    """By decoding a MiB at a time; counts several streams in a row, as the libraries do."""
     nbytes, stream = 0, make()
     while nbytes <= most:
         part = stream.decompress(raw, MIB)
@@ -34,13 +34,13 @@ def _streamed(make: Callable[[], Any], raw: bytes, most: int) -> int:
             stream = make()
             if not raw:
                 break
-        elif not part and not raw:  # it is cut off
+        elif not part and not raw:  # the stream is cut off
             break
     return nbytes
 
 
 def _lzf(raw: bytes, most: int) -> int:
-    """By adding up the lengths of runs and copies, which are all that it consists of."""
+    """By adding up the lengths of runs and copies: LZF consists of nothing else."""
     at = nbytes = 0
     while at < len(raw) and nbytes <= most:
         length = raw[at]
@@ -56,7 +56,7 @@ def _lzf(raw: bytes, most: int) -> int:
 
 
 def _zstd(raw: bytes, most: int) -> int:
-    """By what the first frame says of itself; else by its blocks, as if each were full."""
+    """By the size in the first frame's header; else by its blocks, compressed ones as if full."""
     flags, single = raw[4], raw[4] >> 5 & 1
     at = 6 - single + (0, 1, 2, 4)[flags & 3]
     wide = (single, 2, 4, 8)[flags >> 6]
@@ -73,7 +73,7 @@ def _zstd(raw: bytes, most: int) -> int:
 
 
 def _number(begin: int, raw: bytes, most: int) -> int:
-    """By a number of 32 bits in the header, which its decoder insists on."""
+    """By a number of 32 bits in the header, which the decoder enforces."""
     return int.from_bytes(raw[begin : begin + 4], "little")
 
 
@@ -88,5 +88,5 @@ COUNTED: dict[str, Callable[[bytes, int], int]] = {
     "zlib": partial(_streamed, zlib.decompressobj),
     "zstd": _zstd,
 }
-"""What counts the bytes that a chunk decodes to, up to somewhat more than a number; by the kinds of
-streams, as Zarr calls them. Damaged ones make it fail as the module of their kind does."""
+"""By kind of stream, mostly as Zarr names it: a function that counts the bytes that a chunk decodes
+to, at least until they exceed ``most``. On a damaged stream it may raise the decoder's errors."""

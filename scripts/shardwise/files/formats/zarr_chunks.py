@@ -1,6 +1,6 @@
-"""What zarr is given: chunks after a look at each, and objects of a store as they were listed.
+"""Hooks for zarr: check each chunk before it is decoded, and read objects as they were listed.
 
-Imported where an array is read, as it imports zarr.
+Imported only when an array is read, since it imports zarr.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from shardwise.units import MIB
 
 
 class CountedPipeline(BatchedCodecPipeline):  # type: ignore[misc] # zarr has no types here
-    """Refuses a chunk, or a chunk inside a shard, that decodes to many more bytes than it has."""
+    """Refuses a chunk, also inside a shard, that decodes to many more bytes than its shape has."""
 
     async def decode_batch(self, chunk_bytes_and_specs: Iterable[tuple[Any, Any]]) -> Any:
-        """As that of zarr, after the look."""
+        """Decode as zarr does, after the check."""
         pairs, last = list(chunk_bytes_and_specs), self.bytes_bytes_codecs
         if not last:
             own: Any = self.array_bytes_codec  # of version 2: filters and compressor are in it
@@ -41,7 +41,7 @@ class CountedPipeline(BatchedCodecPipeline):  # type: ignore[misc] # zarr has no
 
 def _refuse_bombs(kind: str, pairs: list[tuple[Any, Any]]) -> None:
     for chunk, spec in pairs:
-        if chunk is None:  # it was never written
+        if chunk is None:  # never written
             continue
         nbytes = math.prod(spec.shape) * spec.dtype.to_native_dtype().itemsize
         most = 2 * nbytes + MIB  # filters may widen numbers
@@ -50,7 +50,7 @@ def _refuse_bombs(kind: str, pairs: list[tuple[Any, Any]]) -> None:
 
 
 zarr.registry.register_pipeline(CountedPipeline)
-# For this process: a setting for some lines would be that of its other threads, too.
+# For the whole process: a temporary setting would also apply to the other threads.
 zarr.config.set({
     "codec_pipeline.path": f"{__name__}.{CountedPipeline.__qualname__}",
     "async.concurrency": 4,  # chunks that are decoded at once
@@ -60,8 +60,8 @@ zarr.config.set({
 class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
     """Objects by their names below an array's folder, as `remote.below` has listed them.
 
-    zarr takes what is not found for fill values. So an object that was listed and is gone, or is
-    another one by now, makes it fail instead.
+    For an object that is not found, zarr reads fill values. So reading an object that was listed,
+    but is gone or has changed since, fails instead.
     """
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:

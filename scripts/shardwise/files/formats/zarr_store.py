@@ -1,4 +1,4 @@
-"""Arrays of Zarr stores, version 2 and 3, by zarr. The file of metadata stands for the array."""
+"""Arrays of Zarr stores, version 2 and 3, by zarr. The metadata file stands for the array."""
 
 import json
 import math
@@ -28,7 +28,7 @@ _CODECS = (
 )  # fmt: skip
 _NO_CHUNKS = (*names.ZARR_METADATA, ".zattrs")
 _LISTED: OrderedDict[str, dict[str, remote.Status]] = OrderedDict()
-"""The objects of arrays in a store, as they were when `status_of_objects` was asked last."""
+"""The objects of each array in an object store, by the array's URL, as `_list` last found them."""
 _MOST_LISTED = 64
 
 
@@ -63,11 +63,11 @@ def header(path: str, inside: str) -> Header:
 def _look_for_chunks(
     path: str, array: Any, grid: list[int], chunk: tuple[int, ...]
 ) -> tuple[int, str]:
-    """How many chunks zarr finds by their names; and a file that looks like one, but is none.
+    """How many chunks zarr finds by name; and a file that looks like a chunk, but is not one.
 
-    zarr takes chunks that it does not find for fill values, though they may be there under another
-    name, as in a copy that broke off. A shard counts as one chunk: what it leaves out is left out
-    on purpose, as its index says.
+    For a chunk that it does not find, zarr reads fill values, though the chunk may be there under
+    another name, as in a copy that broke off. A shard of Zarr counts as one chunk: its index says
+    which of its inner chunks were left out on purpose.
     """
     written, other = 0, ""
     most = 2 * math.prod(chunk) * array.dtype.itemsize + MIB  # filters may widen numbers
@@ -109,7 +109,7 @@ def is_node(folder: Path) -> bool:
 
 
 def metadata_of(store: str, inside: str) -> str:
-    """The file or object of metadata of an array in a store; InputError if there is no such."""
+    """The metadata file or object of an array in a store; InputError if there is none."""
     parts = [part for part in inside.split("/") if part not in ("", ".")]
     both = ["/".join([store, *parts, name]) for name in names.ZARR_METADATA]
     found = [name for name in both if _is_there(name)] if ".." not in parts else []
@@ -145,7 +145,7 @@ def _is_there(name: str) -> bool:
 
 
 def status_of_objects(url: str) -> remote.Status:
-    """How many bytes an array has in a store, and what changes when one of its objects does."""
+    """The bytes of an array in a store, and a digest that changes when any of its objects does."""
     listed = _list(url)
     lines = sorted(f"{key}\0{size}\0{etag}" for key, (_, size, etag) in listed.items())
     return remote.Status(url, sum(status.size for status in listed.values()), _digest(lines))
@@ -163,7 +163,7 @@ def _is_array(path: str) -> bool:
 
 
 def digest_of_chunks(path: str) -> str:
-    """Changes when a chunk may have changed; empty for what is no array of Zarr on a disk."""
+    """Changes when a chunk may have changed; empty unless the path is a Zarr array on a disk."""
     if not path.endswith(names.ZARR_METADATA) or remote.is_url(path):
         return ""
     lines = sorted(
@@ -177,9 +177,9 @@ def _digest(lines: list[str]) -> str:
 
 
 def _files(path: str) -> Iterator[tuple[str, int, Any]]:
-    """Name, bytes and status of all that lies in an array's folder, but for its metadata.
+    """Name, bytes and status of each file or object in an array's folder, except its metadata.
 
-    zarr follows links, too.
+    Links are followed, as zarr does.
     """
     if remote.is_url(path):
         for key, listed in (_LISTED.get(path) or _list(path)).items():
@@ -223,14 +223,14 @@ def _metadata(path: str, known: remote.Status | None = None) -> dict[str, Any]:
 
 
 def _refuse_codecs(said: dict[str, Any], folder: str) -> None:
-    """Refuse codecs that are unknown here, before zarr loads or runs anything of theirs.
+    """Refuse codecs that are unknown here, before zarr loads or runs their code.
 
-    Also one that is decoded after another and may make gigabytes of what that leaves.
+    Also refuse a compressor that is not the last codec: nothing counts the bytes it decodes to.
     """
     key, waiting = "id", [_named(said.get("filters")) + _named([said.get("compressor")])]
     if said.get("zarr_format") == 3:
         key, waiting = "name", [_named(said.get("codecs"))]
-    for codecs in waiting:  # which grows meanwhile
+    for codecs in waiting:  # the loop appends the codecs inside shards
         used = streams.plain_names(str(codec.get(key)) for codec in codecs)
         if unknown := [name for name in used if name not in _CODECS]:
             raise InputError(
@@ -247,7 +247,7 @@ def _refuse_codecs(said: dict[str, Any], folder: str) -> None:
 
 
 def _named(entries: object) -> list[dict[str, Any]]:
-    """The entries of a list of the metadata, if it is one; a text counts as a name."""
+    """The entries of a list in the metadata, none if it is not a list; a text counts as a name."""
     given = entries if isinstance(entries, list) else []
     return [e if isinstance(e, dict) else {"name": e, "id": e} for e in given if e is not None]
 
@@ -257,7 +257,7 @@ def _opened(path: str) -> Any:
         import zarr
         from zarr.storage import LocalStore, StorePath
 
-        from shardwise.files.formats.zarr_chunks import ListedObjects  # and zarr decodes by it
+        from shardwise.files.formats.zarr_chunks import ListedObjects  # also sets zarr's pipeline
     except ImportError as error:
         raise names.needs(os.path.dirname(path), *names.FORMATS["zarr_store"].library) from error
     folder, known = os.path.dirname(path) or ".", None
