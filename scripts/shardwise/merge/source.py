@@ -1,4 +1,4 @@
-"""What is merged: a finished results folder, as it was when it was looked at."""
+"""A source of a merge: a finished results folder, as it was when it was opened."""
 
 import os
 from pathlib import Path
@@ -20,21 +20,21 @@ _KINDS = {type(None): "none", int: "integers", str: "names"}
 
 
 class Source:
-    """A finished results folder; each number of its results is read once, for their checksums.
+    """A finished results folder; `read` each number exactly once, as the checksums require.
 
     Attributes
     ----------
     names
         Its results: ``sum``; ``sums``, with one for each label; or those of a covariance.
     matrices
-        How many have each label, in the order of the sums; empty where there are no labels.
+        The number of matrices by label, in the order of the sums; empty if there are no labels.
     weights
-        Those of its matrices ``(N,)``; 1 where it has none.
+        The weights of its matrices ``(N,)``; all 1 if the run has no weights.
 
     Raises
     ------
     InputError, IntegrityError
-        Where the folder has no finished run with these results, or they are not whole.
+        If the folder has no finished run with these results, or they are not whole.
     """
 
     def __init__(self, folder: str) -> None:
@@ -55,13 +55,13 @@ class Source:
             for name, file in self._files.items()
         }
         states = [state_of(os.stat(self._path(name))) for name in self.names]
-        self._seen = self.plan.key, self.summary, states  # which nothing that comes later has
+        self._seen = self.plan.key, self.summary, states  # differs once a run replaces anything
         counts = zip(self.plan.facts.labels, self.plan.facts.label_counts, strict=True)
         self.matrices: dict[Label, int] = dict(counts)
         self.weights = np.ones(problem.matrices) if weights is None else weights
 
     def problem(self) -> dict[str, Any]:
-        """What must be alike where sums are added, by its name in messages."""
+        """What must be the same for two sums to be added, by its name in messages."""
         problem, facts = self.plan.problem, self.plan.facts
         uuids = [device["uuid"] for device in self.summary.made_by["devices"]]
         return {
@@ -74,21 +74,21 @@ class Source:
             "dtype": problem.dtype,
             "dtype of the product": problem.product_dtype,
             "precision": facts.settings.precision,
-            "backend": "cupy" if any(uuids) else "numpy",  # a CPU has none
+            "backend": "cupy" if any(uuids) else "numpy",  # a CPU has no UUID
             "kind of labels": _KINDS[type(next(iter(self.matrices), None))],
             "covariance": str(problem.covariance).lower(),
             "ddof": facts.covariance.ddof if facts.covariance else "none",
         }
 
     def describe(self) -> dict[str, Any]:
-        """What the receipt of a total says of it."""
+        """What the receipt of a total says of this source."""
         return {
             "folder": self.folder, "plan": self.plan.key, "matrices": self.plan.problem.matrices,
             "checksum": self._files[self.names[0]].checksum,
         }  # fmt: skip
 
     def refuse(self, other: "Source") -> None:
-        """Refuse to add another one, which holds the same sum, or one of another problem."""
+        """Refuse another source if it holds the same sum, or a sum of another problem."""
         if os.path.samefile(self.folder, other.folder) or self.plan.key == other.plan.key:
             raise InputError(
                 f"{self.folder} and {other.folder} are one folder, or hold the sum of the same "
@@ -106,7 +106,7 @@ class Source:
         return self.plan.results.statistic(name)
 
     def read(self, name: str, first: int, count: int) -> np.ndarray:
-        """So many numbers of a result from a place on."""
+        """The ``count`` numbers of a result from number ``first`` on; they are hashed, too."""
         block = np.empty(count, self._files[name].dtype)
         raw, offset = raw_bytes(block), first * block.itemsize
         OpenFile(str(self._path(name))).read(DATA_OFFSET + offset, raw)
@@ -114,12 +114,12 @@ class Source:
         return block
 
     def diagonal(self, name: str) -> np.ndarray:
-        """That of a square result."""
+        """The diagonal of a square result, which is not hashed."""
         found: np.ndarray = np.load(self._path(name), "r", allow_pickle=False).diagonal()
         return found
 
     def refuse_changed(self) -> None:
-        """Refuse what a run has replaced meanwhile, or what is not as its run recorded it."""
+        """Refuse results that a run has replaced meanwhile, or that are not as it recorded them."""
         try:
             same = Source(self.folder)._seen == self._seen
         except (ShardwiseError, FileNotFoundError):

@@ -32,14 +32,14 @@ from shardwise.records.receipts import ArrayFile
 from shardwise.reduce.results import ResultFiles
 
 _OF_COVARIANCES = "row_mean", "covariance", "correlation"
-_NUMBERS = 2**20  # of all labels, or of all covariances, at a time
+_NUMBERS = 2**20  # taken at a time, counted over all labels or all covariances
 
 
 def run(out: Path, folders: Iterable[str]) -> int:
     """Add the sums of finished results folders, and commit the total and ``summary.json``.
 
-    That is sum and mean; or a sum for each label, of the folders that have it, and ``labels.json``;
-    or, of runs of ``covariance: true``, covariance, correlation and the mean of all rows.
+    The total is sum and mean; with labels, a sum for each label over the folders that have it, and
+    ``labels.json``; with ``covariance: true``, covariance, correlation and the mean of all rows.
 
     Returns
     -------
@@ -49,12 +49,12 @@ def run(out: Path, folders: Iterable[str]) -> int:
     Raises
     ------
     InputError
-        Where a folder is named twice, has no finished run, or one of another problem; where no
-        merge may write into ``out``; where the total overflows.
+        If a folder is named twice, has no finished run, or a run of another problem; if a merge
+        must not write into ``out``; if the total overflows.
     IntegrityError
-        Where a sum is not what its run recorded.
+        If a sum is not what its run recorded.
     TryAgain
-        Where a folder changes meanwhile, or another merge writes into ``out``.
+        If a folder changes meanwhile, or another merge writes into ``out``.
     """
     results, sources = Results(out), list(map(Source, folders))
     for one, other in itertools.combinations(sources, 2):
@@ -71,7 +71,7 @@ def run(out: Path, folders: Iterable[str]) -> int:
 
 
 def _refuse_taken(results: Results) -> None:
-    """Refuse to write into what a run made, or over what no merge has written."""
+    """Refuse to write into the results folder of a run, or over anything that no merge made."""
     root, whole = results.root, Path(os.path.realpath(results.root))
     for folder in (whole, *whole.parents):
         if Results(folder).marker.exists():
@@ -90,7 +90,7 @@ def _refuse_taken(results: Results) -> None:
 
 @contextmanager
 def _working_in(results: Results) -> Iterator[None]:
-    """Be the only merge into a folder. The lock marks it; a folder made in vain is removed."""
+    """Lock and mark the folder of a merge; after an error, remove it if nothing else is in it."""
     with take_lock(results.merging, f"another merge writes into {results.root}; let it finish"):
         try:
             yield
@@ -105,7 +105,7 @@ def _working_in(results: Results) -> Iterator[None]:
 def _write(
     results: Results, sources: Sequence[Source], counts: Sequence[tuple[Label, int]]
 ) -> dict[str, ArrayFile]:
-    """Commit the total, and say what it is; ``counts`` has each label and its matrices."""
+    """Commit the total, and return its files; ``counts`` has each label with its matrices."""
     labels = [label for label, _ in counts]
     problem = replace(sources[0].plan.problem, labels=len(labels))
     strict = all(source.plan.settings.nonfinite == "error" for source in sources)
@@ -122,14 +122,14 @@ def _write(
         files.open(files.create())
         for low, found in totals:
             wild = [name for name, array in found.items() if not np.isfinite(array).all()]
-            if strict and wild and wild[0] != "correlation":  # which a constant column has not
+            if strict and wild and wild[0] != "correlation":  # a constant column has none
                 raise InputError(f"the merged {wild[0]} overflows; merge fewer folders, or others")
             files.write(found, low)
         for source in sources:
             source.refuse_changed()
         files.close()
         files.refuse_incomplete()
-        results.summary.unlink(missing_ok=True)  # of an earlier merge: it is of other files
+        results.summary.unlink(missing_ok=True)  # an earlier merge's: it describes other files
         written = files.publish(files.digests)
     for name in {*OF_SUMS, SUMS, *_OF_COVARIANCES} - set(names):
         results.statistic(name).unlink(missing_ok=True)  # of an earlier merge
@@ -142,7 +142,7 @@ def _write(
 
 
 Totals = Iterator[tuple[int, dict[str, np.ndarray]]]
-"""Some elements of each result, from a number on."""
+"""The number of the first element, and some elements of each result from there on."""
 
 
 def _sums(
@@ -186,7 +186,7 @@ def _covariances(sources: Sequence[Source], weights: np.ndarray) -> Totals:
 
 
 def _describe(sources: Sequence[Source], matrices: int) -> dict[str, Any]:
-    """What was summed. No time and no host: the same command leaves the same bytes."""
+    """What was summed, without time or host, so that the same command leaves the same bytes."""
     problem, first = sources[0].problem(), sources[0].plan.problem
     return {
         "stage": "merge",
