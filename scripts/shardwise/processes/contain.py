@@ -33,7 +33,7 @@ _POLL_SECONDS = 0.01
 class Ending:
     """How a child has ended."""
 
-    result: Any  # of the work; None if the process ended before that
+    result: Any  # of the work; None if the process ended before it had one
     status: int  # exit code, or minus the signal's number
 
 
@@ -65,7 +65,7 @@ def run(work: Callable[[], Any]) -> Ending:
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         child = os.fork()
-    except OSError:  # no more processes are allowed: this one must still hear of signals
+    except OSError:  # no more processes are allowed: this one must still get signals
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         raise
     if child == 0:
@@ -87,7 +87,7 @@ def run(work: Callable[[], Any]) -> Ending:
 
 
 def _work(work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collection[int]) -> None:
-    """Work in the child, and end it without waiting for anything."""
+    """Do the work in the child, then end the child without waiting for threads or processes."""
     code = 1
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
@@ -99,7 +99,7 @@ def _work(work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collecti
         board[: len(result)] = result
         code = 0
     except Terminated:
-        pass  # as it was told to
+        pass  # a signal told it to end
     except BaseException:
         traceback.print_exc()
     finally:
@@ -110,7 +110,7 @@ def _work(work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collecti
 
 
 def _wait(child: int) -> None:
-    """Wait until a child has cleaned up, or its time for that is over."""
+    """Wait until a child has cleaned up and ended, or its time for that is over."""
     end = time.monotonic() + _GRACE_SECONDS
     while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)
@@ -124,7 +124,7 @@ def adopt() -> None:
 def end_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> None:
     """Have the kernel send this process a signal when its parent ends.
 
-    ``parent`` is its number; where it has ended already, this process ends, too.
+    ``parent`` is the parent's process number; if that has ended already, this process exits now.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if parent not in (None, os.getppid()):
@@ -132,7 +132,7 @@ def end_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> 
 
 
 def sweep(spare: Collection[int] = ()) -> None:
-    """Kill all children except some, and the descendants that become ours when these end."""
+    """Kill all children but ``spare``, and the descendants that become ours when those end."""
     end = time.monotonic() + _REAP_SECONDS
     while doomed := children().difference(spare):
         for pid in doomed:

@@ -1,8 +1,8 @@
-"""What the shell around a run may hold that is not meant for it.
+"""Guard a run against variables of the surrounding shell that are not meant for it.
 
 Variables that filter or format what Slurm answers, or that a rank of an earlier MPI job has left,
-are taken away. Folders with another copy of our packages, and libraries that do not load, are the
-user's to take away: they are named.
+are removed. A folder of ``PYTHONPATH`` whose copy of a package does not load is only named: the
+user has to remove it.
 """
 
 import os
@@ -19,23 +19,23 @@ OF_A_RANK = re.compile(
     r"PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)"
     r"|(OMPI|MV2)_COMM_WORLD_.*"
 )
-"""What a rank was told about itself, which would mislead the ranks that it starts."""
+"""Variables that tell a rank about itself, and would mislead the ranks that it starts."""
 
 _STRAY = re.compile(
     r"(SQUEUE|SCANCEL|SACCT)_.*|SLURM_TIME_FORMAT|(SLURM|SBATCH)_CLUSTERS|SLURM_STEP_NUM_TASKS|"
     + OF_A_RANK.pattern
 )
 PACKAGES = ("numpy", "numba", "pandas", "mpi4py", "xxhash", "msgspec", "yaml", "matplotlib")
-"""Packages with compiled code, of which a copy for another Python does not load."""
+"""Packages with compiled code: a copy for another Python does not load."""
 
 
 def without_stray(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """An environment without what would mislead Slurm's commands, or make a rank of a process."""
+    """An environment without variables that mislead Slurm's commands, or make a process a rank."""
     return {name: text for name, text in environ.items() if not _STRAY.fullmatch(name)}
 
 
 def clear_stray(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Take that away from this process, and from all that it starts."""
+    """Remove these variables from this process, and so from all processes that it starts."""
     for name in environ.keys() - without_stray(environ).keys():
         del environ[name]
 
@@ -43,7 +43,7 @@ def clear_stray(environ: MutableMapping[str, str] = os.environ) -> None:
 def refuse_other_packages(environ: Mapping[str, str] = os.environ) -> None:
     """Raise InputError if ``PYTHONPATH`` has a copy of a package that does not load here.
 
-    One that loads may be meant: modules of clusters bring packages that way.
+    A copy that loads may be intended: environment modules of clusters provide packages that way.
     """
     installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     for folder in filter(None, environ.get("PYTHONPATH", "").split(os.pathsep)):

@@ -11,14 +11,14 @@ from itertools import pairwise
 def split(count: int, call: Callable[[int, int], object]) -> None:
     """Call ``call(low, high)`` for ranges that cover ``count`` parts, each in a thread.
 
-    Threads run at once only where ``call`` lets go of Python's lock.
+    Threads run in parallel only while ``call`` releases the GIL.
     """
     number = min(count, _processors())
     if number < 2:
         call(0, count)
         return
     ends = [count * i // number for i in range(number + 1)]
-    # A context for each, for that is where NumPy's errstate lies.
+    # Each thread runs in a copy of this context, which holds NumPy's errstate.
     others = [
         _pool().submit(copy_context().run, call, low, high) for low, high in pairwise(ends[1:])
     ]
@@ -28,7 +28,7 @@ def split(count: int, call: Callable[[int, int], object]) -> None:
 
 
 def _processors() -> int:
-    """As many as NumPy's library takes, unless it is told another number."""
+    """The number of threads of NumPy's BLAS: as its variables say, or one for each processor."""
     told = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "")
     return max(1, int(told)) if told.isdecimal() else len(os.sched_getaffinity(0))
 
