@@ -1,7 +1,7 @@
-"""Start MPI ranks for the user: by which launcher, with which words and in which environment.
+"""Start MPI ranks for the user: with which launcher, command line and environment.
 
 Each launcher tells its processes in variables of its own that they are ranks. mpi4py is imported
-only in a process that is one: whoever imports it is a rank already.
+only in a process that is a rank: the import starts MPI, which makes the process one.
 """
 
 import importlib
@@ -34,10 +34,10 @@ DEFAULT_RANKS = 2
 _SQUEUE_SECONDS = 30
 
 _STARTED = "SHARDWISE_RANKS"
-"""Set for the ranks that were started here: whatever else they see, they start none."""
+"""Their number, for ranks that this module started: whatever else they see, they start none."""
 
 _FIRST_NODE = "SHARDWISE_FIRST_NODE"
-"""For ranks: the name of the node where they were started, and what names its GPUs, as JSON."""
+"""For ranks, as JSON: the host name of the first node, and the variables that grant its GPUs."""
 
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _RANKS = ("PMI_RANK", "PMI_ID", "PMIX_RANK")
@@ -47,21 +47,21 @@ _OF_A_STEP = re.compile(
     rf"PMIX?_.*|(OMPI|MV2)_COMM_WORLD_.*|{_STARTED}"
     r"|SLURM_(STEP.*|PROCID|LOCALID|TASK_PID|LAUNCH.*|SRUN.*|GTIDS|MPI_TYPE)"
 )
-"""All that a launcher says to a rank about itself and its step, for a child that is none."""
+"""Variables that tell a rank about itself and its step; a child that is not a rank gets none."""
 
 _COUNT = re.compile(r"-np?|-n\d+|--np(=.*)?|--ntasks(=.*)?")
 """The options that say how many ranks there are: of MPICH, Open MPI and srun."""
 
 _DEFAULTS = {
-    # Open MPI refuses root, and more ranks than cores, and binds ranks to cores. The names are
-    # those of versions 4 and 5; other launchers read none of them.
+    # By default Open MPI refuses root and more ranks than cores, and binds ranks to cores. These
+    # are the names of versions 4 and 5; other launchers read none of them.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
-    # Without it srun lets the other ranks wait for one that has failed.
+    # Without this, srun lets the other ranks wait for one that has failed.
     "SLURM_KILL_BAD_EXIT": "1",
 }
 
@@ -69,7 +69,7 @@ _DEFAULTS = {
 def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether an MPI launcher started this process as one of several ranks.
 
-    A world of one is none: in an interactive shell that srun started, everything looks like that.
+    A world of one rank does not count: any process in an interactive shell of srun looks like it.
     """
     sizes = _sizes(environ)
     if _STARTED in environ or not sizes:
@@ -82,7 +82,7 @@ def expected_ranks(
 ) -> int | None:
     """How many ranks the launcher has started, or the scheduler granted, or ``otherwise`` says.
 
-    None: as many as MPI has.
+    None in a rank whose launcher does not tell: then only MPI knows.
     """
     if sizes := _sizes(environ):
         return max(sizes)
@@ -101,10 +101,10 @@ def _sizes(environ: Mapping[str, str]) -> list[int]:
 def build_command(
     ranks: int, launcher: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """The words that start so many ranks of the program that follows them.
+    """The command line that starts ``ranks`` ranks of the program that follows it.
 
-    ``launcher`` is one with its options, as in a shell; None: the mpiexec of the MPI that mpi4py
-    loads.
+    ``launcher`` is a launcher with its options, as in a shell; if these say how many ranks, they
+    win. None: the mpiexec of the MPI that mpi4py loads.
     """
     try:
         words = shlex.split(launcher or "") or ["mpiexec"]
@@ -116,7 +116,7 @@ def build_command(
 
 
 def _program(name: str, environ: Mapping[str, str]) -> str:
-    """A program beside the MPI that mpi4py is told to load, or beside this Python, or on PATH."""
+    """A program next to the MPI that MPI4PY_LIBMPI names, else next to this Python; or on PATH."""
     library = Path(environ.get("MPI4PY_LIBMPI", sys.executable))
     own = [str(library.parents[1] / "bin")] if library.is_absolute() else []
     folders = os.pathsep.join([*own, environ.get("PATH", os.defpath)])
@@ -130,21 +130,21 @@ def _program(name: str, environ: Mapping[str, str]) -> str:
 
 
 def build_environment(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for a launcher: nothing of an outer rank, and what the user set wins."""
+    """The environment for a launcher: our defaults, what the user set, nothing of an outer rank."""
     kept = {name: value for name, value in environ.items() if not OF_A_RANK.fullmatch(name)}
     return {**_DEFAULTS, **kept, _STARTED: str(ranks)}
 
 
 def without_rank(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """An environment without what makes a rank of a process."""
+    """An environment without the variables that make a process a rank."""
     return {name: value for name, value in environ.items() if not _OF_A_STEP.fullmatch(name)}
 
 
 def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """The nodes of this Slurm job, with as many ranks on each, as mpiexec expects to be told.
+    """The variables that tell mpiexec the nodes of this Slurm job, and equally many ranks on each.
 
-    Slurm tells it to every batch job, but Snakemake's job step takes it out of the environment,
-    and mpiexec would then put all ranks on one node. (srun asks Slurm itself.)
+    Slurm sets them in every batch job, but Snakemake's job step removes them, and mpiexec would
+    then put all ranks on one node. (srun asks Slurm itself.)
     """
     job = environ.get("SLURM_JOB_ID")
     if job is None or "SLURM_JOB_NODELIST" in environ:
@@ -168,9 +168,9 @@ def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
 def _without_grant(environ: dict[str, str]) -> dict[str, str]:
     """The environment for mpiexec in a job of several nodes: without the first node's GPUs.
 
-    MPICH's gives its own environment to all ranks, also on other nodes. Where it has none of a
-    variable, the ranks keep what the scheduler tells them on their nodes: Slurm by srun, Grid
-    Engine by qrsh. But the latter starts no ranks of the first node: `_own_grant`.
+    MPICH's mpiexec gives its own environment to all ranks, also on other nodes. If it lacks a
+    variable, the ranks keep the value that the scheduler sets on their node: Slurm by srun, Grid
+    Engine by qrsh. But qrsh does not start the ranks on the first node: see `_own_grant`.
     """
     several = environ.get("SLURM_JOB_NUM_NODES", environ.get("NHOSTS", "1")) != "1"
     first = {name: environ[name] for name in grants.variables(environ)}
@@ -181,21 +181,21 @@ def _without_grant(environ: dict[str, str]) -> dict[str, str]:
 
 
 def _own_grant(environ: MutableMapping[str, str]) -> None:
-    """On the first node, and in a rank: what `_without_grant` took, where nothing else says it."""
+    """In a rank on the first node, set again what `_without_grant` removed, unless it is set."""
     host, first = json.loads(environ.pop(_FIRST_NODE, "[null, {}]"))
     if host == socket.gethostname():
         environ.update({name: value for name, value in first.items() if name not in environ})
 
 
 def relaunch(ranks: int, launcher: str | None = None) -> None:
-    """Begin this command again as so many ranks, unless it is a rank already.
+    """Begin this command again as ``ranks`` ranks, unless this process is a rank already.
 
-    It returns in a rank, and where one process without a launcher is enough. Else the launcher
-    takes the place of this process, with its signals and its exit code.
+    Returns in a rank, and if one process without a launcher is enough. Otherwise the launcher
+    replaces this process (exec): it gets the signals, and sets the exit code.
     """
     if is_rank():
-        # Where a job over several hosts is deleted, the launcher is killed, and what it had started
-        # on another host may end without its ranks: they would work on, unknown to the scheduler.
+        # If a job over several hosts is deleted, the launcher is killed, and its helper on another
+        # host may end without its ranks: they would work on, unknown to the scheduler.
         contain.end_with_parent()
         _own_grant(os.environ)
         return
@@ -208,7 +208,7 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
 
 
 def call(ranks: int, launcher: str | None, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The command, and its environment, that runs a script of ours as so many ranks."""
+    """The command that runs a script of ours as ``ranks`` ranks, and its environment."""
     if launcher in (None, "mpiexec") and not {"SLURM_JOB_ID", "JOB_ID"}.intersection(os.environ):
         host.refuse_small_shared_memory(ranks, "--ranks")  # a scheduler's ranks may be elsewhere
     words = build_command(ranks, launcher)
@@ -216,19 +216,19 @@ def call(ranks: int, launcher: str | None, argv: Sequence[str]) -> tuple[list[st
     if Path(words[0]).name != "srun":
         variables = _without_grant({**variables, **_slurm_nodes(ranks, os.environ)})
         if variables.get("SLURM_JOB_NUM_NODES") == "1":
-            # Else MPICH's mpiexec asks srun, which waits for the CPUs of the step that runs this.
+            # Else MPICH's mpiexec uses srun, which waits for the CPUs that this job step holds.
             variables.setdefault("HYDRA_LAUNCHER", "fork")
-    # mpi4py's runner ends all ranks where one ends with an error that nobody caught.
-    # It puts the folder of the script in the place of the first folder of modules, which without
-    # -P is the working folder, and with it one that is needed.
+    # mpi4py's runner ends all ranks if one ends with an uncaught error. It also replaces
+    # sys.path[0] by the folder of the script. With -P that entry is not the working folder but one
+    # that is needed, so sys.prefix is put before it, to be replaced instead.
     runner = "import sys; sys.path.insert(0, sys.prefix); from mpi4py.run import main; main()"
     return [*words, sys.executable, "-P", "-c", runner, *argv], variables
 
 
 def start_ranks(options: Namespace) -> Any:
-    """The MPI of a rank; in a process that is none yet, start the ranks instead.
+    """The MPI module, in a rank; in a process that is not a rank yet, start the ranks instead.
 
-    ``options`` has ``ranks``, which becomes the number that is expected, and ``launcher``.
+    ``options`` has ``launcher`` and ``ranks``; if no ranks are given, the expected number is set.
     """
     options.ranks = options.ranks or expected_ranks()
     relaunch(options.ranks, options.launcher)
@@ -236,26 +236,26 @@ def start_ranks(options: Namespace) -> Any:
 
 
 def _started() -> Any:
-    """MPI, started by a thread of its own, whose stack is still empty.
+    """The MPI module, imported in a new thread, whose stack is still empty.
 
-    MPICH sends its peers 4 KiB of its stack, of which the address of a rank is but the first part,
-    in lines that are the longer the less of it is 0. Slurm's pmi2 takes 1,024 bytes of a line.
+    MPICH sends its peers 4 KiB of its stack, though only the first part is the rank's address. The
+    fewer of these bytes are 0, the longer the line; Slurm's pmi2 takes 1,024 bytes of a line.
     (Seen with MPICH 5.0 and Slurm 22.05: "value not properly terminated in client request".)
     """
     # MPICH would read a large message from the other rank's memory, and fail where the seccomp of a
     # container refuses that. A copy through shared memory works everywhere.
     os.environ.setdefault("MPIR_CVAR_CH4_CMA_ENABLE", "0")
-    with ThreadPoolExecutor(1) as pool:  # only here: whoever imports it is a rank
+    with ThreadPoolExecutor(1) as pool:  # imported only here: the import makes this process a rank
         mpi = pool.submit(importlib.import_module, "mpi4py.MPI").result()
-    mpi.COMM_WORLD.Barrier()  # all ranks of this node have the memory that they share
+    mpi.COMM_WORLD.Barrier()  # then all ranks of this node have mapped their shared memory
     _unlink_segments()
     return mpi
 
 
 def _unlink_segments() -> None:
-    """Take the names of this rank's segments of shared memory, once all ranks have them.
+    """Unlink this rank's segments of shared memory, once all ranks have mapped them.
 
-    MPICH would do so when it ends, which a killed rank does not. So they go with the last rank.
+    MPICH does so only at a regular end, which a killed rank has not. So they go with the last one.
     """
     maps = Path("/proc/self/maps").read_text(errors="replace")
     for name in set(re.findall(r"/\S*mpich_shm_\S+$", maps, re.MULTILINE)):
@@ -264,12 +264,12 @@ def _unlink_segments() -> None:
 
 
 def get_world(count: int | None, stage: str) -> Any:
-    """All ranks, as a communicator; refused on every rank unless there are ``count`` (or None).
+    """The communicator of all ranks; InputError on each unless there are ``count`` (None: any).
 
-    A launcher of another MPI starts many worlds of one rank each, without any error of its own.
+    A launcher of another MPI would start many worlds of one rank each, and report no error.
     ``stage`` is for the message.
     """
-    from mpi4py import MPI  # as above
+    from mpi4py import MPI  # here: the import makes this process a rank
 
     comm = MPI.COMM_WORLD
     if comm.size != (count or comm.size):

@@ -1,4 +1,4 @@
-"""What ranks do together: they agree on errors, and merge what they hold, two and two."""
+"""What ranks do together: they agree on errors, and merge what they hold, pair by pair."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,7 +9,7 @@ from shardwise.errors import ShardwiseError, of_code, of_system
 
 
 def agree(comm: Any, work: Callable[[], Any]) -> Any:
-    """Do something on every rank; where any fails, raise the lowest rank's error on all.
+    """Do something on every rank; if any fails, raise the error of the lowest such rank on all.
 
     A rank that ends in any other way makes the launcher end the others (``python -m mpi4py``).
     """
@@ -36,10 +36,10 @@ def on_root(comm: Any, work: Callable[[], Any]) -> Any:
 
 
 def merge(comm: Any, parts: Callable[[], Iterable[Any]], take: Callable[..., None]) -> None:
-    """Hand over what each rank holds to its left neighbour, two and two, until rank 0 has it all.
+    """In each round, every second rank hands what it holds to its left neighbour; rank 0 gets all.
 
-    ``parts`` gives keys and arrays of NumPy; ``take`` is called with those of another rank.
-    Neighbours hold neighbouring parts of the stack, and stay neighbours.
+    ``parts`` gives keys and NumPy arrays; ``take`` is called with each pair of another rank.
+    Neighbours hold neighbouring parts of the stack, in later rounds as well.
     """
     step = 1
     while step < comm.size:
@@ -67,7 +67,7 @@ def _receive(comm: Any, source: int) -> Iterable[Any]:
 
 def xor(comm: Any, array: np.ndarray) -> np.ndarray:
     """The bitwise XOR over all ranks of an array of uint8."""
-    from mpi4py import MPI  # whoever imports it is a rank
+    from mpi4py import MPI  # here: the import makes a process a rank
 
     found = np.empty_like(array)
     comm.Allreduce(array, found, MPI.BXOR)
@@ -75,7 +75,7 @@ def xor(comm: Any, array: np.ndarray) -> np.ndarray:
 
 
 def mpi_version() -> str:
-    """The library of MPI, in a line."""
+    """The name and version of the MPI library, in one line."""
     from mpi4py import MPI
 
     line = MPI.Get_library_version().split("\n")[0].split(",")[0].rstrip("\0")
