@@ -136,7 +136,7 @@ def _header_text(file: BinaryIO, path: Path | str) -> tuple[str, int]:
         raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
 
 
-# Cached: parsing is most of the work of reading a header, and the files of a folder share a few.
+# Cached: the files of a folder share a few headers, and parsing is most of the work of reading one.
 _evaluated = lru_cache(16)(ast.literal_eval)
 
 
@@ -240,7 +240,7 @@ def _read_fortran(
 class StackWriter:
     """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
 
-    `begin` reserves disk space for the whole file; it is called here, unless ``begun``.
+    `begin` reserves disk space for the whole file; the constructor calls it, unless ``begun``.
 
     Parameters
     ----------

@@ -106,7 +106,7 @@ class Results:
     plan = _Name("plan.tsv")  # one row per shard; the hub that every stage reads
     plan_facts = _Name("plan.json")  # what holds for all shards, and checksums; written last
     sources = _Name("sources.tsv")  # one row per input file: which matrices it holds
-    weights = _Name("weights.npy")  # one number per matrix, where the config has weights
+    weights = _Name("weights.npy")  # one number per matrix, if the config has weights
     labels = _Name("labels.npy")  # likewise: the place of its label in labels.json
     label_names = _Name("labels.json")  # the labels in the order of sums.npy, and their matrices
     synthetic = _Name("input.npy")  # the generated stack
@@ -115,7 +115,7 @@ class Results:
     report = _Name("report.html")  # the page on the run
     metrics = _Name("metrics.prom")  # figures of the run, for Prometheus
     runs = _Name("runs.tsv")  # names under which earlier runs submitted jobs
-    shards = _Name("shards")  # the shards' matrices, where they are materialized
+    shards = _Name("shards")  # the shards' matrices, if they are materialized
     products = _Name("products")  # their products, with the receipts
     failed = _Name("failed")  # what went wrong: a file for each shard or stage
     done = _Name("done")  # a file named after the key of the plan whose sum lies here
@@ -167,7 +167,7 @@ class Results:
     # Files of a shard. Its name is its id and the key of its products (`Shard.name`) or its input.
 
     def shard(self, name: str) -> Path:
-        """A shard's matrices, where they are materialized; by its input's key."""
+        """A shard's matrices, if they are materialized; by its input's key."""
         return Path(f"{self._top}shards/{place(name)}.npy")
 
     def shard_receipt(self, name: str) -> Path:

@@ -6,7 +6,7 @@ from shardwise.units import MIB
 
 PART_BYTES = 4 * MIB  # what a thread reads or writes at once: it stays in a cache
 # The most that is hashed at once: it stays in a cache, and several readers can share a row. A rank
-# of the reduce holds sums of one piece, so of that many numbers at most, whatever their bytes.
+# of the reduce holds the sums of one piece: 2**18 numbers at most, whatever their bytes.
 CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS = MIB, 2**18
 _ALIGNED = 16  # a multiple of the bytes of every element type
 
@@ -35,7 +35,7 @@ def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
 def result_pieces(numbers: int, item: int, own: int) -> tuple[int, int]:
     """The same for a result, ``own`` bytes a number, over arrays of ``numbers`` of ``item`` bytes.
 
-    The reduce takes one piece of these arrays at a time; a piece of the result has as many numbers.
+    The reduce takes one piece of these arrays at a time; a piece of a result has equally many.
     """
     row, piece = checksum_pieces(numbers * item, item)
     return row // item * own, piece // item * own

@@ -209,7 +209,7 @@ def _explained(url: str) -> Iterator[Any]:
 
 
 def _refusal(url: str, text: str) -> Exception:
-    """Our error for one of a server, or of obstore before it asks; TryAgain if a retry may help."""
+    """Our error for a refusal by a server, or by obstore itself; TryAgain if a retry may help."""
     number = re.search(r"status code: ([0-9]{3}[\w ]*)", text)
     reason = re.search(r"<Code>(\w+)</Code>", text)
     said = number[1].strip() + (f", {reason[1]}" if reason else "") if number else ""

@@ -35,7 +35,7 @@ def header(path: str, inside: str) -> Header:
     with _opened(path) as file:
         dataset = _dataset(file, path, inside)
         where = Path(f"{path}:{inside}")
-        if dataset.external:  # a change of those files would not be noticed
+        if dataset.external:  # a change of those files would go unnoticed
             raise _leads_out(where, f"stored in other files, as in {dataset.external[0][0]!r:.99}")
         if dataset.shape is None:
             raise InputError(f"{where}: holds no array")

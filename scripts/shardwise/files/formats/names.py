@@ -10,7 +10,7 @@ ZARR_METADATA = (".zarray", "zarr.json")  # of version 2 and 3: this file stands
 
 
 class Format(NamedTuple):
-    """The suffixes of a format; its name, the package that reads it, and our extra with that."""
+    """The suffixes of a format; its name, its package, and our extra that has the package."""
 
     ends: tuple[str, ...]
     library: tuple[str, str, str]
@@ -37,7 +37,7 @@ def split(name: str) -> tuple[str, str]:
 
 
 def file_of(name: str) -> str:
-    """The file that holds an array; for an array of a Zarr store its file of metadata."""
+    """The file that holds an array; for an array of a Zarr store, its metadata file."""
     return split(name)[0]
 
 
