@@ -114,7 +114,7 @@ class Source:
         return block
 
     def diagonal(self, name: str) -> np.ndarray:
-        """The diagonal of a square result, which is not hashed."""
+        """The diagonal of a square result, read without being hashed."""
         found: np.ndarray = np.load(self._path(name), "r", allow_pickle=False).diagonal()
         return found
 
