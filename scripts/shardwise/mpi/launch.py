@@ -34,7 +34,7 @@ DEFAULT_RANKS = 2
 _SQUEUE_SECONDS = 30
 
 _STARTED = "SHARDWISE_RANKS"
-"""Their number, for ranks that this module started: whatever else they see, they start none."""
+"""The number of ranks, in those that this module started: whatever they see, they start none."""
 
 _FIRST_NODE = "SHARDWISE_FIRST_NODE"
 """For ranks, as JSON: the host name of the first node, and the variables that grant its GPUs."""
@@ -181,7 +181,7 @@ def _without_grant(environ: dict[str, str]) -> dict[str, str]:
 
 
 def _own_grant(environ: MutableMapping[str, str]) -> None:
-    """In a rank on the first node, set again what `_without_grant` removed, unless it is set."""
+    """In a rank on the first node, restore what `_without_grant` removed, unless it is set."""
     host, first = json.loads(environ.pop(_FIRST_NODE, "[null, {}]"))
     if host == socket.gethostname():
         environ.update({name: value for name, value in first.items() if name not in environ})
