@@ -1,10 +1,10 @@
-"""A product that is known beforehand, and shows in what precision a device multiplies.
+"""A product whose result is known beforehand: it shows in what precision a device multiplies.
 
-A library may compute in fewer digits than it was asked for, as cuBLAS does by switches that turn
-float32 into tf32; in large matrices that hides below the tolerance of the proof (freivalds.py). So
-before its first batch a device multiplies matrices with c = 1 + ε on the diagonal and 0 elsewhere,
-by the very kernel that the batches get. The product has to be c² rounded to its dtype, exactly;
-where ε is lost it is 1, and where tf32x3 loses one of its three products, 1 + ε.
+A library may compute with fewer digits than requested: cuBLAS has switches that turn float32 into
+tf32. In large matrices that error is below the tolerance of the proof (freivalds.py). So before its
+first batch a device multiplies matrices with c = 1 + ε on the diagonal and 0 elsewhere, with the
+same kernel as the batches. The product must have exactly c² there, rounded to its dtype. It has 1
+if ε is lost, and 1 + ε if tf32x3 loses one of its three products.
 """
 
 from collections.abc import Callable
@@ -15,25 +15,25 @@ import numpy as np
 from shardwise.errors import DeviceFailed, IntegrityError
 
 _GROSS = 2.0**-6
-"""From here on an error on the diagonal is none of precision: bfloat16 has 8 bits."""
+"""A diagonal error of this size or more is not one of precision: even bfloat16 has 8 bits."""
 
 _PIECE = 2**22
-"""Elements looked at in one call: cupy takes 32 bytes of the device for each 2048 of them, which
-for a large product at once would be more than the plan says."""
+"""Elements searched in one call: cupy takes 32 bytes of device memory for each 2048 elements, so
+a large product in one call would take more than the plan allows."""
 
 
 def check(multiply: Callable[[], Any], factors: list[Any], compute: str) -> None:
-    """Refuse to go on where products have another precision than ``compute``; waits for them.
+    """Refuse to go on if products have a lower precision than ``compute``; waits for the device.
 
-    ``multiply`` multiplies what is in the factors, and returns where the products ``(n, m, p)``
-    are. The factors are C-contiguous stacks, or one matrix for all; they are overwritten.
+    ``multiply`` multiplies the current contents of the factors and returns the products
+    ``(n, m, p)``. The factors are C-contiguous stacks, or one matrix for all; they are overwritten.
 
     Raises
     ------
     IntegrityError
-        Where the precision is lower.
+        If the precision is lower.
     DeviceFailed
-        Where the product is wrong altogether.
+        If the product is wrong by more than a lower precision explains.
     """
     dtype = factors[0].dtype
     number = 1.0 + (2.0**-10 if compute == "tf32" else float(np.finfo(dtype).eps))
@@ -67,13 +67,13 @@ def check(multiply: Callable[[], Any], factors: list[Any], compute: str) -> None
 
 def _any(stack: Any) -> bool:
     """Whether an element of a C-contiguous stack has a bit that is not 0."""
-    # Not `any`, nor of floating-point numbers: for these cupy compiles kernels for seconds.
+    # `max` of integers: for `any`, and for floating-point numbers, cupy compiles for seconds.
     flat = stack.reshape(-1).view(f"u{min(8, stack.itemsize)}")
     return any(bool(flat[low : low + _PIECE].max()) for low in range(0, flat.size, _PIECE))
 
 
 def _diagonal(stack: Any) -> Any:
-    """The diagonals of the matrices, as a view: memory may be short."""
+    """The diagonals of the matrices, as a view because memory may be short."""
     *matrices, rows, columns = stack.shape
     step = columns + 1
     return stack.reshape(*matrices, -1)[..., : (min(rows, columns) - 1) * step + 1 : step]

@@ -1,9 +1,9 @@
 """Covariance, correlation and mean of the rows of all matrices, from their sums.
 
-With the offset c, S the sum of ``(A - c).H @ (A - c)``, s that of the n rows of all ``A - c``, the
-covariance is ``(S - s.H s / n) / (n - ddof)``, exactly for any c. Where each matrix counts times a
-weight, so do its rows, and n and the divisor are those of ``numpy.cov(..., aweights=...)``.
-docs/statistics.md has the errors.
+Let c be the offset, S the sum of ``(A - c).H @ (A - c)`` and s the sum of the n rows of all
+``A - c``. The covariance is ``(S - s.H s / n) / (n - ddof)``, exactly for any c. The weight of a
+matrix applies to each of its rows; n and the divisor are then those of ``numpy.cov(...,
+aweights=...)``. docs/statistics.md has the errors.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from shardwise.plan.plan import Plan
 
 
 class Covariance:
-    """Covariance and correlation, some of their elements at a time.
+    """Covariance and correlation, computed for some elements at a time.
 
-    Times its divisor, which is as `numpy.cov` has it, the covariance is ``Σ factor given +
-    Σ outer(u, v.conj())``, of matrices that are given, each with a factor and its diagonal
-    ``(k,)``, and of pairs u, v of rows ``(k,)``, the terms.
+    The covariance times its divisor (that of `numpy.cov`) is ``Σ factor * given +
+    Σ outer(u, v.conj())``. Each given matrix has a factor and a diagonal ``(k,)``; each of the
+    terms is a pair of rows u, v ``(k,)``.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class Covariance:
             self._scale = np.sqrt(np.maximum(variances, 0))
 
     def elements(self, given: np.ndarray, low: int) -> dict[str, np.ndarray]:
-        """Covariance and correlation at the elements ``(matrices, some)`` from number ``low`` on.
+        """Covariance and correlation at the elements from number ``low`` of the flat matrix on.
 
-        The correlation with a column that never changes is NaN.
+        ``given`` is ``(matrices, some)``. The correlation with a column that never changes is NaN.
         """
         i, j = np.divmod(np.arange(low, low + given.shape[1]), len(self._scale))
         with np.errstate(all="ignore"):
@@ -46,9 +46,9 @@ class Covariance:
         return {"covariance": found, "correlation": alike}
 
     def _centred(self, given: np.ndarray, i: np.ndarray, j: np.ndarray) -> Any:
-        """The covariance times its divisor at some places."""
+        """The covariance times its divisor, at rows ``i`` and columns ``j``."""
         found = sum(factor * each for factor, each in zip(self._factors, given, strict=True))
-        for u, v in self._terms:  # one after the other: whole numbers first, and modulo 2⁶⁴
+        for u, v in self._terms:  # in this order: integer terms come first, modulo 2⁶⁴
             found = found + u[i] * v[j].conj()
         return found
 
@@ -56,15 +56,15 @@ class Covariance:
 def of_sum(
     plan: Plan, sums: np.ndarray, diagonal: np.ndarray
 ) -> tuple[Covariance, dict[str, np.ndarray]]:
-    """What ``covariance: true`` adds to the sum S: a covariance of its conjugate, and rows.
+    """The covariance of a sum S, whose ``elements`` have to be given conjugated; and two rows.
 
-    ``sums`` is the sum of all rows ``(k,)`` without the offset, in float64, complex128 or int64;
-    ``diagonal`` is that of S.
+    ``sums`` ``(k,)`` adds up all rows, each minus the offset, in float64, complex128 or int64;
+    ``diagonal`` is that of S. The rows are the results ``row_mean`` and ``offset``.
     """
     assert plan.facts.covariance is not None
     n, divisor = count_rows(plan.problem, plan.per_matrix.weights, plan.facts.covariance.ddof)
     rest, shift, terms = sums, np.zeros_like(sums), list[Any]()
-    if sums.dtype.kind == "i":  # the nearest ones to the mean are taken off exactly
+    if sums.dtype.kind == "i":  # subtracts the integers nearest to the means, exactly
         shift = (sums + int(n) // 2) // int(n)
         rest, terms = sums - n * shift, [(-shift, sums), (-sums, shift), (n * shift, shift)]
     terms.append((-rest, rest / n))
@@ -79,14 +79,14 @@ def of_sum(
 def of_groups(
     counts: Sequence[tuple[float, float]], means: np.ndarray, divisor: float, diagonals: np.ndarray
 ) -> tuple[Covariance, np.ndarray]:
-    """The covariance of the rows of several groups, of the covariances of these; and their mean.
+    """Merge the covariances of several groups of rows; also returns the mean of all rows.
 
-    ``counts`` are the rows of each group, and the divisor of its covariance; ``means`` its means,
-    ``(groups, k)``.
+    ``counts`` has for each group its number of rows and the divisor of its covariance; ``means``
+    ``(groups, k)`` its mean row.
     """
     rows, divisors = np.array(counts).T
     with np.errstate(all="ignore"):
-        # From the first on: of equal means the mean is the same, without any rounding.
+        # Relative to the first mean: if all means are equal, the result is exactly that mean.
         mean = means[0] + ((means - means[0]) * (rows / rows.sum())[:, None]).sum(axis=0)
         steps = means - mean
         terms = list(zip(rows[:, None] * steps, steps, strict=True))

@@ -1,10 +1,10 @@
 """The end-to-end proof: a number of every product, followed from the input to the sum.
 
-``l`` and ``r`` are fixed weights, the same for all shards. Of each product there are the
-*contribution* ``lᵀ C r``, from the product as computed, the *reference* ``lᵀ A (B r)``, from its
-factors as they lie on the device, and the *mass* ``|l|ᵀ |A| (|B| 1)``, to which rounding is
-relative. All are added up over batches and shards, and
-``lᵀ S r`` of the sum S is what contributions come to. docs/internals/proofs.md derives the bounds.
+``l`` and ``r`` are fixed weights, the same for all shards. Each product has three *forms*: the
+*contribution* ``lᵀ C r``, from the product as computed; the *reference* ``lᵀ A (B r)``, from its
+factors as they lie on the device; and the *mass* ``|l|ᵀ |A| (|B| 1)``, to which rounding is
+relative. Each is summed over batches and shards. Up to rounding, ``lᵀ S r`` of the sum S must equal
+the sum of the contributions. docs/internals/proofs.md derives the bounds.
 """
 
 import math
@@ -17,22 +17,22 @@ import numpy as np
 from shardwise.plan.problem import Problem
 
 SEED = 0x5EED
-"""Which weights; receipts name them, and numbers of other weights are never compared."""
+"""Identifies the weights: receipts name it, and forms of different weights are never compared."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _SIDES = {"l": 0, "r": 1 << 62}
 _UNIT = 2.0**-53
 _PAIRWISE = 64
-"""More additions than a number meets while a row is added up: by NumPy in pairs of blocks of 128
-numbers, by a GPU `_TOGETHER` at a time."""
+"""Bounds the additions that one number goes through when a row is summed: pairwise in blocks of
+128 numbers by NumPy, `_TOGETHER` numbers at a time by a GPU."""
 _TOGETHER = 256
 
 
 def weights(side: str, length: int, integer: bool) -> np.ndarray:
     """The first weights ``(length,)`` of a side, ``l`` or ``r``.
 
-    Of random sign and of modulus 1/2 to 1, below 1; for integers random odd int64. They are
-    hashes of their index by the mixer of splitmix64 (G. Steele, D. Lea and C. Flood, "Fast
+    Their signs are random, their moduli at least 1/2 and below 1; for integers random odd int64.
+    Each is a hash of its index by the mixer of splitmix64 (G. Steele, D. Lea and C. Flood, "Fast
     splittable pseudorandom number generators", OOPSLA 2014), so no version of NumPy changes them.
     """
     x = (np.arange(length, dtype=np.uint64) + np.uint64(SEED + _SIDES[side])) * np.uint64(_GOLDEN)
@@ -51,7 +51,7 @@ def gamma(n: float, u: float = _UNIT) -> float:
 
 
 def smallest(problem: Problem, rows: float) -> float:
-    """What underflow may add to the sum of so many numbers, with a wide margin."""
+    """Bound of what underflow adds to a sum of forms over ``rows`` products, with a wide margin."""
     (_, k), (m, p) = problem.factor_shapes[0], problem.product_shape
     return 4 * (rows + 1) * m * (2 * k + p + 1) * float(np.finfo("float64").tiny)
 
@@ -61,9 +61,9 @@ def product_bound(
 ) -> float:
     """How far contributions may be from references: Freivalds' tolerance, weighed with ``|l|``.
 
-    ``total`` is what the forms of so many ``rows`` add up to, of which one of a weight above 1
-    counts so many times; ``bound`` is the relative and the absolute tolerance of an element of
-    ``C r``, see `tolerances.product_tolerance`.
+    ``total`` is the sum of the forms. ``rows`` is the number of products, one of a weight beyond
+    ±1 counted ``|weight|`` times. ``bound`` is the relative and the absolute tolerance of an
+    element of ``C r``, see `tolerances.product_tolerance`.
     """
     if total.dtype.kind == "i":
         return 0.0
@@ -74,10 +74,10 @@ def product_bound(
 
 
 def sum_bound(problem: Problem, size: float) -> float:
-    """How far ``lᵀ S r`` may be from all contributions.
+    """How far ``lᵀ S r`` may be from the sum of all contributions.
 
-    ``size`` is a bound of ``|l|ᵀ |C| |r|`` over all products. Each meets an addition a level of the
-    tree, and perhaps a weight, as its form does.
+    ``size`` bounds ``|l|ᵀ |C| |r|``, summed over all products. A product goes through one addition
+    per level of the tree, and perhaps one multiplication by its weight, as its form does.
     """
     (m, p), n = problem.product_shape, problem.matrices
     roundings = 2 * (m + p + _PAIRWISE) + 18 + n.bit_length()
@@ -85,7 +85,7 @@ def sum_bound(problem: Problem, size: float) -> float:
 
 
 def gap(one: Any, other: Any) -> float:
-    """How far two numbers are apart, ``|re| + |im|``; of integers 0, or infinite."""
+    """The distance of two numbers, ``|re| + |im|``; of integers 0 if they are equal, else ∞."""
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype.kind == "i":
         return 0.0 if (one == other).all() else math.inf
@@ -94,10 +94,10 @@ def gap(one: Any, other: Any) -> float:
 
 
 def add_up(xp: Any, forms: Any, weights: Any = None) -> Any:
-    """Add up forms, a column for each product, times its weight ``(n,)`` if there are weights.
+    """Sum forms, which have a column per product, times its weight ``(n,)`` if there are weights.
 
-    They are float64 ``(2 q + 1, n)``: contribution, reference, mass; the first two are q = 2
-    numbers each where complex, else 1. Of integers int64 ``(2, n)``: the first two.
+    Forms are float64 ``(2 q + 1, n)``: contribution and reference, of q numbers each (2 if complex,
+    else 1), then the mass. For integers they are int64 ``(2, n)``, without a mass.
     """
     if weights is not None:
         forms[:-1] *= weights
@@ -117,7 +117,7 @@ def parts_of(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def summed(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Rows added up: exactly modulo 2⁶⁴, or rounded once; NaN where one is not finite."""
+    """The sum of rows: integers modulo 2⁶⁴, others rounded once; all NaN if any is not finite."""
     table = np.array(rows)
     if table.dtype.kind == "i":
         total: np.ndarray = table.sum(axis=0)
@@ -129,14 +129,14 @@ def summed(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class SumForm:
-    """``lᵀ S r`` of the sum ``(m, p)``, from runs of its elements; each comes once, on any rank."""
+    """``lᵀ S r`` of the sum ``(m, p)``, from runs of its elements: each once, on any one rank."""
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
         integer = "int" in dtype
         self._parts = 2 if "complex" in dtype else 1
         self._left, self._right = weights("l", shape[0], integer), weights("r", shape[1], integer)
         self._dtype = "int64" if integer else "float64"
-        self.runs: list[np.ndarray] = []  # the form of each; those of other ranks are added
+        self.runs: list[np.ndarray] = []  # the form of each run; rank 0 adds those of other ranks
 
     def add(self, elements: np.ndarray, low: int) -> None:
         """Add the elements ``(width,)`` from number ``low`` of the flat result on."""
@@ -150,5 +150,5 @@ class SumForm:
         self.runs.append(form.view(self._dtype))
 
     def value(self) -> np.ndarray:
-        """What has come so far, ``(1,)`` or ``(2,)``."""
+        """The form of all elements added so far: ``(1,)``, or ``(2,)`` if complex."""
         return summed([np.zeros(self._parts, self._dtype), *self.runs])

@@ -1,9 +1,9 @@
-"""Freivalds' check: is ``C = A @ B``, in O(d²) work instead of O(d³).
+"""Freivalds' check whether ``C = A @ B``, in O(d²) work instead of O(d³).
 
 R. Freivalds, "Probabilistic machines can use less running time", IFIP Congress 1977. ``C r`` is
-compared with ``A (B r)`` for a few vectors, beside ``|A| (|B| 1)``, to which rounding is relative;
-sums are taken in float64. In half and single precision the row of each group that stands out most
-is computed again and compared element by element. docs/verification.md has the mathematics.
+compared with ``A (B r)`` for a few vectors. Rounding is relative to ``|A| (|B| 1)``, which the same
+pass computes. Sums are taken in float64. In half and single precision the row of each group with
+the largest ratio is computed again, element by element; see docs/internals/proofs.md.
 """
 
 import itertools
@@ -20,7 +20,7 @@ _CACHED = 2**15
 
 
 class Step(NamedTuple):
-    """Matrices that vectors are multiplied with, and whether their transposes, or conjugates."""
+    """A stack to multiply vectors by, and whether it is transposed (``turned``) or conjugated."""
 
     stack: Any
     turned: bool
@@ -33,16 +33,16 @@ Steps = list[Step]
 class Checker:
     """Checks stacks of products of one kind, with the same vectors and scratch memory every time.
 
-    On cupy it launches on the current stream and waits for nothing. One stream at a time may use
-    a checker: its calls share their scratch memory.
+    On cupy it launches on the current stream and waits for nothing. Only one stream at a time may
+    use a checker, because all calls share its scratch memory.
 
     Attributes
     ----------
     bound
         Relative and absolute `tolerances.product_tolerance`; 0 for integers.
     forms
-        Of the last check, for `end_to_end.add_up`: a column for each ratio. Not finite where
-        they leave the range of float64.
+        The forms of the last check, for `end_to_end.add_up`: a column for each product. Not
+        finite if they leave the range of float64.
     """
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
@@ -58,12 +58,12 @@ class Checker:
         self._engine: Any = _Whole(xp, spec) if spec.integer else real(xp, spec)
 
     def check(self, left: Any, right: Any, product: Any) -> Any:
-        """How far each product is from the factors' own, in units of the tolerance, ``(n,)``.
+        """How far each product is from that of its factors, in units of the tolerance: ``(n,)``.
 
-        A and the products are C-contiguous stacks ``(n, rows, columns)`` as they are stored, B is
-        another, one matrix ``(k, p)`` for all, or None. It is at most 1 for an honest product;
-        above 1, or NaN, for a wrong one. Of floating-point numbers it is finite only where A, B and
-        the product all are.
+        A and the products are C-contiguous stacks ``(n, rows, columns)`` as they are stored; B is
+        another, one matrix ``(k, p)`` for all, or None. The ratio is at most 1 for an honest
+        product, and above 1 or NaN for one that is found wrong. In floating point it is finite only
+        if A, B and the product all are.
         """
         stacks = {"A": left, "B": None if right is None else _as_stack(right)}
         steps = [Step(stacks[name], *how) for name, *how in self._operands]
@@ -115,7 +115,7 @@ class _Host:
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         dtype = np.dtype(spec.problem.dtype)
         if spec.group * spec.problem.matrix_bytes >= tree.COMPILED_BYTES:
-            from shardwise.numerics import loops  # what it takes in passing, before buffers
+            from shardwise.numerics import loops  # compile before the buffers fill the memory
 
             loops.prepare(dtype.type(0).real.dtype)
         self._complex = dtype.kind == "c"
@@ -125,7 +125,7 @@ class _Host:
         self._relative, self._absolute = spec.scaled_bound
         self._close: Any = spec.close
         self._column_sums = spec.problem.covariance
-        # What an element of the moduli counts for at least, see `tolerance`.
+        # Added to the moduli for each element, see `product_tolerance`.
         self._least = TINY * self._wide.itemsize / 8 if dtype == self._wide else 0.0
 
     def check(self, steps: Steps, product: Any, ratio: np.ndarray, forms: np.ndarray) -> None:
@@ -140,7 +140,7 @@ class _Host:
                 )
             actual, _ = self._times(Step(product, False, False), self._signs, self._ones)
             bound = self._relative * size + self._absolute
-            bound[~np.isfinite(bound)] = np.nan  # within an infinite bound nothing is proven
+            bound[~np.isfinite(bound)] = np.nan  # an infinite bound would prove nothing
             rows = self._moduli(actual - expected).max(axis=1) / bound
             ratio[:] = rows.max(axis=1)
             if self._close:
@@ -175,14 +175,14 @@ class _Host:
     def _times(self, step: Step, v: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Products of a stack with vectors, and of its moduli with ``size``."""
         stack, transposed, conjugated = step
-        if conjugated:  # the vectors are, before and after: the matrices are larger
+        if conjugated:  # conjugates vectors and products instead: the matrices are larger
             product, moduli = self._times(Step(stack, transposed, False), v.conj(), size)
             return product.conj(), moduli
         least = stack.shape[1 if transposed else 2] * self._least
         if not self._complex:
             product, moduli = _times(stack, transposed, v, size)
             return product, moduli + least
-        # Real and imaginary parts of a row lie side by side, as twice as many real numbers.
+        # A complex row is read as twice as many real numbers: re, im, re, im, …
         reals, half = stack.view(stack.real.dtype), v.shape[1]
         if transposed:
             parts = np.concatenate([v.real, v.imag], axis=1)
@@ -196,7 +196,7 @@ class _Host:
         return product[:, :half] + 1j * product[:, half:], moduli + least
 
     def largest(self, stack: Any) -> np.ndarray:
-        # Of moduli their bits are compared: as integers they have the same order, NaN the largest.
+        # Compares the bits of moduli as integers: they have the same order, and NaN is the largest.
         real = stack.real.dtype
         words = np.ascontiguousarray(stack).view(f"i{real.itemsize}").reshape(len(stack), -1)
         n, width = words.shape
@@ -212,9 +212,9 @@ class _Host:
 def _times(
     stack: np.ndarray, transposed: bool, vectors: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As `loops.times`, whose loops pay for larger stacks only."""
+    """The same as `loops.times`, whose compiled loops are faster for large stacks only."""
     if stack.nbytes >= tree.COMPILED_BYTES:
-        from shardwise.numerics import loops  # here: numba takes most of a second
+        from shardwise.numerics import loops  # only here: loading numba takes most of a second
 
         return loops.times(stack, transposed, vectors, size)
     wide = stack.astype("float64") if transposed else stack.astype("float64").swapaxes(1, 2)
@@ -224,7 +224,7 @@ def _times(
 class _Device:
     """Floating point on a GPU, by the kernels of ``numerics/freivalds.cu``.
 
-    Nothing waits for the device.
+    No call waits for the device.
     """
 
     _BLOCK = 256  # threads of a block, as in freivalds.cu
@@ -242,12 +242,12 @@ class _Device:
         names = ("rows_times", "columns_times", "largest", "take_row", "compare", "compare_row",
                  "weigh")  # fmt: skip
         self._kernels = {name: kernels.get_function(name) for name in names}
-        # As many threads as run at once at the registers these kernels take.
+        # How many threads run at once, given the registers that these kernels use.
         attributes = xp.cuda.Device().attributes
         self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
         self._parts = 2 if "complex" in dtype else 1
         self._planes = VECTORS * self._parts + 1
-        # Lengths are even, and what lies past a vector stays 0: kernels read pairs.
+        # Kernels read pairs, so lengths are rounded up to even, and the padding stays 0.
         planes = np.zeros((1, self._planes, len(signs) + len(signs) % 2))
         planes[0, :VECTORS, : len(signs)], planes[0, -1, : len(signs)] = signs.T, spec.scale
         self._signs = xp.asarray(planes)
@@ -257,7 +257,7 @@ class _Device:
         padded = np.zeros((lengths[1], 2))
         padded[: len(left)] = np.stack([left, np.abs(left)], axis=1)
         self._left, self._rows = xp.asarray(padded), len(left)
-        # Of the closer look: B times a row of A, and which matrix and row.
+        # For the closer look: a row of A times B; and the numbers of that matrix and row.
         self._row, self._where = xp.zeros_like(self._signs), xp.zeros(2, xp.int64)
 
     def check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
@@ -275,11 +275,11 @@ class _Device:
             self._closer_look(steps, product, ratio, spots.max())
 
     def _closer_look(self, steps: Steps, product: Any, ratio: Any, spot: Any) -> None:
-        """Raise the ratio of the matrix of the worst row to that of its worst element."""
+        """Raise the ratio of the matrix with the worst row to that of the row's worst element."""
         (first, turned, conjugated), (second, across, conjugate) = steps
         _, rows, cols = product.shape
         inner = second.shape[1 if across else 2]
-        a = self._products[0][:1]  # of use no more
+        a = self._products[0][:1]  # the vectors in it are no longer needed
         self._launch(
             "take_row",
             -(-inner // self._BLOCK),
@@ -298,9 +298,9 @@ class _Device:
         )
 
     def _write_forms(self, v: Any, forms: Any) -> None:
-        """Write the forms, of the planes of A (B r) and of what `compare` has left."""
+        """Compute the forms from the planes of A (B r), and from the C r that `compare` left."""
         n, stride = forms.shape[1], forms.strides[0] // forms.itemsize
-        size = 32 if self._rows <= self._BLOCK * 4 else self._BLOCK  # threads of a product
+        size = 32 if self._rows <= self._BLOCK * 4 else self._BLOCK  # threads per product
         self._launch(
             "weigh",
             -(-n * size // self._BLOCK),
@@ -312,7 +312,7 @@ class _Device:
         v = below = self._signs
         for step, scratch in zip(steps, self._products, strict=True):
             if self._column_sums and v is not self._signs:
-                below = v.sum(axis=2)  # before a conjugated step turns v
+                below = v.sum(axis=2)  # now: a conjugated step conjugates v in place
             product = scratch[: len(step.stack)]
             self._times(step, v, product)
             v = product
@@ -321,7 +321,7 @@ class _Device:
         return v
 
     def _times(self, step: Step, v: Any, product: Any, where: Any = 0) -> None:
-        """Multiply vectors; those of a conjugated stack are conjugated, before and after."""
+        """Multiply vectors; for a conjugated stack, conjugate vectors and products instead."""
         stack, turned, conjugated = step
         if conjugated:
             self._conjugate(v)
@@ -329,7 +329,7 @@ class _Device:
         matrix_of_v = v.shape[1] * v.shape[2] if len(v) > 1 else 0
         operands = (stack, *stack.shape, v, v.shape[2], matrix_of_v, product, product.shape[2])
         if turned:
-            threads = n * -(-cols * self._parts // 2)  # of a chunk of rows; each takes two numbers
+            threads = n * -(-cols * self._parts // 2)  # per chunk of rows; each takes two numbers
             chunk = max(32, -(-rows // max(1, self._threads // threads)))
             chunk += chunk % 2
             chunks = -(-rows // chunk)
@@ -354,9 +354,9 @@ class _Device:
         return top
 
     def _teams(self, stack: Any) -> tuple[int, int]:
-        """Threads that share some rows of a matrix, and blocks of threads.
+        """Threads per team, which shares some rows of a matrix, and number of blocks of threads.
 
-        Few, so that little is spent on adding up, but enough to fill the device.
+        Teams are small, to spend little on adding up, but large enough to fill the device.
         """
         n, rows, cols = stack.shape
         teams = n * -(-rows // (4 // self._parts))

@@ -1,11 +1,11 @@
 """The kernels: which routine multiplies a batch of matrices, chosen by dtype and shape alone.
 
-On a GPU every product is a strided-batched GEMM of cuBLAS, called for a fixed number of matrices,
-or a rank-k update where the product is large and symmetric or Hermitian. On NumPy it is
-``numpy.matmul``, which takes a rank-k update for any product of a matrix and its own transpose, in
-a stack too. What is chosen never depends on how many matrices come or on free memory, so a
-product's bits do not either; the matrices that a last call computes too many lie in the batch's
-unused places.
+On a GPU a floating-point product is a strided-batched GEMM of cuBLAS, called for a fixed number of
+matrices, or a rank-k update if it is large and symmetric or Hermitian. On NumPy it is
+``numpy.matmul``, which uses a rank-k update for any product of a matrix and its own transpose, also
+in a stack. The choice never depends on how many matrices come or on free memory, so neither do a
+product's bits. The last call is a whole one, too: its surplus products lie in unused places of the
+batch.
 """
 
 import ctypes
@@ -21,10 +21,10 @@ from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 from shardwise.processes import threads
 
-# cuBLAS's cudaDataType_t, and the arithmetic that accumulates each.
+# The cudaDataType_t of each dtype.
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5}
 _NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
-_ONE_THREAD = 2**19  # operations: a product of so few OpenBLAS computes in one thread
+_ONE_THREAD = 2**19  # operations; OpenBLAS computes a product of up to this many in one thread
 # The first letter of routines of rank-k updates, and the element type that the mirror moves.
 _RANK_K = {
     "float32": ("s", "float"), "float64": ("d", "double"),
@@ -94,8 +94,8 @@ extern "C" __global__ void split(const float* a, float* high, float* low, long l
 def kernel(xp: Any, problem: Problem, precision: str) -> Any:
     """The kernel of a problem: an object with ``multiply`` and ``compute``.
 
-    ``precision`` is ``ieee``, ``tf32x3`` or ``tf32``; NumPy has no tf32 and computes in float32,
-    which is as exact and takes one product instead of three.
+    ``precision`` is ``ieee``, ``tf32x3`` or ``tf32``. NumPy has no tf32 and computes in float32,
+    which is as exact as tf32x3 and takes one product instead of three.
     """
     if xp is np or problem.product_dtype == "int64":
         return MatmulKernel(xp, problem)
@@ -103,7 +103,7 @@ def kernel(xp: Any, problem: Problem, precision: str) -> Any:
 
 
 def factors(problem: Problem, block: Any, other: Any) -> tuple[Any, Any]:
-    """The two factors of a product, as stacks; transposes are views. None is conjugated."""
+    """The two factors of a product, as stacks; transposes are views, and nothing is conjugated."""
     stacks = {"A": block, "B": other}
     left, right = (
         stacks[factor.name].swapaxes(-1, -2) if factor.turned else stacks[factor.name]
@@ -113,11 +113,11 @@ def factors(problem: Problem, block: Any, other: Any) -> tuple[Any, Any]:
 
 
 class MatmulKernel:
-    """Products by ``xp.matmul``: on NumPy, which calls BLAS once per matrix, and of all integers.
+    """Products by ``xp.matmul``: all on NumPy, which calls BLAS per matrix; integers on a GPU too.
 
-    Integers are exact, as int64: in float64, for which there is BLAS, where no inner product can
-    pass 2⁵³. Else in int64, whose range whoever calls has checked. ``compute`` is the name of the
-    dtype that inner products are accumulated in.
+    Products of integers are exact int64. They are computed in float64, which BLAS supports, if no
+    inner product can pass 2⁵³; else in int64, and the caller has checked that they fit. ``compute``
+    is the name of the dtype in which inner products are accumulated.
     """
 
     def __init__(self, xp: Any, problem: Problem) -> None:
@@ -139,7 +139,7 @@ class MatmulKernel:
             self._stacked(block, other, out, 0, count)
 
     def _stacked(self, block: Any, other: Any, out: Any, low: int, high: int) -> None:
-        """Products ``low`` to ``high``; of a matrix and its own transpose NumPy computes half."""
+        """Products ``low`` to ``high``; of a matrix times its transpose NumPy computes half."""
         conjugated = [factor.conjugated for factor in self._problem.operands]
         most = max(1, memory.CONJUGATED_BYTES // self._problem.matrix_bytes)
         step = most if any(conjugated) else max(1, high - low)
@@ -183,17 +183,17 @@ class CublasKernel:
         self._compute_type = getattr(self._cublas, f"CUBLAS_COMPUTE_{kind}")
         # Partial sums of a product that is split along k would be rounded to float16 otherwise.
         self._cublas.setMathMode(self._handle, _NO_REDUCED_PRECISION)
-        # cuBLAS reads the scalars from here during the call: they have to stay.
+        # cuBLAS reads the scalars from this memory during a call, so the arrays have to live on.
         scalar = np.dtype("float32") if problem.dtype == "float16" else self._dtype
         self._one, self._zero = np.ones(1, scalar), np.zeros(1, scalar)
         self._small = np.full(1, 1 / 2048, scalar)
         self._per_call = memory.call_matrices(problem)
         self._padded = memory.padded(problem)
         if self._padded:
-            # Zeroed stacks of one call, their rows lengthened so that tensor cores can load them.
+            # Zeroed stacks for one call, with rows padded so that tensor cores can load them.
             shapes = memory.padded_shapes(problem).items()
             self._space = {k: xp.zeros((self._per_call, *s), self._dtype) for k, s in shapes}
-        # The high parts of the stacks of a call, and the low ones.
+        # For the stacks of one call: their high parts [0] and their low parts [1].
         halves = memory.split_shapes(problem, precision).items()
         self._halves = {k: xp.empty((2, *shape), self._dtype) for k, shape in halves}
         if self._halves:
@@ -214,9 +214,9 @@ class CublasKernel:
         ----------
         block, other, out
             C-contiguous stacks ``(n, m, k)``, ``(n, k, p)`` and ``(n, m, p)``, ``n`` a multiple
-            of `plan.call_matrices`; ``other`` may be one matrix for all ``(k, p)``, or None.
+            of `memory.call_matrices`; ``other`` may be one matrix ``(k, p)`` for all, or None.
         count
-            How many matrices count; whole calls are computed, so ``out`` may hold more.
+            How many products are wanted; calls are always whole, so more of ``out`` is overwritten.
         """
         each = other is not None and other.ndim == 3
         right = self._prepared("right", other) if other is not None and not each else None
@@ -253,13 +253,13 @@ class CublasKernel:
         return halves
 
     def _multiply_halves(self, left: Any, right: Any, out: Any) -> None:
-        """The small products first; each of the others is added to what there is."""
+        """Compute the small products first; each later one is added to ``out``."""
         (a, b), (low_a, low_b) = (
             factors(self._problem, left[i], None if right is None else right[i]) for i in range(2)
         )
         self._gemm(low_a, b, out, self._small)
         self._gemm(a, low_b, out, self._small, self._one)
-        # Without padding, as in its bound.
+        # Of k without padding, as in `tolerances._split_bound`.
         chunk = split_chunk(self._problem.factor_shapes[0][1], self._dtype.itemsize // 4)
         for low in range(0, a.shape[-1], chunk):
             part = slice(low, low + chunk)
@@ -268,7 +268,7 @@ class CublasKernel:
     def _gemm(self, left: Any, right: Any, out: Any, scale: Any = None, keep: Any = None) -> None:
         """One call of cuBLAS, which is column-major: it computes outᵀ = rightᵀ leftᵀ.
 
-        The product is scaled by ``scale``, and added to ``keep`` times what there is.
+        The product is scaled by ``scale`` (1), and added to ``keep`` (0) times what ``out`` holds.
         """
         n, _, p = out.shape
         m = left.shape[-2]  # below lie the sums of columns, or padding
@@ -289,7 +289,7 @@ class CublasKernel:
     def _rank_k(self, block: Any, out: Any) -> None:
         """Half of each symmetric or Hermitian product by a rank-k update, then its mirror image."""
         _, rows, columns = block.shape
-        # Row-major A is column-major Aᵀ. The lower triangle of columns is the upper one of rows.
+        # Row-major A is column-major Aᵀ, a column-major lower triangle a row-major upper one.
         right = self._problem.operands[1]
         n, k = (rows, columns) if right.turned else (columns, rows)
         for a, c in zip(block, out, strict=True):
@@ -305,7 +305,7 @@ class CublasKernel:
 
 
 def _rank_k_update(xp: Any, routine: str) -> Callable[..., None]:
-    """A routine of cuBLAS on the current stream; CuPy has none for Hermitian products."""
+    """A routine of cuBLAS on the current stream; CuPy wraps none for Hermitian products."""
     cublas = xp.cuda.cublas
     if hasattr(cublas, routine):
         return getattr(cublas, routine)  # type: ignore[no-any-return]
@@ -329,9 +329,9 @@ def _corner(stack: Any, like: Any) -> Any:
 
 
 def _operand(stack: Any, conjugated: bool) -> tuple[Any, int, int]:
-    """A stack as stored, what cuBLAS has to do with it, and its leading dimension.
+    """A stack as stored, the operation that cuBLAS applies to it, and its leading dimension.
 
-    It may take it as it is (0), transposed (1), or transposed and conjugated (2).
+    The operation is none (0), transpose (1), or conjugate transpose (2).
     """
     item = stack.dtype.itemsize
     transposed = conjugated or (stack.strides[-1] != item and stack.shape[-1] > 1)

@@ -1,9 +1,9 @@
-"""The loops that numba compiles: they add rows of products, and multiply stacks with vectors.
+"""The loops that numba compiles: they add rows of products, and multiply stacks by vectors.
 
-Elements are widened to float64 in registers, so no copy of a matrix is made, and each is read once:
-rows for all levels of the tree, matrices for four vectors and the moduli. Of rows four are added in
-registers, a tile of elements at a time, and what they come to waits in the nearest cache until its
-other half is there.
+Elements are widened to float64 in registers, so no matrix is copied, and each is read once: when
+rows are added, for all levels of the tree; when matrices are multiplied, for four vectors and the
+moduli. Rows are added a tile of elements at a time: four rows in registers, whose sum waits in the
+L1 cache until the other half of its node is there.
 """
 
 import hashlib
@@ -28,18 +28,18 @@ _Function = Callable[..., Any]
 
 numba.config.DISABLE_JIT = 0  # in Python these loops take a hundred times as long, and do not wrap
 
-_TILE = 512  # elements of rows; with a float64 a level for each they stay in a core's first cache
+_TILE = 512  # elements of a row: a float64 for each of them and each level fits the L1 cache
 _LEVELS = 64
-# Sums of a check may be taken in any order (tolerances.py), but NaN and infinities count.
+# A check may add in any order (tolerances.py), but must not assume that NaN and ∞ are absent.
 _ANY_ORDER = {"reassoc", "contract"}
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _wide(typing: Any, number: Any) -> Any:
-    """A float16, as the uint16 of its bits, a float32 or a float64 as float64.
+    """Widen a float16 (given as the uint16 of its bits), a float32 or a float64 to float64.
 
-    Where the processor cannot widen a float16, its exponent is moved to its place by a
-    multiplication, which is exact.
+    If the processor cannot widen a float16, its bits are shifted into a float32, and an exact
+    multiplication corrects the exponent.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -65,7 +65,7 @@ def _wide(typing: Any, number: Any) -> Any:
 
 
 def fold(rows: np.ndarray, out: np.ndarray) -> None:
-    """Add rows as the tree of `tree` does.
+    """Add rows in the order of the binary tree of tree.py.
 
     ``rows`` are ``(2**k, width)`` of float16, float32 or float64, contiguous; ``out`` is
     ``(width,)`` of float64.
@@ -92,7 +92,7 @@ def _fold(words: np.ndarray, rows: int, out: np.ndarray) -> None:
             if step == 1:
                 for i in range(tile):
                     now[i] = _wide(words[first + i])
-            else:  # a loop of its own, which LLVM vectorizes
+            else:  # a separate loop, so that LLVM vectorizes it
                 for i in range(tile):
                     at = first + i
                     left = _wide(words[at]) + _wide(words[at + stride])
@@ -118,11 +118,11 @@ def prepare(dtype: np.dtype) -> None:
 def times(
     stack: np.ndarray, transposed: bool, vectors: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Products of matrices, or their transposes, with vectors, and of their moduli with ``size``.
+    """Multiply matrices, or their transposes, by vectors, and their moduli by ``size``.
 
     The stack is ``(n, rows, columns)`` of float16, float32 or float64, copied unless contiguous;
-    vectors and size are float64 ``(n, 4 g, length)`` and ``(n, length)``, or one of each for all.
-    The products are ``(n, 4 g, other length)``, those of the moduli ``(n, other length)``.
+    vectors and size are float64 ``(n, 4 g, length)`` and ``(n, length)``, or 1 in place of n.
+    Returns products ``(n, 4 g, other length)``, and those of the moduli ``(n, other length)``.
     """
     stack = np.ascontiguousarray(stack)
     words = _words(stack)
@@ -148,12 +148,12 @@ def _rows(
     words: np.ndarray, vectors: np.ndarray, size: np.ndarray,
     products: np.ndarray, moduli: np.ndarray, low: int, high: int,
 ) -> None:  # fmt: skip
-    """The pairs of rows ``low`` to ``high`` of all matrices."""
+    """Multiply the pairs of rows ``low`` to ``high``, counted over all matrices."""
     _, rows, columns = words.shape
     pairs = (rows + 1) // 2
     for pair in range(low, high):
         i, one = pair // pairs, 2 * (pair % pairs)
-        other = min(one + 1, rows - 1)  # a last row that is alone is taken twice
+        other = min(one + 1, rows - 1)  # an odd last row is its own partner
         a, b = words[i, one], words[i, other]
         v, s = vectors[i if len(vectors) > 1 else 0], size[i if len(size) > 1 else 0]
         for g in range(0, v.shape[0], 4):
@@ -181,7 +181,7 @@ def _columns(
     words: np.ndarray, vectors: np.ndarray, size: np.ndarray,
     products: np.ndarray, moduli: np.ndarray, low: int, high: int,
 ) -> None:  # fmt: skip
-    """The tiles of columns ``low`` to ``high`` of all matrices."""
+    """Multiply the tiles of columns ``low`` to ``high``, counted over all matrices."""
     _, rows, columns = words.shape
     tiles = (columns + _TILE - 1) // _TILE
     for tile in range(low, high):
@@ -200,7 +200,7 @@ def _columns(
                 sa, sb = s[one], s[other]
                 if g:
                     sa = sb = 0.0
-                if other == one:  # a last row that is alone
+                if other == one:  # an odd last row, which must count once
                     b0 = b1 = b2 = b3 = sb = 0.0
                 for j in range(last - first):
                     x, y = _wide(a[j]), _wide(b[j])
@@ -212,7 +212,7 @@ def _columns(
 
 
 def _words(array: np.ndarray) -> np.ndarray:
-    """The same numbers as the loops take them: not to be written to, a float16 as its bits."""
+    """The same numbers as the loops take them: read-only, and float16 as the uint16 of its bits."""
     words = array.view(np.uint16 if array.dtype == np.float16 else array.dtype)
     words.flags.writeable = False
     return words
@@ -223,9 +223,9 @@ def _array(name: str, axes: int) -> Any:
 
 
 def _compiled(function: _Function, *signature: Any, **options: Any) -> _Function:
-    """A function compiled for numba's types, by an earlier process if there is a folder for it.
+    """Compile a function for numba's types, or load what an earlier process cached in `folder`.
 
-    What the function calls stands in this file. Options are those of ``njit``.
+    It may call only this file's code, whose source keys the cache. Options are those of ``njit``.
     """
     compiled: Any = numba.njit(nogil=True, **options)(function)
     cache, before = folder(function, signature), numba.config.CACHE_DIR
@@ -235,7 +235,7 @@ def _compiled(function: _Function, *signature: Any, **options: Any) -> _Function
             compiled.enable_caching()
             compiled.compile(signature)
         except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
-            pass  # a full disk, or what a crash left of a file, must not end a run
+            pass  # a full disk, or a file that a crash cut short, must not end a run
         finally:
             numba.config.CACHE_DIR = before
     if not compiled.signatures:
@@ -245,18 +245,18 @@ def _compiled(function: _Function, *signature: Any, **options: Any) -> _Function
 
 
 def folder(function: _Function, signature: tuple[Any, ...]) -> Path | None:
-    """A folder for the code of one source, processor and signature; None if none can be written.
+    """The cache folder of one source, processor and signature; None if no folder is writable.
 
-    numba keeps all variants of a function under one index, which it replaces without a lock, and
-    before the code: with several processes it may name another's code, or that of an older source.
-    Where a folder has one variant only, all write the same.
+    numba keeps all variants of a function under one index. It replaces the index without a lock,
+    and before the code, so with several processes the index may name another variant's code, or
+    that of an older source. With one variant per folder, all processes write the same.
     """
     cpu = llvmlite.binding.get_host_cpu_name() + llvmlite.binding.get_host_cpu_features().flatten()
     variant = Path(__file__).read_bytes() + f"{signature} {cpu} {numba.__version__}".encode()
     leaf = f"{function.__name__.strip('_')}-{hashlib.sha256(variant).hexdigest()[:16]}"
     bases = numba.config.CACHE_DIR, Path(__file__).with_name("__pycache__"), "~/.cache/shardwise"
     for base in filter(None, bases):
-        with suppress(OSError, RuntimeError):  # the latter where nobody's home is known
+        with suppress(OSError, RuntimeError):  # the latter if no home folder is known
             cache = Path(base).expanduser() / leaf
             cache.mkdir(parents=True, exist_ok=True)
             if os.access(cache, os.W_OK):

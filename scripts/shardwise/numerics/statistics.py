@@ -1,9 +1,9 @@
 """Statistics over all products, element by element: the same bits for any cut and any ranks.
 
-Each takes runs of consecutive products, in any order, and hands over what it has in nodes, which
-another of its kind takes, as a `TreeSum` does. Its ``results``, arrays ``(width,)`` by name, are
-those of all products, of which there are so many, or whose weights add up to that; they are valid
-until ``reset``. docs/statistics.md defines each, and says how far it may be off.
+A statistic takes runs of consecutive products, in any order. Like a `TreeSum` it hands its state
+over as nodes, which another statistic of its kind takes. ``results(matrices)`` gives arrays
+``(width,)`` by name, over all products; ``matrices`` is their number, or the sum of their weights.
+They are valid until ``reset``. docs/statistics.md defines each, and says how far it may be off.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ Statistic = Union["_Total", "_Spread", "_Extreme"]
 def choose(
     names: Iterable[str], width: int, dtype: str, said: PerMatrix = NOTHING
 ) -> list[Statistic]:
-    """The fewest that give the statistics of these names, of products of a dtype.
+    """The fewest objects that give the named statistics, for products of a dtype.
 
     With weights there are only sum and mean, and with labels only `sums`.
     """
@@ -53,7 +53,7 @@ class _Total(TreeSum):
         (total,) = totals
         found = {"sum": total}
         if self._mean:
-            # Both parts alone: the quotient of complex numbers has NaN where one part is infinite.
+            # Divides both parts alone: a complex quotient is NaN where only one part is infinite.
             found["mean"] = (reals(total) / matrices).view(np.result_type(total, 1.0))
         return found
 
@@ -61,16 +61,16 @@ class _Total(TreeSum):
 class _Spread(TreeSum):
     """``std`` of the population, float64. A node holds means, and squares of distances from them.
 
-    Nodes become one as T. F. Chan, G. H. Golub and R. J. LeVeque have it: "Algorithms for Computing
-    the Sample Variance", The American Statistician 37(3), 1983. Complex numbers are pairs of real
-    ones, and the variance is the sum of both.
+    Two nodes are joined by the formula of T. F. Chan, G. H. Golub and R. J. LeVeque, "Algorithms
+    for Computing the Sample Variance", The American Statistician 37(3), 1983. Complex numbers are
+    pairs of real ones, and their variance is the sum of those of both parts.
     """
 
     def __init__(self, width: int, dtype: str) -> None:
         self._pair = 2 if "complex" in dtype else 1
         super().__init__(np, (2, width * self._pair), "float64")
 
-    def _fold(self, rows: Any, out: Any, weights: Any) -> None:  # of which there are none
+    def _fold(self, rows: Any, out: Any, weights: Any) -> None:  # weights is always None
         rows, step = reals(rows), max(1, _BLOCK // len(rows))
         for low in range(0, rows.shape[1], step):
             means = rows[:, low : low + step].astype(np.float64)
@@ -88,20 +88,20 @@ class _Spread(TreeSum):
     def results(self, matrices: float) -> dict[str, np.ndarray]:
         _, squares = self._whole(self.nodes())
         spread = np.sqrt(squares.reshape(-1, self._pair).sum(axis=1) / matrices)
-        spread[np.isnan(spread)] = np.nan  # without a sign, as of all statistics
+        spread[np.isnan(spread)] = np.nan  # removes the sign of NaN, as in all statistics
         return {"std": spread}
 
 
 def _joined(
     n: int, mean: np.ndarray, square: np.ndarray, k: int, other: np.ndarray, others: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means, and squares of distances from them, of n numbers and k more."""
+    """Join n numbers and k more, each given by means and sums of squared distances from them."""
     apart = other - mean
     return mean + apart * (k / (n + k)), square + others + apart * apart * (n * k / (n + k))
 
 
 class _Extreme:
-    """``min`` or ``max``: float64, or int64; zeros and NaN come without a sign."""
+    """``min`` or ``max``, in float64 or int64; zeros and NaN have no sign."""
 
     def __init__(self, name: str, width: int, dtype: str) -> None:
         self._name, self._better = name, np.minimum if name == "min" else np.maximum
@@ -121,7 +121,7 @@ class _Extreme:
         return [((), self._found)] if self._found.size else []
 
     def check(self) -> None:
-        """Nothing of this can fail."""
+        """Never fails: an extreme cannot overflow."""
 
     def put(self, key: Key, node: np.ndarray) -> None:
         self._found = self._better(self._found, node) if self._found.size else node

@@ -1,4 +1,4 @@
-"""What one of Freivalds' checks is of, its random vectors, and its bounds on rounding.
+"""What a Freivalds check needs to know: its products, random vectors and bounds on rounding.
 
 docs/internals/proofs.md derives the bounds, and names their sources.
 """
@@ -12,8 +12,8 @@ from shardwise.numerics.end_to_end import weights
 from shardwise.plan.problem import Problem
 
 VECTORS = 4
-"""Vectors a product is checked with: random ±1, each of which misses a wrong product with at most
-1/2, and last the weights of the end-to-end proof."""
+"""Vectors that check a product. All but the last are random ±1 (or int64), and each misses a wrong
+product with probability 1/2 at most; the last has the weights of the end-to-end proof."""
 
 TINY = float(np.finfo("float64").tiny)
 
@@ -34,8 +34,8 @@ def product_tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float,
     """Bound of ``|C r - A (B r)|`` for an honest C, as ``(relative, absolute)``.
 
     The bound of row i is ``relative * (|A| |B| 1)_i + absolute``, with moduli ``|re| + |im|``. With
-    ``p = 1`` it is the bound of a single element of C. In double precision ``|B| 1`` has to count
-    as more by the smallest normal number for each element of a row: products of the last vector
+    ``p = 1`` it is the bound of a single element of C. In double precision the check has to add to
+    ``|B| 1`` the smallest normal number for each element of a row: products of the last vector
     with subnormal elements of B are rounded, and A may be large.
 
     Parameters
@@ -61,7 +61,7 @@ def _product_bound(k: int, stored: str, compute: str) -> float:
     """How far a product may be off, relative to the product of moduli.
 
     Tensor cores cut off what lies below the last bit of the largest of b ≥ 4 products (Fasi et al.
-    2021): ``(b + 2) / b · 2⁻²³ ≤ 1.5 · 2⁻²³`` for each, so their unit roundoff is taken as 2⁻²².
+    2021): at most ``(b + 2) / b · 2⁻²³ ≤ 1.5 · 2⁻²³`` per product, so 2⁻²² is their unit roundoff.
     """
     if compute == "tf32x3":
         return _split_bound(k, _parts(stored))
@@ -76,12 +76,12 @@ def _product_bound(k: int, stored: str, compute: str) -> float:
 
 
 def split_chunk(k: int, parts: int) -> int:
-    """How long inner products of length k are that tensor cores add up at once under ``tf32x3``.
+    """Length of the chunks of an inner product of length k that tensor cores add up (``tf32x3``).
 
-    They cut off digits, so of numbers of one sign the error grows with the length, where float32's
-    grows with its root. Shorter chunks are more exact and slower. Measured on an H200 at k = 4096:
-    positive numbers were off by 3.5e-6 at most in chunks of 512, and by 4.8e-6 in float32. A term
-    of a complex product has two parts.
+    They cut off digits, so for numbers of one sign the error grows with the length of a chunk; in
+    float32 it grows with the square root. Shorter chunks are more exact and slower. Measured on an
+    H200 at k = 4096: with positive numbers products were off by 3.5e-6 at most in chunks of 512,
+    and by 4.8e-6 in float32. A term of a complex product has two parts.
     """
     return (512 if k >= 2048 else 256 if k >= 1024 else 128) // parts
 
@@ -89,8 +89,8 @@ def split_chunk(k: int, parts: int) -> int:
 def _split_bound(k: int, parts: int) -> float:
     """How far ``tf32x3`` may be off: the terms of Ootomo and Yokota (2022, section 3) as bounds.
 
-    That is the sums of tensor cores, of a chunk of products h h and of two times k small ones; one
-    rounding for each sum that is added; and what is left out, three times 2⁻²².
+    The bound adds the sums in tensor cores (one chunk of products h h, and 2 k small products), one
+    rounding for each sum that is added to the others, and the digits that are left out, 3 · 2⁻²².
     """
     unit, chunk = 2.0**-22, split_chunk(k, parts)
     in_sums = parts * unit * (min(k, chunk) + 2 * k / 2048)
@@ -106,8 +106,8 @@ def _parts(dtype: str) -> int:
 
 
 CLOSER_LOOK = ("float16", "float32", "complex64")
-"""Stored dtypes of which one row of each group of products is computed again. In double precision
-what the tolerance leaves unseen is of no interest, and integers have none."""
+"""Stored dtypes for which one row of each group of products is computed again. In double precision
+errors below the tolerance are too small to matter, and integers have no tolerance."""
 
 
 class CheckSpec:
@@ -128,13 +128,13 @@ class CheckSpec:
     scale
         A power of two by which the vectors, and so all sums of the check, are scaled down.
     scaled_bound
-        The bound for vectors that are scaled so.
+        The bound for vectors that are scaled by ``scale``.
     close
-        The tolerance of an element of the row that gets a closer look; None for no such look.
+        The tolerance of an element of the row that is computed again; None if no row is.
     signs
-        The :func:`vectors` that products are multiplied with; scaled, except for integers.
+        The :func:`vectors` by which products are multiplied; scaled, except for integers.
     left_weights
-        The weights of the rows of a product in the end-to-end proof; the scale is undone.
+        The weights of a product's rows in the end-to-end proof, divided by ``scale`` to undo it.
     """
 
     def __init__(self, problem: Problem, compute: str, seed: int, group: int) -> None:
@@ -151,10 +151,10 @@ class CheckSpec:
         if dtype in CLOSER_LOOK:
             self.close = product_tolerance(k, 1, dtype, compute)
         if dtype in ("float64", "complex128"):
-            # The check could leave the range of float64 where the product does not. The terms of a
-            # finite product are finite, so moduli add up to 8 k p times the largest number at most,
-            # complex ones too. In exchange elements of B count as 8 k p times the smallest normal
-            # number at least (1e-300 at d = 4096): an error in smaller ones may not show.
+            # Unscaled, the check could leave the range of float64 although the product does not.
+            # The terms of a finite product are finite, so moduli, complex ones too, add up to 8 k p
+            # times the largest number at most. The price: an element of B counts as 8 k p times the
+            # smallest normal number at least (1e-300 at d = 4096), so errors below may not show.
             self.scale = 2.0 ** -math.ceil(math.log2(8 * k * p))
         self.scaled_bound = relative, max(absolute * self.scale, TINY)
         self.signs *= self.scale

@@ -24,18 +24,18 @@ COMPILED_BYTES = 1 << 20
 
 _NUMBERS = {"float16": "Half", "float32": "float", "float64": "double"}  # as tree.cu names them
 _THREADS = 256  # of a block
-_LEVELS = 5  # that are added in registers: 32 products are read once
+_LEVELS = 5  # of the tree in one kernel: it adds 32 products in registers, each read once
 
 
 class TreeSum:
     """The sum of products, or one for each label, in float64, complex128 or int64.
 
-    Two halves of a node become that node as soon as both are there. The key of a node is (level,
-    index), with labels (label, level, index). A subclass may say how else rows become a node, and
-    how two nodes become one. On a GPU all work is queued on the current stream.
+    The two halves of a node are joined as soon as both are there. The key of a node is (level,
+    index), with labels (label, level, index). A subclass may override how rows become a node
+    (``_fold``) and how nodes are joined (``_join``). On a GPU work is queued on the current stream.
 
     ``shape`` and ``dtype`` are those of a product, ``said`` has labels and weights of all matrices,
-    and the memory of so many ``nodes`` is taken now.
+    and memory for this many ``nodes`` is allocated at once.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class TreeSum:
         self._xp, self._shape, self.dtype, self._said = xp, shape, sum_dtype(dtype), said
         self._nodes: dict[Key, Any] = {}
         self._spare = [xp.empty(shape, self.dtype) for _ in range(nodes)]  # memory of nodes to come
-        self.overflow = xp.zeros(1, np.int32)  # other than 0 once a node of integers did not fit
+        self.overflow = xp.zeros(1, np.int32)  # not 0 once an integer node did not fit int64
 
     def reset(self) -> None:
         """Begin new sums, in the same memory."""
@@ -54,7 +54,7 @@ class TreeSum:
     def add(self, block: Any, first: int) -> None:
         """Add the products ``(n, …)``, contiguous, of consecutive matrices from ``first`` on.
 
-        Each counts times the weight of its matrix, if there are weights.
+        Each is multiplied by the weight of its matrix, if there are weights.
         """
         run, asarray = range(first, first + len(block)), self._xp.asarray
         for label, place, which, weights in self._said.groups(run):
@@ -83,13 +83,13 @@ class TreeSum:
         self._nodes[key] = node
 
     def nodes(self) -> list[tuple[Key, Any]]:
-        """The nodes by label, and in the order of their products; their memory is the tree's."""
+        """The nodes, by label and in the order of their products; the tree owns their memory."""
         return sorted(
             self._nodes.items(), key=lambda item: (item[0][:-2], node_span(*item[0][-2:]))
         )
 
     def take(self, back: Iterable[Any] = ()) -> list[Any]:
-        """The same arrays, which leave the tree. It may use the memory of those that come back."""
+        """Take the arrays out, in the order of `nodes`; the tree may reuse memory of ``back``."""
         taken = [array for _, array in self.nodes()]
         self._nodes.clear()
         self._spare += back
@@ -98,14 +98,14 @@ class TreeSum:
     def values(self) -> list[np.ndarray]:
         """The sum of all products, or that of each label, in host memory; NaN has no sign.
 
-        They take the memory of nodes: nothing is added, and no node is looked at, before `reset`.
+        The results overwrite nodes, so before `reset` neither add products nor read nodes.
 
         Raises
         ------
         InputError
-            Where a sum of integers does not fit int64.
+            If a sum of integers does not fit int64.
         ValueError
-            Where products are missing between others.
+            If products are missing between others, or a sum has none.
         """
         labels = groupby(self.nodes(), lambda item: item[0][:-2])
         totals = [self._whole(list(own)) for _, own in labels]
@@ -119,14 +119,14 @@ class TreeSum:
         return found
 
     def check(self) -> None:
-        """Do as `refuse_overflow`; whoever takes the nodes cannot tell that one did not fit."""
+        """Refuse an overflow, as `refuse_overflow` does; the nodes themselves do not show one."""
         refuse_overflow(self.overflow)
 
     def _room(self) -> Any:
         return self._spare.pop() if self._spare else self._xp.empty(self._shape, self.dtype)
 
     def _whole(self, nodes: list[tuple[Key, Any]]) -> Any:
-        """All products from the first on, from the right: in the memory of the last node."""
+        """The sum of all products: joins nodes from the right, in the memory of the last one."""
         end = 0
         for (*_, level, index), _ in nodes:
             first, behind = node_span(level, index)
@@ -140,7 +140,7 @@ class TreeSum:
         return total
 
     def _join(self, left: Any, right: Any, out: Any, n: int, k: int) -> None:
-        """Write the node of n products and k more to ``out``, which may be one of both."""
+        """Join the nodes of n products and of k more into ``out``, which may be either node."""
         if self.dtype != "int64":
             self._xp.add(left, right, out=out)
             return
@@ -155,10 +155,10 @@ class TreeSum:
         if floats and not on_host:
             _fold_on_gpu(self._xp, flat, weights, wide)
         elif floats and weights is None and flat.nbytes >= COMPILED_BYTES:
-            from shardwise.numerics import loops  # here: tasks on a GPU do without numba
+            from shardwise.numerics import loops  # only here: tasks on a GPU do not need numba
 
             loops.fold(flat, wide)
-        else:  # some columns at a time, whose copies stay in a cache
+        else:  # some columns at a time, so that their copies stay in a cache
             step = max(1, COMPILED_BYTES * (1 if on_host else 16) // 8 // len(rows))
             for low in range(0, len(wide), step):
                 part = flat[:, low : low + step].astype(wide.dtype)
@@ -171,12 +171,12 @@ class TreeSum:
 
 
 def refuse_overflow(flag: Any) -> None:
-    """Refuse sums of integers where :attr:`TreeSum.overflow` says that one does not fit.
+    """Refuse sums of integers if :attr:`TreeSum.overflow` says that one does not fit int64.
 
     Raises
     ------
     InputError
-        With what to do.
+        If so; the message says what to do.
     """
     if int(flag[0]):
         raise InputError(
@@ -204,7 +204,7 @@ def _fold_on_gpu(xp: Any, rows: Any, weights: Any, out: Any) -> None:
         return
     weighted = weights is not None
     kernel = _kernels(xp, weighted).get_function(_name(rows.dtype.name, level, weighted))
-    arrays = rows, weights if weighted else out  # which no kernel without weights looks at
+    arrays = rows, weights if weighted else out  # a kernel without weights ignores this argument
     sizes = np.int64(out.size), np.int64(rows.shape[1])
     kernel((-(-out.size // _THREADS),), (_THREADS,), (*arrays, *sizes, out))
 
@@ -222,7 +222,7 @@ def sums_of_columns(xp: Any, block: Any) -> Any:
 
 @cache
 def _kernels(xp: Any, weighted: bool) -> Any:
-    """The compiled kernels; those of weighted sums by themselves."""
+    """The compiled kernels: a module for weighted sums, and one for all others."""
     source = Path(__file__).with_name("tree.cu").read_text("utf-8")
     names = [_name(dtype, k, weighted) for dtype in _NUMBERS for k in range(_LEVELS + 1)]
     names += [] if weighted else [f"columns<{number}>" for number in _NUMBERS.values()]

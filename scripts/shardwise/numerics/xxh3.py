@@ -1,9 +1,9 @@
-"""Checksums of what lies on a device: XXH3 of its pieces, where they lie.
+"""Checksums of device memory: the XXH3 of its pieces, computed on the device.
 
-The digests are those of `files.checksum`, so what a device holds is compared with what any CPU
-reads. A warp takes a piece, and a block has as many warps as it can, so that on a stream of its own
-it holds few multiprocessors for long. On many, each would have less room for the blocks of a
-product: two warps per block cost float32 products 6 to 10 % on an H100.
+The digests are those of `files.checksum`, so they compare with those of bytes that a CPU reads. A
+warp hashes one piece, and a block has as many warps as it can, so the kernel, on a separate stream,
+occupies few multiprocessors for long. Spread over many, it would leave each less room for the
+blocks of a product: two warps per block cost float32 products 6 to 10 % on an H100.
 """
 
 from functools import cache
@@ -22,12 +22,12 @@ _SECRET = bytes.fromhex(
     "eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e"
     "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
 )
-_SHORT = 240  # bytes up to which XXH3 takes another way: the host's
+_SHORT = 240  # bytes; up to this length XXH3 has another algorithm, which only the host runs
 _WARPS = 32  # of a block
 
 Fragment = tuple[PieceChecksum, int, Any]
-"""Bytes that belong to no whole piece here: of which checksum, and where they begin. The host is to
-take them."""
+"""Bytes of cut or short pieces, which the host has to hash: the checksum that they belong to, the
+offset at which they begin, and the bytes."""
 
 
 class DeviceChecksum:
@@ -38,7 +38,7 @@ class DeviceChecksum:
         self._digest: Any = xp.zeros(2, np.uint64)
 
     def update(self, offset: int, raw: Any) -> list[Fragment]:
-        """Take bytes ``(n,)`` from byte ``offset`` of the elements on, but for the fragments."""
+        """Hash bytes ``(n,)`` from byte ``offset`` of the elements on; returns what is left out."""
         checksum, end = self.checksum, offset + len(raw)
         first, behind = checksum.whole_pieces(offset, end)
         while behind > first and (bounds := checksum.bounds(behind - 1))[1] - bounds[0] <= _SHORT:
@@ -55,7 +55,7 @@ class DeviceChecksum:
         return [(checksum, at, part) for at, part in parts if len(part)]
 
     def finish(self) -> None:
-        """Give the checksum what came of all pieces; waits for the device."""
+        """Add the digests of all hashed pieces to the checksum; waits for the device."""
         low, high = self._digest.get().tolist()
         self.checksum.put(0, 0, high << 64 | low)
 
