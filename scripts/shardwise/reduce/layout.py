@@ -1,8 +1,8 @@
 """Who reads what in the reduce: arithmetic on rows, stripes and ranks. No files, no MPI.
 
 A shard's file holds rows: its products, or the nodes of their sum. Long rows are cut into
-*stripes*, each summed by itself over all rows: what a rank holds is as long as a stripe. A *unit*
-is the rows of a shard that share a piece of the checksum; one rank reads it as a whole.
+*stripes*, each summed separately over all rows, so a rank holds sums as long as one stripe. A
+*unit* is the rows of a shard that share a piece of the checksum; one rank reads it as a whole.
 """
 
 from bisect import bisect_right
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 Span = tuple[int, int]  # first, and last exclusive
 
-_FINENESS = 16  # parts of a rank's share that its borders may move by, so that few nodes are cut
+_FINENESS = 16  # borders of a rank's share move by up to 1/16 of it, so that they cut few nodes
 
 
 class Rows(NamedTuple):
@@ -29,9 +29,9 @@ class Rows(NamedTuple):
 class Layout:
     """How the rows of all shards are cut.
 
-    ``rows`` are those in the file of each shard, ``numbers`` those of a row, of ``item`` bytes
-    each. ``row_bytes`` and ``piece_bytes`` are of the checksum (`files.pieces.checksum_pieces`): a
-    stripe is a piece of a row, and what is read is whole pieces.
+    ``rows`` has the number of rows in each shard's file; each row has ``numbers`` numbers of
+    ``item`` bytes. ``row_bytes`` and ``piece_bytes`` are those of the checksum
+    (`files.pieces.checksum_pieces`): a stripe is a piece of a row, and only whole pieces are read.
     """
 
     rows: Sequence[int]
@@ -52,7 +52,7 @@ class Layout:
 
     @cached_property
     def starts(self) -> list[int]:
-        """First row of each shard, counted over all, and the number of all rows."""
+        """First row of each shard, counted over all shards; at the end the total number of rows."""
         return list(accumulate(self.rows, initial=0))
 
     def bounds(self, stripe: int) -> Span:
@@ -61,7 +61,7 @@ class Layout:
         return stripe * width, min((stripe + 1) * width, self.numbers)
 
     def share(self, part: int, parts: int) -> Span:
-        """The rows, counted over all, of one of so many ranks: whole units, about as many each."""
+        """Rows, counted over all shards, of rank ``part``: whole units, an about equal share."""
         return self._border(part, parts), self._border(part + 1, parts)
 
     def _border(self, part: int, parts: int) -> int:
@@ -75,7 +75,7 @@ class Layout:
         return min(end, begin + -(-(row - begin) // self.unit_rows) * self.unit_rows)
 
     def batches(self, span: Span, stripe: int, most_bytes: int) -> Iterator[Rows]:
-        """Some rows, counted over all, by files: so many bytes of a stripe each, or one unit."""
+        """Cut rows, counted over all shards, into batches of a file: ``most_bytes``, or a unit."""
         low, high = self.bounds(stripe)
         unit = max(1, (high - low) * self.item) * self.unit_rows
         step = max(1, most_bytes // unit) * self.unit_rows
@@ -88,7 +88,7 @@ class Layout:
             at = stop
 
     def pieces(self, rows: Rows, stripe: int) -> Iterator[tuple[int, int, int]]:
-        """Number, first byte and bytes of each of the checksum's pieces of some rows of a file."""
+        """Number, first byte and length of each checksum piece of some rows of a file."""
         low, high = self.bounds(stripe)
         for row in range(rows.first, rows.last, self.unit_rows):
             number = row // self.unit_rows * self.stripes + stripe
@@ -98,5 +98,5 @@ class Layout:
 
 
 def spread(total: int, part: int, parts: int) -> Span:
-    """First and last, the last exclusive, of the equal part of a number of things."""
+    """First and last (exclusive) of ``total`` things in part ``part`` of ``parts`` equal ones."""
     return total * part // parts, total * (part + 1) // parts

@@ -1,9 +1,9 @@
 """The reduce: every rank adds its part of all products, and each byte is read once.
 
-Where the result has as many stripes as there are ranks, each takes some stripes; else all share the
-rows of each stripe, and merge what they hold. Nothing that comes out depends on who adds what
-(tree.py, statistics.py). The checksum of each shard's file is formed in the same pass, and compared
-with its receipt before anything is published.
+If there are at least as many stripes as ranks, each rank takes some stripes; else all ranks share
+the rows of each stripe and merge their nodes. The result does not depend on which rank adds what
+(tree.py, statistics.py). The same pass forms the checksum of each shard's file, which is compared
+with the shard's receipt before anything is published.
 """
 
 import logging
@@ -41,7 +41,7 @@ from shardwise.reduce.scan import Scan
 log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 10.0
-_NUMBERS = 2**20  # of a file that is read again, at a time
+_NUMBERS = 2**20  # that are read at a time when a file is read again
 
 
 def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
@@ -52,9 +52,9 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
     Raises
     ------
     IntegrityError, InputError, TryAgain
-        On every rank: where a shard is not what its receipt says; where a result overflows, or
-        cannot be had from what the shards keep; where a file cannot be read, or another reduce
-        works on these results.
+        On every rank, in this order: if a shard is not what its receipt says; if a result
+        overflows, or cannot be computed from what the shards keep; if a file cannot be read, or
+        another reduce works on these results.
     """
     started = time.time()
     plan = agree(comm, lambda: _load(plan_file, names))
@@ -72,7 +72,7 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
 
 
 def _load(plan_file: Path, names: list[str]) -> Plan:
-    """The plan, if these statistics can be had of it."""
+    """Load the plan, and refuse statistics that its shards cannot give."""
     plan = plans.load(plan_file)
     weight = plan.per_matrix.total_weight
     plan_problem.check_statistics(plan.problem, names, plan.settings.keep, weight)
@@ -88,18 +88,18 @@ def layout_of(plan: Plan) -> Layout:
 
 
 def _nodes(plan: Plan, shard: Shard) -> range | list[Key]:
-    """What the rows of a shard's file are: products, by their places, or nodes of their sum."""
+    """What the rows of a shard's file hold: products, by place, or nodes of their sum, by key."""
     return shard.run if plan.settings.keep == "products" else plan.per_matrix.keys(shard.run)
 
 
 class Reducer:
-    """One reduce, as one of its ranks sees it; ``files`` has what comes of it."""
+    """One rank's part in a reduce; ``files`` are the result files of all ranks."""
 
     def __init__(self, comm: Any, plan: Plan, names: list[str]) -> None:
         self._comm, self._plan, self._names = comm, plan, names
         self._shards = list(plan.shards.values())
         self._layout = layout_of(plan)
-        self._receipts = self._judged()  # all of them, on rank 0
+        self._receipts = self._judged()  # of all shards on rank 0, empty on the others
         item = plan_problem.ITEM_BYTES[plan.element_type]
         self.files = ResultFiles(plan.results, plan.problem, item, plan.problem.results(names))
         self._elements = math.prod(plan.problem.sum_shape)
@@ -107,33 +107,33 @@ class Reducer:
         self._form = end_to_end.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
         self._began = self._told = time.monotonic()
         self._done = self._to_read = 0  # rows of all stripes of this rank
-        self._statistics = lru_cache(1)(  # a stripe has the memory of the one before
+        self._statistics = lru_cache(1)(  # a stripe reuses the memory of the one before
             lambda width: statistics.choose(names, width, plan.element_type, plan.per_matrix)
         )
         weight = plan.per_matrix.total_weight
         self._total_weight = plan.problem.matrices if weight is None else weight
-        self._below: dict[int, np.ndarray] = {}  # the sums of columns of this rank's stripes
+        self._below: dict[int, np.ndarray] = {}  # the column sums in each stripe of this rank
 
     def _path(self, shard: int) -> Path:
         return self._plan.results.product(self._shards[shard].name)
 
     def _judged(self) -> list[ProductReceipt]:
-        """The receipts of all shards, on rank 0; each rank asks the judge about a part of them."""
+        """The receipts of all shards on rank 0, none elsewhere; each rank judges a part of them."""
         comm, plan = self._comm, self._plan
         own = list(plan.shards)[slice(*spread(len(plan.shards), comm.rank, comm.size))]
         judged = agree(comm, lambda: ledger.judge_shards(plan, own))
-        told = comm.gather(msgspec.msgpack.encode(judged))  # which pickle would take long for
+        told = comm.gather(msgspec.msgpack.encode(judged))  # pickle would take long
         decode = msgspec.msgpack.Decoder(ledger.Judged).decode
         return on_root(comm, lambda: ledger.checked_receipts(plan, map(decode, told))) or []
 
     # Reading.
 
     def read_all(self) -> None:
-        """Read this rank's share, and write what it comes to, or pass it on."""
+        """Read this rank's share; write its results, or merge its nodes with other ranks'."""
         comm, layout = self._comm, self._layout
         temporary = comm.bcast(on_root(comm, self.files.create))
         agree(comm, lambda: self.files.open(temporary))
-        if layout.stripes >= comm.size:  # then each rank is alone with its stripes
+        if layout.stripes >= comm.size:  # no stripe has to be shared
             agree(comm, self._read_own)
         else:
             for stripe in range(layout.stripes):
@@ -149,7 +149,7 @@ class Reducer:
             self._finish(stripe, self._add(stripe, everything))
 
     def _read_shared(self, stripe: int) -> None:
-        """Add this rank's rows of a stripe, and merge all on rank 0."""
+        """Add this rank's rows of a stripe, and merge the nodes of all ranks on rank 0."""
         comm = self._comm
         span = self._layout.share(comm.rank, comm.size)
         self._to_read = self._layout.stripes * (span[1] - span[0])
@@ -166,7 +166,7 @@ class Reducer:
         for one in found:
             one.reset()
         batches = self._layout.batches(span, stripe, memory.REDUCE_BATCH_BYTES)
-        with np.errstate(all="ignore"):  # what overflows is found and named at the end
+        with np.errstate(all="ignore"):  # an overflow is found and named at the end
             for (shard, first, last), numbers in self._scan.read(batches, stripe):
                 if self._plan.settings.keep == "products":
                     for one in found:
@@ -179,7 +179,7 @@ class Reducer:
         return found
 
     def _count(self, rows: int) -> None:
-        """Say on rank 0, now and then, how far it is."""
+        """Count rows that were read; every `_PROGRESS_SECONDS` rank 0 logs its progress."""
         self._done, now = self._done + rows, time.monotonic()
         if self._comm.rank == 0 and now - self._told > _PROGRESS_SECONDS:
             self._told, part = now, self._done / self._to_read
@@ -187,7 +187,7 @@ class Reducer:
             log.info("reduce: rank 0 has read %.0f %%; about %.0f s to go", 100 * part, left)
 
     def _finish(self, stripe: int, found: list[Statistic]) -> None:
-        """Write the results of a stripe that is whole."""
+        """Compute and write the results of a stripe to which all rows have been added."""
         low, _ = self._layout.bounds(stripe)
         results: dict[str, np.ndarray] = {}
         with np.errstate(all="ignore"):
@@ -205,7 +205,7 @@ class Reducer:
             self.files.write(shown, low)
 
     def _derive(self) -> None:
-        """Write what the sum leads to under ``covariance: true``, on rank 0."""
+        """Under ``covariance: true``, write what follows from the sum, on rank 0."""
         if not self._plan.problem.covariance:
             return
         comm = self._comm
@@ -239,7 +239,7 @@ class Reducer:
                 what = f"is {array.flat[finite.argmin()]}" if met else f"overflows {array.dtype}"
                 raise InputError(f"the {named} {what} at element {where}{told}")
 
-    # What it has come to.
+    # Publishing.
 
     def publish(self, started: float) -> None:
         """Compare all checksums and the sum, then commit the results and ``summary.json``."""
@@ -259,7 +259,7 @@ class Reducer:
         on_root(comm, commit)
 
     def _prove(self) -> dict[str, Any]:
-        """Compare the sum with what the receipts say of it; what the summary tells of that."""
+        """Compare the sum with the shards' receipts; returns what the summary says about it."""
         form = None if {"sum", "mean"}.isdisjoint(self._names) else self._form.value()
         off = witness.compare_sum(self._plan.problem, self._receipts, form)
         if isinstance(off, str):
@@ -269,7 +269,7 @@ class Reducer:
         return {"end_to_end": {"shards": len(self._shards), "off": off}}
 
     def _blame(self) -> None:
-        """Read all files again, and name those that do not come to what their receipts say."""
+        """Read all files again; raise an error that names shards whose receipts they contradict."""
         problem = self._plan.problem
         log.error("reduce: the sum does not come to what the receipts say; reading all again")
         wrong = [
@@ -285,7 +285,7 @@ class Reducer:
         )
 
     def _form_of(self, shard: int) -> np.ndarray:
-        """What the file of a shard comes to."""
+        """``lᵀ S r`` of the sum S of the products or nodes in a shard's file, read again."""
         plan, problem = self._plan, self._plan.problem
         total = end_to_end.SumForm(problem.product_shape, problem.sum_dtype)
         kept = plan.settings.keep == "products"
@@ -301,7 +301,7 @@ class Reducer:
     ) -> None:
         plan, results = self._plan, self._plan.results
         marker = results.summed(plan.key)
-        # Of a run before: Snakemake removes the summary, and who computes anew the marker.
+        # An earlier run's files are named by its summary, unless Snakemake removed it, and marker.
         said = (small.read_json(results.summary) or {}).get("files", ())
         former = store.unmark(marker) | {results.statistic(name).name for name in said}
         former |= {results.label_names.name} if SUMS in said else set()

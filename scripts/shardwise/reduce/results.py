@@ -1,4 +1,4 @@
-"""The files of a sum, which all ranks of a reduce write: without their names until all is there."""
+"""The files of a sum, written by all ranks of a reduce; they get their names once all are whole."""
 
 import math
 import os
@@ -22,7 +22,7 @@ from shardwise.records.receipts import ArrayFile
 class ResultFiles:
     """One temporary file per statistic; each rank opens all of them.
 
-    What is added are numbers of ``item`` bytes. ``temporary`` are the files without their names.
+    Numbers that are added up have ``item`` bytes. ``temporary`` has the paths until `publish`.
     """
 
     def __init__(self, results: Results, problem: Problem, item: int, names: Iterable[str]) -> None:
@@ -40,7 +40,7 @@ class ResultFiles:
         self.temporary: dict[str, Path] = {}
 
     def create(self) -> dict[str, Path]:
-        """Make the files, at their full size; one rank does, and tells the others where."""
+        """Create the files at their full size, on one rank, which tells the others the paths."""
         for name, path in self._paths.items():
             remove_leftovers(path.parent, path.name)
             temporary = temporary_for(path)
@@ -50,7 +50,7 @@ class ResultFiles:
         return self.temporary
 
     def open(self, files: Mapping[str, Path]) -> None:
-        """Open what one rank has made."""
+        """Open the files that one rank has created."""
         self.temporary |= files
         for name, path in files.items():
             file: Any = open(path, "r+b", buffering=0)  # noqa: SIM115
@@ -64,7 +64,7 @@ class ResultFiles:
     def write(self, found: Mapping[str, np.ndarray], low: int) -> None:
         """Write one stripe of some results, from element ``low`` on.
 
-        Of several ranks each writes whole pieces of checksums.
+        If several ranks write, each writes only whole pieces of the checksum.
         """
         for name in found.keys() & self._paths.keys():
             writer, dtype = self._writers[name], self._facts[name][1]
@@ -81,7 +81,7 @@ class ResultFiles:
                     os.fsync(file.fileno())
 
     def discard(self) -> None:
-        """Close and remove the files, as far as they have no names."""
+        """Close the files, and remove those that have not got their names."""
         for writer in self._writers.values():
             writer.file.close()
         for path in self.temporary.values():
@@ -90,18 +90,18 @@ class ResultFiles:
 
     @property
     def digests(self) -> np.ndarray:
-        """What this rank wrote of each file comes to: uint8 ``(statistics, 16)``."""
+        """Checksums of this rank's parts of the files, to be XORed: uint8 ``(statistics, 16)``."""
         return np.array([self._writers[name].hashed.digest for name in self._paths])
 
     def refuse_incomplete(self) -> None:
-        """Refuse files of which this rank alone has not written each piece once."""
+        """Refuse files of which this rank, the only one, has not written each piece once."""
         for name in self._paths:
             self._writers[name].checksum()
 
     def publish(self, digests: np.ndarray) -> dict[str, ArrayFile]:
-        """Give the files their names; what ``summary.json`` says of each, with all digests.
+        """Give the files their names; returns their entries in ``summary.json``, with all digests.
 
-        The one before vouches for the files before, and goes.
+        The former summary vouches for the former files, so it is removed first.
         """
         facts = {}
         for row, (name, path) in zip(digests, self._paths.items(), strict=True):

@@ -1,8 +1,8 @@
 """Reading for the reduce: rows of many files, each byte once.
 
-A piece is copied out of the page cache and hashed while a core's cache holds it: to enter and
-remove each page of a map would take longer. The system reads ahead by itself; what it is told to
-read (``WILLNEED``) it keeps in small pieces, out of which copies take twice as long.
+A piece is copied out of the page cache and hashed while a core's cache holds it; mapping and
+unmapping each page would take longer. The kernel reads ahead by itself. Data that it is told to
+read (``WILLNEED``) it caches in small chunks, and copying out of these takes twice as long.
 """
 
 import os
@@ -24,7 +24,7 @@ Batch = tuple[Rows, np.ndarray]  # rows of a shard, and their numbers (rows, wid
 class Scan:
     """Reads the batches of one stripe after the other, from files whose headers have been checked.
 
-    ``digests``, uint8 ``(shards, 16)``, is what the pieces that were read of each file come to.
+    ``digests``, uint8 ``(shards, 16)``, is the XOR of the digests of all pieces read of each file.
     """
 
     def __init__(self, layout: Layout, path_of: Callable[[int], Path], dtype: str) -> None:
@@ -33,7 +33,7 @@ class Scan:
         self._room = np.empty(0, np.uint8)
 
     def read(self, batches: Iterable[Rows], stripe: int) -> Iterator[Batch]:
-        """The batches in order; the numbers of one are there until the next is asked for."""
+        """Yield the batches in order; the numbers of one are valid until the next is asked for."""
         for shard, some in groupby(batches, lambda rows: rows.shard):
             with FileIO(self._path_of(shard)) as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
@@ -54,9 +54,9 @@ class Scan:
         return room.view(self._dtype).reshape(shape)
 
     def _reserve(self, nbytes: int) -> np.ndarray:
-        """So many bytes of the same memory each time; it begins at a page, as the elements do.
+        """Return ``nbytes`` bytes of one buffer that begins at a page, as elements do in a file.
 
-        Reading to 16 bytes further, as NumPy begins, takes four times as long on AMD's Zen 3.
+        Reading to 16 bytes past a page, as NumPy allocates, takes four times as long on AMD Zen 3.
         """
         if self._room.nbytes < nbytes:
             room = np.empty(nbytes + DATA_OFFSET, np.uint8)
