@@ -1,4 +1,4 @@
-"""What is written down about work: receipts, ledger, missing shards, logs and locks.
+"""Records of the work: receipts, ledger, failures, journals of attempts, and locks.
 
-Facts come in; files that prove themselves go out.
+Facts come in; files go out. The judge says which of them are valid.
 """

@@ -1,7 +1,7 @@
-"""What went wrong is a file: why a shard or a stage failed last, until it succeeds.
+"""Failure files: why a shard or a stage last failed, kept until it succeeds.
 
-Whoever failed writes it, whoever succeeds removes it. Retries, the last words of a run, watch and
-page read it; nobody parses a log. A task that was killed leaves none.
+The task that fails writes the file; the task that succeeds removes it. Retries, the final messages
+of a run, watch and page read it; nothing parses a log. A killed task writes none itself.
 """
 
 import json
@@ -30,22 +30,22 @@ from shardwise.records.starts import count_starts
 log = logging.getLogger(__name__)
 
 RUN = "SHARDWISE_RUN"
-"""The variable by which the jobs of a run know it."""
+"""The environment variable that tells a job which run it belongs to."""
 
 _MOST_LETTERS = 2000
 _TRACEBACK = re.compile(r"\n(?=.*Traceback \(most recent call last\))")
 DEVICE = "device-"
-"""Begins the name of the failure of a GPU, before its UUID."""
+"""The prefix of the name of a GPU's failure; the UUID of the GPU follows."""
 
 _FINAL = (InputError.exit_code, IntegrityError.exit_code)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure of a shard, by its name, or of a stage, such as ``reduce-KEY``.
+    """One failure: ``name`` is that of a shard, or of a stage, such as ``reduce-KEY``.
 
     ``code`` is the exit code, ``device`` the UUID of a GPU, ``run`` the run in which it happened,
-    ``log`` lies in the results folder, ``at`` is Unix time. ``suspect``: the device is to blame.
+    ``log`` a path in the results folder, ``at`` Unix time. ``suspect``: the device is to blame.
     ``reason`` is one line; a traceback of the user's function is in the log.
     """
 
@@ -62,13 +62,13 @@ class Failure:
 
 
 def begin_run() -> str:
-    """Begin a run: its jobs, and theirs, know it by its name, of 12 hexadecimal digits."""
+    """Begin a run; return its name, of 12 hexadecimal digits, which all its jobs inherit."""
     os.environ[RUN] = os.urandom(6).hex()
     return os.environ[RUN]
 
 
 def this_run() -> str:
-    """The run that this process belongs to; one that was started by hand is a run of its own."""
+    """The run that this process belongs to; a process started by hand begins a new run."""
     return os.environ.get(RUN) or begin_run()
 
 
@@ -76,9 +76,9 @@ def note(
     results: Results, name: str, code: int, reason: str, *, log: Path | None = None,
     device: str | None = None, attempt: int = 1, suspect: bool = False,
 ) -> None:  # fmt: skip
-    """Write why a shard or a stage failed; where the disk takes nothing, there is no such file.
+    """Write why a shard or a stage failed; if the disk refuses the file, only log it.
 
-    A ``suspect`` device has a file of its own, which outlives the shard's success elsewhere.
+    A ``suspect`` device also gets its own file, which stays if the shard succeeds elsewhere.
     """
     words = _TRACEBACK.split(reason, maxsplit=1)[0]
     own = os.path.relpath(log, results.root) if log else None
@@ -92,7 +92,7 @@ def note(
 
 
 def _write(results: Results, name: str, failure: Failure) -> None:
-    from shardwise.files.commit import commit  # here: who reads needs no NumPy
+    from shardwise.files.commit import commit  # here: readers do not need it
 
     try:
         path = results.failure(name)
@@ -105,7 +105,7 @@ def _write(results: Results, name: str, failure: Failure) -> None:
 
 
 def forget(results: Results, name: str) -> None:
-    """Remove the failure of what has succeeded."""
+    """Remove the failure of a shard, a stage or a device, if there is one."""
     with suppress(OSError):
         results.failure(name).unlink()
 
@@ -115,9 +115,9 @@ def noted(
     results: Results, name: str, log: Path | None = None,
     device: Callable[[], str | None] = lambda: None,
 ) -> Iterator[None]:  # fmt: skip
-    """Write down why what is inside fails, if it does; else remove what was written before.
+    """Write a failure if the body raises; if it succeeds, remove an earlier failure.
 
-    ``device`` gives the UUID of the GPU that this process has by then.
+    ``device`` returns the UUID of the GPU that this process has taken when the body fails.
     """
     try:
         yield
@@ -132,9 +132,9 @@ def noted(
 
 
 def read(path: Path) -> Failure | None:
-    """A failure; None where there is none, or none that can be read."""
+    """Read a failure; None if the file is missing or cannot be parsed."""
     with suppress(IntegrityError, ValueError, RecursionError):
-        import msgspec  # here: a Snakefile is parsed where it need not be installed
+        import msgspec  # here: parsing a Snakefile must not require it
 
         found = msgspec.json.decode(small.read(path) or b"", type=Failure)
         return replace(found, reason=one_line(found.reason)[:_MOST_LETTERS])
@@ -155,25 +155,25 @@ def needs_user(failure: Failure) -> bool:
 
 
 def refuse_again(results: Results, name: str) -> None:
-    """End a task that its own run has already seen fail for good: the user has to act first."""
+    """Raise the error again if a retry in the same run is useless: the user has to act first."""
     failure = read(results.failure(name))
     if failure and needs_user(failure) and failure.run == os.environ.get(RUN):
         raise of_code(failure.code, failure.reason)
 
 
 def barred(results: Results) -> dict[str, Failure]:
-    """The devices, by UUID, that this run does not take again, each with what it did."""
+    """The devices, by UUID, that this run does not take again, each with its failure."""
     own = this_run()
     return {uuid: failure for uuid, failure in suspects(results).items() if failure.run == own}
 
 
 def forget_devices(results: Results) -> None:
-    """Let a new run take again what an earlier one has left alone."""
+    """Let a new run take the devices again that an earlier run has barred."""
     for uuid in suspects(results):
         forget(results, f"{DEVICE}{uuid}")
 
 
 def suspects(results: Results) -> dict[str, Failure]:
-    """The devices, by UUID, on which a product failed its proof, each with what it did."""
+    """The devices, by UUID, that were blamed for a failure, each with that failure."""
     found = {path.stem: read(path) for path in results.failed.glob(f"{DEVICE}*.json")}
     return {name.removeprefix(DEVICE): failure for name, failure in found.items() if failure}

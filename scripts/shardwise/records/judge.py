@@ -1,7 +1,7 @@
-"""The judge: decides what a receipt is worth under a plan. Nobody else does.
+"""The judge: the only code that decides whether a receipt is valid under a plan.
 
-Ledger, reduce, watch, page, metrics and audit all ask it, so that none takes what another refuses.
-It looks at receipts, headers and sizes, and leaves the elements to whoever reads them anyway.
+Ledger, reduce, watch, page, metrics and audit all ask it, so that none accepts what another
+refuses. It checks receipts, headers and sizes; elements are checked by the code that reads them.
 """
 
 from contextlib import suppress
@@ -32,8 +32,8 @@ def check_product(plan: Plan, shard: str) -> ProductReceipt:
     Raises
     ------
     IntegrityError
-        Where it is not. `NoReceipt` and `UnknownSchema` as :func:`shardwise.records.receipts.read`
-        raises them.
+        If it is not whole. `NoReceipt` and `UnknownSchema` as in
+        :func:`shardwise.records.receipts.read`.
     """
     receipt = check_receipt(plan, shard)
     receipts.check_file(plan.results.product(plan.shards[shard].name), receipt.file)
@@ -41,7 +41,7 @@ def check_product(plan: Plan, shard: str) -> ProductReceipt:
 
 
 def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
-    """As :func:`check_product`, whatever has become of the product."""
+    """As :func:`check_product`, but do not look at the product itself."""
     row, problem, nodes = plan.shards[shard], plan.problem, plan.nodes_of(shard)
     count, dtype, item = row.stop - row.start, problem.product_dtype, problem.product_item
     if nodes["nodes"]:
@@ -61,7 +61,7 @@ def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
 
 
 def check_copy(plan: Plan, shard: str) -> CopyReceipt:
-    """As :func:`check_receipt`, of the copy of a shard's matrices."""
+    """As :func:`check_receipt`, for the copy of a shard's matrices."""
     row = plan.shards[shard]
     path = plan.results.shard_receipt(row.input_name)
     receipt = receipts.read(path, CopyReceipt)
@@ -78,9 +78,9 @@ def read_finished(plan: Plan, *names: str) -> SumReceipt:
     Raises
     ------
     InputError
-        Where it has not, or has none of the results of these names.
+        If the run has not finished, or lacks one of the results ``names``.
     IntegrityError
-        As :func:`read_sum` raises it.
+        As in :func:`read_sum`.
     """
     summary = read_sum(plan)
     if summary is None:
@@ -96,7 +96,7 @@ def read_finished(plan: Plan, *names: str) -> SumReceipt:
 
 
 def unfinished(plan: Plan) -> InputError:
-    """Why a run lacks what it makes last."""
+    """The error that says why a run lacks a file that it would have if it had finished."""
     why = "the run has not finished; run snakemake as before"
     with suppress(ShardwiseError):
         if plans.load_facts(plan.results.plan).digest != plan.facts.digest:
@@ -128,7 +128,7 @@ def check_labels(plan: Plan) -> None:
 
 
 def check_summary(plan: Plan) -> SumReceipt:
-    """As :func:`check_receipt`, of the sum."""
+    """As :func:`check_receipt`, for the sum."""
     path = plan.results.summary
     receipt = receipts.read(path, SumReceipt)
     _expect(receipt, {"plan": plan.facts.digest}, path)
@@ -138,7 +138,7 @@ def check_summary(plan: Plan) -> SumReceipt:
 
 
 def check_statistic(plan: Plan, name: str, facts: ArrayFile) -> None:
-    """Refuse a result, such as ``sum.npy``, that is not what plan and receipt say of it."""
+    """Refuse a result, such as ``sum.npy``, that does not match the plan and its receipt."""
     problem, item = plan.problem, ITEM_BYTES[plan.element_type]
     dtype, shape = statistic_dtype(name, problem.product_dtype), statistic_shape(name, problem)
     cut = statistic_pieces(name, problem, item)

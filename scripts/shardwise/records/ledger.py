@@ -1,4 +1,4 @@
-"""The ledger: one row per shard, made from the receipts; what the reduce trusts."""
+"""The ledger: one row per shard, made from the receipts; the reduce trusts it."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ from shardwise.records import judge, store
 from shardwise.records.receipts import ProductReceipt
 
 _MOST_NAMED = 20
-_MOST_AT_ONCE = 1000  # handing over one tiny shard to a thread takes as long as reading it
+_MOST_AT_ONCE = 1000  # handing one shard to a thread takes as long as reading its receipt
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -33,12 +33,12 @@ COLUMNS = (
 def write(plan: Plan) -> None:
     """Check every receipt against the plan and commit ``ledger.tsv``.
 
-    No shard may still be written: what killed writers left beside the products is removed first.
+    Call it when no shard is being written: it first removes what killed writers left behind.
 
     Raises
     ------
     IntegrityError
-        Naming each shard that is missing, damaged or foreign, and the command that repairs it.
+        Names up to 20 shards that are missing, damaged or foreign, and how to repair them all.
     """
     for top in (plan.results.products, plan.results.shards):
         for folder in folders(top):
@@ -52,7 +52,7 @@ def write(plan: Plan) -> None:
 
 
 def format_line(receipt: ProductReceipt) -> bytes:
-    """The line of the ledger that a receipt makes."""
+    """The line of the ledger for a receipt."""
     file, device = receipt.file, receipt.device
     cells = (
         receipt.shard,
@@ -81,7 +81,7 @@ def _join_cells(cells: Iterable[Any]) -> bytes:
 
 
 def format_table(lines: Iterable[bytes]) -> bytes:
-    """The ledger of these lines."""
+    """The whole ledger: its header and these lines."""
     return b"".join([_join_cells(COLUMNS), *lines])
 
 
@@ -103,11 +103,11 @@ def look_at(
 
 
 Judged = tuple[list[ProductReceipt], dict[str, str]]
-"""Receipts of shards, and of other shards why there is none that can be used."""
+"""The receipts that the judge accepts, and, by shard, why it refuses the others."""
 
 
 def judge_shards(plan: Plan, shards: Iterable[str]) -> Judged:
-    """The receipts of some shards, each as the judge takes it, and why it refuses others."""
+    """Ask the judge about some shards: the accepted receipts, and why others are refused."""
     taken: list[ProductReceipt] = []
     refused: dict[str, str] = {}
 
@@ -126,7 +126,7 @@ def judge_shards(plan: Plan, shards: Iterable[str]) -> Judged:
 
 
 def checked_receipts(plan: Plan, judged: Iterable[Judged] | None = None) -> list[ProductReceipt]:
-    """The receipts of exactly the plan's shards, in order; ``judged`` part by part, or here."""
+    """The receipts of all the plan's shards, in order; without ``judged``, they are judged here."""
     taken, refused = list[ProductReceipt](), dict[str, str]()
     for receipts, problems in judged or [judge_shards(plan, plan.shards)]:
         taken += receipts
@@ -153,16 +153,16 @@ def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:
 
 
 def build_repair(plan: Plan, shards: Iterable[str], files: Iterable[Path] = ()) -> str:
-    """As :func:`repair`, of the products of some shards of a plan, and of other files."""
+    """As :func:`repair`, for the products of some shards of a plan, and for other files."""
     return repair(plan.results, [plan.shards[shard].name for shard in shards], files)
 
 
 def repair(results: Results, names: Iterable[str], files: Iterable[Path] = ()) -> str:
-    """The command, for bash, after which the next run makes some files again.
+    """The bash command after which the next run makes some files again.
 
-    ``names`` are those of shards' products, for which their receipts go, in one word: hexadecimal
-    digits and a dash need no quotes. A copy among the other files is named by its receipt, too. A
-    folder in the place of a file may hold anything: it moves, to a name that replaces none.
+    ``names`` are those of shards' products. The command removes their receipts, named in one word:
+    hexadecimal digits and a dash need no quotes. A copy in ``files`` is also named by its receipt.
+    A folder in place of a file may hold anything: it is moved, to a name that overwrites nothing.
     """
     names, files = sorted(names), sorted(set(files))
     words, stems = [for_bash(path) for path in files], list(map(place, names))
@@ -172,7 +172,7 @@ def repair(results: Results, names: Iterable[str], files: Iterable[Path] = ()) -
     places = {*files, *(p.with_suffix(".npy") for p in files if p.is_relative_to(results.shards))}
     astray = [path for path in places if path.is_dir() and not path.is_symlink()]
     known, products = set(names), str(results.products)
-    # There may be a million names: each folder is listed once, and no other file is asked for.
+    # There may be a million names: listing each folder once avoids a system call for each name.
     for top in {os.path.dirname(f"{products}/{stem}") for stem in stems}:
         with suppress(OSError), os.scandir(top) as entries:
             astray += [

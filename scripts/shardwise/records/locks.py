@@ -14,13 +14,13 @@ from shardwise.files import small
 from shardwise.files.paths import Results
 
 _LOOK_SECONDS = 0.05
-"""More than the moment for which somebody holds a lock to see whether it is held."""
+"""The wait before a second try: a process that only tests a lock holds it for less than this."""
 
 
 def take_lock(path: Path, busy: str) -> BinaryIO:
-    """Be the only holder of a lock until its file is closed; else raise TryAgain, saying `busy`.
+    """Take an exclusive lock, held until the file is closed; if it is taken, TryAgain says `busy`.
 
-    A disk without locks keeps nobody out. Two reduces there leave the same bits.
+    A disk without locks keeps nobody out. Two reduces at once there still write the same bits.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, "a+b")  # noqa: SIM115 - the open file holds the lock
@@ -35,7 +35,7 @@ def take_lock(path: Path, busy: str) -> BinaryIO:
 
 
 def _lock(file: BinaryIO | int, how: int) -> None:
-    """Take a lock, or raise BlockingIOError: not because of somebody who only looks."""
+    """Take a lock, or raise BlockingIOError; try twice, as the holder may only test the lock."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -45,7 +45,7 @@ def _lock(file: BinaryIO | int, how: int) -> None:
 
 @contextmanager
 def hold_job_lock(results: Results) -> Iterator[None]:
-    """Hold the lock of a job on these results."""
+    """Hold the lock that all jobs on these results share."""
     path = results.living
     with contextlib.ExitStack() as stack:
         # A disk that is full, read-only or without locks must not stop a job; its stage reports it.
@@ -74,14 +74,14 @@ def dispatcher(results: Results) -> str:
 
 
 def is_living(results: Results) -> bool | None:
-    """Whether a run, or a job of one, works on these results, on whatever node.
+    """Whether a run, or a job of one, works on these results, on any node.
 
     None if that is unknown: no run was ever here, the disk has no locks, or the results are
     somebody else's.
     """
     if results.living.exists():
         if not os.access(results.living, os.W_OK):
-            return None  # who may only read it cannot ask
+            return None  # a lock can only be tested with write permission
         if is_job_locked(results.living):
             return True
     try:

@@ -17,9 +17,9 @@ _SEARCH_SECONDS = 60.0
 def find(
     plan: Plan, key: str, start: int, stop: int, inputs: InputFiles | None = None
 ) -> str | None:
-    """The first non-finite element of some matrices, which are read again for this, as words.
+    """Describe the first non-finite element of some matrices, which are read again; None if none.
 
-    ``key`` is ``input`` or ``right``, where the only matrix of a B that serves all is matrix 0; the
+    ``key`` is ``input`` or ``right``; a B that all matrices share is matrix 0 of ``right``. The
     files that are read are noted in ``inputs``.
     """
     dtype = np.dtype(plan.dtype).newbyteorder("<")
@@ -57,7 +57,7 @@ def files_of(plan: Plan, key: str, start: int, stop: int) -> str:
 
 
 def _matrices(source: Source, start: int, stop: int) -> str:
-    """Some matrices of the stack as those of a file."""
+    """The place of some matrices of the stack in a file, for a message."""
     if source.count == 1:
         return source.path
     first, last = max(start, source.first), min(stop, source.first + source.count) - 1
@@ -72,7 +72,7 @@ def find_product(plan: Plan, element: int) -> tuple[bool, str]:
     Returns
     -------
     tuple[bool, str]
-        Whether the input itself is so, and what is to be said, to follow the name of the element.
+        Whether the input is to blame (or cannot be read), and words to follow the element's name.
     """
     until = time.monotonic() + _SEARCH_SECONDS
     for shard in plan.shards.values():

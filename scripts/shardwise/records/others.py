@@ -1,4 +1,4 @@
-"""What a results folder has under names that a plan gives, but not this one: of other configs."""
+"""Files that other configs have left in a results folder, known by the keys in their names."""
 
 import os
 import re
@@ -25,7 +25,7 @@ _MARKER = re.compile("([0-9a-f]{12})")
 def find(plan: Plan) -> Iterator[Path]:
     """Files of other configs; each folder is listed once, and nothing is opened.
 
-    The mark of another config's sum is none: it says which files the next sum has to remove.
+    The marker of another config's sum is left out: it says which files the next sum must remove.
     """
     results, rows = plan.results, plan.shards.values()
     products, copies = {row.name for row in rows}, {row.input_name for row in rows}
@@ -47,7 +47,7 @@ def find(plan: Plan) -> Iterator[Path]:
 
 
 def config_differs(plan: Plan) -> bool:
-    """Whether the plan in the folder is of another config, and not just of other input."""
+    """Whether the plan in the folder is of another config, not only of another input."""
     with suppress(ShardwiseError):  # there is none, or none that can be used
         own, there = plan.facts, plans.load_facts(plan.results.plan)
         return own.digest != there.digest and own.config_digest != there.config_digest
@@ -66,9 +66,9 @@ def replaced(plan: Plan) -> str:
 
 
 def advice(plan: Plan) -> str:
-    """What to say of other configs once they take a tenth of what the plan's own files take.
+    """What to say of other configs if their files take over a tenth of the plan's own bytes.
 
-    Nothing for a plan of very many shards, whose folders take seconds to list.
+    Empty for a plan of very many shards, whose folders take seconds to list.
     """
     if len(plan.shards) > _MOST_SHARDS:
         return ""
@@ -85,10 +85,10 @@ def advice(plan: Plan) -> str:
 
 
 def reusable(plan: Plan, missing: Sequence[str]) -> str:
-    """What to say of missing shards that have an earlier product of the same matrices, perhaps.
+    """What to say of missing shards that may have an earlier product of the same matrices.
 
-    Their tasks see whether it is (`shardwise.multiply.adopt`). One receipt is read here: the others
-    are of the same config, or the number is a little too high.
+    Their tasks check whether they have (`shardwise.multiply.adopt`). Only one receipt is read here:
+    if others are of another config, the number is a little too high.
     """
     if not missing or len(plan.shards) > _MOST_SHARDS:
         return ""

@@ -1,4 +1,4 @@
-"""What a run would read, write and take: its plan, less what the results folder has of it."""
+"""What a run would read, write and need: for all of its plan that the results folder lacks."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from shardwise.units import count, human_bytes
 class Quote:
     """The shards to compute, the copies to make first, and the bytes of both and of the reduce.
 
-    ``work`` are the bytes that the shards' own tasks read and write, ``memory`` those of one task.
+    ``work`` counts the bytes that the shards' tasks read and write, ``memory`` what one task needs.
     """
 
     shards: list[str]
@@ -26,7 +26,7 @@ class Quote:
     memory: str
 
     def line(self, jobs: int) -> str:
-        """All in one line, for the beginning of a run of so many jobs."""
+        """The quote in one line, for the start of a run of this many jobs."""
         read, written = (human_bytes(sum(part.values())) for part in (self.read, self.written))
         return (
             f"{count(jobs, 'job')} read {read} and write {written}; memory per task: {self.memory}"
@@ -34,7 +34,7 @@ class Quote:
 
 
 def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> Quote:
-    """What a run comes to that computes some shards; ``reduce`` is as the config has it."""
+    """The quote of a run that computes some shards; ``reduce`` is that section of the config."""
     problem, rows, stack = plan.problem, plan.shards, plan.synthetic_receipt
     lacking = set(store.Store(plan).missing_copies()) if plan.settings.materialize else set()
     copies = [shard for shard in shards if shard in lacking]

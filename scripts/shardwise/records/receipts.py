@@ -34,7 +34,7 @@ Amount = Annotated[float, Meta(ge=0, lt=2**63)]
 Size = Annotated[float, Meta(ge=0)]
 Moment = Annotated[float, Meta(gt=-(2**63), lt=2**63)]
 Line = Annotated[str, Meta(max_length=999, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")]
-"""Text that comes back from a cell of a table as it went in."""
+"""Text that a cell of a table can hold unchanged: one line, without control characters."""
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 Number = int | float | list[int | float]
 """A complex number is ``[re, im]``."""
@@ -42,15 +42,15 @@ Number = int | float | list[int | float]
 
 # Without the garbage collector, which would walk 100,000 of them again and again.
 class ReceiptPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A part of a receipt. Its fields are the keys; one with a default need not be there."""
+    """A part of a receipt. Its fields are the JSON keys; a field with a default may be missing."""
 
 
 class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
-    """An array file beside a receipt; sizes in bytes.
+    """An array file next to a receipt; sizes in bytes.
 
     ``checksum``, ``row_bytes`` and ``piece_bytes`` are of the elements, as
     :class:`~shardwise.files.checksum.PieceChecksum` defines them. ``nodes`` are the level and index
-    of each array of a partial sum, see `shardwise.plan.nodes`; ``labels`` those of their matrices.
+    of each array of a partial sum, see `shardwise.plan.nodes`; ``labels`` are the nodes' labels.
     """
 
     name: Line
@@ -100,7 +100,7 @@ class ProofMethod(ReceiptPart, frozen=True):
 
 
 class Witness(ReceiptPart, frozen=True):
-    """The numbers of the end-to-end proof; how far the first two may be apart is ``tolerance``."""
+    """The numbers of the end-to-end proof; the first two may differ by at most ``tolerance``."""
 
     contribution: Number
     reference: Number
@@ -110,7 +110,7 @@ class Witness(ReceiptPart, frozen=True):
 
 
 class Held(TypedDict):
-    """Seconds of a shard by what held it up, as `timeline.Stopwatch.held` explains them."""
+    """Seconds of a shard by what held it up, see `timeline.Stopwatch.held`."""
 
     waiting: Amount
     read: Amount
@@ -140,11 +140,11 @@ class ProductReceipt(Receipt, frozen=True):
     bytes_by: Line | None = None
     """How bytes went between files and the device."""
     recipe: str | None = None
-    """`Plan.recipe`; a later plan with the same one may adopt a product of the same bytes."""
+    """`Plan.recipe`; a later plan with this recipe may adopt the product of the same factors."""
     per_matrix: str | None = None
     """A digest of what the plan says of single matrices, such as their weights."""
     adopted: Line | None = None
-    """The name under which an earlier plan had the product, where this one did not compute it."""
+    """The product's name under the earlier plan that computed it; None if this plan did."""
 
 
 class CopyReceipt(Receipt, frozen=True):
@@ -181,23 +181,23 @@ class SumReceipt(Receipt, frozen=True):
     proven: bool
     plan: str
     made_by: dict[str, Any]
-    """Who made the products that were summed, as `count_makers` has it."""
+    """Who made the products that were summed, see `count_makers`."""
     ranks: Whole
     nodes: dict[str, Whole]
     files: dict[str, ArrayFile]
     end_to_end: EndToEnd | None = None
     no_end_to_end: str | None = None
     scalars: dict[str, Any] | None = None
-    """Of a sum from before this field went; nothing reads it."""
+    """Only in receipts of older versions; nothing reads it."""
     config: str | None = None
     notes: list[str] = []
     """What the plan says of the input, such as chunks that were never written."""
     rows: Whole | None = None
-    """Under ``covariance: true``, the observations: the rows of all matrices."""
+    """Under ``covariance: true``, the number of observations: the rows of all matrices."""
 
 
 class TotalReceipt(ReceiptPart, frozen=True):
-    """The ``summary.json`` of a total of ``shardwise merge``: it tells no time and no host."""
+    """The ``summary.json`` of a total of ``shardwise merge``: it names no time and no host."""
 
     schema: int
     stage: Literal["merge"]
@@ -207,7 +207,7 @@ class TotalReceipt(ReceiptPart, frozen=True):
     matrices: Whole
     proven: bool
     sources: list[dict[str, Any]]
-    """What was merged, in order, as `Source.describe` has it."""
+    """What was merged, in order, see `Source.describe`."""
     files: dict[str, ArrayFile]
     digest: str
     labels: list[tuple[int | str, Whole]] = []
@@ -215,8 +215,8 @@ class TotalReceipt(ReceiptPart, frozen=True):
     rows: Whole | None = None
 
 
-# Made during the import, which runs in one thread. msgspec (0.22) stores what it learns about a
-# class before that is complete: a thread that decodes the class in the meantime crashes.
+# Made during the import, which runs in one thread. msgspec (0.22) caches its facts about a class
+# before they are complete: a second thread that decodes the class at that moment crashes.
 _DECODERS: dict[type[ReceiptPart], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (ProductReceipt, CopyReceipt, StackReceipt, SumReceipt, TotalReceipt)
@@ -234,7 +234,7 @@ class UnknownSchema(IntegrityError):  # noqa: N818 - named after what was found
 
 
 def write(path: Path, receipt: dict[str, Any]) -> None:
-    """Commit a receipt, with a checksum of itself; the file it speaks of must be on disk."""
+    """Commit a receipt with its own checksum; the file that it describes must be on disk."""
     with commit(path) as file:
         file.write(_text(receipt))
 
@@ -245,14 +245,14 @@ def _text(receipt: dict[str, Any]) -> bytes:
 
 
 def write_for(path: Path, receipt: dict[str, Any], product: Path, written: os.stat_result) -> None:
-    """Commit the receipt of a file that another attempt may have replaced since.
+    """Commit the receipt of a file that another attempt may have replaced meanwhile.
 
-    ``written`` tells the file that the receipt speaks of from another one of its name.
+    ``written`` identifies the file that the receipt describes: another may have its name by now.
 
     Raises
     ------
     TryAgain
-        Where the other attempt's file has other bytes. It has no receipt then, or its own.
+        If the other attempt's file has other bytes. That file then has no receipt, or its own.
     """
     write(path, receipt)
     with suppress(FileNotFoundError):
@@ -279,13 +279,13 @@ def passes(check: Callable[..., object], *words: Any) -> bool:
 
 
 def read(path: Path, kind: type[_R]) -> _R:
-    """Read a receipt of a kind; nothing else reads one.
+    """Read a receipt of a kind; no other function reads receipts.
 
     Raises
     ------
     IntegrityError
-        Where a byte is not as it was written, by the receipt's own digest. `NoReceipt` where there
-        is none, and `UnknownSchema` where another version has written it.
+        If the receipt does not match its own digest, or is not of this kind. `NoReceipt` if there
+        is none, and `UnknownSchema` if another version has written it.
     """
     raw = small.read(path)
     if raw is None:
@@ -333,7 +333,7 @@ def describe_file(
     path: Path, shape: tuple[int, ...], dtype: str,
     checksum: str, row_bytes: int, piece_bytes: int, **nodes: Any,
 ) -> ArrayFile:  # fmt: skip
-    """What a receipt says of the array file beside it."""
+    """What a receipt says of the array file next to it."""
     return ArrayFile(
         name=path.name, shape=shape, dtype=dtype, bytes=path.stat().st_size,
         checksum=checksum, row_bytes=row_bytes, piece_bytes=piece_bytes,
@@ -344,7 +344,7 @@ def describe_file(
 def check_file(path: Path, facts: ArrayFile) -> None:
     """Refuse a file whose header and size are not what its receipt says.
 
-    The checksum leaves the header out, so each of its bytes must be that of our own files.
+    The checksum does not cover the header, so the header must equal our own, byte by byte.
     """
     with _checked(path, facts):
         pass
@@ -353,9 +353,9 @@ def check_file(path: Path, facts: ArrayFile) -> None:
 def check_elements(
     path: Path, facts: ArrayFile, read: Callable[[int], object] = lambda count: None
 ) -> int:
-    """Refuse a file that is not what its receipt says, down to its last byte; return its bytes.
+    """Refuse a file that is not what its receipt says, down to its last byte; return its size.
 
-    ``read`` is told now and then how many bytes were read.
+    ``read`` is called after each part, with the number of bytes read for it.
     """
     with _checked(path, facts) as descriptor:
         found = file_checksum(
@@ -368,7 +368,7 @@ def check_elements(
 
 @contextmanager
 def _checked(path: Path, facts: ArrayFile) -> Iterator[int]:
-    """The descriptor of a file that is as :func:`check_file` wants it."""
+    """Open a file, check it as :func:`check_file` does, and yield its descriptor."""
     try:
         header = _header(facts.shape, facts.dtype)
     except (ArithmeticError, TypeError, ValueError) as error:
@@ -402,11 +402,11 @@ def describe_origin(
     Parameters
     ----------
     started
-        When the first byte was read or copied; perhaps while the shard before was computed.
+        When the first byte was read or copied; perhaps while the previous shard was computed.
     versions
-        Of what is no package of Python, such as the driver.
+        Versions of what is not a Python package, such as the driver.
     finished
-        When it was done; left out, now.
+        When the result was done; by default now.
     """
     return {
         "stage": stage,

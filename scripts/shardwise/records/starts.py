@@ -1,4 +1,4 @@
-"""The journal of a shard's starts: a line per attempt, which outlives those that are killed."""
+"""The journal of a shard's attempts: one line each, which stays if the attempt is killed."""
 
 import os
 import time
@@ -26,7 +26,7 @@ class Start(NamedTuple):
 
 
 def note_start(path: Path, device: Mapping[str, Any] | None = None) -> int:
-    """Add a line to a journal; which attempt this is.
+    """Add a line to a journal; return the number of this attempt.
 
     ``device`` has the ``name`` of what computes, and its ``uuid`` if it is a GPU.
     """
@@ -50,18 +50,18 @@ def count_starts(path: Path) -> int:
 
 
 def forget_start(path: Path) -> None:
-    """Remove the journal of what has succeeded, unless it tells of other attempts."""
+    """Remove the journal of a shard that has succeeded, if it took one attempt only."""
     if count_starts(path) == 1:
         with suppress(OSError):
             path.unlink()
 
 
 def last_start(path: Path) -> Start | None:
-    """The latest attempt; None where there is none, or the journal is none of ours."""
+    """The latest attempt; None if there is none, or if the journal cannot be parsed."""
     with suppress(IntegrityError, ValueError, IndexError):
         line = (small.read(path) or b"").decode().splitlines()[-1]
         at, node, process, _, *device = [cell[:_MOST_LETTERS] for cell in line.split("\t")]
-        name, uuid = [*device, "", ""][:2]  # journals of before have no device
+        name, uuid = [*device, "", ""][:2]  # older journals have no device
         if 0 <= float(at) < 2**63:
             return Start(float(at), node, int(process), name, uuid or None)
     return None

@@ -1,7 +1,7 @@
-"""What a results folder has of a plan: the names of its files say it, as each carries a key.
+"""Which files of a plan a results folder holds: their names tell, as each carries a key.
 
-A product is done where it and its receipt exist under the names that the plan gives them. What
-else lies in the folder is of another config, and harms nothing.
+A product is done if it and its receipt exist under the names that the plan gives them. Other files
+in the folder belong to other configs, and do no harm.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from shardwise.records import failures
 
 
 def unmark(marker: Path) -> set[str]:
-    """Say that a file without a key in its name is of no plan, before it is replaced.
+    """Remove all markers of a file without a key in its name, before the file is replaced.
 
-    The names of the files that plans have marked come back.
+    From then on the file belongs to no plan. Returns the file names that the markers list.
     """
     names = set[str]()
     with suppress(FileNotFoundError):
@@ -34,7 +34,7 @@ def unmark(marker: Path) -> set[str]:
 
 
 def mark(marker: Path, names: Iterable[str] = ()) -> None:
-    """Say, last of all, of which plan such files are."""
+    """Write, after the files themselves, the marker that says to which plan they belong."""
     marker.parent.mkdir(parents=True, exist_ok=True)
     with commit(marker) as file:
         file.write("".join(f"{name}\n" for name in names).encode())
@@ -55,7 +55,7 @@ class Store:
         return _missing(self._results.products, ((row.shard, row.name) for row in rows))
 
     def missing_copies(self) -> list[str]:
-        """The same of the copies of shards."""
+        """The same for the copies of shards."""
         rows = self._plan.shards.values()
         return _missing(self._results.shards, ((row.shard, row.input_name) for row in rows))
 
@@ -64,38 +64,38 @@ class Store:
         name = self._plan.shards[shard].name
         return self._results.product(name).exists() and self._results.receipt(name).exists()
 
-    # The ledger and the sum have no key in their names: a marker says of which plan they are.
+    # The ledger and the sum have no key in their names: a marker says to which plan they belong.
 
     def is_listed(self) -> bool:
-        """Whether the ledger is of this plan."""
+        """Whether the ledger exists, and belongs to this plan."""
         return self._results.ledger.exists() and self._results.listed(self._plan.key).exists()
 
     def is_summed(self, statistics: Sequence[str]) -> bool:
-        """Whether the sum, with these companions, is of this plan."""
+        """Whether the sum and these other statistics exist, and belong to this plan."""
         results = self._results
         files = [results.summary, *self._plan.result_files(statistics)]
         return results.summed(self._plan.key).exists() and all(path.exists() for path in files)
 
     def withdraw(self) -> None:
-        """Say that this plan has neither here, before one of its products is made anew."""
+        """Withdraw the markers of both, before one of the plan's products is made anew."""
         self._results.listed(self._plan.key).unlink(missing_ok=True)
         summed = self._results.summed(self._plan.key)
-        with suppress(FileNotFoundError):  # what it names has to go with the next sum
+        with suppress(FileNotFoundError):  # kept: the next sum removes the files that it lists
             summed.replace(summed.with_name(f"{summed.name}-withdrawn"))
-        unmark(self._results.work(self._plan.key))  # what earlier runs have left
+        unmark(self._results.work(self._plan.key))  # of jobs of earlier runs
 
     def work_name(self, missing: Sequence[str]) -> str:
-        """The name of this run's work on some shards; no earlier run has left such a file."""
+        """The name of the file that this run's job for some shards leaves; no other run has it."""
         text = "\n".join([failures.this_run(), self._plan.key, *missing])
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def _missing(top: Path, names: Iterable[tuple[str, str]]) -> list[str]:
-    """The shards, each with the name of its files, that lack one of the two in a folder."""
+    """The shards that lack array or receipt; ``names`` has each shard and its files' name."""
     lacking, listed, there = [], None, set[str]()
     for shard, name in names:
         folder, _, file = f"{top}/{place(name)}".rpartition("/")
-        if folder != listed:  # of a million shards, those in a folder follow each other
+        if folder != listed:  # shards of one folder follow each other: list it once
             listed, there = folder, _names(folder)
         if not (f"{file}.npy" in there and f"{file}.json" in there):
             lacking.append(shard)

@@ -13,12 +13,12 @@ from shardwise.records.receipts import Number, ProductReceipt, Witness
 
 
 def of(total: np.ndarray, tolerance: float) -> Witness:
-    """What the receipt of a shard says, of the total of its forms and its `product_bound`.
+    """The witness for a shard's receipt, from the total of its forms and its `product_bound`.
 
     Raises
     ------
     DeviceFailed
-        Where products and factors disagree by more than all single products may.
+        If products and factors disagree by more than the tolerance.
     """
     one, other, mass = parts_of(total)
     if not gap(one, other) <= tolerance:
@@ -34,9 +34,9 @@ def of(total: np.ndarray, tolerance: float) -> Witness:
 def compare_sum(
     problem: Problem, products: Sequence[ProductReceipt], form: np.ndarray | None
 ) -> float | str:
-    """How far the sum is from what the receipts of all shards say, as a part of the tolerance.
+    """How far the sum is from the receipts of all shards, as a fraction of the tolerance.
 
-    Or why nothing can be said. ``form`` is the ``lᵀ S r`` of the sum, None where there is no sum.
+    A string says why this is unknown. ``form`` is ``lᵀ S r`` of the sum, None if there is no sum.
     """
     if form is None:
         return "there is no sum among the statistics"
@@ -57,13 +57,13 @@ def compare_sum(
 
 
 def matches(problem: Problem, receipt: ProductReceipt, form: np.ndarray) -> bool:
-    """Whether the number of a shard's file is that of its receipt."""
+    """Whether ``form``, computed from a shard's file, fits its receipt; True if that has none."""
     found = read(receipt, problem)
     return isinstance(found, str) or gap(form, found[0]) <= sum_bound(problem, found[1])
 
 
 def read(receipt: ProductReceipt, problem: Problem) -> tuple[np.ndarray, float] | str:
-    """The contribution of a shard, and its mass with its tolerance; or why nothing is known.
+    """The contribution of a shard, and its mass plus its tolerance; or why they are unknown.
 
     The contribution is ``(1,)`` or, complex, ``(2,)``: float64, or int64. Raises ValueError if
     the receipt is damaged.
@@ -83,9 +83,9 @@ def _to_json(number: np.ndarray) -> Any:
 
 
 def _from_json(value: Number, dtype: str) -> np.ndarray:
-    """A number that `_to_json` has written, of products of a dtype."""
+    """Read a number that `_to_json` has written, for products of a dtype."""
     parts = value if isinstance(value, list) else [value]
-    # Without NumPy's casts: they would round what is no whole number.
+    # Checked here, as NumPy's casts would round a number that is not an integer.
     fits = "int" not in dtype or all(isinstance(part, int) for part in parts)
     if not fits or len(parts) != (2 if "complex" in dtype else 1):
         raise ValueError(f"{short(value)} is no number of {dtype}")
