@@ -1,1 +1,1 @@
-"""What would run on this machine, and what is missing: looks and tells, and changes nothing."""
+"""Checks what can run on this machine and what is missing; reports it, and changes nothing."""

@@ -1,4 +1,4 @@
-"""A finding, and how the doctor asks other programs: never longer than it has time."""
+"""A finding of the doctor, and how it runs other programs within its time limit."""
 
 import os
 import subprocess
@@ -16,8 +16,8 @@ Findings = Iterator["Finding"]
 class Finding:
     """What was found, what is allowed, and what to do.
 
-    ``level`` is ``ok``; ``note``, where the main job runs all the same; ``later``, where it cannot
-    run now; ``fault``, where something has to be changed first. ``facts`` are of a device.
+    ``level`` is ``ok``; ``note``, if the main job runs all the same; ``later``, if it cannot run
+    now; ``fault``, if something has to be changed first. ``facts`` describe a device, if any.
     """
 
     level: str
@@ -29,7 +29,7 @@ class Finding:
 
 
 def judge(good: object, name: str, found: str, allowed: str, do: str, bad: str = "note") -> Finding:
-    """A finding that is as it should be, or of the level ``bad``."""
+    """A finding of level ``ok`` if ``good`` is true, else of level ``bad``."""
     return Finding("ok", name, found) if good else Finding(bad, name, found, allowed, do)
 
 
@@ -41,12 +41,12 @@ class Reply(NamedTuple):
 
     @property
     def last(self) -> str:
-        """Its last line, or what happened to it."""
+        """The last line of the output, or else how the program ended."""
         return (self.out.strip().splitlines() or [f"it ended with {self.code}"])[-1].strip()
 
 
 def ask(words: Sequence[str], end: float, **environ: str) -> Reply:
-    """Run a program that may import this library, to its end or to this monotonic time."""
+    """Run a program, which may import this library; end it at the monotonic time ``end``."""
     path = os.pathsep.join(filter(None, (f"{Path(__file__).parents[2]}", os.getenv("PYTHONPATH"))))
     try:
         done = subprocess.run(

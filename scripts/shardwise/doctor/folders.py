@@ -1,4 +1,4 @@
-"""The results folder: its disk, whether locks hold there, and the space on it."""
+"""The results folder: its disk, whether locks work there, and its free space."""
 
 import os
 import shutil

@@ -31,7 +31,7 @@ def check(
     ask: Call, backend: str = "auto", cuda: Call = choose.driver_cuda_version,
     listed: Call = nvml.driver_and_devices, installed: Call = installed, environ: Any = os.environ,
 ) -> Findings:  # fmt: skip
-    """All about GPUs; nothing if the config asks for NumPy."""
+    """All about GPUs; only one finding if there is no driver or the config asks for NumPy."""
     if (version := cuda()) is None or backend == "numpy":
         found = "no NVIDIA driver here (libcuda.so.1)" if version is None else "backend: numpy"
         do = f"for jobs on GPUs: {host.install(12)} (or 13, as their driver runs), backend: cupy"
@@ -43,14 +43,14 @@ def check(
     packages = [f"{name} {version}" for name, version in installed().items()]
     cupy = [one for one in packages if re.match(r"cupy(-cuda\d+x)? ", one)]
     kvikio = [one for one in packages if re.match(r"kvikio(-cu\d+)? ", one)]
-    built = re.findall(r"cupy-cuda(\d+)", " ".join(cupy))  # a cupy built here names no CUDA
+    built = re.findall(r"cupy-cuda(\d+)", " ".join(cupy))  # a cupy built here names no version
     good, allowed = len(cupy) == 1 and all(int(n) <= most for n in built), f"one, for CUDA {most}"
     do = f"{host.install(min(most, choose.CUDA_MAJORS[-1]), anew=True)}; or set backend: numpy"
     yield judge(good, "cupy", ", ".join(cupy) or "not installed", allowed, do, "fault")
     ours = choose.candidates(lambda: present, environ) if present else []
     tried = ours if good and kvikio else []
-    names = {*grants.variables(environ), grants.VISIBLE}  # each as in a task of that device alone
-    line = [sys.executable, "-P", "-c", _PRODUCT, "doctor"]  # as its lease says
+    names = {*grants.variables(environ), grants.VISIBLE}  # set so that each program sees one device
+    line = [sys.executable, "-P", "-c", _PRODUCT, "doctor"]  # its lease shows this word
     with ThreadPoolExecutor(max(1, len(tried))) as pool:
         asked = pool.map(lambda one: ask(line, **dict.fromkeys(names, one.uuid)), tried)
         replies = dict(zip(tried, asked, strict=True))
@@ -68,7 +68,7 @@ def check(
 
 
 def _device(device: Device, reply: Reply) -> Finding:
-    """The device itself, and the outcome of the product on it, or why there was none."""
+    """The finding on a device: whether a product on it was right, or why none was tried."""
     works, reason = reply.code == 0, reply.last
     level, words, do = "later", f"a product fails: {reason}", "tell the admin: dmesg says why (Xid)"
     if works:

@@ -1,4 +1,4 @@
-"""Which launcher starts the ranks of a reduce, and whether two meet; as a program, one of them."""
+"""Which launcher starts the ranks of a reduce, and whether two meet; as a program, these two."""
 
 import os
 import shlex
@@ -30,4 +30,4 @@ if __name__ == "__main__":
     mpi = launch.start_ranks(Namespace(ranks=2, launcher=sys.argv[1]))
     version = " ".join(mpi.Get_library_version().splitlines()[0].strip("\0").split())
     line = f"hello {mpi.COMM_WORLD.allreduce(1)} {socket.gethostname()} {version}\n"
-    os.write(1, line.encode())  # in one piece: lines of ranks do not mix
+    os.write(1, line.encode())  # in one write, so lines of ranks do not mix

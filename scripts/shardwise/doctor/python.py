@@ -1,4 +1,4 @@
-"""Python, the packages that the jobs import, and variables that lead to others."""
+"""Python, the packages that the jobs import, and variables that make it find others."""
 
 import importlib.metadata
 import os
@@ -15,13 +15,13 @@ from shardwise.processes.environment import PACKAGES
 
 
 def installed() -> dict[str, str]:
-    """The version of each package that is installed, by its name as an index has it."""
+    """The version of each installed package, by its name as normalized by package indexes."""
     found = ((d.metadata["Name"] or "", d.version) for d in importlib.metadata.distributions())
     return {re.sub("[-_.]+", "-", name).lower(): version for name, version in found}
 
 
 def check(ask: Call, installed: Call = installed, environ: Any = os.environ) -> Findings:
-    """Python's version, each package's, and whether all that the jobs import loads."""
+    """The versions of Python and each package, and whether all that the jobs import loads."""
     yield Finding("ok", "python", f"{platform.python_version()}, {sys.executable}")
     project = tomllib.loads((host.PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
     pins, here = dict(line.split("==") for line in project["dependencies"]), installed()

@@ -22,7 +22,7 @@ Report = Mapping[str, list[Finding]]
 
 
 def sections(files: list[Path] | None, results: str | None, launcher: str) -> dict[str, Call]:
-    """What is looked at, by its title; the config names results, backend and ranks."""
+    """The check of each section, by title; the config names results, backend and ranks."""
     settings, named = config.load({}), config.config_files(files)
     found = Finding("ok", "config", ", ".join(map(str, named)) or "none: the defaults hold")
     try:
@@ -41,14 +41,14 @@ def sections(files: list[Path] | None, results: str | None, launcher: str) -> di
 
 
 def look(checks: Mapping[str, Call], seconds: float) -> Report:
-    """Look at everything side by side; what hangs costs its section, after this time limit."""
+    """Run all checks in parallel; one that hangs past the time limit costs only its section."""
     end, threads, report = time.monotonic() + seconds, {}, {title: [] for title in checks}
     for title, findings in report.items():
         words = findings, checks[title], partial(ask, end=end)
         threads[title] = Thread(target=_fill, args=words, daemon=True)
         threads[title].start()
     for title, thread in threads.items():
-        thread.join(max(0.0, end + 2 - time.monotonic()))  # what it asks has its limit itself
+        thread.join(max(0.0, end + 2 - time.monotonic()))  # programs that it runs end sooner
         if thread.is_alive():
             do = "try again with --time-limit 60; where it lasts, tell the admin"
             report[title].append(Finding("later", "check", "this hangs", "an answer in time", do))
@@ -56,7 +56,7 @@ def look(checks: Mapping[str, Call], seconds: float) -> Report:
 
 
 def _fill(findings: list[Finding], check: Call, ask: Call) -> None:
-    """Collect findings as they come; what is refused, or cannot be looked at, is one, too."""
+    """Collect findings as they come; an exception of the check becomes a finding, too."""
     try:
         for one in check(ask):
             findings.append(one)
@@ -67,7 +67,7 @@ def _fill(findings: list[Finding], check: Call, ask: Call) -> None:
 
 
 def verdict(report: Report) -> dict[str, Any]:
-    """Whether the main job can run here, with what, and the exit code."""
+    """Whether the main job can run here, on which backend and devices, and the exit code."""
     told = [(f"{title}: {one.name}", one) for title, some in report.items() for one in some]
     bad = {name: one.level for name, one in told if one.level in ("later", "fault")}
     code = 2 if "fault" in [one.level for _, one in told] else 75 if bad else 0
@@ -80,7 +80,7 @@ def verdict(report: Report) -> dict[str, Any]:
 
 
 def to_json(report: Report) -> str:
-    """For programs; docs/doctor.md lists the keys. The format changes with their meaning."""
+    """For programs; docs/doctor.md lists the keys. ``format`` changes if their meaning does."""
     told = [{"section": title.lower(), **asdict(o)} for title, some in report.items() for o in some]
     head = {"format": 2, "host": socket.gethostname(), "time": time.time()}
     return json.dumps({**head, "verdict": verdict(report), "findings": told}, indent=1)
@@ -96,6 +96,6 @@ def to_text(report: Report, width: int) -> Iterator[str]:
             lines = [f"  {_MARKS.get(one.level, '!!')}  {one.name:<14}{one.found}"]
             lines += [f"{_INDENT}allowed: {one.allowed}"] * bool(one.allowed)
             lines += [f"{_INDENT}→ {one.do}"] * bool(one.do)
-            yield from (errors.shown(wrap(line)) for line in lines)  # a file may have any name
+            yield from (errors.shown(wrap(line)) for line in lines)  # file names may hold anything
     told = verdict(report)
     yield f"\n{'!!' if told['exit_code'] else 'ok'}  {told['text']}"

@@ -1,4 +1,4 @@
-"""Slurm and Grid Engine: whether they answer, and what of theirs a profile can name."""
+"""Slurm and Grid Engine: whether they answer, and which of their resources a profile can name."""
 
 import os
 import re
@@ -13,11 +13,11 @@ from shardwise.work import slurm
 _SLURM, _UGE = "profiles/slurm/config.yaml", "profiles/uge/config.yaml"
 _LOCAL = "jobs on this machine (profiles/local) need none"
 
-CLIENTS = {  # what is there with it, what tells the version, what starts a job
+CLIENTS = {  # a command that exists with it; one that tells the version; one that starts a job
     "slurm": ("sbatch", "sinfo --version", "srun --gres=gpu:1"),
     "grid engine": ("qconf", "qstat -help", "qrsh -cwd -l gpu=1"),
 }
-QUESTIONS = {  # what is asked, a pattern of the answers, what the shipped profile needs of them
+QUESTIONS = {  # name, command, pattern of the answers, pattern the shipped profile needs, words
     "slurm": (
         ("partitions", "sinfo --noheader --format=%P", r"\S+", r"\*",
          "a default, or one that is named", f"name one in {_SLURM}, key slurm_partition"),
@@ -36,7 +36,7 @@ QUESTIONS = {  # what is asked, a pattern of the answers, what the shipped profi
 
 
 def check(ask: Call, name: str, which: Call = shutil.which, profile: str = _SLURM) -> Findings:
-    """Whether a scheduler is here and answers, what it has, and whether a profile names that."""
+    """Whether a scheduler answers, what it has, and whether it accepts what a profile asks for."""
     client, version, start = CLIENTS[name]
     if which(client) is None:
         yield Finding("note", name, f"none here: {client} is not on PATH", _LOCAL)
