@@ -1,8 +1,8 @@
 """An array job of the scheduler, whose tasks are workers: submitted and waited for, round by round.
 
-The scheduler's own client waits. Nothing is asked of the scheduler meanwhile; how far the shards
-are, the results folder says. A round ends with its last task. The next one, which asks for more
-memory and time where the profile says so, is for the shards that are missing then.
+The scheduler's client waits for the last task of a round, unless all shards are whole or all tasks
+stuck. Progress is read from the results folder; the scheduler is asked only for stuck tasks. The
+next round, for the shards still missing, asks for more memory and time if the profile says so.
 """
 
 import json
@@ -29,21 +29,21 @@ from shardwise.work.slurm import Slurm
 log = logging.getLogger(__name__)
 
 SITES: dict[str, Scheduler] = {"slurm": Slurm(), "uge": GridEngine()}
-"""The schedulers that there are, by name."""
+"""The supported schedulers, by name."""
 
 MOST_TASKS = 1000
-"""Tasks of an array by default, at most: each costs the scheduler work, and a start of Python."""
+"""Default maximum of an array's tasks: each costs the scheduler work, and a start of Python."""
 
 _LOOK_SECONDS = 0.5
 _ASK_SECONDS = 15.0
-_LOOKS = 20.0  # a look at the results may take one part in so many of the time
-_LEAVE_SECONDS = 60.0  # for tasks that have nothing left to do
+_LOOKS = 20.0  # pause after a look at the results, in multiples of the time it took
+_LEAVE_SECONDS = 60.0  # for cancelled tasks to end
 _FULL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """What tasks ask for, at the first and each further try: the profile says it."""
+    """What the profile has tasks ask for, at the first and each further try."""
 
     scheduler: str  # ``slurm`` or ``uge``; empty if this machine has neither
     words: list[list[str]]  # for sbatch or qsub
@@ -75,9 +75,9 @@ def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> N
     Parameters
     ----------
     tasks
-        Tasks of an array at most; None: one per shard, up to `MOST_TASKS`.
+        Maximum number of tasks of an array; None: one per shard, up to `MOST_TASKS`.
     limit
-        Tasks that run at once at most; None: as many as the scheduler lets.
+        Maximum number of tasks that run at once; None: as many as the scheduler allows.
     """
     array = Array(plan, request, limit)
     most = min(tasks or MOST_TASKS, array.scheduler.most_tasks())
@@ -108,20 +108,20 @@ class Array:
         self._attempt = min(self.retries, self._attempt + (not well))
 
     def script(self, round_name: str, log_name: Path) -> str:
-        """What each task runs."""
+        """The batch script that each task runs."""
         command = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={self._plan.results.plan}"]
         command += [f"--round={round_name}"]
         memory = self._request.memory[self._attempt]
         command += [f"--mem-mb={memory}"] if memory else []
         text = shlex.join(command)
         if seconds := self.scheduler.run_time(self._request.words[self._attempt]):
-            # It includes the set-up line, which may take long.
+            # SECONDS is the time since this shell started: the set-up line may take long.
             text += f' --run-time="$((SECONDS < {seconds:.0f} ? {seconds:.0f} - SECONDS : 1))"'
         setup = _SETUP.format(line=self._request.setup) if self._request.setup else ""
         return _TASK.format(log=shlex.quote(str(log_name)), setup=setup, command=text)
 
     def _submit(self, job: str, tasks: int, script: str) -> bool:
-        """Submit with as many tasks as the cluster takes, and wait; whether all ended well."""
+        """Submit as many tasks as the cluster accepts, and wait; return whether all ended well."""
         asked = self._request.words[self._attempt]
         while True:
             words = self.scheduler.array(job, tasks, self._limit, asked, script)
@@ -134,7 +134,7 @@ class Array:
                 tasks = max(1, tasks // 2)
 
     def _wait(self, job: str, words: list[str]) -> bool:
-        """Wait for the end of the client, or of all shards; whether it said that all went well."""
+        """Wait for the client or for all useful work to end; whether the client reports success."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
             log.info("%s", shlex.join(words))
             client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=said)
@@ -158,9 +158,9 @@ class Array:
             return client.returncode == 0
 
     def _is_over_before(self, client: subprocess.Popen[bytes], job: str) -> bool:
-        """Wait for the client; True: all shards are whole, or no task is left that will ever work.
+        """Wait for the client; True if all shards are whole before it ends, or all tasks are stuck.
 
-        The client would wait for tasks that have not begun, or do not answer.
+        The client itself would go on waiting for tasks that never start, or do not answer.
         """
         store, pause, asked, stuck = Store(self._plan), _LOOK_SECONDS, time.monotonic(), 0.0
         while client.poll() is None:
@@ -186,7 +186,7 @@ class Array:
                 if not self.scheduler.living([job]):
                     break
                 subprocess.run(cancel, capture_output=True, check=False)
-        except TryAgain:  # it does not answer: perhaps it soon does
+        except TryAgain:  # the scheduler does not answer: perhaps it soon does
             schedulers.cancel_detached(cancel)
 
 

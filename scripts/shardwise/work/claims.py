@@ -1,12 +1,12 @@
-"""Which worker computes which shard: a claim is a link that only one of them can create.
+"""Which worker computes which shard: a claim is a symbolic link that only one worker can create.
 
-A round begins with a list of shards in a folder of its own, ``claims/RUN/ROUND``, which gets its
-name whole. All workers cut the list into the same blocks, so small that workers of unequal speed
-end together. A worker that is free claims a block: it creates a symbolic link, which only one of
-them can do, without a lock and on network disks as well. The link's target is no file but says who
-made the claim: unlike what is written to a file, it is there from the first moment, however its
-worker ends. So a worker that is started again goes on with its own, and what a dead one has left
-is known. The folder is removed at the end of the round.
+A round begins with a list of shards in its own folder, ``claims/RUN/ROUND``, renamed into place
+once complete. All workers cut the list into the same blocks, small enough that workers of unequal
+speed finish together. A free worker claims a block by creating a symbolic link: only one worker
+succeeds, without a lock and on network disks as well. The link's target is not a file but a text
+that names the worker. Unlike the content of a file, it is complete from the first moment, however
+the worker ends. So a restarted worker goes on with its own claims, and the claims that a dead
+worker has left are known. The folder is removed at the end of the round.
 """
 
 import json
@@ -34,8 +34,8 @@ _BLOCKS = 64
 class Round:
     """What the workers of a round share.
 
-    ``shards`` are ids in the order in which they are claimed; ``attempt`` says which try of a shard
-    this is, if it fails.
+    ``shards`` are ids in the order in which they are claimed; ``attempt`` is the number of the try
+    that is noted if a shard fails.
     """
 
     name: str
@@ -44,15 +44,15 @@ class Round:
     attempt: int
 
     def blocks(self) -> list[Sequence[str]]:
-        """Its shards, in what one claim takes: at least `_BLOCKS` for each worker, if they last."""
+        """Its shards in blocks, one per claim: at least `_BLOCKS` per worker, if possible."""
         size = max(1, len(self.shards) // (_BLOCKS * self.workers))
         return [self.shards[i : i + size] for i in range(0, len(self.shards), size)]
 
 
 def begin(plan: Plan, shards: Sequence[str], workers: int, attempt: int) -> str:
-    """Begin a round of so many workers, about; its name, by which they take part."""
+    """Begin a round of about this many workers; they join it by the name that is returned."""
     facts = {"plan": plan.key, "workers": workers, "attempt": attempt, "shards": list(shards)}
-    # No name comes twice: a task that was given up must not take part in what follows its round.
+    # No name is used twice: a task that was given up must not join a later round.
     own = os.urandom(4).hex()
     new = plan.results.claims / failures.this_run() / f".{own}"
     with writing(new):
@@ -63,7 +63,7 @@ def begin(plan: Plan, shards: Sequence[str], workers: int, attempt: int) -> str:
 
 
 def load(plan: Plan, name: str) -> Round:
-    """The round of a name; IntegrityError where it is of another plan."""
+    """Load a round by its name; IntegrityError if it belongs to another plan."""
     path = plan.results.claims / name / _LIST
     with writing(path):
         facts = json.loads(path.read_bytes())
@@ -90,17 +90,17 @@ def of_this_run(plan: Plan, shards: Sequence[str]) -> dict[str, failures.Failure
 
 
 def hopeless(failed: Mapping[str, failures.Failure], last: int) -> set[str]:
-    """Shards that get no other try: they would fail in the same way, or have had the last one."""
+    """Shards that get no other try: the user has to act first, or they had their last."""
     return {s for s, f in failed.items() if failures.needs_user(f) or f.attempt >= last}
 
 
 def worst(codes: Collection[int]) -> int:
-    """The exit code of several failures: 3, 2, 1, 75, or 0 where there is none."""
+    """The exit code of several failures: the first of 3, 2, 1, 75 that occurs; 0 if none does."""
     return next((code for code in (3, 2, 1, TryAgain.exit_code) if code in codes), 0)
 
 
 def has_left(results: Results, own: Round, who: str, process: int) -> bool:
-    """Whether a worker came to an end of its own, and has handed back what it had not computed."""
+    """Whether a worker ended in order, and has handed back the shards that it did not compute."""
     return (results.claims / own.name / _mark(who, process)).is_symlink()
 
 
@@ -114,7 +114,7 @@ class Claims:
     Parameters
     ----------
     who
-        The worker; one that is started again in its place has the same name.
+        The name of the worker; one that is restarted in its place has the same name.
     is_whole
         Says whether a shard needs no computing.
     again
@@ -136,7 +136,7 @@ class Claims:
         return self._round.attempt
 
     def next(self) -> str | None:
-        """Claim a shard; None if there is no more to claim."""
+        """Claim the next shard; None if none is left."""
         with suppress(FileNotFoundError):  # the round has ended
             while not self._waiting:
                 if (block := self._claim_block()) is None:
@@ -147,7 +147,7 @@ class Claims:
         return None
 
     def open(self) -> list[str]:
-        """What this worker has claimed and not ended."""
+        """The shards that this worker has claimed and that have not ended."""
         return [shard for block in self._claimed for shard in self._open(block)]
 
     def ended(self) -> int:
@@ -155,9 +155,9 @@ class Claims:
         return sum(len(self._blocks[block]) for block in self._claimed) - len(self.open())
 
     def give_back(self) -> int:
-        """Let others have what this worker has not ended; how many shards these are.
+        """Let others claim this worker's shards that have not ended; return their number.
 
-        It leaves a mark: who has none came to no end of its own (`has_left`).
+        It also leaves a mark: a worker without one did not end in order (see `has_left`).
         """
         left = 0
         for block in self._claimed:
@@ -193,7 +193,7 @@ class Claims:
         return False
 
     def _taken(self) -> list[int]:
-        """The blocks that are claimed, by whomever; beside their links lie the list and marks."""
+        """The blocks claimed by any worker: links with a number, next to the list and the marks."""
         with suppress(FileNotFoundError):  # the round has ended
             return [int(name) for name in os.listdir(self._folder) if name.isdecimal()]
         return []

@@ -26,7 +26,7 @@ _OWNERS = {"devices": "pool", "workers": "mpi", "ranks": "mpi", "launcher": "mpi
 
 
 def run(options: Namespace) -> int:
-    """Compute all missing shards in the way that ``--dispatch`` names, or be a rank of those."""
+    """Compute all missing shards in the way that ``--dispatch`` names, or be one of its ranks."""
     for name, dispatch in _OWNERS.items():
         if getattr(options, name) is not None and options.dispatch != dispatch:
             flag = f"--{name.replace('_', '-')}"
@@ -59,11 +59,11 @@ def work(options: Namespace) -> int:
     if not options.round:
         _rounds(plan, options, rounds.RETRIES, [options.seat])
         return 0
-    # A task that its scheduler starts again has the same job; a job of ranks has several processes.
+    # A restarted task keeps its job, and so its claims. Processes that share a job have a --name.
     who = options.name or host.job(os.environ) or _this_process()
-    if plan.function and not options.parent:  # it might end this process
+    if plan.function and not options.parent:  # the function might end this process
         return _pool(plan, options, [options.seat], 1, who).run(options.round)
-    from shardwise.work import worker  # here: it loads what computes
+    from shardwise.work import worker  # here: it imports the packages that compute
 
     return worker.work(
         plan, options.round, who, host.restarted(), RunTime(_end(options)), options.memory,
@@ -72,9 +72,9 @@ def work(options: Namespace) -> int:
 
 
 def _end(options: Namespace) -> float | None:
-    """When this job is ended, in Unix time: who started this process says it, or Slurm.
+    """The Unix time at which this job will be ended, from ``--until`` or from Slurm.
 
-    Elsewhere ``--run-time`` counts from now.
+    Otherwise ``--run-time`` counts from now. None: no limit is known.
     """
     if until := getattr(options, "until", None):
         return float(until)
@@ -90,7 +90,7 @@ def _this_process() -> str:
 def _pool(
     plan: Plan, options: Namespace, seats: Sequence[int | None], beside: int, who: str = ""
 ) -> Pool:
-    """Workers of this node; the memory is for all that are ``beside`` each other there."""
+    """Workers of this node, which share the memory: ``beside`` is how many the node has in all."""
     shared = []
     if options.memory:
         shared.append(f"--mem-mb={options.memory // max(1, beside) // MIB}")
@@ -109,10 +109,10 @@ def _mpi(plan: Plan, options: Namespace) -> None:
     if count == 1 and options.launcher in (None, "mpiexec"):
         devices = choose.workers(backend, failures.barred(plan.results)) if node else 1
         return _rounds(plan, options, options.retries, range(devices))
-    argv, end = [*sys.argv, f"--ranks={count}"], _end(options)  # the last of two counts
+    argv, end = [*sys.argv, f"--ranks={count}"], _end(options)  # the last of two options counts
 
     def start(name: str) -> None:
-        # A round has what the rounds before have left of the time.
+        # A round gets the run time that earlier rounds have left.
         left = [f"--run-time={max(1.0, end - time.time())}"] if end else []
         ranks.start(count, options.launcher, [*argv, *left, f"--round={name}"])
 
@@ -120,7 +120,7 @@ def _mpi(plan: Plan, options: Namespace) -> None:
 
 
 def _rank(plan: Plan, options: Namespace) -> int:
-    """Be a rank: start its workers. What fails, failure files say, and not an exit code."""
+    """Be a rank: start its workers. Failure files, not the exit code, say what failed."""
     launch.start_ranks(options)
     seats, beside = ranks.own_seats(options.ranks, plan.settings.backend, options.workers)
     _pool(plan, options, seats, beside).run(options.round)

@@ -1,6 +1,6 @@
 """What the project asks of Grid Engine: arrays, and the jobs in its queue.
 
-Univa and Altair Grid Engine, Son of Grid Engine and Open Grid Scheduler share all of it.
+Univa and Altair Grid Engine, Son of Grid Engine and Open Grid Scheduler all support this.
 """
 
 import os
@@ -21,7 +21,7 @@ _AWAY = re.compile(
 )
 _ENDS = {37: "it passed its limit of run time or memory", 100: "deleted or killed"}
 _FULL = 25
-"""The exit code of qsub if the cluster has as many jobs as it allows, of one user or of all."""
+"""The exit code of qsub if the cluster's job limit, for one user or for all, is reached."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Job:
 
 
 def call(*words: str, seconds: float = schedulers.QUERY_SECONDS) -> str:
-    """What a command of Grid Engine prints; errors as of `schedulers.ask`."""
+    """What a command of Grid Engine prints; errors as in `schedulers.ask`."""
     advice = "load Grid Engine first, often by: source $SGE_ROOT/default/common/settings.sh"
     return schedulers.ask(words, GridEngine().refusal, advice, seconds)
 
 
 def how_it_ended(number: str) -> str:
-    """What the accounting says of a job that left no mark of its end; numbers come again."""
+    """How a job that left no end mark ended, by its last accounting record: job numbers recur."""
     text = ""
     with suppress(InputError, TryAgain):  # no accounting here, or a slow one
         text = call("qacct", "-j", number).rpartition("=" * 20)[2]
@@ -75,19 +75,19 @@ def submission(name: str, output: str) -> list[str]:
 
 
 def queue() -> list[Job]:
-    """The jobs of all users in the queue; TryAgain: qstat is silent, was cut off, or is none."""
+    """The jobs of all users in the queue; TryAgain if qstat does not print a whole list."""
     from xml.etree import ElementTree  # here: few processes ask
 
     try:
         root = ElementTree.fromstring(call("qstat", "-f", "-ne", "-u", "*", "-xml"))
     except InputError as error:
-        raise TryAgain(str(error)) from None  # there is nothing in these words to refuse
+        raise TryAgain(str(error)) from None  # there is nothing for the user to correct
     except ElementTree.ParseError as error:
         raise TryAgain(f"qstat printed incomplete XML ({error})") from None
     if root.tag != "job_info":
         raise TryAgain(f"qstat printed XML of <{root.tag}>, which describes no job")
     jobs = []
-    # Jobs without a place stand beside the list of queues.
+    # Jobs that have no host yet are listed outside of the queues.
     for place in [*root.iter("Queue-List"), *root.iterfind("job_info")]:
         host = (place.findtext("name") or "").rpartition("@")[2]
         silent = "u" in (place.findtext("state") or "") and bool(host)
@@ -105,7 +105,7 @@ class GridEngine:
 
     def most_tasks(self) -> int:
         match = re.search(r"^max_aj_tasks\s+(\d+)", call("qconf", "-sconf"), re.MULTILINE)
-        return (int(match[1]) if match else 0) or sys.maxsize  # 0: as many as you like
+        return (int(match[1]) if match else 0) or sys.maxsize  # 0: no limit
 
     def array(
         self, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
@@ -123,7 +123,7 @@ class GridEngine:
         return ["qdel", name]
 
     def living(self, names: Sequence[str]) -> list[str]:
-        # What was deleted on a host that is silent is as good as gone: nothing more can be done.
+        # A deleted job on a host that does not respond counts as gone: nothing more can be done.
         jobs = [job for job in queue() if not (job.silent and "d" in job.state)]
         return [job.number for job in jobs if job.name.startswith(tuple(names))]
 

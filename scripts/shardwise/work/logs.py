@@ -1,7 +1,7 @@
 """The logs of the shards of a worker, whose threads work on several at a time.
 
-What is logged of a shard is kept until it has ended. If it has failed, or there is anything to be
-said of it, that becomes its log; else it goes where the worker's own words go: a file less a shard.
+The records of a shard are kept until it has ended. If it has failed, or any record is a warning or
+worse, they become its own log file. Otherwise they go to the worker's log, which saves a file.
 """
 
 import logging
@@ -15,7 +15,7 @@ from shardwise.plan.plan import Shard
 
 
 class ShardLogs(logging.Handler):
-    """Stands before the handler of this process, and sorts what threads log by their shards."""
+    """Wraps the log handler of this process, and sorts what its threads log by shard."""
 
     def __init__(self, results: Results) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class ShardLogs(logging.Handler):
 
     @contextmanager
     def of(self, shard: Shard) -> Iterator[None]:
-        """Let what this thread logs, and the threads that it starts, belong to a shard."""
+        """Let this thread log for a shard; if it is the main one, unassigned threads do, too."""
         thread = threading.get_ident()
         self._shards[thread] = shard.name
         try:
@@ -38,7 +38,7 @@ class ShardLogs(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record of a shard; pass on any other."""
-        # A thread without a shard was started by the one that computes.
+        # A thread without a shard was started by the main thread, which computes.
         shard = self._shards.get(record.thread or 0, self._shards.get(self._main))
         if shard is None:
             self._own.handle(record)
@@ -46,7 +46,7 @@ class ShardLogs(logging.Handler):
             self._kept[shard].append(record)
 
     def end(self, shard: Shard, well: bool) -> None:
-        """A shard has ended, well or not."""
+        """Pass on or write the records of a shard that has ended, well or not."""
         records = self._kept.pop(shard.name, [])
         if well and all(record.levelno <= logging.INFO for record in records):
             for record in records:
@@ -56,13 +56,13 @@ class ShardLogs(logging.Handler):
 
     def _write(self, shard: Shard, records: list[logging.LogRecord]) -> None:
         path = self._results.log("multiply", shard.name)
-        with suppress(OSError):  # without room for a log its failure is told elsewhere
+        with suppress(OSError):  # without room for a log, the failure is told elsewhere
             make_folder(path.parent)
             with open(path, "a", encoding="utf-8", errors="replace") as file:
                 file.writelines(f"{self._own.format(record)}\n" for record in records)
 
     def flush(self) -> None:
-        """Leave what is kept of shards that will not end."""
+        """Pass on the records of shards that will not end."""
         for records in self._kept.values():
             for record in records:
                 self._own.handle(record)

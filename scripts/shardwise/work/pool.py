@@ -1,7 +1,7 @@
-"""Worker processes of one node, each with a device, and who watches over them.
+"""Worker processes of one node, each with a device, and the pool that watches them.
 
-A worker that dies costs the shard that it was computing: that fails, and a new process takes its
-place, which goes on with its claims. One that dies twice without finishing a shard stays away.
+If a worker dies, the shard that it was computing fails, and a new process goes on with its claims.
+A worker that dies twice without finishing a shard in between is not started again.
 """
 
 import logging
@@ -35,13 +35,13 @@ _OWN_CODES = (0, FAULT, *(kind.exit_code for kind in (InputError, IntegrityError
 
 @dataclass
 class _Seat:
-    """The place of a worker: its name and words, and the process that has it now."""
+    """The place of a worker: its name, its command, and the process that fills it now."""
 
     who: str
     words: list[str]
     process: subprocess.Popen[bytes] | None = None
-    began: float = 0.0  # that process, in Unix time
-    ended: int = 0  # shards, when its last worker died
+    began: float = 0.0  # when that process began, in Unix time
+    ended: int = 0  # how many shards had ended when its last process died
     deaths: int = 0
 
 
@@ -51,9 +51,9 @@ class Pool:
     Parameters
     ----------
     who
-        Who starts them: no other process has this name.
+        The name of the process that starts them; no other process has it.
     words
-        What each worker is told besides its plan and round, one list per worker.
+        The options of each worker besides its plan and round, one list per worker.
     """
 
     def __init__(self, plan: Plan, who: str, words: Sequence[Sequence[str]]) -> None:
@@ -66,7 +66,7 @@ class Pool:
             self._seats.append(_Seat(name, [*fixed, f"--name={name}", *own]))
 
     def run(self, round_name: str) -> int:
-        """Start the workers of a round and wait for their end; the worst of their exit codes."""
+        """Start the workers of a round and wait for their end; return the worst exit code."""
         self._round = claims.load(self._plan, round_name)
         codes = set()
         if self._plan.function:
@@ -87,16 +87,16 @@ class Pool:
 
     def _start(self, seat: _Seat, again: bool = False) -> None:
         environ = launch.without_rank() | ({"RESTARTED": "1"} if again else {})
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker leaves it to its parent
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers leave it to their parent
         seat.began = time.time()
         seat.process = subprocess.Popen(
             [*seat.words, f"--round={self._round.name}"], env=environ, stdin=subprocess.DEVNULL,
-            start_new_session=self._plan.function is not None,  # it may end its process group
+            start_new_session=self._plan.function is not None,  # a function may kill its own group
         )  # fmt: skip
         signal.signal(signal.SIGINT, handler)
 
     def _ended(self, seat: _Seat) -> int:
-        """A worker has ended: start another one if it died; its exit code."""
+        """Handle the end of a worker, and start another one if it died; return its exit code."""
         process, seat.process = seat.process, None
         code = process.returncode if process.returncode in _OWN_CODES else TryAgain.exit_code
         self._sweep()
@@ -113,15 +113,15 @@ class Pool:
         if seat.deaths < _DEATHS and not self._closed:
             self._start(seat, again=True)
         elif own.give_back() and not self._closed:
-            for other in self._seats:  # they may have left before there was this to do
+            for other in self._seats:  # they may have ended before these shards were free
                 if other.process is None and other.deaths < _DEATHS:
                     self._start(other)
         return TryAgain.exit_code
 
     def _in_work(self, shards: Sequence[str], began: float, process: int) -> str | None:
-        """Which of its shards a worker that has died had begun last, by their journals.
+        """Which of these shards a worker that has died began last, by their journals.
 
-        An earlier process, or one of another node, may have had its number.
+        Node and start time have to match, too: another process may have had the same number.
         """
         begun = {}
         for shard in shards:
@@ -131,7 +131,7 @@ class Pool:
         return max(begun, key=begun.__getitem__, default=None)
 
     def _bury(self, shard: str, status: int) -> None:
-        """Write down that a shard has failed with the worker that computed it."""
+        """Write the failure of a shard whose worker died while computing it."""
         words, code = f"its process {contain.words(status)}", TryAgain.exit_code
         if self._plan.function and status >= 0:
             words = f"product: your function {self._plan.function} {contain.words(status)}"
@@ -147,7 +147,7 @@ class Pool:
                 seat.process.send_signal(number)
 
     def _end(self) -> None:
-        """End the workers that are left, and what they have left, after an error or a signal."""
+        """End the workers that run after an error or a signal, and the processes that they left."""
         left = [seat.process for seat in self._seats if seat.process is not None]
         for process in left:
             process.terminate()

@@ -1,7 +1,7 @@
-"""Workers over nodes: the ranks of an MPI launcher, each of which starts workers of its node.
+"""Workers on several nodes: the ranks of an MPI launcher, each of which starts workers on its node.
 
-MPI says which ranks share a node, and no more: no message is sent once the workers have begun, so a
-rank that dies costs the shards in its work.
+MPI is used only to find out which ranks share a node. No message is sent once the workers have
+begun, so a rank that dies costs only the shards that its workers were computing.
 """
 
 import logging
@@ -36,12 +36,12 @@ class View:
 
 
 def seats(views: Sequence[View], rank: int, workers: str) -> list[int]:
-    """Which of its devices each worker of a rank looks at first, by their places on the node.
+    """The devices that the workers of a rank look at first, by their places among those it sees.
 
-    Ranks that see the same devices of a node share them. With ``workers: device`` each has one,
-    but for devices that a scheduler has granted, as it may place ranks without regard to them: then
-    none of them stays idle. Nodes without a GPU stay idle where others have some, as products of
-    NumPy and of a GPU are never summed.
+    Ranks that see the same devices of a node share them. With ``workers: device`` each rank takes
+    one, except of devices that a scheduler has granted: it may place ranks without regard to
+    devices, so the ranks take them all. Nodes without a GPU stay idle if others have one, as
+    products of NumPy and of a GPU are never summed.
     """
     view = views[rank]
     alike = [i for i, v in enumerate(views) if (v.node, v.devices) == (view.node, view.devices)]
@@ -76,9 +76,9 @@ def own_seats(ranks: int, backend: str, workers: str) -> tuple[list[int], int]:
 
 
 def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> None:
-    """Run a command as so many ranks, and return once all have ended; signals reach them.
+    """Run a command as this many ranks, and return once all have ended; pass signals on to them.
 
-    Raises InputError if there is no launcher.
+    Raises InputError if this process is a rank, or there is no launcher.
     """
     if launch.is_rank():
         raise InputError(

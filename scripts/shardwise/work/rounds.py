@@ -1,4 +1,4 @@
-"""Rounds of workers, as who starts them sees it: which shards they get, and how it ended."""
+"""Rounds of workers, for the process that starts them: which shards they get, and the outcome."""
 
 import contextlib
 import logging
@@ -20,7 +20,7 @@ from shardwise.work import claims, run_time
 log = logging.getLogger(__name__)
 
 RETRIES = 2
-"""Tries after the first of one shard, in one run."""
+"""Further tries of a shard after its first, in one run."""
 
 _MOST_NAMED = 20
 
@@ -28,8 +28,8 @@ _MOST_NAMED = 20
 def to_try(plan: Plan, last: int = sys.maxsize) -> tuple[list[str], int]:
     """The missing shards that may become whole by another try in this run, and which try that is.
 
-    ``last`` is the last try of a shard. Fresh shards come first: one of those that were begun
-    before may have killed its worker.
+    ``last`` is the number of a shard's last try. Shards that were never begun come first: any of
+    the others may have killed its worker.
     """
     missing = Store(plan).missing()
     failed = claims.of_this_run(plan, missing)
@@ -45,26 +45,26 @@ def run(
 ) -> None:
     """Compute all missing shards, round by round.
 
-    Another round follows where a shard has failed that may be tried again.
+    Another round follows if a shard has failed that may be tried again.
 
     Parameters
     ----------
     retries
-        Tries after the first of one shard.
+        Further tries of a shard after its first.
     most
-        How many workers there may be.
+        Maximum number of workers.
     start
-        Starts them for the round of a name, and returns once all have ended.
+        Starts the workers of the named round, and returns once all have ended.
     lost
-        Whether another round follows also where shards are missing that have not failed, as their
-        workers were killed: so often without any progress as one shard is tried again.
+        Whether another round also follows if shards are missing that have not failed, as their
+        workers were killed; unless more than ``retries`` rounds in a row made no progress.
 
     Raises
     ------
     ShardwiseError
-        As `finish`; TryAgain where another process hands out shards of these results.
+        As `finish`; TryAgain if another process hands out shards of these results.
     """
-    warned: list[int] = []  # that the job is going to end: no round follows then
+    warned: list[int] = []  # signals that this job will end: no round follows then
     with holding(plan.results), run_time.heeding(lambda number, _: warned.append(number)):
         (shards, attempt), idle, again = to_try(plan), 0, True
         last = attempt + retries
@@ -88,13 +88,13 @@ def run(
 
 
 def finish(plan: Plan) -> None:
-    """Return if no shard is missing; else log why each is, and raise.
+    """Return if no shard is missing; else log why up to 20 of them failed, and raise.
 
-    What is raised is the first of these that any shard failed with in this run: IntegrityError,
-    InputError, ShardwiseError, TryAgain.
+    It raises the first of these with which any shard failed in this run: IntegrityError,
+    InputError, ShardwiseError, TryAgain. If none failed, TryAgain.
     """
     if not (missing := Store(plan).missing()):
-        failures.forget(plan.results, f"multiply-{plan.key}")  # of a worker
+        failures.forget(plan.results, f"multiply-{plan.key}")  # of a worker, of no single shard
         log.info("%s", describe(plan, missing))
         return
     failed = claims.of_this_run(plan, missing)
@@ -111,7 +111,7 @@ def finish(plan: Plan) -> None:
 
 
 def _outcome(plan: Plan, missing: Sequence[str], failed: Collection[str]) -> str:
-    """How many shards are missing: those that failed, and those of workers that left no word."""
+    """How many shards failed, and how many are missing without a failure, in words."""
     left = len(missing) - len(failed)
     parts = [f"{len(failed)} failed"] if failed else []
     parts += [f"{left} were not computed (cancelled, killed or out of time)"] if left else []
@@ -122,7 +122,7 @@ def _outcome(plan: Plan, missing: Sequence[str], failed: Collection[str]) -> str
 def holding(results: Results) -> Iterator[None]:
     """Be the only process that hands out shards of these results.
 
-    Raises TryAgain if another one is at work, with what that one wrote about itself.
+    Raises TryAgain if another one is at work, and quotes what it wrote about itself.
     """
     path, who = results.dispatching, locks.dispatcher(results)
     busy = f"{results.root}: its shards are being computed by {who or 'another process'}; let it "

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SLACK = 1.25
-"""How much longer than the longest shard so far another one may take."""
+"""Another shard is expected to take at most this many times the longest one so far."""
 
 LEAVE_SECONDS = 15.0
-"""The run time to spare when a job ends itself: schedulers kill without asking twice."""
+"""Run time that a job keeps to end itself: schedulers kill without a second warning."""
 
 _WARNINGS = signal.SIGUSR1, signal.SIGUSR2
 
 
 @contextmanager
 def heeding(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Call a handler, and then the one before, at the signals that say that this job will end."""
+    """Call a handler, and then the previous one, on signals that say that this job will end."""
     before = {number: signal.getsignal(number) for number in _WARNINGS}
 
     def heed(number: int, frame: FrameType | None) -> None:
@@ -35,7 +35,7 @@ def heeding(handler: Callable[[int, FrameType | None], object]) -> Iterator[None
 
 
 class RunTime:
-    """The run time of this job, which ends at some Unix time, if any; and its longest shard."""
+    """The run time of this job, until Unix time ``end`` or unlimited, and its longest shard."""
 
     def __init__(self, end: float | None) -> None:
         self._end, self._longest, self.closed = end, 0.0, False
@@ -51,7 +51,7 @@ class RunTime:
     def suffices(self, shards: int) -> bool:
         """Whether one device can still compute a number of shards, one after another.
 
-        For more than one it is False until the first has ended.
+        With a limit, it is False for more than one shard until the first has ended.
         """
         if self._end is None or self.closed:
             return not self.closed

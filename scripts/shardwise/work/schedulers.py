@@ -25,33 +25,33 @@ unheard only after five minutes, or after what the site has set as max_unheard.)
 
 
 class QueueFull(TryAgain):
-    """The cluster has as many jobs, of this user or of all, as it allows."""
+    """The job limit of the cluster, for this user or for all, is reached."""
 
 
 class Scheduler(Protocol):
-    """What is asked of a scheduler. A new one is a class with these methods, in `array.SITES`.
+    """What is needed of a scheduler. To support another, add a class like this to `array.SITES`.
 
-    ``title`` is for messages; the command ``client`` is there where this machine can reach it.
-    What asks the scheduler raises TryAgain where it does not answer.
+    ``title`` is for messages; the command ``client`` exists if this machine can reach the
+    scheduler. Methods that ask it raise TryAgain if it does not answer, but for `stuck`.
     """
 
     title: str
     client: str
 
     def most_tasks(self) -> int:
-        """The most tasks of an array; InputError: this scheduler takes no arrays."""
+        """The most tasks of an array; InputError if this scheduler takes no arrays."""
 
     def array(
         self, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
     ) -> list[str]:
         """The command that submits an array, prints its number, and waits for its end.
 
-        Its exit code is the worst of the tasks', of which ``limit`` run at once, or as many as the
-        scheduler lets; each asks for ``words``.
+        Its exit code is the worst of the tasks'. At most ``limit`` tasks run at once (None: as many
+        as the scheduler allows); each asks for ``words``.
         """
 
     def refusal(self, text: str, code: int) -> Exception:
-        """What it means that a command failed with these words: QueueFull, TryAgain, InputError."""
+        """The error for a command that failed with this text: QueueFull, TryAgain or InputError."""
 
     def cancel(self, name: str) -> list[str]:
         """The command that cancels all jobs of a name."""
@@ -60,13 +60,13 @@ class Scheduler(Protocol):
         """The numbers of the jobs with these names that still wait or work."""
 
     def stuck(self, name: str) -> str:
-        """Why none of a job's tasks works or will start; empty where one may, or nobody says."""
+        """Why none of a job's tasks runs or will start; empty if one may, or if that is unknown."""
 
     def see(self, numbers: Sequence[str]) -> tuple[str, str]:
-        """The commands by which a user sees these jobs, and cancels them."""
+        """The commands that show a user these jobs, and that cancel them."""
 
     def run_time(self, words: Sequence[str]) -> float | None:
-        """Seconds that a job with these words may run, if it cannot ask for that itself."""
+        """Seconds that a job with these words may run; None if unlimited, or if the job can ask."""
 
 
 def ask(
@@ -75,8 +75,8 @@ def ask(
 ) -> str:  # fmt: skip
     """What a command of a scheduler prints.
 
-    ``refusal`` makes the error to raise of what a failed command has printed, and of its exit code.
-    Raises TryAgain if it does not answer in time; InputError, with the advice, where there is no
+    ``refusal`` makes the error to raise from the output and the exit code of a failed command.
+    Raises TryAgain if it does not answer in time; InputError, with the advice, if there is no
     such command.
     """
     try:
@@ -97,7 +97,7 @@ def ask(
 def cancel_detached(words: Sequence[str]) -> None:
     """Cancel jobs from a separate process, as snakemake gives this one little time.
 
-    Again and again, as a submission that was cut off may still arrive.
+    That process cancels repeatedly, as a submission that was cut off may still arrive.
     """
     again = 'for pause in 0 2 5 10 30; do sleep $pause; "$@"; done'
     subprocess.Popen(
@@ -107,6 +107,6 @@ def cancel_detached(words: Sequence[str]) -> None:
 
 
 def remember(results: Results, scheduler: str, name: str) -> None:
-    """Note a name under which this run submits jobs, before it does: a later run looks for them."""
+    """Note the name under which this run will submit jobs, so that a later run can find them."""
     results.root.mkdir(parents=True, exist_ok=True)
     append_line(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")

@@ -1,4 +1,4 @@
-"""What the project asks of Slurm itself: arrays, and living jobs; its plugin does the rest."""
+"""What the project asks of Slurm itself: arrays, living jobs; Snakemake's plugin does the rest."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from shardwise.processes.environment import without_stray
 from shardwise.work import schedulers
 from shardwise.work.schedulers import QueueFull
 
-_MAX_ARRAY_SIZE = 1001  # what Slurm itself takes where no MaxArraySize is set; indices end below it
+_MAX_ARRAY_SIZE = 1001  # Slurm's default of MaxArraySize; indices stay below it
 
 _AWAY = re.compile(
     r"unable to contact|timed? ?out|connection|zero bytes|communication|transport endpoint"
@@ -32,7 +32,7 @@ _STUCK = re.compile(
 )
 """Tasks that will not start until someone changes something.
 
-PartitionNodeLimit is no such reason: Slurm says it also while nodes are down.
+PartitionNodeLimit is not among them: Slurm also reports it while nodes are down.
 """
 
 _WRONG = re.compile(
@@ -45,26 +45,26 @@ _PLACES = {"slurm_account": "account", "slurm_partition": "partition", "clusters
 
 
 def call(*words: str) -> str:
-    """What a command of Slurm prints; errors as of `schedulers.ask` and `refusal`."""
+    """What a command of Slurm prints; errors as in `schedulers.ask` and `refusal`."""
     return schedulers.ask(words, refusal, "load Slurm first", env=without_stray())
 
 
 def refusal(text: str, _code: int = 1) -> Exception:
-    """What a command of Slurm means that has failed with such words."""
+    """The error for a command of Slurm that failed with this text."""
     text = re.sub(r"\w+: error: ", "", text)
     kinds = {QueueFull: _FULL, TryAgain: _AWAY}
     return next((kind for kind in kinds if kinds[kind].search(text)), InputError)(text)
 
 
 def test_only(words: Sequence[str]) -> list[str]:
-    """The command by which sbatch checks what a job asks for, and submits nothing."""
+    """The command that has sbatch check what a job asks for, and submit nothing."""
     return ["sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true"]
 
 
 def places(profile: str) -> dict[tuple[str, ...], list[str]]:
-    """The blocks of a profile, if there is one, by the options of sbatch that say where jobs run.
+    """The blocks of a profile, by their options of sbatch that say where jobs run.
 
-    Raises InputError where its file cannot be read.
+    Empty if there is no profile. Raises InputError if its file cannot be read.
     """
     from shardwise.plan.config_file import read_file  # here: jobs do not need it
 
@@ -79,7 +79,7 @@ def places(profile: str) -> dict[tuple[str, ...], list[str]]:
 
 
 def _keys(block: Any) -> dict[str, Any]:
-    """A block of a profile; an empty one, or one that Snakemake takes as a list, names nothing."""
+    """The settings of a profile's block; none if it is empty, or a list, as Snakemake allows."""
     named = block.items() if isinstance(block, dict) else ()
     return {name: word for name, word in named if word is not None}
 
@@ -93,13 +93,13 @@ def verify(words: Sequence[str]) -> None:
     try:
         call(*test_only(words))
     except InputError as error:
-        if _WRONG.search(str(error)):  # other words speak of this moment only
+        if _WRONG.search(str(error)):  # other errors concern this moment only
             raise
 
 
 def end_of_job() -> float | None:
-    """When the job of this process is ended, in Unix time; None where Slurm does not say."""
-    # The partition may have a limit of its own: Slurm knows what holds.
+    """When the job of this process is ended, in Unix time; None if Slurm does not say."""
+    # The partition may have its own limit: Slurm knows which one applies.
     try:
         own = f"--jobs={os.environ['SLURM_JOB_ID']}"
         end = call("squeue", "--noheader", "--format=%e", own).split()
@@ -149,7 +149,7 @@ class Slurm:
             line = f"--name={','.join(names)}"
             jobs = call("squeue", "--all", "--noheader", "--format=%i", line).splitlines()
         except InputError as error:
-            raise TryAgain(str(error)) from None  # there is nothing in these words to refuse
+            raise TryAgain(str(error)) from None  # there is nothing for the user to correct
         if strange := [line for line in jobs if not re.fullmatch(r"\d+(_.*)?", line)]:
             raise TryAgain(f"squeue printed {strange[0]!r}, not the number of a job")
         return jobs

@@ -1,7 +1,7 @@
 """The worker: a process that keeps one device, and computes the shards that it claims.
 
-One thread computes; meanwhile another one begins to read the next shard, and a third one writes the
-rest of the last. It never imports mpi4py.
+One thread computes; meanwhile a second begins to read the next shard, and a third writes what is
+left of the previous one. A worker never imports mpi4py.
 """
 
 import gc
@@ -39,21 +39,21 @@ def work(
     Parameters
     ----------
     who, again
-        As `claims.Claims` has them.
+        See `claims.Claims`.
     memory, wait, prefer
-        As `Session` has them.
+        See `Session`.
 
     Raises
     ------
     ShardwiseError
-        Where this worker cannot compute at all.
+        If this worker cannot compute at all.
     """
     signal.signal(signal.SIGUSR1, run_time.close)
     signal.signal(signal.SIGUSR2, errors.terminate)
-    if plan.function:  # it may do anything to this process
+    if plan.function:  # the function may do anything to this process
         plan = plan.anchored(Path.cwd())
         contain.adopt()
-        os.dup2(2, 1)  # what it prints
+        os.dup2(2, 1)  # what the function prints goes to stderr
     store = Store(plan)
     own = claims.Claims(plan, claims.load(plan, round_name), who, store.is_whole, again)
     loop: ShardLoop | None = None
@@ -86,7 +86,7 @@ def work(
 
 
 def _leave(own: claims.Claims, why: str) -> None:
-    """Come to an end of one's own, and let others have the rest."""
+    """Let other workers claim the shards that have not ended; ``why``, if any, is logged."""
     left = own.give_back()
     if why:
         log.info("%s: %d claimed shards are handed back", why, left)
@@ -94,7 +94,7 @@ def _leave(own: claims.Claims, why: str) -> None:
 
 @dataclass(frozen=True)
 class _Step:
-    """A try of a shard that was begun, or why it could not be begun."""
+    """A shard with its job, already begun, or with the error that kept it from beginning."""
 
     shard: Shard
     job: ShardJob | None = None
@@ -118,11 +118,11 @@ class ShardLoop:
         self.device_failed = False
 
     def run(self) -> None:
-        """Take shards until there are no more, the time is nearly up, or the device fails."""
+        """Take shards until none is left, the time is nearly up, or the device fails."""
         warm(self._session)
         while (step := self._take()) is not None:
             self._current = step
-            # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.
+            # After compiling CUDA kernels, SIGTERM no longer interrupts a wait: restore that.
             signal.siginterrupt(signal.SIGTERM, True)
             began = time.monotonic()
             self._compute(step)
@@ -130,19 +130,19 @@ class ShardLoop:
         self._settle()
 
     def exit_code(self) -> int:
-        """The worst of the failures here that nobody has made good: 3, 2, 1, 75, or 0."""
+        """The worst exit code of failures here whose shards are not whole: 3, 2, 1, 75, or 0."""
         store = Store(self._plan)
         codes = {code for shard, code in self._codes.items() if not store.is_whole(shard)}
         codes |= {TryAgain.exit_code} if self.device_failed else set()
         return claims.worst(codes)
 
     def blame_run_time(self) -> None:
-        """The shard in work has failed, as it needs more time than its job has."""
+        """Note that the shard in work has failed, as the run time of its job was too short."""
         if self._current and not Store(self._plan).is_whole(self._current.shard.shard):
             self._failed(self._current, TryAgain("the run time of its job was too short for it"))
 
     def _take(self) -> _Step | None:
-        """The next shard, begun; None where there is none."""
+        """The next shard, already begun; None if there is none, or the device has failed."""
         ahead, self._next = self._next, None
         step = ahead.result() if ahead else None
         if step is None:
@@ -150,7 +150,7 @@ class ShardLoop:
         return None if self.device_failed else step
 
     def _begin(self, shards: int) -> _Step | None:
-        """Claim and begin a shard, if the run time suffices for so many."""
+        """Claim and begin a shard, if the run time suffices for this many."""
         if self.device_failed or not self._run_time.suffices(shards):
             return None
         if (claimed := self._claims.next()) is None:
@@ -163,26 +163,26 @@ class ShardLoop:
                 return _Step(shard, error=error)
 
     def _compute(self, step: _Step) -> None:
-        """Queue a shard on the device, and leave the rest behind."""
+        """Compute a shard on the device, and leave its last writes to the thread behind."""
         with self._logs.of(step.shard):
             try:
                 if step.job is None:
                     raise step.error or AssertionError
                 begun = count_starts(self._plan.results.starts(step.shard.name)) > 0
-                if begun:  # it may end this worker, as it has perhaps done before:
-                    self._settle()  # no other shard must be lost with it
+                if begun:  # it may have killed its worker, and may do so again:
+                    self._settle()  # the shard behind must not be lost with it
                 step.job.compute((lambda: None) if begun else self._coming)
                 self._tidy()
                 self._settle()
             except Exception as error:
                 self._tidy()
-                self._settle()  # first the one behind
+                self._settle()  # first the shard behind
                 return self._failed(step, error)
         self._last = self._behind.submit(self._finish, step, step.job)
         return None
 
     def _coming(self) -> ShardJob | None:
-        """The next shard, which is begun when this is first asked; None until it has begun."""
+        """The next shard, which the first call begins in a thread; None until it has begun."""
         self._next = self._next or self._ahead.submit(self._begin, 2)
         if not self._next.done() or self._next.exception():
             return None
@@ -190,12 +190,12 @@ class ShardLoop:
         return step.job if step else None
 
     def _settle(self) -> None:
-        """Wait for the shard behind."""
+        """Wait until the shard behind, the previous one, has ended."""
         if self._last is not None:
             self._last.result()
 
     def _finish(self, step: _Step, job: ShardJob) -> None:
-        """Write what was computed; the shard has ended."""
+        """End a shard: write the rest of what was computed, and its receipt."""
         shard, results = step.shard, self._plan.results
         with self._logs.of(shard):
             try:
@@ -220,7 +220,7 @@ class ShardLoop:
             device=self._session.device.get("uuid"), attempt=self._claims.attempt,
             suspect=getattr(error, "suspect", False),
         )  # fmt: skip
-        gc.collect()  # what failed holds memory of the device, by way of its tracebacks
+        gc.collect()  # tracebacks of the failure keep memory of the device alive
 
     def _tidy(self) -> None:
         """End the processes that a user's function has left."""
