@@ -129,7 +129,6 @@ def _write(
             source.refuse_changed()
         files.close()
         files.refuse_incomplete()
-        results.summary.unlink(missing_ok=True)  # an earlier merge's: it describes other files
         written = files.publish(files.digests)
     for name in {*OF_SUMS, SUMS, *_OF_COVARIANCES} - set(names):
         results.statistic(name).unlink(missing_ok=True)  # of an earlier merge
