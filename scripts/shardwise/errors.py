@@ -143,11 +143,18 @@ def tell(text: str) -> None:
     sys.stderr.flush()
 
 
-def of_system(error: OSError) -> TryAgain:
-    """An error of the disk as the user is told of it."""
+def of_system(error: OSError) -> ShardwiseError:
+    """The error to raise for an error of the disk; it tells the user what to do."""
+    if isinstance(error, IsADirectoryError):  # it will be one the next time, too
+        return InputError(
+            f"{error}; a folder is in the place of a file: move it away, then run again; nothing "
+            "was committed"
+        )
     room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
     if room and error.filename and _out_of_inodes(error.filename):
         room = "the disk has room, but no inode for another file: remove files; "
+    if error.errno == errno.EROFS:
+        room = "this machine may only read that disk: correct that, or use another folder; "
     return TryAgain(f"{error}; {room}nothing was committed, try again")
 
 
@@ -216,7 +223,8 @@ def verdict(error: BaseException) -> tuple[int, str]:
         if isinstance(error, kind):
             return code, words
     if isinstance(error, OSError):
-        return TryAgain.exit_code, str(of_system(error))
+        told = of_system(error)
+        return told.exit_code, str(told)
     if isinstance(error, ImportError) and not (error.name or "").startswith("shardwise"):
         return InputError.exit_code, str(of_import(error))
     return FAULT, "this is a fault of shardwise, not yours; please report it"

@@ -423,6 +423,9 @@ CASES: dict[str, list[Case]] = {
                vary=(r"(?<=beside )\S+",)),
         summed("a product is damaged",
                all_of(ledgered, flipped("products/00001-*.npy")), *REDUCE, apart=True),
+        summed("a folder is in the place of the sum",
+               all_of(ledgered, lambda: Path("results/default/sum.npy").mkdir()), *REDUCE, code=2,
+               apart=True, vary=(r"(?<=')[^']*\.tmp",)),
     ],
     "Several runs: `scripts/merge.py total one two`": [
         merged("a folder without a run", lambda: Path("two").mkdir()),

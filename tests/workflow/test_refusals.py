@@ -91,6 +91,15 @@ def test_a_run_without_a_core_is_refused(workspace: Workspace, word: str) -> Non
     refused(workspace.run(word, "0", timeout=60), "no job could start with 0 cores or jobs")
 
 
+@pytest.mark.parametrize("name", ["--configfile", nightly("--config")])
+def test_an_option_given_twice_drops_no_config(workspace: Workspace, name: str) -> None:
+    """Snakemake itself takes the last one, and would compute another problem."""
+    workspace.configure(**SMALL)
+    own = ["config.yaml"] if name == "--configfile" else ["keep=sum", name, "results=other"]
+    done = workspace.run("--dry-run", name, *own)
+    refused(done, f"{name} is given more than once")
+
+
 def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -> None:
     """Under every profile that submits; on this machine they are just names."""
     workspace.configure(**SMALL, results="a$b")

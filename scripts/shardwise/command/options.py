@@ -72,7 +72,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # Which results, or which part of them.
     "results": {"nargs": "?", "type": Path, "help": _RESULTS},
     "--results": {"help": _RESULTS},
-    "--configfile": {"nargs": "+", "type": Path, "metavar": "FILE", "help": _CONFIG},
+    "--configfile": {
+        "nargs": "+", "action": "extend", "type": Path, "metavar": "FILE", "help": _CONFIG,
+    },
     "--plan": {"type": Path, "required": True, "help": "plan.tsv of the results folder"},
     "--shard": {"required": True, "help": "id of the shard, such as 00007"},
     "--key": {"help": "key that the plan must have for this job; snakemake passes it"},

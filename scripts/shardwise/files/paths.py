@@ -15,8 +15,16 @@ CACHE = Path(".snakemake") / "shardwise"
 
 def for_bash(path: Path) -> str:
     """A path quoted as one word for bash; no program takes it for an option."""
-    text = str(path)
-    return shlex.quote(f"./{text}" if text.startswith("-") else text)
+    text = f"./{path}" if str(path).startswith("-") else str(path)
+    if text.isprintable():
+        return shlex.quote(text)
+    # Control characters as escapes: who prints the command could not print them.
+    escaped = (
+        rf"\{c}" if c in "\\'" else c if c.isprintable() else
+        "".join(rf"\x{byte:02x}" for byte in os.fsencode(c))
+        for c in text
+    )  # fmt: skip
+    return f"$'{''.join(escaped)}'"
 
 
 # Up to this many shards have their files side by side, under ids of five digits. With more shards,

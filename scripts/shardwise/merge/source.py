@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
+from shardwise.files import small
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.extents import OpenFile
 from shardwise.files.npy import DATA_OFFSET
@@ -39,6 +40,7 @@ class Source:
 
     def __init__(self, folder: str) -> None:
         results = Results(Path(folder))
+        small.refuse_total(results)
         if not results.plan.exists():
             raise InputError(
                 f"{folder} holds no plan.tsv: not the results of a run; name the results folders "

@@ -146,7 +146,8 @@ def look(
     except (InputError, IntegrityError) as error:
         audit.findings = [AuditFinding(DAMAGED, results.plan_facts.name, f"the plan: {error}")]
         files = results.plan_facts, results.plan, results.sources, results.summary
-        audit.repair = ledger.repair(results, (), files)
+        arrays = (path for path in (results.weights, results.labels) if path.exists())
+        audit.repair = ledger.repair(results, (), (*files, *arrays))
         return audit
     _look_at_all(plan, audit, threads, progress)
     audit.findings.sort(key=lambda finding: (finding.path, finding.reason))

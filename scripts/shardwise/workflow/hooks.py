@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -45,6 +45,19 @@ def refuse(error: BaseException) -> NoReturn:
     code, words = errors.verdict(error)
     errors.tell(words)
     sys.exit(code)
+
+
+def refuse_repeated(words: Sequence[str]) -> None:
+    """Snakemake believes that a second ``--configfile`` or ``--config`` replaces the first.
+
+    We need no config file and no key to be dropped without a word. Raises InputError.
+    """
+    for name, other in (("--configfile", "--configfiles"), ("--config", "-C")):
+        if sum(word.partition("=")[0] in (name, other) for word in words) > 1:
+            raise InputError(
+                f"{name} is given more than once, and Snakemake would use only the last one; give "
+                f"it once, with all values: {name} ONE TWO"
+            )
 
 
 def apply_prefix(workflow: Any, results: str) -> str:

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -23,7 +24,7 @@ from shardwise.host import BEGUN, SUBMITTED, TYPED
 from shardwise.records import failures, others
 from shardwise.records.failures import Failure
 from shardwise.records.quote import quote
-from shardwise.units import seconds
+from shardwise.units import MIB, seconds
 from shardwise.workflow import failed, hooks, recipe
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -135,7 +136,7 @@ class Listener(logging.Handler):
                 self._failed.add(name)
                 missing = run.store.missing() if job.rule.name == run.rule_for_all else []
                 found = failed.of_shards(run, missing) or {
-                    name: failed.of_job(run, job) or _lost(name)
+                    name: failed.of_job(run, job) or _lost(name, run.results.root)
                 }
                 whole = name in found or len(found) == len(missing)
                 if whole and all(map(failures.needs_user, found.values())):
@@ -185,7 +186,7 @@ class Listener(logging.Handler):
             return
         self._ended.set()
         missing, summed = run.store.missing(), run.store.is_summed(run.reduce["statistics"])
-        finished = summed and run.store.is_listed() and not missing and run.results.report.exists()
+        finished = not missing and all(map(os.path.exists, run.targets()))
         unfinished = list(self._workflow.dag.needrun_jobs())
         if finished or not unfinished:
             whole = ", ".join(run.in_the_end())
@@ -193,6 +194,9 @@ class Listener(logging.Handler):
             self._tell_devices()
             if advice := others.advice(run.plan):
                 tell(f"shardwise: {advice}")
+            if self._interrupted:  # too late to stop anything, but Snakemake would end with 1
+                logging.shutdown()
+                os._exit(0)
             return
         made = (missing or not summed) and hooks.make_page(run.results)
         shards = len(run.plan.shards)
@@ -224,7 +228,7 @@ class Listener(logging.Handler):
         found = failures.of_this_run(run.results, names)
         if not (run.rule_for_all and found):  # else the shards say why that job failed
             for name in self._failed.intersection(names).difference(found):
-                found[name] = _lost(name)
+                found[name] = _lost(name, run.results.root)
         return found
 
     def _tell_devices(self) -> None:
@@ -249,9 +253,13 @@ def describe_causes(found: Mapping[str, Failure], root: Path) -> Iterator[str]:
         yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: shardwise watch"
 
 
-def _lost(name: str) -> Failure:
-    """What is known of a job that has failed and left no file."""
-    return Failure(name, TryAgain.exit_code, _NO_WORD, "", time.time())
+def _lost(name: str, root: Path) -> Failure:
+    """What is known of a job that has failed and left no failure file, as on a full disk."""
+    why = _NO_WORD
+    with suppress(OSError):
+        if shutil.disk_usage(root).free < MIB:
+            why = f"it left no word: the disk of {root} is full; make room"
+    return Failure(name, TryAgain.exit_code, why, "", time.time())
 
 
 def _explain(failure: Failure, root: Path) -> str:

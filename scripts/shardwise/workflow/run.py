@@ -9,6 +9,7 @@ import inspect
 import logging
 import math
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +91,7 @@ class Run:
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 if anything is wrong."""
         try:
+            hooks.refuse_repeated(sys.argv)
             environment.refuse_other_packages()
             from shardwise.plan import config, config_file, planner  # here: jobs do not need them
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from shardwise import errors
 from shardwise.command import process
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError, IntegrityError, one_line
 from shardwise.files import commit
 from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
@@ -137,6 +137,10 @@ def test_commands_that_we_print_do_what_they_say(tmp_path, monkeypatch):
     receipts = [f"./{root}/products/{row.name}.json" for row in made.shards.values()]
     assert found == ["rm", "-f", *receipts]
     assert words(for_bash(root / "x"), tmp_path) == [f"./{root}/x"]
+    for name in ("a\tb", "it's\n\\n", "\x1bä\udcff"):  # which nobody prints as they are
+        assert for_bash(Path(name)) == one_line(for_bash(Path(name)))
+        line = ["bash", "-c", f"printf %s {for_bash(Path(name))}"]
+        assert subprocess.check_output(line) == os.fsencode(name)
     # The shell of a job has the path of the scripts as a variable, to the letter.
     monkeypatch.setattr(hooks, "SCRIPTS", root)
     line = ["bash", "-c", hooks.shell_prefix().format() + 'printf "%s" "$SCRIPTS"']

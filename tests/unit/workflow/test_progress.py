@@ -9,7 +9,7 @@ import pytest
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.records.store import Store
-from shardwise.workflow import hooks
+from shardwise.workflow import hooks, progress
 from shardwise.workflow.progress import Listener, describe_causes, rerun_command
 
 from tests import factories
@@ -55,6 +55,7 @@ OWN, OTHER = "a" * 12, "b" * 12
     ("jobs", "shard", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", False),
     ("pool", "shard", OTHER, "failed: pool: it left no word: killed, lost with its node, or", True),
     ("jobs", "shard", None, "failed: multiply 00001: it left no word: killed", True),
+    ("jobs", "shard", None, "failed: multiply 00001: it left no word: the disk of", True),
 ])  # fmt: skip
 def test_a_killed_job_is_told_from_one_that_failed(
     tmp_path, monkeypatch, capsys, dispatch, of, noted, words, more
@@ -70,6 +71,8 @@ def test_a_killed_job_is_told_from_one_that_failed(
         name = row.name if of == "shard" else f"pool-{made.key}"
         failures.note(made.results, name, 2, "input: matrix 3 holds NaN")
     monkeypatch.setenv(failures.RUN, OWN)
+    if "disk" in words:
+        monkeypatch.setattr(progress.shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
     run = SimpleNamespace(dispatch=dispatch, plan=made, results=made.results, store=Store(made),
                           reduce={"statistics": ["sum"]}, stages={},
                           rule_for_all={"jobs": None}.get(dispatch, dispatch))  # fmt: skip
@@ -93,3 +96,22 @@ def test_a_killed_job_is_told_from_one_that_failed(
     assert words in said
     assert ("left no word" in said) == ("left no word" in words)
     assert (job.attempt, said.count("; try 2 of 3 follows\n")) == ((1, 1) if more else (3, 0))
+
+
+def test_an_interrupt_that_finds_all_done_ends_with_0(tmp_path, monkeypatch, capsys):
+    """Snakemake itself would end with 1, which says that a job has failed."""
+    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2))
+    own = {"reduce": {"statistics": ["sum"]}, "targets": list, "in_the_end": lambda: ["sum"]}
+    run = SimpleNamespace(plan=made, results=made.results, store=Store(made), **own)
+    workflow = SimpleNamespace(dag=SimpleNamespace(needrun_jobs=lambda: ["report"]))
+    codes = []
+    monkeypatch.setattr(progress.os, "_exit", codes.append)
+    for interrupted in (False, True):
+        listener = Listener(workflow, run)
+        listener.began = True
+        if interrupted:
+            listener._ending = True  # Snakemake ends its jobs already: nothing more is raised
+            listener.interrupt(2, None)
+        listener.last_words()
+    assert codes == [0]
+    assert capsys.readouterr().err.count("shardwise: done: sum\n") == 2
