@@ -1,13 +1,13 @@
 """Shardwise: a stack of matrices, cut into shards, one GPU job per shard, one sum.
 
-`run` runs the workflow, `plan` says what it would do, `open` reads the results of a run; nothing
-else here is for other programs.
+`run` runs the workflow, `plan` says what it would do, `open` reads the results of a run; the
+rest of the package is internal.
 """
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# Before the function of this name: the first import of a room puts it here under its name.
+# Before `def plan`: only the first import of the room `plan` binds that name here.
 from shardwise import plan as _room  # noqa: F401
 from shardwise.errors import hide_frames
 
@@ -21,7 +21,7 @@ __all__ = ["open", "plan", "run"]
 __version__ = "0.1.0"
 
 # The version of each stage's algorithm. Raise a number by hand when the bytes that the stage
-# writes change: every finished shard is then computed again. A changed comment raises nothing.
+# writes change: every finished shard is then computed again. A changed comment does not count.
 ALGORITHM = {"synthesize": 2, "shard": 4, "multiply": 8, "reduce": 8}
 
 
@@ -32,7 +32,7 @@ def open(folder: str | Path) -> "FinishedRun":
     Raises
     ------
     InputError
-        Where the folder holds no plan of a run.
+        If the folder holds no plan of a run.
     """
     from shardwise.observe.finished_run import FinishedRun  # every job imports this file
 
@@ -46,18 +46,18 @@ def run(config: "Config" = None, profile: str | Path = "local", **keys: Any) -> 
     Parameters
     ----------
     config
-        A YAML file, read over ``config.yaml`` of this folder as after ``--configfile``; or a dict
-        of keys, or None, with keys: then ``config.yaml`` does not count.
+        A YAML file, whose keys override ``config.yaml`` of this folder, as with ``--configfile``;
+        or a dict of keys, or None with ``**keys``: then ``config.yaml`` is not read.
     profile
         Where jobs run: a folder, or its name in ``profiles/``.
     **keys
-        Keys of the config, over those of ``config``.
+        Keys of the config; they override those of ``config``.
 
     Raises
     ------
     ShardwiseError
-        Where the run failed, with its last words. Its class says the exit code of the command:
-        InputError 2, TryAgain 75, ShardwiseError itself 1, as after jobs that failed.
+        If the run failed, with its last messages. The class tells the exit code of the command:
+        InputError 2, TryAgain 75, ShardwiseError itself 1, as when jobs have failed.
     KeyboardInterrupt
         After Ctrl-C, once the run has cancelled its jobs.
     """
@@ -73,7 +73,7 @@ def plan(config: "Config" = None, **keys: Any) -> "pd.DataFrame":
     Raises
     ------
     InputError
-        Where the config, the input or the results folder is bad.
+        If the config, the input or the results folder is bad.
     """
     from shardwise.command import from_python  # every job imports this file
 

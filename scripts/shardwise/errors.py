@@ -18,13 +18,13 @@ log = logging.getLogger("shardwise")
 _P, _T = ParamSpec("_P"), TypeVar("_T")
 
 FAULT = 1
-"""The exit code of what no stage raises on purpose."""
+"""The exit code of an error that no stage raises on purpose: a fault of shardwise."""
 
 FINDERS = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
-"""Variables by which other packages and libraries are found than those that were installed."""
+"""Environment variables that may lead to other packages or libraries than those installed."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system says where a disk, or a user's share of it, has no room."""
+"""Error numbers: the disk or the user's quota is full, or the file is larger than is allowed."""
 
 
 class ShardwiseError(Exception):
@@ -42,8 +42,8 @@ class InputError(ShardwiseError):
 class BadMatrix(InputError):  # noqa: N818 - named after what was found
     """A matrix is not finite, or its product cannot be kept: what was found, and the cure.
 
-    ``key`` is what is to blame: ``input``, ``right``, or the ``product`` of finite factors;
-    ``matrix`` is its index in the whole stack.
+    ``key`` says what is to blame: ``input``, ``right``, or the ``product`` of finite factors;
+    ``matrix`` is the matrix's index in the whole stack.
     """
 
     def __init__(self, what: str, cure: str, key: str, matrix: int) -> None:
@@ -58,13 +58,13 @@ class IntegrityError(ShardwiseError):
 
 
 class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
-    """Nothing is wrong, but it cannot be done now: out of memory or disk, or nobody answers."""
+    """Nothing is wrong, but it cannot be done now: no memory or disk space, or no answer."""
 
     exit_code = 75
 
 
 class DeviceFailed(ShardwiseError):  # noqa: N818 - named after what happened
-    """What computes is lost, busy or full, or computed wrongly: this process must not go on.
+    """The device is lost, busy or full, or computed wrongly: this process must not go on.
 
     ``suspect`` says that the device itself is to blame. Then no task of the same run takes it.
     """
@@ -81,7 +81,7 @@ class Terminated(BaseException):
 
 
 def of_code(code: int, text: str) -> ShardwiseError:
-    """The error of an exit code, as another process has sent it; of one that is no error's, too."""
+    """The error for the exit code and text of another process; ShardwiseError if it is unknown."""
     kinds = (InputError, IntegrityError, TryAgain)
     error = next((kind for kind in kinds if kind.exit_code == code), ShardwiseError)(text)
     error.exit_code = code
@@ -89,7 +89,7 @@ def of_code(code: int, text: str) -> ShardwiseError:
 
 
 def hide_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Have a function raise our errors without the frames below it: a notebook shows its call."""
+    """Make a function raise our errors without its inner frames, so a notebook shows the call."""
 
     @wraps(function)
     def call(*words: _P.args, **named: _P.kwargs) -> _T:
@@ -102,7 +102,7 @@ def hide_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def short(value: Any) -> str:
-    """What was found, for a message: some 100 letters at most, whatever a hostile file holds."""
+    """A value for a message: 120 characters at most, whatever a hostile file holds."""
     brief = reprlib.Repr()
     brief.maxlevel, brief.maxstring, brief.maxother, brief.maxlong = 2, 80, 80, 40
     try:
@@ -118,7 +118,7 @@ def some(names: Iterable[str], most: int = 20) -> str:
 
 
 def changed(path: object) -> IntegrityError:
-    """That an input is not what it was when its first byte was read."""
+    """The error for an input file that has changed since its first byte was read."""
     return IntegrityError(
         f"{path} has changed while it was read; nothing was written. Let whatever writes it "
         "finish, then run snakemake again"
@@ -126,14 +126,14 @@ def changed(path: object) -> IntegrityError:
 
 
 def one_line(text: str) -> str:
-    """A text without what would break its line, or steer a terminal: a file may be named so."""
+    """A text with unprintable characters escaped: even a file name may hold terminal codes."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def shown(text: str) -> str:
-    """A text of anybody's as a terminal may have it: its lines and tabs, and nothing else."""
+    """A text made safe for a terminal: all unprintable characters but newline and tab escaped."""
     return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
 
 
@@ -159,7 +159,7 @@ def of_system(error: OSError) -> ShardwiseError:
 
 
 def of_import(error: ImportError) -> InputError:
-    """A package that does not load as the user is told of it, with what names others instead."""
+    """The error for a package that does not load; it names variables that may lead to another."""
     first: BaseException = error
     while first.__cause__ or first.__context__:
         first = first.__cause__ or first.__context__  # type: ignore[assignment]
@@ -169,7 +169,7 @@ def of_import(error: ImportError) -> InputError:
 
 
 def _out_of_inodes(path: str | bytes) -> bool:
-    """Whether a disk takes no more files, however small; some, such as btrfs, count none."""
+    """Whether a disk has room but no free inode; False if it counts none, as btrfs."""
     try:
         disk = os.statvfs(next(p for p in Path(os.fsdecode(path)).parents if p.exists()))
     except OSError:
@@ -179,7 +179,7 @@ def _out_of_inodes(path: str | bytes) -> bool:
 
 @contextmanager
 def writing(path: Path | str) -> Iterator[None]:
-    """Name the file in errors of the disk that name none, as those of a read or a write."""
+    """Add the file's name to disk errors that lack one, as those of a read or a write do."""
     try:
         yield
     except OSError as error:
@@ -189,7 +189,7 @@ def writing(path: Path | str) -> Iterator[None]:
 
 
 def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
-    """The exceptions by which cupy tells that a device is lost, busy or full; none of NumPy."""
+    """The exceptions by which cupy reports a lost, busy or full device; none for NumPy."""
     if not hasattr(xp, "cuda"):
         return ()
     return (
@@ -201,7 +201,7 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
 
 
 def verdict(error: BaseException) -> tuple[int, str]:
-    """The exit code of an error, and what the user is told of it."""
+    """The exit code of an error, and the message for the user."""
     if isinstance(error, ShardwiseError):
         return error.exit_code, str(error)
     # A refused fork is a BlockingIOError; Python has no class of its own for a refused thread.
@@ -231,25 +231,25 @@ def verdict(error: BaseException) -> tuple[int, str]:
 
 
 def explain(error: BaseException) -> tuple[int, str]:
-    """Log an error as it is told to the user, a fault with where it happened; its `verdict`."""
+    """Log an error's message, and a traceback if it is our fault; return its `verdict`."""
     code, words = verdict(error)
     log.error("%s", words, exc_info=error if code == FAULT else None)
     return code, words
 
 
 def terminate(signum: int, frame: FrameType | None) -> None:
-    """What SIGTERM and SIGHUP do: work in progress is cleaned up as after an error.
+    """Handle SIGTERM and SIGHUP by an exception: work in progress is cleaned up as after an error.
 
-    A second one must not cut this short: schedulers send it to a process and also to its parent,
-    which passes it on.
+    A second signal must not cut the cleanup short: schedulers send it to a process and also to the
+    parent, which passes it on.
     """
     signal.signal(signum, signal.SIG_IGN)
     raise Terminated
 
 
 def leave_on_interrupt() -> None:
-    """Let a Ctrl-C, if it is not ignored, end this process in a sentence: no job has begun yet."""
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
+    """Make Ctrl-C, unless ignored, end this process with a one-line message: no job has begun."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background
         signal.signal(signal.SIGINT, _leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 

@@ -1,8 +1,8 @@
 """Where and by what code this process computes: node, job, versions, and the commit of a clone.
 
-The main process asks git once, and tells all jobs of its run by a variable of the environment. A
-stage that is run by hand knows no commit. Nothing is computed again because of it: what counts for
-that is `shardwise.ALGORITHM`.
+The main process asks git once, and passes the commit to all jobs of its run in an environment
+variable. A stage that is run by hand knows no commit. A new commit alone causes no shard to be
+computed again: what counts for that is `shardwise.ALGORITHM`.
 """
 
 import os
@@ -19,10 +19,10 @@ from shardwise.errors import InputError
 VARIABLE = "SHARDWISE_CODE"
 
 TYPED = "SHARDWISE_TYPED"
-"""The variable with the command of ours that started this Snakemake, for its last words."""
+"""The variable with the `shardwise` command that started this Snakemake, for its last words."""
 
 BEGUN = "shardwise: it begins; look at it: "
-"""What a submitted run says once it has passed its checks, before a command."""
+"""A submitted run prints this, and a command to watch it, once it has passed its checks."""
 
 SUBMITTED = "SHARDWISE_SUBMITTED"
 """The variable that tells a run that it was submitted."""
@@ -39,21 +39,21 @@ SCRIPTS = PROJECT / "scripts"
 _CLONED = PROJECT != _INSTALLED
 
 _SHARED_MIB = 6
-"""What a rank of MPICH 5 takes of it: 5.2, found by ranks that exchange 8 MiB."""
+"""Shared memory of a rank of MPICH 5: measured 5.2, with ranks that exchange 8 MiB."""
 
 _CODE = ("Snakefile", "workflow", "scripts")
 _SECONDS = 10
 
 
 def command(name: str) -> str:
-    """What a user types here for a command of ours: `shardwise`, or make where our Makefile is."""
+    """What a user types for a command: `make NAME` next to our Makefile, else `shardwise NAME`."""
     here, ours = Path("Makefile"), PROJECT / "Makefile"
     make = here.exists() and ours.exists() and here.samefile(ours)
     return f"make {name}" if make else f"shardwise {name}"
 
 
 def install(cuda: int | None = None, anew: bool = False) -> str:
-    """What a user types to install what is missing, or all of it; cupy for this version of CUDA."""
+    """The command that installs what is missing, or all ``anew``; cupy for this version of CUDA."""
     if _CLONED:
         return (
             ("make clean, then " if anew else "")
@@ -65,12 +65,12 @@ def install(cuda: int | None = None, anew: bool = False) -> str:
 
 
 def begin_in_utf8(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Begin this process again in UTF-8, as configs are, where the locale has another encoding.
+    """Restart this process in UTF-8, the encoding of configs, if the locale has another one.
 
-    Else a name out of a config could not be shown, or would be that of another file.
+    Otherwise a name from a config could not be printed, or would name another file.
     """
     if sys.getfilesystemencoding() != "utf-8" and environ.get("PYTHONUTF8") != "1":
-        environ["PYTHONUTF8"] = "1"  # for all that it starts, too
+        environ["PYTHONUTF8"] = "1"  # for its child processes, too
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
@@ -93,21 +93,21 @@ def refuse_small_shared_memory(ranks: int, named: str, folder: str = "/dev/shm")
 
 
 def announce(environ: MutableMapping[str, str] = os.environ, root: Path = PROJECT) -> None:
-    """Tell the jobs of this run which commit they run; nothing where there is no clone."""
+    """Tell the jobs of this run which commit they run; an empty text if it is unknown."""
     environ[VARIABLE] = commit(root) or ""
 
 
 def announced(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The commit that the main process has found, with ``+`` where files were changed since."""
+    """The commit that the main process has found, with ``+`` if its code was changed since."""
     return environ.get(VARIABLE) or None
 
 
 def commit(root: Path) -> str | None:
-    """The commit of a clone, with ``+`` where its code differs from it; None if unknown.
+    """The commit of a clone, with ``+`` if the code there differs from it; None if unknown.
 
-    A config and a profile are no code: users edit them.
+    Configs and profiles do not count as code: users edit them.
     """
-    if not (root / ".git").exists():  # the clone of something else may lie around it
+    if not (root / ".git").exists():  # a clone of another project may enclose it
         return None
     # It runs no hook of the clone, and writes nothing there.
     line = ["git", "-C", str(root), "-c", "core.fsmonitor=false", "status", "--porcelain=v2"]
@@ -124,14 +124,14 @@ def commit(root: Path) -> str | None:
 
 
 def job_number() -> str | None:
-    """The scheduler's number of the job that this process is of; None if there is none."""
+    """The scheduler's number of this process's job; None outside of a job."""
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
 
 
 def loaded() -> dict[str, str]:
     """The versions of Python, of this project, and of the packages that this process computes with.
 
-    What is not loaded has computed nothing.
+    A package that is not loaded has computed nothing.
     """
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
     known = {name: version for name, version in found.items() if version}
@@ -144,7 +144,7 @@ def node() -> str:
 
 
 def restarted() -> bool:
-    """Whether the scheduler has taken the job of this process back into its queue before."""
+    """Whether the scheduler has requeued the job of this process before."""
     again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
     return again or os.environ.get("RESTARTED") == "1"
 
@@ -154,6 +154,6 @@ def job(environ: Mapping[str, str]) -> str | None:
     if "SLURM_JOB_ID" in environ:
         return f"slurm {environ['SLURM_JOB_ID']}"
     if "JOB_ID" in environ and "SGE_ROOT" in environ:
-        task = environ.get("SGE_TASK_ID", "undefined")  # which all tasks of an array job have
+        task = environ.get("SGE_TASK_ID", "undefined")  # a number in an array job
         return f"grid engine {environ['JOB_ID']}" + (f".{task}" if task != "undefined" else "")
     return None

@@ -32,7 +32,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def human_bytes(size: int) -> str:
-    """A size for people: at most four digits and a binary unit."""
+    """A size for people, in a binary unit with one decimal, such as ``1.5 GiB``."""
     value = float(min(size, 10**40))  # a damaged file may say any number
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024:
@@ -50,7 +50,7 @@ def decimal(value: float, unit: str) -> str:
 
 
 def any_clock(since: float) -> str:
-    """As :func:`clock`; of a moment from a file, which no calendar may have."""
+    """As :func:`clock`, for a time from a file, which may be beyond any calendar."""
     try:
         return clock(since)
     except (ValueError, OverflowError, OSError):
@@ -58,14 +58,14 @@ def any_clock(since: float) -> str:
 
 
 def clock(since: float) -> str:
-    """A moment for people, here where it is read; from seconds since 1970."""
+    """Seconds since 1970 as date and time for people, in the local time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
 
 
 MIB = 1024**2
 
 DASH = "–"
-"""Stands for what is not known."""
+"""Stands for an unknown value."""
 
 _MOST_CHARACTERS = 600
 
@@ -82,7 +82,7 @@ def count(amount: int, noun: str = "") -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration in the two units that matter."""
+    """A duration for people, in one or two units."""
     if value is None or math.isnan(value):
         return DASH
     if value < 0.9995:
@@ -97,7 +97,7 @@ def seconds(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share of 1 in per cent; a little is not 0 %, and nearly all is not 100 %."""
+    """A fraction as a percentage; a little is not shown as 0 %, nor nearly all as 100 %."""
     if value is None or math.isnan(value):
         return DASH
     percent = 100 * value
