@@ -2,8 +2,8 @@
 
 When Snakemake is killed, its jobs live on. A second job for the same shard would cost twice. So a
 run that finds living jobs on its results folder does not start: it says how to wait for them, or
-how to cancel them. Jobs that work hold a lock on a file of that folder; the scheduler knows those
-that wait, by the names that were noted before they were submitted.
+how to cancel them. Running jobs hold a lock on a file of that folder. For waiting jobs the
+scheduler is asked, by the names that were noted before the jobs were submitted.
 """
 
 import shutil
@@ -23,7 +23,7 @@ _locked: list[BinaryIO] = []
 
 
 def lock_results(results: Results) -> None:
-    """Be the only run on these results until this process ends; TryAgain if that fails."""
+    """Become the only run on these results until this process ends; else raise TryAgain."""
     busy = f"another snakemake works on {results.root}; let it finish, then run again."
     with suppress(OSError):  # a folder that cannot be written: the first job reports it
         _locked.append(take_lock(results.running, busy))
@@ -58,7 +58,7 @@ def refuse_beside_living(results: Results) -> None:
 
 
 def noted_names(path: Path) -> dict[str, set[str]]:
-    """The names of jobs by scheduler, as they were noted, without a line that was cut off."""
+    """The noted names of jobs, by scheduler; a line without a valid name is skipped."""
     names = defaultdict[str, set[str]](set)
     with suppress(OSError):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

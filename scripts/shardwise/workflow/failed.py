@@ -1,4 +1,4 @@
-"""What failed in this run: files say so, written by who failed, else by whoever sees it first."""
+"""The failures of this run, as files: a failed job writes its own, else the main process does."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def name_of(run: "Run", job: Any) -> str:
-    """What the failure of a job of Snakemake's is named; a module's rules may be renamed."""
+    """The name of the failure of a Snakemake job, whose rule a module may have renamed."""
     stage, wildcards = run.stages.get(job.rule.name, job.rule.name), job.wildcards_dict
     if "shard" in wildcards:
         before = "copy-" if stage == "shard" else ""
@@ -21,7 +21,7 @@ def name_of(run: "Run", job: Any) -> str:
 
 
 def of_job(run: "Run", job: Any) -> Failure | None:
-    """The failure of a job in this run; by its path, as a network disk lists new names late."""
+    """The failure of a job in this run; opened by path, as a network disk lists new names late."""
     failure = failures.read(run.results.failure(name_of(run, job)))
     return failure if failure and failure.run == failures.this_run() else None
 
@@ -33,13 +33,13 @@ def of_shards(run: "Run", missing: list[str]) -> dict[str, Failure]:
 
 
 def note(run: "Run", job: Any, reason: str) -> None:
-    """Write down why a job has failed, if it has not done so itself."""
+    """Write down why a job has failed, unless the job has done so itself."""
     if of_job(run, job) is None:
         failures.note(run.results, name_of(run, job), TryAgain.exit_code, reason)
 
 
 def note_refused(run: "Run", job: Any, title: str, error: ShardwiseError) -> None:
-    """Write down that a scheduler did not take a job; what it never takes is not tried again."""
+    """Write down that a scheduler refused a job; one that it will never take is not tried again."""
     words = f"{title} did not accept the job: {error}"
     if isinstance(error, InputError):
         words += f"; {recipe.cure(job.rule.name)}"

@@ -1,8 +1,8 @@
 """One run under Grid Engine: submit its jobs, follow them, and leave none behind.
 
 A job leaves two files in the folder of the run: NAME.number when it starts, NUMBER.exit (0 or 1) at
-its end. So success depends on a file of the job alone, and not on the accounting, which comes late
-on some clusters and is not there on others. What Snakemake sees of this is the plugin
+its end. So success depends on a file of the job alone, and not on the accounting, which is late on
+some clusters and missing on others. Snakemake reaches this module through the plugin
 `snakemake_executor_plugin_shardwise_grid_engine`.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _AWAY_SECONDS = 600  # how long a submission waits for a qmaster that does not answer
 _PAUSE_SECONDS = 5
 _MESSAGE_SECONDS = 60
-_TRACE_SECONDS = 10  # how long a job's mark may take to arrive once it has left
+_TRACE_SECONDS = 10  # how long a job's exit file may take to appear once the job has left
 
 _JOBSCRIPT = """\
 #!/bin/bash
@@ -49,7 +49,7 @@ exit "$code"
 
 
 def begin(run: "Run", executor: Any) -> None:
-    """Have the executor of ``profiles/uge`` submit its jobs here, before the first job."""
+    """Make the executor of ``profiles/uge`` submit its jobs through this module."""
     os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
     submissions = Submissions(run, (CACHE / "uge" / os.urandom(3).hex()).absolute())
     atexit.register(submissions.cancel)
@@ -58,14 +58,14 @@ def begin(run: "Run", executor: Any) -> None:
 
 @dataclass
 class Submission:
-    """The name under which a job was submitted, and since when nothing is seen of it."""
+    """The name under which a job was submitted, and since when the queue lacks it."""
 
     name: str
     gone: float | None = None
 
 
 class Submissions:
-    """The jobs of one run; the name of its folder is in all their names, and in ``runs.tsv``."""
+    """The jobs of one run; their names begin with a prefix that ``runs.tsv`` notes."""
 
     refusals = ShardwiseError
 
@@ -77,14 +77,14 @@ class Submissions:
         self._told = -math.inf
 
     def wrapped(self, jobscript: str) -> str:
-        """Snakemake's template of a job's script, with the marks of begin and end around it."""
+        """Snakemake's template of a job's script, wrapped in code that writes the two files."""
         return _JOBSCRIPT.replace("{script}", jobscript)
 
     def submit(self, job: Any, script: str) -> tuple[str, Submission]:
-        """Submit a job's script; the number it got, and what `look` needs to know of it.
+        """Submit a job's script; return the job's number, and what `look` needs to know of the job.
 
-        Raises InputError if Grid Engine does not take it; TryAgain if it has not answered for ten
-        minutes; a queue that is full has no such limit.
+        Raises InputError if Grid Engine refuses the job, TryAgain if it has not answered for ten
+        minutes. A full queue is waited for without such a limit.
         """
         if not self._folder.exists():
             schedulers.remember(self._run.results, "uge", self._prefix)
@@ -98,15 +98,15 @@ class Submissions:
         try:
             return self._insist(name, words), Submission(name)
         except ShardwiseError as error:
-            if not isinstance(error, TryAgain):  # else it may still arrive
+            if not isinstance(error, TryAgain):  # else the submission may still arrive
                 self._unended.discard(name)
             failed.note_refused(self._run, job, "Grid Engine", error)
             raise
 
     def _insist(self, name: str, words: list[str]) -> str:
-        """Submit; if qmaster does not answer, wait for it, and never submit twice.
+        """Submit a job; if qmaster does not answer, wait for it, and never submit twice.
 
-        A submission may have arrived although its answer did not, so the job is looked for first.
+        A submission may have arrived although its answer did not, so look for the job first.
         """
         end, unheard = time.monotonic() + _AWAY_SECONDS, False
         while True:
@@ -118,7 +118,7 @@ class Submissions:
                     return match[1]
                 raise TryAgain(f"qsub answered {answer.strip()!r}, not the number of a job")
             except TryAgain as error:
-                if isinstance(error, QueueFull):  # waits as long as it takes
+                if isinstance(error, QueueFull):  # wait as long as it takes
                     end = time.monotonic() + _AWAY_SECONDS
                 elif time.monotonic() > end:
                     raise
@@ -132,7 +132,7 @@ class Submissions:
         return next(queued, None) or self._mark(f"{name}.number")
 
     def _mark(self, name: str) -> str | None:
-        """The number in a file that a job has left; None if none can be read, or only a part."""
+        """The number in a file that a job has left; None if that is missing or still empty."""
         with suppress(OSError):
             return (self._folder / name).read_text().strip() or None
         return None
@@ -173,7 +173,7 @@ class Submissions:
         return "success" if code == "0" else "failed"
 
     def _why_failed(self, number: str, submission: Submission, own: list[Job]) -> str:
-        """Why a job without a mark of its end has failed; one in the queue is deleted then."""
+        """Why a job without an exit file has failed, or empty; one still queued is then deleted."""
         if not own:
             submission.gone = submission.gone or time.monotonic()
             waited = time.monotonic() - submission.gone >= _TRACE_SECONDS

@@ -1,6 +1,6 @@
-"""All tricks played on Snakemake, except those on single executors, which have their own files.
+"""All changes to Snakemake's behavior, except in single executors, which have their own files.
 
-Each function says what Snakemake believes, what we need, and how we get it.
+Each function says what Snakemake assumes, what we need, and how we get it.
 """
 
 import logging
@@ -61,10 +61,10 @@ def refuse_repeated(words: Sequence[str]) -> None:
 
 
 def apply_prefix(workflow: Any, results: str) -> str:
-    """Snakemake believes that ``prefix:`` of a module renames each file that a rule names.
+    """Snakemake assumes that ``prefix:`` of a module renames each file that a rule names.
 
     We need names that our scripts know, and an input that stays where it is. So the prefix moves
-    the results folder, whose name comes back, and nothing else.
+    only the results folder, whose new name is returned.
     """
     modifier = workflow.modifier
     moved = str(modifier.path_modifier.replace_prefix(results))
@@ -73,10 +73,10 @@ def apply_prefix(workflow: Any, results: str) -> str:
 
 
 def end_with_last_job() -> None:
-    """Snakemake believes that a process must outlive the timers of its limit of jobs per second.
+    """Snakemake assumes that a process must outlive the timers of its limit of jobs per second.
 
     We need it to end with its last job, here and in each job of a cluster, not up to a second
-    later. So these timers are threads for which nobody waits.
+    later. So these timers become daemon threads.
     """
     from snakemake.scheduling.job_scheduler import JobScheduler  # it is slow to import
 
@@ -89,14 +89,14 @@ def end_with_last_job() -> None:
 
 
 def refuse_unfit_to_submit(workflow: Any, run: "Run") -> None:
-    """End with 2 where no job could start, or names would mislead the scheduler; also in a dry run.
+    """Exit with 2 if no job could start, or names would mislead the scheduler; also in a dry run.
 
-    Its executor is the dry one, but it uses threads as the profile's own would: always, unless jobs
-    run here.
+    A dry run has another executor, but its ``use_threads`` comes from that of the profile: it is
+    true unless jobs run on this machine.
     """
     settings = workflow.resource_settings
     try:
-        if 0 in (settings.cores, settings.nodes):  # Snakemake would wait for them for ever
+        if 0 in (settings.cores, settings.nodes):  # Snakemake would wait for them forever
             raise InputError("no job could start with 0 cores or jobs; name at least 1, or all")
         if workflow.execution_settings.use_threads:
             names.refuse_odd(workflow, run.config, run.results)
@@ -105,15 +105,15 @@ def refuse_unfit_to_submit(workflow: Any, run: "Run") -> None:
 
 
 def before_jobs(workflow: Any, run: "Run") -> None:
-    """What a run checks and sets up just before its first job; exits where it may not begin."""
+    """Check and set up what a run needs just before its first job; exit if it may not begin."""
     host.announce()
     environment.clear_stray()
-    os.environ["PYTHONSAFEPATH"] = "1"  # in its jobs' Snakemake, files of this folder are data
+    os.environ["PYTHONSAFEPATH"] = "1"  # Snakemake in jobs must import no file of this folder
     try:
         small.mark(run.results)
         earlier_runs.lock_results(run.results)
         failures.forget_devices(run.results)
-        rules = list(workflow.rules)  # what is wrong with a job is said of the first that has it
+        rules = list(workflow.rules)  # if several jobs are wrong, the first is named
         needed = sorted(workflow.dag.needrun_jobs(), key=lambda job: rules.index(job.rule))
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()
@@ -122,16 +122,16 @@ def before_jobs(workflow: Any, run: "Run") -> None:
             if run.dispatch == "array":
                 recipe.write(run.results, workflow, job)
             if run.forced and not workflow.touch:
-                for shard in run.to_compute:  # no receipt, no result
+                for shard in run.to_compute:  # without it the product counts as missing
                     run.results.receipt(run.plan.shards[shard].name).unlink(missing_ok=True)
     except (InputError, TryAgain, OSError) as error:
         refuse(error)
 
 
 def _begin_to_submit(workflow: Any, run: "Run", jobs: list[Any]) -> None:
-    """Have the scheduler look at a job of each rule, and mend the executor that submits them.
+    """Have the scheduler check a job of each rule, and prepare the executor that submits them.
 
-    Else a wrong parallel environment for the reduce would only show once all shards are done.
+    Otherwise a wrong parallel environment for the reduce would only show once all shards are done.
     """
     scheduler = recipe.SCHEDULERS.get(workflow.executor_plugin.name)
     if jobs and scheduler:
@@ -144,10 +144,10 @@ def _begin_to_submit(workflow: Any, run: "Run", jobs: list[Any]) -> None:
 def make_page(results: Results) -> bool:
     """Make the page on a run that has failed; if it cannot be made, a warning says why.
 
-    In a process of its own, which Ctrl-C ends: nothing may keep the end of a run from its user.
+    A separate process makes it, which Ctrl-C ends: nothing may keep a user from ending a run.
     """
     words = [sys.executable, str(SCRIPTS / "report.py"), "--", str(results.root)]
-    os.environ.pop("PYTHONSAFEPATH", None)  # no job is started any more
+    os.environ.pop("PYTHONSAFEPATH", None)  # no more jobs are started
     try:
         done = subprocess.run(words, capture_output=True, timeout=_PAGE_SECONDS, check=False)
         said = done.stderr.decode(errors="replace").strip() or f"it exited {done.returncode}"
@@ -162,10 +162,10 @@ def make_page(results: Results) -> bool:
 
 
 def show_plainly() -> None:
-    """Snakemake believes that names and messages hold nothing but text.
+    """Snakemake assumes that names and messages hold nothing but text.
 
-    We need none of them to steer the terminal. (It adds its colors later.) Nor do we need what
-    Python warns of in Snakemake's own reading of a profile's resources.
+    None of them may steer the terminal, so they are escaped. (Snakemake adds its colors later.) A
+    warning of Python about Snakemake's own reading of a profile's resources is dropped, too.
     """
     warnings.filterwarnings("ignore", "coroutine 'InputFiles", RuntimeWarning)
     for handler in log.handlers:
@@ -173,11 +173,11 @@ def show_plainly() -> None:
 
 
 def show_less(workflow: Any) -> None:
-    """Snakemake believes that what it is quiet about belongs nowhere, nor into its log file.
+    """Snakemake assumes that what it is quiet about belongs neither on the screen nor in its log.
 
-    We need some ten lines on the screen, and every event in the file. So the profiles are quiet
-    about rules alone, the file's filter lets everything through, and the screen gets warnings,
-    errors, and the notes that `_SHOWN` fits.
+    We need about ten lines on the screen, and every event in the log. So the profiles are quiet
+    about rules only, the file's filter lets everything through, and the screen gets warnings,
+    errors, and the messages that match `_SHOWN`.
     """
     if "RULES" not in {word.name for word in workflow.output_settings.quiet or ()}:
         return
@@ -186,16 +186,16 @@ def show_less(workflow: Any) -> None:
             for part in (*handler.filters, handler.formatter):
                 part.quiet = set()  # type: ignore[union-attr]
         elif handler.name == "DefaultStreamHandler":
-            handler.filters.insert(0, _Screen())  # before Snakemake's own, to see every note
+            handler.filters.insert(0, _Screen())  # before Snakemake's own, to see every event
 
 
 class _Screen(logging.Filter):
-    """Passes what a user wants to see of a run; of --list-rules and the like, all."""
+    """Passes the messages of a run that a user wants to see; all those of --list-rules and such."""
 
     _runs = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to show a note; of a failed job `progress` says why, in one line."""
+        """Whether to show a message; why a job failed, `progress` says in one line."""
         text = record.getMessage()
         self._runs |= getattr(getattr(record, "event", None), "value", "") == "workflow_started"
         if record.levelno > logging.INFO:

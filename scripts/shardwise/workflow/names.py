@@ -1,8 +1,8 @@
-"""Names that would not reach a scheduler's job as they are, refused before any job.
+"""Refuses names that would not reach a scheduler's job unchanged, before any job starts.
 
 Snakemake's executors write a job's command for a shell with names quoted as Python quotes them; the
-Slurm plugin puts it into double quotes once more, for the shell of this machine. And Slurm fills in
-``%j`` and its like. None of that is ours to mend, so one rule holds for every scheduler.
+Slurm plugin puts that into double quotes once more, for the shell of this machine. Slurm also
+expands ``%j`` and the like. We cannot change any of this, so one rule holds for every scheduler.
 """
 
 import os
@@ -35,7 +35,7 @@ def refuse_odd(workflow: Any, config: Mapping[str, Any], results: Results) -> No
 
 
 def find_odd(name: str) -> str:
-    """What a shell or a scheduler would take for something else; empty if a name is just a name."""
+    """The part of a name that a shell or a scheduler would not take literally; empty if none."""
     odd = _ODD.search(name)
     return odd[0] if odd else next((c for c in name if not c.isprintable()), "")
 

@@ -1,6 +1,6 @@
 """What a user sees of a run: how far it is; at the end, failures and what to do.
 
-It hears of the run by Snakemake's own log events, and looks at its results folder.
+It follows the run through Snakemake's log events and the files in its results folder.
 """
 
 import atexit
@@ -28,12 +28,12 @@ from shardwise.units import MIB, seconds
 from shardwise.workflow import failed, hooks, recipe
 
 _SECONDS_BETWEEN_LINES = 10.0
-_COUNTS = 20.0  # counting may take one part in so many of the time
+_COUNTS = 20.0  # a pause between counts is at least this many times as long as a count
 _MOST_CAUSES = 8
 _MOST_NAMED = 5
 _NO_WORD = "it left no word: killed, lost with its node, or not begun"
 _OWN = re.compile(r"[0-9a-f]{12}|\d+")
-"""What differs between the words on two shards with the same cause."""
+"""The keys and numbers in a reason, which differ between shards with the same cause."""
 
 
 def attach(workflow: Any, run: Any) -> None:
@@ -49,29 +49,29 @@ def attach(workflow: Any, run: Any) -> None:
 class Listener(logging.Handler):
     """Begins and follows one run.
 
-    It acts on events, not by Snakemake's ``onstart`` and ``onerror``: those of a module are never
-    called. ``began``: whether jobs were about to start.
+    It acts on log events, as Snakemake never calls the ``onstart`` and ``onerror`` of a module.
+    ``began`` says whether the run has passed its checks, so that jobs could start.
     """
 
     def __init__(self, workflow: Any, run: Any) -> None:
         super().__init__()
         self._workflow, self._run = workflow, run
-        self._failed = set[str]()  # the names of failures of jobs, whether they have left a word
-        self._told = set[str]()  # what was said of failures
+        self._failed = set[str]()  # names of failed jobs, with or without a failure file
+        self._told = set[str]()  # messages on failures, each of which is told once
         self._typed = shlex.split(os.environ.pop(TYPED, "")) or sys.argv
         self._submitted = os.environ.pop(SUBMITTED, "")
         self._planned = self.began = self._interrupted = self._ending = False
         self._ended = threading.Event()
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
-        """Note Ctrl-C, and take a closed terminal as one: no job that it ends is an error."""
+        """Note a Ctrl-C or a closed terminal: jobs that end because of it are no errors."""
         self._interrupted = True
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it may come from the shell as well
         if not self._ending:
             raise KeyboardInterrupt
 
     def wants(self, record: logging.LogRecord) -> bool:
-        """Whether anybody is to hear of an event."""
+        """Whether to pass on an event: errors after a Ctrl-C are dropped."""
         # Snakemake ends its jobs: another Ctrl-C would only cut that short.
         self._ending |= str(record.msg).startswith("Terminating processes")
         return not (self._interrupted and record.levelno >= logging.ERROR)
@@ -84,13 +84,13 @@ class Listener(logging.Handler):
         elif event == "job_error" and not self._workflow.dryrun:
             try:
                 self._on_failure(record.jobid)  # type: ignore[attr-defined]
-            except Exception:  # then it is tried again
+            except Exception:  # then the job is retried as usual
                 self.handleError(record)
 
     def _begin(self, stats: Mapping[str, int]) -> None:
         """Say which jobs there are, in the order in which they run, and prepare for them.
 
-        Of a dry run, Snakemake says it twice.
+        A dry run sends this event twice; the second one is ignored.
         """
         if self._planned:
             return
@@ -99,7 +99,7 @@ class Listener(logging.Handler):
         jobs = {rule: stats[rule] for rule in (*run.stages, *others) if rule in stats}
         end = " (dry run: nothing was started)" * dry
         tell("shardwise: jobs: " + ", ".join(f"{r} {count}" for r, count in jobs.items()) + end)
-        if run.name_of("reduce") in jobs and not run.forces:  # else it is not the whole
+        if run.name_of("reduce") in jobs and not run.forces:  # else it is not a quote of this run
             own = quote(run.plan, run.reduce, run.missing)
             tell(f"shardwise: {own.line(sum(jobs.values()))}")
         computes = run.rule_for_all or run.name_of(recipe.RULE)
@@ -129,7 +129,7 @@ class Listener(logging.Handler):
             file.write(text.encode(errors="replace"))
 
     def _on_failure(self, number: int) -> None:
-        """Say why a job has failed, and which try follows; none where it would only fail again."""
+        """Say why a job has failed, and which try follows; none if it would only fail again."""
         for job in list(self._workflow.scheduler.running):
             if self._workflow.dag.jobid(job) == number:
                 run, name, follows = self._run, failed.name_of(self._run, job), ""
@@ -146,7 +146,7 @@ class Listener(logging.Handler):
                 self._tell_failed(found, follows)
 
     def _tell_failed(self, found: Mapping[str, Failure], follows: str = "") -> None:
-        """Say of each failure why, once; of many, of the first."""
+        """Say why each shard or stage failed, once; if there are many, only for the first."""
         for name, failure in found.items():
             why = _explain(failure, self._run.results.root)
             words = f"shardwise: failed: {_shown(name)}: {why}{follows}"
@@ -165,7 +165,7 @@ class Listener(logging.Handler):
             pause = max(pause, _COUNTS * (time.monotonic() - now))
             if self._interrupted:
                 return
-            if run.rule_for_all:  # else each has an event of its own
+            if run.rule_for_all:  # else each failed shard has its own event
                 self._tell_failed(bad)
             done = len(shards) - len(missing)
             words = f"multiply: {done} of {len(shards)} shards done"
@@ -177,9 +177,9 @@ class Listener(logging.Handler):
             told = words
 
     def last_words(self) -> None:
-        """At the end of the process: what is whole, or what failed, why, and how to continue.
+        """Say, as the process ends, what is whole, or what failed, why, and how to continue.
 
-        What is whole is read from the files, whatever Snakemake's events have told.
+        What is whole is read from the files, not from Snakemake's events.
         """
         run = self._run
         if not self.began:
@@ -215,12 +215,12 @@ class Listener(logging.Handler):
                 tell(f"The page on it: {run.results.report}")
         again = rerun_command(self._typed, os.getcwd())
         tell(f"To run just what is missing, then the sum:\n  {again}")
-        if self._interrupted:  # Snakemake ends with 1; scripts and a shell tell a Ctrl-C by this
+        if self._interrupted:  # not Snakemake's 1: by 130 scripts and a shell know a Ctrl-C
             logging.shutdown()
             os._exit(128 + signal.SIGINT)
 
     def _causes(self, unfinished: Iterable[Any], missing: list[str]) -> dict[str, Failure]:
-        """What failed in this run of what it leaves open, by name."""
+        """The failures of this run in what it leaves unfinished, by name."""
         run = self._run
         names = [failed.name_of(run, job) for job in unfinished]
         if run.rule_for_all:
@@ -240,7 +240,7 @@ class Listener(logging.Handler):
 
 
 def describe_causes(found: Mapping[str, Failure], root: Path) -> Iterator[str]:
-    """A line or two for each cause of failures, the most frequent first; ten lines at most."""
+    """A line for each cause of failures, the most frequent first; nine lines at most."""
     causes: dict[tuple[int, str], list[Failure]] = {}
     for failure in sorted(found.values(), key=lambda each: each.name):
         causes.setdefault((failure.code, _OWN.sub("#", failure.reason)), []).append(failure)
@@ -268,20 +268,20 @@ def _explain(failure: Failure, root: Path) -> str:
 
 
 def _shown(name: str) -> str:
-    """A failure's name for people, without its key: of a copy, a product, or a stage for all."""
+    """A failure's name for people, without its key: of a shard's copy or product, or of a stage."""
     *copy, last = name.split("-")[:-1]
     return f"{'shard' if copy else 'multiply'} {last}" if last.isdigit() else last
 
 
 def rerun_command(argv: list[str], folder: str) -> str:
     """The command that continues a run: the same one, without what would force finished work."""
-    module = Path(argv[0]).suffix == ".py"  # of Snakemake, or of ours
+    module = Path(argv[0]).suffix == ".py"  # run by python -m: Snakemake's, or ours
     program = [sys.executable, "-P", "-m", "snakemake"] if module else argv[:1]
     words, forced = [], False
     for word in argv[1:]:
         # The rules that -R names follow it, up to the next option.
         forced = word in ("-R", "--forcerun") or (forced and word[:1] != "-")
-        joined = word.startswith(("-R", "--forcerun="))  # with the one rule that it names
+        joined = word.startswith(("-R", "--forcerun="))  # one word with the rule
         if not forced and not joined and word not in ("-F", "--forceall", "-f", "--force"):
             words.append(word)
     return f"cd {shlex.quote(folder)} && {shlex.join(program + words)}"

@@ -1,7 +1,7 @@
-"""What the profile asks a scheduler for, in the scheduler's own words, looked at before any job.
+"""What the profile asks a scheduler for, as options of sbatch or qsub, checked before any job.
 
 Under ``dispatch: array`` one local job submits the tasks, not Snakemake itself. But only the main
-process knows what the profile says of tasks, so it writes that down just before the first job.
+process knows what a task asks for, so it writes that request to a file just before the first job.
 """
 
 import difflib
@@ -23,15 +23,15 @@ from shardwise.work import grid_engine, slurm
 from shardwise.work.array import Request
 
 RULE = "multiply"
-"""The rule whose resources are those of a task."""
+"""The rule whose resources an array task asks for."""
 
 SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
-"""By the executor of the profile."""
+"""Our names of the schedulers, by the executor of the profile."""
 
 _VERIFY_SECONDS = 10.0
-_WORDS = "uge_"  # resources whose names begin so hold words for qsub
+_WORDS = "uge_"  # resources whose names begin with this hold options for qsub
 _UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|is not on PATH|invalid option')
-"""What is wrong with the words for qsub themselves, whatever hosts there are."""
+"""Errors in the options for qsub themselves, which no change of the hosts would mend."""
 
 _KNOWN = (
     *("_cores", "_nodes", "threads", "runtime", "tmpdir", "mpi", "nodes", "gres", "constraint"),
@@ -40,19 +40,19 @@ _KNOWN = (
     *("gpu", "gpu_model", "slurm_account", "slurm_partition", "slurm_extra"),
     *("slurm_cluster", "cluster", "clusters"),
 )
-"""The resources that Snakemake and its Slurm plugin know; those of Grid Engine are `_WORDS`."""
+"""The resources that Snakemake and its Slurm plugin know; for Grid Engine see `_WORDS`."""
 _OF_GPUS = re.compile(r"gpu: [^0]|(gres|uge_\w+): .*(gpu|cuda)")
 
 
 def path(results: Results) -> Path:
-    """The file in which the main process leaves the request for the job that submits."""
+    """The file in which the main process leaves the request for the job that submits the array."""
     return CACHE / f"{plan.digest(str(results.root))}.request.json"
 
 
 def write(results: Results, workflow: Any, job: Any) -> None:
-    """Note what the profile says of a task of this job of Snakemake's, which submits the array.
+    """Write down what each task of an array asks for; ``job`` is Snakemake's job that submits it.
 
-    Raises InputError if the scheduler, which looks at it, would not take such tasks.
+    Raises InputError if the scheduler would not take such tasks, or a cluster is named.
     """
     scheduler = _scheduler(workflow)
     attempts = range(1, workflow.execution_settings.retries + 2)
@@ -73,7 +73,7 @@ def write(results: Results, workflow: Any, job: Any) -> None:
 
 
 def _scheduler(workflow: Any) -> str:
-    """The scheduler of the profile; under one that names none, what this machine has."""
+    """The scheduler of the profile; if that names none, the one of this machine, or empty."""
     executor = workflow.executor_plugin.name
     if executor in SCHEDULERS:
         return SCHEDULERS[executor]
@@ -97,7 +97,7 @@ def _words(scheduler: str, job: Any, workflow: Any) -> list[str]:
 
 
 def slurm_words(job: Any, workflow: Any) -> list[str]:
-    """What the Slurm plugin would say to sbatch, by its own functions."""
+    """The options that the Slurm plugin would give to sbatch, made by its own functions."""
     from snakemake_executor_plugin_slurm import partitions, submit_string, utils, validation
     from snakemake_interface_common.exceptions import WorkflowError
 
@@ -108,7 +108,7 @@ def slurm_words(job: Any, workflow: Any) -> list[str]:
         table = partitions.read_partition_file(settings.partition_config)
         partition = partitions.get_best_partition(table, job, workflow.logger)
     account = job.resources.get("slurm_account")
-    # Names and outputs are the array's matter: what stands before the comment is left out.
+    # The array sets its own name and output: all options up to the comment are left out.
     parts = {"run_uuid": "-", "slurm_logfile": "-", "comment_str": "-", "workdir": None}
     parts["account"] = f" -A {shlex.quote(str(account))}" if account else ""
     parts["partition"] = f" -p {shlex.quote(str(partition))}" if partition else ""
@@ -119,12 +119,12 @@ def slurm_words(job: Any, workflow: Any) -> list[str]:
     except WorkflowError as error:
         raise InputError(f"the resources of rule {job.name} in the profile: {error}") from None
     words = ["--export=ALL", *words[words.index("--comment") + 2 :]]
-    # Where the profile is silent, a task of a lost node is tried again by who submits.
+    # Unless the profile decides, the job that submits tries a task of a lost node again.
     return words if {"--requeue", "--no-requeue"} & {*words} else [*words, "--no-requeue"]
 
 
 def site_words(resources: Mapping[str, Any]) -> list[str]:
-    """The words for qsub that the profile holds, in its resources ``uge_*``, filled in.
+    """The options for qsub from the profile's resources ``uge_*``, with placeholders filled in.
 
     Raises InputError if a placeholder is unknown, or the job has no value for it.
     """
@@ -158,7 +158,7 @@ def _filled(texts: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
 
 
 def verify(scheduler: str, job: Any, workflow: Any) -> None:
-    """Have the scheduler look at what a job asks for; one that is away is waited for later.
+    """Have the scheduler check what a job asks for; skip this if it does not answer.
 
     Raises InputError if the scheduler would not take such jobs.
     """
@@ -178,7 +178,7 @@ def verify(scheduler: str, job: Any, workflow: Any) -> None:
 def _verify_grid_engine(words: Sequence[str]) -> None:
     """Have qsub check the options of a job, and submit nothing.
 
-    What it says of hosts does not count: it knows none that is away, and no load such as mem_free.
+    Its errors about hosts are ignored: it knows no host that is away, and no load such as mem_free.
     """
     try:
         line = ["qsub", "-b", "y", *words, "-w", "v", "/bin/true"]
@@ -189,7 +189,7 @@ def _verify_grid_engine(words: Sequence[str]) -> None:
 
 
 def doubts(workflow: Any, stages: Collection[str], computes: str, backend: str) -> Iterator[str]:
-    """What a profile asks for in vain, a sentence each.
+    """Warnings about entries of a profile that probably have no effect, a sentence each.
 
     ``stages`` are our rules under every dispatch; ``computes`` is the one whose jobs multiply.
     """
@@ -201,7 +201,7 @@ def doubts(workflow: Any, stages: Collection[str], computes: str, backend: str) 
         if rule not in rules:
             yield f"profile: set-resources: {rule} is no rule{_near(rule, rules)}"
     for block, own in blocks.items():
-        # A name that is like none here, another executor or a command of the site may know.
+        # A name unlike any known one may belong to another executor or a command of the site.
         for name in sorted({*own} - known):
             if (near := _near(name, known)) and not name.startswith(_WORDS):
                 yield f"profile: {block}: {name} is no resource known here{near}"

@@ -37,7 +37,7 @@ STAGES = ("plan", "synthesize", "shard", "multiply", "pool", "mpi", "ledger", "r
 """Our rules, in the order in which they run."""
 
 _DAY_MINUTES = 24 * 60
-_MOMENT = 1_000_000  # nanoseconds, by which a file is newer than another on any disk
+_MOMENT = 1_000_000  # nanoseconds: a file newer by this is newer on any disk
 
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
@@ -46,15 +46,15 @@ Growing = Callable[[Any, int], int]
 class Run:
     """One run of the workflow, as its rules see it, from Snakemake's config and workflow.
 
-    ``dispatch``, ``workers``, ``array_tasks`` and ``array_limit`` are as the config has them.
+    ``dispatch``, ``workers``, ``array_tasks`` and ``array_limit`` are values of the config.
     ``missing`` are the shards that lack their products, in the plan's order; None in a job.
-    ``name_of`` gives the name of a rule in this workflow, which may rename the rules of a module;
-    ``stages`` has our name for each of these.
+    ``name_of`` maps our name of a rule to its name in this workflow, which may have renamed the
+    rules of a module; ``stages`` maps it back.
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
         self.config = dict(config)
-        self._workflow, linting = workflow, not workflow.check_envvars  # only --lint checks none
+        self._workflow, linting = workflow, not workflow.check_envvars  # off under --lint only
         main = workflow.is_main_process and not linting
         if main:
             begin_in_utf8()
@@ -70,7 +70,7 @@ class Run:
         self.results = Results(Path(moved))
         self.dispatch, self.workers = said["dispatch"], said["workers"]
         self.array_tasks, self.array_limit = said["array_tasks"], said["array_limit"]
-        if linting:  # it reads the rules, perhaps with nothing but Snakemake installed
+        if linting:  # --lint reads only rules, perhaps with only Snakemake installed
             self.plan = plans.sample(self.results)
         else:
             self.plan = self._checked_plan() if main else plans.load(self.results.plan)
@@ -95,7 +95,7 @@ class Run:
             environment.refuse_other_packages()
             from shardwise.plan import config, config_file, planner  # here: jobs do not need them
 
-            # Snakemake has read these files too, and its loader takes more than data.
+            # Snakemake has read these files too, but its loader accepts more than plain data.
             used = (*self._workflow.configfiles, *self._workflow.overwrite_configfiles)
             config_file.read_files(list(dict.fromkeys(Path(file).absolute() for file in used)))
             settings = config.load(self.config, self._workflow.config_settings.config)
@@ -112,11 +112,11 @@ class Run:
         stage = {"jobs": None, "array": recipe.RULE}.get(self.dispatch, self.dispatch)
         return stage and self.name_of(stage)
 
-    # What is forced Snakemake knows only after it has read the rules.
+    # Computed late: Snakemake knows what is forced only after it has read the rules.
 
     @functools.cached_property
     def forces(self) -> bool:
-        """Whether the user forces anything: then what is there may be made again, in order."""
+        """Whether the user forces anything: then existing files may be made again, in order."""
         settings = self._workflow.dag_settings
         return bool(settings.forceall or settings.forcerun or settings.forcetargets)
 
@@ -152,7 +152,7 @@ class Run:
 
     @property
     def request(self) -> str:
-        """What the tasks of an array job ask the scheduler for."""
+        """The file that says what the tasks of an array job ask the scheduler for."""
         return str(recipe.path(self.results))
 
     @staticmethod
@@ -170,8 +170,8 @@ class Run:
 
     # File names, as patterns for the wildcards {shard} and {thousand}, and as lists.
 
-    # Outputs. A file that is there, under the name that the plan gives it, is the right one: it
-    # asks for no input, so that no time stamp and no new plan makes it again.
+    # Outputs. A file that exists under the name that the plan gives it is the right one: its job
+    # then has no input, so that no time stamp and no new plan makes Snakemake run it again.
 
     @property
     def any_shard(self) -> str:
@@ -186,7 +186,7 @@ class Run:
 
     @property
     def plan_mark(self) -> list[str]:
-        """The last of these, which stands for all: Snakemake looks at each file of each job."""
+        """The last plan file, which stands for all: Snakemake looks at each file of each job."""
         return self.plan_files[-1:]
 
     @property
@@ -196,7 +196,7 @@ class Run:
 
     @property
     def stack_files(self) -> list[str]:
-        """The synthetic stack, and its receipt, which says of which recipe it is; or nothing."""
+        """The synthetic stack, and its receipt, which is named by the recipe's key; or nothing."""
         own = self.plan.synthetic_receipt
         return [str(self.results.synthetic), str(own)] if own else []
 
@@ -205,44 +205,44 @@ class Run:
         return [str(path) for path in self.plan.result_files(self.reduce["statistics"])]
 
     def in_the_end(self) -> list[str]:
-        """What a run is for, and names at its end: the arrays, their receipt, the page."""
+        """The results of a run, which it names at its end: the arrays, their receipt, the page."""
         return [*self.arrays(), str(self.results.summary), str(self.results.report)]
 
     def targets(self, wildcards: Any = None) -> list[str]:
-        """The files of a complete run, but those of shards: the ledger asks for what is missing."""
+        """The files of a complete run, except those of shards: the ledger asks for missing ones."""
         whole = [*self.plan_files, *self.ledger_files, *self.in_the_end()]
         return [*whole, str(self.results.summed(self.plan.key)), str(self.results.metrics)]
 
     def _products(self) -> list[str]:
-        """A file of each product that is to be made: Snakemake takes its time for each file."""
+        """One file of each product that is to be made: Snakemake spends time on each file."""
         shards = self.plan.shards if self.forces else self.missing or ()
         names, folder = (self.plan.shards[shard].name for shard in shards), self.results.products
         return [_lacking(f"{folder}/{place(name)}") for name in names]
 
-    # Inputs. Those of the user are none of them: the main process has looked at them, and the key
+    # Inputs. The user's files are not among them: the main process has looked at those, and the key
     # in a name says what they were.
 
     @property
     def files_for_all(self) -> list[str]:
-        """What every job waits for that reads matrices."""
+        """Input of every job that reads matrices."""
         return self.plan_mark + self.stack_files
 
     @property
     def input_files(self) -> Any:
-        """What the job waits for that copies a shard's matrices."""
+        """Input of the job that copies a shard's matrices."""
         return self._where(self.store.missing_copies, self.files_for_all)
 
     @property
     def factor_files(self) -> Any:
-        """What the job waits for that computes a shard's products."""
+        """Input of the job that computes a shard's products."""
         files = self._copy_files if self.plan.settings.materialize else self.files_for_all
         return self._where(lambda: self.missing or (), files)
 
     def _where(self, lacking: Callable[[], Collection[str]], files: Any) -> Any:
-        """The input of each shard's job: ``files`` where its output is missing, else nothing.
+        """The input of each shard's job: ``files`` if its output is missing, else nothing.
 
-        ``files`` are names or a function of the wildcards. Names come back if they are the same for
-        all shards: Snakemake takes ten times as long to call a function.
+        ``files`` are names or a function of the wildcards. Returns names if they are the same for
+        all shards, as Snakemake takes ten times as long to call a function.
         """
         missing = set(lacking()) if self.missing is not None else None
         if missing is None or len(missing) == len(self.plan.shards):
@@ -256,7 +256,7 @@ class Run:
         return chosen
 
     def _copy_files(self, wildcards: Any) -> list[str]:
-        """A shard's copy, whose job waits for the plan; where it is there, the plan itself."""
+        """A shard's copy, whose job waits for the plan; if the copy exists, the plan itself."""
         if wildcards.shard in self._whole_copies and not self.forces:
             return self.plan_mark
         name = self.plan.shards[wildcards.shard].input_name
@@ -264,16 +264,16 @@ class Run:
 
     @functools.cached_property
     def _whole_copies(self) -> set[str]:
-        """The shards whose copies are there; in a job none, as it names the copy that it reads."""
+        """The shards whose copies exist; in a job none, so that the copy it reads is its input."""
         lacking = self.store.missing_copies() if self.missing else self.plan.shards
         return set(self.plan.shards).difference(lacking)
 
     @functools.cached_property
     def _anew(self) -> list[str]:
-        """A file newer than plan, ledger and sum, and other than ever: a job with it is run.
+        """A file newer than plan, ledger and sum, with new content: as an input it makes a job run.
 
-        They may be there, but of another plan, or without products. That a marker or a product is
-        missing tells Snakemake nothing if nobody asks for it by name.
+        Plan, ledger and sum may exist but be of another plan, or lack products. Snakemake does not
+        notice a missing marker or product if no job asks for it by name.
         """
         path = CACHE / f"anew-{plans.digest(str(self.results.root))}"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -285,17 +285,17 @@ class Run:
 
     @property
     def plan_input(self) -> list[str]:
-        """What the plan is made from; nothing if it is there."""
+        """Input of the job that writes the plan; nothing if the plan exists."""
         there = self.missing is None or all(map(os.path.exists, self.plan_files))
         return [] if there else self._anew
 
     @property
     def _open(self) -> bool:
-        """Whether any product is to be made, or may be."""
+        """Whether any product is to be made, or may be because the user forces something."""
         return bool(self.missing or self.forces)
 
     def product_files(self, wildcards: Any = None) -> list[str]:
-        """What the ledger is made from; nothing if it is there, and all products with it."""
+        """Input of the job that writes the ledger; nothing if the ledger and all products exist."""
         if self.missing is None or (self.store.is_listed() and not self._open):
             return []
         if self.rule_for_all is None:
@@ -305,7 +305,7 @@ class Run:
         return self._anew + self.plan_mark + work
 
     def ledger_for_reduce(self, wildcards: Any = None) -> list[str]:
-        """What the sum is made from; nothing if it is there, and all products with it."""
+        """Input of the job that writes the sum; nothing if the sum and all products exist."""
         summed = self.store.is_summed(self.reduce["statistics"])
         if self.missing is None or (summed and not self._open):
             return []
@@ -317,7 +317,7 @@ class Run:
         """Memory of a job."""
         problem = self.plan.problem
         match rule:
-            case "shard":  # a buffer of a known size, which no attempt outgrows
+            case "shard":  # a buffer of known size: retries need no more
                 return -(-(memory.copy_memory(problem) + self.plan.facts.decoded) // MIB)
             case "synthesize":
                 nbytes = memory.synthetic_memory(problem)
@@ -348,7 +348,7 @@ class Run:
         return self._worker_minutes
 
     def _worker_minutes(self, wildcards: Any, attempt: int) -> int:
-        """Run time of a worker, for its share of the shards; an array's ends before it is up."""
+        """Run time of a worker, for its share of the shards; in an array it stops before that."""
         if self.dispatch == "array":
             workers = MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
             most = _DAY_MINUTES
@@ -364,7 +364,7 @@ class Run:
 
     @property
     def most_devices(self) -> int:
-        """How many devices a job may use if it only knows their number; 0: all that it finds."""
+        """How many devices a job may use if its grant is a mere number; 0: all that it finds."""
         return grants.counted(self._node_words)
 
     @property
@@ -388,7 +388,7 @@ class Run:
 
 
 def _lacking(path: str) -> str:
-    """An array's receipt, which comes last; the array where only that is gone."""
+    """An array's receipt, which is written last; the array itself if only that is missing."""
     receipt = f"{path}.json"
     return f"{path}.npy" if os.path.exists(receipt) else receipt
 

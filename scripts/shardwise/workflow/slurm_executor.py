@@ -1,16 +1,16 @@
-"""Three beliefs of Snakemake's Slurm plugin (seen with 2.8).
+"""Corrects three assumptions of Snakemake's Slurm plugin (seen with 2.8).
 
-It believes that a job of which squeue says nothing needs no further look. Where Slurm does not
-answer, as while its controller is started again, it drops every job that it asked for, and the run
-waits for ever. We need each job to be seen to its end. So no answer becomes an answer that names
-no job: then the plugin asks again.
+The plugin assumes that a job about which squeue says nothing needs no further look. If Slurm does
+not answer, as while its controller restarts, the plugin drops every job that it asked about, and
+the run waits forever. We need each job to be followed to its end. So no answer becomes an answer
+that names no job: then the plugin asks again.
 
-It believes that what sbatch said when it refused a job, or Slurm when it ended one, belongs in a
+It assumes that what sbatch said when it refused a job, or Slurm when it ended one, belongs in a
 long message, which nobody sees under ``quiet``. We need the reason where all reasons are. So it
 becomes the job's failure.
 
-It believes that a job which waits will start. Some never do, as those that ask for more time than
-their partition has. We need that to be said, as the user alone can change it.
+It assumes that a waiting job will start. Some never do, such as those that ask for more time than
+their partition allows. We need to say so, as only the user can change it.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ _SAID = re.compile(r"The error message was '?(.*?)'?\.?\n? *(sbatch call:|$)", r
 
 
 def long_if_untold(ask: Callable[[], int | None]) -> Callable[[], float]:
-    """How long squeue knows of ended jobs; where Slurm does not say, long enough.
+    """How many seconds squeue remembers ended jobs; infinite if Slurm does not say.
 
-    Else the plugin would ask sacct, whatever the profile says: for ever, without accounting.
+    Otherwise the plugin would ask sacct, whatever the profile says: forever, without accounting.
     """
     return lambda: math.inf if (age := ask()) is None else age
 
@@ -49,10 +49,10 @@ def long_if_untold(ask: Callable[[], int | None]) -> Callable[[], float]:
 def none_if_unheard(
     ask: Callable[..., Awaitable[Any]], stuck: Callable[[], str]
 ) -> Callable[..., Awaitable[Any]]:
-    """What Slurm says of jobs, and the seconds that it took; nothing of any where it is silent.
+    """Wrap the plugin's query of job states and its duration: no states if Slurm is silent.
 
-    The plugin asks again about jobs of which nothing was said, such as new ones. Now and then
-    ``stuck`` says why none of them will start, see `Scheduler.stuck`; a new reason is a warning.
+    The plugin asks again about jobs without a state, such as new ones. Now and then ``stuck`` says
+    why none of them will start, see `Scheduler.stuck`; a new reason is logged as a warning.
     """
     silent, looked, told = False, time.monotonic(), ""
 
@@ -77,7 +77,7 @@ def none_if_unheard(
 
 
 def begin(run: "Run", executor: Any) -> None:
-    """Mend the plugin, before the first job."""
+    """Patch the plugin, before the first job."""
     schedulers.remember(run.results, "slurm", executor.run_uuid)  # the name of all its jobs
     kind = type(executor)
     kind.report_job_error = noting_failures(run, kind.report_job_error)
@@ -98,7 +98,7 @@ def noting_failures(run: "Run", report: Callable[..., None]) -> Callable[..., No
                 failed.note_refused(
                     run, info.job, "Slurm", slurm.refusal(one_line(refused[1].strip()))
                 )
-            elif status and status[1] != "FAILED":  # else it has ended by itself
+            elif status and status[1] != "FAILED":  # else the job has ended by itself
                 failed.note(run, info.job, f"the scheduler says {status[1]}")
         report(self, info, msg, **named)
 
