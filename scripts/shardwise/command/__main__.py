@@ -1,4 +1,4 @@
-"""The command `shardwise`, from any working folder, and the entry scripts beside the library."""
+"""The command `shardwise`, from any working folder, and the entry scripts next to the library."""
 
 import inspect
 import sys
@@ -9,7 +9,7 @@ from shardwise.host import SCRIPTS, begin_in_utf8
 
 
 def main(script: str | None = None) -> None:
-    """Start what the first word names, or an entry script; end with 2 where that cannot be."""
+    """Start the command of the first word, or an entry script; an error ends with its exit code."""
     begin_in_utf8()
     try:
         if script:
@@ -25,7 +25,7 @@ def main(script: str | None = None) -> None:
 
 
 def _start(name: str) -> None:
-    from shardwise.command import stages  # here: a stage of a job needs nothing of the folder's
+    from shardwise.command import stages  # here: an entry script needs none of the other commands
     from shardwise.command.runs import RUNS
 
     if name in RUNS:
@@ -44,7 +44,7 @@ def _start(name: str) -> None:
 
 
 def _stage(name: str, typed: str | None) -> None:
-    """Be a stage; ``typed`` is what the user typed, where that was the command `shardwise`."""
+    """Run a stage; ``typed`` is the command that the user typed, None for an entry script."""
     from shardwise.command import options, process, stages
 
     work, names = stages.STAGES[name]

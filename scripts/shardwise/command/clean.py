@@ -1,4 +1,4 @@
-"""What other configs left in a results folder: found by its name, removed if a run wrote it."""
+"""Files of other configs in a results folder: found by name, removed if a run wrote them."""
 
 import os
 import re
@@ -17,22 +17,22 @@ from shardwise.records.receipts import CopyReceipt, ProductReceipt
 from shardwise.units import count, human_bytes
 
 _BEGIN = re.compile(rb"^\S+ \S+ INFO on [^\n]+, process \d+, in ", re.MULTILINE)
-"""What the log of a job begins with, see `process.run`, perhaps after a warning."""
+"""How the log of a job begins, perhaps after a warning; see `process.run`."""
 
 _BEGIN_BYTES = 1 << 16
 _FIRST = (".npy", ".log")
-"""Suffixes of what goes before the files that show whose it is."""
+"""Suffixes of files that are removed first, before the files that show who wrote them."""
 
 
 def clean(results: Results, remove: bool) -> str:
-    """What the present plan does not name, a line per folder; it may be removed."""
+    """List what the present plan does not name, a line per folder; ``remove`` removes it."""
     small.refuse_unmarked(results)
     small.refuse_links(results)
     with _alone(results) if remove else nullcontext():
         found = list(others.find(plans.load(results.plan)))
         regular = [path for path in found if stat.S_ISREG(os.lstat(path).st_mode)]
         shown = {path for path in regular if _is_ours(results, path)}
-        # A worker's log of a shard has no word of its own; the files of that shard vouch for it.
+        # A worker's log of a shard lacks that beginning; the other files of the shard vouch for it.
         names = {path.stem.removeprefix("copy-") for path in shown}
         shown |= {path for path in regular if path.suffix == ".log" and path.stem in names}
         ours = [path for path in found if path in shown]
@@ -51,7 +51,7 @@ def clean(results: Results, remove: bool) -> str:
 
 @contextmanager
 def _alone(results: Results) -> Iterator[None]:
-    """While no run and no stage works here."""
+    """Keep runs out of the folder meanwhile; TryAgain if a run or a stage works in it."""
     busy = f"a run works in {results.root}; let it finish, or end it, then clean"
     with locks.take_lock(results.running, busy):
         if locks.is_job_locked(results.living):
@@ -79,7 +79,7 @@ def _is_ours(results: Results, path: Path) -> bool:
             case ".starts":
                 return starts.last_start(path) is not None
         with small.opened(path) as (descriptor, _):
-            raw = os.pread(descriptor, _BEGIN_BYTES, 0)  # empty: its job ended before a word
+            raw = os.pread(descriptor, _BEGIN_BYTES, 0)  # empty: its job ended before it wrote
             return not raw or _BEGIN.search(raw) is not None
     except (IntegrityError, OSError):
         return False

@@ -1,7 +1,7 @@
-"""A job whose work is Snakemake: a run that outlives the login node, and its own run time.
+"""A job that runs Snakemake, so that a run outlives the login node, and even the job's run time.
 
-`shardwise submit --job` submits it. Where it is cancelled (SIGTERM of scancel, SIGUSR2 of qdel),
-Snakemake gets a Ctrl-C and cancels its jobs. Where its run time is nearly up (SIGUSR1, before the
+`shardwise submit --job` submits it. If it is cancelled (SIGTERM of scancel, SIGUSR2 of qdel),
+Snakemake gets a Ctrl-C and cancels its jobs. If its run time is nearly up (SIGUSR1, before the
 limit of Slurm, at ``s_rt`` of Grid Engine), Snakemake is killed, its jobs live on, and this job is
 queued again. Started again, it waits for jobs that still live.
 """
@@ -19,20 +19,20 @@ _CANCEL = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 _HEARD = (*_CANCEL, signal.SIGUSR1)
 
 _QUEUE_AGAIN = 99
-"""The exit code by which Grid Engine takes a job back into its queue."""
+"""The exit code that makes Grid Engine requeue a job."""
 
 _LOOK_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 60.0
-_REQUEUE_SECONDS = 60.0  # until Slurm ends a job that it takes back
+_REQUEUE_SECONDS = 60.0  # most time until Slurm ends a job that it requeues
 
 
 def control(line: list[str]) -> int:
-    """Run Snakemake to its end, as often as it takes; the exit code of the job."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)  # each waits until it is asked for
+    """Run Snakemake, again while jobs of an earlier one live; return the exit code of the job."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)  # each is pending until `_heard` takes it
     while True:
         code, last = _call(line)
         if last is None and code == TryAgain.exit_code and host.restarted():
-            # Jobs of the Snakemake before still live.
+            # Jobs of the previous Snakemake still live.
             last = _heard(_LOOK_AGAIN_SECONDS)
             if last is None:
                 continue
@@ -42,8 +42,8 @@ def control(line: list[str]) -> int:
 
 
 def _call(line: list[str]) -> tuple[int, int | None]:
-    """The exit code of Snakemake, and the signal that ended it; None where it ended by itself."""
-    # The job's own size must not become that of the jobs that it submits.
+    """Run Snakemake; its exit code, and the signal that ended it, None if it ended by itself."""
+    # Otherwise the jobs that it submits would inherit its own size.
     env = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k[:6] != "SLURM_"}
     run = begin(line, env=env)
     last = None
@@ -82,6 +82,6 @@ if __name__ == "__main__":
     try:
         lock = take_log()
     except TryAgain as error:
-        if not host.restarted():  # else it may be this job's own, left by a node that went down
+        if not host.restarted():  # else the lock may be this job's own, left by a node that died
             sys.exit(explain(error)[0])
     sys.exit(control(sys.argv[1:]))

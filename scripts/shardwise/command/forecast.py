@@ -1,4 +1,4 @@
-"""`shardwise plan --quote`: what a run comes to; with ``--trial``, how long it will take."""
+"""`shardwise plan --quote`: what a run would take; with ``--trial``, how long it would last."""
 
 import sys
 import time
@@ -20,19 +20,19 @@ from shardwise.records.receipts import CopyReceipt, ProductReceipt, Receipt, Sta
 from shardwise.records.store import Store, amounts
 from shardwise.units import count, decimal, human_bytes, seconds
 
-_TRIED = 2  # shards of a trial, one after the other
-_AT_ONCE = 2  # such rows of shards at most: jobs that share a machine slow each other
+_TRIED = 2  # shards per lane of a trial, one after the other
+_AT_ONCE = 2  # the most lanes side by side: jobs that share a machine slow each other
 _LAST_JOBS = 3  # ledger, reduce, report
 _SPAN = "started", "finished"
-_MARGIN = 0.2  # what a few shards cannot show: the range is wider by that, each way
+_MARGIN = 0.2  # widens the range each way, as a few shards do not show all of it
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Seconds that a trial took: for both ends of a run, and to start a job; the rest per byte.
+    """What a trial measured: ``ends`` of a run and ``start`` of a job in seconds, others per byte.
 
-    ``work`` has a rate for each shard. ``last`` jobs end the run with a start each. ``device`` is
-    the name of what computed the shards.
+    ``work`` has the seconds per byte of each shard. ``last`` counts the jobs that end the run, with
+    a start each. ``device`` is the name of the device that computed the shards.
     """
 
     ends: float
@@ -45,7 +45,7 @@ class Trial:
 
 
 def show(plan: Plan, settings: Settings, options: Namespace) -> None:
-    """Print what a run would come to; a trial computes some of its shards first."""
+    """Print the quote of a run; a trial computes some of its shards first."""
     free, timing = planner.check_folder(plan), iter(["time    not known; --trial predicts it"])
     own = quote(plan, settings.reduce, Store(plan).missing())
     if options.trial:
@@ -86,10 +86,10 @@ def _amounts(parts: dict[str, int]) -> str:
 def forecast(
     trial: Trial, own: Quote, settings: Settings, devices: int
 ) -> tuple[float, float, float, float]:
-    """Seconds of the whole run: likely, at least, at most; then those of all devices together.
+    """Seconds of the whole run: likely, at least, at most; then device seconds in all.
 
-    Both ends, the starts and the work that the busiest device gets, the last jobs, and the bytes
-    of the reduce.
+    A run's time is the sum of both ends, the starts, copies and work of the busiest device, the
+    last jobs, and the reduce.
     """
     shards, jobs = len(own.shards), settings.dispatch == "jobs"
     starts = shards if jobs else min(shards, devices)  # of jobs, or of workers
@@ -108,7 +108,7 @@ def forecast(
 
 
 def describe_time(trial: Trial, own: Quote, settings: Settings, devices: int) -> Iterator[str]:
-    """The lines about the time that is left after a trial, and what was measured."""
+    """The lines of a quote on the time left after a trial, and on what was measured."""
     likely, least, most, busy = forecast(trial, own, settings, devices)
     yield (
         f"time    {seconds(likely)} with {count(devices, 'device')} ({seconds(least)} to "
@@ -123,14 +123,14 @@ def describe_time(trial: Trial, own: Quote, settings: Settings, devices: int) ->
 
 
 def try_shards(plan: Plan, settings: Settings, own: Quote, profile: str, devices: int) -> Trial:
-    """Have a run compute some typical shards into their places: two, or twice two at once.
+    """Run some typical shards, whose products stay: two in turn, or two such lanes at once.
 
     Raises
     ------
     InputError
-        Where fewer than three shards are missing, or nothing had to be computed.
+        If fewer than three shards are missing, or one of those tried adopts an earlier product.
     ShardwiseError
-        Of the exit code of the run, where it failed.
+        The error for the exit code of the run, if it failed.
     """
     from shardwise.command.from_python import follow  # here: no other plan needs pandas
 
@@ -151,14 +151,14 @@ def try_shards(plan: Plan, settings: Settings, own: Quote, profile: str, devices
 
 
 def choose_typical(sizes: dict[str, int], most: int) -> list[str]:
-    """Some in the middle of those shards that have the most common number of bytes."""
+    """Up to ``most`` shards from the middle of those that have the most common size."""
     ((common, _),) = Counter(sizes.values()).most_common(1)
     shards = [shard for shard, nbytes in sizes.items() if nbytes == common]
     return shards[max(0, len(shards) - most) // 2 :][:most]
 
 
 def _measure(plan: Plan, shards: list[str], lanes: int, run: tuple[float, float]) -> Trial:
-    """What the receipts say of a run, from a moment to another, of so many jobs at once."""
+    """Times of a trial from its receipts; ``run`` is when it began and ended, in Unix time."""
     results, rows, stack = plan.results, [plan.shards[s] for s in shards], plan.synthetic_receipt
     made = [receipts.read(results.receipt(row.name), ProductReceipt) for row in rows]
     if any(receipt.adopted for receipt in made):
@@ -180,7 +180,7 @@ def _measure(plan: Plan, shards: list[str], lanes: int, run: tuple[float, float]
         work=[_took(own) / sum(amounts(plan, [own.shard])) for own in made],
         copy=mean([_took(own) / own.file.bytes for own in copies if own in new] or [0.0]),
         reduce=(time.perf_counter() - checked) / made[0].file.bytes,
-        last=1 if made[0].job else _LAST_JOBS,  # of a scheduler's jobs, the reduce alone is one
+        last=1 if made[0].job else _LAST_JOBS,  # under a scheduler only the reduce is a job
         device=made[0].device.name,
     )
 

@@ -1,6 +1,6 @@
 """`shardwise.run` and `shardwise.plan`: what the command does, from a script or a notebook.
 
-Snakemake is a process of its own, as it cannot run twice in one. What it says is shown as it comes.
+Snakemake runs in a child process, as it cannot run twice in one. Its output is shown as it comes.
 """
 
 import os
@@ -28,7 +28,7 @@ from shardwise.processes import contain
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
 
 _MOST_LINES = 60
-"""More than a run says at its end."""
+"""Lines of output that are kept: more than a run prints at its end."""
 
 
 def run(config: Config, profile: str | os.PathLike[str], keys: Mapping[str, Any]) -> FinishedRun:
@@ -47,7 +47,7 @@ def plan(config: Config, keys: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _settings(config: Config, keys: Mapping[str, Any]) -> configs.Settings:
-    """The checked config: a file as the command reads it, or values alone; keys over it."""
+    """The checked config: a file as the command reads it, or values; ``keys`` override either."""
     if isinstance(config, str | os.PathLike):
         config = config_file.read_files([*configs.config_files(None), Path(config)])
     elif not isinstance(config, Mapping | None) or not (config or keys):
@@ -67,7 +67,7 @@ def _settings(config: Config, keys: Mapping[str, Any]) -> configs.Settings:
 
 
 def _plain(value: Any) -> Any:
-    """A value as YAML has it: no paths, no numbers of NumPy. What YAML lacks is left as it is."""
+    """A value in types of YAML, without paths and NumPy numbers; what YAML lacks stays as it is."""
     match value:
         case os.PathLike():
             return os.fspath(value)
@@ -83,8 +83,8 @@ def _plain(value: Any) -> Any:
 def follow(line: list[str]) -> None:
     """Start Snakemake, show what it says, and wait for its end.
 
-    Its session is its own: of a Ctrl-C it hears from here alone, wherever that comes from. Raises
-    the ShardwiseError of its exit code, with its last words.
+    Snakemake has its own session, so any Ctrl-C reaches it only from here. Raises the
+    ShardwiseError of its exit code, with its last words.
     """
     lines, ended = deque[str](maxlen=_MOST_LINES), None
     with begin(
@@ -110,7 +110,7 @@ def follow(line: list[str]) -> None:
 
 
 def _last_words(said: str) -> str:
-    """What a run says of its failure: all from its blank line on, or its refusal without notes."""
+    """What a run says of its failure: all after its last blank line, or a refusal without notes."""
     *_, words = said.rpartition("\n\nshardwise: ")
     notes = ("Using profile ", "Config file ", "shardwise: ")
     return "".join(w for w in words.splitlines(True) if not w.startswith(notes)).strip()

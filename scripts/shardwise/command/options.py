@@ -1,4 +1,4 @@
-"""The options of all stages, each declared once, and what reads their values."""
+"""The options of all stages, each declared once, and the functions that parse their values."""
 
 import argparse
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ def parser(prog: str | None, about: str | None, names: Iterable[str]) -> argpars
         prog=prog,
         description=about,
         epilog=None if about and "Exit codes" in about else _ENDS,
-        allow_abbrev=False,  # --config is another option of snakemake than --configfile
+        allow_abbrev=False,  # snakemake's --config is not --configfile
     )
     for name in names:
         made.add_argument(name, **OPTIONS[name])
@@ -28,7 +28,7 @@ def parser(prog: str | None, about: str | None, names: Iterable[str]) -> argpars
 
 
 def natural(text: str, least: int = 0) -> int:
-    """A whole number, 0 or more."""
+    """A whole number, ``least`` or more."""
     number = int(text)
     if number < least:
         raise argparse.ArgumentTypeError(f"{number} is not {least} or more")
@@ -41,7 +41,7 @@ def positive(text: str) -> int:
 
 
 def mebibytes(text: str) -> int | None:
-    """Bytes of a number of MiB; None for 0."""
+    """A number of MiB, in bytes; None for 0."""
     return natural(text) * MIB or None
 
 
@@ -54,7 +54,7 @@ def seconds(text: str) -> float:
 
 
 def address(text: str) -> tuple[str, int]:
-    """``[HOST:]PORT``; without a host, that of this machine alone."""
+    """``[HOST:]PORT``; without a host, one that only this machine reaches."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 65536):
         raise argparse.ArgumentTypeError(
@@ -138,7 +138,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--array-tasks": {"type": positive, "help": "array: tasks that share the shards; most: 1,000"},
     "--array-limit": {"type": positive, "help": "array: most tasks that run at once"},
     "--request": {"type": Path, "help": "array: what a task asks for; snakemake writes it"},
-    # Of who looks at a run, or at a machine.
+    # For commands that look at a run, or at a machine.
     "--json": {"action": "store_true", "help": "write JSON, for programs"},
     "--once": {"action": "store_true", "help": "show one look as plain text, then end"},
     "--interval": {"type": seconds, "help": "seconds between looks; default: 2, in a pipe 10"},

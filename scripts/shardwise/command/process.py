@@ -55,7 +55,7 @@ def run(
     handler.setFormatter(Shown("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     signal.signal(signal.SIGTERM, terminate)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, terminate)
     mpi = None
     try:
@@ -72,14 +72,14 @@ def run(
         if mpi or ended:
             from shardwise.files.commit import abandon  # here: doctor starts without NumPy
 
-            # An abort does not wait for the thread that may be writing, and a signal may come just
-            # before Python notes that a file has to be removed.
+            # Remove unfinished files: an abort does not wait for a thread that may be writing, and
+            # a signal may come just before Python notes that a file has to be removed.
             abandon()
         if mpi:
             _abort(mpi.COMM_WORLD, code)
         if ended:
-            # All is cleaned up. A thread that was about to start when the signal came, no pool
-            # knows to end, and Python would wait for it for ever.
+            # All is cleaned up. If a thread was about to start when the signal came, no pool knows
+            # to end it, and Python would wait for it forever.
             logging.shutdown()
             os._exit(code)
     sys.exit(code)
@@ -103,7 +103,7 @@ def _refuse(error: ShardwiseError, mpi: Any) -> int:
         log.error("%s", error)
     if mpi is None:
         return error.exit_code
-    # The first rank to end makes srun end the others, which have this code to return too.
+    # srun ends the other ranks when the first has ended, but they must return this code, too.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if _all_arrive(mpi.COMM_WORLD):
         mpi.Finalize()  # a regular end: after an abort srun would return 137, whatever the code
@@ -115,7 +115,7 @@ def _refuse(error: ShardwiseError, mpi: Any) -> int:
 
 
 def _all_arrive(comm: Any) -> bool:
-    """Whether all ranks come here within some seconds, with an error that they agree on."""
+    """Whether all ranks come here, each with an error, within `_ARRIVAL_SECONDS`."""
     arrival, end = comm.Ibarrier(), time.monotonic() + _ARRIVAL_SECONDS
     while not arrival.Test():
         if time.monotonic() > end:
@@ -125,18 +125,18 @@ def _all_arrive(comm: Any) -> bool:
 
 
 def _abort(comm: Any, code: int) -> None:
-    """End all ranks, once what this one has written has had time to pass through the launcher.
+    """End all ranks, after the launcher has had time to pass on what this rank has written.
 
-    MPICH's drops what it still holds when a rank aborts: the reason, often.
+    MPICH's launcher drops output that it still holds when a rank aborts: often the reason.
     """
     time.sleep(_LAST_WORDS_SECONDS)
     comm.Abort(code)
 
 
 def _at_work(options: Namespace) -> AbstractContextManager[None]:
-    """Mark the results folder as worked on, for the stages that take a plan, if it is fit for it.
+    """Hold the job lock of the results folder, if the stage takes a plan and the plan exists.
 
-    Raises InputError as :func:`small.refuse_links`.
+    Raises InputError as :func:`small.refuse_links` does.
     """
     if not hasattr(options, "plan") or not options.plan.is_file():
         return nullcontext()

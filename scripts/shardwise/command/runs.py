@@ -26,7 +26,7 @@ from shardwise.units import clock
 _PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
 _LOG = Path("shardwise.log")
 
-_BEGIN_SECONDS = 120.0  # until its first job, a run checks everything: that takes seconds
+_BEGIN_SECONDS = 120.0  # at most, for the checks of a run before its first job: seconds as a rule
 _LOOK_SECONDS = 0.2
 
 
@@ -60,7 +60,7 @@ def run(words: list[str]) -> NoReturn:
     leave_on_interrupt()
     line, _ = _snakemake(_parser("run", run.__doc__), words)
     line[line.index("snakemake")] = "shardwise.command.start"
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until that module heeds it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until that module handles it
     os.execv(line[0], line)
 
 
@@ -88,13 +88,13 @@ def submit(words: list[str]) -> int:
         f"process {started.pid} of this machine runs it; its messages: {_LOG}\n"
         f"Stop it with its jobs: kill -INT {started.pid}\n"
     )
-    with suppress(KeyboardInterrupt):  # of who does not want to wait: the run is in another session
+    with suppress(KeyboardInterrupt):  # nobody has to wait: the run is in another session
         return _see_it_begin(started, began)
     return 0
 
 
 def _see_it_begin(run: "subprocess.Popen[bytes]", first_byte: int) -> int:
-    """Show what a run says until it has passed its checks, or has ended: then return its code."""
+    """Show what a run says until it has passed its checks; if it ends before, return its code."""
     said, end = "", time.monotonic() + _BEGIN_SECONDS
     with open(_LOG, encoding="utf-8", errors="replace") as log:
         log.seek(first_byte)
@@ -116,7 +116,7 @@ def _see_it_begin(run: "subprocess.Popen[bytes]", first_byte: int) -> int:
 
 
 def take_log() -> BinaryIO:
-    """The log of submitted runs, locked: a folder has one at a time. TryAgain if one works."""
+    """Lock and open the log of submitted runs; TryAgain if such a run works in this folder."""
     return take_lock(
         _LOG,
         f"a run that was submitted in this folder still works; its messages: {_LOG}. Let it "
@@ -135,12 +135,12 @@ _JOBS = {
         "qdel",
     ),
 }
-"""By executor of the profile: what submits the job of a controller, and what cancels it."""
+"""By executor of the profile: the commands that submit and cancel the job of a controller."""
 
 
 def _submit_job(line: list[str], options: argparse.Namespace) -> int:
     """Submit a job that starts Snakemake and looks after it, see `controller`."""
-    import yaml  # here: the doctor also starts where a package is missing
+    import yaml  # here: the doctor also starts if a package is missing
 
     profile = _profile(options.profile)
     executor = (yaml.safe_load(Path(profile, "config.yaml").read_bytes()) or {}).get("executor")
@@ -200,7 +200,7 @@ def _parser(name: str, description: str | None) -> argparse.ArgumentParser:
 def _snakemake(
     parser: argparse.ArgumentParser, words: list[str]
 ) -> tuple[list[str], argparse.Namespace]:
-    """The command line that starts Snakemake, printed; InputError if something is missing."""
+    """Print and return Snakemake's command line, and our options; InputError without a config."""
     options, others = parser.parse_known_args(words)
     given = any(word.split("=")[0] in ("--configfile", "--configfiles") for word in others)
     if not given and not Path("config.yaml").is_file():
@@ -209,14 +209,14 @@ def _snakemake(
             "--configfile"
         )
     program = sys.argv[0]
-    if Path(program).name == "shardwise":  # else Python was told of a module
+    if Path(program).name == "shardwise":  # else it was started by python -m
         program = "shardwise" if shutil.which("shardwise") == program else program
         os.environ[TYPED] = shlex.join([program, *parser.prog.split()[1:], *words])
     return snakemake_line(options.profile, others), options
 
 
 def snakemake_line(profile: str | None, words: list[str]) -> list[str]:
-    """The command line that starts Snakemake with a profile, printed; InputError as above."""
+    """Print and return the command line that runs Snakemake with a profile; InputError as above."""
     environment.refuse_other_packages()
     if any(os.environ.get(name) for name in FINDERS):
         importlib.import_module("pandas")  # else Snakemake would end with a traceback
@@ -227,9 +227,9 @@ def snakemake_line(profile: str | None, words: list[str]) -> list[str]:
 
 
 def line_of(settings: Any, profile: str | None, *words: str) -> list[str]:
-    """The command line that runs a checked config, which it writes down, with words of its end.
+    """Write a checked config to a file, and return the command line that runs it, ``words`` last.
 
-    The file stays: jobs read it, and so does whoever repeats the command that a run prints.
+    The file stays: jobs read it, and so does the command that a run prints to be repeated.
     """
     from shardwise.files.commit import commit  # here: as above
     from shardwise.plan import plan as plans
@@ -238,7 +238,7 @@ def line_of(settings: Any, profile: str | None, *words: str) -> list[str]:
     file.parent.mkdir(parents=True, exist_ok=True)
     with commit(file) as new:
         new.write(json.dumps(vars(settings), indent=1).encode())
-    # An empty --config takes away what a profile says of the config.
+    # An empty --config overrides what a profile says of the config.
     own = ["--replace-workflow-config", "--configfile", str(file), "--config"]
     return snakemake_line(profile, [*own, *words])
 
@@ -253,13 +253,13 @@ signal.pthread_sigmask(signal.SIG_SETMASK, ())
 contain.end_with_parent(signal.SIGINT, int(sys.argv[1]))
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""A program and no function that runs after a fork, as the threads of a notebook may hold locks."""
+"""A program, not a function that runs after a fork: the threads of a notebook may hold locks."""
 
 
 def begin(line: list[str], **options: Any) -> "subprocess.Popen[Any]":
-    """Start a command line of Snakemake, which hears all signals, and a Ctrl-C when this ends.
+    """Start Snakemake with no signal blocked; it gets a Ctrl-C when this process ends.
 
-    Its session is its own: signals of a terminal or a scheduler are for this process alone.
+    It has its own session: signals of a terminal or a scheduler reach this process alone.
     """
     words = [sys.executable, "-P", "-c", _BEGIN, str(os.getpid()), *line]
     return subprocess.Popen(words, start_new_session=True, stdin=subprocess.DEVNULL, **options)

@@ -1,7 +1,7 @@
-"""What each stage does by hand, and in a job of a run: a function of its options.
+"""The stages, as they run by hand and in the jobs of a run: each is a function of its options.
 
-A stage imports what it computes with when it begins: a run starts many, and each only one. The
-first line of its docstring is its line in ``shardwise --help``.
+A stage imports what it computes with only when it begins: each process runs one stage. The
+first line of a stage's docstring is its line in ``shardwise --help``.
 """
 
 import os
@@ -110,8 +110,8 @@ def _compute(shard: Shard, options: Namespace, plan: Plan) -> None:
 def work(options: Namespace) -> int:
     """Be a worker: take a device, and compute shards until none is left or the time is nearly up.
 
-    By hand it computes what is missing; `dispatch` and the tasks of an array start several that
-    share.
+    Run by hand, it computes all missing shards; `dispatch` and the tasks of an array start several
+    workers that share the shards.
     """
     from shardwise.work import dispatch
 
@@ -266,7 +266,7 @@ def doctor(options: Namespace) -> None:
     width = min(120, shutil.get_terminal_size((100, 24)).columns)
     lines = [report.to_json(found)] if options.json else report.to_text(found, width)
     _print("".join(f"{line}\n" for line in lines))
-    os._exit(report.verdict(found)["exit_code"])  # what hangs in the kernel is not waited for
+    os._exit(report.verdict(found)["exit_code"])  # never waits for threads that hang in the kernel
 
 
 def _print(text: str) -> None:
@@ -278,7 +278,7 @@ def _print(text: str) -> None:
 def clean(options: Namespace) -> None:
     """List what other configs left in a results folder, and remove it with --yes.
 
-    A file stays if nothing shows that a run wrote it, as a product without a receipt that fits.
+    A file stays if nothing shows that a run wrote it, such as a product without a matching receipt.
     """
     from shardwise.command import clean
     from shardwise.plan import config_file, planner
