@@ -1,7 +1,7 @@
 """The audit of a results folder: whether each file is what its receipt says, and none is missing.
 
-It takes the folder alone, on any machine and any later day, and reads every byte. Nothing is
-written. What lies there of other configs is left aside.
+It needs the folder alone, on any machine and any later day, and reads every byte. It writes
+nothing, and ignores files of other configs.
 """
 
 import json
@@ -24,18 +24,18 @@ from shardwise.units import count, human_bytes
 _MOST_LISTED = 20
 
 SCHEMA = 2
-"""Of the JSON that an audit makes."""
+"""The version of the JSON that an audit makes."""
 
 DAMAGED, UNKNOWN, MISSING = "damaged", "unknown", "missing"
-"""Kinds of findings that decide: against a receipt; of another version's receipt; not made yet."""
+"""Kinds of findings: not as the receipt says; a receipt of another version; not made yet."""
 
 
 @dataclass(frozen=True)
 class AuditFinding:
     """Something that is not as it should be.
 
-    ``kind`` is one of the constants above, ``path`` relative within the results folder, and
-    ``shard`` the one whose product or receipt it is.
+    ``kind`` is one of the constants above, ``path`` is relative to the results folder, and
+    ``shard`` is the shard whose product or receipt that file is.
     """
 
     kind: str
@@ -49,13 +49,13 @@ class Audit:
     """What an audit has found."""
 
     root: Path
-    shards: int = 0  # how many the plan has; 0 where it cannot be read
-    merged: int = 0  # folders whose total this is; 0 of a run
+    shards: int = 0  # how many the plan has; 0 if it cannot be read
+    merged: int = 0  # folders added up in this total; 0 for a run
     nbytes: int = 0  # bytes that were read and compared with a checksum
     summed: list[str] = field(default_factory=list)  # files of the reduce, such as ``sum.npy``
     proven: bool = False
     findings: list[AuditFinding] = field(default_factory=list)
-    repair: str | None = None  # for bash; then the next run makes again what is damaged
+    repair: str | None = None  # for bash; after it the next run makes damaged files again
 
     def of(self, kind: str) -> list[AuditFinding]:
         """The findings of a kind."""
@@ -181,7 +181,7 @@ def _look_at_total(results: Results) -> Audit:
 def _look_at_all(plan: Plan, audit: Audit, threads: int, progress: Callable[[str], object]) -> None:
     results, store, lines = plan.results, Store(plan), []
     summed = store.is_summed(())
-    listed = summed or store.is_listed()  # whoever sums next takes the ledger as it is
+    listed = summed or store.is_listed()  # the next reduce takes the ledger as it is
     audit.shards, audit.proven = len(plan.shards), True
     stack, stack_receipt = results.synthetic, plan.synthetic_receipt
     if stack_receipt and stack.exists():  # it may have been removed
@@ -192,7 +192,7 @@ def _look_at_all(plan: Plan, audit: Audit, threads: int, progress: Callable[[str
         _look_at_sum(plan, audit)
     else:
         audit.note(MISSING, results.summary, "nothing is summed yet under this plan")
-    # A sum had all shards: those missing now are lost.
+    # A sum was made of all shards: those missing now are lost.
     look = partial(_look_at_shard, plan, audit, DAMAGED if summed else MISSING)
     looked = ledger.look_at(look, plan.shards.values(), threads, at_once=1)
     for number, (_, (nbytes, receipt)) in enumerate(looked, 1):
@@ -212,7 +212,7 @@ def _look_at_all(plan: Plan, audit: Audit, threads: int, progress: Callable[[str
 def _look_at_shard(
     plan: Plan, audit: Audit, missing: str, row: Shard
 ) -> tuple[int, ProductReceipt | None]:
-    """Bytes that were read of a product and its copy, and the receipt of a whole product."""
+    """Audit a shard; the bytes read of both files, and the receipt if the product is whole."""
     shard, results, nbytes, whole = row.shard, plan.results, 0, None
     product, copy = results.product(row.name), results.shard(row.input_name)
     receipt = copied = None
@@ -238,7 +238,7 @@ def _look_at_shard(
 
 
 def _look_at_sum(plan: Plan, audit: Audit) -> None:
-    """The results over all shards."""
+    """Audit the results over all shards."""
     results = plan.results
     with audit.noting(results.summary):
         summary = judge.check_summary(plan)
@@ -252,7 +252,7 @@ def _look_at_arrays(
     audit: Audit, results: Results, files: Mapping[str, ArrayFile],
     check: Callable[[str, ArrayFile], object] = lambda name, facts: None,
 ) -> None:  # fmt: skip
-    """Read the results over all matrices, each after a check of what is said of it."""
+    """Read the results over all matrices, each after a check of what the receipt says of it."""
     for name, facts in files.items():
         file = results.statistic(name)
         audit.summed.append(file.name)
@@ -267,6 +267,6 @@ def _repair(plan: Plan, damaged: list[AuditFinding]) -> str | None:
     shards = {found.shard for found in damaged if found.shard}
     paths = {results.root / found.path for found in damaged if not found.shard}
     if any(path.parent == results.root for path in paths):
-        # Snakemake makes nothing again that is only used on the way to what is there.
+        # Snakemake does not remake an intermediate file if the files made from it exist.
         paths |= {results.summary, results.ledger}
     return ledger.build_repair(plan, shards, paths) if damaged else None

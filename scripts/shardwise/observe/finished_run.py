@@ -20,7 +20,7 @@ class FinishedRun:
 
     Arrays are mapped into memory, read-only. Before an array is opened, its header and its size
     are compared with its receipt; :meth:`verify` reads and compares every byte. A folder without a
-    plan raises InputError, and what is damaged IntegrityError.
+    plan raises InputError, a damaged file IntegrityError.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -40,7 +40,7 @@ class FinishedRun:
     @property
     @hide_frames
     def statistics(self) -> dict[str, np.ndarray]:
-        """The results over all products by their names, each ``(m, p)``; or the `sums`."""
+        """The results over all products by name, each ``(m, p)`` or ``(p,)``; or the `sums`."""
         return {
             name: _map(self._results.statistic(name))
             for name in judge.read_finished(self._plan).files
@@ -75,9 +75,9 @@ class FinishedRun:
         Raises
         ------
         IndexError
-            Where the stack has no such matrix.
+            If the stack has no such matrix.
         InputError
-            Where the run kept sums only.
+            If the run kept sums only, or has not computed this product yet.
         """
         if self._plan.settings.keep != "products":
             raise InputError(

@@ -1,8 +1,8 @@
-"""A run in figures for a cluster's monitoring, as prometheus-client writes and serves them.
+"""The metrics of a run for a cluster's monitoring, written and served by prometheus-client.
 
-Names and units follow https://prometheus.io/docs/practices/naming. Series are counted by device,
-node, stage and state, never by shard (but for the one that works longest). Shards that are done are
-a gauge: a counter that falls, where one is made anew, is a restart to Prometheus.
+Names and units follow https://prometheus.io/docs/practices/naming. There are series per device,
+node, stage and state, but none per shard (except the one at work longest). Done shards are a
+gauge: their number falls if one is made anew, and Prometheus takes a falling counter for a restart.
 """
 
 import math
@@ -18,7 +18,7 @@ from shardwise.files.commit import commit
 from shardwise.observe.status import VERDICTS, ShardStatus, Status
 
 BUCKETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000)
-"""Upper bounds, in seconds, by which the durations of shards are counted."""
+"""Upper bounds, in seconds, of the histogram of the durations of shards."""
 
 _WHO = ("device", "node")
 _MOST_LETTERS = 500
@@ -31,14 +31,14 @@ class Figures:
         self._look = look
 
     def collect(self) -> Iterator[core.Metric]:
-        """Every metric with a sample; all have the label ``results``: where the run lies."""
+        """Every metric with samples; the label ``results`` is the path of the results folder."""
         if (seen := self._look()) is None:
             return
         root = _plain(str(seen.results.root.absolute()))
         durations = [one.seconds for one in seen.done]
         for name, words, labels, values in _gauges(seen, durations):
             family = core.GaugeMetricFamily(f"shardwise_{name}", words, labels=("results", *labels))
-            # A device may have any name; of two equal series Prometheus would refuse everything.
+            # Names cut by `_plain` may be equal; if two series are, Prometheus refuses everything.
             for own, value in {tuple(map(_plain, key)): v for key, v in values.items()}.items():
                 family.add_metric((root, *own), value)
             if family.samples:
@@ -64,8 +64,8 @@ def write(seen: Status) -> None:
 def serve(look: Callable[[], Status | None], host: str, port: int) -> HTTPServer:
     """Serve the metrics of what ``look`` returns, until the process or the server is ended.
 
-    Each request calls it, in a thread. Port 0 is any free port. Raises InputError if nobody can
-    listen there.
+    Each request calls ``look``, in a thread. Port 0 means any free port. Raises InputError if the
+    server cannot listen there.
     """
     registry = CollectorRegistry()
     registry.register(Figures(look))
@@ -89,7 +89,7 @@ def _who(shard: ShardStatus) -> tuple[str, str]:
 def _gauges(
     seen: Status, durations: list[float]
 ) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]]:
-    """Names, helps, labels beside ``results``, and the values under the values of the labels."""
+    """Of each gauge: name, help, labels besides ``results``, and values by the labels' values."""
     kind, oldest = seen.verdict.kind, sorted((one.started, one.shard) for one in seen.running)
     suspects = {(uuid, why.host) for uuid, why in seen.suspects.items()}
     done, busy = Counter(map(_who, seen.done)), Counter(map(_who, seen.running))

@@ -1,8 +1,8 @@
 """Look at a results folder: the state of each shard comes from its files alone.
 
-A shard with product and receipt under its name is done; one that was begun since the last run of
-Snakemake began, and has not failed since, is running while any job is; one with a failure file has
-failed; any other waits. Nothing is written, and no scheduler is asked.
+A shard with product and receipt under its name is done, or damaged. It is running if it was begun
+since the last run of Snakemake began, has not failed since, and any job is at work. With a failure
+file it has failed; otherwise it waits. Nothing is written, and no scheduler is asked.
 """
 
 import time
@@ -50,7 +50,7 @@ class Observer:
     def look(self, at: float | None = None) -> Status:
         """What the folder shows now, or at time ``at``; its content never makes this fail."""
         at, results = time.time() if at is None else at, self.results
-        living = locks.is_living(results)  # first: what a run leaves at its end is seen below
+        living = locks.is_living(results)  # asked first: what a run leaves at its end is seen below
         stamps = [stamp(path) for path in (results.plan, results.plan_facts)]
         if stamps != self._stamps:
             self._plan, self._done = _plan(results.plan) if any(stamps) else None, {}
@@ -65,7 +65,7 @@ class Observer:
 
     def _look(self, plan: Plan, at: float, living: bool | None) -> Status:
         results = self.results
-        # In the order in which a task leaves them, so that none that ends meanwhile is missed.
+        # Listed in the order in which a task writes them: one that ends meanwhile is not missed.
         busy = living is None or locks.is_job_locked(results.living)
         begun = list_names(results.starts("any").parent) if busy else set()
         there = begun, list_names(results.failed), list_names(results.products)
@@ -112,7 +112,7 @@ def _waiting(row: Shard) -> ShardStatus:
 
 
 def _judge(plan: Plan, row: Shard) -> ShardStatus:
-    """A shard with a receipt: done, if the judge takes that."""
+    """The state of a shard with product and receipt: done if the judge accepts them."""
     try:
         own = judge.check_product(plan, row.shard)
     except receipts.NoReceipt:  # removed since the folder was listed

@@ -1,7 +1,7 @@
 """What a results folder shows at one moment: its shards, its sum, and what follows from them.
 
-`shardwise.observe.observer` looks; whoever shows a run takes it from here, so that watch, page and
-metrics never contradict each other.
+`shardwise.observe.observer` fills it in. Watch, page and metrics show what is here, so that they
+never contradict each other.
 """
 
 from collections import Counter
@@ -23,18 +23,18 @@ from shardwise.records.receipts import SumReceipt
 from shardwise.units import any_clock, count, decimal, seconds
 
 DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
-"""States of a shard: product and receipt are there; a task has begun it, and not failed since; the
-last task has left a failure; none of these; a receipt or product is there that cannot be used."""
+"""States of a shard, in this order: product and receipt exist; a task has begun it and not failed
+since; its last task has left a failure; none of the others; a receipt or product is unusable."""
 
 STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED
 
 VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
 
 SCHEMA = 7
-"""Of what :meth:`Status.json` gives."""
+"""The version of the JSON that :meth:`Status.json` gives."""
 
 _LATELY = 60.0, 600.0
-"""The rate goes back twice the last shards' duration in seconds, within these."""
+"""The rate looks back twice the mean duration of the last shards, within these, in seconds."""
 
 _MOST_NAMED = 5
 _UNREAD = f"The files were not read again for this: `{host.command('verify')}` does that."
@@ -42,7 +42,7 @@ _UNREAD = f"The files were not read again for this: `{host.command('verify')}` d
 
 @dataclass(frozen=True)
 class Device:
-    """Who computes a shard: a GPU, or the CPU of a node, which has no UUID."""
+    """What computes a shard: a GPU, or the CPU of a node, which has no UUID."""
 
     name: str
     uuid: str | None
@@ -82,9 +82,9 @@ class ShardStatus:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the number is right, in a word and in a sentence for a tired person.
+    """Whether the sum is right, in a word and in a sentence for a tired person.
 
-    ``kind`` is one of :data:`VERDICTS`; ``unproven``: all is there, and nothing proved it.
+    ``kind`` is one of :data:`VERDICTS`; ``unproven``: all is there, but nothing has proven it.
     """
 
     kind: str
@@ -131,7 +131,7 @@ class Status:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Whether the number is right, by what tasks and reduce have proven when they wrote."""
+        """Whether the sum is right, as far as tasks and reduce proved it when they wrote."""
         return _verdict(self)
 
     @property
@@ -151,7 +151,7 @@ class Status:
 
     @property
     def code(self) -> int:
-        """As the exit code of ``--once``: 0 all done, 75 unfinished, 3 somebody has to act."""
+        """The exit code of ``--once``: 0 all done, 75 unfinished, 3 the user has to act."""
         return 0 if self.ended else 75 if self.verdict.kind in ("unfinished", "empty") else 3
 
     @property
@@ -178,7 +178,7 @@ class Status:
 
     @property
     def when_done(self) -> str:
-        """When the run will be done, or why nobody can say."""
+        """When the run will be done, or why that is unknown."""
         if self.ended:
             return "all is done"
         if self.stopped:
@@ -192,7 +192,7 @@ class Status:
 
     @cached_property
     def done_bytes(self) -> int:
-        """Bytes of input that are multiplied."""
+        """Bytes of the input of shards that are done."""
         return sum(shard.bytes for shard in self.done)
 
     @cached_property
@@ -202,10 +202,10 @@ class Status:
 
     @cached_property
     def rate(self) -> float | None:
-        """Bytes per second in the minutes before a shard was last done, each spread over its time.
+        """Input bytes per second in the minutes before the last shard was done; None if unknown.
 
-        None if that is long ago, or no run lives. A pause before them, as before a rerun, does not
-        count.
+        The bytes of a shard are spread over its duration. A pause before all of these shards, as
+        before a rerun, does not count. None if the last was long ago, or no run lives.
         """
         spans = [(one.started, one.finished, one.bytes) for one in self.done]
         spans = sorted((span for span in spans if span[0] < span[1]), key=itemgetter(1))
@@ -213,7 +213,7 @@ class Status:
         usual = 2 * sum(last) / max(1, len(last))
         if self.stopped or not spans or self.at - spans[-1][1] > max(usual, _LATELY[1]):
             return None
-        now = spans[-1][1]  # how far the shards at work are, nobody knows
+        now = spans[-1][1]  # the progress of shards at work is unknown
         since = now - min(max(usual, _LATELY[0]), _LATELY[1])
         spans = [span for span in spans if span[1] > since]
         since = max(since, min(began for began, _, _ in spans))

@@ -28,7 +28,7 @@ _BAR, _MOST_ROWS, _OUTPUT_WIDTH = 60, 12, 200
 
 
 def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
-    """The whole picture; each list has so many entries at most."""
+    """The whole picture; each list has ``most`` entries at most."""
     parts: list[RenderableType] = [
         _text(f"shardwise {seen.results.root}  {any_clock(seen.at)[11:]}", "bold"),
         Text(one_line(seen.headline), _STYLES.get(seen.verdict.kind, "")),
@@ -80,7 +80,7 @@ def _show(seen: Status, as_json: bool) -> None:
 
 
 def news(seen: Status) -> dict[str, str]:
-    """What there is to tell, a line each, by what makes it new: not by a rate or a time left."""
+    """The lines to tell, by a key that leaves out the rate and the time left: a new key is news."""
     lines = [f"failed: {name}: {why.reason} (log: {why.log})" for name, why in seen.failed]
     lines += [seen.counts_line or seen.headline]
     lines += [seen.verdict.words] * seen.over
@@ -88,10 +88,10 @@ def news(seen: Status) -> dict[str, str]:
 
 
 def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool = False) -> int:
-    """Show a run until it has ended, or with ``stay`` for ever; return the exit code.
+    """Show a run until it has ended, or with ``stay`` forever; return the exit code.
 
-    ``interval`` is the time between two looks in seconds; it grows if looks take long. Where None,
-    a terminal is drawn again every 2 s, and a line written to a pipe every 10 s at most.
+    ``interval`` is the time between two looks in seconds; it grows if looks take long. If None,
+    that is 2 s for a terminal or JSON, and 10 s for lines written to a pipe.
     """
     console, seen, told = _console(), None, set[str]()
     live = Live(console=console, screen=True, auto_refresh=False,
@@ -134,7 +134,7 @@ def _ending(seen: Status) -> list[str]:
 
 
 def _console() -> Console:
-    """Standard output, with the letters and the width that it has."""
+    """Standard output, with the characters and the width that it supports."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     width = None if sys.stdout.isatty() else _OUTPUT_WIDTH
     return Console(file=sys.stdout, width=width, highlight=False)

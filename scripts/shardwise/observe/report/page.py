@@ -29,7 +29,7 @@ Pair = tuple[str, Cell]
 
 
 class Table(NamedTuple):
-    """Cells in rows, of which the first names the row; the template escapes and draws them."""
+    """Rows of cells, the first of which names its row; the template escapes and draws them."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -69,7 +69,7 @@ def render(seen: Status) -> str:
 
 
 def _total(seen: Status) -> tuple[np.ndarray | None, str]:
-    """Elements of the sum with its name, or why they are not shown."""
+    """Elements of the sum and its file name, or None and why they are not shown."""
     if seen.summary is None:
         return None, "Nothing is summed yet under this plan."
     named = next((name for name in ("sum", "mean") if name in seen.summary.files), None)
@@ -141,7 +141,7 @@ def _failed(seen: Status) -> Table | None:
 
 
 def _bars(seen: Status) -> tuple[Table | None, str]:
-    """What each device did: a bar of what its time went into, and figures; and the whole time."""
+    """A table with a bar of how each device spent its time, and figures; and the whole time."""
     took, figures = _took(seen), _by_device(seen)
     rows: list[list[Cell]] = []
     for device, found in sorted(figures.items()):
@@ -163,7 +163,7 @@ def _bars(seen: Status) -> tuple[Table | None, str]:
 
 
 def _by_device(seen: Status) -> dict[str, Counter[str]]:
-    """Of each device, by its label: its shards, their bytes, and the seconds of each phase."""
+    """By the label of a device: the count of its shards, their bytes, the seconds of each phase."""
     found = defaultdict[str, Counter[str]](Counter)
     for own in seen.done:
         found[own.device.label].update({"shards": 1, "bytes": own.bytes, **own.held})
@@ -171,7 +171,7 @@ def _by_device(seen: Status) -> dict[str, Counter[str]]:
 
 
 def _took(seen: Status) -> float:
-    """In how many seconds any shard was at work that is done."""
+    """The seconds during which at least one of the done shards was at work."""
     spans = sorted((one.started, one.started + one.seconds) for one in seen.done)
     if not spans:
         return 0.0

@@ -21,7 +21,7 @@ _CLIPPED = 0.005  # the share of cells that may lie beyond an end of the colour 
 def read(path: Path) -> np.ndarray:
     """Evenly spaced rows and columns of a matrix, all of a small one; moduli of complex numbers.
 
-    Raises InputError if it is missing, damaged, or no matrix.
+    Raises InputError if it is missing, damaged, or not a matrix.
     """
     try:
         array = np.load(path, "r", allow_pickle=False)
@@ -66,7 +66,7 @@ def draw(cells: np.ndarray, name: str) -> Markup:
 
 
 def _png(places: np.ndarray, colours: str) -> str:
-    """The address of an image of places on the scale, which goes from -1 to 1."""
+    """The data URL of an image of values on the scale, which goes from -1 to 1."""
     file, colour_map = io.BytesIO(), mpl.colormaps[colours].with_extremes(bad="#ff00c8")
     imsave(file, places, vmin=-1.0, vmax=1.0, cmap=colour_map, format="png")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
