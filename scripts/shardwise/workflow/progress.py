@@ -64,7 +64,7 @@ class Listener(logging.Handler):
         self._ended = threading.Event()
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
-        """Note a Ctrl-C or a closed terminal: jobs that end because of it are no errors."""
+        """Note a Ctrl-C or a closed terminal: jobs that end because of it are not errors."""
         self._interrupted = True
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it may come from the shell as well
         if not self._ending:
