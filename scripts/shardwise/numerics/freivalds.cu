@@ -1,13 +1,13 @@
-// Freivalds' check of a stack of products; freivalds.py launches this.
+// Freivalds' check of a stack of products; freivalds.py launches these kernels.
 //
-// Compiled once for each element type, with one of FLOAT16, FLOAT32, FLOAT64, COMPLEX64 and
-// COMPLEX128 defined, and with TF32 where the products were computed so. An element is read once,
-// widened, and used for all vectors.
+// Compiled once for each element type: one of FLOAT16, FLOAT32, FLOAT64, COMPLEX64 and COMPLEX128 is
+// defined, and also TF32 if the products were computed in tf32 or tf32x3. Each element is read once,
+// widened to double, and multiplied by all vectors.
 //
 // A stack is n matrices of (rows, cols) elements, without gaps. Vectors are planes of float64,
-// (n or 1, PLANES, length): the real parts of VECTORS vectors, for complex numbers their imaginary
-// parts, and last the moduli. length is even and what lies past the end of a vector is 0, so that
-// planes are read in pairs.
+// (n or 1, PLANES, length): first the real parts of VECTORS vectors, then, for complex numbers, their
+// imaginary parts, and last the moduli. length is even, and elements past the end of a vector are 0,
+// so that kernels can read planes in pairs.
 
 typedef long long i64;
 typedef unsigned long long u64;
@@ -31,7 +31,7 @@ typedef double2 Pair;
 #if defined(COMPLEX64) || defined(COMPLEX128)
 #define PARTS 2   // numbers in an element
 #define COLUMNS 1 // columns in a load
-#define ROWS 2    // rows that share what is read of the vectors; more would not fit the registers
+#define ROWS 2    // rows that share each read of the vectors; more would not fit into the registers
 #else
 #define PARTS 1
 #define COLUMNS 2
@@ -39,7 +39,7 @@ typedef double2 Pair;
 #endif
 #define PLANES (VECTORS * PARTS + 1)
 
-// What an element counts for in the moduli at least: the smallest normal number, see `tolerance`.
+// Double precision adds the smallest normal number to the moduli per element; see `product_tolerance`.
 #if defined(FLOAT64) || defined(COMPLEX128)
 #define LEAST (PARTS * 2.2250738585072014e-308)
 #else
@@ -77,11 +77,11 @@ __device__ Pair pair(Real a, Real b) {
 #endif
 
 __device__ u64 bits_of(double modulus) {
-    // Of moduli the bits are ordered as the numbers are, and NaN is above infinity.
+    // The bits of moduli, read as integers, have the order of the numbers; NaN is above infinity.
     return (u64)__double_as_longlong(modulus) & 0x7fffffffffffffffull;
 }
 
-// Moduli in their own type, as whole numbers of the same order, and back.
+// `order` turns a number's modulus into an integer that sorts in the same way; `number` turns it back.
 #if defined(FLOAT16)
 typedef unsigned int Bits;
 __device__ Bits order(Real bits) { return bits & 0x7fffu; }
@@ -100,26 +100,26 @@ __device__ bool is_finite(u64 bits) { return bits < 0x7ff0000000000000ull; }
 
 __device__ double modulus(double number) {
 #if defined(TF32)
-    // Rounding to 11 bits is relative to the smallest normal number below that.
+    // Below the smallest normal number, rounding to 11 bits is relative to that number.
     return fmax(fabs(number), 1.1754943508222875e-38);
 #else
     return fabs(number);
 #endif
 }
 
-// May the matrix be read in pairs? Else single numbers are read: slower, for any address.
+// Whether the matrix can be read in pairs. If not, single numbers are read: slower, at any address.
 __device__ bool in_pairs(const Real* x, i64 cols) {
     return (PARTS == 2 || cols % 2 == 0) && ((u64)x & (sizeof(Pair) - 1)) == 0;
 }
 
-// Two numbers at p; the second is 0 where there is but one.
+// The two numbers at p; the second is 0 if there is only one.
 __device__ Pair load(const Real* p, bool both, bool paired) {
     if (paired) return __ldg((const Pair*)p);
     return pair(__ldg(p), both ? __ldg(p + 1) : (Real)0);
 }
 
-// `size` threads that hold ROWS rows of one matrix. Every thread belongs to a team and meets all
-// barriers; one that has nothing to do is idle.
+// `size` threads that share the work on ROWS rows of one matrix. Every thread belongs to a team and
+// reaches all barriers; a team that has no rows is idle.
 struct Team {
     i64 matrix, row;
     int rank, size;
@@ -139,7 +139,7 @@ __device__ Team my_team(i64 n, i64 rows, int size) {
     return team;
 }
 
-// The rows of a team; rows past the last are the last one again.
+// Finds the rows of a team; in place of rows past the end it takes the last row again.
 __device__ void find_rows(const Team& team, const Real* x, i64 rows, i64 cols,
                           const Real* (&row)[ROWS]) {
     for (int r = 0; r < ROWS; ++r) {
@@ -148,7 +148,7 @@ __device__ void find_rows(const Team& team, const Real* x, i64 rows, i64 cols,
     }
 }
 
-// The products of a thread's part of ROWS rows with the vectors.
+// Multiplies a thread's part of ROWS rows by the vectors; only if MODULI, also the moduli.
 template <bool MODULI>
 __device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], i64 cols,
                               bool paired, const double* v, i64 length,
@@ -193,8 +193,8 @@ __device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], 
     }
 }
 
-// Adds up the sums of a team, without the last SKIP planes of each row. Afterwards a team has one
-// record in shared memory for each of its warps, or one where it is smaller than a warp.
+// Adds up the sums of a team's threads, except for the last SKIP planes of each row. Afterwards shared
+// memory holds one record for each warp of the team; a team that is smaller than a warp has one.
 struct Shared {
     double part[BLOCK / 4][ROWS * PLANES];  // the smallest team has 4 threads
 };
@@ -217,7 +217,7 @@ __device__ void gather(int size, double (&sum)[ROWS][PLANES], Shared& shared) {
     __syncthreads();
 }
 
-// Number i of this thread's team.
+// Sum number i of this thread's team, added up over its records.
 __device__ double total(int size, const Shared& shared, int i) {
     int parts = size < 32 ? 1 : size / 32;
     const double(*part)[ROWS * PLANES] = shared.part + threadIdx.x / size * parts;
@@ -226,18 +226,18 @@ __device__ double total(int size, const Shared& shared, int i) {
     return sum;
 }
 
-// Raises *most to the largest of the values that `unit` neighbouring threads have for it.
+// Raises *most to the largest of the values of `unit` neighbouring threads, if that is larger.
 __device__ void raise(u64* most, u64 value, int unit, bool idle) {
     for (int step = unit / 2; step > 0; step /= 2) {
         u64 other = __shfl_xor_sync(FULL, value, step);
         value = other > value ? other : value;
     }
-    // A look first: most threads have nothing to raise, and need no atomic operation.
+    // Compare first: most threads have nothing to raise, and so need no atomic operation.
     if (!idle && threadIdx.x % unit == 0 && value > *(volatile u64*)most) atomicMax(most, value);
 }
 
-// y = X v, and as its plane of moduli |X| w. A team for ROWS rows. With `where`, which `take_row` has
-// left, of that matrix on; so in `columns_times`.
+// y = X v; its plane of moduli is |X| w, where w is that of v. One team for ROWS rows. If `where` is not
+// null, X begins at the matrix that `take_row` wrote there; likewise in `columns_times`.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, i64 v_stride,
            double* y, i64 y_length, int size, const i64* where) {
@@ -258,11 +258,11 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length
     }
 }
 
-// The largest of |C v - y| / (relative * w + absolute) of each matrix, by its bits; y and w are the
-// planes of A (B v). NaN where anything is not finite. What C makes of the last vector is left in
-// own, (n, PARTS, y_length). spot is null, or becomes the worst row of all matrices: the upper half
-// of its ratio, and below that what its number in C lacks of 2^32 - 1, so that of equal ones the
-// first is the largest. A team for ROWS rows.
+// For each matrix, the largest |C v - y| / (relative * w + absolute), by its bits; y and w are the
+// planes of A (B v). It is infinite or NaN if anything is not finite. C times the last vector goes to
+// own, (n, PARTS, y_length). spot is null, or receives the worst row of all matrices: its upper 32 bits
+// are those of the row's ratio, its lower ones 2^32 - 1 minus the row's number in C, so that of rows
+// with equal upper bits the first is the largest. One team for ROWS rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 compare(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, const double* y,
         i64 y_length, double relative, double absolute, int size, u64* ratio, double* own,
@@ -288,7 +288,7 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, c
                 own[(team.matrix * PARTS + k) * y_length + team.row + r] = sums[k];
         }
         double bound = relative * found[(PLANES - 1) * y_length] + absolute;
-        // Within an infinite bound nothing is proven.
+        // An infinite bound would prove nothing.
         u64 value = is_finite(bits_of(bound)) ? bits_of(gap / bound) : 0x7ff8000000000000ull;
         worst = max(worst, value);
         u64 number = team.matrix * rows + team.row + r;
@@ -298,9 +298,9 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, c
     if (spot) raise(spot, which, size < 32 ? size : 32, team.idle);
 }
 
-// The forms of each product, the columns of (2 * PARTS + 1, stride): the sums of own and of the last
-// vector of y, times the first weights of left, and of the moduli of y, times the second. `size`
-// threads for a product, 32 or BLOCK.
+// The forms of each product, one column of (2 * PARTS + 1, stride): the sums of own times left.x, of the
+// last vector of y times left.x, and of the moduli of y times left.y. `size` threads for each product,
+// 32 or BLOCK.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 weigh(const double* y, const double* own, i64 y_length, const double2* left, i64 n, i64 rows,
       int size, double* forms, i64 stride) {
@@ -332,9 +332,9 @@ weigh(const double* y, const double* own, i64 y_length, const double2* left, i64
     forms[k * stride + i] = whole;
 }
 
-// The row of A that `spot` names (with `turned`, the column of the stored one) as vectors: the first
-// one, and its moduli. where becomes the matrix, and the row. From row `stored` on A is ones. A thread
-// for each of `inner` elements.
+// Writes the row of A that `spot` names to v: as the first vector, and its moduli as the last plane. If
+// `turned`, this row is a column of the stored matrix. From row `stored` on, A is all ones. `where`
+// receives the numbers of the matrix and of the row. One thread for each of `inner` elements.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 take_row(const Real* x, i64 inner, int turned, i64 rows, i64 stored, const u64* spot, double* v,
          i64 length, i64* where) {
@@ -354,8 +354,8 @@ take_row(const Real* x, i64 inner, int turned, i64 rows, i64 stored, const u64* 
     where[1] = row;
 }
 
-// The largest of |c - y| / (relative * w + absolute) of all elements c of the row `where` of C, whose
-// own y is that of `take_row` times B. A thread for each.
+// Raises the ratio of one matrix to the largest |c - y| / (relative * w + absolute) of the elements c of
+// row `where` of C; y and w are the planes of the row of `take_row` times B. One thread per element.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 compare_row(const Real* x, i64 rows, i64 cols, const double* y, i64 y_length, double relative,
             double absolute, const i64* where, u64* ratio) {
@@ -371,7 +371,7 @@ compare_row(const Real* x, i64 rows, i64 cols, const double* y, i64 y_length, do
     raise(ratio + where[0], value, 32, c >= cols);
 }
 
-// The largest modulus of the numbers of each matrix, by its bits. A team for ROWS rows.
+// The largest modulus of the numbers of each matrix, by its bits. One team for ROWS rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 largest(const Real* x, i64 n, i64 rows, i64 cols, int size, u64* top) {
     Team team = my_team(n, rows, size);
@@ -390,9 +390,9 @@ largest(const Real* x, i64 n, i64 rows, i64 cols, int size, u64* top) {
     raise(top + team.matrix, bits_of(wide(number(most))), size < 32 ? size : 32, team.idle);
 }
 
-// y = X^T v, and as its plane of moduli |X|^T w: a thread for COLUMNS columns of `chunk` rows, an
-// even number. Where there are several chunks they are added to y, which must be 0, in any order:
-// the last bits may differ from run to run.
+// y = X^T v; its plane of moduli is |X|^T w. One thread for COLUMNS columns of `chunk` rows; `chunk` is
+// even. If there are several chunks, their sums are added in any order to y, which must be 0 before:
+// so the last bits may differ from run to run.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 columns_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length,
               i64 v_stride, double* y, i64 y_length, i64 chunk, const i64* where) {

@@ -1,9 +1,9 @@
-// Adds 2^K consecutive rows into one, as the tree of tree.py does: left half plus right half. A thread
-// an element of the result; all rows of one are in flight at once. Weighted, each row counts times a
-// number of its own: rounded by itself, never fused with the addition, so that the CPU has the same bits.
+// Adds 2^K consecutive rows into one, as the tree of tree.py does: left half plus right half. One thread
+// per element of the result loads its 2^K numbers all at once. If Weighted, each row is multiplied by its
+// weight. That product is rounded before it is added, never fused, so that a CPU gets the same bits.
 //
 // rows  (rows of out << K, width)      out  (…, width), `total` numbers in all
-// weights  (rows of out << K,); not looked at unless weighted
+// weights  (rows of out << K,); ignored unless Weighted
 
 struct Half {
     unsigned short bits;
@@ -43,7 +43,7 @@ __global__ void fold(const Number* rows, const double* weights, long long total,
     out[i] = sum<K, Weighted>(rows + ((row * width) << K) + (i - row * width), weights + (row << K), width);
 }
 
-// The sum of the rows of each matrix (rows, width), by eight threads a column in a fixed order.
+// The sum of the rows of each matrix (rows, width). Eight threads add each column, in a fixed order.
 template <typename Number>
 __global__ void columns(const Number* block, long long rows, long long width, double* out) {
     __shared__ double part[8][32];

@@ -1,4 +1,4 @@
-// XXH3 of 128 bits, with a seed, of pieces longer than 240 bytes: a warp for each piece.
+// The XXH3 of 128 bits, with a seed, of pieces longer than 240 bytes. One warp for each piece.
 // After the specification of XXH3 (Y. Collet, xxHash 0.8).
 typedef unsigned long long u64;
 typedef unsigned int u32;
@@ -9,7 +9,7 @@ const u64 P64_1 = 0x9E3779B185EBCA87ull, P64_2 = 0xC2B2AE3D27D4EB4Full;
 const u64 P64_3 = 0x165667B19E3779F9ull, P64_4 = 0x85EBCA77C2B2AE63ull;
 const u64 P64_5 = 0x27D4EB2F165667C5ull, P_MIX = 0x165667919E3779F9ull;
 
-// Eight bytes of the secret of a seed, from any byte on.
+// Eight bytes of the secret that follows from a seed, beginning at any byte.
 __device__ __forceinline__ u64 key_at(int byte, u64 seed) {
     int word = byte >> 3, shift = (byte & 7) * 8;
     u64 low = (word & 1) ? secret[word] - seed : secret[word] + seed;
@@ -18,7 +18,7 @@ __device__ __forceinline__ u64 key_at(int byte, u64 seed) {
     return (low >> shift) | (high << (64 - shift));
 }
 
-// Eight bytes of data, which may begin anywhere: never more than the words that hold them.
+// Eight bytes of data from any address. It reads only the one or two aligned words that hold them.
 __device__ __forceinline__ u64 load(const unsigned char* p) {
     u64 address = (u64)p;
     const u64* word = (const u64*)(address & ~7ull);
@@ -36,14 +36,14 @@ __device__ __forceinline__ u64 merged(const u64* acc, int at, u64 seed, u64 h) {
     return h ^ (h >> 32);
 }
 
-// What a word adds to the accumulator of its lane; its neighbour's word comes on top.
+// What a word adds to the accumulator of its lane, plus the word of the neighbouring lane.
 __device__ __forceinline__ u64 mixed(u64 word, u64 key) {
     u64 k = word ^ key;
     return (u64)(u32)k * (k >> 32) + __shfl_xor_sync(~0u, word, 1);
 }
 
-// XOR the digests of `count` pieces, from number `first` on, into two halves at `out`. `data` begins
-// at byte `base` of elements that are `total` bytes long; see PieceChecksum for the pieces.
+// XORs the digests of `count` pieces, from number `first` on, into the two halves at `out`. `data`
+// begins at byte `base` of the elements, which have `total` bytes. PieceChecksum defines the pieces.
 extern "C" __global__ void __launch_bounds__(1024) xxh3_pieces(
     const unsigned char* data, u64 base, u64 total, u64 row, u64 piece, u64 first, u64 count, u64* out
 ) {
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(1024) xxh3_pieces(
         acc += sum;
         acc = (acc ^ (acc >> 47) ^ scramble) * P32_1;
     }
-    u64 left = (length - 1 - 1024 * blocks) / 64, sum = 0;  // of the last block, then the last 64 bytes
+    u64 left = (length - 1 - 1024 * blocks) / 64, sum = 0;  // stripes of the last block; the last 64 bytes follow
     for (int r = 0; r < 4; r++) {
         int stripe = 4 * r + n;
         bool here = stripe < left;
