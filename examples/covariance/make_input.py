@@ -1,6 +1,6 @@
-"""Write input.npy: the digits that scikit-learn ships as rows of 64 pixels, shape (1797, 1, 64).
+"""Write input.npy: the digits that scikit-learn ships, as rows of 64 pixels, shape (1797, 1, 64).
 
-A matrix is an image with its pixels in one row, so that each image is an observation. Source:
+Each matrix is one image with its pixels in one row, so each image is one observation. Source:
 E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning
 Repository, 1998.
 """

@@ -1,6 +1,6 @@
 """Draw digits.png: the mean digit, and the directions in which digits differ most.
 
-They are the eigenvectors of the covariance, with the part of all variance that each explains.
+The directions are the leading eigenvectors of the covariance, each with its share of the variance.
 """
 
 import sys
@@ -12,13 +12,13 @@ import shardwise
 
 
 def components(covariance: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first eigenvectors as rows, and the part of the variance that each explains."""
+    """The leading eigenvectors as rows, and the share of the variance that each explains."""
     values, vectors = np.linalg.eigh(covariance)
     return vectors.T[::-1][:count], values[::-1][:count] / values.sum()
 
 
 def draw(folder: str | Path, picture: str | Path) -> None:
-    """Draw what the results in a folder say."""
+    """Draw the mean and the directions from the results in a folder."""
     found = shardwise.open(folder).statistics
     axes, parts = components(found["covariance"], 7)
     figure, panels = plt.subplots(2, 4, figsize=(8, 4.4), layout="constrained")

@@ -1,10 +1,10 @@
 """Collectives for data-parallel training, on Allreduce and Bcast of buffers; nothing is pickled.
 
 Every rank of ``comm`` makes the same calls in the same order, with arrays of the same shapes and
-dtypes; where these differ, all ranks raise `ValueError`, and none is left waiting. Arrays are
-NumPy's or cupy's, which travel through the host. All ranks hold the same bits; another number or
-placement of the ranks, or another MPI library, may change the last ones. The file needs NumPy and
-mpi4py alone: copy it into a program of your own.
+dtypes; if these differ, all ranks raise `ValueError`, and none is left waiting. Arrays are NumPy's
+or cupy's; cupy's are copied through the host. All ranks get the same bits, but the last bits may
+change with the number or placement of the ranks, or with the MPI library. This file needs only
+NumPy and mpi4py: copy it into a program of your own.
 """
 
 import hashlib
@@ -18,15 +18,15 @@ def average(comm: Any, arrays: Sequence[Any], count: int) -> list[Any]:
     """Average arrays of floats over all ranks: their sums, divided by the sum of counts.
 
     ``count`` is how many samples this rank's arrays are the *sums* over; 0 is allowed. With sums of
-    gradients the result is the gradient of the mean loss over the samples of all ranks, also where
-    the ranks have unequal numbers of them. All arrays travel in one buffer, in which they are added
+    gradients the result is the gradient of the mean loss over the samples of all ranks, even if the
+    ranks have unequal numbers of samples. All arrays travel in one buffer, in which they are added
     in float64; each result is rounded to the dtype of its array.
 
     Raises
     ------
     ValueError
-        On every rank: where an array is not of floats, where the ranks' calls differ, or where all
-        counts are 0.
+        On every rank: if an array is not of floats, if the ranks' calls differ, or if all counts
+        are 0.
     """
     hosts = [_host(array) for array in arrays]
     _agree(comm, "average", hosts)
@@ -38,7 +38,7 @@ def average(comm: Any, arrays: Sequence[Any], count: int) -> list[Any]:
     if not total[-1]:
         raise ValueError("average: the counts of all ranks are 0; one must be more")
     ends = np.cumsum([host.size for host in hosts], dtype=np.int64)
-    with np.errstate(all="ignore"):  # NaN, infinities and overflow are results
+    with np.errstate(all="ignore"):  # NaN, infinities and overflow are valid results
         *means, _ = np.split(total / total[-1], ends)
         return [
             _like(array, mean.reshape(host.shape).astype(host.dtype))
@@ -52,7 +52,7 @@ def broadcast(comm: Any, arrays: Sequence[Any]) -> None:
     Raises
     ------
     ValueError
-        On every rank, where the ranks' calls differ.
+        On every rank, if the ranks' calls differ.
     """
     hosts = [_host(array) for array in arrays]
     _agree(comm, "broadcast", hosts)
@@ -69,8 +69,8 @@ def shard_indices(
     """Which of ``size`` samples a rank takes in an epoch, and in which order.
 
     All ranks shuffle the samples alike, by ``Generator(PCG64([seed, epoch])).permutation``, or keep
-    their order where ``seed`` is None. Rank r gets those at r, r + ranks, r + 2 · ranks, … So each
-    sample belongs to one rank, and what all take first together does not depend on their number.
+    their order if ``seed`` is None. Rank r gets the samples at r, r + ranks, r + 2 · ranks, … So
+    each sample belongs to one rank, and any number of ranks takes the samples in the same order.
     """
     if seed is None:
         return np.arange(rank, size, ranks)
@@ -78,7 +78,7 @@ def shard_indices(
 
 
 def odd_ranks(comm: Any, data: Any) -> list[int]:
-    """The ranks whose bytes are not those of rank 0; the same list on every rank."""
+    """The ranks whose bytes differ from those of rank 0; the same list on every rank."""
     own = np.frombuffer(hashlib.sha256(data).digest(), np.uint8)
     ranks = np.empty((comm.size, own.size), np.uint8)
     comm.Allgather(own, ranks)
@@ -96,12 +96,12 @@ def _agree(comm: Any, call: str, hosts: Sequence[np.ndarray]) -> None:
 
 
 def _host(array: Any) -> np.ndarray:
-    """The array in host memory: itself, or a copy of one of cupy."""
+    """The array in host memory: an array of NumPy itself, or a copy of an array of cupy."""
     return array.get() if hasattr(array, "__cuda_array_interface__") else np.asarray(array)
 
 
 def _like(array: Any, host: np.ndarray) -> Any:
-    """A host array where ``array`` lies, on the host or on its device."""
+    """The host array itself, or a copy of it on the device on which ``array`` lies."""
     if not hasattr(array, "__cuda_array_interface__"):
         return host
     fresh = array.copy()

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 CLASSES = 10
 HELD_OUT = 6
-"""Every sixth digit is kept from training."""
+"""Every sixth digit is left out of training, to test the model on it."""
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
@@ -34,7 +34,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def sums(xp: Any, parameters: list[Any], pixels: Any, labels: Any) -> list[Any]:
-    """Gradients and loss, summed over the samples: those of weights and bias, and a number.
+    """The gradients of weights and bias, and the loss, each summed over the samples.
 
     Parameters
     ----------
@@ -54,16 +54,16 @@ def sums(xp: Any, parameters: list[Any], pixels: Any, labels: Any) -> list[Any]:
 
 
 def batches(samples: int, batch: int, rank: int, ranks: int, order: tuple) -> Iterator[tuple]:
-    """A rank's samples of each batch of an epoch, and how many all ranks have.
+    """For each batch of an epoch: this rank's samples, and the number of samples of all ranks.
 
     A batch holds the same samples for any number of ranks.
 
     Parameters
     ----------
     batch
-        Samples of a batch, over all ranks.
+        Number of samples in a batch, over all ranks.
     order
-        Seed and number of the epoch.
+        The seed, and the number of the epoch.
     """
     own = shard_indices(samples, rank, ranks, *order)
     for low in range(0, samples, batch):
@@ -79,7 +79,7 @@ def train(comm: Any, xp: Any, options: Namespace) -> tuple[list[Any], list[tuple
     seen, seen_labels = xp.asarray(pixels[~held]), xp.asarray(labels[~held])
     held_own = np.flatnonzero(held)[comm.rank :: comm.size]
     unseen, unseen_labels = xp.asarray(pixels[held_own]), xp.asarray(labels[held_own])
-    # Each rank draws its own: they count as little as those of an untrained model can.
+    # Each rank draws small weights of its own; `broadcast` replaces them by those of rank 0.
     random = np.random.default_rng([options.seed, comm.rank])
     weights = 0.01 * random.standard_normal((pixels.shape[1], CLASSES))
     parameters = [xp.asarray(weights), xp.zeros(CLASSES)]
@@ -110,7 +110,7 @@ def write(folder: Path, parameters: np.ndarray, curve: list[tuple[float, float]]
 
 
 def device(comm: Any, backend: str) -> Any:
-    """The array module; the ranks of a node share its GPUs out."""
+    """The array module. With cupy, the ranks of a node take its GPUs in turn."""
     if backend == "numpy":
         return np
     import cupy  # noqa: PLC0415 - only some machines have it
@@ -122,7 +122,7 @@ def device(comm: Any, backend: str) -> Any:
 
 
 def start(ranks: int) -> None:
-    """Begin this command again as so many ranks, in place of this process."""
+    """Replace this process by this command, run again on this number of ranks."""
     near = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     mpiexec = shutil.which("mpiexec", path=near)
     if mpiexec is None:
@@ -130,14 +130,14 @@ def start(ranks: int) -> None:
             "train: no mpiexec on PATH; leave --ranks out, and start the ranks by a launcher of "
             f"your own: srun -n {ranks} python -m mpi4py {sys.argv[0]}"
         )
-    # mpi4py's runner ends all ranks where one ends with an error.
+    # mpi4py's runner ends all ranks if one ends with an error.
     rank = [sys.executable, "-m", "mpi4py", *sys.argv, "--ranks", "0"]
     os.execv(mpiexec, [mpiexec, "-n", str(ranks), *rank])
 
 
 def main(options: Namespace) -> None:
     """Train, compare the ranks, and write the results."""
-    from mpi4py import MPI  # noqa: PLC0415 - only here: whoever imports it is a rank
+    from mpi4py import MPI  # noqa: PLC0415 - only here: a process that imports it is a rank
 
     comm = MPI.COMM_WORLD
     xp = device(comm, options.backend)

@@ -1,7 +1,7 @@
-"""Write input.npy, activations of three layers in mixed order, (90, 32, 24), and labels.npy.
+"""Write input.npy (90, 32, 24), activations of three layers in mixed order, and labels.npy.
 
-A matrix X holds the inputs of one layer for 32 tokens; quantizers such as GPTQ need 2 Σ XᵀX of
-each layer. Column j of layer i is normal with spread SPREADS[i] (j + 1), so the answer is known.
+Each matrix X holds the inputs of one layer for 32 tokens; quantizers such as GPTQ need 2 Σ XᵀX of
+each layer. Column j of layer i is normal with spread SPREADS[i] (j + 1), so the sums are known.
 """
 
 from pathlib import Path

@@ -24,7 +24,7 @@ def model() -> np.ndarray:
 
 
 def survey() -> np.ndarray:
-    """One matrix a shot, shape ``(SHOTS, 1 + ROWS, COLUMNS)``."""
+    """One matrix per shot, shape ``(SHOTS, 1 + ROWS, COLUMNS)``."""
     shots = np.zeros((SHOTS, 1 + ROWS, COLUMNS), np.float32)
     shots[:, 0, 0] = SOURCE_DEPTH
     shots[:, 0, 1] = FIRST_SOURCE + SOURCE_STEP * np.arange(SHOTS)

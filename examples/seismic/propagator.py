@@ -2,9 +2,9 @@
 
 Solves ∂²p/∂t² / v² = ∂²p/∂x² + ∂²p/∂z² + s(t) δ(x - x₀) δ(z - z₀) by finite differences, of second
 order in time and eighth order in space (Alford, Kelly and Boore, Geophysics 39, 1974; Dablain,
-Geophysics 51, 1986). The surface is free (p = 0); at the other three sides a sponge takes the waves
-up (Cerjan, Kosloff, Kosloff and Reshef, Geophysics 50, 1985). One code for NumPy and cupy: ``xp``
-is the one or the other.
+Geophysics 51, 1986). The surface is free (p = 0); at the other three sides a sponge absorbs the
+waves (Cerjan, Kosloff, Kosloff and Reshef, Geophysics 50, 1985). The same code runs on NumPy and on
+cupy: ``xp`` is one of these modules.
 """
 
 from typing import Any
@@ -27,12 +27,12 @@ PEAK = 15.0
 """Peak frequency of the Ricker source, in hertz."""
 
 SPONGE = 40
-"""Points of the sponge beyond each side of the model."""
+"""Width of the sponge in grid points: at all sides of the model but the surface."""
 
-# Second derivative, eighth order: weights of the point itself and of its four neighbours on a side.
+# Second derivative, eighth order: weights of the point itself and its four neighbours on each side.
 WEIGHTS = (-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560)
 _HALO = len(WEIGHTS) - 1
-_DAMPING = 0.005  # of a few tried, the one that reflects least: about 0.001 of a wave
+_DAMPING = 0.005  # of a few values tried, it reflects least: about 0.001 of a wave
 
 COURANT = (2 / (abs(WEIGHTS[0]) + 2 * sum(map(abs, WEIGHTS[1:])))) ** 0.5
 """Largest stable v STEP / SPACING in two dimensions, 0.55 (Lines, Slawinski and Bording,
@@ -40,7 +40,7 @@ Geophysics 64, 1999)."""
 
 
 def shot(xp: Any, block: Any) -> Any:
-    """Records of a block of shots, by receivers along the surface.
+    """The records of a block of shots, taken by receivers along the surface.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def shot(xp: Any, block: Any) -> Any:
     Raises
     ------
     ValueError
-        Where a source lies outside its model, a velocity is not positive, or the scheme would be
+        If a source lies outside its model, a velocity is not positive, or the scheme would be
         unstable.
     """
     sources = xp.rint(block[:, 0, :2] / SPACING).astype(xp.int64)
@@ -69,7 +69,7 @@ def propagate(
     xp: Any, velocity: Any, sources: Any, receivers: int, spacing: float, step: float,
     samples: int, peak: float,
 ) -> Any:  # fmt: skip
-    """Records of shots in models ``(n, nz, nx)``; all n advance together, none sees another.
+    """The records of shots in n models ``(n, nz, nx)``, computed together but independently.
 
     Parameters
     ----------
@@ -100,12 +100,12 @@ def propagate(
     pulse = ricker(np.arange(samples) * step, peak)
     for sample in range(samples):
         records[:, sample] = now[inner][:, receivers, SPONGE : SPONGE + columns]
-        # The free surface: the field above it is the mirrored field below, with the other sign.
+        # The free surface: the field above it mirrors the field below, with the opposite sign.
         now[:, :_HALO] = -now[:, 2 * _HALO : _HALO : -1]
         _laplacian(xp, now, change, work)
         change[at_sources] += float(pulse[sample])
         change *= courant
-        # The field to come, 2 now - before + change, takes the place of the one before.
+        # The next field, 2 now - before + change, is written over the field `before`.
         xp.multiply(now[inner], 2, out=work)
         work -= before[inner]
         work += change
@@ -138,9 +138,9 @@ def _laplacian(xp: Any, field: Any, out: Any, work: Any) -> None:
 
 
 def _damping(rows: int, columns: int) -> Any:
-    """Factors that a step multiplies the field by: 1 in the model, less and less in the sponge."""
+    """Factors that each step multiplies the field by: 1 in the model, falling in the sponge."""
     right = np.maximum(0, np.arange(columns + 2 * SPONGE) - (SPONGE + columns - 1))
-    across = np.maximum(right, right[::-1])  # points of the sponge behind one
+    across = np.maximum(right, right[::-1])  # how many points deep in the sponge
     down = np.maximum(0, np.arange(rows + SPONGE) - (rows - 1))
     return np.exp(-((_DAMPING * down[:, np.newaxis]) ** 2) - (_DAMPING * across) ** 2)
 
