@@ -1,26 +1,26 @@
-# make run    set up .venv and run the main job; ARGS="--configfile mine.yaml" goes to shardwise run, and on to snakemake
-# make submit   the same in the background; PROFILE=profiles/slurm ARGS="--job='--time=7-0'" as a job of the scheduler
+# make run    set up .venv and run the workflow; ARGS="--configfile mine.yaml" goes to shardwise run, and on to snakemake
+# make submit   the same in the background; with PROFILE=profiles/slurm ARGS="--job='--time=7-0'" in a job of the scheduler
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
-# make test-fast  the inner loop: unit tests that take no scheduler and no network, and one whole local run
+# make test-fast  a quick check between edits: unit tests that need no scheduler and no network, and one whole local run
 # make data-parallel  train examples/data_parallel; ARGS="--ranks 4" goes to its train.py
-# make doctor   what would run here, and what is missing; ARGS="--json" goes to shardwise doctor
-# make report   the page on a run, made anew; ARGS="other_results" goes to shardwise report
-# make watch    a run while it goes, from any shell of any node; ARGS="results/mine --once" goes to shardwise watch
-# make verify   whether a results folder is whole, from its receipts; ARGS="other_results" goes to shardwise verify
-# make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
-# make faults  the tests that make faults; prints the table of docs/reliability.md with the figures of this run
-# make errors   write docs/errors.md anew, and tests/hostile/messages.md with each bad input and its message
-# make fuzz   a million damaged files for the readers of files; ARGS="-k header" leaves out the others
-# make histories  results folders through random histories, each "done" compared with a fresh run; HISTORIES=20 plays fewer
-# make gallery  the pictures of docs/report.md anew, from runs of the examples in a browser out of Debian's packages
-# make lint   formatting and style of Python and Snakemake files, types of the lower rooms
-# make bench  the dry run: table of docs/performance.md
-# make bench-reduce  the reduce beside a plain loop over the same files; ARGS="--gib 1 --only d=8" goes to it
-# make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--places slurm" goes to the second
-# make bench-gpu  those that need a GPU: kernels, proofs, shard jobs on one GPU and several, start-up, whole runs; ARGS="--tiny" tries each without one
+# make doctor   say what would run here, and what is missing; ARGS="--json" goes to shardwise doctor
+# make report   write the page on a run again; ARGS="other_results" goes to shardwise report
+# make watch    watch a run while it works, from any shell of any node; ARGS="results/mine --once" goes to shardwise watch
+# make verify   check from its receipts whether a results folder is whole; ARGS="other_results" goes to shardwise verify
+# make nightly  run the tests that make test leaves out because they take many minutes or many GB of memory
+# make faults  run the tests that cause faults; print the table of docs/reliability.md with the figures of this run
+# make errors   write docs/errors.md again, and tests/hostile/messages.md with each bad input and its message
+# make fuzz   try the readers of files on a million damaged files; ARGS="-k header" tries that reader only
+# make histories  put results folders through random histories, and compare each "done" with a fresh run; HISTORIES=20 plays fewer
+# make gallery  make the pictures of docs/report.md again: run the examples, and show their pages in a browser from Debian's packages
+# make lint   check formatting and style of Python and Snakemake files, and types of the rooms that pyproject.toml lists
+# make bench  time the dry run: the table of docs/performance.md
+# make bench-reduce  time the reduce and a plain loop over the same files; ARGS="--gib 1 --only d=8" limits what is timed
+# make bench-dispatch  simulate unequal devices; time tiny shards under each dispatch, on real schedulers, or on one: ARGS="--places slurm"
+# make bench-gpu  run the benchmarks that need a GPU: kernels, proofs, shard jobs on one GPU and several, start-up, whole runs; ARGS="--tiny" tries each without a GPU
 # make install  set up .venv and nothing else
 #
-# CUDA=12, 13 or none says which cupy is installed; by default the driver decides.
+# CUDA=12, 13 or none says which cupy to install; by default the driver decides (on a login node: 12).
 # doctor, report, watch and verify install nothing; run make install before them.
 
 .DEFAULT_GOAL := help
@@ -29,7 +29,7 @@ PROFILE ?= profiles/local
 ARGS ?=
 python_needed = shardwise needs Python 3.11 or newer, which "$(PYTHON)" is not; name one: make $(MAKECMDGOALS) PYTHON=python3.12
 
-# These install nothing: they never ask which cupy would fit, and use .venv as it is.
+# These targets install nothing: they use .venv as it is, so they never ask which cupy would fit.
 LOOKERS := doctor report watch verify
 ifneq ($(filter-out help clean $(LOOKERS),$(MAKECMDGOALS)),)
 ifeq ($(origin CUDA),undefined)
@@ -71,9 +71,9 @@ $(LOOKERS):
 	@test -x $(BIN)/python || { echo "there is no .venv here yet: run make install first" >&2; exit 2; }
 	@PYTHONPATH=scripts $(BIN)/python -m shardwise.command $@ $(ARGS)
 
-# Four processes from both ends of the order in pyproject.toml: the tests of a scheduler, which
-# mostly wait, beside those that compute; ARGS="-n 16" takes more cores. Each process reads the
-# tests as pytest has compiled them for another, whatever the environment says of bytecode.
+# Four processes take tests from both ends of the order in pyproject.toml: so tests of a scheduler,
+# which mostly wait, run next to tests that compute. ARGS="-n 16" takes more cores. The processes share
+# the tests that pytest has compiled, even if the environment forbids writing bytecode.
 test nightly faults: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.test-$(CUDA)
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -127,7 +127,7 @@ bench-gpu: .venv/.test-$(CUDA)
 examples/%/input.npy: examples/%/make_input.py | .venv/.examples-$(CUDA)
 	$(BIN)/python $<
 
-# One stamp a set of packages; a changed pyproject.toml installs again.
+# One stamp file for each set of packages; if pyproject.toml changes, make installs again.
 .venv/.run-$(CUDA): pyproject.toml
 	$(call install,$(cupy))
 
@@ -137,7 +137,7 @@ examples/%/input.npy: examples/%/make_input.py | .venv/.examples-$(CUDA)
 .venv/.test-$(CUDA): pyproject.toml
 	$(call install,test$(if $(cupy),$(comma)$(cupy)))
 
-# All cores compile the packages, where pip takes one; like pip, they pass over what is no Python.
+# Compile the packages on all cores (pip uses one); like pip, pass over files that are not valid Python.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo '$(python_needed)' >&2; exit 2; }
 	@$(if $(findstring cuda,$(1)),echo "cupy and CUDA $(CUDA) are installed$(cuda_reason): 3 GB; CUDA=none leaves them out" >&2)

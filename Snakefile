@@ -1,5 +1,5 @@
-# The entry for both conventions: the rules live in workflow/Snakefile.
-# (A plain include would run nothing: its rule all would not be the default target.)
+# For users who expect a Snakefile at the top of a repository: all rules are in workflow/Snakefile.
+# (A plain include would run nothing: an included rule all is not the default target.)
 configfile: "config.yaml"
 
 

@@ -1,4 +1,4 @@
-"""Multiply the matrices of all shards that have no product yet: start workers, wait for them."""
+"""Multiply the matrices of all shards without a product: start workers, and wait for them."""
 
 from shardwise.command.__main__ import main
 

@@ -1,4 +1,4 @@
-"""Say what would run on this machine and what is missing. It changes and kills nothing."""
+"""Say what would run on this machine and what is missing. Change nothing, kill nothing."""
 
 from shardwise.command.__main__ import main
 

@@ -1,4 +1,4 @@
-"""Multiply the matrices of one shard: products/SHARD-KEY.npy, and its receipt."""
+"""Multiply the matrices of one shard; write products/SHARD-KEY.npy and its receipt."""
 
 from shardwise.command.__main__ import main
 

@@ -1,4 +1,4 @@
-"""Write plan.tsv: which matrices each shard holds, from the headers of the input alone."""
+"""Write plan.tsv, which says which matrices each shard holds; read only the input's headers."""
 
 from shardwise.command.__main__ import main
 

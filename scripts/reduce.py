@@ -1,4 +1,4 @@
-"""Sum all products with MPI; the command starts its ranks itself."""
+"""Sum all products with MPI; this command starts its MPI ranks itself."""
 
 from shardwise.command.__main__ import main
 

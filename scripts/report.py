@@ -1,4 +1,4 @@
-"""Write the page on a run, report.html: what was computed, if it is proven, where time went."""
+"""Write report.html: what a run computed, whether it is proven, and where the time went."""
 
 from shardwise.command.__main__ import main
 

@@ -1,4 +1,4 @@
-"""Check whether a results folder is whole, on any later day and machine. It changes nothing."""
+"""Check whether a results folder is whole, on any later day, on any machine. Change nothing."""
 
 from shardwise.command.__main__ import main
 

@@ -1,4 +1,4 @@
-"""Watch a run from any shell that sees its results folder, while its jobs run anywhere."""
+"""Watch a run from any shell that sees its results folder, wherever its jobs run."""
 
 from shardwise.command.__main__ import main
 

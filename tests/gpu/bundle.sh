@@ -3,9 +3,9 @@
 #
 #   tests/gpu/bundle.sh [FOLDER]     (default .cache/gpu-bundle)
 #
-# Run it on x86-64 Debian or Ubuntu with package indexes; nothing is installed and no root needed.
-# The GPU machine is expected to have Python (PYTHON_VERSION, default 3.12) with numpy, numba, pandas,
-# cupy, nvidia-ml-py and scikit-learn, at the versions it has; everything else is taken at the versions of pyproject.toml.
+# Run it on x86-64 Debian or Ubuntu that reaches package indexes. It installs nothing and needs no root.
+# The GPU machine must have Python (PYTHON_VERSION, default 3.12) with numpy, numba, pandas, matplotlib,
+# cupy, nvidia-ml-py and scikit-learn, in any version; packages named below have the versions of pyproject.toml.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 bundle=${1:-$root/.cache/gpu-bundle}
@@ -30,7 +30,7 @@ print(*(f"{name}=={pins[name]}" for name in sys.argv[2:]), sep="\n")
 PYTHON
 }
 
-# pip's view of the GPU machine; it takes each manylinux tag literally, older ones are not implied.
+# Options that describe the GPU machine to pip. To pip, a manylinux tag does not imply the older ones.
 target=(--only-binary=:all: --implementation cp --python-version "$python_version")
 for tag in 2_28 2_27 2_24 2_17 2_12 2_5; do target+=(--platform "manylinux_${tag}_x86_64"); done
 for tag in 2014 2010 1; do target+=(--platform "manylinux${tag}_x86_64"); done
@@ -44,9 +44,9 @@ python_packages() {
   "$work/venv/bin/python" -m pip wheel -q --no-deps -w "$work/pure" connection-pool
   "$work/venv/bin/python" -m pip install -q --no-compile --find-links "$work/pure" \
     --target "$work/site" "${target[@]}" "${requirements[@]}"
-  # There already, and large.
+  # The GPU machine has these, and they are large.
   rm -rf "$work"/site/{numpy,numpy.libs,numpy-*,pandas,pandas-*,scipy*,cupy*}
-  # Solvers for other systems; scripts that name this machine's Python; tests.
+  # Not needed: solvers for other systems, scripts that name this machine's Python, tests.
   rm -rf "$work"/site/pulp/solverdir/cbc/{osx,win,linux/i*,linux/arm64} "$work/site/bin"
   find "$work/site" -type d \( -name tests -o -name __pycache__ \) -prune -exec rm -rf {} +
 }
@@ -54,20 +54,20 @@ python_packages() {
 wheels() {
   mapfile -t requirements < <(pinned mpich mpi4py kvikio-cu13)
   [ "${#requirements[@]}" = 3 ]
-  # What KvikIO needs beside cupy: its library of the same version, and that one's logger.
+  # Besides cupy, KvikIO needs libkvikio in the same version, which in turn needs rapids-logger.
   "$work/venv/bin/python" -m pip download -q --no-deps -d "$work/wheels" "${target[@]}" \
     "${requirements[@]}" "lib${requirements[2]}" rapids-logger
 }
 
 slurm() {
   local prefix libraries
-  # The package `tests` imports pytest, which is among what has been collected.
+  # The package `tests` imports pytest, which python_packages has put into `site`.
   prefix=$(cd "$root" && PYTHONPATH=$work/site "$work/venv/bin/python" -c \
     'from tests.clusters.slurm import programs; print(programs.ensure())')
   cp -a "$prefix" "$work/slurm"
   rm -rf "$work/slurm/usr/share"
   libraries=$work/slurm/usr/lib/x86_64-linux-gnu
-  # Libraries that Slurm finds on this host may be missing there: take them along, all but those
+  # The GPU machine may lack libraries that Slurm finds on this host: copy them as well, except those
   # of the compiler and of the C library, which belong to the system.
   find "$work/slurm" -type f \( -path '*/bin/*' -o -path '*/sbin/*' -o -name '*.so*' \) -print0 |
     LD_LIBRARY_PATH=$libraries/slurm-wlm:$libraries:$work/slurm/lib/x86_64-linux-gnu \

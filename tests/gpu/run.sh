@@ -3,10 +3,10 @@
 #
 #   tests/gpu/run.sh [BUNDLE] [PREFIX] [PART...]
 #
-# As root, on a machine with NVIDIA GPUs and without a package index; bundle.sh makes BUNDLE
-# (default .cache/gpu-bundle) elsewhere. PREFIX is a new folder, by default in /tmp. Each PART is
-# unit, digits or synthetic; by default all of them, which takes a quarter of an hour; where there
-# is less time, LAST_SECOND says how many seconds. Full logs go to OUT (default PREFIX/out).
+# Run it as root on a machine with NVIDIA GPUs; it needs no package index. BUNDLE (default
+# .cache/gpu-bundle) is what bundle.sh made elsewhere. PREFIX is a new folder, by default in /tmp. Each
+# PART is unit, digits or synthetic; by default all of them run, in a quarter of an hour. LAST_SECOND
+# says after how many seconds to stop (default 1800). Full logs go to OUT (default PREFIX/out).
 # Exit codes: 0 all is well; 1 something is not; 75 there is no GPU here.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
@@ -22,10 +22,10 @@ parts=" ${*:3} "
 out=${OUT:-$prefix/out}
 mkdir -p "$out"
 failed=()
-# What is not done by then fails, so that its log is still saved.
+# A step that is not done by then fails, so that its log can still be saved.
 last_second=${LAST_SECOND:-1800}
 
-# A named step with a limit in seconds: its whole output to a log, the end of it shown on failure.
+# Run a named step with a limit in seconds. All output goes to a log, whose end is shown on failure.
 step() {
   local name=$1 limit=$2 began=$SECONDS code
   shift 2
@@ -40,7 +40,7 @@ step() {
   return "$code"
 }
 
-# The profile for Slurm as it is shipped, but for pool and mpi with all GPUs of this machine.
+# Write the shipped profile for Slurm, changed so that pool and mpi take all GPUs of this machine.
 adapt_profile() {
   local devices
   devices=$(nvidia-smi -L | wc -l)
@@ -49,27 +49,27 @@ adapt_profile() {
     profiles/slurm/config.yaml > "$1/config.yaml"
 }
 
-# A whole run of the workflow, and what must be true of its results.
+# Run the whole workflow, and check what must be true of its results.
 whole_run() {
   local name=$1 limit=$2 config=$3
   shift 3
-  # The first looks at jobs come early here: the profile's own pauses are for busy clusters.
-  # All is computed anew: what an earlier run left proves nothing about this one.
+  # Look at new jobs early: the pause of the profile is for busy clusters.
+  # Compute everything again: what an earlier run left proves nothing about this one.
   step "$name" "$limit" python3 -m snakemake --profile "$out/profile" --jobs 100 --forceall \
     --slurm-init-seconds-before-status-checks 2 --configfile "$config" || return
   python3 tests/gpu/check_run.py "results/$name" "$@" 2>&1 | tee -a "$out/$name.log" ||
     failed+=("$name.check")
 }
 
-# The digits in each of the four ways: the sum must be exact in each, so it is the same in all.
+# Compute the digits under each of the four dispatches. Each sum must be exact, so all are the same.
 digits() {
   step digits-input 60 env PYTHONPATH="scripts:$PYTHONPATH" \
     python3 examples/digits/make_input.py || return
   digits_by jobs 7
   digits_by array 16
-  # Enough shards for a worker whose process starts a bit later than the others.
+  # So many shards that some are left for a worker that starts a bit later than the others.
   digits_by pool 150
-  # Snakemake's Slurm plugin has no MPI job of one task, so none of one GPU.
+  # Snakemake's Slurm plugin refuses an MPI job of one task, so mpi cannot run on one GPU.
   if [ "$(nvidia-smi -L | wc -l)" -gt 1 ]; then digits_by mpi 150; fi
 }
 
@@ -82,7 +82,7 @@ digits_by() {
 
 finish() {
   scontrol shutdown > /dev/null 2>&1
-  # What explains a failure, in one file: logs and receipts, not the matrices.
+  # Put what may explain a failure into one file: logs, receipts and tables, but no matrices.
   find results "$prefix/run" -type f \( -name '*.log' -o -name '*.json' -o -name '*.tsv' \) -print0 |
     tar --null -czf "$out/results.tar.gz" -T - 2> /dev/null
 }
@@ -103,7 +103,7 @@ PYTHON
 mkdir -p "$out/profile"
 adapt_profile "$out/profile"
 if [[ $parts = *" unit "* ]]; then
-  # Other versions than the pinned ones may warn, and the machine's own pytest plugins are not ours.
+  # Versions other than the pinned ones may warn, which is not an error. Load no other pytest plugins.
   PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step unit 600 python3 -m pytest -p pytest_timeout -W default \
     --durations=5 tests/gpu
 fi

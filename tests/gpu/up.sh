@@ -1,10 +1,10 @@
 #!/bin/bash
-# Start a real Slurm over the real GPUs of this machine, with nothing installed.
+# Start a real Slurm with the real GPUs of this machine, without installing anything.
 #
 #   tests/gpu/up.sh BUNDLE PREFIX     then: . PREFIX/env
 #
-# BUNDLE is what bundle.sh made; PREFIX is a new folder with a short path (Slurm's sockets lie
-# there). It must run as root and has no munge: only for a machine that nobody else can log in to.
+# BUNDLE is what bundle.sh made; PREFIX is a new folder with a short path (Slurm's sockets lie there).
+# Run it as root, only on a machine that nobody else can log in to: this Slurm has no munge.
 # `scontrol shutdown` ends it.
 set -euo pipefail
 bundle=$(cd "$1" && pwd)
@@ -12,21 +12,21 @@ mkdir -p "$2"
 prefix=$(cd "$2" && pwd)
 run=$prefix/run
 node=gpunode
-# What the machine has: MemTotal does not tell, where memory is handed to a virtual machine as it
-# is used. Slurm takes these figures at their word (config_overrides).
+# What Slurm may use. The memory is a guess: MemTotal may be too small, as some virtual machines get
+# memory only as they use it. config_overrides makes Slurm accept these figures.
 cores=$(nproc)
 memory_mb=$((cores * 6000))
 
 unpack() {
   local archive
   for archive in site wheels slurm; do tar -xJf "$bundle/$archive.tar.xz" -C "$prefix"; done
-  # Not --target, which drops the MPI library: it lies outside of the Python packages.
+  # Not --target: that would drop the MPI library, which lies outside the Python packages.
   python3 -m pip install -q --no-index --no-deps --no-compile --no-warn-script-location \
     --root-user-action=ignore --ignore-installed --prefix "$prefix/mpi" "$prefix"/wheels/*.whl
 }
 
-# Slurm's commands as scripts that find their libraries and their cluster themselves: an
-# LD_LIBRARY_PATH would go on into every job, and Snakemake's job step drops SLURM_CONF.
+# Write Slurm's commands as scripts that set their own libraries and cluster: every job would inherit
+# an LD_LIBRARY_PATH, and Snakemake's job step drops SLURM_CONF.
 write_commands() {
   local program name
   mkdir -p "$prefix/bin"
@@ -53,7 +53,7 @@ export MPI4PY_LIBMPI='$prefix/mpi/lib/libmpi.so.12'
 ENV
 }
 
-# One line a device, its type being the last word of the card's name.
+# Write one line per device; its type is the last word of the card's name.
 write_gres() {
   local index name type
   echo "AutoDetect=off" > "$run/gres.conf"
@@ -71,8 +71,8 @@ write_gres() {
 write_settings() {
   local host only_loopback="" gres
   host=$(hostname -s)
-  # Whoever reaches the ports is believed, so keep them on the loopback interface; Slurm binds to
-  # what the host's name means, and needs that to be the loopback address.
+  # This Slurm trusts everyone who reaches its ports: keep them on the loopback interface. That works
+  # only if the host's name means a loopback address, as Slurm binds to the address of that name.
   case $(getent ahostsv4 "$(hostname)" || true) in
     127.*) only_loopback="CommunicationParameters=NoCtldInAddrAny,NoInAddrAny" ;;
     *) echo "up.sh: Slurm's ports are open to the network, and it trusts everyone" >&2 ;;
@@ -116,7 +116,7 @@ SlurmdParameters=config_overrides
 NodeName=$node NodeHostname=$host NodeAddr=127.0.0.1 Port=16821 CPUs=$cores RealMemory=$memory_mb Gres=$gres
 PartitionName=main Nodes=$node Default=YES MaxTime=1:00:00 State=UP
 CONF
-  # No group of processes is made, but slurmd wants a plugin named where no systemd runs.
+  # No job uses cgroups, but on a machine without systemd slurmd needs the name of a cgroup plugin.
   printf 'CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n' > "$run/cgroup.conf"
 }
 

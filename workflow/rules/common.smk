@@ -1,6 +1,6 @@
-# What all rules share: `run` answers for file names, digests and resources.
+# What all rules share: `run` knows the file names, digests and resources of all jobs.
 #
-# REQUIRED INPUTS: config (see workflow/schemas/config.schema.yaml); in a job also results/default/plan.tsv
+# REQUIRED INPUTS: config (see workflow/schemas/config.schema.yaml); in a job also plan.tsv of the results
 # OUTPUTS: none
 
 import gc
@@ -19,8 +19,8 @@ from shardwise.workflow import progress
 from shardwise.workflow.hooks import shell_prefix
 from shardwise.workflow.run import Run
 
-# Many shards, and their jobs, are millions of objects that live to the end of the run: Python's
-# garbage collector would walk them again and again, and find nothing.
+# Many shards and their jobs make millions of objects that live until the run ends. Python's garbage
+# collector would search them again and again for objects to free, and find none.
 gc.set_threshold(200_000, 100, 100)
 
 run = Run(config, workflow)

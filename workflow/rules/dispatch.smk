@@ -1,14 +1,14 @@
-# The products of all shards by one job, under `dispatch: array`, `pool` or `mpi`. The graph does not
-# grow with the number of shards: the main process finds which are missing, and the job computes them.
+# Under `dispatch: array`, `pool` or `mpi` one job computes all missing shards, which the main process
+# finds. So the graph does not grow with the number of shards.
 #
-# REQUIRED INPUTS: plan.tsv, the input files (or input.npy), B, if any
+# REQUIRED INPUTS: plan.tsv, the input files (or input.npy), B if there is one
 # OUTPUTS: products/{shard}-{key}.npy, products/{shard}-{key}.json (the receipt) of all shards;
-#          shards/{shard}-{key}.npy where `materialize` is true; logs/computed/{missing}
+#          shards/{shard}-{key}.npy if `materialize` is true; logs/computed/{missing}
 
 if run.dispatch == "array":
 
     rule multiply:
-        """Submit an array job for all missing shards and wait for it; tasks ask for these resources."""
+        """Submit an array job for all missing shards and wait; each task asks for these resources."""
         input:
             run.files_for_all,
         output:
@@ -34,7 +34,7 @@ if run.dispatch == "array":
 if run.dispatch == "pool":
 
     rule pool:
-        """Compute all shards on one node, a process on each of its devices."""
+        """Compute all shards on one node, with a process on each of its devices."""
         input:
             run.files_for_all,
         output:
@@ -69,7 +69,7 @@ if run.dispatch == "mpi":
         conda:
             "../envs/shardwise.yaml"
         resources:
-            # The launcher and the number of ranks; the profile may name others.
+            # The MPI launcher and the number of ranks; the profile may override both.
             mpi="mpiexec",
             tasks=2,
             mem_mb=run.mib("mpi"),

@@ -1,6 +1,6 @@
-# The products of each shard, under `dispatch: jobs`: the jobs that ask for a GPU.
+# One job per shard computes its products, under `dispatch: jobs`. These jobs ask for a GPU.
 #
-# REQUIRED INPUTS: plan.tsv, shards/{shard}-{key}.npy (or the input files), B, if any
+# REQUIRED INPUTS: plan.tsv, shards/{shard}-{key}.npy (or the input files), B if there is one
 # OUTPUTS: products/{shard}-{key}.npy, products/{shard}-{key}.json (the receipt)
 
 if run.dispatch == "jobs":
@@ -14,8 +14,8 @@ if run.dispatch == "jobs":
             receipt=run.results.receipt(run.any_shard),
         log:
             run.results.log("multiply", run.any_shard),
-        # A copy is multiplied before others are made: so shards that are done tell how long the rest
-        # will take, and the copy is still in memory.
+        # Multiply each copied shard before copying others: its copy is still in the page cache, and
+        # finished shards show early how long the rest will take.
         priority: 1
         conda:
             "../envs/shardwise.yaml"

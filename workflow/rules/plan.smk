@@ -1,6 +1,6 @@
-# The plan: which matrices each shard holds; and the synthetic stack, where there is no input.
+# The plan, which says which matrices each shard holds; and the synthetic stack, if there is no input.
 #
-# REQUIRED INPUTS: the plan that the main process made, from the config and the headers of the input
+# REQUIRED INPUTS: the plan that the main process made from the config and the headers of the input
 # OUTPUTS: plan.tsv, sources.tsv, plan.json, logs/plan/{mark}; input.npy, input-{key}.json (synthetic only)
 
 
@@ -23,7 +23,7 @@ rule plan:
         " --digest={params.digest} 2> {log:q}"
 
 
-# Only without an input: a file of the user's must never be the output of a rule.
+# Only without an input: no rule may have a file of the user's as its output.
 if run.plan.facts.synthetic:
 
     rule synthesize:

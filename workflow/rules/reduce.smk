@@ -1,7 +1,7 @@
 # The sum over all shards, by MPI.
 #
-# REQUIRED INPUTS: plan.tsv, all receipts, the products beside them
-# OUTPUTS: ledger.tsv, logs/ledger/{plan key}; sum.npy (and what else `reduce.statistics` names),
+# REQUIRED INPUTS: plan.tsv, all receipts, the products next to them
+# OUTPUTS: ledger.tsv, logs/ledger/{plan key}; sum.npy and the other arrays that the config asks for,
 #          summary.json, done/{plan key}
 
 
@@ -29,7 +29,7 @@ rule ledger:
 
 
 rule reduce:
-    """Sum the products of all shards over MPI ranks."""
+    """Sum the products of all shards with MPI ranks."""
     input:
         run.ledger_for_reduce,
     output:
@@ -46,7 +46,7 @@ rule reduce:
     conda:
         "../envs/shardwise.yaml"
     resources:
-        # The launcher; the profile may name another. Slurm's plugin refuses MPI jobs of one task.
+        # The MPI launcher; the profile may name another. Slurm's plugin refuses MPI jobs of one task.
         mpi="mpiexec",
         tasks=max(2, run.reduce["ranks"]),
         mem_mb=run.mib("reduce"),

@@ -1,11 +1,11 @@
 # The page on the run, and its figures for a cluster's monitoring.
 #
-# REQUIRED INPUTS: plan.tsv, ledger.tsv, summary.json; it reads the receipts and logs as well
+# REQUIRED INPUTS: plan.tsv, ledger.tsv, summary.json; the script also reads receipts and logs
 # OUTPUTS: report.html, metrics.prom
 
 
 rule report:
-    """Show what ran and where the time went; for a browser and for Prometheus."""
+    """Show what ran and where the time went: a page for a browser, figures for Prometheus."""
     input:
         ledger=run.results.ledger,
         summary=run.results.summary,

@@ -1,5 +1,5 @@
-# One file of matrices per shard, where `materialize` is true, under `dispatch: jobs`. Workers make
-# the copies of their shards themselves.
+# Under `dispatch: jobs`, if `materialize` is true, one job per shard copies its matrices into a file.
+# Under the other dispatches, the workers themselves copy their shards.
 #
 # REQUIRED INPUTS: plan.tsv, the input files that hold the shard's matrices
 # OUTPUTS: shards/{shard}-{key}.npy, shards/{shard}-{key}.json (its receipt)
