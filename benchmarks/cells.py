@@ -1,4 +1,4 @@
-"""What `proof.py` and `kernels.py` multiply: random factors of many kinds, by our own kernels."""
+"""Random factors of many kinds for `proof.py` and `kernels.py`, and products by our own kernels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import numpy as np
 
 FLOATS = ("float16", "float32", "tf32x3", "tf32", "float64", "complex64", "complex128")
 INTEGERS = ("int8", "int16", "int32", "int64")
-SCALES = {"float16": 3}  # decimal digits by which A and B are scaled, where 30 do not fit
-SPREADS = {"float16": 2, "float64": 100, "complex128": 100}  # the same within one factor; else 12
+SCALES = {"float16": 3}  # largest power of ten that scales A or B; 30 for other types
+SPREADS = {"float16": 2, "float64": 100, "complex128": 100}  # decades within one factor; else 12
 KINDS: dict[str, Callable[..., Any]] = {
     "normal": lambda xp, normal, uniform, spread: normal,
     "positive": lambda xp, normal, uniform, spread: uniform,
@@ -21,8 +21,8 @@ KINDS: dict[str, Callable[..., Any]] = {
     "sparse": lambda xp, normal, uniform, spread: xp.where(uniform < 0.05, normal, 0.0),
     "subnormal": lambda xp, normal, uniform, spread: normal,
 }
-"""Made of normal numbers and of numbers from 0 to 1. A constant: all rounding errors of a product
-go the same way."""
+"""Each is made of normal numbers and of uniform ones from 0 to 1. In products of constant matrices
+all rounding errors have the same sign."""
 
 INTEGER_KINDS = ("normal", "constant", "sparse")
 UNSCALED = ("powers of two", "rows", "subnormal")
@@ -52,11 +52,11 @@ class Cell:
 
     @property
     def compute(self) -> str:
-        """The arithmetic of an inner product; on NumPy that of tf32 is better."""
+        """The arithmetic of an inner product; if it is tf32, NumPy computes more precisely."""
         return self.arithmetic if "tf32" in self.arithmetic else self.problem(1).compute_dtype
 
     def problem(self, matrices: int) -> Any:
-        """So many of them, as the engine has it."""
+        """The engine's problem of this many such matrices."""
         from shardwise.plan.problem import Problem
 
         return Problem(matrices, self.left, self.product, self.dtype, self.right)
@@ -69,7 +69,7 @@ def draw(arithmetic: str, size: str, number: int) -> Cell:
     kind = kinds[number % len(kinds)]
     m, k, p = SIZES[size][random.integers(len(SIZES[size]))]
     shapes = {"A @ B": (m, k), "A.T @ A": (k, p), "A @ A.T": (m, k), "A @ A": (m, k)}
-    # Subnormal A times itself is 0.
+    # A subnormal A times itself is 0, so it takes `A @ B` only.
     which = random.integers(1 if kind == "subnormal" else 3 + (m == k == p))
     product = list(shapes)[which]
     digits = SCALES.get(arithmetic, 30)
@@ -97,7 +97,7 @@ def kernel(xp: Any, cell: Cell, count: int) -> tuple[Any, int]:
 
 
 def products(xp: Any, cell: Cell, left: Any, right: Any = None) -> Any:
-    """Products by the engine's kernel, which computes whole calls."""
+    """Products by the engine's kernel, on stacks padded to whole calls of it."""
     run, call = kernel(xp, cell, count := len(left))
     more = ((0, -count % call), (0, 0), (0, 0))
     problem = cell.problem(count)
@@ -109,7 +109,7 @@ def products(xp: Any, cell: Cell, left: Any, right: Any = None) -> Any:
 
 
 def checker(xp: Any, cell: Cell, seed: int, group: int) -> Any:
-    """The check as the engine has it; of each group of products one row gets the closer look."""
+    """The engine's check: in each ``group`` of products one row gets a closer look."""
     from shardwise.numerics import freivalds
     from shardwise.numerics.tolerances import CheckSpec
 
@@ -117,7 +117,7 @@ def checker(xp: Any, cell: Cell, seed: int, group: int) -> Any:
 
 
 def factors(xp: Any, cell: Cell, count: int, seed: int) -> tuple[Any, Any]:
-    """Random stacks as they are stored, the second one None where there is none."""
+    """Random stacks A and B as they are stored; B is None if the product needs only A."""
     left = _factor(xp, cell, (count, *cell.left), seed, 0)
     return left, cell.right and _factor(xp, cell, (count, *cell.right), seed, 1)
 
@@ -131,7 +131,7 @@ def _factor(xp: Any, cell: Cell, shape: tuple[int, ...], seed: int, side: int) -
         return KINDS[cell.kind](xp, *drawn, SPREADS.get(cell.dtype, 12))
 
     numbers = draw() + 1j * draw() if "complex" in cell.dtype else draw()
-    if cell.arithmetic in INTEGERS:  # as large as their products can be in int64
+    if cell.arithmetic in INTEGERS:  # as large as possible while products fit int64
         inner = cell.problem(1).factor_shapes[0][1]
         top = min(int(np.iinfo(cell.dtype).max), int(np.sqrt((2**62) // inner)))
         return xp.rint(xp.clip(numbers, -1, 1) * top).astype(cell.dtype)

@@ -1,11 +1,11 @@
-"""Whole commands, as processes of their own, beside what no such command does without.
+"""Times whole commands, each in its own process, next to the least that such a command must do.
 
-Groups: dry runs of ``array``, whose graph does not grow, with none, half and all of the products
-there; dry runs of ``jobs`` beside empty Snakemake workflows of as many jobs; a task that computes
-one tiny matrix; a run of large ones beside a script and empty jobs; and what follows the shards.
-All of a group take turns. Each figure is the median over the rounds; the memory is the most that
-one process took. ``--shards`` is for 10,000 under ``jobs``, 768 files of 67 MB under ``whole``, and
-100,000 elsewhere. TMPDIR names the disk.
+Groups: ``array``, dry runs whose graph does not grow, with none, half and all of the products
+there; ``jobs``, dry runs next to empty Snakemake workflows of as many jobs; ``task``, one tiny
+matrix; ``whole``, a run on large files next to a script and empty jobs; ``after``, the stages after
+the shards. All commands of a group take turns. Each figure is the median over the rounds; the
+memory is that of the largest process. ``--shards`` replaces 10,000 under ``jobs``, 768 files of
+67 MB under ``whole``, and 100,000 under ``array`` and ``after``. TMPDIR names the disk.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ DRY = ["-m", "snakemake", "--cores", "1", "--quiet", "all", "--dry-run"]
 
 OURS = ["--profile", "profiles/local", "--configfile", "mine.yaml"]
 
-# As many jobs in the same shape, a chain of two for each shard.
+# A workflow of as many empty jobs in the same graph: a chain of two for each shard.
 EMPTY = """
 IDS = [f"{{i:05}}" for i in range({shards})]
 rule all:
@@ -54,7 +54,7 @@ EACH = """
     resources: mem_mb=1000, runtime=10
     params: digest="x"
 """
-# Our jobs have these; without them each job has one file and nothing else.
+# What our jobs declare as well; without it each empty job has one file and nothing else.
 SAME = {
     "all": 'expand("products/{i}.{kind}", i=IDS, kind=["npy", "json"]), ',
     "plan": '"plan", ',
@@ -68,7 +68,7 @@ Commands = dict[str, tuple[Path, list[str]]]  # a folder, and the words after Py
 
 
 def project(folder: Path, shards: int, dispatch: str, done: int = 0) -> tuple[Path, list[str]]:
-    """A dry run in a copy of the project, of which so many shards have products."""
+    """A dry run in a copy of the project in which ``done`` shards have products."""
     from shardwise.multiply import synthetic
 
     from tests import factories
@@ -85,7 +85,7 @@ def project(folder: Path, shards: int, dispatch: str, done: int = 0) -> tuple[Pa
 
 
 def empty(folder: Path, text: str, words: list[str] = DRY) -> tuple[Path, list[str]]:
-    """Snakemake, by default in a dry run, for a workflow that is nothing but its rules."""
+    """Snakemake, by default in a dry run, on a workflow that is just the Snakefile ``text``."""
     folder.mkdir()
     (folder / "Snakefile").write_text(text)
     return folder, words
@@ -102,7 +102,7 @@ def under_array(folder: Path, shards: int) -> Commands:
 
 
 def under_jobs(folder: Path, shards: int) -> Commands:
-    """One job per shard, and the same of Snakemake alone."""
+    """One job per shard, and as many empty jobs of Snakemake alone."""
     same = EMPTY.format(shards=shards, **SAME)
     bare = EMPTY.format(shards=shards, **dict.fromkeys(SAME, ""))
     return {
@@ -113,7 +113,7 @@ def under_jobs(folder: Path, shards: int) -> Commands:
 
 
 def task(folder: Path, _: int) -> Commands:
-    """A task of one tiny matrix; Python that touches the device, if there is one."""
+    """A task of one tiny matrix; Python that touches the device or imports NumPy; bare Python."""
     from shardwise.devices import choose
 
     from tests import factories
@@ -131,7 +131,7 @@ def task(folder: Path, _: int) -> Commands:
 
 
 def whole(folder: Path, files: int) -> Commands:
-    """A run of cached files, from the shell and back; the script on the same; five empty jobs."""
+    """A whole run on cached files; the script or plain loop on the same files; five empty jobs."""
     from shardwise.devices import choose
 
     from tests.workspace import Workspace
@@ -157,7 +157,7 @@ def whole(folder: Path, files: int) -> Commands:
 
 
 def after(folder: Path, shards: int) -> Commands:
-    """What follows the shards: tiny and alike, so that files and receipts take the time."""
+    """The stages after the shards, which are tiny and alike: only files and receipts cost time."""
     from shardwise.records import ledger
 
     from tests import factories
@@ -166,7 +166,7 @@ def after(folder: Path, shards: int) -> Commands:
     plan = factories.plan(folder, stack, shards=shards, materialize=False)
     ledger.write(factories.repeated(plan))
     factories.reduced(plan)
-    os.sync()  # else the first stage waits for all of them
+    os.sync()  # else the first stage waits for these writes
     words = "--plan", plan.results.plan
     return {
         f"ledger, {shards} shards": (folder, factories.command("ledger", *words)[1:]),
@@ -176,7 +176,7 @@ def after(folder: Path, shards: int) -> Commands:
 
 
 def cost(folder: Path, line: list[str]) -> tuple[float, float, float]:
-    """Seconds, CPU seconds, and the MiB of its largest process, of what Python runs to success."""
+    """Run Python with this line; return seconds, CPU seconds, and MiB of the largest process."""
     start = time.perf_counter()
     process = subprocess.Popen([sys.executable, *line], stdout=subprocess.DEVNULL, cwd=folder)
     _, status, usage = os.wait4(process.pid, 0)
@@ -188,7 +188,7 @@ def cost(folder: Path, line: list[str]) -> tuple[float, float, float]:
 
 GROUPS = {"array": (under_array, 100_000), "jobs": (under_jobs, 10_000),
           "after": (after, 100_000), "task": (task, 1), "whole": (whole, 768)}  # fmt: skip
-"""What makes the commands of a group, and of how many shards."""
+"""By group, the function that makes its commands, and the default for ``--shards``."""
 
 
 def main() -> None:

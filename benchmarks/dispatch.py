@@ -1,14 +1,14 @@
 """How shards are shared out: makespans of unequal devices, and tiny shards under each dispatch.
 
-The first table simulates workers of different speed, under our claims and under an even split: the
-time to the last shard's end, over a bound that no schedule beats, as there nobody idles and the
-fastest worker takes the largest shard. It has the mean and the worst over many drawn stacks.
+The first table simulates workers of different speed, under our claims and under an even split. Each
+makespan is divided by a bound that no schedule beats: the time if no worker idles, or that of the
+largest shard on the fastest worker. The table has the mean and the worst of many drawn stacks.
 
-The second: a real Slurm, a real Grid Engine, and no scheduler. Each row is a whole run by
+The second table has a real Slurm, a real Grid Engine, and no scheduler. Each row is a whole run by
 snakemake, with the profile as it is shipped; schedulers run on this one machine, as in the tests,
-with pretended GPUs. All compute with NumPy, and the sum has to be exact. ``tasks`` is an array of
-four tasks. Shards per second: from the start of the command to the end of the last shard, and
-between the ends of the first and the last, by their receipts.
+with pretended GPUs. All runs compute with NumPy, and their sums have to be exact. ``tasks`` is an
+array of four tasks. Shards per second are counted from the start of the command to the end of the
+last shard, and between the ends of the first and the last shard, by their receipts.
 """
 
 import argparse
@@ -34,11 +34,11 @@ from tests.workspace import Workspace
 
 TASKS = 4
 SPEEDS = (1, 2, 4)
-SKEWED = 0.5  # standard deviation of the logarithm of a cost: one in 20 takes over 2.3 times more
+SKEWED = 0.5  # standard deviation of the logarithm of a cost: one in 20 is over 2.3 medians
 
 
 def by_claims(costs: Sequence[float]) -> float:
-    """When the last worker ends, where whoever is free claims the next block of our claims."""
+    """The time when the last worker ends, if each free worker claims the next block of `Round`."""
     blocks = iter(Round("", range(len(costs)), len(SPEEDS), 1).blocks())
     free = [(0.0, worker, list[int]()) for worker in range(len(SPEEDS))]
     last = 0.0
@@ -52,7 +52,7 @@ def by_claims(costs: Sequence[float]) -> float:
 
 
 def even_split(costs: Sequence[float]) -> float:
-    """The same, where each gets as many shards as any other, all beforehand."""
+    """The same time, if all workers get equally many shards beforehand."""
     return max(np.sum(np.split(np.array(costs), len(SPEEDS)), axis=1) / SPEEDS)
 
 
@@ -71,7 +71,7 @@ def makespans(count: int) -> None:
 
 
 def run(folder: Path, place: Any, dispatch: str, shards: int) -> tuple[float, float]:
-    """Both rates of a run from its config to its sum, which has to be right."""
+    """Both rates of a whole run; fails if its sum is wrong."""
     workspace = Workspace.create(folder, place.env())
     # Small whole numbers: their sums are exact.
     stack = np.random.default_rng(0).integers(-9, 9, (shards, 8, 8)).astype("float64")
@@ -89,7 +89,7 @@ def run(folder: Path, place: Any, dispatch: str, shards: int) -> tuple[float, fl
 
 
 def main() -> None:
-    """Measure in a folder that is removed afterwards; under each scheduler all dispatches."""
+    """Measure all dispatches under each scheduler, in a folder that is removed afterwards."""
     kinds = ["jobs", "array", "tasks", "pool", "mpi"]
     where = ["local", *places.KINDS]
     defaults = {"places": where, "dispatch": kinds, "shards": 1000, "stacks": 1000}

@@ -20,7 +20,7 @@ DRAWN = 2**23 - 15  # numbers drawn for a file, which repeats them: a prime, so 
 
 
 def options(text: str, tiny: dict[str, Any], **defaults: Any) -> argparse.Namespace:
-    """The options of a command line; ``tiny`` has what takes their place under ``--tiny``."""
+    """The options of the command line; under ``--tiny`` the values of ``tiny`` replace them."""
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--tiny", action="store_true", help="tiny cells on NumPy, without a GPU")
     for name, default in defaults.items():
@@ -37,8 +37,8 @@ def options(text: str, tiny: dict[str, Any], **defaults: Any) -> argparse.Namesp
 def in_turn(calls: Mapping[Any, Callable[[], Any]], rounds: int) -> dict[Any, list[Any]]:
     """What each call returns, round by round.
 
-    Each round has an order of its own, which all processes share: what follows heavy work finds a
-    slower device, and what follows a reader of its files finds them in memory.
+    Each round has its own random order, the same in all processes: a call after heavy work finds a
+    slower device, and a call after another reader of the same files finds them in memory.
     """
     found: dict[Any, list[Any]] = {name: [] for name in calls}
     random = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def heading(*cells: str) -> None:
 
 
 def row(*cells: object) -> None:
-    """Print a row; four significant digits, a dash for what is not there."""
+    """Print a row: floats with four significant digits, None as a dash."""
     texts = (
         f"{cell:.4g}" if isinstance(cell, float) else "–" if cell is None else str(cell)
         for cell in cells
@@ -66,13 +66,13 @@ def row(*cells: object) -> None:
 
 
 def say(text: str) -> None:
-    """Write a line at once: a run that is killed has shown what it found."""
+    """Write a line and flush it, so that a run that is killed has shown its results so far."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
-    """Remark something beside the table."""
+    """Write a remark to standard error, outside the table."""
     sys.stderr.write(f"{text}\n")
 
 
@@ -88,7 +88,7 @@ def machine(xp: Any = np) -> str:
 def array_module(numpy: bool) -> Any:
     """NumPy or cupy; `InputError` without a GPU.
 
-    Where nobody has chosen a device, it is the first: all that is compared has to share one.
+    Without CUDA_VISIBLE_DEVICES it uses the first device, as all peers have to share one.
     """
     from shardwise.multiply import backend
 
@@ -122,6 +122,6 @@ def plan(folder: Path, stack: Path, **over: Any) -> Any:
     from tests import factories
 
     own = {"input": str(stack), "shards": 1, "materialize": False, **over}
-    # A benchmark reads a file again under its own name, which a run would refuse.
+    # A benchmark may list a file several times, which a run would refuse.
     with mock.patch("shardwise.plan.sources._refuse_twice"):
         return factories.plan(folder, **own)

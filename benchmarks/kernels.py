@@ -1,7 +1,7 @@
-"""Products and their proof alone, of matrices already on the device, beside CuPy and cuBLAS.
+"""Times products and their proof alone, on matrices already on the device, next to CuPy and cuBLAS.
 
-TFLOP/s at 2 d³ operations per product, medians over rounds in which all take turns. Every result is
-first compared with float64.
+TFLOP/s at 2 d³ operations per product, medians over rounds in which all peers take turns. Every
+result is first compared with float64.
 """
 
 import functools
@@ -17,7 +17,7 @@ import numpy as np
 from cells import Cell, square
 
 STACK_BYTES = 256 * harness.MIB
-LOOP_CALLS = 1024  # calls of a loop that are timed: one per matrix is slow where matrices are small
+LOOP_CALLS = 1024  # most calls in a timed loop: a call per matrix is slow if matrices are small
 ROUNDS, ROUND_SECONDS = 5, 0.02
 ERRORS = {"float64": 1e-12, "float32": 1e-4, "float16": 5e-3, "tf32x3": 1e-4}
 """Relative to the norm of a product of normal numbers."""
@@ -38,7 +38,7 @@ def first(cell: Cell, a: Any) -> Any:
     return a.swapaxes(-1, -2) if cell.product == "A.T @ A" else a
 
 
-# Each of these makes a call that multiplies, and says how many matrices.
+# Each of these functions returns a call, and how many matrices that call multiplies.
 
 
 def stacked_matmul(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Call, int]:
@@ -47,19 +47,19 @@ def stacked_matmul(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Call, int]:
 
 
 def loop_matmul(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Call, int]:
-    """A ``matmul`` for each matrix, of the first ones where they are many."""
+    """A ``matmul`` for each of the first `LOOP_CALLS` matrices."""
     triples = list(itertools.islice(zip(first(cell, a), a, out, strict=True), LOOP_CALLS))
     return lambda: [xp.matmul(x, y, out=z) for x, y, z in triples], len(triples)
 
 
 def cublas_strided(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Call, int]:
-    """The whole stack in one call of cuBLAS, which is the ceiling of small matrices."""
+    """The whole stack in one call of cuBLAS, the upper limit of the rate of small matrices."""
     from cupy_backends.cuda.libs import cublas
 
     wide = "f8" if cell.dtype == "float64" else "f4"
     one, zero = np.ones((), wide), np.zeros((), wide)
     kind, d = CUDA_R[cell.dtype], cell.left[0]
-    # cuBLAS counts columns first: it sees Aᵀ and writes Cᵀ, which is Aᵀ Aᵀ, or Aᵀ (Aᵀ)ᵀ.
+    # cuBLAS is column-major: it sees Aᵀ and writes Cᵀ, which is Aᵀ Aᵀ, or Aᵀ (Aᵀ)ᵀ.
     second = cublas.CUBLAS_OP_T if cell.product == "A.T @ A" else cublas.CUBLAS_OP_N
     own = a.data.ptr, kind, d, d * d
     return lambda: cublas.gemmStridedBatchedEx(
@@ -77,7 +77,7 @@ def ours(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Call, int]:
 
 
 def proof(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Call, int]:
-    """The search for NaN in A and the check of all products, which are there."""
+    """The search for NaN in A and the check of all products, which ``out`` already holds."""
     checker = cells.checker(xp, cell, 1, len(a))
     return lambda: (checker.largest(a), checker.check(a, None, out)), len(a)
 
@@ -88,7 +88,7 @@ PEERS = {"stacked matmul": stacked_matmul, "loop of matmul": loop_matmul,
 
 
 def measure(xp: Any, cell: Cell, nbytes: int) -> dict[str, float]:
-    """Seconds that one matrix takes, by peer, and its proof."""
+    """Seconds per matrix, of each peer and of the proof."""
     count = max(4, nbytes // cell.problem(1).matrix_bytes)
     a, _ = cells.factors(xp, cell, count, 0)
     out, clocks = xp.empty_like(a), {}

@@ -1,4 +1,4 @@
-"""What ``shard_jobs.py`` compares, each in processes of its own, one per GPU."""
+"""The programs that ``shard_jobs.py`` compares; each runs in its own processes, one per GPU."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ from typing import Any
 import harness
 import numpy as np
 
-LARGE = 1024  # from here on a matrix is multiplied by a call of its own
+LARGE = 1024  # from this dimension on each matrix gets its own call
 WRITERS, SLOTS = 4, 8
 FEW = 8  # files that warm a script up
 SHARDS = 2  # of each part
@@ -41,18 +41,18 @@ class Task:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the matrices of one file."""
+        """Matrices in one file, their rows and columns."""
         matrix = self.dim**2 * np.dtype(self.dtype).itemsize
         return max(1, self.file_bytes // matrix), self.dim, self.dim
 
     @property
     def nbytes(self) -> int:
-        """Of the matrices of one file."""
+        """Bytes of the matrices in one file."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
 class Peer:
-    """A program that does a task: ``run(files)`` returns the sum, if there is one."""
+    """A program that does a task: ``run(files)`` returns the sum, or its first row, or None."""
 
     run: Callable[[tuple[str, ...]], Any]
 
@@ -64,7 +64,7 @@ class Peer:
         self.result = Path(task.folder) / "result"
 
     def add(self, total: Any, block: Any, product: Any) -> None:
-        """Multiply a stack, and add the products up where no file keeps them."""
+        """Multiply a stack, and add the products to ``total`` if no file keeps them."""
         left = block.swapaxes(1, 2) if self.task.product == "A.T @ A" else block
         if self.task.dim < LARGE and self.xp is not np:
             self.xp.matmul(left, block, out=product)
@@ -78,7 +78,7 @@ class Peer:
 
 
 class Shardwise(Peer):
-    """Ours, as a worker of a pool has it: the next shard begins, the last one ends meanwhile."""
+    """Ours, as in a worker of a pool: while a shard is computed, the next begins, the last ends."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -130,7 +130,7 @@ class Script(Peer):
         self.up, self.work = (xp.cuda.Stream(non_blocking=True) for _ in range(2))
 
     def run(self, files: tuple[str, ...]) -> Any:
-        """Read, multiply and add; or write, and flush the file to the disk at the end."""
+        """Read and multiply; add the products or write them; fsync the file at the end."""
         full = SimpleQueue[Any]()
 
         def read(path: str) -> None:
@@ -188,7 +188,7 @@ class Plain(Peer):
     """The loop that everybody writes first."""
 
     def run(self, files: tuple[str, ...]) -> Any:
-        """Multiply one file after the other, by way of a memory map."""
+        """Multiply one file after the other, through a memory map."""
         xp, total = self.xp, self.xp.zeros(self.task.shape[1:])
         with open(self.result, "wb") as file:
             for path in files:
@@ -203,7 +203,7 @@ class Plain(Peer):
 
 
 class Raw(Peer):
-    """The same bytes from file to device by KvikIO, and where products are kept back; no more."""
+    """Moves the same bytes by KvikIO to the device, and back if products are kept, and no more."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -220,7 +220,7 @@ class Raw(Peer):
             self.free.put(self.xp.zeros(task.nbytes, "u1"))
 
     def run(self, files: tuple[str, ...]) -> None:
-        """Read all, some at any time."""
+        """Read all files, up to `SLOTS` at a time."""
         result, nbytes = self.open(str(self.result), "w"), self.task.nbytes
 
         def copy(i: int, path: str) -> None:
@@ -236,20 +236,20 @@ class Raw(Peer):
             os.fsync(file.fileno())
 
 
-_begun: list[Peer] = []  # the one of this process
+_begun: list[Peer] = []  # the peer of this process
 
 
 def begin(task: Task, gpu: str) -> None:
-    """Get ready, on a GPU of its own."""
+    """Make the peer of this process on its own GPU, and warm it up."""
     Path(task.folder).mkdir(parents=True)
     os.environ.update(CUDA_VISIBLE_DEVICES=gpu, SHARDWISE_LEASES=f"{task.folder}/leases")
     _begun.append(globals()[task.peer](task))
-    if task.peer != "Shardwise":  # which is warm
+    if task.peer != "Shardwise":  # which warmed itself up
         _begun[0].run(_begun[0].files[:FEW])
 
 
 def turn() -> tuple[int, float, Any]:
-    """Do it; the bytes, the processors' seconds, and the first row of the sum, or None."""
+    """Run the peer; return the bytes it read, CPU seconds, and the sum's first row, or None."""
     peer, began = _begun[0], time.process_time()
     total = peer.run(peer.files)
     seconds, row = time.process_time() - began, None if total is None else total[0]

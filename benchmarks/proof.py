@@ -1,7 +1,7 @@
-"""Freivalds' check measured: honest products that it refuses, and wrong ones that it sees.
+"""Measures Freivalds' check: the honest products that it refuses, and the wrong ones that it sees.
 
 Prints the tables of docs/internals/proofs.md. On a CPU: ``--numpy --counts 20000 500 4 --dims 16
-128 1024``. ``kernels.py`` prints the cost, of whole jobs ``shard_jobs.py``.
+128 1024``. ``kernels.py`` prints the cost of the check, ``shard_jobs.py`` that within whole jobs.
 """
 
 import argparse
@@ -15,8 +15,8 @@ import cells
 import harness
 import numpy as np
 
-VISITS = 200  # batches, each of another cell, that the wanted number of products is divided into
-FACTORS = {f"{f:g} ×": f for f in (0.5, 0.9, 1.0, 1.1, 2.0)}  # of a tolerance: one wrong element
+VISITS = 200  # batches, each of a different cell, that share the wanted number of products
+FACTORS = {f"{f:g} ×": f for f in (0.5, 0.9, 1.0, 1.1, 2.0)}  # errors of one element, in tolerances
 TILE = 32
 ELEMENTS = 2**24  # of a batch of wrong products
 MOST = 16  # such batches
@@ -53,7 +53,7 @@ def try_honest(
 ) -> dict[str, list[float]]:
     """Check honest products of one arithmetic and one class of sizes; ratios by kind of numbers."""
     found: dict[str, list[float]] = defaultdict(list)
-    for number in range(2 * VISITS):  # where all are finite, the first half is enough
+    for number in range(2 * VISITS):  # if all are finite, the first half is enough
         cell = cells.draw(name, size, number)
         made = Batch(xp, cell, -(-wanted // VISITS), number, group)
         found[cell.kind] += made.ratio()[made.finite(xp)].tolist()
@@ -66,7 +66,7 @@ def alarms(xp: Any, options: argparse.Namespace) -> None:
     """The table of honest products."""
     harness.heading("arithmetic", "size", "tried", "false alarms", "largest ratio")
     for (i, size), name in itertools.product(enumerate(cells.SIZES), options.only):
-        # On NumPy large integers take minutes, and there is no tf32: these prove nothing.
+        # On NumPy large integer matrices take minutes, and there is no tf32 to test.
         skipped = xp is np and ("tf32" in name or (i and name in cells.INTEGERS))
         if options.counts[i] and not skipped:
             ratios = np.concatenate([*try_honest(xp, name, size, options.counts[i]).values()])
@@ -76,10 +76,10 @@ def alarms(xp: Any, options: argparse.Namespace) -> None:
 def damaged(
     xp: Any, cell: cells.Cell, made: Batch, tolerance: Any, where: tuple[Any, Any, Any]
 ) -> Iterator[tuple[Any, Any]]:
-    """Wrong products in place of those of a batch, with what is wrong.
+    """Damage the products of a batch in each way; yields what is wrong, and all products.
 
-    The element ``where`` is wrong by a multiple of its tolerance, or by one flipped bit, of a
-    complex one in its real part. Lost means 0.
+    The element ``where`` of each is off by a multiple of its tolerance, or has one bit flipped (if
+    it is complex, in the real part). Lost means set to 0.
     """
 
     def changed(place: tuple[Any, ...], change: Callable[[Any], Any]) -> Any:
@@ -107,7 +107,7 @@ def damaged(
 
 
 def less_precise(xp: Any, cell: cells.Cell, left: Any) -> Any:
-    """Double precision computed as single, single as tf32; on NumPy from factors cut to 11 bits."""
+    """Products of double precision in single; of single in tf32, or from factors cut to 11 bits."""
     if lower := {"float64": "float32", "complex128": "complex64"}.get(cell.arithmetic):
         other = replace(cell, arithmetic=lower)
         return cells.products(xp, other, left.astype(lower)).astype(cell.dtype)
@@ -120,9 +120,9 @@ def less_precise(xp: Any, cell: cells.Cell, left: Any) -> Any:
 
 
 def bounds(xp: Any, cell: cells.Cell, left: Any, where: tuple[Any, Any, Any]) -> Any:
-    """The tolerance ``(n,)`` of one element of each product A @ A where rows get a closer look.
+    """The tolerance ``(n,)`` of one element of each product A @ A, if its dtype gets a closer look.
 
-    Elsewhere that of a whole row.
+    For other dtypes it is the tolerance of the whole row.
     """
     from shardwise.numerics.tolerances import CLOSER_LOOK, product_tolerance
 
@@ -135,9 +135,9 @@ def bounds(xp: Any, cell: cells.Cell, left: Any, where: tuple[Any, Any, Any]) ->
 
 
 def detect(xp: Any, name: str, dim: int, count: int) -> tuple[dict[Any, list[bool]], float]:
-    """Everything wrong that a product of one arithmetic and size can be, each in its own group.
+    """Try every damage on products of one arithmetic and size, each product in its own group.
 
-    Of each kind whether each that was tried was seen; and the tolerance over a typical element.
+    Returns, by damage, whether the check saw each one; and the tolerance over a typical element.
     """
     cell, random = cells.square(name, dim), np.random.default_rng(dim)
     seen = defaultdict(list)
@@ -153,7 +153,7 @@ def detect(xp: Any, name: str, dim: int, count: int) -> tuple[dict[Any, list[boo
 
 
 def percent(seen: dict[Any, list[bool]], key: Any) -> str | None:
-    """The part that was seen, never rounded to all or nothing; None where nothing was tried."""
+    """The percentage that was seen, to five significant digits; None if none was tried."""
     return f"{100 * np.mean(seen[key]):.5g} %" if key in seen else None
 
 

@@ -1,10 +1,10 @@
-"""The reduce beside a plain loop over the same files: seconds and memory of both, in turn.
+"""The reduce next to a plain loop over the same files: seconds and memory of both, in turn.
 
-The files are those of a real run on NumPy. A row is one MPI world, in which all take turns: one
-round that is not counted, then ``--rounds`` that are. The clock runs from a barrier to the end on
-rank 0. Cold means that the kernel was told to drop the files from the page cache. The plain loop
-maps the files, adds them in double precision as they are, unchecked, and ends with one ``Reduce``
-of buffers and ``np.save``. It runs on all ranks, and on one alone. Peaks include Python.
+The files are those of a real run on NumPy. A row is one MPI world, in which all peers take turns:
+one round that is not counted, then ``--rounds`` that are. The clock runs from a barrier to the end
+on rank 0. Cold means that the kernel was told to drop the files from the page cache. The plain loop
+maps the files, adds them unchecked in double precision, and ends with one ``Reduce`` of buffers and
+``np.save``. It runs on all ranks, and on one alone. Peaks include Python.
 """
 
 import argparse
@@ -25,16 +25,16 @@ import numpy as np
 
 DTYPES = ("float16", "float32", "float64", "complex64")
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
-SHARDS = 8  # of products; of sums as many as hold the bytes, if these are not too many
+SHARDS = 8  # if products are kept; else as many sums as fill the bytes, up to MOST_SUMS
 MOST_SUMS = 1024
 TERMS = 2  # matrices of each sum
-LOOP_DIM = 64  # below it one call adds all arrays of a file faster than a loop
+LOOP_DIM = 64  # below this dimension one call adds all arrays of a file faster than a loop
 PLAIN = "plain.npy"  # the plain loop's sum
 TOLERANCE = 1e-10  # of the norm of the sum
 
 
 def make(dtype: str, dim: int, keep: str, folder: Path, gib: float) -> Any:
-    """Compute all shards of a stack of normal numbers, so that the results have ``gib``."""
+    """Compute all shards of a stack of normal numbers; their results take up to ``gib`` GiB."""
     from tests import factories
 
     sums = keep == "sum"
@@ -52,14 +52,14 @@ def paths_of(plan: Any) -> list[Path]:
 
 
 def shardwise(comm: Any, plan: Any) -> None:
-    """The reduce as a run has it, with its checks and its receipts."""
+    """The reduce as a run does it, with its checks and receipts."""
     from shardwise.reduce import reducer
 
     reducer.run(comm, plan.results.plan, ["sum"])
 
 
 def plain_loop(comm: Any, plan: Any) -> None:
-    """Each rank adds a part of each file of products, or each so many-th sum; rank 0 saves."""
+    """Each of n ranks adds its part of each file of products, or every n-th sum; rank 0 saves."""
     total = np.zeros(plan.problem.product_shape, plan.problem.sum_dtype)
     products = plan.settings.keep == "products"
     rank, ranks = (comm.rank, comm.size) if products else (0, 1)
@@ -78,7 +78,7 @@ def plain_loop(comm: Any, plan: Any) -> None:
 
 
 def one_process(comm: Any, plan: Any) -> None:
-    """The plain loop of one process; the other ranks sleep meanwhile."""
+    """The plain loop on rank 0 alone; the other ranks sleep meanwhile."""
     from mpi4py import MPI
 
     if comm.rank == 0:
@@ -89,7 +89,7 @@ def one_process(comm: Any, plan: Any) -> None:
 
 
 def check(plan: Any) -> None:
-    """Refuse figures of a wrong sum."""
+    """Refuse the figures if the sums of both peers differ."""
     paths = plan.results.statistic("sum"), plan.results.root.with_name(PLAIN)
     found, expected = (np.load(path, mmap_mode="r") for path in paths)
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
@@ -98,9 +98,9 @@ def check(plan: Any) -> None:
 
 
 def turn(comm: Any, add: Callable[..., None], plan: Any, cold: bool) -> tuple[float, float]:
-    """Seconds of one reduce, and the MiB of the rank that takes most memory."""
+    """Seconds of one reduce, and the peak MiB of the rank that takes the most memory."""
     harness.drop(paths_of(plan) if cold and comm.rank == 0 else [])
-    Path("/proc/self/clear_refs").write_text("5\n")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5\n")  # resets the peak
     comm.Barrier()
     begin = time.perf_counter()
     add(comm, plan)
@@ -124,7 +124,7 @@ def rank(options: argparse.Namespace) -> None:
 
 
 def measure(plan: Any, place: str, ranks: int, rounds: int) -> tuple[float, ...]:
-    """GB, medians of seconds and of ratios within a round, and the peak, of a world of its own."""
+    """Start an MPI world; return GB, medians of seconds and of ratios within a round, peak MiB."""
     line = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", __file__]
     line += ["--plan", str(plan.results.plan), "--rounds", str(rounds)]
     line += ["--cold"] if place == "cold" else []

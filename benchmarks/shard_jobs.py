@@ -1,10 +1,10 @@
-"""Whole shard jobs on one GPU or several, beside scripts for the same and bare reads (peers.py).
+"""Times whole shard jobs on one or more GPUs, next to scripts for the same and bare reads.
 
-Every peer has a process per GPU, whose start, memory and kernels do not count. A window runs from
-the word to begin to the last result; ours are committed with receipts. All take turns on the same
-files, cold or in the page cache. Figures are GB of input per second, medians over the rounds; on
-NumPy per second of a processor, as machines with users are busy. TMPDIR names the disk; ``--only``
-and ``--peers`` are regular expressions for rows and columns.
+Every peer of peers.py has one process per GPU; starting it, allocating memory and compiling kernels
+are not timed. The clock runs from the start signal to the last result; ours are committed with
+receipts. All take turns on the same files, cold or in the page cache. Figures are GB of input per
+second, on NumPy per CPU second, as machines with other users are busy; medians over the rounds.
+TMPDIR names the disk; ``--only`` and ``--peers`` are regular expressions for rows and columns.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from peers import Task
 from shardwise.devices import choose
 
 FILES = 64
-TIMES = 8  # that a turn reads them for each GPU: sums in the page cache
+TIMES = 8  # reads of each file per GPU and turn, for sums from the page cache
 TOLERANCE = {"float32": 1e-3, "float16": 2e-2}  # of a row's norm
 SCRIPTS = {f"script, {n} readers": {"peer": "Script", "readers": n} for n in (4, 8, 16)}
 PEERS: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ ON_NUMPY = ("shardwise", "verify: false", "plain loop")
 
 
 def rows(options: argparse.Namespace) -> list[Task]:
-    """All rows; those on the same files follow each other."""
+    """All rows of the table; rows on the same files follow each other."""
     if options.tiny:
         return [Task("float32", 16, backend="numpy", file_bytes=2**14)]
     if options.numpy:
@@ -56,12 +56,12 @@ def rows(options: argparse.Namespace) -> list[Task]:
 
 
 def label(row: Task) -> str:
-    """What the table calls it."""
+    """The name of a row in the table."""
     return f"{row.dtype} d={row.dim} {row.product} {row.keep} {row.where}"
 
 
 def tasks(row: Task, pattern: str) -> dict[str, Task]:
-    """Those of a row, by what the table calls them."""
+    """The tasks of a row by peer, for the peers whose names match ``pattern``."""
     names = [name for name in PEERS if row.backend == "cupy" or name in ON_NUMPY]
     if (row.dtype, row.dim) != ("float32", 4096):
         names = [name for name in names if name != "tf32x3"]
@@ -69,7 +69,7 @@ def tasks(row: Task, pattern: str) -> dict[str, Task]:
 
 
 def write_files(folder: Path, row: Task) -> list[Path]:
-    """The files of a row, instead of those of another one."""
+    """Write the files of a row unless they exist; removes those of any other row first."""
     own = folder / f"{row.dtype}-{row.dim}"
     files = [own / f"{i}.npy" for i in range(FILES)]
     if not own.exists():
@@ -81,7 +81,7 @@ def write_files(folder: Path, row: Task) -> list[Path]:
 
 
 def turn(task: Task, pools: list[ProcessPoolExecutor]) -> tuple[float, Any]:
-    """GB per second of the processes of a peer, and the row of their sum, or None."""
+    """GB per second of all processes of a peer, and the first row of their sum, or None."""
     harness.drop(map(Path, set(task.files) if task.where == "cold" else []))
     os.sync()
     began = time.perf_counter()
