@@ -1,6 +1,6 @@
-"""A real browser without windows: one process for each look at a page, told by its command line.
+"""A real headless browser: one process for each look at a page, controlled by its command line.
 
-No port is opened, nothing outside of the folder is written, and no name of a host is resolved.
+It opens no port, writes nothing outside its folder, and resolves no host name.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from matplotlib.image import imread
 
 from tests import debian
 
-# The browser without windows needs a third of the libraries; the font has Arabic and Hebrew, too.
+# The headless browser needs a third of the libraries; the font has Arabic and Hebrew, too.
 PACKAGES = ("chromium-headless-shell", "chromium-common", "fonts-dejavu-core")
 PROGRAM = Path("usr/lib/chromium/chromium-headless-shell")
 
 LOOK = Path(__file__).with_name("look.js").read_text()
 LIMIT_S = 120
 
-# The sandbox needs rights that a container lacks; only pages of our own are opened.
+# The sandbox needs rights that a container lacks; we open our own pages only, so none is needed.
 _OPTIONS = (
     "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-quic",
     "--disable-background-networking", "--hide-scrollbars", "--force-color-profile=srgb",
@@ -46,8 +46,8 @@ class Browser:
             f"<dir>{prefix / 'usr/share/fonts'}</dir>"
             f"<cachedir>{folder / 'fonts'}</cachedir></fontconfig>"
         )
-        # Some packages keep libraries in a folder of their own, which their programs know by its
-        # place on the system: so pulseaudio does.
+        # Some packages, such as pulseaudio, keep libraries in a private folder, which their
+        # programs look for at its usual place on the system.
         libraries = [str(path) for top in ("usr/lib", "lib") for path in (prefix / top, *(
             prefix / top).glob("*-linux-gnu"), *(prefix / top).glob("*-linux-gnu/*/"))]  # fmt: skip
         self._environment = {
@@ -58,10 +58,10 @@ class Browser:
     def run(
         self, page: Path, *words: str, width: int = 1200, height: int = 900, scheme: str = "light"
     ) -> str:
-        """Open a page in a window of so many CSS pixels; return what is printed.
+        """Open a page in a window of this size in CSS pixels; return what the browser prints.
 
-        Whatever the page complains of in the browser's console is an error: it includes all that
-        it tries to fetch.
+        Any message in the browser's console is an error; the console also reports everything that
+        the page tries to fetch.
         """
         told = (f"--user-data-dir={self._folder / 'profile'}", f"--window-size={width},{height}",
                 f"--blink-settings=preferredColorScheme={int(scheme == 'light')}")  # fmt: skip
@@ -73,9 +73,9 @@ class Browser:
         return done.stdout
 
     def look(self, page: Path, width: int, scheme: str = "light", paper: bool = False) -> Any:
-        """All that ``look.js`` finds out of a copy of the page that allows this one script.
+        """All that ``look.js`` finds in a copy of the page that allows this one script.
 
-        ``paper`` shows what holds in print, where nobody prefers a scheme.
+        With ``paper`` the copy has the styles of print instead of those of the screen.
         """
         text = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text())
         if paper:
@@ -93,13 +93,13 @@ class Browser:
         return json.loads(body)
 
     def picture(self, page: Path, width: int, height: int, scheme: str = "light") -> np.ndarray:
-        """The page as it is drawn, to so many pixels from its top: ``(rows, columns, 3)``."""
+        """Draw the top of the page in a window of this size: pixels ``(rows, columns, 3)``."""
         file = self._folder / "page.png"
         self.run(page, f"--screenshot={file}", width=width, height=height, scheme=scheme)
         return imread(file)[:, :, :3]
 
 
 def _check(prefix: Path) -> None:
-    """Refuse packages that hold another browser than the one that the tests drive."""
+    """Refuse packages that do not contain the program that the tests drive."""
     if not (prefix / PROGRAM).is_file():
         raise debian.PackagesError(f"{PACKAGES[0]} has no {PROGRAM} on this machine")

@@ -15,7 +15,7 @@ from tests.workspace import REPO, Workspace
 PICTURES = REPO / "docs" / "pictures"
 MOST_BYTES = 200_000
 FIRST_LOOK = 760
-"""CSS pixels of a page that a reader sees at first."""
+"""Height in CSS pixels of what a reader sees before scrolling."""
 
 # Name of the picture, the run that it shows, the part of its page, the window's width and scheme.
 SHOTS = (
@@ -29,7 +29,7 @@ SHOTS = (
 
 
 def runs(folder: Path) -> dict[str, Path]:
-    """Run the examples, and one with a matrix that is not finite; returns their pages."""
+    """Make runs of the examples, and one on a stack with a NaN; returns their pages."""
     examples = Workspace.create(folder / "examples")
     pages = {}
     for name in ("digits", "seismic"):
@@ -53,7 +53,7 @@ def runs(folder: Path) -> dict[str, Path]:
 
 
 def figure(browser: Browser, page: Path, path: Path, part: str, width: int, scheme: str) -> None:
-    """Write one part of a page; without a name, what a window shows before it is scrolled."""
+    """Draw one part of a page; if ``part`` is empty, what a window shows before scrolling."""
     box = [0.0, 0.0, width, FIRST_LOOK]
     if part:
         left, top, wide, high = browser.look(page, width, scheme)["parts"][part]

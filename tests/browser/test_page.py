@@ -1,6 +1,6 @@
 """The page on a run, in a real browser: what a reader sees, and that it is true.
 
-Pages are of pretended runs, so they have GPUs, failures and thousands of shards.
+The runs are pretended, so that they can have GPUs and failures on any machine.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
-    """A browser that works; where there can be none, skip with the reason, or fail in CI."""
+    """A browser that works; if there can be none, skip with the reason, or fail in CI."""
     folder = tmp_path_factory.mktemp("browser")
     page = folder / "empty.html"
     page.write_text("<!doctype html>")
@@ -62,7 +62,7 @@ def page_of(run: pretend.Pretended) -> Path:
 def checked(
     browser: Browser, path: Path, width: int, scheme: str = "light", paper: bool = False
 ) -> dict[str, Any]:
-    """What is seen of a page, after what holds at any width, in either scheme, and on paper."""
+    """Assert what must hold at any width, in either scheme and on paper; return what is seen."""
     found = browser.look(path, width, scheme, paper)
     for kind in ("beyond", "small", "faint"):
         assert found[kind] == [], kind
@@ -84,7 +84,7 @@ def test_it_can_be_read_on_a_phone_and_on_a_wall(browser, made, name, scheme):
 
 
 def test_the_sum_is_drawn_and_every_device_has_a_bar(browser, made):
-    """On paper, dark on light, whatever the screen prefers."""
+    """On paper the page has both, dark on light, whatever scheme the screen prefers."""
     path = page_of(made("whole"))
     found = checked(browser, path, 794, "dark", paper=True)
     assert (found["ground"], found["bars"]) == ([1, 1, 1, 1], 4)

@@ -45,8 +45,8 @@ class ClusterError(RuntimeError):
 class Job:
     """A job, or a task of an array, that the scheduler has accepted.
 
-    `number` is what its submission answered, `what` is ``rule`` or ``rule shard``, of a task its
-    place in the array; `handle` cancels it. `node` is empty until it starts.
+    `number` is the one that its submission printed. `what` is ``rule`` or ``rule shard``, or the
+    index of a task in its array. `handle` serves to cancel it. `node` is empty until it starts.
     """
 
     number: int
@@ -54,7 +54,7 @@ class Job:
     state: str  # waiting, running, ended, or the scheduler's own word
     node: str
     handle: str
-    in_array: bool  # of ours
+    in_array: bool  # a task of a Shardwise array
 
 
 @dataclass(frozen=True)
@@ -75,42 +75,42 @@ class Cluster:
 
     title: str
     profile: str
-    quick: tuple[str, ...]  # options to look at jobs more often than one should on a real site
-    variables: Mapping[str, str] = {}  # for snakemake, to the same end
+    quick: tuple[str, ...]  # options to poll jobs more often than one should on a real site
+    variables: Mapping[str, str] = {}  # of snakemake's environment, for the same purpose
     clients: tuple[str, ...]  # the scheduler's commands,
     submits: str  # the one of them that submits,
-    looks: str  # the one that tells of jobs,
+    looks: str  # the one that lists jobs,
     cancels: str  # and the one that cancels them
-    full: str  # what the one that submits ends with and says where the queue is full
+    full: str  # the exit code and message of `submits` when the queue is full
     no_scheduler: frozenset[str] = frozenset()  # commands that a dry run may call
     lost_node: str  # the node that the tests crash
-    room: int  # so many jobs with a device run at once
-    devices: int  # that a node of `placements` has
+    room: int  # how many jobs with a device can run at once
+    devices: int  # of each node of `placements`
     placements: Mapping[str, Way]
     reduces: Mapping[str, Way]
-    shards_of_a_bad_night: int  # how many `spoil` needs, and two more
+    shards_of_a_bad_night: int  # enough for `spoil`, a NaN, and a good one
 
     # What each scheduler does in its own way.
     env: Callable[[], dict[str, str]]  # this process's, with the cluster's commands first in PATH
-    submit: Callable[..., int]  # a shell command as a job, whose number it is
-    cancel_all: Callable[[], None]  # and waits until all have gone
-    jobs: Callable[[], list[Job]]  # all jobs and tasks so far, those that ended, too
-    wait_idle: Callable[[], None]  # until no job waits or runs, and nothing of a node is held
-    hold: Callable[[Job], None]  # sees to it that a job that waits never computes anything
+    submit: Callable[..., int]  # submits a shell command as a job; returns its number
+    cancel_all: Callable[[], None]  # cancels all jobs, and waits until they are gone
+    jobs: Callable[[], list[Job]]  # all jobs and tasks so far, ended ones included
+    wait_idle: Callable[[], None]  # until no job waits or runs, and nodes are free
+    hold: Callable[[Job], None]  # keeps a waiting job from ever computing anything
     spoil: Callable[[Sequence[Job]], dict[Job, tuple[str, ...]]]
-    """Lets jobs fail in all the ways of this scheduler; what users are told of each."""
-    crash: Callable[[str], None]  # a node, whose jobs do not come back
-    restore: Callable[[str], None]  # starts it again, and waits until it takes jobs
-    start_controller: Callable[[], None]  # it reads what it saved; waits until it answers
-    check_doctor: Callable[[list[dict[str, Any]]], None]  # what it finds out about an idle cluster
-    own_processes: Callable[[], set[int]]  # of the cluster in this folder, an earlier one's, too
-    _exit_code: Callable[[int], int]  # of a job that has ended; that of a signal as in a shell
+    """Makes jobs fail in all the ways of this scheduler; returns what users are told of each."""
+    crash: Callable[[str], None]  # crashes a node, whose jobs do not come back
+    restore: Callable[[str], None]  # starts that node again, and waits until it takes jobs
+    start_controller: Callable[[], None]  # with its saved state; waits until it answers
+    check_doctor: Callable[[list[dict[str, Any]]], None]  # asserts findings on an idle cluster
+    own_processes: Callable[[], set[int]]  # of this folder's cluster, also of an earlier session's
+    _exit_code: Callable[[int], int]  # of a job that has ended; 128 + n if signal n ended it
     _command: Callable[..., list[str | Path]]  # the words that run one of its commands
-    _controller: str  # the daemon that answers
-    _asked: tuple[tuple[str, ...], ...]  # commands that tell of the queue and the nodes
+    _controller: str  # the daemon that answers commands
+    _asked: tuple[tuple[str, ...], ...]  # commands that show the queue and the nodes
     _logs: tuple[str, ...]  # patterns of the daemons' logs in the run folder
-    _write_files: Callable[[], None]  # that the daemons and the commands read
-    _start_daemons: Callable[[], None]  # and waits until all nodes take jobs
+    _write_files: Callable[[], None]  # those that daemons and commands read
+    _start_daemons: Callable[[], None]  # starts them, and waits until all nodes take jobs
 
     def __init__(self) -> None:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -126,9 +126,9 @@ class Cluster:
 
     @classmethod
     def of_several_nodes(cls) -> Self | None:
-        """Another cluster of this scheduler, where one has a single node; it is not started.
+        """A cluster of several nodes, not started yet; None if this kind already has several.
 
-        It skips the test, with the reason, where there can be none.
+        If this machine cannot host one, it skips the test with the reason.
         """
         return None
 
@@ -167,11 +167,11 @@ class Cluster:
         self._run_dir = None
 
     def enter(self, folder: Path) -> list[str]:
-        """Return what stands before a command so that it runs in a folder on a login node."""
+        """Return the words before a command that make it run in a folder on a login node."""
         return []
 
     def newest(self) -> int:
-        """Return the largest number that a job has so far."""
+        """Return the largest job number so far."""
         return max((job.number for job in self.jobs()), default=0)
 
     def finish(self, job: int) -> int:
@@ -192,7 +192,7 @@ class Cluster:
         self.call(self.cancels, *map(str, handles))
 
     def kill_controller(self) -> None:
-        """Kill it by -9: no command is answered until `start_controller`, and jobs go on."""
+        """Kill the controller: jobs go on, and no command is answered until `start_controller`."""
         self._kill(self._controller)
 
     def report(self) -> str:
@@ -208,7 +208,7 @@ class Cluster:
         return (self.run_dir / f"job-{job_id}.out").read_text()
 
     def saved_since(self, moment: float) -> bool:
-        """Whether a new controller would know what was submitted before this time."""
+        """Whether a restarted controller would know all jobs submitted before this time."""
         return True
 
     def call(self, command: str, *arguments: str, check: bool = True, stdin: str = "") -> str:
@@ -242,11 +242,11 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
-                start_new_session=True,  # Ctrl-C is for the tests, which then stop us in order
+                start_new_session=True,  # Ctrl-C reaches the tests only, which stop all in order
             )
 
     def _kill(self, daemon: str) -> None:
-        """End a daemon, which is then not missed."""
+        """Kill a daemon, and stop watching for its end."""
         killed = self._daemons.pop(daemon)
         killed.kill()
         killed.wait()
@@ -302,7 +302,7 @@ def user_name() -> str:
 
 @contextlib.contextmanager
 def session_cluster(scheduler: str, make: Callable[[], _Made]) -> Iterator[_Made]:
-    """Yield a running cluster; where there can be none, skip with the reason, or fail in CI."""
+    """Yield a running cluster; if there can be none, skip with the reason, or fail in CI."""
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(_run_dir(scheduler))
@@ -317,8 +317,8 @@ def session_cluster(scheduler: str, make: Callable[[], _Made]) -> Iterator[_Made
 def _run_dir(scheduler: str) -> Iterator[Path]:
     """Yield a run folder that no other test session uses.
 
-    The folders have fixed names, so that a session that crashed is cleaned up after by the next
-    one, and lie in the temporary folder, as a checkout's path may be too long for sockets.
+    The folders have fixed names, so that the next session cleans up after one that crashed. They
+    lie in the temporary folder, as a checkout's path may be too long for sockets.
     """
     base = Path(tempfile.gettempdir()) / f"shardwise-{scheduler}-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)

@@ -22,7 +22,7 @@ time.sleep(100)
 def waiting_ranks(
     cluster: Cluster, folder: Path, *options: str, launcher: str = "mpiexec"
 ) -> tuple[int, list[int]]:
-    """A job whose three ranks only wait: its number, and the processes once all live."""
+    """Submit three ranks that only wait; return the job's number, and their pids once all live."""
     program = folder / "waiting.py"
     program.write_text(WAITING)
     line = shlex.join([sys.executable, str(program), str(folder), launcher])

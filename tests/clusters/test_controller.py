@@ -1,4 +1,4 @@
-"""Snakemake as a job of the scheduler: cancelled it leaves nothing, out of time it goes on."""
+"""Snakemake as a job of the scheduler: cancelled, it leaves nothing; out of time, it goes on."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ import pytest
 pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
 
 WORDS = {"slurm": "--partition=cpu --ntasks=1 --mem=500", "uge": ""}
-"""What the job of the controller asks for, by profile."""
+"""What the controller's job requests, by profile."""
 
 
 def submit(night) -> str:
-    """Submit a run; the number of its controller."""
+    """Submit a run; return the job number of its controller."""
     profile = night.cluster.profile
     words = ["submit", "--profile", profile, f"--job={WORDS[profile]}", "--configfile", "mine.yaml"]
     line = [sys.executable, "-m", "shardwise.command", *words, *night.cluster.quick]
@@ -40,7 +40,7 @@ def controllers(night) -> set[int]:
 
 @pytest.mark.parametrize("site", ["slurm", "grid_engine"], indirect=True)
 def test_the_controller_is_a_job(night):
-    """Cancelled, it cancels its jobs; out of time, it is queued again and waits for them."""
+    """If cancelled, it cancels its jobs; if out of time, it is queued again and waits for them."""
     night.gated(2)
     job = submit(night)
     night.wait_for("both run", lambda: len(night.at_gate()) == 2)

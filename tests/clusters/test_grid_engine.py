@@ -1,4 +1,4 @@
-"""What only Grid Engine has, on a real one: devices by slot, parallel environments, its tree."""
+"""What only Grid Engine has, on a real one: devices per slot, parallel environments, processes."""
 
 import pytest
 
@@ -20,9 +20,9 @@ def change_profile(night, rule: str, old: str, new: str) -> None:
     path.write_text(before + block + after.replace(old, new, 1))
 
 
-@pytest.mark.nightly  # by day the golden words of the profile
+@pytest.mark.nightly  # by day test_profiles.py checks the words of the profile
 def test_a_site_that_counts_devices_by_slot(night):
-    """A parallel environment for each shard, a consumable a slot: one line of the profile."""
+    """One line of the profile gives each shard a parallel environment and a device per slot."""
     change_profile(night, "multiply", '"-l gpu=1"', '"-pe smp 2 -l gpuslot=1,gputype=a100"')
     night.configure(2)
     done = night.run()
@@ -36,7 +36,7 @@ def test_a_site_that_counts_devices_by_slot(night):
 
 
 def test_a_parallel_environment_that_is_not_there_is_refused_before_any_job(night):
-    """Not when the shards are done: the run ends with 2, and names the block of the profile."""
+    """The run ends with 2, not only once the shards are done, and names the profile's block."""
     change_profile(night, "reduce", '"-pe mpi {ranks}"', '"-pe nope {ranks}"')
     night.configure(2)
     done = night.run()
@@ -47,7 +47,7 @@ def test_a_parallel_environment_that_is_not_there_is_refused_before_any_job(nigh
 
 @pytest.mark.fault("a rank that is killed")
 def test_a_rank_ends_with_what_started_it(idle, tmp_path):
-    """The launcher's process on a host may be killed alone: its ranks do not work on."""
+    """If only the launcher's process on a host is killed, its ranks end as well."""
     _, ranks = waiting_ranks(idle, tmp_path, "-pe", "mpi", "3")
     (proxy,) = processes.parents(ranks)
     processes.kill([proxy])

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.mark.fault("a limit of run time")
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 def test_a_bad_night_is_told_shard_by_shard(night):
-    """Shards fail in all the ways of this scheduler: the last words tell them apart; it heals."""
+    """The last words say why each shard failed, in all ways of this scheduler; a rerun heals."""
     shards = night.cluster.shards_of_a_bad_night
     night.gated(shards)
     night.spoil(0)
@@ -47,7 +47,7 @@ def test_a_bad_night_is_told_shard_by_shard(night):
 
 
 def test_an_idle_cluster_is_known_to_the_doctor_and_left_alone_by_a_dry_run(night, tmp_path):
-    """GPUs by kind and node, ways to start ranks; with commands that fail a dry run is as right."""
+    """The doctor finds GPUs and launchers; a dry run is right even if all clients fail."""
     cluster = night.cluster
     cluster.wait_idle()
     done = factories.run("doctor", "--json", "--time-limit", 60, cwd=night.root, env=cluster.env())
@@ -80,11 +80,11 @@ def square(xp, block):
 """
 
 
-@pytest.mark.nightly  # schedulers count in minutes
+@pytest.mark.nightly  # limits are whole minutes
 @pytest.mark.timeout(900)
 @pytest.mark.fault("a limit of run time")
 def test_a_task_leaves_before_its_time_is_up(night):
-    """A minute for each task, shards of 4 s: none is cut off, others go on, none starts twice."""
+    """With a minute per task and 4 s per shard, no shard is cut off or started twice."""
     (night.root / "slow.py").write_text(SLOW)
     night.configure(24, dispatch="array", product="slow.py:square", array_tasks=2)
     done = night.run("--until", "multiply", "--set-resources", "multiply:runtime=1")
@@ -98,7 +98,7 @@ def test_a_task_leaves_before_its_time_is_up(night):
 
 @pytest.mark.nightly  # a reason is asked for once a minute
 def test_jobs_that_slurm_holds_for_good_are_told_of(night):
-    """They ask for more time than their partition has: the run waits, and says why."""
+    """If they ask for more time than their partition allows, the run waits, and says why."""
     if night.cluster.title != "Slurm":
         pytest.skip("Grid Engine refuses such jobs, or says that their state is an error")
     night.configure(2)

@@ -18,7 +18,7 @@ DAY = ("slurm round-robin killed", "slurm two ranks a node cancelled",
 
 
 def words(night: Night, *more: str) -> list[str]:
-    """The command that computes what is missing, on a node with devices that do not exist."""
+    """The command that computes what is missing, on a node with pretended devices."""
     fake = fake_devices.environment(night.cluster.devices, night.root / "leases")
     variables = [f"{name}={value}" for name, value in fake.items()]
     plan = night.workspace.file("plan.tsv")
@@ -26,7 +26,7 @@ def words(night: Night, *more: str) -> list[str]:
 
 
 def submit(night: Night, way: Way) -> int:
-    """Submit it as a job."""
+    """Submit the command that computes what is missing as a job of MPI ranks."""
     own = ("--dispatch", "mpi", "--launcher", way.launcher, "--workers", way.workers)
     return night.cluster.submit(shlex.join(words(night, *own)), *way.options)
 
@@ -47,9 +47,9 @@ WAYS = [f"{kind} {way} {what}" for kind in KINDS for way in KINDS[kind].placemen
     indirect=["site"],
 )  # fmt: skip
 def test_every_device_that_was_granted_computes(nodes, night, way):
-    """One shard a device at once, all devices and no other, on all nodes, and the same bits.
+    """All granted devices, and no others, compute one shard at a time each, with the bits of NumPy.
 
-    A rank may be killed, or the job be cancelled: nothing lives on, and another job does the rest.
+    If a rank is killed or the job cancelled, no process lives on, and another job does the rest.
     """
     name, _, what = way.rpartition(" ")
     placed = night.cluster.placements[name]

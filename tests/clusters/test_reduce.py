@@ -20,9 +20,9 @@ ON_TWO = ("slurm two nodes", "grid_engine two hosts")
 @pytest.mark.fault("a rank that raises")
 @ways("reduces", *ON_TWO)
 def test_the_ranks_are_where_they_were_granted(nodes, way, tmp_path):
-    """As many as the job has tasks, in one world, and the sum of the tree; one code if one raises.
+    """The job's tasks form one world on its nodes, whose sum has the bits of the tree.
 
-    A missing product ends the job with 3, and its error is told once.
+    A missing product ends the job with 3, and its error is printed once.
     """
     found = nodes.reduces[way]
     left = factories.noise((9, 8, 8))
@@ -49,7 +49,7 @@ def test_the_ranks_are_where_they_were_granted(nodes, way, tmp_path):
 @pytest.mark.parametrize("how", ["kill", factories.nightly("cancel")])
 @ways("reduces", *ON_TWO)
 def test_no_rank_outlives_another_or_its_job(nodes, way, tmp_path, how):
-    """One rank is killed, or the job is cancelled: all that the job has started is gone soon."""
+    """If one rank is killed or the job is cancelled, all processes of the job are soon gone."""
     found, before = nodes.reduces[way], nodes.own_processes()
     job, ranks = waiting_ranks(nodes, tmp_path, *found.options, launcher=found.launcher)
     if how == "cancel":

@@ -18,7 +18,7 @@ pytestmark = [
 
 
 def test_what_slurm_refuses_is_told_in_its_words(night):
-    """Before the first job where Slurm can tell; else of the job that is refused, once."""
+    """Before the first job if Slurm can tell by then; else once, for the job that it refuses."""
     night.configure(2)
     done = night.run("--default-resources", "slurm_partition=nowhere")
     assert done.code == 2, done.output
@@ -54,11 +54,11 @@ def test_mpiexec_works_in_any_shell_of_a_job(idle, made):
 
 @pytest.mark.parametrize("by_srun", [True, nightly(False)])
 def test_a_launcher_of_another_mpi_is_refused(idle, made, by_srun):
-    """Worlds of one rank each sum nothing, and start no ranks of their own."""
+    """If each rank is alone in its world, it refuses to sum, and starts no further ranks."""
     line, own = "srun --mpi=none", factories.command("reduce", "--plan", made.results.plan)
     words = f"{line} {shlex.join(own)}" if by_srun else shlex.join([*own, "--launcher", line])
     job = idle.submit(words, "-p", "cpu", "-N1", "-n2")
-    # A rank that is slower is ended for the other's sake before it says the same, with 143.
+    # srun may end the slower rank with 143 before it prints the same error.
     assert idle.finish(job) in (2, 143), idle.printed(job)
     assert "asked for 2 ranks, but MPI has 1" in idle.printed(job)
     assert not made.results.summary.exists()
@@ -66,9 +66,9 @@ def test_a_launcher_of_another_mpi_is_refused(idle, made, by_srun):
 
 @pytest.mark.parametrize("mpi", ["srun --mpi=pmi2", nightly("mpiexec")])
 def test_the_profile_spreads_the_ranks(night, mpi):
-    """Every kind of job is submitted; with either launcher the ranks lie evenly on the nodes.
+    """Every kind of job is submitted; either launcher spreads the ranks evenly over the nodes.
 
-    The profile is quiet: each stage says one line.
+    With ``--quiet rules`` the run prints at most 20 lines.
     """
     night.workspace.configure(shards=1, reduce={"ranks": 2})
     profile = night.root / "profiles" / "slurm" / "config.yaml"

@@ -1,4 +1,4 @@
-"""Twenty strikes at random against the tasks of a run: no shard is lost, none done twice over."""
+"""Twenty random strikes at the tasks of a run: no shard is lost, and few are begun twice."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from tests.places import on
 
 STRIKES, SHARDS = 20, 160
 
-# Each shard notes who computes it; one that is to hang does so once.
+# Each shard notes the process that computes it; a shard that is to hang does so once.
 STRUCK = """
 import os, time
 from pathlib import Path
@@ -35,7 +35,7 @@ def square(xp, block):
 
 
 def busy(night: Night) -> list[int]:
-    """The processes that compute shards, and those of ours that have started them."""
+    """The processes that compute shards, and our programs that have started them."""
     inner = processes.living(int(path.name) for path in (night.root / "busy").iterdir())
     ours = re.compile(r"scripts/(work|multiply)\.py")
     outer = [pid for pid in processes.parents(inner) if ours.search(" ".join(processes.words(pid)))]
@@ -43,7 +43,7 @@ def busy(night: Night) -> list[int]:
 
 
 def strikes(night: Night, kind: str) -> Iterator[None]:
-    """A strike each time one is asked for, until there were enough."""
+    """At each step signal one random process that is at work, if any, until `STRIKES` were hit."""
     for _ in range(STRIKES):
         victims = busy(night)
         while not victims:
@@ -60,13 +60,13 @@ def strikes(night: Night, kind: str) -> Iterator[None]:
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL", "limit"])
 @on(places=[f"{s} {d}" for s in ("slurm", "grid_engine") for d in ("jobs", "array", "pool", "mpi")])
 def test_what_strikes_tasks_costs_what_they_had_in_hand(night, dispatch, kind):
-    """Runs follow each other until all is done: the bits of NumPy, and nothing is left behind."""
+    """Reruns bring all shards to their end, with the bits of NumPy, and leave nothing behind."""
     (night.root / "struck.py").write_text(STRUCK)
     for name in ("busy", "hang"):
         (night.root / name).mkdir()
     shards = 30 if dispatch == "jobs" else SHARDS
     night.configure(shards, dispatch=dispatch, product="struck.py:square", reduce={"ranks": 1})
-    # Where one job has all workers, each of its limits ends them all, after a minute.
+    # If one job has all workers, each limit ends them all, after a minute: six are enough.
     limits = STRIKES if dispatch in ("jobs", "array") else 6
     hanging = random.sample(range(shards), limits) if kind == "limit" else []
     for shard in hanging:
@@ -85,6 +85,6 @@ def test_what_strikes_tasks_costs_what_they_had_in_hand(night, dispatch, kind):
         night.wait_for("nothing lives", night.idle)
     assert set(codes) <= {0, 1, 75}, codes
     starts = night.starts()
-    # A worker begins the next shard while it ends one.
+    # A strike may cost two shards: a worker begins the next while it ends one.
     assert 0 < sum(starts.values()) - shards <= 2 * STRIKES, (codes, starts)
     night.finish()

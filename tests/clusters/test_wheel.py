@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
 
 @pytest.mark.parametrize("dispatch", ["jobs", "array", "mpi"])
 def test_a_run_has_the_right_sum(idle, dispatch, tmp_path):
-    """`init`, a line for the site in the profile, a run."""
+    """After `init`, and with a line for the site in the profile, `run` gives NumPy's sum."""
     bin_folder = wheel.installed(tmp_path)
     env = wheel.environment(bin_folder, idle.env() | idle.variables)
 

@@ -1,4 +1,4 @@
-"""What Prometheus makes of the metrics, the alerts and the dashboard, by its own promtool."""
+"""The metrics, the alerts and the dashboard, as judged by Prometheus' own promtool."""
 
 import json
 import subprocess
@@ -23,12 +23,12 @@ GPU = f'{RUN}, device="GPU-1", node="n1"'
 
 
 def series(name: str, values: str, labels: str = RUN) -> dict[str, str]:
-    """An input series of promtool, a sample a minute."""
+    """An input series of promtool, with one sample per minute."""
     return {"series": f"{name}{{{labels}}}", "values": values}
 
 
 def state(name: str, values: str) -> dict[str, str]:
-    """Shards in a state."""
+    """The series of the number of shards in a state."""
     return series("shardwise_shards", values, f'{RUN}, state="{name}"')
 
 
@@ -48,7 +48,7 @@ SLOW = series("shardwise_oldest_running_shard_seconds", "301x60", f'{RUN}, shard
 FIRES = {
     "ShardwiseDeviceIdle": [
         [*RUN_GOES_ON, NO_SHARD, FREE],
-        # The others are all between two shards for a moment.
+        # For a moment all other devices are between two shards.
         [NOW, WAITING, state("running", "1x25 0x2 1x40"), NO_SHARD, FREE],
     ],
     "ShardwiseShardSlow": [[NOW, MEDIAN, SLOW]],
@@ -62,7 +62,7 @@ SILENT = {
         [*RUN_GOES_ON, AT_WORK, FREE],
         [*RUN_GOES_ON, NO_SHARD, series("shardwise_device_suspect", "1x60", GPU)],
         [*RUN_GOES_ON, series("shardwise_device_running_shards", "1x25 0x5 1x30", GPU), FREE],
-        # A run that was stopped, and the file of one that was stopped.
+        # A run that was stopped, and metrics that a killed run left behind.
         [NOW, WAITING, HAS_ENDED, NO_SHARD, FREE],
         [LONG_AGO, WAITING, GOES_ON, NO_SHARD, FREE],
     ],
@@ -80,7 +80,7 @@ SILENT = {
 
 
 def promtool(*words: str | Path, given: str = "") -> str:
-    """What promtool, of Debian's package, complains of; without it: skip, or fail in CI."""
+    """Return the complaints of Debian's promtool; if it cannot be had, skip, or fail in CI."""
     try:
         prefix = debian.unpacked("prometheus", ("prometheus",))
     except debian.PackagesError as error:
@@ -91,7 +91,7 @@ def promtool(*words: str | Path, given: str = "") -> str:
 
 
 def judge(folder: Path, *cases: tuple[list[dict[str, str]], dict[str, float]]) -> str:
-    """What promtool says of series, and what queries should give of them after half an hour."""
+    """Promtool's complaints about cases: series, and what queries must give after half an hour."""
     tests = [
         {"interval": "1m", "input_series": given, "promql_expr_test": [
             {"expr": expr, "eval_time": "30m", "exp_samples": [{"labels": "{}", "value": value}]}
@@ -107,12 +107,12 @@ def judge(folder: Path, *cases: tuple[list[dict[str, str]], dict[str, float]]) -
 
 
 def fires(alert: str) -> str:
-    """A query for how many alerts of a name fire."""
+    """A query that counts the firing alerts of a name."""
     return f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
 
 
 def test_every_alert_has_its_cases():
-    """There is no alert of which it is not known when it fires, and none that no page explains."""
+    """Each alert has cases in which it fires and in which it is silent, and a row on the page."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     names = {rule["alert"] for group in groups for rule in group["rules"]}
     assert names == set(FIRES) == set(SILENT)
@@ -121,19 +121,19 @@ def test_every_alert_has_its_cases():
 
 
 def test_the_rules_are_whole():
-    """Promtool finds nothing to say against the file of rules."""
+    """Promtool's lint has no complaint about the file of rules."""
     assert promtool("check", "rules", "--lint=all", "--lint-fatal", RULES) == ""
 
 
 @pytest.mark.parametrize("alert", FIRES)
 @pytest.mark.parametrize(("cases", "times"), [(FIRES, 1), (SILENT, 0)])
 def test_an_alert_fires_on_its_trouble_alone(tmp_path, alert, cases, times):
-    """No alert fires on what merely looks like its trouble."""
+    """Each alert fires on its trouble, and not on what merely looks like it."""
     assert judge(tmp_path, *((given, {fires(alert): times}) for given in cases[alert])) == ""
 
 
 def test_a_run_answers_the_dashboard_and_raises_alerts(tmp_path):
-    """Names, types and units are as Prometheus has them; each query of a panel brings figures."""
+    """Names, types and units satisfy Prometheus, and each query of a panel returns a figure."""
     made = pretend.run(
         tmp_path, shards=12, running=2, failed=1, waiting=1, suspect=1, at=time.time()
     )

@@ -1,7 +1,7 @@
-"""A real Grid Engine on this one machine: a master, and an execution daemon a host.
+"""A real Grid Engine on this one machine: a master, and one execution daemon per host.
 
-Nothing outside the run folder is written and no root is needed; without root, jobs are those of
-this user only. The daemons listen on all interfaces and believe whoever asks: not for a machine
+Nothing is written outside the run folder, and root is not needed; without root, only this user can
+run jobs. The daemons listen on all interfaces and trust every client: do not start it on a machine
 that people you do not trust can reach.
 """
 
@@ -27,7 +27,7 @@ from tests.clusters.grid_engine import config, packages
 from tests.clusters.grid_engine.hosts import ThisMachine, TwoHosts
 from tests.clusters.grid_engine.jobs import Record, parse_jobs, parse_queues, parse_records
 
-# Variables of an outer Grid Engine job, beside `SGE_*` and `JOB_*`, which must not reach ours.
+# Variables of an outer Grid Engine job, besides `SGE_*` and `JOB_*`, that must not reach ours.
 STEERING = frozenset({"ARC", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE"})
 
 
@@ -59,7 +59,7 @@ class GridEngine(Cluster):
         self.prefix = packages.ensure()
         self.machines = machines or ThisMachine()
         self._ports: list[int] = []
-        if len(self.machines.hosts) > 1:  # where a host that says nothing is soon lost
+        if len(self.machines.hosts) > 1:  # tests crash one, and need not wait long for it
             self.variables = {"SHARDWISE_UNHEARD_SECONDS": "5"}
 
     @classmethod
@@ -103,7 +103,7 @@ class GridEngine(Cluster):
         return self.records(job)[0].exit_status
 
     def jobs(self) -> list[Job]:
-        queue = self.queue()  # first: what ends now is in both, and counts as it is here
+        queue = self.queue()  # first: a job that ends now is in both, and counts as in the queue
         ended = [record.job for record in self.records("*")]
         return [*{job.handle: job for job in [*ended, *queue]}.values()]
 
@@ -129,7 +129,7 @@ class GridEngine(Cluster):
         return parse_jobs(self.call("qstat", "-u", "*", "-g", "d", "-xml"))
 
     def queues(self) -> dict[str, str]:
-        """Return the state of the queue on each host; it is empty where the host takes jobs."""
+        """Return the state of the queue on each host; it is empty if the host takes jobs."""
         return parse_queues(self.call("qstat", "-f", "-xml"))
 
     def records(self, number: int | str) -> list[Record]:
@@ -147,7 +147,7 @@ class GridEngine(Cluster):
         assert found["nodes"]["do"].startswith("qrsh -cwd -l gpu=1 ")
 
     def cancel_all(self) -> None:
-        self.call("qdel", "-u", user_name(), check=False)  # fails where there is none
+        self.call("qdel", "-u", user_name(), check=False)  # fails if there is no job
         self.wait_idle()
 
     def own_processes(self) -> set[int]:
@@ -197,7 +197,7 @@ class GridEngine(Cluster):
         self._ports = free_ports(2)
         folder, root = self.run_dir, self.run_dir / "root"
         common, programs = root / config.CELL / "common", packages.programs(self.prefix)
-        # A folder for the temporary files of each host: their jobs have numbers in common.
+        # Each host has its own folder for temporary files: one job may run on both hosts.
         temporary = [f"tmp/{host.name}" for host in self.machines.hosts]
         for name in (common, "settings", "spool/qmaster/job_scripts", "spool/execd", *temporary):
             (folder / name).mkdir(parents=True)
@@ -248,7 +248,7 @@ class GridEngine(Cluster):
         return str(path)
 
     def _start(self, program: str, host: str) -> None:
-        """Start a daemon on a host; it stays in front, so that its end is seen."""
+        """Start a daemon on a host; it stays in the foreground, so that its end is noticed."""
         name = f"{program}.{host}"
         enter = self.machines.enter(host, self.run_dir)
         command = [*enter, packages.programs(self.prefix) / program]

@@ -8,10 +8,10 @@ from pathlib import Path
 CELL = "default"
 QUEUE = "all.q"
 
-# What the hosts' pretended GPUs are.
+# The model of the hosts' pretended GPUs.
 GPU_TYPE = "a100"
 
-# How parallel environments spread a job's slots over hosts, by their names.
+# By its name, how a parallel environment spreads a job's slots over hosts.
 PARALLEL = {"mpi": "$fill_up", "mpi_rr": "$round_robin", "smp": "$pe_slots"}
 
 
@@ -37,7 +37,7 @@ def text(settings: dict[str, str]) -> str:
 
 
 def changed(defaults: str, own: dict[str, str]) -> str:
-    """Return a text of settings with some that are ours."""
+    """Return settings as text, with ours in place of some defaults."""
     return text(attributes(defaults) | own)
 
 
@@ -57,17 +57,17 @@ def global_settings(folder: Path, defaults: str) -> str:
     """Return the cluster's configuration, made of the one that Debian ships."""
     return changed(defaults, {
         "execd_spool_dir": f"{folder}/spool/execd",
-        # Root may run jobs here: CI often is root.
+        # Root may run jobs here: CI often runs as root.
         "min_uid": "0",
         "min_gid": "0",
         "mailer": "/bin/true",
         "administrator_mail": "none",
         "load_report_time": "00:00:01",
-        # A host that said nothing for so long is lost, and its queue's state has a `u`.
+        # A host that is silent for this long is lost, and the state of its queue gets a `u`.
         "max_unheard": "00:00:10",
         "shell_start_mode": "unix_behavior",
-        # Jobs start from a clean environment and not from that of the tests. Whatever a job
-        # leaves behind is found by its additional group and ended; that takes root.
+        # Jobs start from a clean environment, not from that of the tests. Processes that a job
+        # leaves behind are found by its additional group id and killed; that takes root.
         "execd_params": "INHERIT_ENV=false,ENABLE_ADDGRP_KILL=TRUE",
         "reporting_params": "accounting=true reporting=false flush_time=00:00:01"
         " accounting_flush_time=00:00:00 joblog=false sharelog=00:00:00",
@@ -75,9 +75,9 @@ def global_settings(folder: Path, defaults: str) -> str:
 
 
 def local_settings(index: int) -> str:
-    """Return what differs from host to host, by number.
+    """Return the settings of one host: its own range of additional group ids.
 
-    A job is ended by its additional group, and hosts of one machine see each other's processes.
+    They tell which processes to kill, and hosts on one machine see each other's processes.
     """
     first = 65400 + 100 * index
     return text({"gid_range": f"{first}-{first + 99}"})
@@ -94,9 +94,9 @@ def scheduler(defaults: str) -> str:
 
 
 def complexes(defaults: str) -> str:
-    """Return what jobs may ask for: also ``gpu``, counted once per job.
+    """Return the resources that jobs may request: the defaults, and ``gpu``, counted once per job.
 
-    ``gpuslot`` counts the same devices once a slot, as other sites do; ``gputype`` is their kind.
+    ``gpuslot`` counts the same devices per slot, as other sites do; ``gputype`` is their model.
     """
     kept = [line for line in defaults.splitlines() if not line.startswith("#")]
     own = (
@@ -108,7 +108,7 @@ def complexes(defaults: str) -> str:
 
 
 def exec_host(host: Host) -> str:
-    """Return a host's settings: what its jobs take of it."""
+    """Return a host's settings: the resources that its jobs can take."""
     unused = ("load_scaling", "user_lists", "xuser_lists", "projects", "xprojects",
               "usage_scaling", "report_variables")  # fmt: skip
     own = {"slots": host.slots, "gpu": host.gpus, "gpuslot": host.gpus, "gputype": GPU_TYPE}
@@ -127,7 +127,7 @@ def parallel_environment(name: str) -> str:
 
 
 def queue(folder: Path, defaults: str, hosts: Sequence[Host]) -> str:
-    """Return the one queue, on all hosts; the load of this machine is no reason to wait."""
+    """Return the only queue, on all hosts; it ignores the load of this machine."""
     temporary = [f"[{host.name}={folder}/tmp/{host.name}]" for host in hosts]
     return changed(defaults, {
         "qname": QUEUE,

@@ -14,7 +14,7 @@ COMMAND_LIMIT_S = 60
 
 
 class ThisMachine:
-    """One host, this machine, under a name that is right whatever /etc/hosts says."""
+    """One host, this machine, under a name that works whatever /etc/hosts says."""
 
     hosts = (Host("localhost"),)
 
@@ -29,7 +29,7 @@ class ThisMachine:
         return " ".join(("localhost", *sorted(names - {"localhost"}))) + "\n"
 
     def enter(self, _: str, folder: Path) -> list[str]:
-        """Return what stands before a command so that it runs on a host: nothing."""
+        """Return the words before a command that make it run on a host: none are needed."""
         return []
 
     def stop(self) -> None:
@@ -39,8 +39,8 @@ class ThisMachine:
 class TwoHosts:
     """Two hosts in network namespaces, each with a name and an address; needs root.
 
-    A host lives as long as the process that holds its namespaces; that one ends when its standard
-    input does, at the latest with this process.
+    A host lives as long as the process that holds its namespaces. That process ends when its
+    standard input is closed, at the latest when this process ends.
     """
 
     hosts = (Host("n1", slots=2, gpus=2), Host("n2", slots=2, gpus=2))
@@ -50,7 +50,7 @@ class TwoHosts:
 
     @staticmethod
     def missing() -> str:
-        """Return why there can be no such hosts here; empty where there can be."""
+        """Return why such hosts cannot be made here; empty if they can."""
         if os.geteuid() != 0:
             return "network namespaces need root"
         for tool in ("ip", "unshare", "nsenter"):
@@ -62,7 +62,7 @@ class TwoHosts:
         return tried.stderr.decode().strip()
 
     def start(self, run_dir: Path) -> str:
-        """Make the hosts and the cable between them; all names are known as they are."""
+        """Make the hosts and the cable between them; return no aliases, as none are needed."""
         addresses = {host.name: f"10.77.0.{i}" for i, host in enumerate(self.hosts, 1)}
         known = run_dir / "hosts"
         lines = [f"{address} {name}" for name, address in addresses.items()]
@@ -79,7 +79,7 @@ class TwoHosts:
         return ""
 
     def enter(self, name: str, folder: Path) -> list[str]:
-        """Return what stands before a command so that it runs on a host in a folder."""
+        """Return the words before a command that make it run on a host, in a folder."""
         target = ["nsenter", "-t", str(self._holders[name].pid), "--net", "--uts", "--mount"]
         return [*target, "env", "-C", str(folder)]
 
@@ -89,7 +89,7 @@ class TwoHosts:
         return processes.in_network_of(holder) - {holder}
 
     def stop(self) -> None:
-        """Let the hosts go, and their network with them."""
+        """Kill the holders of the hosts; their network goes with them."""
         for holder in self._holders.values():
             holder.kill()
             holder.communicate()

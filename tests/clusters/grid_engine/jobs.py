@@ -21,9 +21,9 @@ class Record:
 
 
 def job(number: str, task: str, name: str, state: str, host: str) -> Job:
-    """Return a job, or a task, of what Grid Engine says of it; a plain job has no task.
+    """Return a job, or an array task, from what Grid Engine prints; ``task`` is empty for a job.
 
-    States beside those that have words stay as Grid Engine writes them, such as ``dr`` or ``Eqw``.
+    States other than running and waiting stay as Grid Engine writes them: ``dr``, ``Eqw``.
     """
     what = "controller" if name == "shardwise" else name
     if match := _NAME.fullmatch(name):
@@ -48,7 +48,7 @@ def parse_jobs(xml: str) -> list[Job]:
 def parse_queues(xml: str) -> dict[str, str]:
     """Return the states of the queue on each host as ``qstat -f -xml`` printed them.
 
-    The state is empty where the host takes jobs; a host that never reported has ``au``.
+    The state is empty if the host takes jobs; a host that never reported has ``au``.
     """
     found = ElementTree.fromstring(xml).iter("Queue-List")
     return {queue.findtext("name", ""): queue.findtext("state") or "" for queue in found}

@@ -8,8 +8,8 @@ from tests import debian
 
 PACKAGES = ("gridengine-master", "gridengine-exec", "gridengine-client", "gridengine-common")
 
-# Debian's programs load their spooling library from here and nowhere else. Without a folder in
-# the name the loader looks where it finds their other libraries.
+# Debian's programs load their spooling library from this path only. If its name has no folder,
+# the loader searches where it finds their other libraries.
 SPOOLING = b"/usr/lib/gridengine/%s%s\0"
 ANYWHERE = b"%s%s\0".ljust(len(SPOOLING), b"\0")
 

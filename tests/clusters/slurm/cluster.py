@@ -1,8 +1,8 @@
 """A real Slurm on this one machine: a controller and three virtual nodes with pretended GPUs.
 
-Nothing outside the run folder is written, /etc/slurm included, and no root is needed. The daemons
-listen on the loopback interface only, but believe whoever asks there: not for a machine that is
-shared with people you do not trust.
+Nothing is written outside the run folder, not even in /etc/slurm, and root is not needed. The
+daemons listen on the loopback interface only, but trust every client there: do not start it on a
+machine that you share with people you do not trust.
 """
 
 import os
@@ -26,7 +26,7 @@ from tests.clusters.cluster import (
 from tests.clusters.slurm import config, programs
 from tests.clusters.slurm.programs import CLIENTS, Programs
 
-# The daemons by what names their logs.
+# The daemons, by the names of their logs.
 DAEMONS = ("slurmctld", *(node.name for node in config.NODES))
 
 # Variables that steer Slurm's commands: those of an outer Slurm job must not reach ours.
@@ -39,7 +39,7 @@ LONGEST_RUN_DIR = 60
 UP_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 
 _KEY = re.compile(r"(_wildcards)?_[0-9a-f]{12}$")
-"""What names that hold a key have behind the shard, or in its place."""
+"""The key in a job's comment, after the shard or in place of it."""
 
 _FINAL = ("CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
 _STATES = {"PENDING": "waiting", "RUNNING": "running", **dict.fromkeys(_FINAL, "ended")}
@@ -136,9 +136,9 @@ class Slurm(Cluster):
     def wait_idle(self) -> None:
         """Wait until no job is left and all CPUs and devices are free.
 
-        A new controller takes a node into service as soon as a job there ends. It may start the
-        next one before the node has told it of its devices, and Slurm 22.05 then never frees a
-        device. To be configured anew makes it count again what living jobs hold.
+        A restarted controller takes a node into service as soon as a job there ends. It may start
+        the next job before the node has reported its devices, and Slurm 22.05 then never frees a
+        device. Reconfiguring it makes it count again what living jobs hold.
         """
         self._await(lambda: not self.call("squeue", "-h"))
         self._await(self._devices_known)
@@ -147,7 +147,7 @@ class Slurm(Cluster):
             self._await(lambda: not self._held())
 
     def _devices_known(self) -> bool:
-        """Whether every node has told the controller of its devices, which then have indices."""
+        """Whether every node has reported its devices to the controller: they then have indices."""
         shown = self.call("scontrol", "-d", "-o", "show", "nodes")
         return shown.count("(IDX:") == sum(node.gpus > 0 for node in config.NODES)
 
@@ -171,7 +171,7 @@ class Slurm(Cluster):
 
     def saved_since(self, moment: float) -> bool:
         saved = (self.run_dir / "state" / "job_state").stat().st_mtime
-        return max(saved, time.time() - 6) > moment  # every five seconds, if there is anything new
+        return max(saved, time.time() - 6) > moment  # it saves changes every five seconds
 
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:
         found = {finding["name"]: finding for finding in findings}
@@ -182,15 +182,15 @@ class Slurm(Cluster):
         assert found["nodes"]["do"].startswith("srun --gres=gpu:1 ")
 
     def crash(self, node: str) -> None:
-        """Crash a node, and declare it down, as else Slurm waits for it.
+        """Crash a node, and mark it down, as otherwise Slurm would wait for it.
 
-        slurmd goes first and the step daemons second: either would report the end of a job's
-        processes, and the job would read FAILED in place of NODE_FAIL. Slurm would take a node
-        whose slurmd lives back into service by itself, but for the drain.
+        slurmd is killed first and the step daemons second: either would report the end of a job's
+        processes, and the job would end as FAILED instead of NODE_FAIL. The drain keeps Slurm from
+        returning the node to service as soon as its slurmd lives again.
         """
         self._kill(node)
         steps = processes.holders(self.run_dir / f"{node}.log")
-        orphans = processes.descendants(steps)  # once their daemon is gone nothing links them
+        orphans = processes.descendants(steps)  # found now, while step daemons link them
         processes.kill(steps)
         processes.kill(orphans)
         processes.kill_all(lambda: self._started_here(node))
@@ -199,7 +199,7 @@ class Slurm(Cluster):
 
     def restore(self, node: str) -> None:
         self._launch_node(node)
-        # Soon after a crash the controller still believes in the node: look for ourselves as well.
+        # Soon after a crash the controller still takes the node for up: probe its port as well.
         wanted = UP_STATES | {f"{state}+DRAIN" for state in UP_STATES}
         self._await(lambda: _listens(self._ports[node]) and self.nodes()[node] in wanted)
         if self.nodes()[node] not in UP_STATES:
@@ -219,7 +219,7 @@ class Slurm(Cluster):
         text = config.slurm_conf(folder, user_name(), plugins, controller_port, self._ports)
         self._conf.write_text(text)
         (folder / "gres.conf").write_text(config.gres_conf(folder))
-        # A plugin is named, as to find one out needs a running systemd.
+        # The plugin is named, as Slurm can detect one only with a running systemd.
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         for node in config.NODES:
             for index in range(node.gpus):

@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-# The largest number of a first job; Slurm itself counts to 67 million, then from the first again.
+# The largest number of a first job; Slurm counts to 67 million, then again from the first number.
 LAST_JOB = 60_000_000
 
 CPUS = 8
@@ -68,7 +68,7 @@ SlurmdParameters=config_overrides
 
 
 def slurm_conf(folder: Path, user: str, plugin_dir: Path, port: int, ports: dict[str, int]) -> str:
-    """Return the ``slurm.conf`` of a cluster, of the controller's port and the nodes'."""
+    """Return the ``slurm.conf`` of a cluster, with the ports of the controller and of the nodes."""
     host = socket.gethostname().partition(".")[0]
     nodes = [_node_line(node, host, ports[node.name], weight) for weight, node in enumerate(NODES)]
     with_gpus = ",".join(node.name for node in NODES if node.gpus)
@@ -89,8 +89,8 @@ def slurm_conf(folder: Path, user: str, plugin_dir: Path, port: int, ports: dict
 def _daemons(folder: Path, host: str, user: str, plugin_dir: Path, port: int) -> str:
     """Return who runs the daemons, where they listen and where they keep their files.
 
-    Numbers of jobs come once only, as on a real site: under srun MPICH calls its shared memory by
-    them, and would take what a killed job of an earlier cluster has left in /dev/shm for its own.
+    Job numbers do not repeat, as on a real site: under srun MPICH names its shared memory by them,
+    and would mistake what a killed job of an earlier cluster left in /dev/shm for its own.
     """
     return f"""\
 ClusterName=shardwise-test
@@ -123,7 +123,7 @@ def _node_line(node: Node, host: str, port: int, weight: int) -> str:
 
 
 def gres_conf(folder: Path) -> str:
-    """Return the ``gres.conf``: one line a device, with the file that stands for it."""
+    """Return the ``gres.conf``: one line per device, with the file that stands for it."""
     devices = [
         f"NodeName={node.name} Name=gpu Type={node.model} File={folder}/dev/{node.name}-{index}"
         for node in NODES for index in range(node.gpus)

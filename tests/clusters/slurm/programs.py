@@ -59,7 +59,7 @@ class Programs:
     def write_wrapper(self, name: str, bin_dir: Path, conf: Path) -> None:
         """Write the script that runs one of Slurm's commands against the cluster of `conf`.
 
-        It calls the dynamic loader by hand: ``LD_LIBRARY_PATH`` would go on into every job.
+        It calls the dynamic loader directly: every job would inherit an ``LD_LIBRARY_PATH``.
         """
         program = self.prefix / "usr" / "bin" / name
         loader = (_loader(program), "--library-path", self.library_path, "--argv0", name)
