@@ -1,4 +1,4 @@
-"""The program of this folder, run as a subprocess."""
+"""`program.py` of this folder, run as a subprocess."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from tests.factories import ROOT, SCRIPTS
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Callable[..., dict[str, Any]]]:
-    """Runs it in a folder in memory: tens of thousands of fsyncs would take a disk minutes."""
+    """Runs `program.py` in a folder in memory: on a disk its many fsyncs would take minutes."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as folder:
 
         def run(*words: object) -> dict[str, Any]:
             own = tempfile.mkdtemp(dir=folder)
-            # Libraries that start threads would keep it from forking.
+            # It forks, so no library may start threads.
             env = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             done = subprocess.run(
                 [sys.executable, "-m", "tests.faults.program", own, *map(str, words)],

@@ -1,8 +1,8 @@
 """Faults between this process and its disk: every call that changes a file passes through here.
 
-`Calls` puts itself before the calls of the ``os`` module, before files that Python opens to write,
-and before ``fallocate``. It counts those on files under one folder, from all threads, and asks a
-`fault` what to do at each. It is meant for a forked child: nothing is ever put back.
+`Calls` patches functions of the ``os`` module, files that Python opens to write, and ``fallocate``.
+It counts their calls on files under one folder, from all threads, and lets a `Fault` decide what
+each call does. It is meant for a forked child: the patches are never removed.
 """
 
 import builtins
@@ -44,7 +44,7 @@ class Call:
 
 
 Fault = Callable[[int, Call], Any]
-"""Gets the number of a call and the call; gives what the call gives."""
+"""Takes the number of a call and the call; returns or raises in its place."""
 
 
 class Calls:
@@ -65,7 +65,7 @@ class Calls:
         self._patch_fallocate()
 
     def pass_on(self, call: Call) -> Any:
-        """Do a call, or what the fault makes of it."""
+        """Do a call; under the folder, let the fault do it instead."""
         if not call.path.startswith(self._folder):
             return call.do()
         with self._lock:
@@ -177,14 +177,14 @@ def _path_of(descriptor: Any) -> str:
 
 
 def die() -> NoReturn:
-    """What kill -9 does."""
+    """End this process by SIGKILL."""
     os.kill(os.getpid(), signal.SIGKILL)
     signal.pause()
     raise AssertionError
 
 
 def once(at: int, act: Callable[[Call], Any]) -> Fault:
-    """Do something of one's own at a call; all others are done."""
+    """A fault that does ``act`` at one call; all other calls are done as usual."""
     return lambda number, call: act(call) if number == at else call.do()
 
 
@@ -201,13 +201,13 @@ def terminated(call: Call) -> Any:
 
 
 def _error(number: int, call: Call) -> OSError:
-    """An error as Python raises it: one that a descriptor met names no file."""
+    """An error as Python raises it: for a call by descriptor it names no file."""
     named = call.kind not in (*_BY_DESCRIPTOR, *WRITES, "fallocate")
     return OSError(number, os.strerror(number), *([call.path] if named else []))
 
 
 def failing(error: int, done: bool = False) -> Callable[[Call], NoReturn]:
-    """A call fails; ``done``: it happened all the same."""
+    """Make a call fail; if ``done``, it takes effect all the same."""
 
     def act(call: Call) -> NoReturn:
         if done:
@@ -218,7 +218,7 @@ def failing(error: int, done: bool = False) -> Callable[[Call], NoReturn]:
 
 
 def failing_from(at: int, error: int, kinds: tuple[str, ...]) -> Fault:
-    """Fail at a call and at all later ones of some kinds, as a disk does that stays full."""
+    """A fault that fails calls of some kinds from one call on, like a disk that stays full."""
 
     def fault(number: int, call: Call) -> Any:
         if number >= at and call.kind in kinds:
@@ -229,7 +229,7 @@ def failing_from(at: int, error: int, kinds: tuple[str, ...]) -> Fault:
 
 
 def plain(call: Call) -> Any:
-    """A disk that knows neither permissions nor the flush of a folder says so."""
+    """Fail like a disk that supports neither permissions nor the fsync of a folder."""
     if call.kind == "fchmod":
         raise _error(errno.EPERM, call)
     if os.path.isdir(call.path):
@@ -257,7 +257,7 @@ class Power:
         }
 
     def __call__(self, number: int, call: Call) -> Any:
-        """Do a call and note what of it is not on the disk yet."""
+        """Do a call, and note which of its effects are not on the disk yet."""
         if number == self.at:
             self.cut()
         return self._special.get(call.kind, lambda c: c.do())(call)
@@ -265,7 +265,7 @@ class Power:
     def cut(self) -> NoReturn:
         """Undo what is not on the disk, then die."""
         for _, undo in reversed(self._names):
-            with contextlib.suppress(FileNotFoundError):  # what was renamed is gone by now
+            with contextlib.suppress(FileNotFoundError):  # the renamed file is gone by now
                 undo()
         for path in self._folder.rglob("*"):
             for offset, length in self._bytes.get(_identity(str(path)), ()):
@@ -301,7 +301,7 @@ class Power:
         self._names.append((os.path.dirname(call.path), undo))
 
     def _keep(self, path: str) -> str | None:
-        """A second name for a file that is about to lose its own; None where there is none."""
+        """A second name for a file that is about to lose its own; None if there is no file."""
         kept = str(self._aside / secrets.token_hex(8))
         try:
             os.link(path, kept)

@@ -1,13 +1,13 @@
-"""Each stage once for each of its calls to the disk, disturbed there; then again, undisturbed.
+"""Disturbs each stage at each of its calls to the disk, once a try; then runs it undisturbed.
 
     python -m tests.faults.program FOLDER kill|power|term|errors EVERY [STAGE …]
 
-Under ``kill``, kill -9 strikes before each call, half-way through each write, and behind the last
-call. (After a call is before the next.) Under ``power`` all is gone in addition that no fsync has
-covered. Under ``term`` it is SIGTERM, at 30 calls drawn with a fixed seed. Under ``errors`` calls
-fail, wherever they can. EVERY takes one call of so many, but for renames that fail.
-The process forks for each try, so it has no threads of Python. It prints one line of JSON: how
-often each fault was tried, and in each stage, and what was wrong.
+Under ``kill``, kill -9 strikes before each call, half-way through each write, and after the last
+call. (After any other call is before the next.) Under ``power`` all that no fsync has covered is
+lost as well. Under ``term`` SIGTERM strikes at 30 calls drawn with a fixed seed. Under ``errors``
+calls fail, wherever they can. EVERY is the stride over calls; renames fail at each call.
+The process forks for each try, so it has no Python threads. It prints one line of JSON: how often
+each fault was tried, how many tries each stage had, and what was wrong.
 """
 
 import errno
@@ -44,14 +44,14 @@ TOLD = {FULL: "No space left on device", QUOTA: "quota exceeded", READ_ONLY: "Re
 _NEW = ("open", "mkdir", "fallocate", "ftruncate", *inject.WRITES)
 _ALL = (*_NEW, "fsync", "fchmod", "unlink", *inject.RENAMES, "rmdir", "truncate")
 Try = tuple[str, int, inject.Fault]
-"""What is tried, at which call, and the fault."""
+"""The name of a fault, the number of the call that it strikes, and the fault."""
 
 
 def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> Iterator[Try]:
-    """Where a stage ends, and how."""
+    """The tries that end a stage, by ``kill``, ``power`` or ``term``."""
     if way == "term":
         drawn = random.Random(len(kinds)).sample(range(len(kinds)), min(30, len(kinds)))
-        signal.signal(signal.SIGTERM, errors.terminate)  # heeded as in a command line
+        signal.signal(signal.SIGTERM, errors.terminate)  # handled as in a command line
         yield from ((TERM, at, once(at, inject.terminated)) for at in drawn)
         return
     if way == "power":
@@ -67,7 +67,7 @@ def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> I
 
 
 def failures(kinds: list[str], every: int) -> Iterator[Try]:
-    """Every error where it can happen: at each rename, and at one of so many other calls."""
+    """Every error where it can happen: at each rename, and at every ``every``-th call."""
     for at, kind in enumerate(kinds):
         if kind in inject.RENAMES:
             yield LOST, at, once(at, failing(errno.EIO, done=True))
@@ -93,9 +93,9 @@ def forked(
     fault: inject.Fault | None = None,
     said: str = os.devnull,
 ) -> int:
-    """Do something in a child, perhaps disturbed; its exit code, negative where a signal ended it.
+    """Do ``work`` in a forked child, perhaps with a fault; its exit code, -n if signal n ended it.
 
-    ``said`` is where to write what a command line would tell the user.
+    ``said`` is the file that gets what a command line would tell the user.
     """
     assert threading.active_count() == 1, "a process with threads must not fork"
     child = os.fork()
@@ -118,7 +118,7 @@ def forked(
 
 
 def counted(folder: Path, stage: Stage) -> list[str]:
-    """The calls of a stage, by kind."""
+    """The kinds of a stage's calls, in order."""
     reader, writer = os.pipe()
 
     def work() -> None:
@@ -140,7 +140,7 @@ def warm_up(root: Path) -> None:
     stage = STAGES["reduce over another"]
     stage.prepare(folder)
     stage.run(folder)
-    gc.collect()  # the pools of threads of its tasks end with them
+    gc.collect()  # the thread pools of its tasks end with the tasks
     for thread in set(threading.enumerate()) - {threading.current_thread()}:
         thread.join()
 
@@ -158,7 +158,7 @@ def judged(fault: str, code: int, words: str, folder: Path, after: dict[str, byt
         part in words for part in ("try again", TOLD.get(fault, ""), str(folder))
     ):
         found.append(f"it says: {words}")
-    if fault != READ_ONLY:  # there nothing can be removed
+    if fault != READ_ONLY:  # then nothing can be removed
         found += [f"{path.name} is left at once" for path in folder.rglob("*.tmp")]
     return found
 
@@ -166,7 +166,7 @@ def judged(fault: str, code: int, words: str, folder: Path, after: dict[str, byt
 def tried(
     root: Path, stage: Stage, way: str, every: int, counts: Counter
 ) -> Iterator[list[object]]:
-    """Try one stage at all points; what was wrong."""
+    """Try one stage at all points; yields what was wrong."""
     folder, snapshot, aside, said = (root / name for name in ("run", "snapshot", "aside", "said"))
     for made in (folder, aside):
         made.mkdir(parents=True)
@@ -182,7 +182,7 @@ def tried(
 
         def work(fault: inject.Fault = fault, at: int = at) -> None:
             stage.run(folder)
-            if not erring:  # it strikes at the end at last
+            if not erring:  # the last try strikes after the last call
                 fault(at, inject.Call("end", "", lambda: None))
 
         code = forked(folder, work, fault, str(said))
@@ -192,7 +192,7 @@ def tried(
             found.append("the next run failed")
         elif state(folder) != after:
             found.append("the next run left something else")
-        if name in (KILL, TERM):  # a journal that lost its last line with the power sweeps nothing
+        if name in (KILL, TERM):  # power loss may take the journal's line that tells what to sweep
             found += [f"{path.name} is left" for path in folder.rglob("*.npy.*.tmp")]
         counts[name] += 1
         if found:
@@ -200,7 +200,7 @@ def tried(
 
 
 def main() -> None:
-    """Try the stages that are named, or all; of errors, those that begin with no other plan's."""
+    """Try the named stages, by default all; under ``errors`` those over no other plan's results."""
     root, way, every, *names = Path(sys.argv[1]), *sys.argv[2:]
     warm_up(root)
     fresh = [name for name in STAGES if way != "errors" or not name.endswith("another")]

@@ -1,4 +1,4 @@
-"""The stages of a small run, each to be disturbed at any call; what must be there afterwards."""
+"""The stages of a small run, to be disturbed at any call, and what must hold afterwards."""
 
 import json
 import shutil
@@ -28,14 +28,14 @@ from tests import factories
 _VOLATILE = (
     "started", "finished", "process", "attempt", "held", "proof", "digest", "made",
 )  # fmt: skip
-"""What differs from run to run, with the digest of a receipt that covers it."""
+"""Keys whose values differ from run to run, and the digest of a receipt, which covers them."""
 
 STACK = factories.noise((6, 5, 5), "float32", seed=7)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What is there before a stage, and the stage; both work in ``folder/results``."""
+    """A stage, and what prepares its folder; both work in ``folder/results``."""
 
     prepare: Callable[[Path], None]
     run: Callable[[Path], None]
@@ -90,9 +90,9 @@ def _reduced(folder: Path) -> None:
 
 
 def _noted(folder: Path) -> None:
-    """What a run leaves on its own: names of jobs, reasons of failures.
+    """Note what a run notes besides its stages: names of jobs, reasons of failures.
 
-    A run notes new names. Here they are the same again, so only those are noted that are not there.
+    A run notes a new name. Here a rerun has the same name, and notes it only if it is missing.
     """
     plan = _plan(folder)
     results = plan.results
@@ -114,7 +114,7 @@ def _after(*steps: Callable[[Path], object]) -> Callable[[Path], None]:
 
 
 def _touched(folder: Path) -> None:
-    """Give the input other times, and its shards other keys."""
+    """Touch the input, which gives its shards other keys."""
     (folder.parent / "input.npy").touch()
     _in_place(folder)
 
@@ -169,21 +169,21 @@ def _comparable(path: Path) -> bytes:
     if path.name == "ledger.tsv":
         rows = [line.split(b"\t") for line in raw.splitlines()]
         return b"\n".join(b"\t".join(row[:12] + row[14:]) for row in rows)
-    if path == Results(path.parent).runs:  # of notes, the names by which a next run asks for jobs
+    if path == Results(path.parent).runs:  # just the names by which the next run asks for jobs
         return repr(sorted(earlier_runs.noted_names(path)["slurm"])).encode()
     return raw
 
 
 def _steady(facts: dict) -> dict:
-    """What a receipt, a summary or a plan says in every run."""
+    """The facts of a receipt, a summary or a plan that are the same in every run."""
     found = {key: value for key, value in facts.items() if key not in _VOLATILE}
-    if "checksums" in found:  # that of plan.json covers when it was made
+    if "checksums" in found:  # plan.json's covers the time when it was made
         found["checksums"] = {k: v for k, v in found["checksums"].items() if k != "plan.json"}
     return found
 
 
 def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
-    """Whatever looks finished to a reader and is not."""
+    """Yield whatever looks finished to a reader but is not."""
     try:
         found = state(folder)
     except ValueError as error:
@@ -223,13 +223,13 @@ def _untrue_summary(results: Results) -> Iterator[str]:
 
 
 def _vouches(facts: ArrayFile, path: Path) -> bool:
-    """Whether a file is the one that its receipt speaks of."""
+    """Whether a file has the elements that its receipt describes."""
     receipts.check_file(path, facts)
     offset = read_header(path).offset
     return facts.checksum == file_checksum(path, offset, facts.row_bytes, facts.piece_bytes)
 
 
 def restored(snapshot: Path, folder: Path) -> None:
-    """A folder as it was, time stamps included."""
+    """Replace ``folder`` by a copy of ``snapshot``, time stamps included."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(snapshot, folder, symlinks=True)

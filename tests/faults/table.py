@@ -1,4 +1,4 @@
-"""The table of faults: what the tests marked ``fault`` have tried, beside docs/reliability.md.
+"""The table of faults in docs/reliability.md, with what the tests marked ``fault`` have tried.
 
 A test says which row it counts for, and how often it tries, just before each try::
 
@@ -38,7 +38,7 @@ def marked(folder: Path) -> set[str]:
 
 
 def figures(reports: Iterable[pytest.TestReport]) -> dict[str, Counter]:
-    """Tries, and those that were survived, of each fault; a test that fails has lost its last."""
+    """Counts of tries, losses and skips by fault; a test that fails has lost its last try."""
     counts: dict[str, Counter] = defaultdict(Counter)
     for report in reports:
         tries = max(1, sum(n for key, n in report.user_properties if key == "tried"))
@@ -62,7 +62,7 @@ def lines(text: str, counts: dict[str, Counter]) -> Iterator[str]:
 
 
 def wanted(expression: str) -> bool:
-    """Whether marks ask for faults: by name, or with the nightly tests, which make many of them."""
+    """Whether a mark expression selects ``fault``, or the nightly tests, which make many faults."""
     return bool(re.search(r"(?<!not )\b(fault|nightly)\b", expression))
 
 
@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Print the table where faults were asked for."""
+    """Print the table if the marks ask for faults."""
     if wanted(config.option.markexpr):
         reports = [
             report

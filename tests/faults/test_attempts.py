@@ -1,4 +1,4 @@
-"""Two attempts of one shard at once: whatever the order, a receipt speaks of the file beside it."""
+"""Two attempts of one shard at once: in any order, a receipt describes the file next to it."""
 
 import itertools
 import threading
@@ -40,12 +40,12 @@ class Turns:
 
 
 def interleaved(monkeypatch, made, order, products):
-    """Multiply one shard in two threads whose renames come in an order; how each has ended."""
+    """Multiply one shard in two threads whose renames follow ``order``; return how each ended."""
     turns, replace = Turns(order), npy.os.replace
     ends = {}
 
     def in_turn(old, new):
-        if Path(new).parent.name != "products":  # such as why one of them failed
+        if Path(new).parent.name != "products":  # such as the note on a failure
             return replace(old, new)
         return turns.take(threading.current_thread().name, lambda: replace(old, new))
 
@@ -83,7 +83,7 @@ def interleaved(monkeypatch, made, order, products):
 
 
 def vouched(made):
-    """Whether the shard is not whole, or its receipt has the checksum of its product."""
+    """Whether the shard is whole; asserts that its receipt then has its product's checksum."""
     if Store(made).missing():
         return False
     facts = factories.receipt(made).file
@@ -97,7 +97,7 @@ def vouched(made):
 @pytest.mark.parametrize("differ", [False, True], ids=["same", "differ"])
 @pytest.mark.parametrize("order", ORDERS, ids="".join)
 def test_a_receipt_never_vouches_for_the_other_attempts_file(tmp_path, monkeypatch, order, differ):
-    """In any order of renames and ends; and what is not whole then is so after one more try."""
+    """In any order of renames and ends; a shard that is not whole then is so after one more try."""
     stack = noise((4, 3, 3), "float32")
     made = factories.plan(tmp_path, stack, shards=1, materialize=False, verify=False)
     products = {"a": 1, "b": 2 if differ else 1}
@@ -117,7 +117,7 @@ def test_a_receipt_never_vouches_for_the_other_attempts_file(tmp_path, monkeypat
 
 @pytest.fixture
 def replaced(tmp_path):
-    """A receipt's path, what it says, a product that another has replaced, and the former one."""
+    """Arguments of `write_for`: receipt path and content, a replaced product, the former's stat."""
     file = ArrayFile("a.npy", (1,), "float32", 4, "0" * 32, 1, 1)
     product, former = tmp_path / "a.npy", tmp_path / "former"
     product.write_bytes(b"another")
@@ -126,7 +126,7 @@ def replaced(tmp_path):
 
 
 def test_a_receipt_of_a_file_that_is_gone_is_taken_back(replaced):
-    """Nobody else has written one: none is left, and no temporary file."""
+    """If no other attempt has written a receipt, none is left, and no temporary file."""
     with pytest.raises(TryAgain, match="another attempt"):
         receipts.write_for(*replaced)
     assert not replaced[0].exists()
@@ -146,7 +146,7 @@ def f(xp, block):
 @pytest.mark.fault("a results folder that is renamed under a task")
 @pytest.mark.parametrize("command", ["multiply --shard 00000", "dispatch --retries 2"])
 def test_a_task_whose_folder_was_renamed_changes_nothing_in_the_new_one(tmp_path, command):
-    """There another config is computed: its results stay; logs and failures may be new."""
+    """The new folder's results, of another config, stay; only logs and failures may be new."""
     results, other = str(tmp_path / "results"), tmp_path / "other"
     function = tmp_path / "f.py"
     function.write_text(RENAMING.format(results=results, other=str(other / "results")))

@@ -1,4 +1,4 @@
-"""Clocks that are wrong, here or on the server of the files: nothing is computed twice or lost."""
+"""Clocks that are wrong, here or on the file server: nothing is computed twice or lost."""
 
 import itertools
 import os
@@ -28,7 +28,7 @@ def ahead(*paths: Path) -> None:
 
 
 def multiplied(made: Plan) -> list[str]:
-    """Multiply what is missing, as a run does; which shards that were."""
+    """Multiply the missing shards, as a run does; return their names."""
     lacking = Store(made).missing()
     for name in lacking:
         job.run_shard(made, name)
@@ -50,9 +50,9 @@ def finished(made: Plan) -> None:
 
 @pytest.mark.fault("clocks that are wrong")
 def test_files_of_tomorrow_are_files(tmp_path: Path, tried: Callable[..., None]) -> None:
-    """Two of three shards are whole, and of tomorrow: the third is multiplied, and each once.
+    """With an input and two of three shards dated tomorrow, the third alone is multiplied, once.
 
-    So is the input. A new time stamp vouches for nothing: a product without receipt is missing.
+    A new time stamp vouches for nothing: a product without a receipt is missing.
     """
     tried(2)
     source = factories.save(tmp_path / "input.npy", STACK)
@@ -78,7 +78,7 @@ def test_files_of_tomorrow_are_files(tmp_path: Path, tried: Callable[..., None])
 @pytest.mark.fault("clocks that are wrong")
 @pytest.mark.parametrize("first", [-HOUR, HOUR], ids=["back", "forth"])
 def test_a_clock_that_jumps_at_each_look_changes_nothing(tmp_path, monkeypatch, first):
-    """An hour back and forth between and within the stages: a shard's seconds stay right."""
+    """If it jumps by an hour between and within the stages, a shard's seconds stay right."""
     real, shift, looks = time.time, itertools.cycle([first, -first]), itertools.count()
 
     def jumping() -> float:

@@ -1,4 +1,4 @@
-"""Files that are damaged once they are whole, their time stamps kept: named, repaired, right."""
+"""Whole files that are damaged under their old time stamps are named, and their repairs right."""
 
 import re
 import shutil
@@ -26,13 +26,13 @@ def whole(tmp_path_factory):
 
 @pytest.fixture
 def made(tmp_path, whole):
-    """A copy of it, time stamps kept."""
+    """A copy of `whole`, time stamps kept."""
     shutil.copytree(whole.results.root, tmp_path / "results")
     return plan.load(tmp_path / "results" / "plan.tsv")
 
 
 def flip(path, seed):
-    """Change one bit of a file, drawn by a seed, and no time stamp."""
+    """Flip one bit of a file, drawn by a seed; its time stamp is kept."""
     random = np.random.default_rng(seed)
     factories.flip(path, random.integers(path.stat().st_size), int(random.integers(8)))
 
@@ -50,7 +50,7 @@ def folder(path, seed):
 
 
 def repaired(made, error):
-    """Run the command that an error prints, then what a run of snakemake would; the sum."""
+    """Run the command that an error prints, then the stages of a rerun; return the sum."""
     (command,) = re.findall(r"((?:mv -T|rm -f) .*), then snakemake", str(error.value))
     subprocess.run(["bash", "-c", command], check=True)
     lacking = Store(made).missing()
@@ -80,7 +80,7 @@ def test_a_damaged_product_is_named_and_repaired(made, harm, seed):
     """The reduce refuses it; the command that it prints, and a rerun, give the right sum."""
     harm(factories.file(made, "product", "00001"), seed)
     try:
-        total = factories.reduced(made)  # the header has room for a bit that means nothing
+        total = factories.reduced(made)  # a flipped bit of the header may change nothing
     except IntegrityError:
         with pytest.raises(IntegrityError, match="00001") as error:
             factories.reduced(made)
@@ -91,7 +91,7 @@ def test_a_damaged_product_is_named_and_repaired(made, harm, seed):
 @pytest.mark.fault("damage to a file")
 @pytest.mark.parametrize(("harm", "seed"), [*ways(16, 24), *OTHERS[1:]])
 def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
-    """It is missing, or refused with a command, or its damage is no matter of the sum."""
+    """It counts as missing, or is refused by name, or its damage does not affect the sum."""
     harm(factories.file(made, "receipt", "00001"), seed)
     said = "00001"
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
 @pytest.mark.fault("damage to a file")
 @pytest.mark.parametrize(("harm", "seed"), ways(8, 4))
 def test_a_damaged_copy_is_refused(made, harm, seed):
-    """No product is made of it; with its receipt gone, as the error says, it is copied again."""
+    """No product is made of it; once its receipt is removed, as the error says, it is copied."""
     before = factories.file(made, "product", "00001").read_bytes()
     harm(factories.file(made, "shard", "00001"), seed)
     said = "00001"
@@ -130,7 +130,7 @@ def test_a_damaged_copy_is_refused(made, harm, seed):
 @pytest.mark.parametrize("name", ["plan.tsv", "plan.json", "sources.tsv", "ledger.tsv"])
 @pytest.mark.parametrize(("harm", "seed"), ways(6, 6))
 def test_a_damaged_table_is_refused(made, whole, name, harm, seed):
-    """Whoever reads it says so, or reads what was written."""
+    """Its reader refuses it by name, or reads what was written."""
     path = made.results.root / name
     harm(path, seed)
     said = "plan.json"

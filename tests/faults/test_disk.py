@@ -1,4 +1,4 @@
-"""Each stage, killed or met by a failing disk at each of its calls: whole or not there."""
+"""Each stage, killed or failed by the disk at any of its calls: its files are whole or absent."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ ENDS = [
     pytest.param("power", 1, marks=[fault("power loss at a call to the disk"), night]),
     pytest.param("term", 1, marks=fault("SIGTERM at 30 moments")),
 ]
-"""What ends a stage, and at one of how many calls that change a file."""
+"""What ends a stage, and the stride over its calls that change a file."""
 
 ERRORS = [
     fault("disk full"), fault("quota error at fsync"), fault("input/output error"),
@@ -33,7 +33,7 @@ ERRORS = [
 
 
 def check(report, name, tried, stages):
-    """So many tries, in each stage, and none was wrong."""
+    """Every stage was tried, and no try was wrong; counts the tries."""
     assert [found for found in report["wrong"] if found[1] == name] == []
     assert set(report["stages"]) == set(stages)
     assert all(report["stages"].values())
@@ -43,10 +43,10 @@ def check(report, name, tried, stages):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("way", "every"), ENDS)
 def test_each_stage_is_ended_at_each_call(program, tried, way, every):
-    """Before it, half-way through each write, and at the end; then a rerun does the rest.
+    """Before the call, half-way through a write, or at the end; then a rerun does the rest.
 
-    After power loss, what no fsync has covered is gone. A stage that is asked to end leaves no
-    temporary file: 143, or 0 where it was as good as done.
+    After power loss, what no fsync has covered is gone. After SIGTERM a stage leaves no temporary
+    file, and ends with 143, or with 0 if it was all but done.
     """
     stages = ("multiply", "multiply, keep: sum", "reduce") if way == "term" else STAGES
     name = {"kill": KILL, "power": POWER, "term": TERM}[way]
@@ -55,20 +55,20 @@ def test_each_stage_is_ended_at_each_call(program, tried, way, every):
 
 @pytest.fixture(scope="module", params=[3, factories.nightly(1)])
 def report(program, request):
-    """Each stage with each error at one of so many calls where it can happen."""
+    """Each stage with each error where it can happen, at every third call, at night at each."""
     return program("errors", request.param)
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", [pytest.param(one.args[0], marks=one) for one in ERRORS])
 def test_each_stage_meets_the_fault_at_each_call(report, tried, name):
-    """75 and the file's name, or all is done; and a rerun without the fault is right."""
+    """It ends with 75 and names the file, or does all; a rerun without the fault is right."""
     check(report, name, tried, [name for name in STAGES if not name.endswith("another")])
 
 
 @pytest.fixture
 def small_disk(tmp_path, request):
-    """A disk of 600 KiB, or as its parameter has it; unmounted in the end."""
+    """A disk of 600 KiB, or with the mount options of the parameter; unmounted in the end."""
     folder = tmp_path / "disk"
     folder.mkdir()
     size = getattr(request, "param", "size=600k")
@@ -82,7 +82,7 @@ def small_disk(tmp_path, request):
 
 
 def on_disk(folder: Path) -> plans.Plan:
-    """A plan on a disk that was large enough for it when the run began."""
+    """A plan on a disk that is too small by now, as if it had been large enough at first."""
     stack = factories.stack((4, 100, 100))
     source = factories.save(folder.parent / "input.npy", stack)
     with pytest.MonkeyPatch.context() as patch:
@@ -91,7 +91,7 @@ def on_disk(folder: Path) -> plans.Plan:
 
 
 def filled(folder: Path, leave: int) -> Path:
-    """A file that takes all room but some bytes."""
+    """A file that fills the disk but for ``leave`` bytes."""
     path, free = folder / "filler", os.statvfs(folder)
     path.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - leave)))
     return path
@@ -100,7 +100,7 @@ def filled(folder: Path, leave: int) -> Path:
 @pytest.mark.fault("disk full")
 @pytest.mark.parametrize("leave", [30_000, *map(factories.nightly, (0, 90_000, 200_000))])
 def test_a_real_disk_is_full(small_disk, leave):
-    """A tmpfs with so much room left: 75 with a word of it or done, and done once there is room."""
+    """With little room left it ends with 75 and says so, or succeeds; with room it succeeds."""
     made = on_disk(small_disk)
     filler = filled(small_disk, leave)
     words = ["dispatch", "--plan", made.results.plan, "--retries", 0]
@@ -118,7 +118,7 @@ def test_a_real_disk_is_full(small_disk, leave):
 @pytest.mark.fault("disk full")
 @pytest.mark.parametrize("small_disk", ["nr_inodes=12"], indirect=True)
 def test_a_disk_without_inodes_is_named(small_disk):
-    """75, and not that there is no room, which `df` would belie."""
+    """It ends with 75 and names inodes, not bytes: `df` would show room."""
     made = on_disk(small_disk)
     for number in range(12):
         with suppress(OSError):
@@ -129,7 +129,7 @@ def test_a_disk_without_inodes_is_named(small_disk):
 
 @pytest.mark.fault("results folder that turns read-only in mid-run")
 def test_a_real_disk_turns_read_only(small_disk):
-    """75, and the same command does the rest when it can be written again."""
+    """It ends with 75; the same command does the rest once the disk is writable again."""
     made = on_disk(small_disk)
     words = ["multiply", "--plan", made.results.plan, "--shard"]
     assert factories.run(*words, "00000").returncode == 0

@@ -6,7 +6,7 @@ from tests.workspace import REPO
 
 
 def test_the_page_has_a_row_for_each_fault_that_a_test_makes():
-    """A fault without a row, and a row without a test, are both told."""
+    """No fault lacks a row, and no row lacks a test."""
     assert set(table.rows(PAGE.read_text(encoding="utf-8"))) == table.marked(REPO / "tests")
 
 

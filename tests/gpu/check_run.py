@@ -1,4 +1,4 @@
-"""Check a finished run on GPUs: which devices worked, one shard at a time on each, the sum right.
+"""Check a finished run on GPUs: every device worked, on one shard at a time; the sum is right.
 
 python tests/gpu/check_run.py results/digits --exact
 """
@@ -29,7 +29,7 @@ def load_receipts(results: Path) -> list[dict[str, Any]]:
 
 
 def device_problems(receipts: list[dict[str, Any]], devices: list[str]) -> list[str]:
-    """What is wrong with who computed what, and when, on the GPUs of a machine."""
+    """What is wrong with the devices and the times of the shards, given the machine's GPUs."""
     foreign = {r["backend"] for r in receipts} - {"cupy"}
     if foreign:
         return [f"some shards were computed by {', '.join(sorted(foreign))}, not cupy"]
@@ -58,9 +58,9 @@ def sum_problems(
 ) -> list[str]:
     """What is wrong with a sum, float64, of products of a real stack ``(n, m, k)``.
 
-    Where all numbers are whole and small, ``exact``, it must be NumPy's to the bit. Else products
-    of random numbers are off by less than ``√k u`` of a typical element (u: unit roundoff), as
-    errors average out; tf32, with 13 bits less, is not.
+    If ``exact``, as for small whole numbers, it must be NumPy's to the bit. Else sums of products
+    of random numbers are off by less than ``8 √k u`` of a typical element (u: unit roundoff), as
+    errors average out; those in tf32, with 13 bits less, are off by more.
     """
     reference = reference_sum(xp, stack, product)
     inner = stack.shape[1] if product == "A.T @ A" else stack.shape[2]
@@ -84,7 +84,7 @@ def reference_sum(xp: Any, stack: np.ndarray, product: str) -> np.ndarray:
 
 
 def array_module() -> Any:
-    """Cupy where it works, since large references take long, else NumPy."""
+    """Cupy if it works, as large references take long; else NumPy."""
     try:
         import cupy
 

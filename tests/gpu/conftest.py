@@ -1,6 +1,6 @@
-"""The same tests on cupy, where there is a GPU, and at night on NumPy.
+"""The same tests on cupy, if there is a GPU, and at night on NumPy.
 
-By day tests/unit shows of NumPy what is shown of cupy here.
+By day tests/unit shows for NumPy what these tests show for cupy.
 """
 
 import os

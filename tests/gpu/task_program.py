@@ -1,8 +1,8 @@
 """A task on a real GPU, as test_leases_gpu.py starts it: takes a device and memory, ends.
 
-Its one argument is JSON: `take` bytes of the device's memory; `limit`, seconds to wait for it. With
-`lease` false it computes on the first GPU that CUDA sees, as any other program would. It says which
-one that is, then goes on until its input is closed.
+Its only argument is JSON: `take`, bytes of device memory to hold; `limit`, seconds to wait for a
+device. If `lease` is false it uses the first GPU that CUDA sees, as any other program would. It
+prints the UUID of its GPU, then waits until its input is closed.
 """
 
 import json
@@ -14,7 +14,7 @@ from shardwise.multiply import backend
 
 
 def main() -> None:
-    """Live as the argument says."""
+    """Take a device and memory as the argument says, and hold them until the input is closed."""
     given = {"take": 0, "limit": 120, "lease": True} | json.loads(sys.argv[1])
     wait.POLL_SECONDS = 0.1
     try:
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def say(line: str) -> None:
-    """One line to whoever started this."""
+    """Print one line for the test that started this program."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -21,7 +21,7 @@ CUTS = [
 @needs_gpu
 @pytest.mark.parametrize(("total", "row", "piece", "batch"), CUTS)
 def test_the_checksum_on_a_device_is_the_hosts(total, row, piece, batch):
-    """Whatever rows, pieces and batches, wherever they begin in memory."""
+    """For any rows, pieces and batches, at any address."""
     xp, _ = load_backend("cupy")
     raw = np.random.default_rng(total).integers(0, 256, total, np.uint8)
     expected, checksum = (PieceChecksum(total, row, piece) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Covariances beside `numpy.cov`, and their proofs: on NumPy and, where there is a GPU, on cupy."""
+"""Covariances against `numpy.cov`, and their proofs: on NumPy and, if there is a GPU, on cupy."""
 
 import json
 from fractions import Fraction
@@ -63,7 +63,7 @@ def test_covariances_are_those_of_numpy(tmp_path, monkeypatch, backend, dtype, s
 
 @pytest.mark.parametrize(("keep", "materialize"), [("products", False), ("sum", True)])
 def test_rows_count_times_the_weight_of_their_matrix(tmp_path, backend, keep, materialize):
-    """As NumPy's ``aweights``; a matrix of weight 0 is not looked at."""
+    """As with NumPy's ``aweights``; a matrix of weight 0 may even hold NaN."""
     left, weights = far((9, 5, 4), "float32", 10**4), np.linspace(0, 2, 9)
     np.save(tmp_path / "w.npy", weights)
     left[0] = np.nan
@@ -78,7 +78,7 @@ def test_rows_count_times_the_weight_of_their_matrix(tmp_path, backend, keep, ma
 
 
 def test_a_column_that_never_changes_correlates_with_nothing(tmp_path, backend):
-    """NaN in its row and column, as in NumPy, though rounding leaves it covariances."""
+    """NaN in its row and column, as in NumPy, although rounding makes its covariances not 0."""
     left = factories.noise((9, 7, 3), "float64")
     left[:, :, 1] = 0.3
     found = results(tmp_path, left, product="A.T @ A", backend=backend)["correlation"]
@@ -97,7 +97,7 @@ def test_large_covariances(tmp_path, precision):
 
 @pytest.mark.parametrize(("mean", "without"), [(100, 1e-5), (10**4, 1e-2)])
 def test_an_offset_saves_the_digits(tmp_path, backend, mean, without):
-    """Of float32 numbers far from zero; the mean of the first rows does as well as that of all."""
+    """For float32 numbers far from zero; the mean of the first rows does as well as that of all."""
     left = far((20, 64, 16), "float32", mean)
     rows, own = wide(left).reshape(-1, 16), {"backend": backend, "shards": 2}
     np.save(tmp_path / "mean.npy", rows.mean(axis=0))
@@ -113,7 +113,7 @@ def test_an_offset_saves_the_digits(tmp_path, backend, mean, without):
 
 
 def test_covariances_of_whole_numbers_are_exact(tmp_path, backend):
-    """Without any offset: each is the exact one, rounded."""
+    """Even without an offset, each covariance is the exact one, rounded."""
     left = factories.stack((5, 3, 4), "uint16") + np.uint16(60_000)
     own = {"product": "A.T @ A", "backend": backend, "ddof": 0}
     found = results(tmp_path, left, **own)["covariance"]
@@ -126,7 +126,7 @@ def test_covariances_of_whole_numbers_are_exact(tmp_path, backend):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "int32"])
 def test_a_wrong_sum_of_a_column_is_found(xp, dtype):
-    """The proof takes it for the product of a row of ones."""
+    """The proof checks column sums as the product of a row of ones and A."""
     left = factories.stack((3, 6, 5), dtype)
     product = np.concatenate(
         [factories.REFERENCES["A.H @ A"](left), left.sum(axis=1, keepdims=True)], axis=1

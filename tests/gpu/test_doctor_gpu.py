@@ -1,4 +1,4 @@
-"""The doctor on real devices: each computes, and who holds one is named."""
+"""The doctor on real devices: each is named, and computes."""
 
 import json
 import os
@@ -13,7 +13,7 @@ pytestmark = needs_gpu
 
 
 def test_every_device_is_named_and_computes(tmp_path: Path) -> None:
-    """With the UUIDs and names that NVML gives; driver, cupy and KvikIO fit."""
+    """With the UUIDs and names that NVML gives; driver, cupy and KvikIO fit together."""
     # A test before this one may have taken a device, and set the variable for this process.
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     env["SHARDWISE_LEASES"] = str(tmp_path / "leases")

@@ -1,4 +1,4 @@
-"""A user's own function: the same tests on NumPy and, where there is a GPU, on cupy."""
+"""A user's own function: the same tests on NumPy and, if there is a GPU, on cupy."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def write(folder, line):
 @pytest.mark.parametrize("keep", ["products", "sum"])
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "int16"])
 def test_a_function_computes_on_the_backend(tmp_path, backend, keep, dtype):
-    """It gets the array module of the backend and arrays of it; results are exact."""
+    """It gets the backend's array module and arrays; results are exact."""
     line = "assert type(block) is xp.ndarray; return xp.cumsum(block, axis=1)[:, ::2]"
     left = factories.stack((7, 5, 3), dtype)
     over = {"product": write(tmp_path, line), "backend": backend, "keep": keep, "shards": 2}

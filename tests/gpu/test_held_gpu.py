@@ -1,4 +1,4 @@
-"""Where the time of a shard went on a GPU: it adds up, and most of a long product is computing."""
+"""Warming up a session on a GPU before its first shard."""
 
 import pytest
 from shardwise.multiply.job import Session, ShardJob, warm
@@ -10,7 +10,7 @@ from tests.gpu.conftest import needs_gpu
 @needs_gpu
 @pytest.mark.parametrize("right", [None, factories.noise((8, 5))])
 def test_warming_goes_through_and_leaves_nothing(tmp_path, caplog, right):
-    """Else the first shard would meet what was not made, and only the log would tell."""
+    """Warming logs no error, and the first shard after it is computed and proven."""
     made = factories.plan(
         tmp_path, factories.noise((40, 8, 8)), right, shards=1, backend="cupy", materialize=False,
         product="A @ A" if right is None else "A @ B",

@@ -1,4 +1,4 @@
-"""Leases of real GPUs: tasks beside programs that fill the memory; NVML and CUDA agree."""
+"""Leases of real GPUs: tasks next to programs that fill the memory; NVML and CUDA agree."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ GIB = 2**30
 def start(environment):
     """Start tasks of `task_program.py`; those that still live are killed in the end.
 
-    `stays`: until its input is closed, as `communicate` does, or until it is killed.
+    With `stays` a task lives until `communicate` closes its input, or until it is killed.
     """
     tasks = []
 
@@ -40,7 +40,7 @@ def start(environment):
 
 
 def test_a_gpu_that_another_program_fills_is_left_alone(start):
-    """Tasks go elsewhere; with this one only, they wait, then try again; later they get it."""
+    """Tasks take other GPUs; a task that sees only this one waits, then gets it or ends with 75."""
     here = nvml.present()
     uuid = here[0].uuid
     room = here[0].free - here[0].memory // 20

@@ -1,4 +1,4 @@
-"""Products and their proofs: the same tests on NumPy and, where there is a GPU, on cupy."""
+"""Products and their proofs: the same tests on NumPy and, if there is a GPU, on cupy."""
 
 import gc
 import os
@@ -45,7 +45,7 @@ def rounding(dtype, k):
     """
     compute, stored = np.finfo("float32" if dtype == "float16" else dtype), np.finfo(dtype)
     unit = float(compute.eps) / 2
-    if dtype == "float16":  # tensor cores add with fewer bits: see proof.tolerance
+    if dtype == "float16":  # tensor cores add with fewer bits: see `tolerances`
         unit = 2.0**-22
     relative = (4 if dtype.startswith("complex") else 1) * k * unit / (1 - k * unit)
     relative += float(np.finfo("float64").eps) * k  # the reference rounds too
@@ -54,13 +54,13 @@ def rounding(dtype, k):
     return relative, float(stored.smallest_subnormal)
 
 
-# Many a call, few a call, one a call; rows that are aligned and rows that are not.
+# Many, few and one matrix per call; rows that are aligned and rows that are not.
 KERNEL_SHAPES = [(8, 8), (65, 65), (260, 260), (9, 2000)]
 LARGE_SHAPES = [(2049, 515), (515, 2051), (2048, 2048)]
 
 
 def kernel_case(xp, product, shape, dtype, precision="ieee", matrices=3):
-    """Products of a batch of two matrices again and again, with the exact ones and their moduli."""
+    """Multiply a batch that repeats two matrices; with it, their exact products and moduli."""
     rows = factories.right_rows(product, *shape)
     problem = Problem(1, shape, product, dtype, (rows, RIGHT_COLUMNS) if rows else None)
     call = memory.call_matrices(problem)
@@ -80,7 +80,7 @@ def kernel_case(xp, product, shape, dtype, precision="ieee", matrices=3):
 @pytest.mark.parametrize("shape", KERNEL_SHAPES)
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 def test_kernels_are_right_wherever_a_matrix_lies(xp, product, shape, dtype):
-    """Every product of a batch is right, and the same to the bit at any place of it."""
+    """Every product of a batch is right, and the same to the bit at any place in it."""
     if product == "A @ A" and shape[0] != shape[1]:
         pytest.skip("A @ A needs square matrices")
     problem, _, out, exact, moduli = kernel_case(xp, product, shape, dtype, matrices=7)
@@ -132,7 +132,7 @@ def test_bits_do_not_depend_on_slots_and_batches(tmp_path, backend, product, kee
         monkeypatch.setattr(pieces, "PART_BYTES", part)
         monkeypatch.setattr(memory, "_slots", lambda *_, slots=slots: slots)
         monkeypatch.setattr(memory, "HOST_BATCH_BYTES", batch)
-        # A call decides the bits, so it stays; several calls make a batch.
+        # The size of a call decides the bits, so it is fixed; a batch has several calls.
         monkeypatch.setattr(memory, "call_matrices", lambda _: 256)
         monkeypatch.setattr(memory, "BATCH_BYTES", batch)
         made, (found,) = shards_of(tmp_path / str(number), left, 1, **over)
@@ -152,7 +152,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("dtype", ["float16", "float32", "complex128", "int64"])
 @pytest.mark.parametrize("materialize", [True, False])
 def test_a_file_in_any_order_and_many_files_give_the_same(tmp_path, backend, dtype, materialize):
-    """Whatever lies on disk however, copied or in place: the same products and checksums."""
+    """In any byte or memory order, in one file or many, copied or in place: the same results."""
     left, found = factories.stack((7, 30, 30), dtype), set()
     paths = {name: save(tmp_path / f"{name}.npy", make(left)) for name, make in LAYOUTS.items()}
     for i, matrix in enumerate(left):

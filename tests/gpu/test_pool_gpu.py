@@ -1,4 +1,4 @@
-"""The pool on NumPy and on all GPUs of this machine: the bits."""
+"""The pool on NumPy and on all GPUs of this machine gives the same bits."""
 
 import pytest
 from shardwise.devices import nvml
@@ -11,7 +11,7 @@ SIZES = {"numpy": (24, 128, 128), "cupy": (96, 1024, 1024)}
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
 def test_all_devices_give_the_bits_of_one(tmp_path, backend, keep, environment):
-    """Each device is used by one process to its end; files are those of single shards."""
+    """Each device has one process to the end; files are those of shards multiplied one by one."""
     left = factories.noise(SIZES[backend], "float32", seed=5)
     over = {"backend": backend, "keep": keep, "shards": SHARDS}
     made = factories.plan(tmp_path, left, **over)

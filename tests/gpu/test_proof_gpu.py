@@ -1,4 +1,4 @@
-"""Freivalds' check beside the plain formula: on NumPy and, where there is a GPU, on cupy."""
+"""Freivalds' check against the plain formula: on NumPy and, if there is a GPU, on cupy."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ def on(xp, *stacks):
 
 
 def size(array):
-    """Moduli of the elements, as the check takes them."""
+    """Moduli of the elements, for which the check takes |re| + |im|."""
     return np.abs(array.real) + np.abs(array.imag)
 
 
@@ -80,7 +80,7 @@ CASES = [
 @pytest.mark.parametrize(("dtype", "dim"), CASES)
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 def test_the_ratio_is_that_of_the_formula(xp, product, dtype, dim):
-    """Honest products pass, one planted error is found, and ratios agree as far as they round."""
+    """Honest products pass, one planted error is found, and ratios agree up to rounding."""
     left, right, result, compute = case(product, dtype, dim)
     error = 1e4 if dtype == "float16" else 10.0 if dim < 1000 else 1e3
     wrong = result.copy()
@@ -91,7 +91,7 @@ def test_the_ratio_is_that_of_the_formula(xp, product, dtype, dim):
         found = to_host(xp, check.check(*on(xp, left, right, c)))
         assert found.shape == (N,)
         assert (found <= 1.0).tolist() == passes
-        # Where products are as exact as the check, the check's own rounding shows.
+        # If products are as exact as the check, the check's own rounding shows.
         atol = 1.0 if dtype in ("float64", "complex128") else 1e-6
         np.testing.assert_allclose(found, expected(a, b, c, dtype, compute), rtol=1e-6, atol=atol)
 
@@ -100,7 +100,7 @@ def test_the_ratio_is_that_of_the_formula(xp, product, dtype, dim):
 @pytest.mark.parametrize("dtype", tolerances.CLOSER_LOOK)
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 def test_a_lost_tile_of_a_large_product_is_found(xp, product, dtype, kind):
-    """Far below the tolerance of its rows; so is a float32 product that was computed as tf32."""
+    """Although it is far below its rows' tolerance; so is a float32 product computed as tf32."""
     dim = 256 if kind == "tf32" else 512 if xp is np else 2048
     left = xp.asarray(factories.noise((2, dim, dim), dtype, 1))
     right = xp.asarray(factories.noise((2, dim, dim), dtype, 2)) if takes_b(product) else None
@@ -144,7 +144,7 @@ def test_the_check_overflows_no_sooner_than_the_product(xp, product, dtype):
 @pytest.mark.parametrize("dtype", factories.FLOATS)
 @pytest.mark.parametrize(("which", "value"), [(0, np.nan), (1, np.inf), (2, -np.inf)])
 def test_a_finite_ratio_means_that_all_is_finite(xp, dtype, which, value):
-    """NaN or an infinity in A, in B or in the product alone makes the ratio of that matrix so."""
+    """NaN or an infinity in A, B or the product alone makes the ratio of that matrix not finite."""
     left, right, result, compute = case("A @ B", dtype, 31)
     stacks = [left, right, result]
     stacks[which][1, 4, 7] = value
@@ -157,7 +157,7 @@ def test_a_finite_ratio_means_that_all_is_finite(xp, dtype, which, value):
 @pytest.mark.parametrize("dim", SIZES)
 @pytest.mark.parametrize("dtype", factories.FLOATS)
 def test_the_largest_modulus(xp, dtype, dim):
-    """It is exact, infinite with an infinity, and NaN with a NaN beside it."""
+    """It is exact; infinite if there is an infinity; NaN if there is a NaN as well."""
     left = factories.noise((4, dim, dim + 1), dtype, dim)
     left[1, -1, -1] = -np.inf
     left[2, 0, 0], left[2, -1, -1] = np.inf, np.nan
@@ -168,7 +168,7 @@ def test_the_largest_modulus(xp, dtype, dim):
 
 
 def test_tf32_has_a_tolerance_of_its_own(xp):
-    """Factors cut to 11 bits fail as float32 and pass as tf32, also those cut to 0 on a GPU."""
+    """Factors cut to 11 bits fail as float32 and pass as tf32; on a GPU also those cut to 0."""
     left, right = (
         factories.noise((N, 64, 64), "float32", 1),
         factories.noise((N, 64, 64), "float32"),
@@ -197,7 +197,7 @@ def test_tf32_has_a_tolerance_of_its_own(xp):
 def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim):
     """Contribution, reference and mass of each matrix, within the rounding of double precision."""
     left, right, result, compute = case(product, dtype, dim)
-    result[1] = 0  # contributions are those of the product, right or wrong
+    result[1] = 0  # contributions are of the product as given, right or wrong
     a, b = (wide(x) for x in factories.factors(product, left, right))
     check = checker(xp, product, left, right, compute)
     check.check(*on(xp, left, right, result))
@@ -217,7 +217,7 @@ def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim):
 @pytest.mark.parametrize("weigh", [False, True])
 @pytest.mark.parametrize("n", [1, 256, 257, 1000, 2**16 + 513])
 def test_forms_are_added_up_whatever_their_number(xp, n, weigh):
-    """Each counts once, or times its weight; the mass by the weight's modulus."""
+    """Each form counts once, or times its weight; the mass, times the weight's modulus."""
     forms, factors = factories.noise((3, n), "float64"), np.ones((3, n))
     if weigh:
         weights = factories.noise((n,), "float64", 7)
@@ -233,7 +233,7 @@ def test_forms_are_added_up_whatever_their_number(xp, n, weigh):
 
 
 def test_forms_of_integers(xp):
-    """They have no mass."""
+    """Their contributions and references are exact, and they have no mass."""
     left = factories.stack((N, 7, 7), "int64", 3)
     check = checker(xp, "A @ A", left, None, "int64")
     check.check(xp.asarray(left), None, xp.asarray(left @ left))
@@ -246,13 +246,13 @@ def test_forms_of_integers(xp):
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtype, product):
-    """Also where it should be tf32x3; no device is blamed. Asked for, tf32 is computed."""
+    """Also if it should be tf32x3; no device is blamed. If tf32 is asked for, it is computed."""
     honest = gemm.kernel
 
     def lower(xp, problem, precision):
         run = honest(xp, problem, "tf32")
         if precision != "tf32":
-            # As it was asked.
+            # The kernel claims the arithmetic that was asked for.
             run.compute = precision if precision == "tf32x3" else problem.compute_dtype
         return run
 
@@ -277,7 +277,7 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
 
 @needs_gpu
 def test_one_wrong_element_blames_the_gpu(tmp_path, monkeypatch):
-    """The error names it, so that another one tries the shard; nothing is published."""
+    """The error names the GPU, so that another GPU tries the shard; nothing is published."""
     honest = gemm.kernel
 
     def wrong(xp, problem, precision):

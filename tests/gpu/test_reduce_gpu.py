@@ -1,4 +1,4 @@
-"""The reduce of what a GPU has computed: however it is cut and shared, the same bits."""
+"""The reduce of results from a GPU: the same bits, however the work is cut and shared."""
 
 import json
 import os

@@ -16,13 +16,13 @@ pytestmark = needs_gpu
 
 @pytest.fixture
 def cupy():
-    """The array module, on a device of ours."""
+    """The array module, on a leased device."""
     return load_backend("cupy")[0]
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (31, 33), (3, 1)])
 def test_the_parts_are_those_of_the_model_for_any_bits(cupy, shape):
-    """Subnormal numbers, numbers near the largest and none at all; any length, any address."""
+    """Subnormal numbers, numbers near the largest, infinities and NaN; any length, any address."""
     random = np.random.default_rng(0)
     bits = random.integers(0, 2**32, shape, dtype=np.uint64).astype(np.uint32)
     bits.flat[::5] = 0x7F7FFFFF - (bits.flat[::5] & 0x1FFF)
@@ -43,7 +43,7 @@ def test_the_parts_are_those_of_the_model_for_any_bits(cupy, shape):
     ("A.T @ B", (700, 515)), ("A.H @ B", (1100, 1030)),
 ])  # fmt: skip
 def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
-    """The largest over the sums of moduli: 1.5 times that of float32 at most, within the bound."""
+    """The largest error per sum of moduli is in bounds, and about 1.5 times float32's at most."""
     left = numbers(kind, (2, *shape), dtype)
     rows = factories.right_rows(product, *shape)
     right = numbers(kind, (2, rows, shape[0]), dtype, 1) if rows else None
@@ -65,7 +65,7 @@ def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
 
 @pytest.mark.parametrize(("one", "other"), [(-112, 100), (-124, 120), (-140, 120), (126, -120)])
 def test_honest_products_pass_at_the_ends_of_the_range(cupy, one, other):
-    """Low parts are subnormal, then the numbers: tensor cores must not take them as 0."""
+    """Low parts, then the numbers themselves, are subnormal: tensor cores must not flush them."""
     left, right = (
         (np.clip(factories.noise((3, 96, 96), seed=seed), -3, 3) * 2.0**e).astype("float32")
         for seed, e in ((1, one), (2, other))

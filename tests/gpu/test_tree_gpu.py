@@ -1,4 +1,4 @@
-"""Sums by the tree: the same bits on the CPU and, where there is one, on a GPU."""
+"""Sums by the tree: the same bits on the CPU and, if there is one, on a GPU."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def similar(shape, dtype):
     ("dtype", "weigh"), [*((kind, False) for kind in KINDS), *((kind, True) for kind in KINDS[:-1])]
 )
 def test_sums_are_those_of_the_cpu(xp, dtype, weigh, shape, make):
-    """In batches that begin anywhere, backwards, and merged with nodes that were formed here."""
+    """In batches that begin anywhere, added backwards, and merged with nodes from the CPU."""
     stack, cut = make(shape, dtype), shape[0] // 3
     weights = similar(shape[:1], "float64") if weigh else None
     own, found, first = (TreeSum(a, shape[1:], dtype, PerMatrix(weights)) for a in (np, xp, np))
@@ -50,7 +50,7 @@ def test_sums_are_those_of_the_cpu(xp, dtype, weigh, shape, make):
 
 @pytest.mark.parametrize("count", [1, 2, 64])
 def test_integers_that_do_not_fit_are_refused(xp, count):
-    """Within a batch, and between two."""
+    """Whether they overflow within a batch or between two."""
     total = TreeSum(xp, (3,), "int64")
     for low in range(0, 64, count):
         total.add(xp.full((count, 3), 2**57, "int64"), low)
