@@ -1,7 +1,7 @@
 """Whatever happens to a results folder, "done" and "nothing to be done" are true.
 
-Hypothesis draws histories, and makes one that shows a difference shorter. It prints the steps that
-are left, each with its script for bash. ``HISTORIES=20`` in the environment plays fewer.
+Hypothesis draws histories, and shrinks one that breaks the promise. It prints the remaining steps,
+each with its bash script. ``HISTORIES=20`` in the environment plays fewer.
 """
 
 import hashlib
@@ -36,13 +36,13 @@ Config = dict[str, Any]
 At = tuple[int, int]
 
 LIMIT_S = 300
-"""Within which a step has to end."""
+"""Time limit of one step."""
 
 REPAIRS = 4
-"""Times that a user does what a message says before the run has to end with 0."""
+"""How often a user follows the messages of a run before it has to end with 0."""
 
 PARTS = 4
-"""Into which the histories of a night are divided, as processes wait half of their time."""
+"""Parts of a night's histories that run side by side, as processes wait half of their time."""
 
 MATRICES = 12
 ROOT = "@ROOT@"
@@ -72,7 +72,7 @@ CHANGES: list[tuple[int, list[Config]]] = [
          {"precision": "tf32"}, {"precision": "tf32x3"}, {"array_limit": 2}, {"array_tasks": 2},
          {"shards": "auto", "shard_bytes": 600}, {"shards": "auto", "shard_bytes": "1KiB"}]),
 ]  # fmt: skip
-"""What of a config changes, and how often."""
+"""Changes of a config, with their relative frequency."""
 
 ALL = ("sum", "mean", "min", "max", "std")
 LOST = (
@@ -84,7 +84,7 @@ LOST = (
 """What may be removed from a results folder, as patterns of bash."""
 
 DATA = ("in.npy", "other.npy", "right.npy", "sheet.tsv", "stack", "fun.py", "edit.py")
-"""What lies beside the project in a working folder."""
+"""What a working folder contains besides the project."""
 
 EDIT = '''\
 """Other integers in an .npy file: edit.py FILE SEED 'in place'|anew kept|new int|nan."""
@@ -120,14 +120,14 @@ _SNAKEMAKE = "$SNAKEMAKE --profile profiles/local --configfile mine.yaml --cores
 
 
 class Stage:
-    """A copy of the project whose clones each begin anew, and what fresh runs in them leave."""
+    """A pristine copy of the project, its clones, and a cache of what fresh runs in them leave."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         env = os.environ | {"OMP_NUM_THREADS": "1", "SHARDWISE_LEASES": str(folder / "leases")}
         self.pristine = Workspace.create(folder / "pristine", env)
         self.pristine.configure(**BASE | {"input": None, "results": str(folder / "warm")})
-        self.pristine.succeed("--cores", "1")  # what it compiles, all clones take over
+        self.pristine.succeed("--cores", "1")  # clones take over what it compiles
         shutil.rmtree(self.pristine.root / ".snakemake")
         self._fresh: dict[str, tuple[Finished, dict[str, bytes]]] = {}
 
@@ -144,10 +144,10 @@ class Stage:
         (root / "edit.py").write_text(EDIT)
 
     def fresh(self, place: Path, config: Config) -> tuple[Finished, dict[str, bytes]]:
-        """How a run in an empty folder ends on the files as they are now, and its arrays by name.
+        """How a fresh run on the files as they are now ends, and its arrays by name without key.
 
-        The names are without keys. They are of all statistics that can be had: none may lie there
-        that is of something else.
+        It makes all statistics that it can, to compare with any that lie in a results folder: none
+        there may be of something else.
         """
         asked = config["reduce"]["statistics"]
         more = {"products": ALL, "sum": ("sum", "mean")}[config["keep"]]
@@ -173,21 +173,21 @@ class Stage:
 
 
 def configs(changes: int) -> st.SearchStrategy[Config]:
-    """The sum of some changes of a config."""
+    """Draw some changes of a config, merged into one."""
     kinds = st.sampled_from([news for often, news in CHANGES for _ in range(often)])
     drawn = st.lists(kinds.flatmap(st.sampled_from), max_size=changes)
     return drawn.map(lambda news: {key: value for new in news for key, value in new.items()})
 
 
 OTHER = st.tuples(st.integers(0, 1), st.integers(0, 1))
-"""Whether something takes place elsewhere than the last run, and whether of the other config."""
+"""Whether a step uses the other working folder than the last run, and the other config."""
 
 acted = precondition(lambda self: self.steps)
 calm = precondition(lambda self: self.steps and self.disturbed < 2)
 
 
 class Histories(RuleBasedStateMachine):
-    """Two configs in one results folder or two, or two working folders that share one."""
+    """Two configs with one results folder or two, or two working folders that share results."""
 
     stage: ClassVar[Stage]
 
@@ -206,7 +206,7 @@ class Histories(RuleBasedStateMachine):
         first=configs(3), second=configs(2), twin=st.booleans(),
     )  # fmt: skip
     def begin(self, kind: str, first: Config, second: Config, twin: bool = False) -> None:
-        """A first run; in two folders, the same config may be of other input."""
+        """Make the first run; two working folders may have the same config on other input."""
         shared = kind == "shared"
         one = BASE | first | ({"results": f"{ROOT}/shared"} if shared else {})
         two = one if shared and twin else one | second
@@ -217,7 +217,7 @@ class Histories(RuleBasedStateMachine):
         self.run((0, 0), "")
 
     def at(self, other: At) -> tuple[str, int]:
-        """A working folder and the number of a config, seen from the last run."""
+        """The working folder and the config number of a step, relative to those of the last run."""
         place, number = self.last
         places = self.places if place == self.places[0] else self.places[::-1]
         return places[other[0] % len(places)], (number + other[1]) % 2
@@ -244,7 +244,7 @@ class Histories(RuleBasedStateMachine):
     @rule(other=OTHER, end=st.sampled_from(["multiply", "ledger", "reduce", "reduce"]),
           dispatch=st.sampled_from(["", "", "pool", "mpi"]), replace=st.booleans())  # fmt: skip
     def by_hand(self, other: At, end: str, dispatch: str, replace: bool) -> None:
-        """The commands of the README, to the end or not so far."""
+        """The commands of the README by hand, up to some stage."""
         at = self.at(other)
         config, plan = self.configs[at[1]], '--plan "$RESULTS"/plan.tsv'
         each = (
@@ -276,7 +276,7 @@ class Histories(RuleBasedStateMachine):
     @calm
     @rule()
     def move(self) -> None:
-        """Results of one and the other change places, or one is set aside and comes back."""
+        """Two results folders swap names, or one is set aside and comes back."""
         here, there = "a/results", "a/other_results"
         if len(self.places) > 1:
             here, there = "shared", "shared_aside"
@@ -293,9 +293,9 @@ class Histories(RuleBasedStateMachine):
         seed=st.integers(0, 10**6), kind=st.sampled_from(["int"] * 12 + ["nan"]),
     )  # fmt: skip
     def edit(self, which: int, how: str, stamp: str, seed: int, kind: str) -> None:
-        """Other numbers in a file of the input, time stamp kept or not, or just another one.
+        """An input file gets other numbers, under its old or a new time stamp, or is just touched.
 
-        Or two files of equal size and time stamp change places, or a function is another.
+        Or two files of equal size and time stamp swap names, or the function changes.
         """
         config = self.configs[self.last[1]]
         files = {"in.npy": ["in.npy"], "other.npy": ["other.npy"], None: ["right.npy"]}
@@ -314,14 +314,14 @@ class Histories(RuleBasedStateMachine):
     @calm
     @rule(change=configs(1))
     def change(self, change: Config) -> None:
-        """From here on the config of the last run is another."""
+        """The config of the last run changes from here on."""
         self.configs[self.last[1]] |= change
 
     @calm
     @rule(other=OTHER, seconds=st.integers(12, 50), words=st.sampled_from(["", "", "--forceall"]),
           number=st.sampled_from(["KILL", "KILL", "INT"]))  # fmt: skip
     def strike(self, other: At, seconds: int, words: str, number: str) -> None:
-        """A run ends by kill -9 or Ctrl-C, wherever it is."""
+        """A run ends by kill -9 or Ctrl-C, at any moment."""
         script = (
             f"setsid env --default-signal=INT {_SNAKEMAKE} {words} > run.log 2>&1 & pid=$!\n"
             f"sleep {seconds / 10}\nkill -{number} -- -$pid 2> /dev/null\nwait $pid\ntrue\n"
@@ -349,12 +349,12 @@ class Histories(RuleBasedStateMachine):
         first = f'{_SNAKEMAKE} "$RESULTS"/plan.tsv || exit\n' * (check == "one")
         self.step(f"snakemake {words}", f"{first}{_SNAKEMAKE} {words}\n", at, check=check)
 
-    # What a step does, and what must hold behind it.
+    # What a step does, and what must hold after it.
 
     def step(
         self, what: str, script: str, at: tuple[str, int], *, check: str = "", excuse: bool = False
     ) -> None:
-        """Run a script for bash in a working folder, with ``mine.yaml`` of a config."""
+        """Run a bash script in a working folder, with a config as ``mine.yaml``; check results."""
         place, config = self.root / at[0], self.configs[at[1]]
         text = yaml.safe_dump(config, default_flow_style=None, sort_keys=False, width=200)
         head = f"cd {at[0]}\ncat > mine.yaml <<'E'\n{text}E\nRESULTS={config['results']}\n"
@@ -397,7 +397,7 @@ class Histories(RuleBasedStateMachine):
         raise AssertionError(f"no end of repairs:\n{done.output}")
 
     def _compare(self, place: Path, config: Config, check: str, output: str) -> None:
-        """After a run that says so, all that it was to make is there and as of a fresh run."""
+        """Assert that a run that ended well has made all it should, equal to a fresh run's."""
         fresh, arrays = self.stage.fresh(place, config)
         assert fresh.code == 0, f"done, and a fresh run ends with {fresh.code}:\n{fresh.output}"
         results = place / config["results"]
@@ -420,7 +420,7 @@ class Histories(RuleBasedStateMachine):
                 assert same, f"{path} is\n{found}\na fresh run gives\n{right}\n{output}"
 
     def _bash(self, script: str) -> Finished:
-        """Run a script until nothing of it lives."""
+        """Run a script, and wait until none of its processes lives."""
         log = self.root / "output"
         with open(log, "wb") as sink:
             run = subprocess.Popen(
@@ -441,7 +441,7 @@ class Histories(RuleBasedStateMachine):
         }
 
     def teardown(self) -> None:
-        """A last run, after which the results are whole as verify sees them; nothing is left."""
+        """Make a last run, after which verify finds the results whole; then remove everything."""
         try:
             if self.steps and not self.failed:
                 if self.disturbed:
@@ -465,7 +465,7 @@ def _stage(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def test_results_by_hand_of_another_config() -> None:
-    """And those that `--touch` calls new; a "done" that is not of its config is found."""
+    """Such results, even touched, are never taken for this config's; a false "done" is found."""
     history = Histories()
     history.begin("one folder", {}, {"product": "A.T @ A"})
     history.by_hand((0, 1), "reduce", "pool", True)
@@ -481,7 +481,7 @@ def test_results_by_hand_of_another_config() -> None:
 @pytest.mark.timeout(12 * 3600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_300_histories_keep_the_promises(part: int) -> None:
-    """The same for many, in parts side by side; what fails is told with its steps."""
+    """Many drawn histories, in parts side by side; one that fails is printed with its steps."""
     played = int(os.environ.get("HISTORIES", "300"))
     run_state_machine_as_test(
         Histories,

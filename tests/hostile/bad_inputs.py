@@ -1,7 +1,7 @@
-"""Bad inputs, each through the command line where a user meets it, and their messages.
+"""Bad inputs, each given to the command in which a user would meet it, and their messages.
 
-``python -m tests.hostile.bad_inputs`` writes ``messages.md`` anew, which has all of them, and from
-it ``docs/errors.md`` (`errors_page`).
+``python -m tests.hostile.bad_inputs`` writes ``messages.md``, which has all messages, and from it
+``docs/errors.md`` (`errors_page`).
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Case:
 
 
 def npy(descr: str, shape: str = "(6, 3, 3)", data: bytes = b"") -> bytes:
-    """The bytes of a .npy file whose header says anything."""
+    """The bytes of a .npy file with any header, valid or not."""
     text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
 
@@ -109,14 +109,14 @@ def done(script: str, *words: str) -> Step:
 
 
 def with_elements(*found: float, dtype: str = "float32") -> np.ndarray:
-    """Six matrices, of which the fourth holds some odd elements."""
+    """Six matrices, of which the fourth holds the elements ``found``."""
     array = stack((6, 3, 3), dtype)
     array[3, 1, : len(found)] = found
     return array
 
 
 def one(pattern: str) -> Path:
-    """A file of the results, by its name up to the key."""
+    """The only file of the results that matches a pattern."""
     (path,) = Path("results/default").glob(pattern)
     return path
 
@@ -155,13 +155,13 @@ def array(what: str, content: Any, code: int = 2, **over: Any) -> Case:
 
 
 def weighed(what: str, content: Any, **over: Any) -> Case:
-    """A case of weights, beside a stack of integers."""
+    """A case of weights, next to a stack of integers."""
     make = all_of(put("w.npy", content), put("int.npy", stack((6, 3, 3), "int16")))
     return Case(what, {"weights": "w.npy", **over}, make)
 
 
 def labelled(what: str, content: Any, **over: Any) -> Case:
-    """A case of labels, beside a stack of many matrices."""
+    """A case of labels, next to a stack of many matrices."""
     make = all_of(put("l.npy", content), put("many.npy", stack((300, 3, 3))))
     return Case(what, {"labels": "l.npy", **over}, make)
 
@@ -177,7 +177,7 @@ def listed(what: str, name: str, *steps: Step, code: int = 2) -> Case:
 
 
 def sheet(what: str, content: str | bytes) -> Case:
-    """A case with a sheet, beside a folder of one matrix."""
+    """A case with a sheet, next to a folder of one matrix."""
     return listed(what, "sheet.tsv", folder(M), put("sheet.tsv", content))
 
 
@@ -190,7 +190,7 @@ def shard(
 
 
 def summed(what: str, then: Step, *words: str, code: int = 3, **others: Any) -> Case:
-    """A case of a stage behind the shards."""
+    """A case of a stage after the shards."""
     return Case(what, TWO, code=code, then=then, words=words, **others)
 
 
@@ -443,7 +443,7 @@ CASES: dict[str, list[Case]] = {
 
 
 def outcome(case: Case) -> tuple[int, str]:
-    """The exit code of a case and its message, in the working directory, which is empty."""
+    """Run a case in the working directory, which is empty; its exit code and message."""
     put("a.npy", stack((6, 3, 3)))()
     case.make()
     over = case.over
@@ -481,7 +481,7 @@ def through(script: str, *words: str) -> tuple[int, str]:
 
 
 def _message(text: str) -> str:
-    """What a command says in the end."""
+    """The last message that a command logs."""
     return re.split(r"^\S+ \S+ (?:ERROR|INFO|WARNING) ", text, flags=re.MULTILINE)[-1].strip()
 
 
@@ -492,7 +492,7 @@ def shown(case: Case, message: str) -> str:
     for pattern in (re.escape(here) + "/?", *case.vary):
         message = re.sub(pattern, "…" if pattern in case.vary else "", message)
     message = re.sub(r"(?<=0000\d-)[0-9a-f]{12}", "KEY", message)
-    # What follows is Python's own, and other in its next version.
+    # A traceback is Python's own, and differs between its versions.
     message = re.sub(r"\nTraceback (.|\n)*", "\n… and the traceback", message)
     cut = [line if len(line) < 400 else f"{line[:300]}…" for line in message.splitlines()]
     text = "<br>".join(line.strip() for line in cut).replace("|", "\\|")
@@ -500,7 +500,7 @@ def shown(case: Case, message: str) -> str:
 
 
 def row(case: Case) -> str:
-    """A case's line of the page, by what happens now."""
+    """Run a case now; return its row of the page."""
     code, message = outcome(case)
     assert code == case.code, f"{case.what}: ended with {code}: {message}"
     said = "allowed" if code == 0 else shown(case, message)
@@ -508,7 +508,7 @@ def row(case: Case) -> str:
 
 
 def messages() -> str:
-    """All cases with their messages, by what happens now."""
+    """Run all cases now; return the page with their messages."""
     parts = ["# Each bad input, its message and its exit code\n"]
     for title, cases in CASES.items():
         rows = []

@@ -1,6 +1,6 @@
-"""Valid files, damaged in the ways that files and hostile people damage them.
+"""Damages valid files, as accidents and hostile people do.
 
-All chance comes from one `random.Random`, so a case is repeated by its seed.
+All random choices come from one `random.Random`, so the seed of a case repeats it.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 Operation = Callable[[bytes, Random, Sequence[bytes]], bytes]
 
 MOST_BYTES = 1 << 16
-"""Longer cases are cut: they take time, and what they find is found by shorter ones."""
+"""Longer cases are cut: they take time, and shorter ones find the same faults."""
 
 NUMBERS = (
     "0", "-0", "-1", "1", "2", "1.0", "2.5", "1e999", "-1e999", "NaN", "Infinity", "-Infinity",
@@ -89,7 +89,7 @@ def _number(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
 
 
 def _word(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    """One word or value in place of another: what stands between two marks of a format."""
+    """Replace a word or value: the text between two punctuation marks of a format."""
     parts = re.split(rb"([\t\n,:{}()\[\] ]+)", raw)
     at = random.randrange(len(parts))
     return b"".join([*parts[:at], random.choice(TOKENS), *parts[at + 1 :]])
@@ -103,7 +103,7 @@ def _nest(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
 
 
 def _value(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    """Another value, or none, at one place of a line or a file of JSON."""
+    """Replace or remove one value in a line or a file of JSON."""
     lines = raw.split(b"\n") if random.randrange(2) else [raw]
     at = random.randrange(len(lines))
     try:
@@ -122,7 +122,7 @@ def _value(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
 
 
 def _places(tree: Any) -> Any:
-    """Every list or mapping in a tree with every key of it."""
+    """Yield every list or mapping in a tree, once with each of its keys."""
     if isinstance(tree, dict | list):
         for key in list(tree) if isinstance(tree, dict) else range(len(tree)):
             yield tree, key

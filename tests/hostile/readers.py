@@ -1,7 +1,7 @@
 """Every reader of a file that others may have written, and what must hold for any bytes in it.
 
-A reader gives what is right, or one of the project's own refusals that names the file. It takes no
-memory that the file's size does not justify, writes nothing, starts nothing, and comes to an end.
+A reader returns what is right, or raises one of the project's own errors, which names the file. It
+takes no memory that the file's size does not justify, writes nothing, starts nothing, and ends.
 """
 
 import io
@@ -43,7 +43,7 @@ MOST_MEMORY = 24 << 20
 """Bytes that a reader of a file of 64 KiB may take, whatever stands in it."""
 
 SECONDS = 60
-"""Seconds of processor time after which a reader hangs: most take a thousandth of one."""
+"""CPU seconds after which a reader counts as hanging: most take a thousandth of one."""
 
 _DEEDS = (
     "exec", "os.exec", "os.posix_spawn", "os.system", "os.fork", "subprocess.Popen",
@@ -74,7 +74,7 @@ class Reader:
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make what the reader needs, and set `file`, and `seeds` where there are several."""
+        """Make what the reader needs, and set `file`, and `seeds` if there are several."""
 
     def place(self, raw: bytes) -> None:
         """Put a case where it will be read."""
@@ -82,13 +82,13 @@ class Reader:
 
     @abstractmethod
     def read(self) -> Any:
-        """What is under test: call the reader."""
+        """Call the reader under test."""
 
     def right(self, found: Any, raw: bytes) -> None:
         """Assert that what was read is right."""
 
     def names(self) -> list[str]:
-        """What a refusal may name."""
+        """The names of which an error must contain one."""
         return [self.file.name]
 
     def case(self, random: Random) -> bytes:
@@ -114,7 +114,7 @@ class Reader:
 
 @contextmanager
 def _guarded(writes: tuple[Path, ...], memory: int) -> Iterator[None]:
-    """Watch what a reader does."""
+    """Limit a reader's time; assert afterwards that it took little memory, and did no harm."""
     _watch["writes"], _watch["thread"] = tuple(map(str, writes)), threading.get_ident()
     _watch["deeds"] = []
     tracemalloc.start()
@@ -141,7 +141,7 @@ def _ring(signum: int, frame: FrameType | None) -> None:
 
 
 def _hook(event: str, words: tuple[Any, ...]) -> None:
-    """Note what no reader may do."""
+    """Record what no reader may do."""
     if _watch["thread"] != threading.get_ident():
         return
     if event == "open":
@@ -152,13 +152,13 @@ def _hook(event: str, words: tuple[Any, ...]) -> None:
     elif event not in _DEEDS or _of_a_library(words):
         return
     elif event == "os.chmod" and isinstance(words[0], int):
-        return  # of a file that is open, which was noted
+        return  # by descriptor: the opening of the file was recorded
     if not (words and str(words[0]).startswith(_watch["writes"] or "\0")):
         _watch["deeds"].append((event, *map(str, words[:2])))
 
 
 def _of_a_library(words: tuple[Any, ...]) -> bool:
-    """Whether code runs that is a module of Python's or of an installed package, imported late."""
+    """Whether an event runs the code of Python's or a package's module, which is imported late."""
     file = getattr(words[0] if words else None, "co_filename", "")
     return file.startswith((sys.prefix, sys.base_prefix, "<frozen"))
 
@@ -173,7 +173,7 @@ def _planned(folder: Path) -> Plan:
 
 
 class Header(Reader):
-    """The header of a ``.npy`` file, and the elements behind it."""
+    """The header of a ``.npy`` file, and the elements after it."""
 
     def prepare(self) -> None:
         self.file, self.seeds = self.folder / "a.npy", []
@@ -192,7 +192,7 @@ class Header(Reader):
         raw = super().case(random)
         if random.randrange(3) or len(raw) < 12 or raw[6] not in (1, 2, 3):
             return raw
-        # A length that fits the text, and elements behind it: else all ends at the first look.
+        # A length that fits the text, and elements after it: else the length alone is refused.
         wide = 2 if raw[6] == 1 else 4
         end = raw.rfind(b"}") + 1 or len(raw)
         text = raw[8 + wide : end][:65000] + b"\n"
@@ -224,9 +224,9 @@ class Header(Reader):
 class Receipt(Reader):
     """A receipt, as the ledger checks it against the plan and the product.
 
-    Every second case has the digest of what it holds, as do those from before there were digests.
-    In a case a mark stands for the key of the shard, which differs from folder to folder: so
-    a case that is kept says the same wherever it is read again.
+    Every second case gets the right digest, as does every case without one, such as old cases. In a
+    case a mark stands for the shard's key, which differs from folder to folder: so a case that is
+    kept means the same in any folder.
     """
 
     mark = b"@fingerprnt@"
@@ -252,7 +252,7 @@ class Receipt(Reader):
         return found[0]
 
     def names(self) -> list[str]:
-        return ["00000"]  # where backends are mixed, the shards are named
+        return ["00000"]  # if backends are mixed, the error names shards
 
     def right(self, found: Any, raw: bytes) -> None:
         for key in ("shard", "start", "stop", "key"):
@@ -264,15 +264,15 @@ class Receipt(Reader):
 
 
 def _signed(raw: bytes) -> bytes:
-    """What stands in a receipt, with a digest of its own."""
+    """The content of a receipt with the right digest."""
     body, mark, _ = raw.rpartition(b',\n "digest"')
     return small.with_digest(body if mark else raw.rstrip().removesuffix(b"}").rstrip())
 
 
 class Several(Reader):
-    """Some files at once: a case is all of them, with a line of zero bytes between.
+    """Several files at once: a case holds all of them, separated by lines of zero bytes.
 
-    What a case leaves out is whole.
+    Files that a case leaves out are whole.
     """
 
     mark = b"\0\0\0\n"
@@ -290,7 +290,7 @@ class Several(Reader):
         return self.mark.join(parts)
 
     def parts(self, raw: bytes) -> list[bytes]:
-        """What a case puts into each file."""
+        """The content that a case has for each file."""
         parts = raw.split(self.mark)[: len(self.paths)]
         return parts + self.whole[len(parts) :]
 
@@ -303,7 +303,7 @@ class Several(Reader):
 
 
 class Forged(Several):
-    """``plan.json``, ``plan.tsv`` and ``sources.tsv``, changed, and their checksums with them."""
+    """``plan.json``, ``plan.tsv`` and ``sources.tsv``, changed, with checksums that match."""
 
     def prepare(self) -> None:
         self.plan = _planned(self.folder)
@@ -363,9 +363,9 @@ class Sheet(Reader):
 
 
 class Config(Reader):
-    """A config file in YAML, with a second one over it."""
+    """A config file in YAML that overrides another one."""
 
-    most = 1500  # pure Python reads it
+    most = 1500  # its parser is slow, in pure Python
 
     def prepare(self) -> None:
         self.file, self.other = self.folder / "mine.yaml", self.folder / "config.yaml"
@@ -414,9 +414,9 @@ class Runs(Reader):
 
 
 class Seen(Reader):
-    """The receipt of a shard, as who shows a run looks at it.
+    """The receipt of a shard, as read by programs that show a run.
 
-    Every second case has the digest of what it holds.
+    Every second case gets the right digest.
     """
 
     refuses = ()
@@ -459,7 +459,7 @@ class Begun(Seen):
 
 
 class Summed(Seen):
-    """The receipt of the reduce, as who shows a run looks at it."""
+    """The receipt of the reduce, as read by programs that show a run."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -482,9 +482,9 @@ class Failed(Seen):
 
 
 class Foreign(Reader):
-    """Arrays of another format: what its own library refuses, or reads otherwise, is never read."""
+    """Arrays of another format: what its library refuses or reads otherwise is never accepted."""
 
-    refuses = (InputError, IntegrityError, OSError)  # the last, as plans have it, with the file
+    refuses = (InputError, IntegrityError, OSError)  # plans report the last with the file
     memory = 2 * MOST_MEMORY  # of two libraries
     array = factories.stack((3, 2, 2), "float64")
     input: str
@@ -496,7 +496,7 @@ class Foreign(Reader):
     def read(self) -> Any:
         stack = sources.stack_of(factories.settings(input=self.input), self.folder / "none")
         if stack.matrices * stack.shape[0] * stack.shape[1] > 10_000:
-            return stack, None  # such as a shape that was damaged, with values that fill it
+            return stack, None  # a damaged shape may be huge, filled with default values
         return stack, StackReader(stack.sources, stack.shape, stack.dtype).read(0, stack.matrices)
 
     def right(self, found: Any, raw: bytes) -> None:
@@ -602,7 +602,7 @@ READERS = {
 
 
 def reader(name: str, folder: Path) -> Reader:
-    """A reader by its name, with everything imported that it imports late."""
+    """Make a reader by its name; it reads each seed once, so that all late imports are done."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     made = READERS[name](folder)

@@ -1,4 +1,4 @@
-"""Each bad input ends as `messages.md` says; make errors writes it anew, and `docs/errors.md`."""
+"""Each bad input ends as `messages.md` says; `make errors` writes it and `docs/errors.md`."""
 
 import pytest
 
@@ -17,12 +17,12 @@ def test_a_bad_input_ends_as_its_row_says(tmp_path, monkeypatch, title, case):
 
 
 def test_no_other_input_is_listed():
-    """A case that is gone leaves the list as well."""
+    """The list has one row for each case, and no row of a case that is gone."""
     lines = [line for line in MESSAGES.read_text().splitlines() if line[:2] == "| "]
     names = [line.split(" | ")[0][2:] for line in lines]
     assert [name for name in names if name != "what is wrong"] == [case.what for _, case in ALL]
 
 
 def test_the_page_has_the_messages_of_now():
-    """What a user reads beside a message is beside the one that is printed."""
+    """The page explains the messages that are printed now, not older ones."""
     assert errors_page.PAGE.read_text() == errors_page.page(MESSAGES.read_text())

@@ -1,7 +1,7 @@
 """Damaged files of every kind: a right result or a refusal in words, and nothing else.
 
-`make fuzz` gives a million cases; here each reader gets some hundred or thousand, and all that
-ever broke a promise: those lie in ``tests/hostile/found``, a file a reader, a line each.
+`make fuzz` runs a million cases; here each reader gets up to 200, and all cases that ever broke a
+promise. Those lie in ``tests/hostile/found``: a file per reader, a line per case.
 """
 
 import ast
@@ -18,7 +18,7 @@ SLOW = {
     "receipt": 100, "seen": 50, "begun": 50, "summed": 50, "failed": 50,
     "hdf5": 100, "zarr": 30, "zarr2": 30,
 }  # fmt: skip
-"""Cases of the suite: fewer where one takes longer."""
+"""Cases of the suite for readers that take longer; others get 200."""
 CASES = [(name, SLOW.get(name, 200)) for name in READERS]
 NIGHT = [pytest.mark.nightly, pytest.mark.timeout(36000)]
 CASES += [pytest.param(name, 1_000_000 // len(READERS), marks=NIGHT) for name in READERS]
@@ -28,8 +28,8 @@ CASES += [pytest.param(name, 1_000_000 // len(READERS), marks=NIGHT) for name in
 def test_damaged_files_are_refused_in_words(tmp_path, name, count):
     """No fault, no hang, no large allocation, no write and no code run, whatever a file holds.
 
-    Whole files are accepted: damage, not the reader, refuses. What once broke a promise is read
-    again.
+    A whole file is accepted, so refusals are due to the damage. Cases that once broke a promise are
+    read again.
     """
     made = reader(name, tmp_path / "x")
     accepted = [made.check(seed) for seed in made.seeds]

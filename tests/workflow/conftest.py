@@ -22,7 +22,7 @@ def workspace(tmp_path: Path) -> Workspace:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A workspace that has run OWN to its end, on a folder of eight matrices, a job per shard.
 
-    They are links, as a copy of a file is another file to a run: in a clone these lead to the same.
+    The matrices are links, so that a clone has the same files: to a run, a copy is another file.
     """
     folder = tmp_path_factory.mktemp("finished")
     workspace = Workspace.create(folder / "a clone")

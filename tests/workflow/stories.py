@@ -1,4 +1,4 @@
-"""What may happen to a run while it goes, and to its results: the rows of test_scenarios.py."""
+"""What may happen to a run while it works, and to its results: the rows of test_scenarios.py."""
 
 import os
 import re
@@ -16,15 +16,15 @@ from tests.night import Night
 from tests.workspace import Workspace
 
 Story = Generator[None, "subprocess.Popen[str]", None]
-"""It prepares the run up to its first yield, which gives the run, whose shards then wait; there it
-strikes; a third part is told once the run has ended."""
+"""Its first part prepares the run. The first yield returns the run, whose shards then wait, and the
+second part strikes. A third part, after another yield, checks the run once it has ended."""
 
 
 def a_bad_night(night: Night) -> Story:
     """A matrix holds a NaN, a task is cancelled, the processes of another are killed."""
     night.spoil(3)
     yield
-    # What a killed task has begun and not noted is tried again: the bad one is not to be of those.
+    # Shards that a killed task has begun but not noted are tried again: not to be the bad one.
     failures = night.workspace.file("failed")
     night.wait_for(
         "the bad one has failed, or waits",
@@ -41,9 +41,9 @@ def a_bad_night(night: Night) -> Story:
 
 
 def many_faults(night: Night) -> Story:
-    """The queue is full, one shard finds no memory, one is killed, one is so each time.
+    """The queue is full; one shard lacks memory, one is killed, one is killed each time.
 
-    What the scheduler says of its jobs is rubbish for a while.
+    For a while the scheduler answers garbage about its jobs.
     """
     for shard, kind in enumerate(("poison", "memory", "killed"), 1):
         (night.root / f"fault.0000{shard}").write_text(kind)
@@ -73,7 +73,7 @@ def interrupted(night: Night, number: signal.Signals = signal.SIGINT) -> Story:
 
 
 def killed_by_9(night: Night) -> Story:
-    """Two runs at once; snakemake dies: while its jobs live, a new run says so and ends."""
+    """A second run at once is refused; when snakemake has died, so is a new run while jobs live."""
     run = yield
     second = night.run()
     assert (second.code, "another snakemake works on" in second.output) == (75, True)
@@ -88,7 +88,7 @@ def killed_by_9(night: Night) -> Story:
 
 
 def a_silent_controller(night: Night) -> Story:
-    """Shards end while nobody answers, and others are submitted later."""
+    """Shards end while the controller does not answer; others are submitted later."""
     yield
     at_work = time.time()
     night.wait_for("its jobs are saved", lambda: night.cluster.saved_since(at_work))
@@ -96,7 +96,7 @@ def a_silent_controller(night: Night) -> Story:
     try:
         night.open()
         said = f"{night.cluster.title} does not answer"
-        if night.own["dispatch"] == "array":  # its tasks are all that there is to do
+        if night.own["dispatch"] == "array":  # its tasks end without the controller
             said = "done"
         night.wait_for("it is said", lambda: f"shardwise: {said}" in night.output())
     finally:
@@ -119,7 +119,7 @@ def a_lost_node(night: Night) -> Story:
 
 
 def a_task_that_never_runs(night: Night) -> Story:
-    """A task that waits is held for ever, or finds no folder to start in: others take its shard."""
+    """A waiting task is held for good, or finds no folder to start in: others take its shard."""
     yield
     night.wait_for("one waits", lambda: night.jobs("waiting"))
     night.cluster.hold(max(night.jobs("waiting"), key=lambda job: int(job.what)))
@@ -128,7 +128,7 @@ def a_task_that_never_runs(night: Night) -> Story:
 
 
 def requeued(night: Night) -> Story:
-    """Slurm's staff requeues a job in its work: its shard is computed again, and no other."""
+    """An operator requeues a running job: its shard is computed again, and no other."""
     yield
     (one, job), *_ = night.at_gate().items()
     process = night.process(one)
@@ -141,7 +141,7 @@ def requeued(night: Night) -> Story:
 
 
 def told_unknown(night: Night) -> Story:
-    """That is success to Slurm's plugin: who works on is not repeated, who is dead is."""
+    """Slurm's plugin takes UNKNOWN for success: a job at work is not repeated, a dead one is."""
     shims = night.shim()
     yield
     one, other = sorted(night.at_gate())
@@ -157,7 +157,7 @@ Act = Callable[[Workspace, dict], None]
 
 
 def lose(*patterns: str) -> Act:
-    """Files and folders of the working folder are removed."""
+    """Remove files and folders of the working folder."""
 
     def act(workspace: Workspace, config: dict) -> None:
         for path in [path for pattern in patterns for path in workspace.root.glob(pattern)]:
@@ -167,7 +167,7 @@ def lose(*patterns: str) -> Act:
 
 
 def each(*acts: Act) -> Act:
-    """One after the other."""
+    """Several acts, one after the other."""
 
     def act(workspace: Workspace, config: dict) -> None:
         for one in acts:
@@ -177,7 +177,7 @@ def each(*acts: Act) -> Act:
 
 
 def ask(*words: str, **values: object) -> Act:
-    """The config is another; perhaps snakemake runs with some words."""
+    """Change the config; then run snakemake with ``words``, if there are any."""
 
     def act(workspace: Workspace, config: dict) -> None:
         workspace.configure(**config | values)
@@ -188,7 +188,7 @@ def ask(*words: str, **values: object) -> Act:
 
 
 def change_input(workspace: Workspace, config: dict) -> None:
-    """Another matrix takes the place of one, under an older time stamp."""
+    """Put another matrix in the place of one, under an older time stamp."""
     path = workspace.root / "stack" / "5.npy"
     path.unlink()
     np.save(path, np.full((3, 3), 9.0))
@@ -196,25 +196,25 @@ def change_input(workspace: Workspace, config: dict) -> None:
 
 
 def change_comment(workspace: Workspace, config: dict) -> None:
-    """The code of all stages has another comment."""
+    """Add a comment to the code of all stages."""
     for path in (workspace.root / "scripts").rglob("*.py"):
         path.write_text(path.read_text() + "\n# a comment\n")
 
 
 def raise_version(workspace: Workspace, config: dict) -> None:
-    """New code computes other products."""
+    """Raise the version of the code that computes products."""
     path = workspace.root / "scripts" / "shardwise" / "__init__.py"
     path.write_text(re.sub(r'"multiply": (\d+)', r'"multiply": 1\1', path.read_text()))
 
 
 def move(workspace: Workspace, config: dict) -> None:
-    """The results get another name."""
+    """Rename the results folder."""
     (workspace.root / "out").rename(workspace.root / "moved")
     workspace.configure(**config | {"results": "moved"})
 
 
 def copy(workspace: Workspace, config: dict) -> None:
-    """They are copied, so that sums, and the page, are older than what they were made from."""
+    """Copy the results folder, with sums and page older than what they were made from."""
     shutil.copytree(workspace.root / "out", workspace.root / "copied", copy_function=shutil.copy)
     for at, path in enumerate(sorted((workspace.root / "copied").rglob("*.*"))):
         os.utime(path, (1e9 - at, 1e9 - at))

@@ -36,9 +36,9 @@ def call(
 
 
 def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Path) -> None:
-    """`init`, `plan`, `run` and `verify` in a folder of a user's; snakemake is shown once.
+    """`init`, `plan`, `run` and `verify` work in a user's folder; `run` shows its snakemake once.
 
-    Files there that are named like modules are data.
+    Files there that are named like modules are never imported.
     """
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -67,7 +67,7 @@ def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Pat
 
 
 def test_submit_waits_until_its_run_has_begun(bin_folder: Path, tmp_path: Path) -> None:
-    """Then 0; what is refused before any job is shown, with its code."""
+    """Then it ends with 0; if the run is refused before any job, it says why, with its code."""
     call(bin_folder, tmp_path, "init")
     recipe = {"matrices": 2, "dim": 4, "dtype": "float32", "seed": 0}
     (tmp_path / "config.yaml").write_text(
@@ -114,7 +114,7 @@ EARLY = "\nshardwise: interrupted before any job began\n"
 def test_ctrl_c_ends_a_run_in_words(
     bin_folder: Path, tmp_path: Path, moment: str, words: str
 ) -> None:
-    """However often it is typed, and whatever is going on: 130, how to go on, no traceback."""
+    """However often and whenever it is typed, the run ends with 130 and says how to go on."""
     (tmp_path / "config.yaml").write_text("product: slow.py:slow\nshards: 1\n")
     (tmp_path / "slow.py").write_text(SLOW)
     if moment == "computed":
@@ -138,7 +138,7 @@ def test_ctrl_c_ends_a_run_in_words(
 
 
 def test_what_a_folder_lacks_is_said(bin_folder: Path, tmp_path: Path) -> None:
-    """No config, two profiles, a command that there is not: each ends with 2 and what to do."""
+    """No config, two profiles, an unknown command: each ends with 2 and says what to do."""
     assert "shardwise init" in call(bin_folder, tmp_path, "run", code=2).stderr
     for profile in ("slurm", "uge"):
         call(bin_folder, tmp_path, "init", "--profile", profile)
@@ -148,7 +148,7 @@ def test_what_a_folder_lacks_is_said(bin_folder: Path, tmp_path: Path) -> None:
 
 
 def test_no_message_names_a_clone(bin_folder: Path, tmp_path: Path) -> None:
-    """Doctor and verify say what to type where there is no Makefile."""
+    """Doctor and verify name commands that need no Makefile."""
     doctor = call(bin_folder, tmp_path, "doctor", "--time-limit", "60").stdout
     assert "make " not in doctor
     assert "pip install" in doctor or "as tested" in doctor

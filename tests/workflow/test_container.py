@@ -25,7 +25,7 @@ NUMBER = ("--user=12345:12345", "--passwd=false", "--read-only")
 
 @pytest.fixture(scope="module")
 def podman():
-    """Runs Podman where the image is built, on a base of Debian's packages; leaves nothing."""
+    """Builds the image on a base of Debian's packages; runs Podman with it, and leaves nothing."""
     folder = Path(tempfile.mkdtemp(prefix="podman"))  # it takes no path of over 50 letters
     (folder / "containers.conf").write_text(CONF)
     own = ["podman", "--root", folder / "images", "--runroot", folder / "run"]

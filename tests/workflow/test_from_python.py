@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_plan_starts_nothing(folder: Path) -> None:
-    """It is the table of the shards; keys count over a dict, and nothing is written, ever again."""
+    """It is the table of the shards; keyword arguments override the dict; nothing is written."""
     for shards in (3, 4):
         plan = shardwise.plan({"input": Path("stack.npy"), "shards": 12}, shards=np.int64(shards))
         assert plan.shard.tolist() == [f"{number:05}" for number in range(shards)]
@@ -40,7 +40,7 @@ def test_a_plan_starts_nothing(folder: Path) -> None:
 def test_a_run_shows_its_lines_and_opens_its_results(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A dict with keys over it is the whole config, and the command that is shown goes on."""
+    """A dict and keyword arguments are the whole config; the command that is shown resumes it."""
     config = {"input": "stack.npy", "shards": 2, "dispatch": "pool", "reduce": {"ranks": 1}}
     run = shardwise.run(config, reduce={"statistics": ["sum", "std"]}, results="mine")
     np.testing.assert_array_equal(run.sum, TOTAL)
@@ -68,7 +68,7 @@ def test_a_run_shows_its_lines_and_opens_its_results(
     ],
 )
 def test_bad_input_has_the_message_of_the_command(folder, start, keys, words) -> None:
-    """And nothing else in it."""
+    """The message is one line, its traceback shows one frame of ours, and nothing is written."""
     with pytest.raises(InputError) as refused:
         start(**keys)
     assert str(refused.value).startswith(words.format(folder))
@@ -78,7 +78,7 @@ def test_bad_input_has_the_message_of_the_command(folder, start, keys, words) ->
 
 
 def test_a_run_that_fails_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file of YAML; the last words of the run are the message, and were shown, too."""
+    """With a YAML file: the error's message is the last words of the run, which it also printed."""
     np.save("stack.npy", np.where(np.arange(12)[:, None, None] == 7, np.nan, STACK))
     Path("config.yaml").write_text("input: stack.npy\n")
     Path("mine.yaml").write_text("shards: 3\ndispatch: pool\n")
@@ -112,7 +112,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_stops_the_run(folder: Path) -> None:
-    """As for the command, its jobs end at once; the run says how to go on, and none lives on."""
+    """As with the command, all its jobs end at once, and the run says how to go on."""
     Path("slow.py").write_text(SLOW)
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

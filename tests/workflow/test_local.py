@@ -22,7 +22,7 @@ def whole_numbers(count: int, rows: int = 4, columns: int = 4) -> np.ndarray:
 
 
 def test_an_object_and_nothing_of_its_credentials(workspace):
-    """A stack in a store: the right sum, what the server refuses, and the secret in no file."""
+    """A stack in an object store: a right sum, a refusal by the server, no secret in a file."""
     numbers = whole_numbers(9)
     with objects.serving() as store:
         workspace.env = os.environ | store.env
@@ -41,7 +41,7 @@ def test_an_object_and_nothing_of_its_credentials(workspace):
 
 
 def test_what_this_machine_cannot_hold_is_refused(workspace):
-    """Two rows that are longer than memory, in a file of holes: figures, and no second try."""
+    """Two rows that are larger than memory, in a sparse file: an error with figures, no retry."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     np.lib.format.open_memmap(workspace.root / "a.npy", "w+", float, (1, 2, total // 8))
     workspace.configure(input="a.npy", product="A @ A.T", shards=1, materialize=False,
@@ -57,7 +57,7 @@ def test_what_this_machine_cannot_hold_is_refused(workspace):
 
 
 def test_a_sheet_of_files_of_any_format_and_number(workspace: Workspace) -> None:
-    """NumPy's sum of all matrices; the dry run shows what they are; a new file costs its shards."""
+    """The sum is NumPy's; the dry run shows the files; a new file costs just its own shards."""
     array, root = factories.stack((11, 8, 8)), workspace.root
     np.save(root / "a.npy", array[0])
     with h5py.File(root / "b.h5", "w") as file:
@@ -80,7 +80,7 @@ def test_a_sheet_of_files_of_any_format_and_number(workspace: Workspace) -> None
 
 
 def test_each_copy_is_multiplied_before_the_next_is_made(workspace: Workspace) -> None:
-    """So the shards that are done tell how long the rest will take, also while copies are made."""
+    """So the shards done tell how long the rest will take, even while copies are being made."""
     np.save(workspace.root / "a.npy", whole_numbers(4, 64, 64))
     workspace.configure(input="a.npy", shards=4, materialize=True)
     said = workspace.succeed("--cores", "1", "--until", "multiply").output
@@ -91,9 +91,9 @@ HOSTILE = "a b'c\"$(touch pwned);`touch pwned`&"
 
 
 def test_hostile_names_are_never_executed(workspace: Workspace) -> None:
-    """Spaces, quotes and $() are just names; a cure that is printed works when pasted."""
+    """Spaces, quotes and $() are just names; a printed repair works when pasted into a shell."""
     stack = whole_numbers(4)
-    # What a rank, or a user of squeue, has left in the shell is not for the jobs.
+    # Variables of an MPI rank or a Slurm step, left in the shell, must not reach the jobs.
     left = {"PMI_RANK": "1", "PMI_SIZE": "3", "SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "2"}
     workspace.env = os.environ | left
     np.save(workspace.root / f"{HOSTILE}.npy", stack)
@@ -117,7 +117,7 @@ def test_hostile_names_are_never_executed(workspace: Workspace) -> None:
 
 
 def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> None:
-    """A quote writes nothing; the products of a trial, and all before them, are made once."""
+    """A quote writes nothing; a trial's products, and the files before them, are made once."""
 
     def quote(*words: str) -> "subprocess.CompletedProcess[str]":
         line = [workspace.root / "scripts" / "plan.py", "--configfile", "mine.yaml"]
@@ -143,10 +143,10 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
     assert "lacks 0 shards, and a trial computes 2 to predict the others" in refused.stderr
 
 
-@pytest.mark.nightly  # by day it is planned, its physics are tried, and other functions run
+@pytest.mark.nightly  # by day other tests plan it, try its physics, and run other functions
 @pytest.mark.parametrize("dispatch", ["jobs", "pool", "mpi"])
 def test_the_seismic_example(workspace: Workspace, dispatch: str) -> None:
-    """It runs as it is, and an edited file of its function computes all of it again, once."""
+    """It runs as it is; once the file of its function is edited, all is to be computed again."""
     folder = workspace.root / "examples" / "seismic"
     command = [sys.executable, str(folder / "make_input.py")]
     subprocess.run(command, check=True, env={"PYTHONPATH": str(factories.SCRIPTS)})

@@ -30,7 +30,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_a_run_by_a_pool(tmp_path, monkeypatch):
-    """It computes what is missing of the shards; the sum is right, and nothing is left over."""
+    """It computes just the missing shards; the sum is right, and nothing is left over."""
     workspace = tiny(tmp_path / "w", dispatch="pool", materialize=False)
     planned = factories.run("plan", "--configfile", "mine.yaml", cwd=workspace.root)
     assert planned.returncode == 0, planned.stderr
@@ -60,7 +60,7 @@ def test_a_run_by_a_pool(tmp_path, monkeypatch):
 
 @pytest.mark.nightly  # a dry run of 2,000 jobs takes seconds
 def test_a_job_per_shard(tmp_path):
-    """A target, and what of it is lost, is made by the jobs of its one shard."""
+    """A product as the target is made, and if lost made again, by the jobs of its shard alone."""
     workspace = tiny(tmp_path / "w", dispatch="jobs", materialize=True)
     workspace.succeed("--", "results/default/plan.tsv")
     with contextlib.chdir(workspace.root):

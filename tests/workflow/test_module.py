@@ -74,9 +74,9 @@ def test_a_module_from_git(workspace: Workspace, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_the_workflow_twice_in_one(workspace: Workspace, dispatch: str) -> None:
-    """Two modules with configs of their own: each job works by its own plan, each sum is of it.
+    """Two modules, each with its own config: each job and each sum follow the module's own plan.
 
-    One is a module through the Snakefile at the root.
+    The second module is made from the Snakefile at the root.
     """
     (workspace.root / "Snakefile").rename(workspace.root / "Snakefile.own")
     sums = ["out/one/sum.npy", "two/out/x/sum.npy"]

@@ -13,9 +13,9 @@ CHOICES = [yaml.safe_load(text) for text in re.findall(r'^ *(?:# )?uge_\w+: (".*
 
 
 def test_every_choice_of_the_uge_profile_reaches_qsub(workspace: Workspace) -> None:
-    """Snakemake, which evaluates resources as Python where it can, leaves these as they are.
+    """Snakemake evaluates resources as Python if it can, but leaves these as they are.
 
-    Their placeholders are known, and what is left are words.
+    All their placeholders are known; filled in, they are plain words.
     """
     assert len(CHOICES) > 10
     for text in CHOICES:
@@ -32,7 +32,7 @@ def test_every_choice_of_the_uge_profile_reaches_qsub(workspace: Workspace) -> N
 
 
 def test_the_memory_of_a_node_follows_from_the_gpus_asked_for(workspace: Workspace) -> None:
-    """Under pool: as much as a task for each of them, by the words of the profile."""
+    """Under ``pool`` it is the memory of one task times the number of GPUs."""
     workspace.configure(shards=4, dispatch="pool")
     asked = {}
     for gres in ("gpu:1", "gpu:a100:4"):
@@ -43,7 +43,7 @@ def test_the_memory_of_a_node_follows_from_the_gpus_asked_for(workspace: Workspa
 
 
 def test_what_a_profile_asks_for_in_vain_is_told_before_any_job(workspace: Workspace) -> None:
-    """Names that nothing knows, with the nearest one; GPUs under NumPy; nothing that it offers."""
+    """Unknown names, with the nearest known one; GPUs under NumPy; but no key that it offers."""
     workspace.configure(shards=1, backend="numpy")
     profile = yaml.safe_load(SLURM)
     offered = re.findall(r'^ +# (\w+): ["\d]', SLURM.partition("default-resources:")[2], re.M)

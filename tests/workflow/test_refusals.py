@@ -1,4 +1,4 @@
-"""What would end Snakemake with a traceback, or with 1, before our rules: told, with exit 2."""
+"""Errors that would end Snakemake with a traceback or 1 before our rules: told, with exit 2."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ BAD_CONFIGS = {
     ],
     "config.yaml": [(b"shards: 3\ninput: [a.npy\n", "line 3: expected ',' or ']'")],
 }
-"""Those that snakemake reads; tests/unit/plan has the others without it."""
+"""Config files that snakemake reads first; tests/unit/plan tries others without it."""
 
 
 def refused(done: Finished, words: str) -> None:
@@ -36,7 +36,7 @@ def refused(done: Finished, words: str) -> None:
     [(file, *case) for file, cases in BAD_CONFIGS.items() for case in cases],
 )
 def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):
-    """By snakemake, as the user's file and as that of the Snakefile; by hand the same words."""
+    """Snakemake refuses the user's and the Snakefile's; a plan by hand has the same words."""
     (workspace.root / file).unlink(missing_ok=True)
     if content is not None:
         (workspace.root / file).write_bytes(content)
@@ -77,7 +77,7 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
 
 
 def test_a_value_after_config_that_snakemake_reads_otherwise(workspace: Workspace) -> None:
-    """The cure is one that helps."""
+    """The cure that the message names helps."""
     done = workspace.run("--dry-run", "--config", "reduce={ranks: 3}")
     refused(done, "'3' is not allowed; it must be a whole number; Snakemake reads what follows")
     workspace.configure(reduce={"ranks": 3})
@@ -86,7 +86,7 @@ def test_a_value_after_config_that_snakemake_reads_otherwise(workspace: Workspac
 
 @pytest.mark.parametrize("word", ["--cores", nightly("--jobs")])
 def test_a_run_without_a_core_is_refused(workspace: Workspace, word: str) -> None:
-    """Snakemake itself would wait for one for ever."""
+    """Snakemake itself would wait forever for a core."""
     workspace.configure(**SMALL)
     refused(workspace.run(word, "0", timeout=60), "no job could start with 0 cores or jobs")
 
@@ -110,7 +110,7 @@ def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -
 
 
 HOME = ("env", "-u", "XDG_CACHE_HOME", "-u", "XDG_CONFIG_HOME", "-u", "XDG_DATA_HOME")
-"""Before the home of a user that cannot be written, as on the nodes of some clusters."""
+"""Put before a HOME that cannot be written, as on the nodes of some clusters."""
 NAMELESS = ("unshare", "--user", "--map-user=12345", "env", "-u", "USER", "-u", "LOGNAME", "HOME=/")
 ASCII = ("env", "LC_ALL=POSIX", "PYTHONCOERCECLOCALE=0", "PYTHONUTF8=0")
 SECCOMP = (sys.executable, str(REPO / "tests" / "refused_call.py"))
@@ -122,7 +122,7 @@ SECCOMP = (sys.executable, str(REPO / "tests" / "refused_call.py"))
      nightly(ASCII), (*SECCOMP, *HOME, "HOME=relative")],
 )  # fmt: skip
 def test_a_run_needs_no_home_no_name_no_utf_8_and_no_memory_of_other_ranks(tmp_path, before):
-    """As in a container (``docker run -u 12345``, its seccomp), and where LC_ALL says otherwise."""
+    """As in a container (``docker run -u 12345``, its seccomp), and under another LC_ALL."""
     if subprocess.run([*before, "true"], check=False, capture_output=True).returncode:
         pytest.skip(f"this machine does not allow {before[:2]}")
     workspace = Workspace.create(tmp_path / "w", before=before)
@@ -135,7 +135,7 @@ def test_a_run_needs_no_home_no_name_no_utf_8_and_no_memory_of_other_ranks(tmp_p
 
 
 def test_the_plugin_leaves_the_choice_of_our_package_to_the_snakefile() -> None:
-    """Where Snakemake starts, nothing of ours is imported but the plugin itself."""
+    """When Snakemake starts, nothing of ours is imported but the plugin itself."""
     program = (
         "import sys\n"
         "from snakemake.cli import get_argument_parser\n"

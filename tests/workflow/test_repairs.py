@@ -1,4 +1,4 @@
-"""Each repair that verify prints: damage, verify, the printed commands, snakemake: whole again."""
+"""Each repair that verify prints: after a damage, it and one run of snakemake make all whole."""
 
 import functools
 import json
@@ -35,29 +35,29 @@ gone = Path.unlink
 
 
 def flipped(path: Path) -> None:
-    """A bit is another one, near the end."""
+    """Flip a bit near the end of a file."""
     factories.flip(path, at=-6)
 
 
 def empty(path: Path) -> None:
-    """Its size is 0."""
+    """Cut a file to size 0."""
     factories.kept(path, b"")
 
 
 def turned(path: Path) -> None:
-    """A header says that the elements lie in another order."""
+    """Let a header claim the other memory order."""
     factories.kept(path, path.read_bytes().replace(b"False", b"True ", 1))
 
 
 def folder(path: Path) -> None:
-    """A folder with a file of the user's lies in its place."""
+    """Put a folder with a file of the user's in the place of a file."""
     path.unlink()
     path.mkdir()
     (path / "notes.txt").write_text("mine")
 
 
 def swapped(path: Path) -> None:
-    """A copy, whole by its receipt, is of other matrices than the product was made from."""
+    """Give a copy, and its receipt, the matrices of another shard: it looks whole."""
     (other,) = path.parent.glob("00000-*.npy")
     factories.kept(path, other.read_bytes())
     facts = json.loads(other.with_suffix(".json").read_bytes())["file"]
@@ -65,7 +65,7 @@ def swapped(path: Path) -> None:
 
 
 def junk(path: Path) -> None:
-    """What nothing has written lies beside what is ours."""
+    """Put files that no stage writes next to ours."""
     path.mkdir(exist_ok=True)
     (path / "1a2b-0-3.part").write_bytes(b"junk")
     (path / "sum.npy").write_bytes(b"junk")

@@ -1,15 +1,15 @@
 """What a run does, whatever happens to it, or has happened to its results: read this first.
 
 A row of `RUNS` is played in three places, on this machine, a real Slurm and a real Grid Engine,
-under four dispatches: something happens while shards wait. Then the exit code, what is lost and
-what is said are as the row has them, and another run does the rest, with the bits of NumPy.
+under four dispatches: something happens while shards wait. Then the exit code, the lost shards and
+the words must be the row's, and another run does the rest, with the bits of NumPy.
 
 A row of `SCENARIOS` begins with a finished run. Something happens to its folder or its config; then
-a dry run names these jobs and no others, under any dispatch. Played to its end, it leaves what was
-there as it was, the sum of NumPy, and nothing to do.
+a dry run names the jobs of the row and no others, under any dispatch. A real run then keeps the
+files that were there, gives the sum of NumPy, and leaves nothing to do.
 
-`make test` plays each row where the row says by day, `make nightly` everywhere. What is damaged is
-in test_repairs.py, what is refused in test_refusals.py, histories that nobody thought of in
+`make test` plays each row in the places that it names for the day, `make nightly` in all. For
+damage see test_repairs.py, for refusals test_refusals.py, for histories that nobody thought of
 tests/histories.
 """
 
@@ -56,7 +56,7 @@ from tests.workspace import Workspace
 
 @dataclass(frozen=True)
 class Run:
-    """A story, how its run ends, what is lost and what is said, and where it is told by day."""
+    """A story, the exit code of its run, the lost shards, the words, and its places by day."""
 
     story: Callable[[Night], Story]
     code: int
@@ -99,7 +99,7 @@ RUNS = {
     ),
     "a silent controller": Run(
         a_silent_controller, 0, set(), "", ("grid_engine jobs",),
-        # Grid Engine keeps tasks of an array that end without it in its queue for minutes.
+        # Array tasks that end while Grid Engine is down stay in its queue for minutes.
         (fault("a scheduler that answers nothing"),),
         tuple(place for place in SCHEDULERS if place != "grid_engine array"), shards=3, at_once=2,
     ),
@@ -123,9 +123,9 @@ LOST_NODE = Run(
 
 
 def play(night: Night, dispatch: str, run: Run) -> None:
-    """A run until all shards are computed, and what must hold behind it, whatever has happened."""
+    """Play a story on a run, assert what must hold after any story, and let a rerun do the rest."""
     count = run.shards or night.cluster.room + 1
-    # A task of an array claims one more than it computes: so many tasks are needed all the same.
+    # A task of an array claims one shard ahead: with twice as many shards, each task has work.
     shards = 2 * count if dispatch == "array" else count
     night.gated(shards, dispatch)
     story = run.story(night)
@@ -152,7 +152,7 @@ def play(night: Night, dispatch: str, run: Run) -> None:
     before = night.receipts()
     night.heal()
     night.finish()
-    # Whether a process of another node lives is not known here: what it has begun stays.
+    # Whether a process on another node lives is unknown here: its temporary files stay.
     assert run is LOST_NODE or not leftovers(night.workspace.file(""))
     assert {shard: night.receipts()[shard] for shard in before} == before
 
@@ -165,7 +165,7 @@ def play(night: Night, dispatch: str, run: Run) -> None:
     indirect=["site"],
 )  # fmt: skip
 def test_what_happens_to_a_run_costs_no_more_than_it_must(night, dispatch, name):
-    """The exit code, what is lost, what is said; and then a run does the rest, to the bit."""
+    """The exit code, the lost shards and the words are the row's; a rerun is right to the bit."""
     play(night, dispatch, RUNS[name])
 
 
@@ -173,7 +173,7 @@ def test_what_happens_to_a_run_costs_no_more_than_it_must(night, dispatch, name)
 @pytest.mark.fault("a node that goes down")
 @on(*LOST_NODE.day, places=LOST_NODE.places)
 def test_a_lost_node_costs_its_tasks(nodes, night, dispatch):
-    """They run again elsewhere."""
+    """The tasks run again elsewhere."""
     play(night, dispatch, LOST_NODE)
 
 
@@ -208,7 +208,7 @@ ALL = range(4)
 
 
 def jobs(dispatch: str, shards: object = (), *rules: str, copied: object = ()) -> set[str]:
-    """The jobs that compute some shards, and other ones."""
+    """The jobs that compute or copy some shards, and those of other rules."""
     if dispatch != "jobs":
         return {*rules, *([dispatch.replace("array", "multiply")] if shards else [])}
     copies = {f"shard {number:05}" for number in copied}
@@ -244,7 +244,7 @@ SCENARIOS: dict[str, tuple[Act, object, object, set[str]]] = {
 """What happens to a finished run; the shards to compute again, those to copy, and other jobs."""
 
 PLAYED = {"changed and touched", "input changed"}
-"""Those that run to their end, but under `array`, which takes a scheduler."""
+"""Rows that are also run to the end, except under `array`, which needs a scheduler."""
 
 TURNS = [
     (name, dispatch) if (number - turn) % len(DISPATCHES) == 0 else nightly(name, dispatch)
@@ -255,7 +255,7 @@ TURNS = [
 
 @pytest.mark.parametrize(("name", "dispatch"), TURNS)
 def test_a_rerun_makes_what_is_missing(finished, tmp_path, name, dispatch):
-    """No more and no less; nothing that is there is written again, and then nothing is to do."""
+    """A dry run names exactly the missing jobs; a run rewrites nothing else, and all is done."""
     act, shards, copied, rules = SCENARIOS[name]
     workspace, config = finished.clone(tmp_path / "a clone"), OWN | {"dispatch": dispatch}
     workspace.configure(**config)
@@ -276,7 +276,7 @@ def test_a_rerun_makes_what_is_missing(finished, tmp_path, name, dispatch):
 
 
 def test_a_config_changed_to_and_fro_computes_nothing_twice(finished, tmp_path):
-    """The products of both lie side by side, whichever dispatch; ledger and sum are of the last."""
+    """Products of both configs stay, under any dispatch; ledger and sum are those of the last."""
     workspace = finished.clone(tmp_path / "a clone")
     total, receipts = (workspace.root / "out" / name for name in ("sum.npy", "products"))
     right = total.read_bytes()
@@ -299,7 +299,7 @@ def test_a_config_changed_to_and_fro_computes_nothing_twice(finished, tmp_path):
      nightly("jobs", ["--forceall"]), nightly("jobs", ["-R", "multiply"])],
 )  # fmt: skip
 def test_what_is_forced_is_computed_again(finished, tmp_path, dispatch, words):
-    """All products, with the same bits; a dry run and --touch only speak of it."""
+    """All products, with the same bits; a dry run and --touch compute nothing."""
     workspace = finished.clone(tmp_path / "a clone")
     workspace.configure(**OWN, dispatch=dispatch)
     total = workspace.root / "out" / "sum.npy"
@@ -317,7 +317,7 @@ def test_what_is_forced_is_computed_again(finished, tmp_path, dispatch, words):
 
 @pytest.mark.parametrize("dispatch", DISPATCHES)
 def test_a_fresh_dry_run_names_every_job_and_writes_nothing(tmp_path: Path, dispatch: str) -> None:
-    """One job for all shards but under jobs; it says what there is to compute."""
+    """Except under ``jobs`` one job has all shards; the dry run says what is to be computed."""
     workspace = Workspace.create(tmp_path / "w")
     workspace.configure(shards=4, dispatch=dispatch)
     entry = ["--snakefile", "workflow/Snakefile"] if dispatch == "jobs" else []
@@ -333,7 +333,7 @@ def test_a_fresh_dry_run_names_every_job_and_writes_nothing(tmp_path: Path, disp
 
 @pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_who_asks_for_a_sum_gets_that_of_this_config(finished, tmp_path, dispatch):
-    """And no page: by name or by rule, where it is of another, or where products are lost."""
+    """By name or by rule, without the page, if the sum is another config's or products are lost."""
     workspace, own = finished.clone(tmp_path / "a clone"), OWN | {"dispatch": dispatch}
     for words in (["out/sum.npy"], ["--until", "reduce"]):
         workspace.configure(**own, product="A.T @ A")

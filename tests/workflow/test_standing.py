@@ -12,14 +12,14 @@ from tests.workspace import Workspace
 
 @pytest.fixture
 def workspace(finished: Workspace, tmp_path) -> Workspace:
-    """A copy of it, to be changed."""
+    """A clone of `finished`, to be changed."""
     return finished.clone(tmp_path / "a clone")
 
 
 def test_a_plan_by_hand_replaces_no_other_configs_plan(workspace: Workspace) -> None:
-    """To look at another plan needs another folder, or --replace; no product or sum is touched.
+    """A plan by hand needs another folder, or --replace; it touches no product and no sum.
 
-    A run replaces it, and says so before its jobs.
+    A run replaces the other config's plan, and says so before its jobs.
     """
 
     def plan(*words: str) -> "tuple[int, str]":
@@ -42,7 +42,7 @@ def test_a_plan_by_hand_replaces_no_other_configs_plan(workspace: Workspace) -> 
 
 
 def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) -> None:
-    """Inputs of the same name and time stamp, one absolute results folder."""
+    """Each sum is of the folder's own inputs, even if their names and time stamps are the same."""
     shared = workspace.root / "shared"
     other = workspace.clone(workspace.root.with_name("two"))
     path = other.root / "stack" / "7.npy"
@@ -63,7 +63,7 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
     bad[5, 1, 2] = np.nan
     np.save(workspace.root / "bad.npy", bad)
     workspace.configure(**OWN | {"input": "bad.npy", "shards": 2, "results": "mine"})
-    shipped = ["--quiet", "rules"]  # the profiles'; of a workspace's runs none is quiet otherwise
+    shipped = ["--quiet", "rules"]  # as in the profiles; other runs here are not quiet
     plan = workspace.run("-n", *shipped)
     assert "shardwise: jobs: plan 1, " in plan.output
     assert "(dry run: nothing was started)" in plan.output
@@ -71,7 +71,7 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
     assert "multiply (Multiply" in workspace.run("--list-rules", *shipped).output
     done = workspace.run(*shipped)
     assert done.code == 1
-    # Of a stage that takes long, progress is a line per ten seconds.
+    # Lines of progress do not count: a stage that takes long prints one per ten seconds.
     assert len([x for x in done.output.splitlines() if " of 2 shards done" not in x]) <= 17
     assert "failed: multiply 00001: input: matrix 5 holds NaN" in done.output
     log = max((workspace.root / ".snakemake" / "log").iterdir(), key=lambda path: path.name)
@@ -83,7 +83,7 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
 
 
 def test_the_working_folder_may_be_the_results_folder(workspace: Workspace) -> None:
-    """Where nothing has our names, a run marks it as its own."""
+    """If nothing in it has our names, a run marks it as its own."""
     (workspace.root / "out").rename(workspace.root.with_name("aside"))
     workspace.configure(**OWN | {"results": ".", "dispatch": "pool"})
     workspace.succeed()
