@@ -54,7 +54,7 @@ def test_mpiexec_works_in_any_shell_of_a_job(idle, made):
 
 @pytest.mark.parametrize("by_srun", [True, nightly(False)])
 def test_a_launcher_of_another_mpi_is_refused(idle, made, by_srun):
-    """If each rank is alone in its world, it refuses to sum, and starts no further ranks."""
+    """A rank that is alone in its world refuses to sum, and starts no further ranks."""
     line, own = "srun --mpi=none", factories.command("reduce", "--plan", made.results.plan)
     words = f"{line} {shlex.join(own)}" if by_srun else shlex.join([*own, "--launcher", line])
     job = idle.submit(words, "-p", "cpu", "-N1", "-n2")

@@ -65,7 +65,7 @@ class Calls:
         self._patch_fallocate()
 
     def pass_on(self, call: Call) -> Any:
-        """Do a call; under the folder, let the fault do it instead."""
+        """Do a call; if its file is under the folder, leave it to the fault."""
         if not call.path.startswith(self._folder):
             return call.do()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Disturbs each stage at each of its calls to the disk, once a try; then runs it undisturbed.
+"""Disturbs each stage at each of its calls to the disk, one per try; then runs it undisturbed.
 
     python -m tests.faults.program FOLDER kill|power|term|errors EVERY [STAGE …]
 

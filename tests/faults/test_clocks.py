@@ -78,7 +78,7 @@ def test_files_of_tomorrow_are_files(tmp_path: Path, tried: Callable[..., None])
 @pytest.mark.fault("clocks that are wrong")
 @pytest.mark.parametrize("first", [-HOUR, HOUR], ids=["back", "forth"])
 def test_a_clock_that_jumps_at_each_look_changes_nothing(tmp_path, monkeypatch, first):
-    """If it jumps by an hour between and within the stages, a shard's seconds stay right."""
+    """Jumps of an hour, between and within the stages: a shard's seconds stay right."""
     real, shift, looks = time.time, itertools.cycle([first, -first]), itertools.count()
 
     def jumping() -> float:

@@ -111,7 +111,7 @@ def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
 @pytest.mark.fault("damage to a file")
 @pytest.mark.parametrize(("harm", "seed"), ways(8, 4))
 def test_a_damaged_copy_is_refused(made, harm, seed):
-    """No product is made of it; once its receipt is removed, as the error says, it is copied."""
+    """No product is made of it; if its receipt is removed, as the error says, a rerun is right."""
     before = factories.file(made, "product", "00001").read_bytes()
     harm(factories.file(made, "shard", "00001"), seed)
     said = "00001"

@@ -82,7 +82,7 @@ def small_disk(tmp_path, request):
 
 
 def on_disk(folder: Path) -> plans.Plan:
-    """A plan on a disk that is too small by now, as if it had been large enough at first."""
+    """A plan without the check for room, as on a disk that has filled up since the run began."""
     stack = factories.stack((4, 100, 100))
     source = factories.save(folder.parent / "input.npy", stack)
     with pytest.MonkeyPatch.context() as patch:
