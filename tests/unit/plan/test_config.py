@@ -18,7 +18,7 @@ def defaults_of(rule):
 
 
 def test_an_empty_config_has_the_defaults_of_the_schema():
-    """Whether they are left out or written out; jobs, which read no schema, know the same."""
+    """Left out or written out, they are the same; so they are in jobs, which read no schema."""
     expected = defaults_of(SCHEMA)
     settings = config.load({})
     assert vars(settings) == {**expected, "shard_bytes": 16 * 2**30}
@@ -83,12 +83,12 @@ def test_wrong_values_are_refused(values, hint):
     {"depends": ["https://u:HUSH@h/f.py"]},
 ])  # fmt: skip
 def test_no_message_shows_a_password(values):
-    """Wherever an address stands, also where none is allowed."""
+    """Wherever in a config an address stands, even if none is allowed there."""
     assert "HUSH" not in refusal(config.load, values)
 
 
 def test_what_helps_after_config_is_said_in_its_place():
-    """Quotes do not reach Snakemake there."""
+    """Quotes after --config do not reach Snakemake, so the message advises a config file."""
     told = refusal(config.load, {"results": 123456}, ["results"])
     assert "Snakemake reads what follows --config in its own way" in told
     assert "into a file" in told

@@ -1,4 +1,4 @@
-"""Config files: what is data is taken, and the line of what is none is told."""
+"""Config files: plain data is accepted, anything else is refused with its line."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_files_merge_later_over_earlier(tmp_path):
     ("[" * 20000, "maximum recursion depth exceeded"),
 ], ids=lambda text: str(text)[:30])  # fmt: skip
 def test_what_is_no_data_is_told_with_its_line(tmp_path, content, words):
-    """The file, the line, what stands there; nothing of PyYAML's own layout."""
+    """One line has the file, the line number and what is wrong, without PyYAML's own layout."""
     told = refused_file(tmp_path, content)
     assert told.startswith("config file mine.yaml")
     assert words in told
@@ -54,7 +54,7 @@ def test_what_is_no_data_is_told_with_its_line(tmp_path, content, words):
     ("shard_bytes: 1.0e+9\n", "shard_bytes: 1000000000.0 is not allowed"),
 ])  # fmt: skip
 def test_a_value_that_is_another_than_it_looks_is_refused(tmp_path, text, words):
-    """YAML 1.1 has numbers to base 8 and 60, and words for true; messages speak as YAML does."""
+    """YAML 1.1 reads some texts as numbers in base 8 or 60, as floats, or as dates."""
     assert words in refused_file(tmp_path, text)
 
 

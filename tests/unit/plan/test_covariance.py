@@ -10,7 +10,7 @@ OVER = {"product": "A.T @ A", "covariance": True, "shards": 2}
 
 
 def test_the_offset_stays_when_the_stack_grows(tmp_path, monkeypatch):
-    """It is the mean of the first rows, so the shards of these are not computed again."""
+    """The offset is the mean of the first rows, so the earlier shards are not computed again."""
     monkeypatch.setattr(covariance, "FIRST_BYTES", 8 * 7 * 3)
     left = noise((6, 4, 3))
     before = factories.plan(tmp_path, left, **OVER)
@@ -20,7 +20,7 @@ def test_the_offset_stays_when_the_stack_grows(tmp_path, monkeypatch):
 
 
 def test_rows_of_weight_0_make_no_offset(tmp_path, monkeypatch):
-    """Dead frames may hold anything; the first rows that count are read."""
+    """Dead frames may hold anything, so the offset comes from the first rows that count."""
     monkeypatch.setattr(covariance, "FIRST_BYTES", 8 * 10 * 3)
     left, weights = noise((6, 4, 3)), np.array([0, 1, 0, 1, 1, 1.0])
     left[weights == 0] = 1e20
@@ -31,7 +31,7 @@ def test_rows_of_weight_0_make_no_offset(tmp_path, monkeypatch):
 
 
 def test_what_is_subtracted_is_part_of_the_key(tmp_path):
-    """Another offset makes other products; the divisor is a matter of the reduce."""
+    """Another offset makes other products; the divisor affects only the reduce."""
     own = OVER | {"input": str(factories.save(tmp_path / "a.npy", noise((6, 4, 3))))}
     names = [
         [row.name for row in factories.plan(tmp_path, **own, **over).shards.values()]

@@ -23,7 +23,7 @@ sizes = st.integers(1, 10**6)
 
 @given(st.integers(1, 10**5), sizes, sizes, st.integers(0, 3000))
 def test_auto_cuts_where_a_sum_is_few_nodes(matrices, matrix_bytes, shard_bytes, more):
-    """Every matrix once, in shards alike but for the last, which a stack that grows keeps."""
+    """Equal shards except the last hold each matrix once; growth adds no border inside them."""
     runs, grown = (
         cut.cut_aligned(n, matrix_bytes, shard_bytes) for n in (matrices, matrices + more)
     )

@@ -1,4 +1,4 @@
-"""Files that a user's function imports or reads: part of the key where listed, named where not."""
+"""Files that a user's function imports or reads: in the key if listed, else named."""
 
 import os
 
@@ -18,7 +18,7 @@ def f(xp, block):
 
 
 def test_a_listed_file_is_part_of_the_key(tmp_path):
-    """Another content computes all shards again, another time stamp none; the old ones stay."""
+    """New content changes all keys, and nothing is adopted; a new time stamp changes nothing."""
     mean = save(tmp_path / "mean.npy", stack((3, 3), seed=1))
     (tmp_path / "f.py").write_text(USES_MEAN.format(mean=str(mean)))
     over = {"product": f"{tmp_path}/f.py:f", "materialize": False, "shards": 2}
@@ -48,7 +48,7 @@ def test_a_listed_file_is_part_of_the_key(tmp_path):
 ])  # fmt: skip
 @pytest.mark.parametrize("here", [True, False])
 def test_files_that_are_not_listed_are_named(tmp_path, monkeypatch, source, named, here):
-    """Those beside the function, or in the working directory; with the line that lists them."""
+    """Files next to the function or in the working directory, with the line to add."""
     folder = "" if here else f"{tmp_path}/"
     for name in ("helpers.py", "mean.npy", "data/t.txt", "package/__init__.py", "package/part.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

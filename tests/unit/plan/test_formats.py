@@ -1,4 +1,4 @@
-"""Arrays of other formats: the bits of the same numbers as ``.npy``, and every refusal."""
+"""Arrays of other formats: the same bits as from ``.npy``, and every refusal."""
 
 import html
 import json
@@ -40,7 +40,7 @@ def hdf5(path, array, **options):
 
 
 def zarr_array(version, name="stack.zarr", **options):
-    """A maker of a store that is one array, in chunks that fit no side of it."""
+    """A maker of a store of one array, whose chunks divide none of its sides."""
 
     def make(folder, array):
         store = folder / name
@@ -62,7 +62,7 @@ def grouped(folder, array):
 
 
 def tensors(folder, array):
-    """A file of two tensors, by the package itself."""
+    """A file of two tensors, written by the safetensors package."""
     save_file({"other": np.arange(5), "frames": array}, folder / "a.safetensors")
     return f"{folder}/a.safetensors:frames"
 
@@ -111,7 +111,7 @@ def planned(folder, name, **over):
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "int16"])
 @pytest.mark.parametrize("kind", [*PLAIN, *CHUNKED])
 def test_copies_have_the_bits_of_the_array(tmp_path, kind, dtype):
-    """Over shards that begin inside chunks; what is no chunk is read in place, too."""
+    """Shards may begin inside chunks; arrays without chunks are also read in place."""
     array = noise(SHAPE, dtype) if dtype != "int16" else stack(SHAPE, dtype)
     name = (PLAIN | CHUNKED)[kind](tmp_path, array)
     made = planned(tmp_path, name, shards=3)
@@ -128,7 +128,7 @@ def test_copies_have_the_bits_of_the_array(tmp_path, kind, dtype):
 
 
 def test_large_matrices_are_decoded_by_rows(tmp_path, monkeypatch):
-    """A matrix that is larger than a block; the memory that the job asks for counts the blocks."""
+    """A matrix may be larger than a decoded block; the memory of a job includes the blocks."""
     array = noise(SHAPE, "float32")
     monkeypatch.setattr(memory, "CONVERTED_BYTES", 9 * 12 * 4)
     made = planned(tmp_path, CHUNKED["hdf5, gzip"](tmp_path, array), shards=2)
@@ -140,7 +140,7 @@ def test_large_matrices_are_decoded_by_rows(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("most", [memory.CONVERTED_BYTES, 9 * 12 * 4])
 def test_bfloat16_is_read_as_the_same_numbers_of_float32(tmp_path, monkeypatch, most):
-    """In copies, also where a block holds some rows of a matrix; never in place."""
+    """In copies, even if a block holds just some rows of a matrix; never in place."""
     bits = noise(SHAPE, "float32").view("u4") >> 16
     name = tensor(tmp_path, "BF16", SHAPE, bits.astype("<u2").tobytes())
     monkeypatch.setattr(memory, "CONVERTED_BYTES", most)
@@ -153,7 +153,7 @@ def test_bfloat16_is_read_as_the_same_numbers_of_float32(tmp_path, monkeypatch, 
 
 
 def test_a_sheet_names_many_datasets(tmp_path):
-    """Contiguous and compressed ones of two files, and plain ones, of any number; each once."""
+    """Contiguous, compressed and plain arrays of any number of matrices; none counts twice."""
     counts = [(), (3,), (5,), (), (2,), (1,)]
     arrays = [noise((*n, 6, 6), seed=i) for i, n in enumerate(counts)]
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -180,7 +180,7 @@ def test_a_sheet_names_many_datasets(tmp_path):
 
 
 def spoiled(change, version=3, **options):
-    """A maker of a store in which something is changed, in its folder."""
+    """A maker of a store to whose folder ``change`` has been applied."""
 
     def make(folder, array=None):
         array = noise(SHAPE) if array is None else array
@@ -210,7 +210,7 @@ def changed(name):
     "make", [CHUNKED["hdf5, gzip"], CHUNKED["zarr 2"], CHUNKED["zarr 3"], spoiled(linked)]
 )
 def test_numbers_that_change_after_the_plan_are_refused(tmp_path, make, monkeypatch):
-    """A chunk of Zarr counts, though the file of metadata stays; or while it is read."""
+    """Also in a Zarr chunk whose metadata file stays the same, or while they are read."""
     name = make(tmp_path, noise(SHAPE))
     made = planned(tmp_path, name, shards=2)
     changed(name)
@@ -224,7 +224,7 @@ def test_numbers_that_change_after_the_plan_are_refused(tmp_path, make, monkeypa
 
 
 def _half_written(version, fill=0.5):
-    """A maker of a store of which a part was written."""
+    """A maker of a store that lacks one of its chunks."""
 
     def make(folder):
         zarr_array(version, chunks=(1, 2, 2), fill_value=fill)(folder, np.ones((4, 2, 2)))
@@ -247,7 +247,7 @@ def _half_written_hdf5(fill_time="ifset"):
 
 @pytest.mark.parametrize("make", [_half_written(2), _half_written(3), _half_written_hdf5()])
 def test_chunks_that_were_never_written_are_told_everywhere(tmp_path, make):
-    """Plan, summary and page say how many there are and what they count as; or they are refused."""
+    """Plan, summary and page tell their number and fill value; missing_chunks: error refuses."""
     name, words = make(tmp_path), {"product": "A.T @ A", "keep": "sum"}
     made = factories.plan(tmp_path, input=name, **words)
     told = "1 of 4 chunks of .* were never written; they count as 0.5"
@@ -268,7 +268,7 @@ def _only_a_readme(folder):
 
 
 def edited(**changes):
-    """Let the metadata of a store of version 2 say something else."""
+    """Change fields in the metadata of a store of version 2."""
 
     def change(store):
         file = store / ".zarray"
@@ -278,7 +278,7 @@ def edited(**changes):
 
 
 def foretold(**changes):
-    """Let the file of metadata of version 2 hold what zarr takes for version 3, and more."""
+    """Let the metadata file of version 2 also hold what zarr takes for version 3."""
     return edited(
         zarr_format=3, node_type="array", data_type="float64", attributes={},
         chunk_grid={"name": "regular", "configuration": {"chunk_shape": [4, 8, 12]}},
@@ -287,7 +287,7 @@ def foretold(**changes):
 
 
 def reworded(one, other):
-    """Let the metadata of a store of version 3 hold one word for another."""
+    """Replace one word by another in the metadata of a store of version 3."""
 
     def change(store):
         file = store / "zarr.json"
@@ -315,7 +315,7 @@ MANY = {
 
 @pytest.mark.parametrize("name", MANY)
 def test_a_folder_or_glob_of_stacks(tmp_path, monkeypatch, name):
-    """With the array in each file behind a colon; each holds as many matrices as it holds."""
+    """A colon may precede the array's name in each file; the numbers of matrices may differ."""
     monkeypatch.chdir(tmp_path)
     whole = noise((9, 20, 12), "float32")
     for i, array in enumerate(np.split(whole, [4, 5])):
@@ -327,9 +327,9 @@ def test_a_folder_or_glob_of_stacks(tmp_path, monkeypatch, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_as_people_type_them(tmp_path, monkeypatch, name):
-    """Stores whose names have no suffix, with slashes; the suffixes that fields give to HDF5.
+    """Stores without a suffix, or with slashes; suffixes for HDF5 from several fields.
 
-    The working folder may be the array, which a dot names.
+    A dot names an array that is the working folder itself.
     """
     made = names.split(NAMES[name](tmp_path, array := noise(SHAPE)))[0]
     monkeypatch.chdir(made if name == "." else tmp_path)
@@ -340,13 +340,13 @@ def test_names_as_people_type_them(tmp_path, monkeypatch, name):
 
 
 def put(name, raw):
-    """A maker of a file of some bytes, whose array ``x`` is named unless the suffix has none."""
+    """A maker of a file with these bytes; its name ends in ``:x`` if its format needs one."""
     inner = "" if name.endswith((".npy", "zip", ".zarr")) else ":x"
     return lambda folder: (folder / name).write_bytes(raw) and f"{folder}/{name}{inner}"
 
 
 def _h5(fill):
-    """A maker of a file that something fills, whose array ``x`` is named."""
+    """A maker of an HDF5 file that ``fill`` writes; returns the name of its array ``x``."""
 
     def make(path):
         hdf5(path / "other.h5", noise(SHAPE))
@@ -358,19 +358,19 @@ def _h5(fill):
 
 
 def dataset(**words):
-    """A maker of a file whose dataset ``x`` is made by these words."""
+    """A maker of an HDF5 file whose dataset ``x`` h5py creates with these arguments."""
     return _h5(lambda file: file.create_dataset("x", **words))
 
 
 def _external(file):
     os.remove(other := Path(file.filename).with_name("other.h5"))
-    os.mkfifo(other)  # opening it would wait for ever
+    os.mkfifo(other)  # opening it would block forever
     file["y"] = h5py.ExternalLink("other.h5", "/run/frames")
     file["x"] = h5py.SoftLink("/y")
 
 
 def _virtual(*parts, dtype="f8", shape=SHAPE):
-    """A virtual dataset ``x``: ranges of it, with the file, dataset and part of each."""
+    """A virtual dataset ``x``: for each range its file, dataset, shape and rows."""
 
     def fill(file):
         layout = h5py.VirtualLayout(shape, dtype, maxshape=(None, *shape[1:]))
@@ -387,7 +387,7 @@ WHOLE = ((0, 13), "other.h5", "run/frames", SHAPE, EVERY)
 
 
 def test_a_virtual_dataset_stands_for_the_arrays_that_it_gathers(tmp_path):
-    """In its order; a change of one of their files counts, a missing one is refused."""
+    """In its order; a changed source file is noticed, a missing one is refused."""
     whole = noise(SHAPE)
     names_of = [hdf5(tmp_path / f"{i}.h5", a) for i, a in enumerate(np.split(whole[:12], [4, 9]))]
     parts = [((0, 4), "0.h5"), ((9, 12), str(tmp_path / "2.h5")), ((4, 9), "1.h5")]
@@ -431,7 +431,7 @@ def _cut(name, nbytes):
 
 
 def _unknown_filter(path):
-    """A number of a filter that nobody has registered, put into the file's own message."""
+    """Write the number of an unregistered filter into the file's filter message."""
     name = hdf5(path / "a.h5", noise(SHAPE), chunks=(4, 8, 5), compression="lzf")
     raw, swaps = re.subn(rb"\x00\x7d(?=.{6}lzf)", b"\xff\x7c", (path / "a.h5").read_bytes())
     assert swaps == 1
@@ -567,7 +567,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_refusals(tmp_path, monkeypatch, case):
-    """Each names what is wrong, before any job."""
+    """The message names what is wrong, before any job."""
     monkeypatch.chdir(tmp_path)  # HDF5 puts external storage there
     make, told = REFUSALS[case]
     with pytest.raises(InputError, match=told):
@@ -575,7 +575,7 @@ def test_refusals(tmp_path, monkeypatch, case):
 
 
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
-    """Which pip install brings it."""
+    """The message has the pip install that brings the package."""
     name = tensors(tmp_path, noise(SHAPE))
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.delitem(sys.modules, "shardwise.files.formats.safetensors", raising=False)
@@ -584,7 +584,7 @@ def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
 
 
 def _stored(compression, chunk):
-    """A maker of a file of HDF5 of which one chunk is stored so."""
+    """A maker of an HDF5 file in which one chunk has these stored bytes."""
 
     def make(folder):
         own = {"compression": compression} if isinstance(compression, str) else compression
@@ -597,7 +597,7 @@ def _stored(compression, chunk):
 
 
 GIB = 1 << 30
-LZF_COPY = b"\xe0\xff\0"  # of 264 bytes
+LZF_COPY = b"\xe0\xff\0"  # copies 264 bytes
 BOMBS = {
     "zlib": numcodecs.Zlib().encode(bytes(1 << 22)),
     "gzip": numcodecs.GZip().encode(b"1") + numcodecs.GZip().encode(bytes(1 << 22)),
@@ -607,13 +607,13 @@ BOMBS = {
     "lz4": GIB.to_bytes(4, "little") + b"1",
     "blosc": numcodecs.Blosc().encode(bytes(1 << 22)),
 }
-# A frame of zstd that does not say its size: a block that repeats one byte, often.
+# A zstd frame without its content size: 100 blocks, each repeating one byte.
 ENDLESS = b"\x28\xb5\x2f\xfd\0\x88" + (2 + (1 << 20)).to_bytes(3, "little") + b"1"
 ENDLESS += ((2 + (1 << 20)).to_bytes(3, "little") + b"1") * 99
 
 
 def _bomb(kind, version, chunk=None):
-    """A maker of a store of which one chunk decodes to many times what a chunk has."""
+    """A maker of a store in which one chunk decodes to many times the bytes of a chunk."""
     codec = {"name": kind, "configuration": {}}
     codec = numcodecs.get_codec({"id": kind}) if version == 2 else codec
     first = "0.0.0" if version == 2 else "c/0/0/0"
@@ -622,7 +622,7 @@ def _bomb(kind, version, chunk=None):
 
 
 def _bomb_in_shard(store):
-    """A chunk inside a shard, of which the index at the end says where it lies."""
+    """Put a zstd bomb first in a shard, and its size into the index at the shard's end."""
     shard = store / "c/0/0/0"
     index = bytearray(shard.read_bytes()[-(16 * 8 + 4) : -4])
     index[8:16] = len(BOMBS["zstd"]).to_bytes(8, "little")
@@ -646,7 +646,7 @@ def _bomb_in_shard(store):
     (spoiled(_bomb_in_shard, chunks=(2, 4, 6), shards=(4, 8, 12)), "decodes to many more than"),
 ])  # fmt: skip
 def test_a_damaged_chunk_is_an_integrity_error(tmp_path, make, told):
-    """The identity may fit, as after a copy back; the codec does not, or not the length."""
+    """The file has the planned identity, but a chunk does not decode, or not to its length."""
     name = make(tmp_path)
     made = factories.plan(tmp_path, input=name, shards=1, product="A.T @ A", materialize=True)
     with pytest.raises(IntegrityError, match=told):

@@ -21,7 +21,7 @@ from tests.factories import kept, leftovers, save, stack
 
 @pytest.fixture
 def meanwhile(monkeypatch):
-    """Something that happens to a file once the first of its bytes were read."""
+    """Actions, by path of a file, that happen once its first bytes have been read."""
     todo = {}
 
     def after(work):
@@ -39,7 +39,7 @@ def meanwhile(monkeypatch):
 
 
 def refusal(work, made):
-    """How a task ends with which nothing may be committed."""
+    """The message of a task that has to fail, and commits nothing."""
     with pytest.raises(IntegrityError) as caught:
         work(made, "00000")
     names = {path.name for path in made.results.root.glob("products/*")}
@@ -68,7 +68,7 @@ def replaced(path):
 def test_a_that_changes_while_it_is_read(
     tmp_path, monkeypatch, meanwhile, stage, order, change, told
 ):
-    """Whoever reads it, in whatever order it lies: it is named, and nothing is committed."""
+    """Whichever stage reads it, in whatever order: A is named, and nothing is committed."""
     monkeypatch.setattr(pieces, "PART_BYTES", 800)
     over = {"shards": 1, "materialize": stage is not job.run_shard}
     made = factories.plan(tmp_path, order(stack((50, 10, 10))), **over)
@@ -81,7 +81,7 @@ def test_a_that_changes_while_it_is_read(
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("keep", ["products", "sum"])
 def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, shared, keep):
-    """One for all, or one each."""
+    """One B for all, or one for each A."""
     monkeypatch.setattr(pieces, "PART_BYTES", 336)
     right = stack((9, 11) if shared else (6, 9, 11), seed=2)
     over = {"product": "A @ B", "shards": 1, "materialize": False, "keep": keep}
@@ -114,7 +114,7 @@ def test_a_link_that_leads_elsewhere_for_a_moment(tmp_path, monkeypatch):
                 leads_to(one)
 
     monkeypatch.setattr(extents.OpenFile, "__init__", meanwhile)
-    # Whoever looks first says so: who reads the open file, or who asks for the name meanwhile.
+    # Either check may be the first to notice: that of the open file, or that of its name.
     assert re.search(
         "has changed (while it was read|since the plan was made)", refusal(job.run_shard, made)
     )
@@ -144,7 +144,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("change", [exchanged, rewritten])
 def test_files_that_change_places_are_noticed(tmp_path, folder, change):
-    """The plan changes for their shards, and no task reads them under the old one."""
+    """A new plan changes the keys of their shards; under the old one no task reads them."""
     over = {"input": str(tmp_path / "in"), "shards": 4, "materialize": False}
     cache = tmp_path / "cache.json"
     given = factories.settings(**over)
@@ -162,7 +162,7 @@ def test_files_that_change_places_are_noticed(tmp_path, folder, change):
 
 
 def test_inodes_count_where_the_file_system_keeps_them(tmp_path, monkeypatch):
-    """Elsewhere a dash stands for the inode."""
+    """On other file systems a dash stands for the inode."""
     path = save(tmp_path / "a.npy", stack((2, 3, 3)))
     status = path.stat()
     own = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
@@ -179,7 +179,7 @@ def test_inodes_count_where_the_file_system_keeps_them(tmp_path, monkeypatch):
     assert planned(f"{own}:999")
     assert not planned(f"{own[:-1]}:{status.st_ino}")
     monkeypatch.undo()
-    for kind in ("ext4", "nfs4", "fuse.sshfs", "vfat"):  # the last two make them up
+    for kind in ("ext4", "nfs4", "fuse.sshfs", "vfat"):  # the last two invent inodes
         mounts = f"37 35 98:0 / /o rw - fuse.o o\n36 35 98:1 / /mnt rw shared:1 - {kind} what\n"
         monkeypatch.setattr(identity.Path, "read_text", lambda *w, text=mounts, **m: text)
         identity._keeps_inodes.cache_clear()

@@ -52,7 +52,7 @@ def problems(draw):
 
 @given(problems(), st.integers(1, 10**7))
 def test_a_call_depends_on_dtype_and_shapes_alone(own, matrices):
-    """How many matrices there are changes neither what a call multiplies nor a batch."""
+    """The number of matrices in the stack changes neither the size of a call nor of a batch."""
     other = replace(own, matrices=matrices)
     assert memory.call_matrices(own) == memory.call_matrices(other) >= 1
     for cuda in (True, False):
@@ -61,7 +61,7 @@ def test_a_call_depends_on_dtype_and_shapes_alone(own, matrices):
 
 @given(problems())
 def test_a_batch_is_whole_calls_of_at_most_its_bytes(own):
-    """As many calls as fit BATCH_BYTES, both powers of two."""
+    """As many calls as fit BATCH_BYTES; the sizes of calls and batches are powers of two."""
     call, batch = memory.call_matrices(own), memory.batch_matrices(own, cuda=True)
     assert batch % call == 0
     biggest = memory._largest(own)
@@ -81,7 +81,7 @@ def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
     batches, matrices = steps[0]
     assert matrices <= memory.batch_matrices(own, cuda)
     assert batches <= memory.SLOTS
-    assert (batches - 1) * matrices < count  # no batch that would never be filled
+    assert (batches - 1) * matrices < count  # no slot that would never be filled
     assert all(n % call == 0 and n >= call for _, n in steps)
     for keep in KEEPS:
         needed = [memory.ring_bytes(own, b, n, keep) for b, n in steps]
@@ -92,7 +92,7 @@ def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
 
 @given(st.integers(0, 2**44))
 def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
-    """At most a MiB, as many whole rows as fit it, and never parts of two."""
+    """A piece of at most 1 MiB is as many whole short rows as fit, or a part of one long row."""
     row, piece = pieces.checksum_pieces(row_bytes)
     assert 1 <= piece <= min(row, MIB)
     if row_bytes > MIB:
@@ -100,7 +100,7 @@ def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
         assert piece % 16 == 0
         count = -(-row // MIB)
         assert -(-row // piece) == count
-        assert row - (count - 1) * piece > 240 or count > 2**15  # none that a device leaves out
+        assert row - (count - 1) * piece > 240 or count > 2**15  # none too short for a device
     else:
         assert row == piece
         assert row % max(1, row_bytes) == 0
@@ -108,14 +108,14 @@ def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
 
 
 def shapes_of(own):
-    """Elements of one A, one B of its own, the one B of all, and one product."""
+    """Elements of one A, of its own B, of the one B for all, and of one product."""
     right = own.right[0] * own.right[1] if own.right else 0
     m, p = own.product_shape
     return own.left[0] * own.left[1], *((0, right) if own.shared_right else (right, 0)), m * p
 
 
 def held(own, batch, slots, keep, cuda):
-    """Bytes of batches and of what lies beside them, array by array, by hand."""
+    """Bytes of batches and of all arrays held alongside them, counted by hand."""
     left, right, shared, out = shapes_of(own)
     products = (min(4, slots) if keep == "products" else 1) * out * own.product_item
     held = batch * (slots * (left + right) * own.item + products) + shared * own.item
@@ -146,7 +146,7 @@ CASES = [
 @pytest.mark.parametrize("keep", KEEPS)
 @pytest.mark.parametrize("unit", [1, 5000])
 def test_a_task_is_given_what_it_holds(monkeypatch, keep, unit):
-    """Beside the fixed costs, the model covers every array of a task at once."""
+    """Without its fixed costs the model still covers all arrays of a task at once."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", unit)
     for own in CASES:
         batch = min(N, memory.batch_matrices(own, cuda=False))
@@ -186,7 +186,7 @@ def test_memory_is_bounded_by_slots_not_by_the_stack(product, dtype, matrices, k
 
 @given(problems())
 def test_padded_rows_are_aligned_and_hold_the_matrix(own):
-    """Both sides grow by less than what 16 bytes hold, and every row is aligned."""
+    """Each side grows by fewer elements than fit 16 bytes, and every row is aligned."""
     for key, given_ in (("left", own.left), ("right", own.right), ("out", own.product_shape)):
         if not given_:
             continue
@@ -208,5 +208,5 @@ def test_padded_rows_are_aligned_and_hold_the_matrix(own):
     (Problem(9, (30_001, 30_001), "A @ A", "float32"), False),  # no room for copies
 ])  # fmt: skip
 def test_only_large_matrices_of_awkward_rows_are_padded(own, needed):
-    """Where a row of a factor or a product is no multiple of 16 bytes, and copies are worth it."""
+    """Padded if rows of a factor or a product are not multiples of 16 bytes, and copies pay off."""
     assert memory.padded(own) is needed

@@ -12,8 +12,8 @@ from shardwise.units import MIB
 from tests import factories
 from tests.factories import command, nightly, save
 
-# A process of its own starts the command: what the kernel reports of a child is never less than
-# what its parent has held, and this one is small.
+# A small extra process starts the command, because the peak that the kernel reports for a child is
+# never less than what its parent held.
 MEASURE = """
 import resource, subprocess, sys
 code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
@@ -32,7 +32,7 @@ def peak(words):
 
 
 OWN_MIB = 190
-"""What the interpreter takes with NumPy, numba and threads; the rest may not use the spare."""
+"""MiB for interpreter, NumPy, numba and threads; arrays may not use the rest of PYTHON_BYTES."""
 
 GENEROUS = memory.PYTHON_BYTES - OWN_MIB * MIB
 
@@ -50,10 +50,10 @@ LARGE = (2, 2503, 2503)
     (((64, 640, 640), "float32"), None, "F", {"keep": "sum", "verify": False}),
     nightly(((64, 640, 640), "float32"), None, "C", {"keep": "products"}),
     nightly(((64, 640, 640), "float32"), None, "C", {"keep": "sum"}),
-    # Matrices of which one is a batch: its copies, proof and sum.
+    # One matrix fills a batch: its copies, proof and sum.
     ((LARGE, "float32"), None, "C", {"keep": "sum"}),
     *(nightly((LARGE, dtype), None, "C", {"keep": "sum"}) for dtype in ("float16", "int8")),
-    # Narrow integers, which are widened; tiny matrices, whose proof takes more than they.
+    # Narrow integers, which are widened; tiny matrices, whose proof is larger than they are.
     nightly(((3000, 1, 10_007), "int8"), ((3000, 10_007, 1), "int8"), "C", {}),
     (((1_000_000, 2, 2), "float32"), None, "C", {}),
 ])  # fmt: skip
@@ -66,7 +66,7 @@ def test_multiply_stays_within_its_model(tmp_path, left, right, order, own):
 
 @pytest.mark.parametrize("order", [nightly("C"), nightly("F")])
 def test_copies_that_a_worker_makes_stay_within_its_model(tmp_path, order):
-    """A task that copies its shards itself, the next while one is computed, takes no more."""
+    """A task that copies the next shard while it computes one takes no more memory."""
     path = save(tmp_path / "a.npy", np.ones((192, 640, 640), "float32", order=order))
     made = factories.plan(tmp_path, input=str(path), shards=3, materialize=True)
     used = peak(command("work", "--plan", made.results.plan))
@@ -75,7 +75,7 @@ def test_copies_that_a_worker_makes_stay_within_its_model(tmp_path, order):
 
 
 def test_a_task_with_less_memory_takes_less(tmp_path):
-    """--mem-mb below the plan: the peak is at most that, and batches are smaller."""
+    """With --mem-mb below the plan, batches are smaller, and the peak stays below --mem-mb."""
     path = save(tmp_path / "a.npy", np.ones((170, 640, 640), "float32"))
     over = {"materialize": False, "shards": 1}
     made = factories.plan(tmp_path, input=str(path), **over)
@@ -87,7 +87,7 @@ def test_a_task_with_less_memory_takes_less(tmp_path):
 
 @pytest.fixture(scope="module")
 def loops(tmp_path_factory):
-    """The loops of the reduce are compiled: that is done once on a machine, and takes more."""
+    """Compile the loops of the reduce first: that happens once per machine, and takes more."""
     for dtype in ("float32", "float64"):
         folder = tmp_path_factory.mktemp(dtype)
         path = save(folder / "a.npy", np.ones((4, 2, 2), dtype))
@@ -101,11 +101,11 @@ def loops(tmp_path_factory):
     (1, "products", "float32", 8, 1_000_000, ["sum"]),
     nightly(1, "products", "float32", 2500, 4, ["sum", "std", "min", "max"]),
     nightly(1, "sum", "float32", 2500, 2, ["sum"]),
-    # Two ranks that share the products of one stripe, and pass on all states there are.
+    # Two ranks share the products of one stripe, and exchange the state of every statistic.
     (2, "products", "float64", 362, 150, [*STATISTICS]),
 ])  # fmt: skip
 def test_the_reduce_stays_within_its_model(tmp_path, ranks, keep, dtype, dim, matrices, names):
-    """A rank takes what one is asked for, whatever it adds, and however much."""
+    """A rank takes no more than is asked for one rank, whatever it adds, and however much."""
     path = save(tmp_path / "a.npy", np.ones((matrices, dim, 1), dtype))
     over = {"keep": keep, "product": "A @ A.T", "materialize": False, "shards": 2}
     made = factories.listed(factories.plan(tmp_path, input=str(path), **over))

@@ -53,7 +53,7 @@ def test_a_sum_is_that_of_weight_times_product(tmp_path_factory, dtype, n, data)
 
 @pytest.mark.parametrize("keep", KEEPS)
 def test_other_weights_compute_the_shards_that_they_touch(tmp_path, keep):
-    """And adopt nothing of others; the same weights in another file change nothing."""
+    """Those shards adopt no product; the same weights in another file change nothing."""
     left, weights, others = noise((6, 3, 3)), np.arange(6.0), np.array([0, 1, 2, 4, 4, 5.0])
     over = {"shards": 3, "keep": keep, "materialize": False}
     made = listed(weighted(tmp_path, left, weights, **over))
@@ -67,7 +67,7 @@ def test_other_weights_compute_the_shards_that_they_touch(tmp_path, keep):
 
 
 def test_a_function_meets_no_matrix_of_weight_0(tmp_path):
-    """Neither in the trial nor in a batch; one whose matrices are all left out is not called."""
+    """Neither in the trial nor in a batch; it is not called if all matrices have weight 0."""
     own = tmp_path / "own.py"
     own.write_text("def f(xp, block):\n    return xp.linalg.inv(block)\n")
     left, weights = noise((6, 3, 3)) + 5 * np.eye(3), np.array([0, 0, 1, 0, -2, 1.0])
@@ -89,7 +89,7 @@ def test_a_plan_keeps_the_weights_it_was_made_with(tmp_path):
 
 
 def test_a_mask_makes_two_labels(tmp_path):
-    """As JSON has it, no label is true or false."""
+    """Labels are numbers or texts, so a mask gives 0 and 1."""
     made = labelled(tmp_path, noise((4, 3, 3)), np.array([True, False, True, True]))
     assert made.facts.labels == [0, 1]
 
@@ -100,7 +100,7 @@ def labelled(folder, left, labels, **over):
 
 
 def sums(made, ranks=1):
-    """The sums of a listed plan, by so many ranks."""
+    """The sums of a listed plan, from this many ranks."""
     if ranks == 1:
         return reduced(made)
     done = factories.mpirun(ranks, made)
@@ -131,7 +131,7 @@ def test_the_sum_of_a_label_is_that_of_a_run_on_its_matrices(tmp_path_factory, d
 @pytest.mark.parametrize("keep", KEEPS)
 @pytest.mark.parametrize("dim", [4, 800])
 def test_ranks_share_the_sums_of_labels(tmp_path, keep, dim):
-    """Stripes of large matrices, rows of small ones: the same bits as of one rank."""
+    """Stripes of large matrices, rows of small ones: the same bits as from one rank."""
     labels = np.array([3, -1, 3, 3, 70, -1, 3])
     made = listed(labelled(tmp_path, noise((7, dim, dim)), labels, keep=keep, shards=3))
     one = sums(made)
@@ -148,7 +148,7 @@ def test_ranks_share_the_sums_of_labels(tmp_path, keep, dim):
     (["007", "7", "007"], ["007", "7"]),
 ])  # fmt: skip
 def test_labels_are_a_column_of_the_sheet(tmp_path, cells, names):
-    """Whole numbers are sorted as such, where text gives them back; a row labels all it holds."""
+    """If all cells are plain whole numbers, they sort as numbers; a row labels its whole file."""
     paths = [save(tmp_path / f"{i}.npy", noise((i + 1, 3, 3))) for i in range(3)]
     rows = [f"{path}\t{cell}" for path, cell in zip(paths, cells, strict=True)]
     (tmp_path / "sheet.tsv").write_text("\n".join(["path\tscan", *rows]))
@@ -158,7 +158,7 @@ def test_labels_are_a_column_of_the_sheet(tmp_path, cells, names):
 
 
 def test_labels_are_counted_over_many_blocks():
-    """Of any run of matrices: the place of each label among its own."""
+    """For any run of matrices: their places among all matrices of the same label."""
     labels = np.random.default_rng(0).integers(0, 3, 3 * per_matrix._BLOCK + 7).astype("u1")
     said = per_matrix.PerMatrix(labels=labels, names=("a", "b", "c"))
     assert said.counts == np.bincount(labels).tolist()
@@ -168,7 +168,7 @@ def test_labels_are_counted_over_many_blocks():
 
 
 def test_a_stack_that_grows_keeps_the_shards_of_its_labels(tmp_path):
-    """A label that is new, and comes before the others, changes no shard that has none of it."""
+    """A new label that sorts before the others changes no shard without this label."""
     left, labels = noise((6, 3, 3)), np.array(["b", "c", "c", "b", "a", "b"])
     over = {"keep": "sum", "shard_bytes": 2 * 72, "materialize": False}
     made = listed(labelled(tmp_path, left[:4], labels[:4], **over))
@@ -182,7 +182,7 @@ def test_a_stack_that_grows_keeps_the_shards_of_its_labels(tmp_path):
 
 
 def test_what_decides_the_nodes_of_a_shard_is_in_its_key():
-    """Its own labels, and how many of each came before; files of products depend on none."""
+    """The shard's labels, and how many of each came before; product files depend on none."""
     keys = {
         per_matrix.PerMatrix(None, np.array(labels, "u1"), names).digest(range(2, 4), "sum")
         for labels, names in (
@@ -214,7 +214,7 @@ def test_the_trees_of_all_labels_hold_no_more_than_is_planned(labels, data):
 
 
 def test_a_damaged_list_of_labels_is_found(tmp_path):
-    """As any result is."""
+    """Like damage of any other result."""
     made = listed(labelled(tmp_path, noise((3, 3, 3)), np.arange(3)))
     sums(made)
     flip(made.results.label_names, 12)

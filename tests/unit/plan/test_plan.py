@@ -20,7 +20,7 @@ from tests.factories import save, stack
 
 
 def test_the_layout_of_an_earlier_version_is_refused(tmp_path):
-    """Its files have no keys in their names, and a new plan would know nothing of them."""
+    """Files of that version have no keys in their names, so a new plan could not find them."""
     made = factories.plan(tmp_path, stack((4, 2, 2)))
     raw = made.results.plan.read_bytes()
     made.results.plan.write_bytes(raw.replace(b"input_key\tkey", b"matrices\tfingerprint"))
@@ -35,7 +35,7 @@ def test_the_layout_of_an_earlier_version_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["plan.tsv", "plan.json", "sources.tsv"])
 def test_a_pipe_in_the_place_of_a_plan_is_not_waited_for(tmp_path, name):
-    """It is refused by its name."""
+    """The message names the pipe, and nothing opens it."""
     made = factories.plan(tmp_path, stack((4, 2, 2)))
     path = made.results.root / name
     path.unlink()
@@ -66,7 +66,7 @@ def test_tables_round_trip(names):
     lambda a, b, c: [a, b, replace(c, shard=b.shard)],
 ])  # fmt: skip
 def test_shards_that_do_not_hold_each_matrix_once_are_refused(tmp_path, forge):
-    """Whatever the checksums say: with a gap, an overlap, an empty shard, or an id used twice."""
+    """Even if all checksums match: a gap, an overlap, an empty shard, or an id used twice."""
     made = factories.plan(tmp_path, stack((7, 2, 2)), shards=3)
     planner.write(replace(made, shards=dict(enumerate(forge(*made.shards.values())))))
     with pytest.raises(IntegrityError, match=r"plan.tsv is damaged: its shards are not matrices 0"):
@@ -74,7 +74,7 @@ def test_shards_that_do_not_hold_each_matrix_once_are_refused(tmp_path, forge):
 
 
 def test_the_plan_takes_the_memory_that_jobs_ask_for(tmp_path):
-    """Each of them reads all of it; a changed byte is found."""
+    """Every job reads the whole plan, and finds a changed byte."""
     ones = np.broadcast_to(np.ones((1, 1, 1), "f4"), (20_000, 1, 1))
     made = factories.plan(tmp_path, ones, shards=20_000)
     tracemalloc.start()
@@ -89,7 +89,7 @@ def test_the_plan_takes_the_memory_that_jobs_ask_for(tmp_path):
 
 
 def test_a_task_reads_kilobytes_of_a_long_list_of_files(tmp_path, monkeypatch):
-    """The rows of its own files, whatever their names; all rows where they are few."""
+    """It reads the rows of its own files, whatever their names; a short list is read whole."""
     counts = [1 + i % 3 for i in range(23)]
     names = [tmp_path / f"{i:02}line\nend.npy" for i in range(23)]
     paths = [str(save(path, stack((n, 2, 2)))) for path, n in zip(names, counts, strict=True)]

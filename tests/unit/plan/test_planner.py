@@ -49,14 +49,14 @@ RECIPE = {"matrices": 6, "dim": 3, "dtype": "float32", "seed": 0}
     )),
 ], ids=str)  # fmt: skip
 def test_what_changes_products_changes_every_key(folder, same, over):
-    """What products, proofs or the cut depend on computes all again; what they do not, nothing."""
+    """A setting changes all keys if products, proofs or the cut depend on it, else none."""
     own = {"synthetic": RECIPE} if "synthetic" in over else {"input": str(folder)}
     before, after = (keys(**{"shards": 3, **own, **part}) for part in ({}, over))
     assert before == after if same else not set(before) & set(after)
 
 
 def test_the_dtype_of_what_a_function_returns_decides_on_extremes(tmp_path):
-    """A function that makes real products of complex matrices has extremes; the other way not."""
+    """Real products of complex matrices have a maximum; complex products of real ones have not."""
     own = "def f(xp, block):\n    return xp.abs(block) if block.imag.any() else 1j * block\n"
     (tmp_path / "mine.py").write_text(own)
     over = {"product": f"{tmp_path}/mine.py:f", "reduce": {"statistics": ["max"]}}
@@ -67,7 +67,7 @@ def test_the_dtype_of_what_a_function_returns_decides_on_extremes(tmp_path):
 
 
 def test_keys_are_those_of_earlier_releases(monkeypatch):
-    """Other digits in the names of files would compute everything that users have again."""
+    """If keys changed, everything that users have would be computed again."""
     versions = {"synthesize": 2, "shard": 4, "multiply": 7, "reduce": 7}
     monkeypatch.setattr(plan, "ALGORITHM", versions)
     monkeypatch.setattr(planner, "ALGORITHM", versions)
@@ -87,7 +87,7 @@ def test_keys_are_those_of_earlier_releases(monkeypatch):
 
 
 def test_a_changed_stack_or_right_factor_changes_every_shard(tmp_path):
-    """In one file nobody knows which matrices changed, and B belongs to all products."""
+    """The plan cannot tell which matrices of a file changed, and B belongs to all products."""
     paths = [save(tmp_path / "a.npy", stack((6, 3, 3))), save(tmp_path / "b.npy", stack((3, 3)))]
     over = {"input": str(paths[0]), "right": str(paths[1]), "product": "A @ B", "shards": 3}
     seen = set(keys(**over))
@@ -108,7 +108,7 @@ A = stack((6, 3, 3), "float32")
     ([A[:2], np.asfortranarray(A[2:])], 5, "in/1.npy are in another order"),
 ])  # fmt: skip
 def test_auto_copies_only_what_is_worth_it(parts, shards, reason, tmp_path, caplog):
-    """And it says why, or that it does not."""
+    """The log says why the plan copies, or that it does not."""
     paths = [save(tmp_path / "in" / f"{i}.npy", part) for i, part in enumerate(parts)]
     path = str(paths[0] if len(parts) == 1 else tmp_path / "in")
     own = {"input": path, "shards": shards, "results": str(tmp_path / "r")}
@@ -122,7 +122,7 @@ def test_auto_copies_only_what_is_worth_it(parts, shards, reason, tmp_path, capl
 
 
 def test_auto_copies_from_a_file_system_that_nodes_may_not_share(tmp_path):
-    """Tasks see the file system of the results for certain, and no other."""
+    """The file system of the results is the only one that tasks are certain to see."""
     path = str(save(tmp_path / "a.npy", stack((6, 3, 3))))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
         assert os.stat(other).st_dev != os.stat(path).st_dev
@@ -157,7 +157,7 @@ def test_what_lies_there_already_counts(tmp_path, monkeypatch):
 
 
 def test_the_job_commits_the_plan_of_the_main_process(tmp_path, monkeypatch):
-    """It lies aside until then, and says the same; whoever reads an input compares it with it."""
+    """The plan lies aside until then; what the job commits says the same."""
     monkeypatch.chdir(tmp_path)
     over = {"product": "A @ B", "right": str(save(Path("b.npy"), stack((3, 5)))), "keep": "sum"}
     made = planner.make(settings(input=str(save(Path("a.npy"), A)), results="r", shards=3, **over))

@@ -45,10 +45,10 @@ def sheet(path, rows, head="path"):
 
 
 def socket_at(path):
-    """A socket that lies under a name."""
+    """Bind a socket to a path."""
     folder, name = os.path.split(path)
     with contextlib.chdir(folder), socket.socket(socket.AF_UNIX) as end:
-        end.bind(name)  # a path of its own may have 108 letters
+        end.bind(name)  # a socket's path has room for 108 bytes only
 
 
 def everything(made):
@@ -58,14 +58,14 @@ def everything(made):
 
 @pytest.mark.parametrize("origin", ["in", "in/*.npy", "s.tsv"])
 def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
-    """In natural order, or in that of the rows; hidden files are told, others left alone."""
+    """In natural order, or in that of the sheet; hidden files are noted, others ignored."""
     monkeypatch.chdir(tmp_path)
     shapes = [(2, 4), (3, 2, 4), (1, 2, 4), (2, 4), (2, 2, 4)]
     arrays = [stack(shape, seed=i) for i, shape in enumerate(shapes)]
     paths = [save(Path(f"in/m{i + 8}.npy"), array) for i, array in enumerate(arrays)]  # m9, m10
     if origin == "in":
         paths[0].rename(paths[0].with_suffix(".NPY"))
-    for name in ("README", ".m0.npy.host.1.ab.tmp", "._m0.npy"):  # the last as a Mac keeps them
+    for name in ("README", ".m0.npy.host.1.ab.tmp", "._m0.npy"):  # the last as macOS writes them
         Path("in", name).write_text("no array")
     order = [4, 0, 3, 1, 2] if origin == "s.tsv" else range(5)
     sheet(Path("s.tsv"), [paths[i] for i in order])
@@ -81,7 +81,7 @@ def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
 
 
 def test_results_of_a_run_that_a_glob_takes_in_are_told(tmp_path, monkeypatch):
-    """They may be meant; so the plan says it, and goes on."""
+    """The user may want them, so the plan only notes them."""
     monkeypatch.chdir(tmp_path)
     save(Path("data/a.npy"), stack((4, 3, 3), "float64"))
     factories.computed(factories.plan(Path("one"), input="data/a.npy", shards=2, materialize=False))
@@ -91,13 +91,13 @@ def test_results_of_a_run_that_a_glob_takes_in_are_told(tmp_path, monkeypatch):
 
 
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
-    """What exists under exactly this name is taken as it is."""
+    """If a file of exactly this name exists, the name is not a pattern."""
     path = save(tmp_path / "a[1].npy", stack((2, 3, 3)))
     assert found(tmp_path, input=str(path)).matrices == 2
 
 
 def test_a_sheet_relative_to_itself(tmp_path, monkeypatch):
-    """Its rows are found beside it, in their order, whatever other columns and line ends it has."""
+    """Its paths are relative to it and keep their order, whatever other columns and line ends."""
     paths = files(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     named = tmp_path / "data" / "s.tsv"
@@ -109,7 +109,7 @@ def test_a_sheet_relative_to_itself(tmp_path, monkeypatch):
 
 
 def test_a_file_reached_twice_is_refused(tmp_path, monkeypatch):
-    """By its name, a link or a second name: both are named, in a folder, a glob or a sheet."""
+    """By its own name, a symlink or a hard link, in a folder, a glob or a sheet; both are named."""
     paths = files(tmp_path / "in")
     monkeypatch.chdir(tmp_path)
     second = tmp_path / "in" / "z.npy"
@@ -121,14 +121,14 @@ def test_a_file_reached_twice_is_refused(tmp_path, monkeypatch):
             assert ("in/z.npy and in/m1.npy" if name == rows else "in/m1.npy and in/z.npy") in told
             assert "are the same file" in told
         second.unlink()
-    shutil.copy2(paths[1], second)  # as large and as old, but a file of its own
+    shutil.copy2(paths[1], second)  # same size and time stamp, but a separate file
     assert found(tmp_path, input="in").matrices == 4
     sheet(Path(rows), ["in/m0.npy", "in/m1.npy", "in/m0.npy"])
     assert "in/m0.npy is listed twice; leave one of them out" in refusal(tmp_path, input=rows)
 
 
 def test_files_without_a_number_are_not_taken_for_one_another(tmp_path, monkeypatch):
-    """Some file systems give each the inode 0; of other files a second look is taken."""
+    """Some file systems give every file inode 0; if only two hashes are equal, both count."""
     first, second = map(str, files(tmp_path)[:2])
     status = os.stat_result((0o100644, 0, 1, 1, 0, 0, 96, 0, 0, 0))
     seen = {}
@@ -149,7 +149,7 @@ def test_two_stars_follow_no_links_to_folders(tmp_path, monkeypatch):
     for pattern in ("**/*.npy", "in/**/b/*.npy", "in/**/**/*/m?.npy"):
         made = found(tmp_path, input=pattern)
         assert [tmp_path / s.path for s in made.sources] == paths, pattern
-    # A link that the pattern itself names is a folder as any other.
+    # A link that the pattern itself names is followed like any folder.
     assert found(tmp_path, input="in/a/up/a/b/*.npy").matrices == 3
     assert found(tmp_path, input="in/a/up/**/*.npy").matrices == 3
 
@@ -159,7 +159,7 @@ def test_two_stars_follow_no_links_to_folders(tmp_path, monkeypatch):
     "x/../y/*.npy", "./**/[!b].npy", "none/**/*.npy", "x/a.npy/**/*.npy", "x/a.npy/*",
 ])  # fmt: skip
 def test_patterns_match_what_pythons_glob_does(tmp_path, monkeypatch, pattern):
-    """Where no link leads to a folder."""
+    """If no link leads to a folder."""
     for name in ("x/a", "x/b", "y/c", "x/y/d", "x/y/z/e", ".h/f", "y/.z", "g"):
         save(tmp_path / f"{name}.npy", stack((2, 2)))
     monkeypatch.chdir(tmp_path)
@@ -168,7 +168,7 @@ def test_patterns_match_what_pythons_glob_does(tmp_path, monkeypatch, pattern):
 
 
 def test_a_folder_that_cannot_be_read_is_no_empty_folder(tmp_path, monkeypatch):
-    """What a pattern may match there would be missing from the sum without a word."""
+    """Matching files in it would silently be missing from the sum."""
     files(tmp_path / "in")
 
     def closed(path):
@@ -187,7 +187,7 @@ def itself(path):
 
 @pytest.mark.parametrize("make", [os.mkfifo, socket_at, os.mkdir, itself])
 def test_what_is_no_file_is_refused_at_once(tmp_path, make):
-    """In place of each kind of input, and by a sheet or a pattern; a pipe is not waited for."""
+    """As any kind of input, or named by a sheet or a pattern; opening a pipe never blocks."""
     files(tmp_path / "in")
     for name in ("a.npy", "s.tsv", "in/z.npy"):
         make(str(tmp_path / name))
@@ -203,7 +203,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, make):
 
 
 def test_a_folder_that_is_a_link_to_itself(tmp_path):
-    """As input, in a name or in a pattern; beside others it is no match."""
+    """It is refused as an input and as part of a path; a pattern that could match it skips it."""
     files(tmp_path / "in")
     itself(tmp_path / "loop")
     for name in ("loop", "loop/a.npy", "loop/*.npy"):
@@ -212,7 +212,7 @@ def test_a_folder_that_is_a_link_to_itself(tmp_path):
 
 
 def test_headers_are_read_once(tmp_path, monkeypatch):
-    """A second look reads none, unless the cache is damaged; a new time stamp or size counts."""
+    """A second look reads no header, unless the cache is damaged, or time stamp or size is new."""
     reads, read = [], npy.read_header_and_status
     monkeypatch.setattr(
         npy, "read_header_and_status", lambda path: reads.append(path.name) or read(path)
@@ -243,7 +243,7 @@ LAYOUTS = [("<f4", "C"), (">f4", "C"), ("<f4", "F")]
     st.data(),
 )
 def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
-    """Whatever files they lie in, in whatever order, and wherever inside a matrix they begin."""
+    """Whatever the files and their layouts, and wherever inside a matrix the bytes begin."""
     parts, first = [], 0
     for number, (count, (dtype, order)) in enumerate(files):
         array = np.asarray(stack((count, 3, 5), dtype, number), order=order)
@@ -253,7 +253,7 @@ def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
     stacked = StackReader(parts, (3, 5), "float32")
     whole = np.concatenate([np.load(part.path) for part in parts]).astype("<f4")
     opened = OpenFiles()
-    for _ in range(3):  # one after the other, as matrices that were converted are kept
+    for _ in range(3):  # several reads in turn, as converted matrices are kept
         low = data.draw(st.integers(0, whole.nbytes - 1))
         high = data.draw(st.integers(low + 1, whole.nbytes))
         view = np.empty(high - low, np.uint8)
@@ -276,7 +276,7 @@ def test_matrices_outside_the_files_are_refused(tmp_path):
 
 @pytest.mark.parametrize("identity", ["1:2:3:4", ""])
 def test_a_reader_refuses_another_file_than_planned(tmp_path, identity):
-    """By its identity, or by shape and dtype where a receipt vouches for the file."""
+    """By its identity; by shape and dtype if the plan has none, as for a file with a receipt."""
     path = save(tmp_path / "a.npy", stack((3, 2, 2), "int32"))
     reader = StackReader((plan.Source(str(path), 0, 3, identity),), (2, 2), "float32")
     with pytest.raises(IntegrityError, match="snakemake a"):

@@ -24,7 +24,7 @@ DOUBLE = "def own(xp, block):\n    return 2 * block\n"
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a Python file; the spec of its function ``own``."""
+    """Write a Python file, and return the spec of its function ``own``."""
 
     def make(text, name="own"):
         path = tmp_path / "mine.py"
@@ -58,7 +58,7 @@ def test_a_function_is_loaded_without_a_trace(write, tmp_path):
 
 
 def test_a_listed_file_is_imported_as_it_is(write, tmp_path, monkeypatch):
-    """Also where Python has compiled another one of the same size and second."""
+    """Even if Python has compiled an earlier version with the same size and second of change."""
     monkeypatch.syspath_prepend(tmp_path)
     spec = write("import factor\ndef own(xp, block):\n    return factor.K * block\n")
     helper = tmp_path / "factor.py"
@@ -72,7 +72,7 @@ def test_a_listed_file_is_imported_as_it_is(write, tmp_path, monkeypatch):
 
 
 def test_classes_of_the_file_work(write):
-    """Dataclasses look their module up by name: it is there."""
+    """Dataclasses look up their module by name, and have to find it."""
     text = (
         "from __future__ import annotations\nfrom dataclasses import dataclass\n"
         "@dataclass\nclass Twice:\n    factor: float = 2.0\n"
@@ -103,14 +103,14 @@ def test_a_file_that_fails_shows_its_own_lines_only(write):
     ("return block > 0", "returned bool for matrices 12 to 13; allowed are float16, float32"),
 ])  # fmt: skip
 def test_what_is_no_stack_of_results_is_refused(write, line, told):
-    """The message says what came back, and what has to."""
+    """The message says what the function returned, and what it must return."""
     message = refusal(called, write(body(line)), np.ones((2, 3, 4)), 12)
     assert told in message
     assert "mine.py:own" in message
 
 
 def test_the_planned_shape_and_dtype_are_held_to(write):
-    """A result that differs from the one that was planned for is told with both."""
+    """If a result differs from the plan, the message has both shapes and dtypes."""
     spec = write(DOUBLE)
     planned = Problem(9, (3, 4), spec, "float64", result=(3, 4), result_dtype="float64")
     assert called(spec, np.ones((2, 3, 4)), 5, planned).shape == (2, 3, 4)
@@ -126,7 +126,7 @@ class LostError(RuntimeError):
 
 
 def test_errors_of_the_device_pass_through(write, monkeypatch):
-    """A lost device is not the function's fault; elsewhere the same error is."""
+    """An error of the device is not the function's fault; without a device the same error is."""
     monkeypatch.setattr(np, "test_lost", LostError, raising=False)
     spec = write(body("raise np.test_lost('gone')"))
     assert "LostError: gone" in refusal(called, spec, np.ones((1, 2, 2)))
@@ -136,7 +136,7 @@ def test_errors_of_the_device_pass_through(write, monkeypatch):
 
 
 def test_a_function_is_tried_once_a_content(tmp_path, write, caplog):
-    """The trial is told, kept, and done again only where file, function or matrices changed."""
+    """The trial is logged, cached, and repeated only if file, function or matrices change."""
     ran = tmp_path / "ran"
     text = body(f"with open({str(ran)!r}, 'a') as file: file.write('x')\n    return block")
     spec, over = write(text), {"synthetic": {"dim": 3}}
@@ -155,7 +155,7 @@ def test_a_function_is_tried_once_a_content(tmp_path, write, caplog):
 
 
 def test_the_first_matrix_is_the_one_tried(tmp_path, write):
-    """A function whose result depends on what it is given sees real data, drawn or read."""
+    """The trial uses real data, drawn or read, as the result may depend on it."""
     spec = write(body("return np.full((len(block), int(abs(block[0, 0, 0])) + 1, 1), 1.0)"))
     recipe = {"matrices": 4, "dim": 3, "dtype": "int16", "seed": 5}
     first = int(plan_synthetic.matrix(5, 0, 3, np.dtype("int16"))[0, 0])
@@ -190,7 +190,7 @@ def test_a_function_that_fails_is_refused_before_any_job(
 
 
 def test_an_interrupted_trial_leaves_nothing(tmp_path, write):
-    """Ctrl-C ends the function and what it has started."""
+    """Ctrl-C or SIGKILL ends the function and the processes that it has started."""
     started = tmp_path / "started"
     spec = write(
         "import os, subprocess, time\ndef own(xp, block):\n"
@@ -218,7 +218,7 @@ def test_an_interrupted_trial_leaves_nothing(tmp_path, write):
 
 @pytest.mark.parametrize("detach", ["", ", start_new_session=True"])
 def test_a_trial_ends_what_the_function_has_started(tmp_path, write, detach):
-    """Whatever session it is in: nobody else would end it."""
+    """Whatever session that process is in, as nothing else would end it."""
     started = tmp_path / "started"
     spec = write(body(
         f"import subprocess; started = subprocess.Popen(['sleep', '1000']{detach})\n"
@@ -229,7 +229,7 @@ def test_a_trial_ends_what_the_function_has_started(tmp_path, write, detach):
 
 
 def test_a_function_that_forks_returns_once(write):
-    """The other process would go on as this one, and write the same files."""
+    """The forked child must not return as well: it would write the same files."""
     spec = write(body("import os; child = os.fork(); child and os.waitpid(child, 0)\n"
                       "    return block + 1"))  # fmt: skip
     assert user_function.probe(spec, np.ones((1, 2, 2))) == ((2, 2), "float64")
