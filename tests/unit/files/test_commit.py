@@ -100,7 +100,7 @@ def test_a_failure_leaves_what_was_there(tmp_path, error, former):
 
 
 def program(text, path, code=0):
-    """Run a program on a path in a process of its own."""
+    """Run a program on a path in a separate process."""
     environ = os.environ | {"PYTHONPATH": str(SCRIPTS)}
     done = subprocess.run([sys.executable, "-c", text, str(path)], check=False, env=environ)
     assert done.returncode == code
@@ -127,7 +127,7 @@ os._exit(0)
 
 
 def test_who_abandons_all_commits_leaves_no_file(tmp_path):
-    """Neither of a thread half-way through its file, nor of one that was about to make it."""
+    """Neither of a thread in the middle of its file, nor of one that was about to create it."""
     program(ABANDONED, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -144,7 +144,7 @@ with commit(Path(sys.argv[1])) as file:
 
 
 def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path):
-    """The next writer of the same file removes its temporary file; never one of who still works."""
+    """The next writer of the same file removes the leftover, never that of a live writer."""
     path = tmp_path / "a"
     program(KILLED, path, code=-9)
     write(tmp_path / "other", b"of another name")
@@ -180,7 +180,7 @@ def test_files_of_others_are_never_swept(tmp_path, name):
 
 
 def expected(raw, row, piece):
-    """The checksum of some elements, by its definition: a piece counts at its place alone."""
+    """The checksum of some elements, by its definition: the seed of a piece is its number."""
     rows = [raw[i : i + row] for i in range(0, len(raw), row)]
     parts = [r[i : i + piece] for r in rows for i in range(0, len(r), piece)]
     digests = [xxhash.xxh3_128_intdigest(part, seed=n) for n, part in enumerate(parts)]
@@ -208,7 +208,7 @@ def test_a_stack_and_its_checksum(tmp_path, monkeypatch, dtype):
 
 
 def test_the_hash_is_xxh3(tmp_path):
-    """One piece has the published value of XXH3 for no bytes; the same bytes elsewhere another."""
+    """Piece 0 of no bytes has the published value of XXH3, piece 1 of no bytes has another."""
     assert checksums.piece_digest(memoryview(b""), 0) == 0x99AA06D3014798D86001C324468D497F
     assert checksums.piece_digest(memoryview(b""), 1) != checksums.piece_digest(memoryview(b""), 0)
     (tmp_path / "empty").write_bytes(b"")
@@ -247,7 +247,7 @@ def test_runs_in_any_order_and_any_cut(sizes_, seed, random):
 
 @given(SIZES, st.randoms(use_true_random=False), st.booleans())
 def test_a_run_that_is_missing_or_comes_twice_is_refused(sizes_, random, twice):
-    """Whatever the run, and wherever it comes, there is no checksum without one of each byte."""
+    """Whichever run it is, there is no checksum unless each byte came exactly once."""
     total, row, piece = sizes_[0] + 1, *sizes_[1:]
     checksum, zeros = PieceChecksum(total, row, piece), np.zeros(total, np.uint8)
     marks = sorted({0, total, *(random.randint(0, total) for _ in range(4))})
@@ -263,7 +263,7 @@ def test_a_run_that_is_missing_or_comes_twice_is_refused(sizes_, random, twice):
 
 @pytest.mark.parametrize("runs", [((0, 5), (2, 5)), ((0, 5), (0, 5)), ((0, 5), (5, 8), (0, 5))])
 def test_fragments_that_overlap_are_refused(runs):
-    """As many bytes as the piece has, or more, but not each once; nor any behind the last."""
+    """Enough bytes for a piece, but not each once; bytes past the end are refused as well."""
     checksum, zeros = PieceChecksum(8, 8, 8), np.zeros(16, np.uint8)
     for low, high in runs:
         checksum.update(low, zeros[low:high])

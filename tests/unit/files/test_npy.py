@@ -1,4 +1,4 @@
-"""Headers of ``.npy`` files; `tests/hostile/bad_inputs.py` has what is wrong more often."""
+"""Headers of ``.npy`` files; `tests/hostile/bad_inputs.py` has the more common errors."""
 
 import struct
 
@@ -51,7 +51,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_files_are_refused(tmp_path, case):
-    """What is wrong with a file is said in one message that names the file."""
+    """One message names the file, and says what is wrong with it."""
     raw, told = BAD[case]
     path = tmp_path / "bad.npy"
     path.write_bytes(raw)
@@ -61,7 +61,7 @@ def test_bad_files_are_refused(tmp_path, case):
 
 
 def test_a_begun_file_gets_no_header_and_no_size(tmp_path):
-    """Another process has written it: what is written goes to its place in it."""
+    """Another process has begun the file: this writer only puts elements in their place."""
     path = tmp_path / "begun"
     path.write_bytes(b"another's")
     with open(path, "r+b", buffering=0) as file:

@@ -28,7 +28,7 @@ def test_one_more_than_1000_shards_lie_in_folders(shards, number, name):
 
 @pytest.mark.parametrize("shard", ["00007", "0012345"])
 def test_patterns_name_the_same_file(shard):
-    """A rule of Snakemake follows `place`."""
+    """The pattern in a rule of Snakemake agrees with `place`."""
     name = f"{shard}-0123456789ab"
     pattern = str(RESULTS.product(paths.wildcards(name)))
     parts = {"shard": shard, "key": "0123456789ab", "thousand": "012"}
@@ -36,7 +36,7 @@ def test_patterns_name_the_same_file(shard):
 
 
 def test_folders_are_those_of_the_layout(tmp_path):
-    """The folder, and those of a thousand shards; not what else lies there, nor what is missing."""
+    """The folder and its folders of a thousand shards; nothing else in it, and none if missing."""
     assert list(paths.folders(tmp_path / "missing")) == []
     (tmp_path / "001").mkdir()
     (tmp_path / "old").mkdir()

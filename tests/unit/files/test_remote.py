@@ -1,4 +1,4 @@
-"""Objects in a store as input: the bits of the same numbers in a file, whatever the server does."""
+"""Objects in a store as input: the same bits as from a file, whatever the server does."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ OTHER = stack((24, 64, 64), seed=1)
 
 @pytest.fixture(scope="module")
 def server():
-    """A server that this process has the credentials of."""
+    """A server; its credentials are in the environment of this process."""
     with objects.serving() as store, pytest.MonkeyPatch.context() as patch:
         for name, value in store.env.items():
             patch.setenv(name, value)
@@ -38,7 +38,7 @@ def planned(folder, url="s3://bucket/a.npy", **over):
 
 
 def sheet(store, folder):
-    """A sheet of an object, a file, and an object of a server that only serves files."""
+    """A sheet of an object by its s3:// address, a file, and an object by its HTTP address."""
     store.put("last.npy", A[20:])
     factories.save(folder / "mid.npy", A[4:20])
     path = folder / "sheet.tsv"
@@ -48,7 +48,7 @@ def sheet(store, folder):
 
 
 def folder_of_matrices(store, folder):
-    """An object per matrix, half of them in Fortran order, beside what does not count."""
+    """An object per matrix, half of them in Fortran order, next to objects that do not count."""
     for i, matrix in enumerate(A):
         store.put(f"run/m{i}.npy", np.asfortranarray(matrix) if i % 2 else matrix)
     for name in (".m0.npy", "below/m.npy", "notes.txt"):
@@ -57,7 +57,7 @@ def folder_of_matrices(store, folder):
 
 
 def zarr_array(version, name, **options):
-    """A maker of an array of Zarr in a store, in chunks that fit no side of it."""
+    """A maker of a Zarr array in a store; the chunks do not divide its rows and columns."""
     own = f"z/{name.replace(':', '/') or 'x.zarr'}"
     make = test_formats.zarr_array(version, own, chunks=(8, 40, 33), **options)
 
@@ -129,7 +129,7 @@ ERRS = pytest.mark.fault("an object store that fails, or whose objects change")
 @ERRS
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_faults(store, tmp_path, fault):
-    """What a server does wrong is tried again, or told in words; it never changes a bit."""
+    """A fault of the server is retried or reported; it never changes a bit."""
     made = planned(tmp_path, shards=1)
     faults, kind, words = fault(lambda: store.put("a.npy", OTHER))
     store.faults += faults
@@ -145,7 +145,7 @@ def test_faults(store, tmp_path, fault):
 @ERRS
 @pytest.mark.parametrize("what", ["changed", "gone", "metadata", "404"])
 def test_chunks(store, tmp_path, what):
-    """A chunk that is another one by now, or none, never counts as one that was not written."""
+    """A chunk that has changed or is gone never counts as one that was never written."""
     made = planned(tmp_path, zarr_array(3, "x.zarr")(store, tmp_path))
     name = f"{tmp_path.name}/x.zarr/c/1/0/0"
     spoil = {
@@ -164,7 +164,7 @@ def test_chunks(store, tmp_path, what):
 @ERRS
 @pytest.mark.parametrize("what", ["changed", "gone"])
 def test_metadata_that_goes_while_the_plan_reads_it(store, tmp_path, what):
-    """Between the list of a store and its metadata; that is no fault of what it holds."""
+    """Between listing a store and reading its metadata: that is a change, not damage."""
     url, name = zarr_array(3, "x.zarr")(store, tmp_path), f"{tmp_path.name}/x.zarr/zarr.json"
     spoil = {"changed": lambda: store.put(name, b"{}"), "gone": lambda: store.remove(name)}
     store.faults += [None, objects.heedless("", spoil[what])]
@@ -185,7 +185,7 @@ def test_changed_since_the_plan(store, tmp_path):
 
 
 def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
-    """The same as of files; one that is cut off, or not there, is refused by its key."""
+    """They read the same as from files; the refusal of a damaged or missing one names its key."""
     said = {"weights": np.arange(24.0), "labels": np.array(["a", "b"] * 12)}
     urls = {key: store.put(f"{key}.npy", array) for key, array in said.items()}
     files = {key: str(factories.save(tmp_path / f"{key}.npy", said[key])) for key in said}

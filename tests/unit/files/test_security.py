@@ -1,4 +1,4 @@
-"""Names are names, and nothing is written outside of the results folder."""
+"""Names are never run as code, and nothing is written outside of the results folder."""
 
 import ast
 import logging
@@ -55,7 +55,7 @@ def test_results_that_lead_elsewhere_are_refused(tmp_path, name):
         planner.check_folder(made)
     with pytest.raises(InputError, match=f"{name} is a link"):
         small_files.refuse_links(made.results)
-    if name == "products":  # a stage by hand looks, too
+    if name == "products":  # a stage that is started by hand checks too
         done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000")
         assert (done.returncode, "products is a link" in done.stderr) == (2, True)
     assert not list(aside.iterdir())
@@ -71,7 +71,7 @@ def test_the_results_folder_itself_may_be_a_link(tmp_path):
 
 @pytest.mark.parametrize("kind", ["product", "receipt", "shard"])
 def test_a_link_in_place_of_a_file_is_replaced(tmp_path, victim, kind):
-    """What it points to keeps its bytes; a journal, which is appended to, is not followed."""
+    """Its target keeps its bytes; a link for a journal, which is appended to, is refused."""
     made = small(tmp_path)
     link = factories.file(made, kind)
     link.parent.mkdir()
@@ -111,7 +111,7 @@ HOSTILE = "-rf a'b\"$(touch pwned);`touch pwned`&|>x *\n"
 
 @pytest.mark.parametrize("shard", ["0000a", "../00000", "-1", "٣", "00000\n", "", "0 0", "$(id)"])
 def test_the_id_of_a_shard_is_digits(tmp_path, shard):
-    """One that is asked for is in the plan, and no plan holds others, though checksums fit."""
+    """Other ids are refused if asked for, and in a plan even if its checksums match."""
     made = small(tmp_path)
     with pytest.raises(InputError, match="is not in"):
         plan.load(made.results.plan).shard(shard)
@@ -130,7 +130,7 @@ def words(line: str, folder: Path) -> list[str]:
 
 
 def test_commands_that_we_print_do_what_they_say(tmp_path, monkeypatch):
-    """The command that repairs names the very files, whatever the folder is called."""
+    """The repair command names exactly these files, whatever the folder is called."""
     root = Path(HOSTILE)
     made = replace(small(tmp_path), results=Results(root))
     found = words(ledger.build_repair(made, ["00000", "00001"]), tmp_path)
@@ -141,7 +141,7 @@ def test_commands_that_we_print_do_what_they_say(tmp_path, monkeypatch):
         assert for_bash(Path(name)) == one_line(for_bash(Path(name)))
         line = ["bash", "-c", f"printf %s {for_bash(Path(name))}"]
         assert subprocess.check_output(line) == os.fsencode(name)
-    # The shell of a job has the path of the scripts as a variable, to the letter.
+    # The shell of a job gets the path of the scripts in a variable, unchanged.
     monkeypatch.setattr(hooks, "SCRIPTS", root)
     line = ["bash", "-c", hooks.shell_prefix().format() + 'printf "%s" "$SCRIPTS"']
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=True)
@@ -150,7 +150,7 @@ def test_commands_that_we_print_do_what_they_say(tmp_path, monkeypatch):
 
 
 def test_the_script_of_an_array_quotes_its_names(tmp_path):
-    """A task of an array is given the plan by its whole name, and runs nothing of it."""
+    """An array task gets the path of the plan as one word, and its shell runs no part of it."""
     made = replace(small(tmp_path), results=Results(tmp_path / "w" / HOSTILE))
     own = array.Array(made, array.Request("slurm", [[]], [None], ""), None)
     folder = made.results.array_folder("r")
@@ -168,7 +168,7 @@ def test_the_script_of_an_array_quotes_its_names(tmp_path):
 
 
 def test_a_file_beside_the_input_is_not_run(tmp_path):
-    """A user's function runs only where the config names it."""
+    """Python files there are not imported; a user's function runs only if the config names it."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')\n")
     for name in ("numpy.py", "conftest.py", "sitecustomize.py"):
         (tmp_path / name).write_text((tmp_path / "evil.py").read_text())
@@ -193,7 +193,7 @@ def test_no_text_steers_the_terminal():
 
 
 def test_every_numpy_load_of_ours_says_that_it_unpickles_nothing():
-    """A default may change: each call names it."""
+    """The default may change, so each call sets allow_pickle."""
     sources = [path.read_text() for path in (factories.SCRIPTS / "shardwise").rglob("*.py")]
     for text in [text for text in sources if "np.load(" in text]:
         for node in ast.walk(ast.parse(text)):

@@ -1,4 +1,4 @@
-"""Small files are read as they are, or not at all; nothing is waited for and nothing stays open."""
+"""Small files are read whole or not at all; no read blocks, and no file stays open."""
 
 import os
 
@@ -8,7 +8,7 @@ from shardwise.files import small
 
 
 def test_a_file_is_read_whole(tmp_path):
-    """Up to the most that it may have."""
+    """If it has no more bytes than the limit."""
     path = tmp_path / "a"
     path.write_bytes(b"12345")
     assert small.read(path) == small.read(path, 5) == b"12345"
@@ -28,7 +28,7 @@ def test_what_is_no_file_is_refused(tmp_path, make):
 
 @pytest.mark.parametrize("text", ["", "{", "9" * 5000, "[" * 100_000])
 def test_what_is_no_json_says_nothing(tmp_path, text):
-    """Not even how it fails."""
+    """It reads as None, without an error."""
     path = tmp_path / "a"
     path.write_text(text)
     assert small.read_json(path) is None
