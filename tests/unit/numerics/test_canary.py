@@ -1,4 +1,4 @@
-"""The product that is known beforehand: it shows in what precision a device multiplies."""
+"""The known product, which shows in what precision a device multiplies."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ ONE_B = "A @ B, one B for all"
 
 
 def cut(numbers, bits):
-    """float32 numbers, or pairs of them, with so many significant bits left."""
+    """float32 or complex64 numbers, truncated to this many significant bits."""
     mask = np.uint32(0xFFFFFFFF << (24 - bits) & 0xFFFFFFFF)
     return (numbers.view(np.uint32) & mask).view(numbers.dtype)
 
@@ -40,7 +40,7 @@ def multiplied(dtype, compute, spoil=lambda x: x, after=lambda x: x):
     ("complex128", "A @ A"), ("float32", ONE_B),
 ])  # fmt: skip
 def test_what_computes_as_asked_passes(tmp_path, dtype, product):
-    """The memory of the ring, whatever its shape."""
+    """In the memory of the ring, whatever its shape."""
     shared, product = product == ONE_B, product.partition(",")[0]
     left = stack((4, 17, 17) if product == "A @ A" else (4, 9, 17), dtype)
     right = stack((17, 11) if shared else (4, 17, 11), dtype) if product == "A @ B" else None
@@ -59,17 +59,17 @@ def test_what_computes_as_asked_passes(tmp_path, dtype, product):
     ("float64", "float64", lambda x: x.astype("float32").astype("float64")),
 ])  # fmt: skip
 def test_a_lower_precision_is_refused(dtype, compute, spoil):
-    """No device is blamed, and where a precision can be asked for instead, it is named."""
+    """No device is blamed; if the config may ask for a lower precision, the message names it."""
     with pytest.raises(IntegrityError, match=f"lower precision than {compute}") as refused:
         multiplied(dtype, compute, spoil)
     assert refused.value.exit_code == 3
     assert ("ask for precision: tf32" in str(refused.value)) == (compute in LOW)
-    multiplied("float32", "tf32", lambda x: cut(x, 11))  # eleven bits are what it has
+    multiplied("float32", "tf32", lambda x: cut(x, 11))  # tf32 has eleven bits
 
 
 @pytest.mark.parametrize("what", ["zeros", "nan", "one beside", "nan beside"])
 def test_a_product_that_is_wrong_altogether_blames_the_device(what):
-    """It is not a matter of precision: the device is suspect, as for any wrong product."""
+    """Lower precision cannot explain it, so the device is suspect, as for any wrong product."""
 
     def after(products):
         if what in ("zeros", "nan"):

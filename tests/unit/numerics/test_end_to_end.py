@@ -1,4 +1,4 @@
-"""The end-to-end proof: honest runs never alarm, and what is damaged on the way is named."""
+"""The end-to-end proof: honest runs never alarm, and damage on the way is named."""
 
 import json
 from itertools import pairwise
@@ -34,7 +34,7 @@ def reduced(made, *names):
 
 
 def forge(made, shard_id):
-    """Change one number of a shard's file, and its checksum in receipt and ledger with it."""
+    """Change one number in a shard's file, and update its checksum in receipt and ledger."""
     path = factories.file(made, "product", shard_id)
     array = np.load(path, "r+")
     array[-1].reshape(-1)[-1] += 1
@@ -51,7 +51,7 @@ SIDES = st.integers(1, 7)
 
 @given(st.sampled_from(["float64", "complex128", "int64"]), SIDES, SIDES, st.data())
 def test_the_number_of_a_sum_is_that_of_the_definition(dtype, m, p, data):
-    """Any runs of its elements, from any number of ranks."""
+    """Its elements may come in any runs, added by two ranks."""
     total = (stack if dtype == "int64" else noise)((m, p), dtype, m)
     cuts = data.draw(st.lists(st.integers(0, total.size), max_size=6))
     ranks = [end_to_end.SumForm((m, p), dtype) for _ in range(2)]
@@ -74,7 +74,7 @@ def test_the_number_of_a_sum_is_that_of_the_definition(dtype, m, p, data):
     st.integers(0, 2**32),
 )
 def test_products_and_sum_agree_at_any_scale(dtype, product, d, exponent, seed):
-    """Forms of the check are finite where products are, and agree within their tolerance."""
+    """Forms of the check are finite if products are, and agree within their tolerance."""
     with np.errstate(all="ignore"):
         left = (noise((3, d, d), "float64", seed) * 10.0**exponent).astype(dtype)
         compute = "float32" if dtype == "float16" else dtype
@@ -94,7 +94,7 @@ def test_products_and_sum_agree_at_any_scale(dtype, product, d, exponent, seed):
 
 
 def test_weights_never_change():
-    """Receipts of different days and versions are compared: the first weights of each kind."""
+    """Receipts of different days and versions are compared, so all must use the same weights."""
     whole = [-640183754803002333, 870607051800945785, 573325905974314307]
     assert end_to_end.weights("l", 3, True).tolist() == whole
     real = end_to_end.weights("r", 4096, False)
@@ -104,7 +104,7 @@ def test_weights_never_change():
 
 
 def test_subnormal_factors_are_no_false_alarm():
-    """The weights round subnormal numbers of B; what A makes of that stays within the tolerance."""
+    """Weights times subnormal numbers of B are rounded; that error times a large A is tolerated."""
     left, right = np.full((2, 6, 6), 1e300), np.full((2, 6, 6), 5e-324)
     check = checker(np, "A @ B", left, right, "float64")
     assert (check.check(left, right, left @ right) <= 1).all()
@@ -117,7 +117,7 @@ def test_subnormal_factors_are_no_false_alarm():
      ("products", np.full((3, 2, 2), 1e140))],  # near the largest numbers
 )  # fmt: skip
 def test_an_honest_run_is_proven_end_to_end(tmp_path, kind, left):
-    """The summary says of how many shards."""
+    """The summary says for how many shards."""
     found = reduced(computed(tmp_path, kind, left))["end_to_end"]
     assert found["shards"] == 3
     assert found["off"] <= 1
@@ -125,7 +125,7 @@ def test_an_honest_run_is_proven_end_to_end(tmp_path, kind, left):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_changed_with_its_checksum_is_named(tmp_path, kind):
-    """Receipt and ledger vouch for it; its number does not."""
+    """Its checksum fits receipt and ledger, but its sum does not fit the receipt's witness."""
     made = computed(tmp_path, kind)
     forge(made, "00001")
     with pytest.raises(IntegrityError, match=r"shard 00001: its file .*rm -f .*00001-.*json"):
@@ -135,7 +135,7 @@ def test_a_file_changed_with_its_checksum_is_named(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["products", "sum"])
 def test_a_bit_flipped_in_a_ranks_state_is_no_shards_fault(tmp_path, kind, monkeypatch):
-    """All files fit, so the sum itself went wrong: nothing is written."""
+    """All files match their receipts, so a rank is blamed, and nothing is written."""
     made, results = computed(tmp_path, kind), statistics._Total.results
 
     def flipped(self, matrices):
@@ -155,7 +155,7 @@ def test_a_bit_flipped_in_a_ranks_state_is_no_shards_fault(tmp_path, kind, monke
     ({}, ["sum"], "older version"),
 ])  # fmt: skip
 def test_what_cannot_be_proven_says_why(tmp_path, over, names, why):
-    """The summary has null, and the reason beside it."""
+    """The summary has no end_to_end, but the reason in no_end_to_end."""
     made = computed(tmp_path, **over)
     if "older" in why:
         factories.rewritten(factories.file(made, "receipt", "00001"), without="witness")

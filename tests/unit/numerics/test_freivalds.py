@@ -1,4 +1,4 @@
-"""Freivalds' check on NumPy; tests/gpu/test_proof_gpu.py has what NumPy and cupy have in common."""
+"""Freivalds' check on NumPy; tests/gpu/test_proof_gpu.py tests what NumPy and cupy share."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_integers_are_checked_without_any_tolerance():
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_a_factor_that_is_not_as_it_is_written_is_found(product, dtype):
-    """Each product passes as itself alone: another transpose, or conjugate, is another product."""
+    """A result passes only as its own product, not as that of another transpose or conjugate."""
     left, right = noise((2, 9, 9), dtype), noise((2, 9, 9), dtype, 1)
     own = right if takes_b(product) else None
     check = checker(np, product, left, own, dtype)
@@ -36,7 +36,7 @@ def test_a_factor_that_is_not_as_it_is_written_is_found(product, dtype):
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (7, 600), (600, 7)])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_loops_multiply_as_numpy_does(dtype, shape, transposed):
-    """Any element of any shape counts: a row that has no pair, and columns past one tile."""
+    """Each element counts, also in a last row without a pair and in columns past one tile."""
     stack = noise((3, *shape), dtype)
     wide = stack.astype("float64")
     if transposed:
@@ -50,7 +50,7 @@ def test_loops_multiply_as_numpy_does(dtype, shape, transposed):
 
 
 def test_vectors_are_signs_or_any_integers():
-    """±1 for floats, any int64 for integers, by their seed; and last the fixed weights."""
+    """±1 for floats, any int64 for integers, drawn by the seed; the last has the fixed weights."""
     signs, whole = tolerances.vectors(1, 1000, False), tolerances.vectors(1, 1000, True)
     for found in (signs, whole):
         fixed = end_to_end.weights("r", 1000, found.dtype.kind == "i")
@@ -79,7 +79,7 @@ def test_the_tolerance_of_a_long_sum_is_a_bound(dtype, compute):
     st.integers(0, 2**32),
 )
 def test_honest_products_of_any_size_pass(dtype, k, one, other, seed):
-    """Wherever a product is finite, also where its factors are subnormal or near the largest."""
+    """If a product is finite, even if its factors are subnormal or near the largest number."""
     with np.errstate(all="ignore"):
         left = noise((2, 3, k), dtype, seed) * 2.0**one
         right = noise((2, k, 4), dtype, seed + 1) * 2.0**other

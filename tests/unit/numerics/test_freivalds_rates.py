@@ -1,6 +1,6 @@
-"""Freivalds' check by the means of its benchmark: no false alarm of any kind, nothing gross missed.
+"""Freivalds' check, measured by its benchmark: no false alarm, and no gross error missed.
 
-`benchmarks/proof.py` prints the same with many more products: docs/verification.md.
+`benchmarks/proof.py` prints the same for many more products: see docs/verification.md.
 """
 
 import numpy as np
@@ -38,16 +38,16 @@ def test_no_honest_product_is_refused(measured, dtype, group):
     ("dtype", "dim"), [*((dtype, 24) for dtype in FLOATS), ("float16", 64), ("float32", 64)]
 )
 def test_wrong_products_are_seen(measured, dtype, dim):
-    """One element off by twice the tolerance, and each kind of damage larger than that, is seen.
+    """An element off by twice the tolerance is seen, and so is each kind of larger damage.
 
-    Half a tolerance is let through: of the element where there is a closer look, else of its row.
+    Half a tolerance passes: of the element if it gets a closer look, else of its row.
     """
     seen, size = measured.detect(np, dtype, dim, 40)
     rates = {kind: np.mean(tried) for kind, tried in seen.items()}
     assert all(len(tried) >= 40 for tried in seen.values())
     for kind in ("row lost", "tile lost", "swapped", "transposed"):
         assert rates[kind] == 1, kind
-    # The product's own rounding to float16 comes on top, and again as the error is added.
+    # float16 rounds the product itself, and again when the error is added.
     assert rates["2 ×"] >= (0.7 if dtype == "float16" else 1)
     assert max(rates["0.5 ×"], rates[0]) <= 0.05 * (dtype == "float16")
     assert rates.get("less precise") == (None if dtype == "float16" else 1)

@@ -59,7 +59,7 @@ def test_integers_are_exact(dtype, m, k, data):
 @pytest.mark.parametrize("dtype", ["int16", "uint16"])
 @pytest.mark.parametrize(("inner", "compute"), [(2**21, "float64"), (2**21 + 1, "int64")])
 def test_sums_around_two_to_the_53_are_exact(dtype, inner, compute):
-    """The longest inner product that float64 takes, of the largest elements, and one longer."""
+    """The longest inner product of the largest elements that float64 computes, and one longer."""
     assert Problem(1, (1, inner), "A @ A.T", dtype).compute_dtype == compute
     low, high = LIMITS[dtype]
     left = np.full((1, 1, inner), low if low else high, dtype)

@@ -1,4 +1,4 @@
-"""Compiled loops: their code is shared by processes, and none of them depends on it."""
+"""Compiled loops: processes share their machine code, and each can do without it."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ print(loops.folder(made.py_func, signature), sum(made.stats.cache_hits.values())
 
 
 def test_compiled_loops_are_kept_and_shared(tmp_path):
-    """Processes that start at once on no cache do well, and so do later ones, beside damage too."""
+    """Processes succeed if they start together without a cache, or later on a damaged one."""
     scripts = shutil.copytree(SCRIPTS, tmp_path / "a", ignore=shutil.ignore_patterns("__pycache__"))
     line = [sys.executable, "-W", "error", "-c", START + LOOP + END]
     options = {"env": os.environ | {"PYTHONPATH": str(scripts)}, "text": True}
@@ -49,7 +49,7 @@ def test_compiled_loops_are_kept_and_shared(tmp_path):
 
 @pytest.mark.nightly
 def test_every_float16_is_widened_exactly(tmp_path):
-    """Where the processor has no instruction for it; test_tree.py shows where it has."""
+    """On a processor without an instruction for it; test_tree.py tests those that have one."""
     code = """
 halves, found = np.arange(2**16, dtype="u2").view("f2"), np.empty(2**16)
 loops.fold(halves[None], found)

@@ -87,7 +87,7 @@ def test_no_cut_and_no_rank_changes_a_bit(dtype, data):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_they_are_those_of_numpy(dtype):
-    """Small whole numbers: exactly; a spread of others: nearly."""
+    """Sum, minimum and maximum of small whole numbers exactly, mean and std up to rounding."""
     made = stack((37, 6), dtype)
     found, wide = of(made), made.astype(statistic_dtype("mean", dtype))
     np.testing.assert_array_equal(found["sum"], made.sum(axis=0, dtype=found["sum"].dtype))
@@ -99,7 +99,7 @@ def test_they_are_those_of_numpy(dtype):
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40), st.sampled_from([0, 1e3, 1e8]))
 def test_a_spread_survives_an_offset(numbers, offset):
-    """Far from zero the digits of the numbers count, not those of their squares."""
+    """Far from zero, precision is limited by the digits of the numbers, not of their squares."""
     shifted = np.array(numbers) + offset
     terms = [Fraction(value) for value in shifted.tolist()]
     mean = sum(terms) / len(terms)
@@ -113,7 +113,7 @@ def test_equal_products_have_no_spread():
 
 
 def test_zeros_and_nan_have_no_sign():
-    """Whichever came first."""
+    """Whichever zero came first, and whatever the sign of a NaN in the input."""
     for numbers in ([0.0, -0.0], [-0.0, 0.0]):
         assert math.copysign(1, one("min", numbers)) == math.copysign(1, one("max", numbers)) == 1
     for name in ("sum", "min", "max"):
@@ -123,7 +123,7 @@ def test_zeros_and_nan_have_no_sign():
 
 
 def test_a_sum_of_integers_that_does_not_fit_is_refused_on_any_rank():
-    """By the rank that has the node, as the one that takes it could not tell."""
+    """The rank that forms the node refuses it, as the rank that receives it could not tell."""
     for numbers in ([2**62, 2**62], [-(2**62)] * 4):
         with pytest.raises(InputError, match="does not fit int64"):
             one("sum", numbers, "int64")

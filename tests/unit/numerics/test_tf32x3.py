@@ -1,4 +1,4 @@
-"""float32 products by three products of split factors: the kernel for GPUs on a stand-in."""
+"""float32 products as three products of split factors: the GPU kernel on a stand-in for cupy."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tests.tensor_cores import Array, Cupy, halves, numbers
 
 @pytest.fixture(autouse=True, scope="module")
 def few():
-    """Calls of a few matrices, so that a stack takes several."""
+    """Few matrices per call, so that a stack takes several calls."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "CALL_BYTES", 2**17)
         patch.setattr(memory, "MOST_IN_CALL", 256)
@@ -33,7 +33,7 @@ def few():
     ("A @ B", (40, 2052), [2052] * 2 + [512] * 4 + [4]),
 ])  # fmt: skip
 def test_the_error_is_that_of_float32(product, shape, calls, kind):
-    """The largest of all elements, relative to the sums of moduli; long products in chunks."""
+    """The largest of any element, relative to the sum of moduli; long inner products in chunks."""
     xp, left = Cupy(), numbers(kind, (1, *shape))
     other = numbers(kind, (1, shape[1], 8), seed=1) if product == "A @ B" else None
     found, compute = multiplied(xp, product, left, other, "tf32x3")
@@ -61,7 +61,7 @@ def test_several_calls_padded_or_not_and_one_b_for_all(dtype, count, shape, shar
 
 
 def trial(lost, dtype="float32"):
-    """Check the known product on a device that computes the products of these numbers as 0."""
+    """Check the known product on a device that computes the calls of these numbers as 0."""
     problem = Problem(4, (24, 24), "A @ A", dtype)
     xp = Cupy()
     run, call = gemm.CublasKernel(xp, problem, "tf32x3"), memory.call_matrices(problem)
@@ -78,7 +78,7 @@ def trial(lost, dtype="float32"):
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_the_known_product_is_exact(dtype):
-    """With all three products; without the small ones, as in tf32, or one of them, it is not."""
+    """With all three calls; it is not without both small ones, as in tf32, or without one."""
     trial((), dtype)
     for lost in ((0, 1), (0,), (1,)):
         with pytest.raises(IntegrityError, match="lower precision than tf32x3"):
@@ -98,7 +98,7 @@ def test_no_false_alarm_at_any_scale(k, one, two, seed):
 
 
 def test_plain_tf32_does_not_pass_as_three_products():
-    """In products of moderate length the proof itself tells."""
+    """For inner products of moderate length the proof itself finds it."""
     left, right = numbers("normal", (1, 128, 128)), numbers("normal", (1, 128, 128), seed=1)
     honest, _ = multiplied(Cupy(), "A @ B", left, right, "tf32x3")
     check = checker(np, "A @ B", left, right, "tf32x3", 0)

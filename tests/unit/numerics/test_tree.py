@@ -83,7 +83,7 @@ def test_no_cut_batch_order_or_merge_changes_a_bit(dtype, n, seed, wild, weigh, 
             assert len(left) == nodes.count_nodes(start, stop)
             for node, array in data.draw(st.permutations(left)):
                 whole.put(node, array)
-        if weights is not None:  # each part by itself, as complex numbers have infinities
+        if weights is not None:  # re and im apart: complex products turn infinities into NaN
             reals = terms.view(terms.real.dtype).astype("float64") * weights[:, None]
             terms = reals.view(sum_dtype(dtype))
         assert whole.values()[0].tobytes() == expected(terms)
@@ -91,7 +91,7 @@ def test_no_cut_batch_order_or_merge_changes_a_bit(dtype, n, seed, wild, weigh, 
 
 @given(st.sampled_from(FLOATS), st.integers(1, 200), seeds)
 def test_a_sum_is_as_exact_as_is_promised(dtype, n, seed):
-    """Within a rounding a level of the tree, of the sum of the moduli."""
+    """To one rounding per level of the tree, relative to the sum of the moduli."""
     terms, total = stack(dtype, n, seed), TreeSum(np, (WIDTH,), dtype)
     total.add(terms, 0)
     depth = max(1, (n - 1).bit_length())
@@ -104,7 +104,7 @@ def test_a_sum_is_as_exact_as_is_promised(dtype, n, seed):
 
 @given(st.integers(0, 300), st.integers(1, 300), st.integers(1, 40))
 def test_a_tree_holds_no_more_nodes_than_are_planned(start, count, batch):
-    """In turn, in any batches: those that wait, and the one being made."""
+    """If products come in order, in any batches; the node that is being made counts."""
     total, stop = TreeSum(np, (1,), "float64"), start + count
     for low in range(start, stop, batch):
         total.add(np.ones((min(batch, stop - low), 1)), low)
@@ -172,7 +172,7 @@ def test_what_was_taken_from_a_tree_outlives_the_next_sum():
 @pytest.mark.parametrize("levels", [0, 1, 2, 5])
 @pytest.mark.parametrize("width", [1, 513])
 def test_loops_add_as_numpy_does(dtype, levels, width):
-    """What is large is added by compiled loops, with the same bits."""
+    """Compiled loops add large arrays, with the same bits."""
     random = np.random.default_rng(levels)
     rows = np.frombuffer(random.bytes((width << levels) * np.dtype(dtype).itemsize), dtype)
     rows, out = rows.reshape(1 << levels, width), np.empty(width, sum_dtype(dtype))
@@ -184,7 +184,7 @@ def test_loops_add_as_numpy_does(dtype, levels, width):
 
 
 def test_large_rows_are_weighed_as_small_ones():
-    """By some columns at a time."""
+    """Large rows are weighed some columns at a time."""
     rows, weights = factories.noise((32, 5000)), factories.noise((32,))
     total = TreeSum(np, (5000,), "float64", PerMatrix(weights))
     total.add(rows, 0)
@@ -192,7 +192,7 @@ def test_large_rows_are_weighed_as_small_ones():
 
 
 def test_small_matrices_and_devices_do_without_numba(tmp_path):
-    """It takes most of a second to load."""
+    """Loading numba takes most of a second."""
     made = factories.plan(tmp_path, factories.stack((4, 3, 3)), shards=1)
     code = (
         "import pathlib, sys\nfrom shardwise.multiply import job\nfrom shardwise.plan import plan\n"
