@@ -1,4 +1,4 @@
-"""Starting MPI ranks: the words, the environment, who is a rank; and real ranks that die."""
+"""Starting MPI ranks: command line, environment, who is a rank; and real ranks that die."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_the_mpiexec_beside_this_python_comes_first(site, launcher, more):
 
 
 def test_the_mpiexec_of_the_mpi_that_mpi4py_is_told_to_load(site):
-    """MPI4PY_LIBMPI names a library; its launcher lies beside it, or else on PATH."""
+    """MPI4PY_LIBMPI names a library; its launcher is in the bin folder next to lib, or on PATH."""
     home = Path(site["PATH"]).parent
     for library in (f"{home}/lib/libmpi.so.40", "libmpi.so.40"):
         words = launch.build_command(2, None, {**site, "MPI4PY_LIBMPI": library})
@@ -60,7 +60,7 @@ def test_the_mpiexec_of_the_mpi_that_mpi4py_is_told_to_load(site):
     ],
 )
 def test_a_launcher_keeps_its_words_and_its_own_count(site, launcher, words):
-    """Words are read as in a shell; -n is added where no count is given."""
+    """Words are read as in a shell; -n is added if no count is given."""
     name = launcher.split()[0]
     assert launch.build_command(5, launcher, site) == [f"{site['PATH']}/{name}", *words]
 
@@ -96,13 +96,13 @@ WHO = {
 
 @pytest.mark.parametrize("who", WHO)
 def test_who_is_a_rank_and_how_many_there_are(who):
-    """A rank starts none, and expects those that there are; others the tasks or slots, or two."""
+    """A rank expects what its launcher started; other processes the tasks or slots, or two."""
     environ, is_rank, ranks = WHO[who]
     assert (launch.is_rank(environ), launch.expected_ranks(environ)) == (is_rank, ranks)
 
 
 def test_the_environment_keeps_what_the_user_set():
-    """Defaults for Open MPI and srun give way; what an outer rank was told goes."""
+    """The user's values replace our defaults; the variables of an outer rank are removed."""
     user = {"OMPI_MCA_hwloc_base_binding_policy": "core", "SLURM_KILL_BAD_EXIT": "0", "X": "1"}
     outer = {"PMI_SIZE": "1", "PMIX_RANK": "0", "PMIX_MCA_gds": "hash", "OMPI_COMM_WORLD_RANK": "0",
              "MV2_COMM_WORLD_SIZE": "1"}  # fmt: skip
@@ -122,7 +122,7 @@ GRID = {"JOB_ID": "7", "NHOSTS": "2", "SGE_HGR_gpu": "gpu0", "SGE_HGR_TASK_gpu":
 
 @pytest.mark.parametrize("job", [SLURM, GRID | {"CUDA_VISIBLE_DEVICES": "0", "SGE_GPU": "0"}])
 def test_the_devices_of_the_first_node_are_those_of_no_other(monkeypatch, job):
-    """What mpiexec gives to all names none; a rank knows those of its node, or is told."""
+    """Ranks get none from mpiexec; they keep those of their node, or restore the first node's."""
     given = launch._without_grant(job | {"HOME": "/home"})
     assert not grants.variables(given)
     assert given["HOME"] == "/home"
@@ -138,7 +138,7 @@ def test_the_devices_of_the_first_node_are_those_of_no_other(monkeypatch, job):
 
 @pytest.mark.parametrize("job", [GRID | {"NHOSTS": "1"}, SLURM | {"SLURM_JOB_NUM_NODES": "1"}])
 def test_the_devices_of_one_node_are_left_alone(job):
-    """What mpiexec gives to all its ranks is true there."""
+    """All ranks are on that node, so mpiexec passes the right devices on."""
     assert launch._without_grant(job) == job
     assert launch._without_grant({"NHOSTS": "2"}) == {"NHOSTS": "2"}
 

@@ -11,7 +11,7 @@ ROWS = st.lists(st.integers(1, 300), min_size=1, max_size=6)
 
 
 def layout(rows, numbers, item, piece):
-    """A layout whose pieces are small, by the rule that gives those of real files."""
+    """A layout with small pieces, cut by the rule for real files."""
     row = numbers * item
     if row <= piece:
         each = max(1, piece // row) * row
@@ -44,7 +44,7 @@ def test_every_row_is_read_by_one_rank(made, ranks, most):
                 own = made.pieces(Rows(shard, first, last), stripe)
                 pieces += [(shard, *piece) for piece in own]
         assert seen == [(i, row) for i, rows in enumerate(made.rows) for row in range(rows)]
-    for shard, rows in enumerate(made.rows):  # their checksums are those of the file, in its order
+    for shard, rows in enumerate(made.rows):  # the pieces cover the file, in its order
         numbers, begins, sizes = zip(*sorted(p[1:] for p in pieces if p[0] == shard), strict=True)
         assert numbers == tuple(range(len(numbers)))
         ends = list(accumulate(sizes))

@@ -1,4 +1,4 @@
-"""The ledger and the reduce: the right sum from any number of ranks, or none at all."""
+"""The ledger and the reduce: the right sum from any number of ranks, or no sum at all."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from tests.factories import (
 
 
 def nothing_summed(made):
-    """No result and no temporary file of a reduce lies in the results."""
+    """Whether the results folder holds no result and no temporary file of a reduce."""
     names = {path.name for path in made.results.root.iterdir()}
     return not names & {"sum.npy", "mean.npy", "summary.json"} and not leftovers(made.results.root)
 
@@ -69,7 +69,7 @@ def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path):
      ("products", "float32"), ("products", "complex64"), ("products", "int16")],
 )  # fmt: skip
 def test_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypatch, keep, dtype):
-    """Shards, batches and stripes: the tree over the products as they are written."""
+    """For any shards, batches and stripes it is the tree over the products as written."""
     left, seen = noise((11, 3, 4), dtype), set()
     for shards, size, piece in (1, 10**6, 2**20), (3, 70, 16), (11, 1, 48), (2, 40, 2**20):
         monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", piece)
@@ -100,7 +100,7 @@ def test_integers_whose_sum_does_not_fit_are_refused(tmp_path, keep, ranks):
 
 
 def test_other_ranks_than_asked_are_refused(made):
-    """A launcher that starts another world is bad config, on every rank."""
+    """A launcher that starts another number of ranks is a config error on every rank."""
     done = mpirun(2, made, "--ranks", 3)
     assert done.returncode == 2
     assert "reduce: asked for 3 ranks, but MPI has 2: the launcher does not fit" in done.stderr
@@ -131,7 +131,7 @@ def test_the_reduce_refuses_and_leaves_no_sum(made, how):
 
 
 def test_all_shards_are_named_whichever_rank_judges_them(made):
-    """Each rank judges a part of the receipts; one error tells all that are refused."""
+    """Each rank judges a part of the receipts; one error names all shards that are refused."""
     for shard in ("00000", "00002"):
         factories.flip(factories.file(made, "receipt", shard))
     done = mpirun(3, made)
@@ -144,7 +144,7 @@ def test_all_shards_are_named_whichever_rank_judges_them(made):
 
 @pytest.mark.parametrize("key", ["attempt", "finished", "node"])
 def test_a_ledger_has_no_cell_without_bounds(made, key):
-    """What is too long for any table is refused with the receipt that says it."""
+    """A value that is too long for any table is refused, and its receipt named."""
     factories.rewritten(
         factories.file(made, "receipt", "00001"), **{key: "9" * 1000 if key == "node" else 10**400}
     )
@@ -165,7 +165,7 @@ def test_the_ledger_has_a_row_a_shard(made):
 def test_a_sum_that_overflows_is_refused(tmp_path, over):
     """Products that fit, but whose sum does not, end with 2 and leave no sum."""
     left = np.zeros((3, 2, 2))
-    left[:, 1, 1] = 1.2e154  # one of these squares fits, not three
+    left[:, 1, 1] = 1.2e154  # the square of one fits float64, the sum of three squares does not
     made = listed(factories.plan(tmp_path, left, shards=3, materialize=False, **over))
     with pytest.raises(InputError, match=r"the sum overflows float64 at element \[1, 1\]") as told:
         reduced(made)
@@ -175,7 +175,7 @@ def test_a_sum_that_overflows_is_refused(tmp_path, over):
 
 @pytest.mark.parametrize("over", [{}, {"keep": "sum"}])
 def test_products_that_were_allowed_to_be_nan_are_traced(tmp_path, over):
-    """File, row and column of the input are told, and what a correction computes again."""
+    """The message has the shard or matrix, and the file, row and column of the input."""
     for i in range(6):
         matrix = factories.stack((4, 4), seed=i)
         matrix[2, 1] = np.nan if i == 3 else 1
@@ -196,7 +196,7 @@ def test_products_that_were_allowed_to_be_nan_are_traced(tmp_path, over):
 
 @pytest.mark.parametrize("over", [{}, {"keep": "sum"}])
 def test_allowed_nonfinite_numbers_reach_the_sum(tmp_path, over):
-    """nonfinite: allow sums as IEEE 754 says: NaN, Inf, and NaN of both infinities."""
+    """nonfinite: allow sums as IEEE 754 says: NaN, Inf, and NaN from Inf - Inf."""
     left, right = np.zeros((3, 5, 1)), np.ones((3, 1, 1))
     left[:, :, 0] = [[1, np.nan, np.inf, np.inf, 1], [2, 3, 4, 5, 6], [3, 1, 1, -np.inf, -np.inf]]
     over = {"product": "A @ B", "shards": 2, "nonfinite": "allow", "materialize": False, **over}
@@ -206,7 +206,7 @@ def test_allowed_nonfinite_numbers_reach_the_sum(tmp_path, over):
 
 
 def test_ranks_find_the_covariance_of_one(tmp_path):
-    """Two that have a stripe each, and three that share both; the sums of columns come last."""
+    """Two ranks take one stripe each, three share both; the sums of columns are the last row."""
     left = noise((9, 6, 370))
     over = {"product": "A.T @ A", "covariance": True, "shards": 2, "keep": "sum"}
     made, seen = listed(factories.plan(tmp_path, left, **over)), set()
@@ -221,13 +221,13 @@ def test_ranks_find_the_covariance_of_one(tmp_path):
 
 
 def test_results_of_another_plan_do_not_stay(tmp_path):
-    """A sum per label, then a mean: Snakemake has removed the summary that spoke of the others."""
+    """A sum per label, then a mean: Snakemake has removed the summary of the earlier files."""
     left, own = stack((6, 3, 3)), {"results": str(tmp_path / "results")}
     np.save(tmp_path / "labels.npy", np.arange(6) % 2)
     labels = {"labels": str(tmp_path / "labels.npy")}
     made = listed(factories.plan(tmp_path, left, **own, **labels))
     assert mpirun(1, made).returncode == 0
-    Store(made).withdraw()  # as a task does that computes anew
+    Store(made).withdraw()  # as a task does before it computes anew
     root = tmp_path / "results"
     (root / "own.npy").touch()
     found = {"labels.npy", "own.npy"}  # the plan's copy of the labels, and a user's file
@@ -241,7 +241,7 @@ def test_results_of_another_plan_do_not_stay(tmp_path):
 
 
 def test_a_result_that_lacks_a_stripe_is_refused(tmp_path):
-    """Of the sum all has been written, of the mean a half."""
+    """All of the sum has been written, but only half of the mean."""
     made = factories.plan(tmp_path, stack((5, 2, 2)), shards=2)
     files = ResultFiles(made.results, made.problem, 4, ["sum", "mean"])
     files.open(files.create())

@@ -1,4 +1,4 @@
-"""Reading for the reduce; that rows and digests are right, test_reducer.py shows."""
+"""Reading for the reduce; test_reducer.py tests that rows and digests are right."""
 
 import os
 
@@ -11,7 +11,7 @@ from shardwise.reduce.scan import Scan
 
 
 def test_a_file_that_becomes_shorter_is_an_error(tmp_path):
-    """Cut while it is read: an error that names it, not the death of the process."""
+    """A file that is cut while it is read ends in an error that names it, not in SIGBUS."""
     path = tmp_path / "0.npy"
     path.write_bytes(bytes(DATA_OFFSET + 8 * 600 * 600 * 8))
     layout = Layout([8], 360_000, 8, *checksum_pieces(360_000 * 8))

@@ -1,4 +1,4 @@
-"""What killed processes leave on this machine: nothing, or it is removed where it is ours."""
+"""Ranks leave no shared memory on this machine, even if they are killed."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def segments_of(pid: int) -> list[str]:
 
 @pytest.mark.parametrize("end", ["killed", "by themselves"])
 def test_ranks_leave_no_shared_memory(tmp_path: Path, end: str) -> None:
-    """It has no name as soon as they have it, and is the same memory; MPI ends well without."""
+    """It is unlinked once all ranks have mapped it; MPI ends well without the name."""
     program = tmp_path / "ranks.py"
     program.write_text(RANKS)
     run = subprocess.Popen(
