@@ -1,4 +1,4 @@
-"""What went wrong is a file: who failed writes it, who succeeds removes it, who tries reads it."""
+"""Failure files: a failing task writes one, a succeeding task removes it, a retry reads it."""
 
 import os
 
@@ -19,7 +19,7 @@ def results(tmp_path, monkeypatch):
 
 
 def fail(results, error, name=NAME):
-    """A task fails by this error."""
+    """A task fails with this error."""
     with pytest.raises(type(error)), failures.noted(results, name, results.log("multiply", name)):
         raise error
 
@@ -31,7 +31,7 @@ def fail(results, error, name=NAME):
     (MemoryError(), 75), (ZeroDivisionError("a"), 1),
 ])  # fmt: skip
 def test_a_failure_lies_there_until_its_task_succeeds(results, name, error, code):
-    """With its exit code and one line of words, found by its name; a traceback is for the log."""
+    """The file has the exit code and a reason of one line; a traceback is only in the log."""
     fail(results, error, name)
     ((found, failure),) = failures.of_this_run(results, ["00000-0123456789ab", name]).items()
     assert (found, failure.code, failure.run) == (name, code, "aaaaaaaaaaaa")
@@ -51,7 +51,7 @@ def test_a_failure_lies_there_until_its_task_succeeds(results, name, error, code
 def test_what_failed_for_good_is_not_tried_again_in_its_run(
     results, monkeypatch, error, run, again
 ):
-    """It repeats its message; the next run, or another kind of error, tries."""
+    """A retry repeats the message; it tries again in the next run, or after TryAgain."""
     fail(results, error)
     monkeypatch.setenv(failures.RUN, run)
     if again:
@@ -62,7 +62,7 @@ def test_what_failed_for_good_is_not_tried_again_in_its_run(
 
 
 def test_a_suspect_device_is_barred_for_its_run(results, monkeypatch):
-    """Whatever becomes of the shard elsewhere; a new run takes it again."""
+    """Even if the shard succeeds elsewhere; a new run takes the device again."""
     failures.note(results, NAME, 75, "wrong products", device="GPU-1", suspect=True)
     failures.note(results, FOLDED, 75, "it was lost", device="GPU-2")
     failures.forget(results, NAME)
@@ -78,7 +78,7 @@ def test_a_suspect_device_is_barred_for_its_run(results, monkeypatch):
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"[" * 10**5, b"\xff", b'{"name": 1}', b"x" * 10**7])
 def test_what_is_no_failure_says_nothing(results, raw):
-    """Whoever wrote it; and where nothing can be written, the task's own error is what counts."""
+    """An unreadable file is ignored; if none can be written, the task's own error still counts."""
     results.failed.mkdir()
     results.failure(NAME).write_bytes(raw)
     assert failures.of_this_run(results, [NAME]) == failures.barred(results) == {}

@@ -1,4 +1,4 @@
-"""One judge: what is changed in a receipt, nobody takes, and of the rest all think the same."""
+"""One judge: no reader accepts a changed receipt, and on any other all readers agree."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(model, tmp_path_factory):
-    """A copy of it in which each test leaves what it has found."""
+    """A copy of the model; each test restores what it changes."""
     root = tmp_path_factory.mktemp("made") / "results"
     shutil.copytree(model.results.root, root)
     return plan.load(root / "plan.tsv")
@@ -34,13 +34,13 @@ def made(model, tmp_path_factory):
 
 @pytest.fixture
 def own(model, tmp_path):
-    """A copy of it for one test."""
+    """A copy of the model for one test."""
     shutil.copytree(model.results.root, tmp_path / "results")
     return plan.load(tmp_path / "results" / "plan.tsv")
 
 
 def place(path, raw):
-    """Write a file in place; to cut it to nothing first takes a disk a hundred times as long."""
+    """Write a file in place: truncating it to nothing first takes a hundred times as long."""
     with open(path, "r+b") as file:
         file.write(raw)
         file.truncate()
@@ -52,7 +52,7 @@ def path_of(made, kind, shard=SHARD):
 
 
 def is_seen(made):
-    """Whether the watch, the page and the metrics take a shard for done."""
+    """Whether the watch, the page and the metrics show a shard as done."""
     return folders.Observer(made.results.root).look().shards[SHARD].state == status.DONE
 
 
@@ -83,7 +83,7 @@ def changes(raw):
 
 
 def test_what_is_whole_is_taken_by_all(own):
-    """The receipts of a finished run; an earlier version's sum has a field besides."""
+    """The receipts of a finished run; the summary of an earlier version has an extra field."""
     factories.rewritten(own.results.summary, scalars={"trace": 1.0})
     judge.check_summary(own)
     assert [name for name, takes in TAKERS.items() if not takes(own)] == []
@@ -91,7 +91,7 @@ def test_what_is_whole_is_taken_by_all(own):
 
 @pytest.mark.parametrize("name", ["receipt", "shard_receipt", "summary"])
 def test_no_changed_byte_of_a_receipt_is_taken(made, name):
-    """Whatever byte is changed, lost, doubled or added: who reads it, or looks at it, refuses."""
+    """Whatever byte is changed, lost, doubled or added, every reader refuses the receipt."""
     path = made.results.summary if name == "summary" else path_of(made, name)
     kind = {"receipt": ProductReceipt, "shard_receipt": CopyReceipt, "summary": SumReceipt}[name]
     looks = [lambda made: receipts.passes(receipts.read, path, kind)]
@@ -105,7 +105,7 @@ def test_no_changed_byte_of_a_receipt_is_taken(made, name):
 
 
 def leaves(said, *keys):
-    """Where each value of a receipt stands."""
+    """The keys that lead to each value of a receipt."""
     for key, value in said.items():
         yield (*keys, key)
         if isinstance(value, dict):
@@ -116,7 +116,7 @@ VALUES = (None, True, -1, 10**400, float("nan"), "x\n", [1, [2]], {})
 
 
 def test_all_think_the_same_of_a_receipt_with_a_digest_of_its_own(made):
-    """Whatever value a key has, or none: ledger and watch agree, and the audit takes no more."""
+    """Whatever value a key has: the judge, the ledger and the watch agree."""
     path = path_of(made, "receipt")
     raw = path.read_bytes()
     for keys in leaves(json.loads(raw)):
@@ -134,7 +134,7 @@ def test_all_think_the_same_of_a_receipt_with_a_digest_of_its_own(made):
 
 
 def swapped(made):
-    """Two shards change names."""
+    """Let two shards swap their products and receipts."""
     for kind in ("product", "receipt"):
         paths = path_of(made, kind, "00000"), path_of(made, kind)
         for path, raw in zip(paths, [path.read_bytes() for path in reversed(paths)], strict=True):
@@ -142,7 +142,7 @@ def swapped(made):
 
 
 def cut_finely(made):
-    """A checksum by pieces of a byte, of which each would take memory."""
+    """Claim checksum pieces of one byte, each of which would take memory."""
     path = path_of(made, "receipt")
     facts = json.loads(path.read_bytes())["file"]
     factories.rewritten(path, file=facts | {"piece_bytes": 1})
@@ -158,7 +158,7 @@ def cut_finely(made):
     cut_finely,
 ])  # fmt: skip
 def test_what_is_not_right_is_taken_by_nobody(own, harm):
-    """All look at which shard it is, at every bit of the receipt, and at the product's size."""
+    """All readers check which shard it is, every bit of the receipt, and the product's size."""
     harm(own)
     assert [name for name, takes in TAKERS.items() if takes(own)] == []
 

@@ -14,7 +14,7 @@ from tests.factories import copied, leftovers, save, stack
 
 
 def refusal(made, shard_id="00001", kind=InputError):
-    """How a shard ends, of which nothing may be committed."""
+    """The message of a shard that has to fail, and commits nothing."""
     with pytest.raises(kind) as caught:
         job.run_shard(copied(made), shard_id)
     assert (list(made.results.root.glob("products/*")), leftovers(made.results.root)) == ([], [])
@@ -36,7 +36,7 @@ ORDERS = {"C": lambda a: a, "F": np.asfortranarray, "big-endian": lambda a: a.as
     (339, "sum", True, "big-endian"), (339, "sum", False, "C"),
 ])  # fmt: skip
 def test_a_stack(tmp_path, monkeypatch, part, keep, materialize, order):
-    """Its matrix, row and column, whatever order its numbers lie in."""
+    """The message has matrix, row and column, whatever the layout of the file."""
     monkeypatch.setattr(memory, "STEP_BYTES", part)
     array = ORDERS[order](with_wild((9, 11, 11), np.inf, at=(4, 7, 9)))
     over = {"shards": 3, "materialize": materialize, "keep": keep}
@@ -48,7 +48,7 @@ def test_a_stack(tmp_path, monkeypatch, part, keep, materialize, order):
 @pytest.mark.parametrize("part", [memory.STEP_BYTES, 339])
 @pytest.mark.parametrize("shared", [True, False])
 def test_b(tmp_path, monkeypatch, part, shared):
-    """The matrix of B, however it lies."""
+    """The message has the place in B, whether one B serves all or each A has its own."""
     monkeypatch.setattr(memory, "STEP_BYTES", part)
     right = with_wild((9, 9, 11), at=(4, 2, 1))
     right, of = (right[4], "") if shared else (right, "matrix 4 of ")
@@ -59,7 +59,7 @@ def test_b(tmp_path, monkeypatch, part, shared):
 
 
 def test_a_function_of_ones_own(tmp_path):
-    """What goes in is told by its place; what comes out by the file of its matrix."""
+    """A NaN in the input is named by its place, one in the result by the file of its matrix."""
     path = tmp_path / "mine.py"
     path.write_text("def f(xp, block):\n    return 1 / (block - 2)\n")
     over = {"product": f"{path}:f", "shards": 3}
@@ -73,7 +73,7 @@ def test_a_function_of_ones_own(tmp_path):
 
 @pytest.mark.parametrize("part", [memory.STEP_BYTES, 339])
 def test_a_product_that_overflows(tmp_path, monkeypatch, part):
-    """That it is the product, with the file of its matrix."""
+    """The message says that the product overflows, and names the file of its matrix."""
     monkeypatch.setattr(memory, "STEP_BYTES", part)
     for i in range(9):
         save(tmp_path / "in" / f"m{i}.npy", stack((11, 11)) * np.float32(1e30 if i == 4 else 1))
@@ -98,7 +98,7 @@ def test_a_nan_that_is_not_in_the_input_is_damage(tmp_path):
 
 
 def test_a_nan_that_is_not_in_the_file_is_no_fault_of_the_users(tmp_path, monkeypatch):
-    """In place, the memory of the host, or of the device, has to be suspected."""
+    """The input was read in place, so the memory of the host or the device is suspect."""
     monkeypatch.setattr(nonfinite, "find", lambda *words: None)
     made = factories.plan(tmp_path, with_wild((9, 3, 3)), shards=3, materialize=False)
     told = refusal(made, kind=IntegrityError)

@@ -1,4 +1,4 @@
-"""Receipts are read by several threads at once, from the first one on."""
+"""Several threads may read receipts at once, even the first ones of a process."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from tests import factories
 
-# Each round makes the classes anew, so that eight threads use them for the first time.
+# Each round reloads the module, so that eight threads are the first to use its classes.
 ROUNDS = """
 import importlib, sys, threading
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ with ThreadPoolExecutor(8) as pool:
 
 @pytest.mark.parametrize("what", ["receipt", "plan"])
 def test_threads_may_be_the_first_to_read(tmp_path, what):
-    """All of them get the same, and the process lives, whichever thread has the turn when."""
+    """All threads get the same, and the process survives, however they are scheduled."""
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 4, 4)), shards=2))
     words = {
         "receipt": ("records.receipts", "read", factories.file(made, "receipt"), "ProductReceipt"),

@@ -1,4 +1,4 @@
-"""What a results folder has of a plan: exactly what lies there under the names the plan gives."""
+"""Which files of a plan a results folder has: exactly those under the names in the plan."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from tests import factories
 
 @pytest.mark.parametrize("shards", [4, 1001])
 def test_what_lacks_product_or_receipt_is_missing(tmp_path, shards):
-    """Flat or by the thousand; what is of another plan, or of no run at all, counts for nothing."""
+    """Flat or in folders of a thousand; files of another plan, or of no run, do not count."""
     over = {"shards": shards, "materialize": False}
     made = factories.repeated(factories.plan(tmp_path, factories.stack((shards, 2, 2)), **over))
     rows, results = list(made.shards.values()), made.results
@@ -32,7 +32,7 @@ def test_what_lacks_product_or_receipt_is_missing(tmp_path, shards):
 
 
 def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
-    """Whoever makes one takes away every other mark first; whoever computes, its own."""
+    """Writing either removes all former marks first; computing removes those of its own plan."""
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2))
     own, results = Store(made), made.results
     ledger.write(made)
@@ -52,7 +52,7 @@ def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
 
 
 def test_the_last_words_of_a_run_can_look(tmp_path):
-    """As Python ends it starts no thread any more, and what is whole is found all the same."""
+    """At exit Python starts no more threads, but missing shards are found all the same."""
     made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
     program = (
         "import atexit, sys; from pathlib import Path; from shardwise.plan import plan; "

@@ -1,4 +1,4 @@
-"""Where time went: each moment is given once, to who holds the shard up."""
+"""Where time went: each moment counts once, for the phase that holds the shard up."""
 
 import pytest
 from shardwise.multiply import job
@@ -9,7 +9,7 @@ from tests import factories
 
 @pytest.mark.parametrize("over", [{}, {"keep": "sum"}, {"materialize": True}, {"verify": False}])
 def test_the_phases_of_a_receipt_add_up(tmp_path, monkeypatch, over):
-    """To the seconds from its beginning to its end."""
+    """Their sum is the time from the start of the shard to its end."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 5 * 512)
     left = factories.stack((40, 8, 8), "float64")
     plan = factories.plan(tmp_path, left, shards=1, **{"materialize": False} | over)
