@@ -119,7 +119,7 @@ def test_a_total_can_be_verified_and_an_interrupted_one_never_looks_finished(tmp
     ("weights", "results"), [([3, -1, 0], ["mean", "sum"]), ([1, -4], ["sum"])]
 )
 def test_means_are_divided_by_the_weights(tmp_path, weights, results):
-    """A run without weights counts each matrix once; where they add up to 0 there is no mean."""
+    """A run without weights counts each matrix once; if all add up to 0, there is no mean."""
     plain, weighed = factories.stack((3, 4, 4)), factories.stack((len(weights), 4, 4), seed=1)
     own = finished(tmp_path / "w", weighed, weights=np.array(weights, "float64"))
     merge.run(tmp_path / "total", [finished(tmp_path / "plain", plain), own])
@@ -139,7 +139,7 @@ OF_ROWS = {"product": "A.H @ A", "covariance": True}
     [("float32", False), ("float32", True), ("complex64", True), ("int16", False)],
 )
 def test_covariances_are_merged_as_of_all_rows(tmp_path, monkeypatch, dtype, weighted):
-    """As NumPy has them; the offsets, of each folder its own, leave no digit less."""
+    """They are those of NumPy; that each folder has its own offset costs no digits."""
     make = factories.stack if dtype == "int16" else factories.noise
     stacks = [
         make((count, 6, 3), dtype, count) + np.dtype(dtype).type(100 * count) for count in (2, 4, 3)
@@ -200,7 +200,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("told", OTHERS)
 def test_another_problem_is_refused_with_what_differs(tmp_path, monkeypatch, first, told):
-    """Whatever a product depends on but its numbers; nothing is written."""
+    """All that a product depends on, except the matrices, has to agree; nothing is written."""
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("def f(xp, block):\n    return block\n")
     other = finished(tmp_path / "other", **OTHERS[told])
@@ -213,7 +213,7 @@ def test_another_problem_is_refused_with_what_differs(tmp_path, monkeypatch, fir
 
 
 def unmarked(root: Path) -> None:
-    """A folder whose sum is of no plan."""
+    """Remove the markers, so that the sum of a folder belongs to no plan."""
     for marker in (root / "done").iterdir():
         marker.unlink()
 
@@ -244,7 +244,7 @@ def test_what_no_run_has_left_whole_is_refused(tmp_path, first, harm):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_folder_that_changes_meanwhile_is_refused(tmp_path, first, change):
-    """And what an earlier merge has written stays as it is."""
+    """The result of an earlier merge stays as it is."""
     other, total = (
         Path(finished(tmp_path / "other", factories.stack((2, 4, 4)))),
         tmp_path / "total",
@@ -263,7 +263,7 @@ def test_a_folder_that_changes_meanwhile_is_refused(tmp_path, first, change):
 
 @pytest.mark.parametrize("way", ["{}", "{}/", "{}/../results", "link", "copy"])
 def test_a_folder_counts_once(tmp_path, monkeypatch, first, way):
-    """By whatever path it is named again."""
+    """By whatever path it is named again, and with any copy of it."""
     monkeypatch.chdir(tmp_path)
     Path("link").symlink_to(first)
     shutil.copytree(first, "copy")
@@ -272,7 +272,7 @@ def test_a_folder_counts_once(tmp_path, monkeypatch, first, way):
 
 
 def test_only_what_a_merge_wrote_is_replaced(tmp_path, first):
-    """Not a run's folder, a folder in it, anybody's folder or file, or a merge that still works."""
+    """Not the folder of a run or one in it, any other folder or file, or a merge in progress."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "sum.npy").write_text("mine")
     for out in (first, f"{first}/failed", tmp_path / "mine", tmp_path / "mine" / "sum.npy" / "x"):
@@ -298,6 +298,6 @@ def test_a_total_that_overflows_is_refused(tmp_path, dtype, most):
 
 
 def test_a_run_without_a_sum_is_refused(tmp_path):
-    """With what to do."""
+    """The message says what to do."""
     with pytest.raises(InputError, match="add it to reduce"):
         merge.run(tmp_path / "total", [finished(tmp_path, name="mean")])
