@@ -18,7 +18,7 @@ OVER = {"product": "A.T @ A", "shard_bytes": 4 * 20 * 12 * 4}  # four matrices a
 
 
 def rerun(made):
-    """Do what a run does; the shards that were computed, not adopted."""
+    """Do what a run does; return the shards that were computed, not adopted."""
     missing = Store(made).missing()
     for shard in missing:
         job.run_shard(made, shard)
@@ -26,7 +26,7 @@ def rerun(made):
 
 
 def in_files(folder, array):
-    """A folder of 2-D files; those that are there stay as they are."""
+    """A folder of 2-D files; existing files stay as they are."""
     for number, matrix in enumerate(array):
         if not (path := folder / "in" / f"{number:02}.npy").exists():
             save(path, matrix)
@@ -39,7 +39,7 @@ def in_stack(folder, array):
 
 
 def in_store(folder, array):
-    """A compressed file of HDF5, written from the beginning."""
+    """A compressed HDF5 file, always written anew."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     return CHUNKED["hdf5, gzip"](folder, array)
@@ -101,7 +101,7 @@ CHANGES = {
     ("the middle", True), ("swapped", True), *((change, False) for change in CHANGES),
 ])  # fmt: skip
 def test_what_has_changed_is_computed(tmp_path, change, materialize):
-    """Another byte, range, shape, element type or setting: nothing is taken for what it is not."""
+    """Another byte, range, shape, element type or setting: no wrong product is adopted."""
     make, over, expected = CHANGES[change]
     over = OVER | {"materialize": materialize} | over
     rerun(factories.plan(tmp_path, LEFT, **OVER, materialize=materialize))
@@ -114,7 +114,7 @@ def test_what_has_changed_is_computed(tmp_path, change, materialize):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_another_right_factor_computes_what_it_serves(tmp_path, shared):
-    """All shards where one B serves them all, else the shard of the B that has changed."""
+    """All shards if one B serves them all, else the shard of the B that has changed."""
     left, right = LEFT, noise((12, 4) if shared else (15, 12, 4), "float32", 1)
     over = OVER | {"product": "A @ B", "materialize": False}
     rerun(factories.plan(tmp_path, left, right, **over))

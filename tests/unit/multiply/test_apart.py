@@ -46,7 +46,7 @@ def planned(folder: Path, trouble: str, **over: object) -> Plan:
 
 
 def run(made: Plan, shard: str = "00000", code: int = 0) -> subprocess.CompletedProcess:
-    """Compute a shard as a job does, from the folder of the config; it must come to an end."""
+    """Compute a shard as a job does, from the folder of the config; it must end in time."""
     words = ("--plan", "results/plan.tsv", "--shard", shard)
     done = factories.run("multiply", *words, cwd=made.results.root.parent, timeout=60)
     assert done.returncode == code, done.stderr
@@ -73,7 +73,7 @@ def test_a_function_that_ends_its_process_fails_its_shard(tmp_path, trouble, cod
     assert not made.results.receipt(name).exists()
     failed = failures.read(made.results.failure(name))
     if code == 143:
-        assert failed is None  # a task that is told to end leaves no word
+        assert failed is None  # a task that is told to end leaves no failure file
     else:
         assert (failed.code, told in failed.reason) == (code, True)
 
@@ -113,9 +113,9 @@ def test_the_end_waits_for_nothing_that_the_function_leaves(tmp_path, trouble):
 
 @pytest.mark.parametrize("materialize", [factories.nightly(True), False])
 def test_a_change_of_the_working_directory_moves_nothing(tmp_path, materialize):
-    """Results land where they belong, inputs are found, also while the function is elsewhere."""
+    """Results land where they belong, and inputs are found, even after the function's chdir."""
     (elsewhere := tmp_path / "elsewhere" / "results").mkdir(parents=True)
-    # Long enough for the file that says how far a shard is, which is written every two seconds.
+    # Long enough for the progress file of the shard, which is written every two seconds.
     trouble = f"os.chdir({str(elsewhere.parent)!r})\ntime.sleep(2.5)"
     made = planned(tmp_path, trouble, materialize=materialize)
     run(made)
@@ -125,7 +125,7 @@ def test_a_change_of_the_working_directory_moves_nothing(tmp_path, materialize):
 
 @pytest.mark.parametrize("when", ["before the parent knows its child", "as the child ends"])
 def test_a_signal_at_a_bad_moment_is_heard(monkeypatch, terminable, when):
-    """The child ends, too: Slurm ends both at once. A second signal does not cut the end short."""
+    """The child ends too, as Slurm signals both; a second signal does not cut the end short."""
     fork, waitpid, began, cleaned = os.fork, os.waitpid, [], []
 
     def fork_and_signal() -> int:
@@ -175,7 +175,7 @@ def test_a_job_that_is_ended_takes_the_function_with_it(tmp_path, number):
 
 @pytest.fixture
 def terminable():
-    """SIGTERM is heeded as by a command line."""
+    """Handle SIGTERM as our commands do."""
     before = signal.signal(signal.SIGTERM, errors.terminate)
     yield
     signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""Who is to blame for a failure, and what is written down of it."""
+"""Who is to blame for a failure, and what is recorded about it."""
 
 from unittest.mock import Mock
 
@@ -18,7 +18,7 @@ A, B = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "ab")
 
 @pytest.fixture(autouse=True)
 def _run(monkeypatch):
-    """The tests are of one run."""
+    """All tests belong to one run."""
     monkeypatch.setenv(failures.RUN, "0123456789ab")
 
 
@@ -49,7 +49,7 @@ def compute(made, shard):
 def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(
     tmp_path, monkeypatch, uuid, suspect, kind, code
 ):
-    """Message and failure name node and GPU, which this run takes no more, unless it was full."""
+    """Message and failure name node and GPU; this run takes a suspect GPU no more."""
     on(monkeypatch, uuid)
     made, shard = planned(tmp_path)
     error = DeviceFailed("the product of matrix 2 is wrong", suspect=suspect)
@@ -71,7 +71,7 @@ def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(
 
 
 def test_a_device_that_fails_as_it_is_taken(tmp_path, monkeypatch):
-    """Its first call ends with an error of hardware: it is to blame, before any shard began."""
+    """If its first call ends with a hardware error, it is to blame, before any shard begins."""
     on(monkeypatch, A)
     error = DeviceFailed("no usable device")
     error.__cause__ = of_hardware = Exception()

@@ -1,4 +1,4 @@
-"""Matrices larger than a batch: one is one piece of work, right in any parts, or refused."""
+"""Matrices larger than a batch: each is a batch by itself, right in any parts, or refused."""
 
 import itertools
 from unittest.mock import Mock
@@ -27,7 +27,7 @@ def small(monkeypatch):
 
 
 def factors(product, dtype, make=stack):
-    """A stack, and the one B where there is one."""
+    """A stack, and the one B if the product has a B."""
     left = make((3, 37, 37) if product == "A @ A" else (3, 29, 41), dtype)
     rows = right_rows(product, *left.shape[1:])
     return left, make((rows, 11), dtype, seed=1) if rows else None
@@ -69,7 +69,7 @@ def test_40_000_rows_of_float32_fit_80_gb(keep, run, gib):
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
 def test_what_no_memory_holds_is_refused_before_it_is_read(tmp_path, monkeypatch, keep):
-    """With what is needed, what there is, and what to do; exit code 2, and nothing is left."""
+    """The message has what is needed, what there is, and what to do; no file is left."""
     made = factories.plan(tmp_path, stack((2, 300, 300)), keep=keep, shards=1)
     monkeypatch.setattr(Host, "total", lambda self: 10**6)
     monkeypatch.setattr(job, "StackReader", None)  # nothing may be read
@@ -82,7 +82,7 @@ def test_what_no_memory_holds_is_refused_before_it_is_read(tmp_path, monkeypatch
 
 
 def test_memory_that_is_short_for_now_is_waited_for(tmp_path, monkeypatch):
-    """What fits, but not beside others, is tried again."""
+    """A shard that would fit, but not next to other processes, is tried again."""
     made = factories.plan(tmp_path, stack((2, 17, 17)), shards=1)
     monkeypatch.setattr(operation.Multiplication, "allocate", Mock(side_effect=MemoryError))
     with pytest.raises(TryAgain, match=r"a batch of 1 needs .*, but this machine has less"):
@@ -92,7 +92,7 @@ def test_memory_that_is_short_for_now_is_waited_for(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("refusals", [1, 99])
 def test_the_one_b_has_its_place_beside_the_batches(tmp_path, monkeypatch, refusals):
-    """They get smaller where it does not fit; where it never does, the shard is tried again."""
+    """Batches shrink if the B does not fit; if it never fits, the shard is tried again."""
     left, right = stack((2, 3, 4)), stack((4, 7), seed=1)
     made = factories.plan(tmp_path, left, product="A @ B", right=right, shards=1)
     zeros, asked = np.zeros, []

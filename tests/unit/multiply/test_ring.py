@@ -31,7 +31,7 @@ from tests.factories import REFERENCES, leftovers, noise, partials, save, stack
 
 
 class CuFile:
-    """A file of KvikIO, whose threads read and write late; errors are words alone, as there."""
+    """A stand-in for a file of KvikIO: threads read and write late, errors are just words."""
 
     pool, random = ThreadPoolExecutor(4), Random(0)
 
@@ -62,9 +62,9 @@ class CuFile:
 
 
 class Device(Cuda):
-    """What reads and writes on a GPU, on NumPy: as late as a device may be.
+    """A stand-in for a GPU on NumPy, which reads and writes as late as a device may.
 
-    Batches are queued before anything is done for the first of them, and what lies in a slot is
+    Batches are queued before anything is done for the first of them, and the bytes in a slot are
     hashed when its turn comes.
     """
 
@@ -81,11 +81,11 @@ class Device(Cuda):
         factor.convert(offset, target)
 
     def hashing(self, checksum):
-        """What it adds to; nothing comes at the end."""
+        """The checksum that hashes go to; there is nothing to finish."""
         return SimpleNamespace(checksum=checksum, finish=lambda: None)
 
     def hash(self, digest, offset, raw, products=False):
-        """All of it is for the host, once its batch is looked at."""
+        """Leave all bytes for the host to hash, once their batch is examined."""
         return [(digest.checksum, offset, raw)]
 
 
@@ -153,7 +153,7 @@ def test_every_byte_comes_in_order(
 
 
 def checksum_of(block):
-    """Of what a task reads."""
+    """The checksum of a block that a task reads."""
     whole = PieceChecksum(block.nbytes, *plan_memory.SHARD_PIECES)
     whole.update(0, np.ascontiguousarray(block).reshape(-1).view("u1"))
     return whole.hexdigest()
@@ -173,7 +173,7 @@ FAILURES = {
     "the end": (ring.Ring, "_finish_sum"),
     "rename": (commits, "_rename"),
 }
-ONCE = ("the start", "the end", "rename")  # what is done once
+ONCE = ("the start", "the end", "rename")  # steps that happen once
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ ONCE = ("the start", "the end", "rename")  # what is done once
     [(where, n) for where in FAILURES for n in ((1,) if where in ONCE else (1, 3))],
 )
 def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, where, call):
-    """It ends with that very error; no file is left."""
+    """The shard ends with that very error, and leaves no file."""
     matrix = 8 * 8 * 8
     monkeypatch.setattr(pieces, "PART_BYTES", 3 * matrix + 40)
     monkeypatch.setattr(plan_memory, "HOST_BATCH_BYTES", 2 * matrix)
@@ -211,7 +211,7 @@ def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, w
 
 
 def test_a_device_of_lower_precision_is_refused_by_each_attempt(tmp_path, monkeypatch):
-    """Where one B serves all, it is tried with that."""
+    """If one B serves all, the trial uses its shape."""
     right = noise((8, 5))
     made = factories.plan(tmp_path, noise((40, 8, 8)), right, shards=1, product="A @ B")
     own, tried = job.Session(made), Mock(side_effect=IntegrityError("lower precision"))
@@ -237,7 +237,7 @@ def test_what_kvikio_says_becomes_an_error_of_ours(tmp_path, words, cut, kind):
         raise RuntimeError(words)
 
     transfer = Transfer(SimpleNamespace(get=get), CuFile(path, "r"), None, str(path), 1000)
-    for _ in range(2):  # whoever asks, and again
+    for _ in range(2):  # each caller gets the error
         with pytest.raises(kind) as caught:
             transfer.result()
     full = errno.ENOSPC if "space" in words else errno.EIO
@@ -245,7 +245,7 @@ def test_what_kvikio_says_becomes_an_error_of_ours(tmp_path, words, cut, kind):
 
 
 def test_threads_end_with_the_session(tmp_path):
-    """A process that computes shard after shard by sessions of their own gathers no threads."""
+    """Threads do not pile up in a process that computes each shard in a new session."""
 
     def threads():
         gc.collect()

@@ -24,7 +24,7 @@ def refusal(made, error=InputError, shard_id="00000"):
 
 
 def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
-    """One fails as it is read, while another has begun, and one as it is committed."""
+    """One shard fails while it is read and others have begun, one while it is committed."""
     left, write = stack((16, 4, 4), "float64"), receipts.write_for
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 4 * 4 * 8)
 
@@ -68,7 +68,7 @@ def test_overflow_is_named(tmp_path, dtype, value, over):
 
 @pytest.mark.parametrize("line", ["block", "block / 0"])
 def test_a_function_is_told_of_what_counts_alone(tmp_path, line):
-    """In place of a matrix of weight 0 it gets another one, which is not blamed for that."""
+    """In place of a matrix of weight 0 it gets a copy of another; that copy is never blamed."""
     (tmp_path / "own.py").write_text(f"def own(xp, block):\n    return {line}\n")
     left = stack((4, 3, 3), "float64") + 10
     left[0] = np.nan
@@ -82,7 +82,7 @@ def test_a_function_is_told_of_what_counts_alone(tmp_path, line):
 
 
 def test_what_b_makes_of_a_matrix_that_does_not_count_blames_no_device(tmp_path):
-    """An infinity in the one B, where that is allowed, times zeros."""
+    """An allowed infinity in the one B makes the product of a zeroed matrix NaN."""
     right = stack((3, 3), "float32", 1)
     right[1, 1] = np.inf
     np.save(tmp_path / "w.npy", np.array([0.0, 1, 1, 1]))
@@ -97,12 +97,12 @@ def test_what_b_makes_of_a_matrix_that_does_not_count_blames_no_device(tmp_path)
     ([2**31] * 2, None, True), ([2**32], None, False), ([-(2**63)], None, False),
     (np.array([2**64 - 1], "uint64"), None, False), (np.array([2**31], "uint64"), None, True),
     (np.array([2**32 - 1], "uint32"), None, False), (np.array([-128], "int8"), None, True),
-    ([2**40, 1], [1, 2**40], True),  # each bound comes from what is multiplied alone
-    # Two finite parts whose sum is none make no infinite number.
+    ([2**40, 1], [1, 2**40], True),  # the bound is that of the two matrices that are multiplied
+    # Two finite parts whose sum overflows do not make a number infinite.
     ([1.5e308 * (1 + 1j)], [1e-200 + 0j], True),
 ])  # fmt: skip
 def test_products_are_exact_or_refused(tmp_path, left, right, fits):
-    """Those that may not fit int64 are refused before they are computed."""
+    """Products that may not fit int64 are refused before they are computed."""
     left, right = (None if x is None else np.array(x)[:, None, None] for x in (left, right))
     over = {"shards": 1, "product": "A @ A" if right is None else "A @ B"}
     made = copied(factories.plan(tmp_path, left, right, **over))
@@ -136,7 +136,7 @@ def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, los
 
 
 def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypatch):
-    """All threads fail at once when the file ends early; none waits for another for ever."""
+    """All threads fail at once when the file ends early; none waits for another forever."""
     monkeypatch.setattr(pieces, "PART_BYTES", 800)
     made = factories.plan(tmp_path, noise((50, 10, 10)), shards=1)
     read = extents.OpenFile.read
@@ -155,7 +155,7 @@ def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypat
 @pytest.mark.parametrize("keep", ["products", "sum"])
 @pytest.mark.parametrize("dtype", ["float16", "complex128", "int16"])
 def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
-    """A device that computes wrong numbers is suspected by matrix, and nothing is committed."""
+    """The message names the matrix whose product is wrong, and nothing is committed."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 8 * 8 * np.dtype(dtype).itemsize)
     multiply_batch, done = gemm.MatmulKernel.multiply, []
 
