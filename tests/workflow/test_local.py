@@ -29,7 +29,7 @@ def test_an_object_and_nothing_of_its_credentials(workspace):
         own = {"input": store.put("a.npy", numbers), "shards": 2, "materialize": "auto"}
         workspace.configure(**own, dispatch="pool")
         done = workspace.succeed()
-        assert "auto copies each shard first: s3://bucket/a.npy is an object" in done.output
+        assert "auto copies each shard first: s3://bucket/a.npy is in an object" in done.output
         assert np.array_equal(workspace.load("sum.npy"), (numbers @ numbers).sum(axis=0))
         store.put("a.npy", numbers + 1)
         store.faults += [None, *[objects.status("403 Forbidden")] * 99]

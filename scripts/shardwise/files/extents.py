@@ -118,5 +118,5 @@ def allocate(descriptor: int, nbytes: int, path: Path) -> None:
             raise
         raise TryAgain(
             f"{path}: {error.strerror}: the file needs {nbytes} bytes ({human_bytes(nbytes)}); "
-            "make room; nothing was committed, try again"
+            "nothing was committed; make room, then try again"
         ) from error

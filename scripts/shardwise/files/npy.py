@@ -93,7 +93,7 @@ def read_header_of_object(item: remote.Object) -> Header:
     if header.fortran and header.matrices > 1:
         raise InputError(
             f"{url}: its first index varies fastest, so each matrix is spread over the whole "
-            "object; write it in C order (numpy.ascontiguousarray), or an object per matrix"
+            "object; write it in C order (numpy.ascontiguousarray), or as one object per matrix"
         )
     return header
 

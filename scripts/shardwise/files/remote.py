@@ -30,13 +30,13 @@ _RETRIES: Any = {
 _PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")  # of the variables that obstore reads
 _CREDENTIALS = {
     "s3": "they come from the environment alone: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, "
-    "AWS_REGION; or AWS_SKIP_SIGNATURE=true for what anybody may read; for a store that is not "
-    "Amazon's AWS_ENDPOINT_URL, with AWS_ALLOW_HTTP=true if that is http://",
+    "AWS_REGION; or AWS_SKIP_SIGNATURE=true for public objects; for a store that is not "
+    "Amazon's, also AWS_ENDPOINT_URL, with AWS_ALLOW_HTTP=true if that is http://",
     "gs": "they come from the environment alone: GOOGLE_APPLICATION_CREDENTIALS; or "
-    "GOOGLE_SKIP_SIGNATURE=true for what anybody may read",
+    "GOOGLE_SKIP_SIGNATURE=true for public objects",
     "az": "they come from the environment alone: AZURE_STORAGE_ACCOUNT_NAME, "
-    "AZURE_STORAGE_ACCOUNT_KEY; or AZURE_SKIP_SIGNATURE=true for what anybody may read",
-    "https": "a web server gets none, so it has to let anybody read",
+    "AZURE_STORAGE_ACCOUNT_KEY; or AZURE_SKIP_SIGNATURE=true for public objects",
+    "https": "a web server is sent none, so its files must be public",
 }
 _CREDENTIALS["http"] = _CREDENTIALS["https"]
 _URL = re.compile(r"(s3|gs|az|https?)://([^/]*)/?(.*)", re.DOTALL)
@@ -73,22 +73,22 @@ def _problems(name: str) -> Iterator[str]:
     if not is_url(name):
         if _ADDRESS.match(name):
             cure = "use s3://, gs://, az:// or https://, or copy it to a disk"
-            yield f"{masked(name)} is an address of a kind that is not read; {cure}"
+            yield f"{masked(name)} is a kind of address that is not supported; {cure}"
         return
     scheme, host, key = _parts(name)
     if "@" in host or "?" in name or "#" in name:
-        what = "an address may hold no user, password, ? or #, as messages and files show it"
+        what = "an address must not hold a user, password, ? or #, as messages and files show it"
         yield f"{masked(name)}: {what}. Credentials: {_CREDENTIALS[scheme]}"
     empty = key and {"", ".", ".."}.intersection(key.removesuffix("/").split("/"))
     if not _HOST.fullmatch(host) or empty or name.endswith(f"://{host}"):
         example = "s3://bucket/folder/a.npy, or s3://bucket/folder/ for all arrays in it"
-        yield f"{masked(name)} is no address of an object, such as {example}"
+        yield f"{masked(name)} is not the address of an object, such as {example}"
     if "*" in key or "[" in key:
         yield f"{name}: globs are for files; name a folder, s3://bucket/run/, or a sheet (.tsv)"
     if scheme == "http" and not _HERE.fullmatch(host):
-        yield f"{name} would be read in clear text, which only localhost may be; use https://"
+        yield f"{name} would be read unencrypted, which only localhost may be; use https://"
     if scheme.startswith("http") and not name.endswith(".npy"):
-        yield f"{name}: of a web server only .npy files are read; name several in a sheet (.tsv)"
+        yield f"{name}: only .npy files are read from a web server; name several in a sheet (.tsv)"
 
 
 def status(url: str) -> Status:
@@ -186,8 +186,8 @@ def _status(url: str, meta: Any) -> Status:
     etag = meta["e_tag"] or ""
     if not etag or etag.startswith("W/"):
         raise InputError(
-            f"{url}: its server gives no strong ETag, by which a change would be seen; copy it to "
-            "a disk, or to a server that does"
+            f"{url}: its server gives no strong ETag, so a change would go unnoticed; copy it to a "
+            "disk, or to a server that gives one"
         )
     return Status(url, meta["size"], etag.strip('"'))
 
@@ -222,9 +222,9 @@ def _refusal(url: str, text: str) -> Exception:
             f"credentials. {credentials}"
         )
     if "NotPartial" in text:
-        return InputError(f"{url}: its server serves no ranges of objects; copy it to a disk")
+        return InputError(f"{url}: its server does not serve byte ranges; copy it to a disk")
     if not said and ("HttpError" not in text or "kind: Builder" in text):
-        return InputError(f"{url}: the store cannot be asked with these settings. {credentials}")
+        return InputError(f"{url}: the store cannot be reached with these settings. {credentials}")
     kind = re.search(r"kind: (\w+)", text)
-    what = f"says {said}" if said else f"does not answer ({kind[1] if kind else 'no reason'})"
+    what = f"says {said}" if said else f"does not answer ({kind[1] if kind else 'reason unknown'})"
     return TryAgain(f"{url}: the server {what}, after several tries; try again later")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 HEAD_BYTES = 8
-_UNPACK = "unpack it and name what was in it"
+_UNPACK = "unpack it and name its contents"
 _SIGNATURES = (
     (b"\x93NUMPY", "a .npy file; let its name end in .npy"),
     (
@@ -15,7 +15,7 @@ _SIGNATURES = (
     (b"CDF", "a netCDF file of the classic format; convert it to netCDF-4: nccopy -k nc4 IN OUT"),
     (b"MATLAB 5", "a MATLAB file of an old version; save it in MATLAB with '-v7.3', which is HDF5"),
     (b"\x0e\x03\x13\x01", "an HDF4 file; convert it to HDF5: h4toh5 IN OUT"),
-    (b"\0\5\x16\7", "what a Mac keeps beside a file (AppleDouble), not the file; leave it out"),
+    (b"\0\5\x16\7", "a Mac's extra data about a file (AppleDouble), not the file; leave it out"),
 )
 
 

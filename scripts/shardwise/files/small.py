@@ -58,7 +58,7 @@ def read(path: Path | str, most: int = MOST_BYTES) -> bytes | None:
     try:
         with opened(path) as (descriptor, status):
             if status.st_size > most:
-                raise IntegrityError(f"{path} has {status.st_size} bytes, more than any such file")
+                raise IntegrityError(f"{path} has {status.st_size} bytes, too many for this file")
             return os.pread(descriptor, status.st_size, 0)
     except FileNotFoundError:
         return None
@@ -207,7 +207,7 @@ def append_line(path: Path, line: str) -> None:
 
 def _leads_out(path: Path) -> InputError:
     return InputError(
-        f"{path} is a link: what a run writes there would land outside of the results folder. "
+        f"{path} is a link: files that a run writes there would land outside the results folder. "
         "Remove the link; to keep results on another disk, name a folder there as `results`, or "
         "make the results folder itself a link"
     )

@@ -180,7 +180,7 @@ def _explain(error: Any, words: Collection[str]) -> list[str]:
     if key.startswith("reduce.statistics.") and value in _BY_NUMPY:
         path = f"{DEFAULT_RESULTS}/products/00000-KEY.npy"
         hint = (
-            "; with keep: products this one is a line of Python for the products of a shard: "
+            "; with keep: products you can compute it yourself for the products of a shard: "
             f'np.{value}(np.load("{path}", mmap_mode="r"), axis=0)'
         )
     # Snakemake turns 1_2 into a number, but false, and everything inside braces, into text.
@@ -232,7 +232,7 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
         choices = f"{', '.join(PRODUCTS)}, or a function of your own, file.py:function"
         yield f"product: {_shown(product)}: unknown product; {hint} {choices}"
     if takes_b(product) and full["right"] is None:
-        yield f"right: the product {product:.200} needs it; name the .npy file of B"
+        yield f"right: the product {product:.200} needs this key; name the .npy file of B"
     if not takes_b(product) and full["right"] is not None:
         known = ", ".join(filter(takes_b, PRODUCTS))
         yield f"right: the product {product:.200} has no B; remove it, or use one of {known}"
@@ -243,14 +243,14 @@ def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
         )
     if not full["covariance"]:
         given = [key for key, default in (("offset", "auto"), ("ddof", 1)) if full[key] != default]
-        yield from (f"{key}: goes with covariance: true; add that, or remove it" for key in given)
+        yield from (f"{key}: needs covariance: true; add that, or remove {key}" for key in given)
     if full["covariance"] and product not in WITH_COVARIANCE:
         known = " or ".join(WITH_COVARIANCE)
-        yield f"covariance: the product {product:.200} is no sum over rows; use product: {known}"
+        yield f"covariance: the product {product:.200} is not a sum over rows; use product: {known}"
     if full["covariance"] and full["labels"] is not None:
-        yield "covariance: is that of all rows; remove it, or labels"
+        yield "covariance: cannot be split by labels; remove covariance, or labels"
     if full["covariance"] and "sum" not in full["reduce"]["statistics"]:
-        yield "covariance: is made of the sum; add sum to reduce.statistics"
+        yield "covariance: is computed from the sum; add sum to reduce.statistics"
     try:
         parse_bytes(full["shard_bytes"])
     except ValueError as error:

@@ -44,7 +44,7 @@ def read_file(file: Path) -> dict[str, Any]:
     with reading(file, "config file "), open(file, "rb") as opened:
         raw = opened.read(_MOST_BYTES + 1)
     if len(raw) > _MOST_BYTES:
-        raise InputError(f"config file {file} has more than {_MOST_BYTES} bytes: it is no config")
+        raise InputError(f"config file {file} is not a config: it has over {_MOST_BYTES} bytes")
     try:
         content = yaml.load(raw, _Loader)
     except yaml.MarkedYAMLError as error:

@@ -44,7 +44,7 @@ def plan(
     rows, divisor = count_rows(problem, weights, settings.ddof)
     if divisor <= 0:
         raise InputError(
-            f"ddof: the input has {rows:g} rows{' by their weights' * (weights is not None)}, so "
+            f"ddof: the input has {rows:g} rows{' counted by weight' * (weights is not None)}, so "
             f"covariances would be divided by {divisor:g}; use a smaller ddof, or more rows"
         )
     row = _offset(settings, stack, weights)

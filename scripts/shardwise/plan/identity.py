@@ -98,7 +98,7 @@ class InputFiles:
                 self._compare_now(path)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise IntegrityError(
-                    f"{path} is gone since it was read; nothing was written. Restore it, then "
+                    f"{path} disappeared after it was read; nothing was written. Restore it, then "
                     "run snakemake again"
                 ) from error
             if chunks != digest_of_chunks(path):

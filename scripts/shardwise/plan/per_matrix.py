@@ -149,7 +149,7 @@ class PerMatrix:
         if self.weights is None:
             return []
         zeros = len(self.weights) - np.count_nonzero(self.weights)
-        return [f"each product counts times its weight; {zeros:,} of {len(self.weights):,} are 0"]
+        return [f"products are weighted; {zeros:,} of {len(self.weights):,} weights are 0"]
 
 
 NOTHING = PerMatrix()
@@ -194,14 +194,14 @@ def _weights(name: str | None, matrices: int) -> np.ndarray | None:
     if not fits.all():
         place = int(fits.argmin())
         raise InputError(
-            f"weights: {name} holds {found[place]} for matrix {place}, but weights are finite "
-            "float64 numbers, whole ones up to 2⁵³; correct it, or leave the matrix out by weight 0"
+            f"weights: {name} holds {found[place]} for matrix {place}, but weights must be finite "
+            "float64 numbers, or integers up to 2⁵³; correct it, or use weight 0 to skip the matrix"
         )
     try:
         math.fsum(np.abs(weights))
     except OverflowError:
         raise InputError(
-            f"weights: {name} holds numbers whose sum is too large for float64; scale them"
+            f"weights: {name} holds numbers whose sum is too large for float64; scale them down"
         ) from None
     return weights
 
@@ -224,17 +224,17 @@ def _labels(
     different, places = np.unique(found, return_inverse=True)
     if len(different) > MOST_LABELS:
         raise InputError(
-            f"labels: {name} holds {len(different):,} different labels, and {MOST_LABELS} at most "
-            "are summed apart, as every task holds some sums of each; use fewer, for example "
-            "groups of them"
+            f"labels: {name} holds {len(different):,} different labels, but at most {MOST_LABELS} "
+            "can be summed separately, as every task holds some sums of each; use fewer, for "
+            "example by grouping them"
         )
     names = tuple(different.tolist())
     for label in names if found.dtype.kind == "U" else ():
         if not (label and label.isprintable() and len(label) <= _LONGEST_LABEL):
             place = int((found == label).argmax())
             raise InputError(
-                f"labels: {name} has the label {short(label)} for matrix {place}; a label is a "
-                f"text of 1 to {_LONGEST_LABEL} letters that can be printed"
+                f"labels: {name} has the label {short(label)} for matrix {place}; a label must "
+                f"have 1 to {_LONGEST_LABEL} printable characters"
             )
     return places.astype(np.uint8), names
 

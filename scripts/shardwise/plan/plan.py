@@ -369,7 +369,7 @@ def load(path: Path) -> Plan:
     for row in rows:
         if not _NAMES.fullmatch(f"{row.name}-{row.input_key}"):
             raise IntegrityError(  # names of shards go into file names and commands
-                f"{path}: {short(row.name)} is no name of a shard; run snakemake again"
+                f"{path}: {short(row.name)} is not the name of a shard; run snakemake again"
             )
         if not row.start == end < row.stop:
             break
@@ -416,8 +416,8 @@ def refuse_old_layout(path: Path) -> None:
     if b"fingerprint" in columns:
         raise InputError(
             f"{path}: an earlier version made these results, whose files have no keys in their "
-            "names. Choose another results folder, use the version that made them, or remove what "
-            f"it left and compute all anew: rm -r {for_bash(path.parent)}"
+            "names. Choose another results folder, use the version that made them, or remove "
+            f"the old results and compute everything again: rm -r {for_bash(path.parent)}"
         )
 
 

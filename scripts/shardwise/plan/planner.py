@@ -261,7 +261,7 @@ def check_folder(plan: Plan) -> int:
         parts = ", ".join(f"{name} {human_bytes(nbytes)}" for name, nbytes in written if nbytes)
         raise InputError(
             f"results: {root} needs {human_bytes(needed)} more ({parts}), but its disk has "
-            f"{human_bytes(free)} free; materialize: false saves the shards, keep: sum the products"
+            f"{human_bytes(free)} free; keep no shards (materialize: false) or products (keep: sum)"
         )
     return free
 
@@ -287,9 +287,9 @@ def describe(plan: Plan) -> str:
     """One line about a plan, for the log and the dry run."""
     problem, rows, product = plan.problem, plan.shards.values(), plan.problem.product
     if problem.result:
-        product += f" to {problem.result} of {problem.result_dtype} (which nothing can prove)"
+        product += f" to {problem.result} of {problem.result_dtype} (which cannot be verified)"
     if plan.offset is not None:
-        product += " of A less an offset"
+        product += " of A minus an offset"
     return (
         f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {product}, in "
         f"{count(len(rows), 'shard')} of {human_bytes(max(r.bytes for r in rows))} or less"
@@ -339,8 +339,8 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
         path = Path(source.file).resolve()
         if path.parent == root or reserved.intersection(path.parents):
             raise InputError(
-                f"{source.path} lies where the run writes its own files; name the input so that "
-                "this is none of it, for example data/*.npy, or choose another results folder"
+                f"{source.path} lies where the run writes its own files; name an input "
+                "without this file, for example data/*.npy, or choose another results folder"
             )
 
 
@@ -352,7 +352,7 @@ def _of_runs(sources: Sequence[Source]) -> list[str]:
     if not folders:
         return []
     own = [file for file in files if os.path.dirname(file) in folders]
-    return [f"{len(own):,} of its {len(sources):,} arrays lie in results of runs, as {own[0]}"]
+    return [f"{len(own):,} of its {len(sources):,} arrays are results of runs, such as {own[0]}"]
 
 
 def _is_of_a_run(folder: Path) -> bool:

@@ -255,15 +255,15 @@ def check_statistics(
     dtype = problem.product_dtype
     rules = (
         (problem.labels, STATISTICS[1:],
-         "with labels there is only sum, one for each; leave these out: the mean is a line of "
-         "NumPy, sums / matrices[:, None, None]"),
+         "with labels only sum is allowed, one per label; leave these out: in NumPy the mean is "
+         "sums / matrices[:, None, None]"),
         (keep == "sum", NEEDS_PRODUCTS,
          "under keep: sum a shard holds only the sum of its products, not each of them; use keep: "
          "products, or only sum and mean"),
         (total_weight is not None, NEEDS_PRODUCTS,
-         "with weights there are only sum and mean; leave these out, or the weights"),
+         "with weights only sum and mean are allowed; leave these out, or the weights"),
         (total_weight == 0, ("mean",),
-         "the weights add up to 0, by which nothing can be divided; leave mean out, or correct the "
+         "the weights add up to 0, so the mean would divide by 0; leave mean out, or correct the "
          "weights"),
         ("complex" in dtype, NEEDS_ORDER,
          f"the products are {dtype}, and complex numbers have no order; leave these out, or make "

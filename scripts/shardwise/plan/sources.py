@@ -43,7 +43,7 @@ _Found = tuple[str, Header, Status, str]
 _Cache = dict[str, list[Any]]
 """Identities and headers by the names of arrays."""
 _ALLOWED = {
-    (3,): "a stack has three dimensions (N, m, k): reshape it; of 2-D files, name the folder",
+    (3,): "a stack has three dimensions (N, m, k): reshape it, or name a folder of 2-D files",
     (2, 3): "write it as one matrix (m, k), or a stack of them (N, m, k)",
 }
 
@@ -89,7 +89,7 @@ def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
     if path.suffix == ".tsv":
         rows = [_in_row(path, line, name) for line, name in _sheet_cells(path)]
         if not rows:
-            raise InputError(f"input: sheet {path} has no row; name one array in each line")
+            raise InputError(f"input: sheet {path} has no rows; name one array in each line")
         return _stack_of(rows, f"sheet {path}", cache)
     return _stack_of([str(path)], "input", axes=(3,))
 
@@ -108,8 +108,8 @@ def labels_of_sheet(settings: Settings, stack: Stack) -> list[str] | None:
     sheet = Path(settings.input or "")
     if sheet.suffix != ".tsv":
         raise InputError(
-            f"labels: {settings.labels} names a column of a sheet, but the input is no .tsv sheet; "
-            "save the labels as a .npy file"
+            f"labels: {settings.labels} names a column of a sheet, but the input is not a .tsv "
+            "sheet; save the labels as a .npy file"
         )
     cells = [cell for _, cell in _sheet_cells(sheet, column)]
     if len(cells) != len(stack.sources):
@@ -127,7 +127,7 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
         return None, False
     path = Path(settings.right)
     if registry.locate(settings.right):
-        raise InputError(f"right: {path} is no .npy file, which B has to be; use numpy.save")
+        raise InputError(f"right: {path} is not a .npy file, but B must be; use numpy.save")
     with reading(path, "right: "):
         shared = len(read_header(path).shape) == 2
     stack = _stack_of([str(path)], "right")
@@ -139,7 +139,7 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     if stack.dtype != left.dtype:
         raise InputError(
             f"right: {path} holds {stack.dtype}, but the input holds {left.dtype}; save both "
-            "with one dtype"
+            "with the same dtype"
         )
     return stack, shared
 
@@ -168,7 +168,7 @@ def _matched(pattern: str) -> list[str]:
     if not found:
         raise InputError(
             f"input: glob {pattern} matches nothing (looked in {Path(pattern).absolute()}); *, ? "
-            "and [] stand for letters of file names; an array inside each file follows a colon, "
+            "and [] match characters of file names; name an array inside each file after a colon, "
             "such as frames/*.h5:/entry/frames"
         )
     return [_located(f"{path}:{inside}" if inside else str(path)) for path in found]
@@ -207,7 +207,7 @@ def _decoded_bytes(path: str, header: Header) -> int:
 def _why_copied(path: str, header: Header) -> str:
     """Why an array cannot be read in place; empty if it can."""
     if remote.is_url(path):
-        return f"{path} is an object in a store, which is asked for each byte once"
+        return f"{path} is in an object store, from which each byte is read only once"
     kind = "in chunks, which have" if header.chunks else "as bfloat16, which has"
     return f"{path} is stored {kind} to be decoded first" if header.chunk else ""
 
@@ -230,8 +230,8 @@ def _stack_of(
         if header.shape[-2:] != head.shape[-2:] or header.native != head.native:
             raise InputError(
                 f"{origin}: {path} is {header.shape} of {header.native.name}, but {top} is "
-                f"{head.shape} of {head.native.name}; all must have one (m, k) and dtype, so "
-                "convert it or leave it out"
+                f"{head.shape} of {head.native.name}; all must have the same (m, k) and dtype, "
+                "so convert it or leave it out"
             )
         sources.append(Source(path, matrices, header.matrices, identity))
         matrices += header.matrices
@@ -278,7 +278,7 @@ def _in_row(sheet: Path, line: int, name: str) -> str:
         raise InputError(f"{row}{error}") from error
     except OSError as error:  # such as a name that is too long
         raise InputError(f"{row}{short(name)}: {error.strerror}") from error
-    raise InputError(f"{row}{absent(Path(name)):.400}, and is not beside the sheet either")
+    raise InputError(f"{row}{absent(Path(name)):.400}, and is not next to the sheet either")
 
 
 def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]:

@@ -141,7 +141,7 @@ def probe(spec: str, matrix: np.ndarray, depends: Iterable[str] = ()) -> tuple[S
     np.save(given, matrix, allow_pickle=False)
     # -P: modules do not come from the working directory.
     command = [sys.executable, "-P", "-c", _TRIAL, spec, *depends]
-    tried = "on the first matrix, on which it is tried with NumPy before any job"
+    tried = "on the first matrix, in the trial with NumPy before any job"
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
         try:
@@ -150,7 +150,7 @@ def probe(spec: str, matrix: np.ndarray, depends: Iterable[str] = ()) -> tuple[S
             _end(process)
             raise InputError(
                 f"product: your function {spec} did not return within {limit:g} s {tried}; "
-                f"{_TRIAL_SECONDS} allows it more"
+                f"set {_TRIAL_SECONDS} to allow more"
             ) from None
         except BaseException:
             _end(process)
@@ -247,9 +247,9 @@ def _check(
     if planned and (shape[1:], stored) != planned:
         raise InputError(
             f"{returned}{shape[1:]} of {stored} for each of {where}, but {planned[0]} of "
-            f"{planned[1]} for the matrix that it was tried on with NumPy when the plan was made; "
-            "all must have one shape and dtype. If what the file imports has changed since: rm -r "
-            ".snakemake/shardwise"
+            f"{planned[1]} for the first matrix, in the trial with NumPy when the plan was made; "
+            "all must have the same shape and dtype. If files that the function imports have "
+            "changed since: rm -r .snakemake/shardwise"
         )
 
 
@@ -281,8 +281,8 @@ def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
     if not named:
         return ""
     return (
-        f"product: {file} names {some(list(named), 5)}: after a change there no shard is computed "
-        f"again, unless you add to the config: depends: [{', '.join([*listed, *named])}]"
+        f"product: {file} names {some(list(named), 5)}: if these files change, no shard is "
+        f"computed again, unless you add to the config: depends: [{', '.join([*listed, *named])}]"
     )
 
 

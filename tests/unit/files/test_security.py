@@ -117,7 +117,7 @@ def test_the_id_of_a_shard_is_digits(tmp_path, shard):
         plan.load(made.results.plan).shard(shard)
     row = replace(made.shards["00000"], shard=shard)
     planner.write(replace(made, shards={shard: row}))
-    with pytest.raises(IntegrityError, match=r"is no name of a shard"):
+    with pytest.raises(IntegrityError, match=r"is not the name of a shard"):
         plan.load(made.results.plan)
 
 

@@ -55,9 +55,9 @@ def test_the_shipped_config_is_valid_and_names_every_key():
     ({"product": "A @A"}, "unknown product; did you mean A @ A? Known are A @ A, A.T @ A"),
     ({"product": "m.py"}, "unknown product; use one of A @ A"),
     ({"depends": ["m.npy"]}, "depends: the product 'A @ A' reads no files but its factors"),
-    ({"ddof": 0}, "ddof: goes with covariance: true; add that, or remove it"),
+    ({"ddof": 0}, "ddof: needs covariance: true; add that, or remove ddof"),
     ({"reproducible": False}, "reproducible: this key is gone, as every sum is reproducible now"),
-    ({"reduce": {"statistics": ["median"]}}, "is a line of Python for the products of a shard: "
+    ({"reduce": {"statistics": ["median"]}}, "compute it yourself for the products of a shard: "
      "np.median("),
     ({"product": "m.py:f", "right": "b"}, "right: the product m.py:f has no B"),
     ({"results": "git+ssh://x/y"}, "results: 'git+ssh://x/y' is an address, but"),

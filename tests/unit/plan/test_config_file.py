@@ -35,7 +35,7 @@ def test_files_merge_later_over_earlier(tmp_path):
     ("shards: !!python/object/apply:os.system ['x']\n", "line 1: the tag tag:yaml.org,2002:py"),
     ("shards: !!int '3'\n", "line 1: the tag tag:yaml.org,2002:int is not allowed"),
     ("reduce:\n  <<: {ranks: 3}\n", "line 2: << is not allowed"),
-    ("shards: 3 # " + "x" * 2**20, "more than 1048576 bytes"),
+    ("shards: 3 # " + "x" * 2**20, "it has over 1048576 bytes"),
     ("__use_yte__: false\n", "can run any code. A config is data here: write the values out"),
     ("[" * 20000, "maximum recursion depth exceeded"),
 ], ids=lambda text: str(text)[:30])  # fmt: skip

@@ -451,15 +451,15 @@ REFUSALS = {
     "another separator": (
         spoiled(edited(dimension_separator="."), 2,
                 chunk_key_encoding={"name": "v2", "separator": "/"}),
-        "36 of 36 .*/. is none: .zarray names them as 0.0.0",
+        "36 of 36 .*/. is not one: .zarray gives them names such as 0.0.0",
     ),
     "a copy that broke off": (
         spoiled(lambda store: (store / "c/1/0/0").rename(store / "c/1/0/.0.Xa8dK2")),
-        r"c/1/0/\.0\.Xa8dK2 is none",
+        r"c/1/0/\.0\.Xa8dK2 is not one",
     ),
     "a copy that broke off, version 2": (
         spoiled(lambda store: (store / "1.0.0").rename(store / "1.0.0.partial"), 2),
-        "1 of 36 .* 1.0.0.partial is none",
+        "1 of 36 .* 1.0.0.partial is not one",
     ),
     "nothing but a text": (_only_a_readme, "holds no chunk, such as c/0/0/0"),
     "no fill value": (_half_written(2, fill=None), "1 of 4 chunks .* and no fill value"),
@@ -474,7 +474,7 @@ REFUSALS = {
     "HDF5 named .npy": (put("a.npy", b"\x89HDF\r\n\x1a\n"), "is an HDF5 file; let its name"),
     "a .npy file named .h5": (put("a.h5", b"\x93NUMPY"), "is a .npy file"),
     "classic netCDF": (put("a.nc", b"CDF\1...."), "classic format; convert"),
-    "what is no array of anything": (put("a.txt", b"...."), "of no format"),
+    "what is no array of anything": (put("a.txt", b"...."), "not in a format"),
     **{
         f"virtual, {case}": (_h5(_virtual(*parts, **over)), told)
         for case, parts, over, told in (
@@ -501,7 +501,7 @@ REFUSALS = {
     ),
     "strings": (dataset(data=np.full((2, 2, 2), b"x")), "holds strings"),
     "a filter that nobody knows": (
-        _unknown_filter, "check here how many bytes filter 31999 makes of a *chunk"
+        _unknown_filter, "size of a chunk decoded by filter 31999 cannot be checked"
     ),
     "a chunk that fills memory": (_h5(_huge_chunk), "chunks .* of 1.5 GiB.* with chunks of 1.0"),
     "a chunk of another length": (_h5(_odd_chunk), r"chunk at \(0, 0, 0\) has 8 bytes, not 132"),
@@ -509,7 +509,7 @@ REFUSALS = {
     "out of the store": (lambda p: spoiled(bool)(p) + ":../x", "holds no array"),
     "a stored chunk of any length": (
         spoiled(lambda store: os.truncate(store / "0.0.0", 3 << 20), 2),
-        "0.0.0 has 3145728 bytes, many more than a chunk",
+        "0.0.0 has 3145728 bytes, too many for a chunk",
     ),
     "a filter whose bytes nobody can count": (
         dataset(data=np.eye(4)[None], chunks=True, compression="szip"),
@@ -540,9 +540,9 @@ REFUSALS = {
                              "filters": [{"id": "gzip"}], "compressor": {"id": "zstd"}}).encode()),
         "went through gzip zstd, of which only the last",
     ),
-    "no JSON": (metadata(b"{"), "damaged metadata"),
+    "no JSON": (metadata(b"{"), "damaged Zarr metadata"),
     "chunks of no length": (
-        spoiled(edited(chunks=[4, 8, 0]), 2), "damaged metadata of Zarr: chunks"
+        spoiled(edited(chunks=[4, 8, 0]), 2), "damaged Zarr metadata: chunks"
     ),
     "chunks of any length": (
         spoiled(edited(chunks=[4, 8, 10**400]), 2), "with chunks of 1.0 GiB"
@@ -550,7 +550,7 @@ REFUSALS = {
     "no metadata": (metadata(b"{}"), "as Zarr"),
     "two versions": (
         spoiled(lambda store: zarr_array(2)(store.parent, noise(SHAPE))),
-        r"stack.zarr/.zarray and .*stack.zarr/zarr.json describe one",
+        r"stack.zarr/.zarray and .*stack.zarr/zarr.json describe the same",
     ),
     "chunks in a circle": (
         spoiled(lambda store: (store / "c/9").symlink_to(store / "c")),

@@ -62,7 +62,7 @@ def replaced(path):
     (np.ascontiguousarray, edited, "has changed while"),
     (np.asfortranarray, edited, "has changed while"),
     (lambda a: a.astype(">f4"), replaced, "has changed while"),
-    (np.ascontiguousarray, Path.unlink, "is gone"),
+    (np.ascontiguousarray, Path.unlink, "disappeared"),
 ])  # fmt: skip
 @pytest.mark.parametrize("stage", [copy.materialize, job.run_shard])
 def test_a_that_changes_while_it_is_read(

@@ -170,13 +170,13 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
         raise InputError(
             f"{where}: its chunks went through the HDF5 filters {filters}; allowed are shuffle, "
             "then gzip, LZF or (with hdf5plugin) bitshuffle, LZ4, Blosc, bzip2 or zstd, then "
-            f"Fletcher32, as nobody can check here how many bytes filter {min(odd)} makes of a "
-            "chunk. Write the file anew: h5repack -f GZIP=4 IN OUT"
+            f"Fletcher32, as the size of a chunk decoded by filter {min(odd)} cannot be checked "
+            "here. Write the file again: h5repack -f GZIP=4 IN OUT"
         )
     if absent := [number for number in filters if not h5py.h5z.filter_avail(number)]:
         raise InputError(
             f"{where}: its chunks went through filter {absent[0]}, which is not installed: "
-            "pip install hdf5plugin on every node, or write the file anew with gzip "
+            "pip install hdf5plugin on every node, or write the file again with gzip "
             "(h5repack -f GZIP=4 IN OUT)"
         )
 

@@ -44,7 +44,7 @@ def file_of(name: str) -> str:
 def choose_one(file: object, inside: str, names: list[str]) -> InputError:
     """The error that a file has no such array; it names those that the file has."""
     which = f"holds no array {inside!r:.99}" if inside else "may hold several arrays"
-    some = ", ".join(f"{file}:{name:.99}" for name in names[:5]) or "none: it holds no array"
+    some = ", ".join(f"{file}:{name:.99}" for name in names[:5]) or "its arrays (it has none)"
     return InputError(f"{file}: {which}; name one of {some}{' …' if len(names) > 5 else ''}")
 
 
@@ -60,5 +60,5 @@ def no_value(where: object, missing: int, chunks: int) -> InputError:
     """The error that chunks are missing, and no fill value says what to read instead."""
     return InputError(
         f"{where}: {missing:,} of {chunks:,} chunks were never written, and no fill value says "
-        "what stands there; write them, or copy the array again"
+        "what they hold; write them, or copy the array again"
     )

@@ -64,7 +64,7 @@ def locate(text: str) -> str | None:
         return f"{file}:{inside}" if inside else file
     if inside or file.lower().endswith(names.ZARR):
         refuse_special(Path(file), "input: ")
-        what = signatures.kind_of_file(Path(file)) or "is of no format whose arrays have names"
+        what = signatures.kind_of_file(Path(file)) or "is not in a format whose arrays have names"
         if file.endswith(".npy"):
             what = f"holds one array, which has no name; leave out :{inside}"
         raise InputError(f"input: {file} {what}")

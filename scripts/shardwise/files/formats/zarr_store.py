@@ -39,15 +39,15 @@ def header(path: str, inside: str) -> Header:
     descr = checked_descr(array.dtype.str, folder)
     shape, chunk = (tuple(map(int, n)) for n in (array.shape, array.shards or array.chunks))
     if 0 in chunk:
-        raise InputError(f"{path}: damaged metadata of Zarr: chunks {chunk}; write the array again")
+        raise InputError(f"{path}: damaged Zarr metadata: chunks {chunk}; write the array again")
     grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
     chunks, (written, other) = math.prod(grid), _look_for_chunks(path, array, grid, chunk)
     missing, key = chunks - written, array.metadata.encode_chunk_key((0,) * len(grid))
     if missing and other:
         raise InputError(
-            f"{folder}: {missing:,} of {chunks:,} chunks are missing, and {other} is none: "
-            f"{os.path.basename(path)} names them as {key}; copy the store again, correct how "
-            "they are named, or remove that file"
+            f"{folder}: {missing:,} of {chunks:,} chunks are missing, and {other} is not one: "
+            f"{os.path.basename(path)} gives them names such as {key}; copy the store again, "
+            f"correct the names of the chunks, or remove {other}"
         )
     if missing == chunks > 0:
         raise InputError(
@@ -79,7 +79,7 @@ def _look_for_chunks(
             if nbytes > most:
                 file = os.path.join(os.path.dirname(path), key)
                 raise InputError(
-                    f"{file} has {nbytes} bytes, many more than a chunk {chunk}; copy or "
+                    f"{file} has {nbytes} bytes, too many for a chunk {chunk}; copy or "
                     "write it again"
                 )
         elif re.search("[0-9]", os.path.basename(key)):
@@ -98,7 +98,7 @@ def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int
     except Exception as error:  # each codec fails in its own way
         raise IntegrityError(
             f"{os.path.dirname(path)}: a chunk is damaged, in matrices {matrices[0]} to "
-            f"{matrices[1]}: {error!s:.200}; bring the store back"
+            f"{matrices[1]}: {error!s:.200}; restore the store"
         ) from error
     return block.reshape(-1, *block.shape[-2:])
 
@@ -115,16 +115,16 @@ def metadata_of(store: str, inside: str) -> str:
     found = [name for name in both if _is_there(name)] if ".." not in parts else []
     if len(found) > 1:
         raise InputError(
-            f"{found[0]} and {found[1]} describe one array, in version 2 and 3 of Zarr; remove "
-            "the one that is out of date"
+            f"{found[0]} and {found[1]} describe the same array, in version 2 and 3 of Zarr; "
+            "remove the one that is out of date"
         )
     if found and _is_array(found[0]):
         return found[0]
     if remote.is_url(store):
         raise InputError(
-            f"{'/'.join([store, *parts])}: no array of Zarr lies there; name a .npy object, an "
-            "array such as s3://bucket/run.zarr:group/array, or a folder of such objects, which "
-            "ends with /"
+            f"{'/'.join([store, *parts])}: is not a Zarr array; name a .npy object, an "
+            "array such as s3://bucket/run.zarr:group/array, or a folder of .npy objects or "
+            "Zarr arrays, ending with /"
         )
     arrays = [
         path.parent.relative_to(store).as_posix()
@@ -198,7 +198,7 @@ def _files(path: str) -> Iterator[tuple[str, int, Any]]:
             file = os.path.join(folder, name)
             status = os.stat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise InputError(f"{file}: is not a file; a chunk has to be one")
+                raise InputError(f"{file}: is not a file; a chunk must be one")
             yield os.path.relpath(file, top), status.st_size, status
 
 
@@ -214,11 +214,11 @@ def _metadata(path: str, known: remote.Status | None = None) -> dict[str, Any]:
             raise changed(path) from error
         if isinstance(error, FileNotFoundError):
             raise
-        raise InputError(f"{path}: damaged metadata of Zarr: {error!s:.200}") from error
+        raise InputError(f"{path}: damaged Zarr metadata: {error!s:.200}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: damaged metadata of Zarr: {error!s:.200}") from error
+        raise InputError(f"{path}: damaged Zarr metadata: {error!s:.200}") from error
     if not isinstance(content, dict):
-        raise InputError(f"{path}: damaged metadata of Zarr; write the array again")
+        raise InputError(f"{path}: damaged Zarr metadata; write the array again")
     return content
 
 
