@@ -420,7 +420,7 @@ CASES: dict[str, list[Case]] = {
                all_of(multiplied, lambda: os.truncate(one("products/00001-*.npy"), 4100)),
                "ledger", PLAN),
         summed("there is no launcher", ledgered, "reduce", PLAN, "--launcher", "nosuch", code=2,
-               vary=(r"(?<=beside )\S+",)),
+               vary=(r"(?<=next to )\S+",)),
         summed("a product is damaged",
                all_of(ledgered, flipped("products/00001-*.npy")), *REDUCE, apart=True),
         summed("a folder is in the place of the sum",

@@ -93,15 +93,15 @@ class Source:
         """Refuse another source if it holds the same sum, or a sum of another problem."""
         if os.path.samefile(self.folder, other.folder) or self.plan.key == other.plan.key:
             raise InputError(
-                f"{self.folder} and {other.folder} are one folder, or hold the sum of the same "
-                "plan, whose matrices would count twice; name each once"
+                f"{self.folder} and {other.folder} are the same folder, or sums of the same plan: "
+                "their matrices would count twice; name each once"
             )
         own, its = self.problem(), other.problem()
         if apart := [f"{key} is {its[key]}, not {own[key]}" for key in own if own[key] != its[key]]:
             raise InputError(
-                f"{other.folder} is of another problem than {self.folder}: {'; '.join(apart)}. "
-                "Merge sums of the same problem only: leave one out, or run one again with the "
-                "other's config"
+                f"{other.folder} comes from a different problem than {self.folder}: "
+                f"{'; '.join(apart)}. Merge sums of the same problem only: leave one out, or run "
+                "one again with the other's config"
             )
 
     def _path(self, name: str) -> Path:
@@ -128,13 +128,13 @@ class Source:
             same = False
         if not same:
             raise TryAgain(
-                f"{self.folder} has changed while it was merged; nothing was written. Let the run "
-                "in it finish, then merge again"
+                f"{self.folder} changed while it was being merged; nothing was written. Let the "
+                "run in it finish, then merge again"
             )
         for name, checksum in self._read.items():
             found, told = checksum.hexdigest(), self._files[name].checksum
             if found != told:
                 raise IntegrityError(
                     f"{self._path(name)} has checksum {found}, not {told}; nothing was written. "
-                    f"shardwise verify {for_bash(Path(self.folder))} names the repair"
+                    f"For the repair, run: shardwise verify {for_bash(Path(self.folder))}"
                 )

@@ -76,15 +76,15 @@ def _refuse_taken(results: Results) -> None:
     for folder in (whole, *whole.parents):
         if Results(folder).marker.exists():
             raise InputError(
-                f"{root} is, or lies in, a results folder of a run, into which no merge writes; "
+                f"{root} is, or lies in, the results folder of a run, where merge never writes; "
                 "name another folder, such as results/total"
             )
         if folder.is_file():
             raise InputError(f"{root} cannot be created: {folder} is a file; name another folder")
     if os.path.lexists(root) and not results.merging.is_file():
         raise InputError(
-            f"{root} exists, and no merge wrote it; name a folder that does not exist yet, or that "
-            "of an earlier merge"
+            f"{root} exists, but no merge wrote it; name a folder that does not exist yet, or one "
+            "from an earlier merge"
         )
 
 

@@ -122,7 +122,7 @@ def _program(name: str, environ: Mapping[str, str]) -> str:
     folders = os.pathsep.join([*own, environ.get("PATH", os.defpath)])
     if (found := shutil.which(name, path=folders)) is None:
         raise InputError(
-            f"no MPI launcher: {name} is neither beside {sys.executable} nor on PATH; name yours "
+            f"no MPI launcher: {name} is neither next to {sys.executable} nor on PATH; name yours "
             "with --launcher, or in the line 'mpi' of the profile, such as "
             'mpi: "/opt/site/bin/mpiexec"'
         )
@@ -156,7 +156,7 @@ def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
             timeout=_SQUEUE_SECONDS,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
-        raise TryAgain(f"squeue does not tell the nodes of job {job}: {error}") from None
+        raise TryAgain(f"squeue does not list the nodes of job {job}: {error}") from None
     nodes, count = done.stdout.split()
     return {
         **{"SLURM_JOB_NODELIST": nodes, "SLURM_NODELIST": nodes},
@@ -274,7 +274,7 @@ def get_world(count: int | None, stage: str) -> Any:
     comm = MPI.COMM_WORLD
     if comm.size != (count or comm.size):
         raise InputError(
-            f"{stage}: asked for {count} ranks, but MPI has {comm.size}: the launcher does not fit "
-            "the MPI that mpi4py loads; see the line 'mpi' of the profile"
+            f"{stage}: asked for {count} ranks, but MPI has {comm.size}: the launcher does not "
+            "match the MPI that mpi4py loads; see the line 'mpi' of the profile"
         )
     return comm

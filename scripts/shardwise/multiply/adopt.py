@@ -143,5 +143,5 @@ def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) ->
     }
     del said["schema"], said["digest"]
     receipts.write_for(plan.results.receipt(shard.name), said, own, identity)
-    log.info("its matrices have not changed: the product is that of %s", product)
+    log.info("its matrices have not changed: the product is taken from %s", product)
     return True

@@ -85,7 +85,7 @@ class ShardChecks:
             tolerance = end_to_end.product_bound(problem, total, self._rows, bound)
             if np.isfinite([*total, tolerance]).all():
                 return {"witness": witness.of(total, tolerance)}
-            why = "a product, or what proves it, is not finite in double precision"
+            why = "a product, or its proof, is not finite in double precision"
         return {"witness": None, "no_witness": why}
 
 

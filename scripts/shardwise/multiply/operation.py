@@ -142,7 +142,7 @@ class UserFunction(Operation):
 
     def overflow(self, report: BatchReport, i: int) -> BadMatrix:
         matrix = report.first + i
-        what = f"product: {self._function.spec} made NaN or Inf of matrix {matrix}"
+        what = f"product: {self._function.spec} returned NaN or Inf for matrix {matrix}"
         return BadMatrix(f"{what}, which is finite", _CORRECT, "product", matrix)
 
 

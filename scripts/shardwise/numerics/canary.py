@@ -51,17 +51,17 @@ def check(multiply: Callable[[], Any], factors: list[Any], compute: str) -> None
     if not (wrong.any() or beside):
         return
     square = squares[int(wrong.argmax())].item()
-    result = f"the device says that {number} squared is {square} in a product of {dtype}"
+    result = f"in a known product of {dtype} the device computed {number} squared as {square}"
     if beside or not abs(square - expected) < _GROSS:
         raise DeviceFailed(
-            f"{result}, with {'something else' if beside else '0'} beside it, and not {expected} "
-            "with 0 beside it; suspect the device and try another",
+            f"{result}, with {'nonzero numbers' if beside else '0'} off the diagonal, instead of "
+            f"{expected} with 0 off the diagonal; suspect the device and try another",
             suspect=True,
         )
     cure = "" if compute not in ("float32", "complex64") else ", or ask for precision: tf32"
     raise IntegrityError(
         f"{result}, not {expected}: lower precision than {compute}. Look for what changes the "
-        f"arithmetic of cuBLAS here (variables of the environment, another library){cure}"
+        f"arithmetic of cuBLAS here (environment variables, another library){cure}"
     )
 
 

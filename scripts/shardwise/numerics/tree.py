@@ -181,7 +181,7 @@ def refuse_overflow(flag: Any) -> None:
     if int(flag[0]):
         raise InputError(
             "the sum of the integer products does not fit int64; save the input as float64, or "
-            "have your own function return that"
+            "let your own function return float64"
         )
 
 

@@ -271,17 +271,17 @@ class Reducer:
     def _blame(self) -> None:
         """Read all files again; raise an error that names shards whose receipts they contradict."""
         problem = self._plan.problem
-        log.error("reduce: the sum does not come to what the receipts say; reading all again")
+        log.error("reduce: the sum does not match the receipts; reading all files again")
         wrong = [
             shard
             for shard, receipt in enumerate(self._receipts)
             if not witness.matches(problem, receipt, self._form_of(shard))
         ]
         if wrong:
-            raise self._damaged(wrong, "its file does not come to what its receipt says")
+            raise self._damaged(wrong, "its file does not add up to what its receipt says")
         raise IntegrityError(
-            "the sum does not come to what the receipts say, and all files of shards do: a rank "
-            "went wrong, in its memory or on the network; nothing was written. Run snakemake again"
+            "the sum does not match the receipts, but all files of shards do: a rank went wrong, "
+            "in its memory or on the network; nothing was written. Run snakemake again"
         )
 
     def _form_of(self, shard: int) -> np.ndarray:

@@ -267,7 +267,7 @@ def test_a_folder_counts_once(tmp_path, monkeypatch, first, way):
     monkeypatch.chdir(tmp_path)
     Path("link").symlink_to(first)
     shutil.copytree(first, "copy")
-    with pytest.raises(InputError, match="are one folder"):
+    with pytest.raises(InputError, match="are the same folder"):
         merge.run(Path("total"), [first, way.format(first)])
 
 

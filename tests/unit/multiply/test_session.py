@@ -76,7 +76,7 @@ def test_a_function_is_told_of_what_counts_alone(tmp_path, line):
     np.save(tmp_path / "w.npy", np.array([0.0, 0, 1, 1]))
     over = {"product": f"{tmp_path}/own.py:own", "weights": str(tmp_path / "w.npy")}
     made = factories.plan(tmp_path, left, shards=1, materialize=False, **over)
-    what = "matrix 2 holds NaN" if line == "block" else "made NaN or Inf of matrix 2"
+    what = "matrix 2 holds NaN" if line == "block" else "returned NaN or Inf for matrix 2"
     with np.errstate(all="ignore"):
         assert what in refusal(made)
 

@@ -68,7 +68,7 @@ def test_a_function_of_ones_own(tmp_path):
     finite = np.zeros((9, 3, 3))
     finite[4, 2, 1] = 2
     told = refusal(factories.plan(tmp_path / "b", finite, **over))
-    assert f"made NaN or Inf of matrix 4, which is finite (matrix 4 of {tmp_path}/b/in" in told
+    assert f"returned NaN or Inf for matrix 4, which is finite (matrix 4 of {tmp_path}/b/in" in told
 
 
 @pytest.mark.parametrize("part", [memory.STEP_BYTES, 339])
