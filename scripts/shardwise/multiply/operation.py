@@ -253,7 +253,7 @@ def _check_integers(xp: Any, problem: Problem, left: Any, right: Any, first: int
         b = moduli[-1][i if len(moduli[-1]) > 1 else 0]
         if max(a, b) > _INT64_MAX or inner * a * b > _INT64_MAX:
             what = f"the product of matrix {first + i} may not fit int64"
-            what += f" (its largest element is {max(a, b)})"
+            what += f" (its factors hold numbers up to {max(a, b)})"
             raise BadMatrix(what, "save the input as float64", "product", first + i)
 
 
