@@ -1,4 +1,4 @@
-"""Tests; a failed comparison in what they share is explained as it is in their own files."""
+"""Tests; pytest explains a failed assertion in these shared modules as it does in test files."""
 
 import pytest
 

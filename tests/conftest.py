@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Hooks and fixtures for all tests."""
 
 import compileall
 import re
@@ -18,11 +18,11 @@ from tests.places import idle, night, nodes, site  # noqa: F401 - and these
 
 
 class ByFileAndSite(LoadFileScheduling):
-    """A worker takes all tests of a file, or those of a scheduler in a folder, and starts it once.
+    """One worker takes all tests of a file, or of a scheduler in a folder, which it starts once.
 
-    These are the longest, and mostly wait, so every second worker begins at the other end of the
-    list, with tests that compute. The workers meet at whole local runs that share nothing, and take
-    those one by one, so that none is left with many.
+    Tests of a scheduler are the longest and mostly wait, so every second worker begins at the other
+    end of the list, with tests that compute. The workers meet at whole local runs. These share
+    nothing and are taken one by one, so that no worker is left with many.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -46,7 +46,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileS
 
 @pytest.fixture(scope="session", autouse=True)
 def _bytecode():
-    """The many processes of the tests keep what they have compiled, wherever the tests run."""
+    """Compile the scripts once, and let the processes of the tests keep their bytecode."""
     compileall.compile_dir(SCRIPTS, quiet=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
@@ -55,7 +55,7 @@ def _bytecode():
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_leases(tmp_path_factory):
-    """Leases of this process lie apart: it keeps its GPU, which the jobs it starts need too."""
+    """Keep the leases of this process apart: it holds its GPU, which its jobs need too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leases, "FOLDER", tmp_path_factory.mktemp("own") / "leases")
         yield

@@ -18,22 +18,22 @@ LOG = logging.getLogger("packages")
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
 
-# Raise the number when what is unpacked changes: folders of earlier recipes are then left aside.
+# Raise the number when the unpacked content changes: prefixes of earlier recipes are then ignored.
 PREFIX_NAME = "prefix-1"
 
-# The host's hooks run after an update (some clear the system's caches), and they are the host's
-# business; the command line of `apt-config` itself is no setting at all.
+# The host's hooks, which run after an update (some clear the system's caches), must not run here;
+# the command line of `apt-config` itself is not a setting.
 NOT_CARRIED_OVER = ("apt::update::", "dpkg::", "commandline")
 
 COMMAND_LIMIT_S = 600
 
 
 class PackagesError(RuntimeError):
-    """The packages cannot be had on this machine; the message says why."""
+    """The packages cannot be obtained on this machine; the message says why."""
 
 
 def none_here(what: str, error: object) -> None:
-    """Skip a test for what this machine lacks, with the reason; in CI it must be there."""
+    """Skip a test because this machine lacks something, with the reason; in CI, fail it."""
     refuse = pytest.fail if os.environ.get("CI") else pytest.skip
     refuse(f"no {what} here: {error}")
 
@@ -43,7 +43,7 @@ def unpacked(
 ) -> Path:
     """Return a folder holding packages and the libraries they need, unpacked by the first call.
 
-    ``finish`` gets the folder once all is there; whatever it raises, nothing is kept.
+    ``finish`` gets the folder once all is unpacked; if it raises, nothing is kept.
     """
     folder = CACHE / name
     prefix = folder / PREFIX_NAME
@@ -73,7 +73,7 @@ def _unpack(work: Path, packages: Sequence[str]) -> None:
     debs = work / "debs"
     debs.mkdir(parents=True)
     config = _write_config(work)
-    # A source of the host's that is away must not stop us: what matters is found out next.
+    # An unreachable source of the host must not stop us: the next step shows if it matters.
     update = _run(["apt-get", "-q", "update"], work, config, check=False)
     names = _needed(work, config, packages, update)
     LOG.info("downloading %s", " ".join(names))
@@ -113,15 +113,15 @@ def _write_config(work: Path) -> Path:
 
 
 def _needed(work: Path, config: Path, packages: Sequence[str], update: str) -> list[str]:
-    """Name the packages and those of the libraries they need that this host lacks."""
+    """Name the packages, and the libraries they need that this host lacks."""
     command = ["apt-get", "-s", "install", "--no-install-recommends", *packages]
     try:
         plan = _run(command, work, config)
     except PackagesError as error:
         raise PackagesError(f"{error}\napt-get update said:\n{update[-2000:]}") from None
     new = {line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")}
-    # Programs of other packages, such as a mail server, are not called here. What is installed
-    # already is not in the plan, but its daemons are still ours to run.
+    # Dependencies that are programs, such as a mail server, are not called here. A package that
+    # is installed already is not in the plan, but we still need its daemons in the prefix.
     return sorted({name for name in new if name.startswith("lib")} | set(packages))
 
 

@@ -43,7 +43,7 @@ def factors(product: str, a: Any, b: Any = None) -> list[Any]:
 
 
 def right_rows(product: str, rows: int, columns: int) -> int | None:
-    """Rows that B has where A has so many rows and columns; None where there is no B."""
+    """The rows of B for an A of this many rows and columns; None if the product has no B."""
     return {"A @ B": columns, "A.T @ B": rows, "A.H @ B": rows}.get(product)
 
 
@@ -51,7 +51,7 @@ REFERENCES = {p: lambda a, b=None, p=p: operator.matmul(*factors(p, a, b)) for p
 
 
 def nightly(*values: Any) -> Any:
-    """A case that is left to the night: one of the suite shows the same by the same mechanism."""
+    """A case that runs only at night: a case of the daily suite tests the same mechanism."""
     return pytest.param(*values, marks=pytest.mark.nightly)
 
 
@@ -82,14 +82,14 @@ def wide(array: Any) -> Any:
 
 
 def refusal(act: Any, *words: Any, kind: type[Exception] = InputError, **over: Any) -> str:
-    """The message by which something refuses."""
+    """The message of the error that ``act`` raises."""
     with pytest.raises(kind) as caught:
         act(*words, **over)
     return str(caught.value)
 
 
 def own_frames(caught: pytest.ExceptionInfo[Exception]) -> int:
-    """How many frames of ours the user sees of an error, with those of its causes."""
+    """How many of our frames the traceback of an error shows, those of its causes included."""
     shown = traceback.TracebackException.from_exception(caught.value)
     return "".join(shown.format()).count(str(SCRIPTS))
 
@@ -100,14 +100,14 @@ def settings(**over: Any) -> Settings:
 
 
 def save(path: Path, array: np.ndarray) -> Path:
-    """A ``.npy`` file, its folder made where it is missing."""
+    """Save a ``.npy`` file; make its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     np.save(path, array)
     return path
 
 
 def plan(folder: Path, left: Any = None, right: Any = None, **over: Any) -> Plan:
-    """A plan on disk in ``folder/results``, with its input beside it."""
+    """A plan on disk in ``folder/results``, with its input in ``folder``."""
     if left is not None:
         over["input"] = str(save(folder / "input.npy", left))
     if right is not None:
@@ -118,7 +118,7 @@ def plan(folder: Path, left: Any = None, right: Any = None, **over: Any) -> Plan
 
 
 def copied(made: Plan) -> Plan:
-    """The same plan, its shards on disk where it asks for them."""
+    """The same plan, with its synthetic stack and copies of shards on disk if it asks for them."""
     if made.facts.synthetic:
         synthetic.write(made)
     if made.settings.materialize:
@@ -150,9 +150,9 @@ def reduced(made: Plan, *names: str) -> np.ndarray:
 
 
 def repeated(made: Plan, count: int | None = None) -> Plan:
-    """The same plan, the first shard's product given to as many as ``count``, or to all.
+    """The same plan; its first ``count`` shards, or all, have the product of the first shard.
 
-    The sum is right only of matrices that are all alike.
+    The sum is right only if all matrices are alike.
     """
     first, *others = list(made.shards.values())[:count]
     job.run_shard(made, first.shard)
@@ -182,52 +182,52 @@ def receipt(made: Plan, shard_id: str = "00000") -> ProductReceipt:
 
 
 def kept(path: Path, raw: bytes) -> None:
-    """Other bytes in a file, under the same time stamp."""
+    """Write other bytes into a file, and keep its time stamp."""
     before = path.stat()
     path.write_bytes(raw)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def flip(path: Path, at: int = -1, bit: int = 0) -> None:
-    """Change one bit of a file, of which no header, no size and no time stamp tells."""
+    """Change one bit of a file, by default of its last byte; keep its size and time stamp."""
     raw = bytearray(path.read_bytes())
     raw[at] ^= 1 << bit
     kept(path, raw)
 
 
 def pipe(path: Path) -> None:
-    """Put a pipe in the place of a file: to open it would wait for ever."""
+    """Replace a file by a named pipe: opening it would block forever."""
     path.unlink()
     os.mkfifo(path)
 
 
 def astray(path: Path) -> None:
-    """Put a link to nothing in the place of a file."""
+    """Replace a file by a dangling link."""
     path.unlink()
     path.symlink_to("nowhere")
 
 
 def rewritten(path: Path, without: str = "", **values: Any) -> None:
-    """Write a receipt with other values, its digest made anew and its time stamp kept."""
+    """Rewrite a receipt with other values and a new digest; keep its time stamp."""
     said = json.loads(path.read_bytes()) | values
     own = {key: value for key, value in said.items() if key not in ("digest", without)}
     kept(path, receipts._text(own))
 
 
 def products(made: Plan) -> np.ndarray:
-    """What the product files of a plan hold, one after the other; of sums the nodes."""
+    """The product files of a plan, concatenated; under ``keep: sum`` they hold tree nodes."""
     return np.concatenate([np.load(made.results.product(row.name)) for row in made.shards.values()])
 
 
 def multiplied(made: Plan, left: np.ndarray, right: np.ndarray | None = None) -> np.ndarray:
-    """The products of a plan by its own call of BLAS; others round otherwise on some CPUs."""
+    """Products by the plan's own call of BLAS: on some CPUs other calls round differently."""
     out = np.empty((len(left), *made.problem.product_shape), made.problem.product_dtype)
     gemm.kernel(np, made.problem, "ieee").multiply(left, right, out, len(left))
     return out
 
 
 def partials(made: Plan) -> np.ndarray:
-    """The partial sums of a plan, one a shard."""
+    """The partial sums of a plan, one per shard."""
     return np.stack(
         [np.load(made.results.product(row.name)).sum(axis=0) for row in made.shards.values()]
     )

@@ -1,4 +1,4 @@
-"""Products by the engine's kernels, and their check: on NumPy, on cupy, and on its stand-in."""
+"""Products by the engine's kernels, and their check: on NumPy, cupy and a stand-in for cupy."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
-SEED = 5  # of the vectors of a check
+SEED = 5  # of the random vectors of a check
 
 
 def to_host(xp: Any, array: Any) -> Any:
@@ -25,7 +25,7 @@ def problem_of(product: str, left: Any, right: Any = None) -> Problem:
 def multiplied(
     xp: Any, product: str, left: Any, right: Any = None, precision: str = "ieee"
 ) -> tuple[Any, str]:
-    """Products of a stack in host memory, from whole calls of the kernel, and its arithmetic."""
+    """Products of a stack, in host memory, from full calls of the kernel; and its arithmetic."""
     problem = problem_of(product, left, right)
     run = gemm.kernel(xp, problem, precision)
     more = ((0, 0 if xp is np else -len(left) % memory.call_matrices(problem)), (0, 0), (0, 0))
@@ -41,5 +41,5 @@ def multiplied(
 def checker(
     xp: Any, product: str, left: Any, right: Any, compute: str, seed: int = SEED, group: int = 2
 ) -> freivalds.Checker:
-    """The check of such products; two at a time leave one of three over."""
+    """The check of these products in groups; a group of two leaves one of three matrices over."""
     return freivalds.Checker(xp, CheckSpec(problem_of(product, left, right), compute, seed, group))

@@ -1,11 +1,11 @@
-"""A task as the tests of leases start it: takes one of some fake devices, holds it, ends.
+"""The task that the tests of leases start: it takes one of some fake devices, holds it, and ends.
 
-Its one argument is JSON: `uuids` of the devices; `limit`, `hold`, seconds to wait and to compute;
-`records`, a file that gets a line at the begin and at the end; `end`: how it goes, `exit`, `kill`
-(SIGKILL to itself), `orphan` (the same, while a child computes, with `hold` `stdin` until that is
-closed), or `stdin` (once that is closed);
-`uid` to run as. Under `tasks` a list of the same, each of which becomes a process of its own; this
-one then waits for all.
+Its one argument is a JSON object. `uuids`: the devices. `limit`, `hold`: seconds to wait for a
+device, and to compute. `records`: a file; at its end the task appends the device and the times of
+its begin and end. `uid`: the user to run as. `end`: `exit`; `stdin` (exit once stdin is closed);
+`kill` (SIGKILL to itself); `orphan` (the same while a child computes; with `hold: stdin` the child
+computes until stdin is closed). `tasks`: a list of objects with these keys, each run in a process
+of its own; this process waits for all of them.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ os.write(int(sys.argv[2]), f"{sys.argv[3]} {sys.argv[4]} {time.monotonic()}\\n".
 
 
 def main() -> None:
-    """Live as the argument says."""
+    """Take a device, hold it, and end as the argument says."""
     given = {"limit": 60, "hold": 0, "end": "exit", "uid": None, "records": None}
     given |= json.loads(sys.argv[1])
     if "tasks" in given and not becomes(given):
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def becomes(given: dict) -> bool:
-    """Become each of the tasks in a process of its own; False in the one that waited for them."""
+    """Fork a process for each task: True in each child, False in the parent once all have ended."""
     for task in given["tasks"]:
         if os.fork() == 0:
             given |= task
@@ -65,7 +65,7 @@ def becomes(given: dict) -> bool:
 
 
 def compute(given: dict, uuid: str, began: float) -> None:
-    """Hold the device for the time given; its record is written just before that is over."""
+    """Hold the device for the given time, then write the record; an orphan's child does both."""
     if given["records"] is None:
         time.sleep(given["hold"])
         return
@@ -81,7 +81,7 @@ def compute(given: dict, uuid: str, began: float) -> None:
 
 
 def say(line: str) -> None:
-    """One line to whoever started this."""
+    """Write one line to the process that started this task."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

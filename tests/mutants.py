@@ -1,6 +1,6 @@
-"""Small faults in the code, one at a time, and whether the unit tests of their room see them.
+"""Put small faults into the code, one at a time; see if the unit tests of its room detect them.
 
-``python -m tests.mutants`` tries 42 in a copy of the tree. The suite does not run this.
+``python -m tests.mutants`` tries 49 in a copy of the tree. The suite does not run this.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def faults(path: Path) -> list[tuple[ast.AST, Any, str, object]]:
 
 
 def drawn(each: int, seed: int) -> Iterator[tuple[Path, int, str, str]]:
-    """Random faults, so many in each of `SOURCES`: file, line, what has changed, whole text."""
+    """Draw ``each`` faults in every one of `SOURCES`: file, line, what has changed, whole text."""
     chance = random.Random(seed)
     for source in (ROOT / PACKAGE / name for name in SOURCES):
         files = sorted(source.glob("*.py")) if source.is_dir() else [source]
@@ -61,7 +61,7 @@ def drawn(each: int, seed: int) -> Iterator[tuple[Path, int, str, str]]:
 
 
 def passes(copy: Path, path: Path, limit: int) -> bool:
-    """Whether the unit tests of a file's room pass in so many seconds, its own tests first."""
+    """Whether the unit tests of a file's room, its own first, pass within ``limit`` seconds."""
     room = Path("tests/unit", path.parts[2])
     own = [name for name in (room / f"test_{path.name}", room) if (copy / name).exists()]
     line = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", *map(str, own)]
@@ -74,7 +74,7 @@ def passes(copy: Path, path: Path, limit: int) -> bool:
 
 
 def main() -> None:
-    """Try the faults and print what became of each."""
+    """Try the faults and print whether each was killed or survived."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, number in {"each": 7, "seed": 0, "limit": 300}.items():
         parser.add_argument(f"--{name}", type=int, default=number)

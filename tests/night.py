@@ -1,4 +1,4 @@
-"""A run in some place whose shards wait at a gate, and whatever may happen to it."""
+"""A run in one of `tests.places` whose shards wait at a gate, and the faults that may meet it."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from tests.clusters.cluster import Job
 from tests.factories import stack
 from tests.workspace import Finished, Workspace
 
-# A shard says where it is computed, waits to be let go, and perhaps meets a fault: lack of memory
-# and a kill pass, a poison does not. The corner of a matrix names its shard.
+# A shard reports where it is computed, waits at the gate, and may then meet a fault: "memory" and
+# "killed" strike once, any other every time. The corner of a matrix is the number of its shard.
 GATED = """
 import os, re, signal, socket, time
 from pathlib import Path
@@ -82,7 +82,7 @@ if [ -s {folder}/{command}.next ]; then
 fi
 exec {real} "$@"
 """
-"""In front of a scheduler's command: it answers what is asked for."""
+"""A script in front of a scheduler's command: it first gives the answers in ``COMMAND.next``."""
 
 
 class Night:
@@ -98,14 +98,14 @@ class Night:
         self.bad: list[int] = []
 
     def stop(self, number: signal.Signals) -> None:
-        """End what a failed test has left: no snakemake that goes on, and no job."""
+        """End all that a failed test has left: every snakemake that still runs, and every job."""
         for run in self._started:
             if run.poll() is None:
                 os.killpg(run.pid, number)
                 run.wait()
         self.cluster.cancel_all()
 
-    # What a run is asked for.
+    # Configure a run, its faults and its devices.
 
     def gated(self, shards: int, dispatch: str = "jobs", **over: object) -> None:
         """Configure a run of small matrices, each a shard that waits for `open`."""
@@ -113,7 +113,7 @@ class Night:
         self.configure(shards, dispatch=dispatch, **{"product": "gated.py:square"} | over)
 
     def configure(self, shards: int, **over: object) -> None:
-        """Configure a run of a folder of whole matrices, each a shard."""
+        """Configure a run over a folder of matrices of whole numbers, each a shard."""
         self.stack = stack((shards, 5, 5), "float64", seed=1)
         self.stack[:, 0, 0] = range(shards)
         (self.root / "stack").mkdir()
@@ -134,7 +134,7 @@ class Night:
         np.save(self.matrix(number), bad)
 
     def heal(self) -> None:
-        """Take away all that fails, and let all shards go."""
+        """Remove all faults, and let all shards go."""
         for number in self.bad:
             np.save(self.matrix(number), self.stack[number])
         for path in (*self.root.glob("fault.*"), *self.root.glob("shims/*.next")):
@@ -142,7 +142,7 @@ class Night:
         self.open()
 
     def with_devices(self, count: int) -> tuple[str, str]:
-        """Options under which each node has so many devices that do not exist."""
+        """Options that give each node ``count`` fake devices."""
         fake = fake_devices.environment(count, self.root.with_name("leases"))
         exported = shlex.join(f"{name}={value}" for name, value in fake.items())
         return "--precommand", f"export {exported}"
@@ -150,9 +150,9 @@ class Night:
     def shim(self) -> Path:
         """Put scripts in front of the scheduler's commands, and return the folder that steers them.
 
-        ``COMMAND.next`` has a line an answer, of an exit code and a text; of ``UNKNOWN`` the
-        jobs are told, but not how they are. A question whether the cluster would take a job takes
-        none.
+        Each line of ``COMMAND.next`` is one answer: an exit code and a text, or ``UNKNOWN``, which
+        lists running and cancelled jobs as UNKNOWN. Asking whether the cluster would take a job
+        uses up no answer.
         """
         folder, env = self.root / "shims", self.workspace.env
         folder.mkdir()
@@ -179,25 +179,25 @@ class Night:
         return self._started[-1]
 
     def output(self) -> str:
-        """What the main job said that was started last."""
+        """What the main job that was started last has said."""
         return (self.root / "run.log").read_text()
 
     def finish(self) -> None:
-        """Do what is missing on this machine, where it is soon done: there is the right sum."""
+        """Compute what is missing on this machine, which is fast, and check the sum."""
         self.workspace.configure(**self.own | {"dispatch": "pool"})
         done = self.workspace.run("--until", "reduce")
         assert done.code == 0, done.output
         self.check_sum()
 
     def check_sum(self) -> None:
-        """The sum that lies there has the bits of NumPy's: all numbers are whole."""
+        """Check that the sum equals NumPy's to the bit, as it must: all numbers are whole."""
         total = (self.stack @ self.stack).sum(axis=0)
         assert self.workspace.load("sum.npy").tobytes() == total.tobytes()
 
-    # What has become of it.
+    # Look at what a run has done.
 
     def at_gate(self, node: str = "") -> dict[str, str]:
-        """The shards that wait for `open`: what cancels the task of each."""
+        """The shards that wait for `open`, each with the handle that cancels its task."""
         said = {path.suffix[1:]: path.read_text().split() for path in self.root.glob("at.?????")}
         living = processes.living(int(words[1]) for words in said.values())
         return {shard: handle for shard, (handle, pid, where, _) in said.items()
@@ -213,13 +213,13 @@ class Night:
             (self.root / name).touch()
 
     def jobs(self, state: str = "") -> list[Job]:
-        """The jobs of this workspace in a state, or all; under ``dispatch: array`` the tasks."""
+        """The jobs of this workspace in a state, or all; under ``dispatch: array`` only tasks."""
         array = self.own.get("dispatch") == "array"
         own = [job for job in self.cluster.jobs() if job.number > self.newest]
         return [job for job in own if job.in_array >= array and job.state.startswith(state)]
 
     def idle(self) -> bool:
-        """Whether no job of this workspace waits or runs, or is being cancelled, nor its client."""
+        """Whether no job of this workspace waits, runs or is being cancelled, and no run lives."""
         return self.cluster.idle(self.newest) and not locks.is_living(
             Results(self.workspace.file(""))
         )
@@ -234,7 +234,7 @@ class Night:
         return {receipt["shard"]: receipt for receipt in found}
 
     def starts(self) -> Counter[str]:
-        """How often each shard was begun; a journal of one attempt goes when that succeeds."""
+        """How often each shard was begun; a shard that succeeds at once keeps no journal."""
         journals = self.workspace.file("logs/multiply").glob("*.starts")
         begun = {path.stem[:5]: path.read_text().count("\n") for path in journals}
         return Counter(dict.fromkeys(self.receipts(), 1) | begun)

@@ -1,4 +1,4 @@
-"""A server of S3 on this machine, moto, behind a layer that spoils its answers."""
+"""A local S3 server, moto, behind a layer that puts faults into its answers."""
 
 import contextlib
 import io
@@ -13,14 +13,14 @@ import numpy as np
 
 SECRET = "secret-c0ffee"
 Fault = Callable[[Any, dict, Any], Any]
-"""A WSGI application that is given the server's own as its first argument."""
+"""A WSGI application whose first argument is the application of the server."""
 
 
 class ObjectStore:
     """A bucket that anybody may read.
 
-    ``faults`` answer the next requests of ranges, one each; None leaves an answer as it is.
-    ``ranges`` are those that were asked for.
+    ``faults`` answer the next range requests, one each; None leaves an answer as it is.
+    ``ranges`` are the byte ranges requested so far.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class ObjectStore:
         self._client = boto3.client("s3", "us-east-1", endpoint_url=address, **own)
 
     def put(self, name: str, content: np.ndarray | bytes) -> str:
-        """An object, of an array as ``.npy``; its address."""
+        """Store an object, an array as ``.npy``; return its address."""
         raw = io.BytesIO()
         raw.write(content) if isinstance(content, bytes) else np.save(raw, content)
         self._client.create_bucket(Bucket="bucket")
@@ -49,7 +49,7 @@ class ObjectStore:
         return f"s3://bucket/{name}"
 
     def put_folder(self, name: str, folder: Path) -> str:
-        """The files of a folder as objects; the address that their addresses begin with."""
+        """Store the files of a folder as objects; return the prefix of their addresses."""
         for path in folder.rglob("*"):
             if path.is_file():
                 self.put(f"{name}/{path.relative_to(folder)}", path.read_bytes())
@@ -69,7 +69,7 @@ class ObjectStore:
 
 @contextlib.contextmanager
 def serving() -> Iterator[ObjectStore]:
-    """A store, as long as it is needed; it logs no request."""
+    """Serve a store inside a ``with`` block; it logs no request."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     store = ObjectStore()
     thread = threading.Thread(target=store.server.serve_forever)
@@ -105,7 +105,7 @@ def cut_off(app: Any, environ: dict, start: Any) -> Iterator[bytes]:
 
 
 def heedless(header: str, before: Callable[[], object] = lambda: None) -> Fault:
-    """The answer of a server that takes no notice of a header, after a step."""
+    """The answer of a server that ignores a header; ``before`` is called first."""
 
     def fault(app: Any, environ: dict, start: Any) -> Any:
         before()
@@ -115,7 +115,7 @@ def heedless(header: str, before: Callable[[], object] = lambda: None) -> Fault:
 
 
 def weak(app: Any, environ: dict, start: Any) -> Any:
-    """The right answer, with an ETag that need not change where a byte does."""
+    """The right answer with a weak ETag, which need not change when a byte does."""
 
     def begin(code: str, headers: list, *others: Any) -> Any:
         return start(code, [("ETag", 'W/"1"') if key == "ETag" else (key, x) for key, x in headers])

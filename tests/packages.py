@@ -25,7 +25,7 @@ sys.meta_path.insert(0, Hide())
 
 
 def installed_with(*lines: str) -> set[str]:
-    """What these requirements bring, and what that needs, as this Python has it."""
+    """The packages of these requirements and all that they depend on, as installed here."""
     found, todo = set[str](), [Requirement(line) for line in lines]
     while todo:
         need = todo.pop()
@@ -41,7 +41,7 @@ def installed_with(*lines: str) -> set[str]:
 
 
 def hide_the_others(folder: Path) -> str:
-    """Write what hides all other packages from a Python; returns its ``PYTHONPATH``."""
+    """Write a module that hides all other packages from a Python; returns its ``PYTHONPATH``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     kept = {"shardwise"} | installed_with(*project["dependencies"])
     folder.mkdir()
@@ -50,10 +50,10 @@ def hide_the_others(folder: Path) -> str:
 
 
 def others(kept: set[str]) -> set[str]:
-    """The modules of all packages but these, and but Snakemake's plugins."""
+    """The modules of all packages except ``kept`` and Snakemake's plugins."""
     return {
         module
         for module, owners in importlib.metadata.packages_distributions().items()
         if not any(canonicalize_name(owner) in kept for owner in owners)
-        and not module.startswith("snakemake_")  # it imports every plugin whose folder it sees
+        and not module.startswith("snakemake_")  # it imports each plugin that it finds
     }

@@ -31,12 +31,12 @@ class Local:
     report = staticmethod(str)
 
     def enter(self, root: Path) -> list[str]:
-        """Runs are not entered in any way."""
+        """Note the scripts of the runs; their commands need no words in front."""
         self._scripts = f"{root}/scripts/"
         return []
 
     def newest(self) -> int:
-        """No job has a number."""
+        """0, as local jobs have no numbers."""
         return 0
 
     def _living(self) -> list[int]:
@@ -44,7 +44,7 @@ class Local:
         return [pid for pid in found if self._scripts in " ".join(processes.words(pid))]
 
     def idle(self, after: int) -> bool:
-        """Whether no job of the workspace works."""
+        """Whether no job of the workspace is running."""
         return not self._living()
 
     def cancel(self, *handles: str) -> None:
@@ -57,7 +57,7 @@ class Local:
 
 
 def on(*day: str, places: Container[str] = PLACES) -> pytest.MarkDecorator:
-    """Run a test in some places by day, as ``slurm array``, and in all others at night."""
+    """Run a test by day in the named places, such as ``slurm array``; at night in all others."""
     return pytest.mark.parametrize(
         ("site", "dispatch"), [case(place, day) for place in PLACES if place in places],
         indirect=["site"],
@@ -65,14 +65,14 @@ def on(*day: str, places: Container[str] = PLACES) -> pytest.MarkDecorator:
 
 
 def case(place: str, day: Container[str], *values: Any, marks: Sequence[Any] = ()) -> Any:
-    """A parameter set of a place and other values, which waits for the night unless it is named."""
+    """A parameter set of a place and other values; it is nightly unless ``day`` names the place."""
     own = [getattr(pytest.mark, name) for name in KINDS if name in place]
     own += [pytest.mark.nightly] * (place not in day)
     return pytest.param(*place.split(" ", 1), *values, marks=[*own, *marks])
 
 
 def ways(name: str, *day: str) -> pytest.MarkDecorator:
-    """Pairs of a scheduler and one of its ways, by the attribute that names them."""
+    """Parametrize a test by scheduler and way; a scheduler lists its ways in attribute ``name``."""
     found = [f"{kind} {way}" for kind in KINDS for way in getattr(KINDS[kind], name)]
     cases = [case(way, day) for way in found]
     return pytest.mark.parametrize(("site", "way"), cases, indirect=["site"])
@@ -110,7 +110,7 @@ def idle(site: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def night(request: pytest.FixtureRequest, site: Any, tmp_path: Path) -> Iterator[Night]:
-    """A fresh workspace in an idle place, of several nodes where the test asks for `nodes`."""
+    """A fresh workspace in an idle place, of several nodes if the test asks for `nodes`."""
     several = "nodes" in request.fixturenames
     found = Night(request.getfixturevalue("nodes") if several else site, tmp_path / "a b")
     yield found

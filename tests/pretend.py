@@ -1,7 +1,7 @@
 """Results folders as runs on GPUs leave them, made in moments on any machine.
 
-One small shard is computed, and stands for all: their matrices are alike. Receipts then tell of
-other devices and times. The same arguments make the same folder.
+Only one small shard is computed; all shards get its product, as all matrices are alike. Receipts
+are then rewritten with other devices and times. The same arguments make the same folder.
 """
 
 import json
@@ -23,15 +23,15 @@ from shardwise.records.failures import Failure
 from tests import factories
 
 NOW = 1_795_000_000.0
-"""The moment at which a folder shows what was asked for; pass it to `Observer.look`."""
+"""The moment for which a folder is made; pass it to `Observer.look`."""
 
 HELD = {"waiting": 0.25, "read": 4.0, "compute": 5.0, "write": 0.75}
-"""What held a shard up, in seconds; those that are ``slow`` take four times as long."""
+"""The seconds that a shard spends in each phase; ``slow`` shards take four times as long."""
 
 
 @dataclass
 class Pretended:
-    """A results folder as it is at a moment, its receipts, and ids of shards by what they are."""
+    """A results folder as it is at a moment, its receipts, and the ids of its shards by role."""
 
     plan: Plan
     at: float
@@ -44,7 +44,7 @@ class Pretended:
         return self.plan.results.root
 
     def name(self, shard: str) -> str:
-        """What the files of a shard's products are called."""
+        """The name that the files of a shard's products share."""
         return self.plan.shards[shard].name
 
     def receipt(self, shard: str) -> Path:
@@ -64,10 +64,10 @@ def run(
 ) -> Pretended:  # fmt: skip
     """Make a results folder, ``folder/results``, as it is at a moment, ``at``.
 
-    So many GPUs on all nodes together, or none, have computed so many shards. Those that have no
-    other part are done, some of these ``slow`` or ``unproven``. Some have ``failed``, ``suspect``
-    ones by a proof. The receipt of some is cut off (``damaged``). The sum follows where all are
-    done.
+    The nodes have ``devices`` GPUs in all; 0 means CPUs. The numbers of shards by role are given;
+    all others are done, some of these ``slow`` or ``unproven``. ``failed`` and ``suspect`` shards
+    have failed, suspect ones by their proof; ``damaged`` ones have a receipt that is cut off. There
+    is a sum if all shards are done.
     """
     stack = np.repeat(factories.noise((1, 16, 16), "float32"), shards * matrices, axis=0)
     over = {"materialize": False, "shards": shards, **config}
@@ -100,9 +100,9 @@ def _machines(devices: int, nodes: int) -> list[Device]:
 
 
 def _work(made: Pretended, machines: list[Device]) -> None:
-    """Let the machines take shards in turn, and write down what each would have left.
+    """Let the machines take shards in turn, and write the files that each shard would have left.
 
-    The last shard ended a minute before the moment that was asked for.
+    The last shard ended about a minute before ``made.at``.
     """
     jobs, free = [], dict.fromkeys(machines, 0.0)
     for row in made.plan.shards.values():
@@ -160,7 +160,7 @@ def _fail(made: Pretended, row: Shard, machine: Device, at: float, suspect: bool
 
 
 def _run(made: Pretended, row: Shard, machine: Device, at: float) -> None:
-    """A task that has begun its shard at a moment."""
+    """Write the journal of a shard that a task began at a moment."""
     line = f"{at}\t{machine.node}\t1000\t\t{machine.name}\t{machine.uuid or ''}\n"
     _write(made.plan.results.starts(row.name), line.encode(), at)
 
@@ -172,5 +172,5 @@ def _write(path: Path, text: bytes, at: float) -> None:
 
 
 def fail(results: Results, name: str, failure: Failure) -> None:
-    """A failure of a shard, or of a stage such as ``reduce-KEY``, as who failed writes it."""
+    """Write the failure file of a shard, or of a stage such as ``reduce-KEY``."""
     _write(results.failure(name), msgspec.json.encode(failure), failure.at)

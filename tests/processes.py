@@ -11,7 +11,7 @@ PROC = Path("/proc")
 
 
 def heed_interrupts() -> None:
-    """In a new process: Ctrl-C counts, which a parent in the background of a shell ignores."""
+    """In a new process: heed Ctrl-C again, which a parent in a shell's background ignores."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -23,7 +23,7 @@ def running() -> list[int]:
 
 
 def living(pids: Iterable[int]) -> set[int]:
-    """Return those processes that have not ended; one that nobody has waited for has."""
+    """Return those processes that have not ended; a zombie has."""
     return {pid for pid in pids if _stat(pid)[:1] not in ([], ["Z"])}
 
 
@@ -31,7 +31,7 @@ def until(
     true: Callable[[], object], limit_s: float = 180, report: Callable[[], str] = str,
     pause_s: float = 0.05,
 ) -> None:  # fmt: skip
-    """Wait until something holds; `report` says more where it never does."""
+    """Wait until something holds; `report` says more if it never does."""
     end = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < end, f"never happened\n{report()}"
@@ -49,7 +49,7 @@ def children(parent: int) -> set[int]:
 
 
 def in_network_of(member: int) -> set[int]:
-    """Return the processes that see the same network as one of them, this one included."""
+    """Return the processes in the network namespace of ``member``, itself included."""
     network = (PROC / str(member) / "ns" / "net").readlink()
     found = set()
     for pid in running():
@@ -60,7 +60,7 @@ def in_network_of(member: int) -> set[int]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Return the environment a process was started with; empty where it cannot be read."""
+    """Return the environment a process was started with; empty if it cannot be read."""
     try:
         raw = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -70,7 +70,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def words(pid: int) -> list[str]:
-    """Return the command line of a process; empty where it is gone."""
+    """Return the command line of a process; empty if it is gone."""
     try:
         raw = (PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -88,7 +88,7 @@ def _open_files(pid: int) -> set[str]:
     """Return the targets of a process's file descriptors."""
     folder = PROC / str(pid) / "fd"
     targets = set()
-    # Nothing to see where the process has ended or is another user's; one file may close meanwhile.
+    # The process may have ended or be another user's; a file may be closed meanwhile.
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
@@ -116,17 +116,17 @@ def _parent(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return what /proc says of a process, its state and its parent first; nothing if gone."""
+    """Return the fields of /proc/PID/stat from the state and the parent on; none if it is gone."""
     try:
         stat = (PROC / str(pid) / "stat").read_text()
     except OSError:
         return []
-    # The name, in parentheses, may hold spaces and parentheses of its own.
+    # The name, in parentheses, may itself hold spaces and parentheses.
     return stat.rpartition(")")[2].split()
 
 
 def kill(pids: Iterable[int]) -> None:
-    """Send SIGKILL to each; one that has ended already is as good."""
+    """Send SIGKILL to each process that has not ended yet."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Ranks that reduce the same stack over and over: however it is cut, the same bits.
+"""Ranks that reduce the same stack over and over: however it is cut, the bits are the same.
 
-Started by ``mpiexec`` with some ranks. Rank 0 draws a stack and many ways to compute and sum it;
-for each way some of the ranks reduce what it has computed. It prints one line of JSON: how many
-ways were tried, and what differed.
+Started by ``mpiexec``. All ranks draw the same stacks, and six ways to compute and sum each. For
+each way, rank 0 computes the shards and some of the ranks reduce them. Rank 0 prints one line of
+JSON: how many ways were tried, and which results differed.
 
     mpiexec -n 4 python -m mpi4py -m tests.reduce_program FOLDER BACKEND SEED WAYS
 """
@@ -29,7 +29,7 @@ DTYPES = ("float16", "float32", "float64", "complex64", "complex128", "int16")
 
 
 def draw(random: np.random.Generator) -> tuple[np.ndarray, str]:
-    """A stack of a random dtype, size and scale, and what is computed of it."""
+    """A stack of a random dtype, size and scale, and the product to compute."""
     dtype = str(random.choice(DTYPES))
     n, dim = int(random.integers(1, 40)), int(random.integers(1, 9))
     if dtype == "int16":
@@ -56,7 +56,7 @@ def way(random: np.random.Generator, n: int, ranks: int) -> dict:
 
 
 def computed(folder: Path, stack: np.ndarray, product: str, chosen: dict, backend: str) -> Path:
-    """Compute a stack in that way, its shards in random order; the plan."""
+    """Compute a stack in the chosen way, its shards in random order; return the plan's path."""
     over = {key: chosen[key] for key in ("shards", "keep", "materialize")}
     made = factories.plan(
         folder, stack, product=product, backend=backend, nonfinite="allow", **over
@@ -70,14 +70,14 @@ def computed(folder: Path, stack: np.ndarray, product: str, chosen: dict, backen
 
 
 def names_for(dtype: str, keep: str) -> list[str]:
-    """All statistics that there are of such products."""
+    """All statistics that products of this dtype, kept so, can have."""
     if keep == "sum":
         return ["sum", "mean"]
     return [name for name in STATISTICS if "complex" not in dtype or name not in NEEDS_ORDER]
 
 
 def once(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, bytes]:
-    """Reduce a plan with some ranks; the bytes of each result, on rank 0."""
+    """Reduce a plan with some of the ranks; return the bytes of each result on all ranks."""
     sub = comm.Split(comm.rank >= chosen["ranks"])
     names = names_for(dtype, chosen["keep"])
     if comm.rank < chosen["ranks"]:
@@ -89,7 +89,7 @@ def once(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, byte
 
 
 def meet(comm: MPI.Comm) -> None:
-    """A barrier that leaves the cores to those who are still at work."""
+    """A barrier that sleeps between polls, to leave the cores to ranks that still work."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(1e-3)

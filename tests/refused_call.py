@@ -1,4 +1,4 @@
-"""Runs a command that may not read another process's memory, as under Docker 20.10's seccomp.
+"""Runs a command that may not call process_vm_readv, as under Docker 20.10's seccomp filter.
 
 python refused_call.py COMMAND …
 """

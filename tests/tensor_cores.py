@@ -1,4 +1,4 @@
-"""Factors for tf32, and what a GPU does with them, by NumPy: the split, and one call of cuBLAS."""
+"""Factors for tf32, and in NumPy what a GPU does with them: the split, and one call of cuBLAS."""
 
 import ctypes
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ KINDS = ("normal", "uniform", "wide", "ill-conditioned")
 
 
 def numbers(kind, shape, dtype="float32", seed=0):
-    """Factors; of the ill-conditioned ones, products are far below the sums of moduli."""
+    """Factors; products of ill-conditioned ones are far below the sums of their terms' moduli."""
     random = np.random.default_rng(seed)
     made = noise(shape, "complex128" if "complex" in dtype else "float64", seed)
     if kind == "uniform":
@@ -29,7 +29,7 @@ def numbers(kind, shape, dtype="float32", seed=0):
 
 
 def rounded(numbers):
-    """float32 numbers to the nearest of 11 significant bits, ties to even; never to infinity."""
+    """float32 numbers rounded to 11 significant bits, ties to even; never to infinity."""
     bits = numbers.view(np.uint32)
     up = np.uint32(0x0FFF) + (bits >> np.uint32(13) & np.uint32(1))
     near = np.where(bits & np.uint32(0x7FFFFFFF) < 0x7F7FF000, bits + up, bits)
@@ -43,7 +43,7 @@ def halves(numbers):
 
 
 class Array(np.ndarray):
-    """An array that has its address where cupy's have it."""
+    """An array with its address in ``data.ptr``, as in cupy."""
 
     @property
     def data(self):
@@ -51,12 +51,12 @@ class Array(np.ndarray):
 
 
 def made(call):
-    """The same call, with arrays of ours."""
+    """The same call, which returns an `Array`."""
     return lambda *words: call(*words).view(Array)
 
 
 class Cupy:
-    """As much of cupy as the kernel takes; ``calls`` are the lengths of inner products."""
+    """The part of cupy that the kernel uses; ``calls`` has the k of each GEMM."""
 
     def __init__(self):
         self.empty, self.zeros, self.copyto = made(np.empty), made(np.zeros), np.copyto

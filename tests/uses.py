@@ -16,6 +16,6 @@ def one_at_a_time(uses: Iterable[tuple[str, float, float]]) -> dict[str, int]:
 
 
 def recorded(text: str) -> list[tuple[str, float, float]]:
-    """The uses that tasks have written: a UUID and two times a line."""
+    """The uses that tasks have written, one per line: a UUID and two times."""
     rows = [line.split() for line in text.splitlines()]
     return [(uuid, float(begin), float(end)) for uuid, begin, end in rows]

@@ -1,7 +1,7 @@
 """Snakemake in forks of one process that has imported it: the import is most of a small run.
 
-A fork gets the words, the folder, the environment and the output of a run, and then is what the
-command ``snakemake`` is. Cluster jobs, and runs that a test interrupts, start it from scratch.
+A fork gets the command line, folder, environment and output of a run, and then acts as the command
+``snakemake``. Cluster jobs, and runs that a test interrupts, start Snakemake from scratch.
 """
 
 import json
@@ -21,7 +21,7 @@ _AT_START = ("HOME", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS")
 
 
 def at_start(env: Mapping[str, str]) -> tuple[str | None, ...]:
-    """What environments have in common whose runs one process can fork."""
+    """The values on which environments must agree for one process to fork their runs."""
     return tuple(env.get(name) for name in _AT_START)
 
 
@@ -30,7 +30,7 @@ class WarmSnakemake:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
-        # Nothing else of theirs: the end of a test's cluster ends all that carry its variables.
+        # No more of ``env``: a test's cluster, once it ends, kills all that carry its variables.
         own = {name: text for name, text in os.environ.items() if name not in _AT_START}
         own |= {name: env[name] for name in _AT_START if name in env}
         with theirs:
@@ -87,7 +87,7 @@ def _serve(number: int) -> None:
 
 
 def _become(outputs: Sequence[int], words: list[str], folder: str, env: dict[str, str]) -> None:
-    """Take over what the command line of a run starts with."""
+    """Take over the outputs, words, folder and environment of a run."""
     for descriptor, standard in zip(outputs, (1, 2), strict=True):
         os.dup2(descriptor, standard)
         os.close(descriptor)

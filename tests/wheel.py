@@ -15,11 +15,11 @@ _SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "Snakefile", "
             "workflow", "profiles", "scripts")  # fmt: skip
 
 MPI = f"{sys.prefix}/lib/libmpi.so.12"
-"""The MPI library of the environment of the tests, which `mpich` has installed there."""
+"""The MPI library that `mpich` has installed in the environment of the tests."""
 
 
 def installed(folder: Path) -> Path:
-    """Where a fresh environment has the command; its other packages are those of this one."""
+    """Install into a fresh environment, which also sees this one's packages; return its ``bin``."""
     clone, environment = folder / "clone", folder / "environment"
     clone.mkdir()
     for name in _SOURCES:
@@ -35,13 +35,13 @@ def installed(folder: Path) -> Path:
     (wheel,) = folder.glob("*.whl")
     python = environment / "bin" / "python"
     subprocess.run([*pip, "--python", python, "install", *no_network, wheel], check=True)
-    shutil.rmtree(clone)  # nothing may come from it
+    shutil.rmtree(clone)  # the wheel must not need it
     numerics = Path("shardwise", "numerics")
     hand_on_compiled(REPO / "scripts" / numerics, packages / numerics)
     return environment / "bin"
 
 
 def environment(bin_folder: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables of a user who has activated that environment, and of nobody's clone."""
+    """The variables of a user who has activated that environment and has no clone."""
     found = {name: value for name, value in env.items() if name != "PYTHONPATH"}
     return found | {"PATH": f"{bin_folder}:{env['PATH']}", "MPI4PY_LIBMPI": MPI}

@@ -29,9 +29,9 @@ _SHARD = re.compile(r"^    wildcards: (?:thousand=\d+, )?shard=(\d+), ", re.MULT
 
 @dataclass
 class Workspace:
-    """A folder that holds the project, a config of its own, and what runs in it.
+    """A copy of the project with its own config, and the runs in it.
 
-    ``before`` are words in front of every command, which run it where it is to run.
+    ``before`` are words in front of every command, which run it in the right place.
     """
 
     root: Path
@@ -60,11 +60,11 @@ class Workspace:
         return Workspace(root, self.env)
 
     def configure(self, **values: object) -> None:
-        """Write ``mine.yaml``, which all runs here use; a second rank would cost a second."""
+        """Write ``mine.yaml``, which all runs here use; a second rank of reduce would cost 1 s."""
         (self.root / "mine.yaml").write_text(yaml.safe_dump({"reduce": {"ranks": 1}} | values))
 
     def command(self, *arguments: str, profile: str = "local") -> list[str]:
-        """The command line of a run; Snakemake says all, unless the arguments have a --quiet."""
+        """The command line of a run; Snakemake prints all, unless the arguments have a --quiet."""
         own = ["--configfile", "mine.yaml"] if (self.root / "mine.yaml").exists() else []
         words = ["--quiet", "host", "--profile", f"profiles/{profile}", *own, *arguments]
         return [*self.before, SNAKEMAKE, *words]
@@ -86,7 +86,7 @@ class Workspace:
         return Finished(done.returncode, done.stdout + done.stderr)
 
     def succeed(self, *arguments: str, profile: str = "local") -> "Finished":
-        """Run snakemake to its end, which must be a good one."""
+        """Run snakemake to its end; it must exit with 0."""
         done = self.run(*arguments, profile=profile)
         assert done.code == 0, done.output
         return done
@@ -120,7 +120,7 @@ class Workspace:
 
 
 def _not_copied(folder: str, names: list[str]) -> list[str]:
-    """All that a clone has not, but for modules as Python compiles them."""
+    """The names that a clone would not have; compiled modules are copied all the same."""
     if Path(folder).name == "__pycache__":
         return [name for name in names if not name.endswith(".pyc")]
     return [name for name in names if name.endswith(".egg-info")]
@@ -129,8 +129,8 @@ def _not_copied(folder: str, names: list[str]) -> list[str]:
 def hand_on_compiled(source: Path, target: Path) -> None:
     """Give one copy of the package the loops that numba has compiled for another.
 
-    They took longer than all else that a small run does. Their folders are named by what they were
-    compiled of, so a copy with other sources takes none; in them, numba names one by the path.
+    Compiling takes longer than the rest of a small run. The outer folder is named by the sources,
+    so a copy with other sources gets no loops; numba names the inner one by the package's path.
     """
     for index in source.glob(f"__pycache__/*/{_of(source)}/*.nbi"):
         folder = target / "__pycache__" / index.parents[1].name / _of(target)
@@ -146,7 +146,7 @@ def hand_on_compiled(source: Path, target: Path) -> None:
 
 
 def _of(package: Path) -> str:
-    """What numba calls the folder of a package's code."""
+    """The name that numba gives to the cache folder of a package."""
     path = os.path.abspath(package)
     return f"{package.name}_{hashlib.sha1(path.encode()).hexdigest()}"
 
@@ -160,7 +160,7 @@ class Finished:
 
     @property
     def jobs(self) -> set[str]:
-        """The jobs that it names, as ``rule`` or ``rule shard``."""
+        """The jobs that the output names, as ``rule`` or ``rule shard``."""
         found = set()
         for match in _JOB.finditer(self.output):
             shard = _SHARD.search(match[0])
