@@ -2,7 +2,7 @@
 
 from hypothesis import HealthCheck, settings
 
-# No deadline: a busy machine is no failure. Fixtures of tmp_path only lend a folder to write in.
+# No deadline: a busy machine may be slow. All examples of a test may write into one tmp_path.
 settings.register_profile(
     "unit",
     deadline=None,

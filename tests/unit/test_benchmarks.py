@@ -1,4 +1,4 @@
-"""The benchmarks run: each in its tiny form, without a GPU."""
+"""Each benchmark runs, in its tiny form and without a GPU."""
 
 import os
 import re
@@ -21,15 +21,15 @@ TABLES = {
     "commands": [16], "dispatch": [2, 3], "kernels": [2], "proof": [3, 4],
     "reduce": [2], "shard_jobs": [1],
 }  # fmt: skip
-"""The rows of the tables that each one fills."""
+"""For each benchmark, the numbers of rows of its tables."""
 
 BY_DAY = ("kernels", "shard_jobs")
-"""By day test_freivalds_rates.py runs what is in proof."""
+"""The code of ``proof`` is run by day in test_freivalds_rates.py."""
 
 
 @pytest.mark.parametrize("script", [s if s in BY_DAY else nightly(s) for s in TABLES])
 def test_a_benchmark_fills_its_tables(tmp_path: Path, script: str) -> None:
-    """Ours is measured in each row, nothing fails, and no file is left."""
+    """Its tables have all rows, no result is wrong, and no file is left."""
     line = [sys.executable, str(BENCHMARKS / f"{script}.py"), "--tiny", *MORE.get(script, ())]
     done = subprocess.run(
         line, capture_output=True, text=True, check=False, timeout=240,

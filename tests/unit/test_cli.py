@@ -35,7 +35,7 @@ def test_the_whole_pipeline_by_hand(tmp_path):
 
 
 def test_what_has_no_meaning_is_bad_input(tmp_path):
-    """Wrong words, a stage without a use: nothing to try again; tests/hostile has what else."""
+    """Wrong options, or a stage that the plan does not need, exit with 2; more in tests/hostile."""
     made = factories.plan(tmp_path, stack((4, 3, 3)))
     for words in (
         ["ledger", "--pla", made.results.plan],  # an abbreviation
@@ -49,7 +49,7 @@ def test_what_has_no_meaning_is_bad_input(tmp_path):
 
 @pytest.mark.parametrize("script", ["shard", "multiply"])
 def test_a_plan_that_was_replaced_is_refused(tmp_path, script):
-    """--key compares the shard's key with the one that the run was made for."""
+    """A stage refuses a shard whose key is not the --key that its run was made for."""
     made = factories.plan(tmp_path, stack((4, 3, 3)), shards=2)
     words = ["--plan", str(made.results.plan), "--shard", "00001", "--key", "0" * 12]
     code, said = bad_inputs.through(script, *words)

@@ -1,4 +1,4 @@
-"""Documents that a test holds to the code."""
+"""The documents agree with the code."""
 
 import re
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """The headings of a page as a browser's address names them."""
+    """The headings of a page as anchors of an address."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -29,7 +29,7 @@ FLOORS = (
     ("workflow", "doctor"),
     ("command",),
 )
-"""From the lowest to the highest; rooms on one floor do not know each other."""
+"""From the lowest to the highest; rooms on one floor do not import each other."""
 
 TOP_FILES, ROOM_FILES, SCRIPT_LINES = 5, 16, 10
 IMPORTERS = {
@@ -37,7 +37,7 @@ IMPORTERS = {
     "h5py": ("files/formats/",), "zarr": ("files/formats/",), "safetensors": ("files/formats/",),
     "obstore": ("files/remote.py",),
 }  # fmt: skip
-"""Who may import what only some machines have."""
+"""Which files may import a package that only some machines have."""
 
 _FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -94,7 +94,7 @@ def test_a_room_imports_only_from_lower_floors():
 
 
 def test_rooms_and_entry_scripts_stay_small():
-    """A room that is full is split before anything is added; the first file says what it is."""
+    """A room has few files, its ``__init__.py`` only a docstring, an entry script few lines."""
     rooms = defaultdict(list)
     for path in FILES.values():
         rooms[path.parent].append(path.name)
@@ -109,7 +109,7 @@ def test_rooms_and_entry_scripts_stay_small():
 
 @pytest.mark.parametrize("package", IMPORTERS)
 def test_importers(package):
-    """Only some rooms import what needs a GPU or starts MPI."""
+    """Only the files of `IMPORTERS` import a package that some machines lack."""
     found = {
         path.relative_to(PACKAGE).as_posix()
         for path in FILES.values()
@@ -120,7 +120,7 @@ def test_importers(package):
 
 
 def test_parsing_a_snakefile_imports_nothing_heavy():
-    """Each job parses it again: what the rules import takes the standard library only."""
+    """Each job parses the Snakefile again, so the rules must not import slow packages."""
     program = (
         "import sys; from shardwise.workflow import hooks, progress, run; "
         "heavy = {'cupy', 'jsonschema', 'mpi4py', 'numba', 'numpy', 'pandas', 'xxhash', 'yaml'}; "

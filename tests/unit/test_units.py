@@ -19,7 +19,7 @@ def test_sizes_are_read(text, size):
     "9" * 400 + ".5",
 ])  # fmt: skip
 def test_other_text_is_refused(text):
-    """What is no size, is less than one byte, or more than a float holds, is refused."""
+    """Text that is not a size, below one byte, or more than a float holds, is refused."""
     with pytest.raises(ValueError, match=r"size|less than one byte"):
         parse_bytes(text)
 

@@ -23,7 +23,7 @@ FIELDS = [field.name for field in fields(Finding)]
 
 
 def test_the_config_names_folder_and_backend(tmp_path: Path) -> None:
-    """Options come before it; a bad one is a fault, the rest is looked at; nothing is written."""
+    """Options override it; a bad config is a fault, yet the rest is checked; no file is written."""
     (tmp_path / "config.yaml").write_text("results: there\nbackend: numpy\n")
     done = run("doctor", "--time-limit", LONG, "--json", cwd=tmp_path)
     told = json.loads(done.stdout)
@@ -42,7 +42,7 @@ def test_the_config_names_folder_and_backend(tmp_path: Path) -> None:
 
 
 def test_ranks_that_hang_are_ended(tmp_path: Path) -> None:
-    """Even if they ignore SIGTERM, have a session of their own, and outlive their launcher."""
+    """Even if they ignore SIGTERM, start their own session, and outlive their launcher."""
     pids, launcher = tmp_path / "pids", tmp_path / "mpiexec"
     deaf = f"(trap '' TERM; while :; do sleep 1; done) &\necho $! >> {pids}\n"
     launcher.write_text(f"#!/bin/sh\n{deaf}setsid {deaf}exit 0\n")
@@ -54,7 +54,7 @@ def test_ranks_that_hang_are_ended(tmp_path: Path) -> None:
 
 
 def test_a_section_that_does_not_come_to_its_end() -> None:
-    """What it has said is kept, and one finding tells that it hangs, refuses or fails."""
+    """Its findings so far are kept, and one more says that it hangs, refuses or fails."""
     release = threading.Event()
 
     def broken(error: Exception | None) -> Any:
@@ -83,7 +83,7 @@ def test_a_section_that_does_not_come_to_its_end() -> None:
     (["fault", "later"], 2, "cannot run here yet (GPUs: x)"),
 ])  # fmt: skip
 def test_the_verdict(levels: list[str], code: int, words: str) -> None:
-    """One line and an exit code: what has to be changed comes before what time mends."""
+    """One line and an exit code: faults to correct come before troubles that pass with time."""
     free = Finding("ok", "GPU 1", "free", facts={"uuid": "a", "works": True})
     for devices, backend in ([], "numpy"), ([free], "cupy"):
         found = {"GPUs": [*(Finding(level, "x", "y") for level in levels), *devices]}

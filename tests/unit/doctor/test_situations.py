@@ -1,4 +1,4 @@
-"""Tables of situations and of what the doctor finds there: pretended machines, as arguments."""
+"""Tables of situations and of what the doctor finds in them; its checks get them as arguments."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ QCONF = {
 
 
 def answers(said: dict[str, Any]) -> Call:
-    """Something that answers commands; a text comes with exit code 0."""
+    """A function that answers commands from a table; a plain text has exit code 0."""
 
     def ask(words: Sequence[str]) -> Reply:
         reply = said[" ".join(words)]
@@ -87,7 +87,7 @@ def expect(findings: Iterable[Finding], expected: dict[str, str]) -> None:
     ("grid engine", {"qconf -sc": Reply(1, "unable to send")}, {"grid engine": "note unable"}),
 ])  # fmt: skip
 def test_schedulers(tmp_path, name: str, said: Any, expected: Any, monkeypatch: Any) -> None:
-    """What they have is listed; what the profile would lack is a note, as local jobs need none."""
+    """Its resources are listed; what the profile lacks is a note: local jobs need no scheduler."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     ask = answers(SINFO | QCONF | said)
     (tmp_path / "profile").write_text(PROFILE)
@@ -106,7 +106,7 @@ def test_schedulers(tmp_path, name: str, said: Any, expected: Any, monkeypatch: 
     ("lustre rw /s", None, {"locks": "note no flock"}), (None, None, {"space": "ok free"}),
 ])  # fmt: skip
 def test_disks(disk: Any, client: Any, expected: dict[str, str], tmp_path: Path) -> None:
-    """The disk of a folder that is not made yet, or never can be; nothing is written."""
+    """The disk of a results folder that does not exist yet is judged; nothing is written."""
     reply = Reply(1, "") if disk is None else Reply(0, f"{disk}\n")
     found = folders.check(lambda words: reply, tmp_path / "new", lambda name: client)
     expect(found, expected | {"space": "ok free"})
@@ -127,7 +127,7 @@ def test_disks(disk: Any, client: Any, expected: dict[str, str], tmp_path: Path)
     ({}, Reply(None, ""), {}, {"loading": "later --time-limit"}),
 ])  # fmt: skip
 def test_packages(over: Any, reply: Reply, environ: Any, expected: dict[str, str]) -> None:
-    """Missing ones and those that do not load are faults; other versions are notes."""
+    """Packages that are missing or do not load are faults; other versions are notes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     here = dict(line.split("==") for line in project["dependencies"]) | over
     here = {name: version for name, version in here.items() if version}
@@ -145,7 +145,7 @@ HELLO, BUSY = "hello 2 node1 MPICH 5", "shardwise.errors.TryAgain"
     (Reply(None, f"{HELLO}\nno answer in time"), "later worlds of 2: no answer in time"),
 ])  # fmt: skip
 def test_ranks(reply: Reply, expected: str) -> None:
-    """Two in one world are needed; worlds of one are of another MPI, and what hangs may be late."""
+    """Two ranks must share a world; worlds of one mean another MPI; no answer means try later."""
     found = mpi.check(lambda words: reply, "mpiexec")
     expect(found, {"launcher": "ok mpiexec -n 2", "hello": expected})
 
@@ -156,7 +156,7 @@ def device(index: int, free: int = 79, **over: Any) -> Device:
 
 
 def look(*present: Device, backend: str = "auto", cuda: Any = 12080, **over: Any) -> list[Finding]:
-    """What is found where these devices are; ``replies`` are to products, which else are right."""
+    """The findings for these devices, whose products are right unless ``replies`` says else."""
     right, tried = Reply(0, "through host memory\n"), over.get("replies", {})
     return list(gpus.check(
         lambda words, **environ: tried.get(environ["CUDA_VISIBLE_DEVICES"], right), backend,
@@ -174,8 +174,8 @@ def look(*present: Device, backend: str = "auto", cuda: Any = 12080, **over: Any
     ({"cuda": None, "backend": "cupy"}, {"driver": "fault no NVIDIA driver"}),
     ({"packages": {}}, {"cupy": "fault not installed", "kvikio": "fault not installed"}),
     ({"packages": RIGHT | {"cupy-cuda13x": "1"}}, {"cupy": "fault 14.2.0, cupy-cuda13x"}),
-    ({"cuda": 14000}, {"cupy": "ok", "GPU 0": "ok"}),  # newer drivers run what is older
-    ({"packages": {"cupy": "14", "kvikio-cu12": "26"}}, {"cupy": "ok cupy 14"}),  # built here
+    ({"cuda": 14000}, {"cupy": "ok", "GPU 0": "ok"}),  # newer drivers run older CUDA
+    ({"packages": {"cupy": "14", "kvikio-cu12": "26"}}, {"cupy": "ok cupy 14"}),  # from source
     ({"replies": {"GPU-0": Reply(0, "by GPUDirect Storage")}}, {"kvikio": "ok GPUDirect"}),
     ({"environ": {"CUDA_VISIBLE_DEVICES": "1"}}, {"GPU 0": "note not granted", "GPU 1": "ok"}),
     ({"replies": {"GPU-0": Reply(None, "")}}, {"GPU 0": "later hangs", "GPU 1": "ok"}),

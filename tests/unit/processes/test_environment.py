@@ -1,4 +1,4 @@
-"""What a user's shell holds: what is not for a run goes, what is the user's is named."""
+"""Variables of a user's shell: stray ones are cleared, and broken copies of packages refused."""
 
 from contextlib import nullcontext
 
@@ -8,7 +8,7 @@ from shardwise.processes import environment
 
 
 def test_what_others_left_goes_and_what_the_user_set_stays():
-    """Filters, formats, what a rank was told of itself; not where Slurm is, nor MPI's tuning."""
+    """Filters, formats and a rank's identity are cleared; Slurm's and MPI's settings stay."""
     stray = (
         "SQUEUE_PARTITION", "SQUEUE_FORMAT", "SCANCEL_QOS", "SACCT_FORMAT", "SLURM_CLUSTERS",
         "SLURM_TIME_FORMAT", "PMI_RANK", "PMIX_SERVER_URI", "OMPI_COMM_WORLD_SIZE",
@@ -25,11 +25,11 @@ BROKEN = "raise ImportError('for another Python')"
 
 @pytest.mark.parametrize(("file", "text", "refused"), [
     ("numpy.py", BROKEN, True), ("numpy/__init__.py", BROKEN, True), ("yaml.so", BROKEN, True),
-    ("numba/x", BROKEN, False), ("x.py", BROKEN, False),  # a folder and a module of other kinds
-    ("numpy.py", "", False),  # one that loads may be meant: modules of clusters bring them
+    ("numba/x", BROKEN, False), ("x.py", BROKEN, False),  # not a package; not a name of ours
+    ("numpy.py", "", False),  # a copy that loads may be intended: cluster modules bring them
 ])  # fmt: skip
 def test_another_copy_of_a_package_that_does_not_load_is_refused(tmp_path, file, text, refused):
-    """A module or package that Python would find first."""
+    """A module or package on PYTHONPATH, which Python would find first."""
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
     told = pytest.raises(InputError, match=f"PYTHONPATH names {tmp_path}, whose ")
