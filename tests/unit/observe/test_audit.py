@@ -1,4 +1,4 @@
-"""The audit of a results folder: what is whole is called so, and no changed bit is."""
+"""The audit of a results folder: only a folder without a changed bit is called whole."""
 
 import json
 import random
@@ -38,7 +38,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def made(model, tmp_path):
-    """The results folder of that plan, copied to another place."""
+    """A copy of the model in another place."""
     root = tmp_path / "elsewhere"
     shutil.copytree(model.results.root, root)
     return type(model.results)(root)
@@ -55,7 +55,7 @@ def state(root: Path) -> dict:
 
 
 def test_what_is_whole_is_called_whole(made):
-    """One line says how many shards, bytes and which results; by hand, too, with the exit code."""
+    """One line has the numbers of shards and bytes, and the results; the command prints it, too."""
     before = state(made.root)
     done = factories.run("verify", made.root)
     nbytes = sum(path.stat().st_size for path in made.root.rglob("*.npy"))
@@ -73,7 +73,7 @@ def test_what_is_whole_is_called_whole(made):
 
 
 def test_no_changed_bit_is_overlooked(made):
-    """One random bit in any file that a run leaves as a result: never whole, and repaired."""
+    """With one bit flipped in any result file the folder is not whole, and the file is named."""
     seed = random.Random(7)
     files = sorted(p for p in made.root.rglob("*") if p.is_file() and p.parent.name != "multiply")
     files = [p for p in files if not {"logs", "done"} & set(p.parts) and p != made.marker]
@@ -91,7 +91,7 @@ def test_no_changed_bit_is_overlooked(made):
 
 
 def test_what_is_damaged_is_named_with_the_command_that_repairs_it(made):
-    """Products, a copy, the ledger and a result; then the next run has to make just these."""
+    """Products, a copy, the ledger, a result; after the command, a run has to make just these."""
     one, two = row(made, "00001").name, row(made, "00002").name
     three = row(made, "00003").input_name
     factories.flip(made.product(one), 5000)
@@ -114,7 +114,7 @@ def test_what_is_damaged_is_named_with_the_command_that_repairs_it(made):
 
 
 def test_a_copy_of_other_matrices_than_the_product_is_damage(made):
-    """Both are whole by their receipts; the repair makes both anew."""
+    """Both agree with their receipts; after the repair, the next run makes both again."""
     one, other = row(made, "00001"), row(made, "00000")
     factories.kept(made.shard(one.input_name), made.shard(other.input_name).read_bytes())
     facts = json.loads(made.shard_receipt(other.input_name).read_bytes())["file"]
@@ -131,7 +131,7 @@ def test_a_copy_of_other_matrices_than_the_product_is_damage(made):
 @pytest.mark.parametrize("pattern", ["products/00001-*.npy", "products/00001-*.json", "sum.npy",
                                      "shards/00001-*.npy", "plan.json", "ledger.tsv"])  # fmt: skip
 def test_a_folder_in_place_of_a_file_is_moved_by_the_repair(made, pattern):
-    """What lies in it may be the user's; one that was moved before stays as well."""
+    """Its files may be the user's; a folder that was moved aside earlier stays as well."""
     (path,) = made.root.glob(pattern)
     aside = path.with_name(f"{path.name}.moved")
     path.unlink()
@@ -165,7 +165,7 @@ def test_an_unfinished_run_is_no_damage(tmp_path):
 
 
 def test_a_receipt_of_another_version_is_named(made):
-    """Its schema is told, and no command would remove it."""
+    """Its schema is named, and no repair command would remove it."""
     path = made.receipt(row(made, "00002").name)
     factories.rewritten(path, schema=7)
     found = audit.look(made.root)
@@ -176,7 +176,7 @@ def test_a_receipt_of_another_version_is_named(made):
 
 
 def test_a_forged_summary_is_compared_with_the_plan(made):
-    """A digest of its own is not enough, and what it vouches for has to be there."""
+    """A valid digest is not enough: its plan, its files and the receipts have to match, too."""
     said = json.loads(made.summary.read_bytes())
     total, plan = said["files"]["sum"], said["plan"]
     for change in ({"plan": "0" * 16}, {"files": {"../sum": total}}):
@@ -191,7 +191,7 @@ def test_a_forged_summary_is_compared_with_the_plan(made):
 
 
 def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
-    """It is read and compared in any case, where it is still there."""
+    """The audit always reads and compares the stack if it is still there."""
     recipe = {"matrices": 6, "dim": 8, "dtype": "float64", "seed": 1}
     made = finished(tmp_path, synthetic=recipe, shards=2, keep="sum")
     made.results.root.rename(moved := tmp_path / "moved")
@@ -206,7 +206,7 @@ def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
 
 @pytest.mark.timeout(60)
 def test_a_pipe_is_not_waited_for(made):
-    """In place of a file it is damage, of that file alone, and named."""
+    """A pipe in place of a file is named, as damage to that file alone."""
     patterns = "shards/00001-*.npy", "sum.npy", "ledger.tsv"
     paths = [next(made.root.glob(pattern)) for pattern in patterns]
     for path in paths:
@@ -216,7 +216,7 @@ def test_a_pipe_is_not_waited_for(made):
 
 
 def test_without_a_plan_nothing_can_be_judged(made, tmp_path):
-    """None at all is bad input; without one of its three files it is damaged."""
+    """No plan at all is bad input; a plan that lacks one of its three files is damaged."""
     with pytest.raises(InputError, match="holds no plan"):
         audit.look(tmp_path)
     assert "no such folder" in factories.run("verify", tmp_path / "nowhere").stderr
@@ -229,7 +229,7 @@ def test_without_a_plan_nothing_can_be_judged(made, tmp_path):
 
 
 def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
-    """A clone is known by its commit, a changed one by a plus; none above it is."""
+    """A clone has its commit, with a plus if changed; a folder inside a clone has none."""
 
     def git(*words):
         line = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=b", *words]

@@ -24,7 +24,7 @@ def run(tmp_path_factory):
 
 
 def test_every_result_of_a_run(run):
-    """The sum, a statistic, each product, and a row per shard; no matrix that the stack lacks."""
+    """The sum, a statistic, each product, a row per shard; an index out of range is refused."""
     products = STACK @ STACK
     np.testing.assert_array_equal(run.sum, products.astype("float64").sum(axis=0))
     assert set(run.statistics) == {"sum", "std"}
@@ -40,7 +40,7 @@ def test_every_result_of_a_run(run):
 
 
 def test_what_a_run_has_not_kept_is_refused_with_what_to_do(tmp_path):
-    """Products where it kept sums, a sum where it made none, or one for each label."""
+    """Products if it kept only sums; the sum if it made none, or made one per label."""
     finished(tmp_path, STACK, ("mean",), shards=2, keep="sum")
     run = shardwise.open(tmp_path / "results")
     assert repr(run) == f"<12 products 'A @ A', kept as sums, in {tmp_path}/results: finished>"
@@ -59,7 +59,7 @@ def test_what_a_run_has_not_kept_is_refused_with_what_to_do(tmp_path):
 
 
 def test_a_run_that_has_not_finished(tmp_path):
-    """Products can be read already; the sum is refused, the ledger before it is written."""
+    """Products can be read already; the sum, the statistics and the ledger are refused."""
     made = factories.plan(tmp_path, STACK, shards=2)
     run, root = shardwise.open(tmp_path / "results"), tmp_path / "results"
     assert repr(run) == f"<12 products 'A @ A' in {root}: unfinished, 0 of 2 shards done>"
@@ -75,7 +75,7 @@ def test_a_run_that_has_not_finished(tmp_path):
 
 
 def test_a_run_whose_folder_has_another_config_now(tmp_path):
-    """Before that a run says what it replaces; an input that has grown is the same config."""
+    """A run first says which results it replaces; a longer input is still the same config."""
     plan = finished(tmp_path, STACK)
     run = shardwise.open(tmp_path / "results")
     own = {"input": str(tmp_path / "input.npy"), "results": str(tmp_path / "results")}
@@ -93,7 +93,7 @@ def test_a_run_whose_folder_has_another_config_now(tmp_path):
     ("sum.npy", lambda run: run.sum), ("products/00001-*.npy", lambda run: run.product(11)),
 ])  # fmt: skip
 def test_a_file_cut_short_is_refused(tmp_path, pattern, open_):
-    """Before it is opened; a changed bit is seen by ``verify``."""
+    """It is refused before it is opened; only ``verify`` finds a changed bit."""
     plan = finished(tmp_path, STACK, shards=2)
     run = shardwise.open(tmp_path / "results")
     (path,) = plan.results.root.glob(pattern)

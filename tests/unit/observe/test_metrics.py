@@ -1,4 +1,4 @@
-"""The metrics of a run are what the receipts say, in a form that Prometheus takes and is served."""
+"""The metrics of a run agree with its receipts, are in Prometheus' format, and are served."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from tests import factories, pretend
 
 
 def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Every series of a text, without the label that all have."""
+    """Every series of a text, without the label ``results`` that all have."""
     found = {}
     for sample in (
         one for family in text_string_to_metric_families(text) for one in family.samples
@@ -60,7 +60,7 @@ def test_figures_are_what_the_receipts_come_to(tmp_path):
 
 
 def test_shards_are_counted_by_state_and_devices_by_what_they_do(tmp_path):
-    """Each state has its number; a device whose product failed its proof has 1, done or not."""
+    """Each state has its count; a device that failed a proof is suspect, even without shards."""
     parts = {"failed": 1, "suspect": 1, "running": 3, "waiting": 4, "damaged": 1}
     made = pretend.run(tmp_path, shards=20, devices=2, nodes=1, **parts)
     found, seen = of(made), made.look()
@@ -79,7 +79,7 @@ def test_shards_are_counted_by_state_and_devices_by_what_they_do(tmp_path):
 
 
 def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
-    """A receipt may name a device anything: each series is still told once, in one line."""
+    """A receipt may name a device anything: each series still appears once, on one line."""
     made = pretend.run(tmp_path, shards=4)
     shards = made.look().shards
     names = ['"} 1\nevil{x="', '"} 1\\nevil{x="', "GPU-1", "GPU-1"]
@@ -101,7 +101,7 @@ def test_every_metric_is_explained(tmp_path):
 
 
 def test_it_listens_on_this_machine_alone(tmp_path):
-    """Unless told otherwise; before the first look the answer is empty, as nothing is known."""
+    """By default, that is; before the first look the answer is empty, as nothing is known."""
     observer = Observer(tmp_path)
     server = metrics.serve(lambda: observer.last, *options.address("0"))
     assert server.server_address[0] == "127.0.0.1"

@@ -19,7 +19,7 @@ NOW = pretend.NOW
 
 
 def touch(path: Path, text: str, at: float = NOW - 1) -> None:
-    """A file that was written at a moment."""
+    """Write a file with this time stamp."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     os.utime(path, (at, at))
@@ -31,31 +31,31 @@ def failure(name: str, **over) -> Failure:
     return Failure(name, **(known | over))
 
 
-# What files the first of three shards has besides, and what it then is.
+# Functions that lay files of the first of three shards, and the state in which it then is.
 
 
 def begin(made: pretend.Pretended, row: Shard, at: float = NOW - 5, text: str = "") -> None:
-    """The journal of a shard's starts, after the run began."""
+    """Write the journal of a shard's starts; the run began 20 s before NOW."""
     touch(made.plan.results.command, "snakemake", NOW - 20)
     text = text or f"{NOW - 90}\tn2\t1\t\n{at}\tn1\t77\t5\tCPU\t\n"
     touch(made.plan.results.starts(row.name), text)
 
 
 def fail(made: pretend.Pretended, row: Shard, name: str = "{0.name}", **over) -> None:
-    """A failure of a shard, or of its copy."""
+    """Write a failure of a shard, or of its copy."""
     name = name.format(row)
     pretend.fail(made.plan.results, name, failure(name, **over))
 
 
 def receipt(made: pretend.Pretended, row: Shard, key: str = "", alone: bool = False) -> None:
-    """The receipt, and its product, that were set aside; perhaps under another key."""
+    """Put back the receipt, and its product unless ``alone``; perhaps under another key."""
     for suffix in [".json"] if alone else [".json", ".npy"]:
         name = f"{row.shard}-{key or row.key}{suffix}"
         (made.root / f"aside{suffix}").rename(made.root / "products" / name)
 
 
 def harmed(made: pretend.Pretended, row: Shard, how: Callable[[Path], object]) -> None:
-    """Damage to a receipt, or to its product."""
+    """Damage a receipt, or its product."""
     how(made.receipt(row.shard))
 
 
@@ -63,7 +63,7 @@ STATES_BY_FILES = [
     ([], WAITING, ""),
     ([receipt], DONE, ""),
     ([receipt, fail, begin], DONE, ""),
-    ([partial(receipt, alone=True)], WAITING, ""),  # a receipt that a damaged product has lost
+    ([partial(receipt, alone=True)], WAITING, ""),  # its product is gone
     ([partial(receipt, key="0" * 12)], WAITING, ""),  # of another config
     ([begin], RUNNING, ""),
     ([partial(begin, text=f"{NOW - 5}\tn1\t77\t5\n")], RUNNING, ""),  # of an older version
@@ -88,9 +88,9 @@ STATES_BY_FILES = [
 
 @pytest.mark.parametrize(("files", "state", "words"), STATES_BY_FILES)
 def test_a_shard_is_in_the_state_that_its_files_say(tmp_path, files, state, words):
-    """Receipt and product, then a start since the last failure, then that; no other file's time.
+    """Receipt and product count first, then a start after the last failure, then that failure.
 
-    Of a receipt that cannot be used, or fits no product, the verdict has the repair.
+    No other time stamp counts. If a receipt is unusable or misfits, the verdict has the repair.
     """
     made = pretend.run(tmp_path, shards=3, waiting=2, devices=1)
     for suffix in (".json", ".npy"):
@@ -105,11 +105,11 @@ def test_a_shard_is_in_the_state_that_its_files_say(tmp_path, files, state, word
     assert (seen.verdict.kind == "damaged") == (state == DAMAGED)
     assert (f"rm -f {made.receipt('00000')}" in seen.verdict.words) == (state == DAMAGED)
     assert (first.device.node == "n1", first.started == NOW - 5) == (state == RUNNING,) * 2
-    assert seen.living is None  # of no lock is anything known
+    assert seen.living is None  # there is no lock to ask
 
 
 def test_nothing_runs_where_no_run_lives(tmp_path):
-    """Of a task that was killed with its run there is a start, and no end."""
+    """A task that was killed with its run has left a start and no end: its shard waits."""
     made = pretend.run(tmp_path, shards=3, running=1)
     assert made.look().counts[RUNNING] == 1
     results = made.plan.results
@@ -135,7 +135,7 @@ def test_nothing_runs_where_no_run_lives(tmp_path):
     (lambda r, key: r.summed(key).rename(r.summed("0" * 12)), "unfinished"),
 ])  # fmt: skip
 def test_a_sum_that_is_not_of_this_plan_proves_nothing(tmp_path, harm, kind):
-    """The marker says of which plan it is; a summary that contradicts it is damage."""
+    """The marker names its plan; a summary that contradicts the marker is damage."""
     made = pretend.run(tmp_path, shards=3)
     harm(made.plan.results, made.plan.key)
     seen = made.look()
@@ -143,7 +143,7 @@ def test_a_sum_that_is_not_of_this_plan_proves_nothing(tmp_path, harm, kind):
 
 
 def test_a_stage_that_failed_is_told(tmp_path):
-    """Its failure file says so, in the verdict, too; one of another plan says nothing."""
+    """The verdict tells it from its failure file; one of another plan does not count."""
     made = pretend.run(tmp_path, shards=3, summed=False)
     other, own = f"reduce-{'0' * 12}", f"reduce-{made.plan.key}"
     pretend.fail(made.plan.results, other, failure(other))
@@ -160,13 +160,13 @@ def test_a_stage_that_failed_is_told(tmp_path):
     ({"waiting": 1}, "unfinished", 75), ({"running": 2, "failed": 3, "waiting": 1}, "failed", 3),
 ])  # fmt: skip
 def test_the_verdict_says_whether_the_sum_is_right(tmp_path, parts, kind, code):
-    """Or that nothing has proven it, or that it is not there."""
+    """It is proven, or unproven, or not there."""
     seen = pretend.run(tmp_path, shards=12, **parts).look()
     assert (seen.verdict.kind, seen.code) == (kind, code)
 
 
 def test_a_plan_that_was_changed_is_damage_and_none_is_not(tmp_path):
-    """Nothing is said of its shards; an observer takes another plan for what it is."""
+    """Neither has shards to show; an observer notices when another plan takes its place."""
     made = pretend.run(tmp_path, shards=3)
     observer = Observer(made.root)
     assert len(observer.look(NOW).shards) == 3
@@ -183,7 +183,7 @@ def test_a_plan_that_was_changed_is_damage_and_none_is_not(tmp_path):
 
 
 def test_a_second_look_reads_no_plan_or_receipt_again(tmp_path, monkeypatch):
-    """No look changes a file; a product that has gone is missed."""
+    """No look changes a file; a receipt that is removed is noticed."""
     made = pretend.run(tmp_path, shards=9, failed=1, running=1, waiting=1, devices=1)
     observer, opened, opens = Observer(made.root), [], os.open
     before = {path: path.stat().st_mtime_ns for path in made.root.rglob("*")}

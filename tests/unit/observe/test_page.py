@@ -1,4 +1,4 @@
-"""The page on a run: what it says, that its numbers are the receipts', and that nothing escapes."""
+"""The page on a run: what it says, and that no name in it breaks out of the markup."""
 
 import html
 import os
@@ -42,7 +42,7 @@ class Page(HTMLParser):
 
 
 def test_the_number_is_answered_for_first(tmp_path: Path) -> None:
-    """The verdict is the first line; then what failed and the command, or results."""
+    """The verdict is the first line; then the failures with the command, or the results."""
     made = pretend.run(tmp_path, shards=24, devices=3)
     found = Page(page.render(made.look()))
     said = found.section("run")
@@ -59,7 +59,7 @@ def test_the_number_is_answered_for_first(tmp_path: Path) -> None:
 
 
 def test_the_most_frequent_cause_is_the_first(tmp_path: Path) -> None:
-    """However new the others are."""
+    """Even if the others are newer."""
     seen = pretend.run(tmp_path, shards=6, failed=3).look()
     reasons = [("rare", 9.0), ("frequent", 1.0), ("frequent", 2.0)]
     told = {f"{n}": Failure(f"{n}", 3, why, "n1", at) for n, (why, at) in enumerate(reasons)}
@@ -69,7 +69,7 @@ def test_the_most_frequent_cause_is_the_first(tmp_path: Path) -> None:
 
 
 def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
-    """Why, where, and a link that leads to a file; a damaged shard with the command for it."""
+    """With its reason, device and a working link; a damaged shard with its repair command."""
     made = pretend.run(tmp_path, shards=12, failed=2, damaged=1, suspect=1, running=1)
     found = Page(page.render(made.look()))
     said = found.section("failures")
@@ -89,7 +89,7 @@ def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
     lambda results: os.truncate(results.statistic("sum"), 5000),
 ])  # fmt: skip
 def test_any_folder_gives_a_page(tmp_path: Path, harm: Any) -> None:
-    """A folder that is empty or damaged is told of as such."""
+    """The page of an empty or damaged folder does not call the sum right."""
     made = pretend.run(tmp_path, shards=4)
     harm(made.plan.results)
     text = page.render(made.look())
@@ -149,7 +149,7 @@ def test_the_page_is_written_by_the_command_line(tmp_path: Path) -> None:
 
 @given(st.text(min_size=1))
 def test_links_stay_below_the_folder_of_the_page(path: str) -> None:
-    """No name of a file makes an address of another kind."""
+    """No file name makes an absolute address, or one with a scheme."""
     address = page.link(path).partition('href="')[2].partition('"')[0]
     assert address.startswith("./")
     assert ":" not in address

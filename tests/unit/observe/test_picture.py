@@ -1,4 +1,4 @@
-"""The picture of the sum: what is read of the file, and how numbers become colours."""
+"""The picture of the sum: which elements are read, and how numbers become colours."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests import factories
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "int64"])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (256, 256), (300, 700), (1000, 2)])
 def test_cells_are_elements_of_the_file(tmp_path, dtype, shape):
-    """All of a small matrix, else evenly spaced rows and columns; of complex numbers the moduli."""
+    """All of a small matrix, else evenly spaced rows and columns; moduli if complex."""
     array = factories.stack(shape, dtype, seed=3)
     found = picture.read(factories.save(tmp_path / "sum.npy", array))
     rows, columns = (np.arange(min(n, 256)) * n // min(n, 256) for n in shape)
@@ -25,7 +25,7 @@ def test_cells_are_elements_of_the_file(tmp_path, dtype, shape):
 
 
 def test_what_is_not_finite_is_counted_and_marked(tmp_path: Path) -> None:
-    """NaN and Inf are no numbers of the scale; nothing overflows."""
+    """NaN and Inf are left out of the scale; nothing overflows."""
     cells = np.full((4, 4), 1e300)
     cells[1, 2], cells[3, 0], cells[0, 0] = np.nan, np.inf, 1e-300
     told = "These elements lie between 1e-300 and 1e+300. 2 elements NaN or infinite, in magenta."

@@ -25,14 +25,14 @@ TAKE_TERMINAL = (
     "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
     "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 )
-"""What a shell does for the program in front: only that gets Ctrl-C. Tests that run in the
-background of a shell would hand on that Ctrl-C does not count."""
+"""Makes a program the foreground one of its terminal, as a shell does: only that gets Ctrl-C. It
+also restores SIGINT, which tests in the background of a shell would pass on as ignored."""
 HIDE, SHOW, ENTER, LEAVE = b"\x1b[?25l", b"\x1b[?25h", b"\x1b[?1049h", b"\x1b[?1049l"
 
 
 @pytest.fixture(scope="module")
 def going_on(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder of a run that goes on, with a failure."""
+    """A results folder of a run that still works, with failures."""
     made = pretend.run(
         tmp_path_factory.mktemp("going"), shards=12, running=2, waiting=3, failed=2, at=time.time(),
     )  # fmt: skip
@@ -41,10 +41,10 @@ def going_on(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def terminal(*words: object) -> Iterator[tuple[subprocess.Popen, int, int]]:
-    """The watch in a pseudo-terminal, as a shell would start it, and the two ends of that."""
+    """Start the watch in a pseudo-terminal, as a shell would; with the terminal's two ends."""
     master, slave = os.openpty()
     termios.tcsetwinsize(slave, (30, 80))
-    # These would count more than the terminal's own size, and xdist sets them.
+    # xdist sets these, and they would override the terminal's own size.
     own = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
         [sys.executable, "-c", TAKE_TERMINAL, *factories.command("watch", *words)],
@@ -61,10 +61,10 @@ def terminal(*words: object) -> Iterator[tuple[subprocess.Popen, int, int]]:
 
 
 def shown(process: subprocess.Popen, master: int, until: bytes = b"") -> bytes:
-    """What is drawn until some words come; without them, until the process has ended."""
+    """What is drawn until these words appear or, without words, until the process has ended."""
     seen, end = b"", time.monotonic() + PATIENCE
     while not (until and until in seen):
-        ended = process.poll() is not None  # before what it wrote last is read
+        ended = process.poll() is not None  # asked first, so that its last words are read
         if select.select([master], [], [], 0.05)[0]:
             seen += os.read(master, 65536)
         elif ended:
@@ -82,7 +82,7 @@ def piped(*words: object, **options: Any) -> Any:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_leaves_the_terminal_as_it_was(going_on: Path, number: signal.Signals) -> None:
-    """Drawn in place, on a screen of its own; in the end all is back, and a last picture."""
+    """It draws on the alternate screen; in the end it restores all and prints a last picture."""
     with terminal(going_on, "--interval", 0.2) as (process, master, slave):
         before = termios.tcgetattr(slave)
         first = shown(process, master, until=b"At work")
@@ -102,7 +102,7 @@ def test_it_leaves_the_terminal_as_it_was(going_on: Path, number: signal.Signals
 
 
 def test_it_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
-    """Without a folder, too; then it follows the run to its end."""
+    """Even if there is no folder yet; then it follows the run to its end."""
     root = tmp_path / "results"
     with piped(root, "--interval", 0.1, stderr=subprocess.DEVNULL) as process:
         assert "holds no plan of a run" in process.stdout.readline()
@@ -113,7 +113,7 @@ def test_it_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
 
 
 def test_it_serves_the_metrics_until_it_is_ended(tmp_path: Path) -> None:
-    """Also when the run has ended, as the last figures are to be scraped, too."""
+    """Even after the run has ended, so that its last figures can be scraped."""
     whole = pretend.run(tmp_path, shards=4, devices=2).root
     words = "--json", "--interval", "inf", "--listen", 0
     with piped(whole, *words, stderr=subprocess.PIPE) as process:
@@ -132,7 +132,7 @@ def test_it_serves_the_metrics_until_it_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lock", ["running", "living"])
 def test_the_last_words_are_the_command_that_goes_on(tmp_path: Path, lock: str) -> None:
-    """Once the run has ended, not before; whatever it has left there steers no terminal."""
+    """Only once the run has ended; control characters in the command are escaped."""
     made = pretend.run(tmp_path, shards=4, failed=1)
     results = made.plan.results
     results.command.write_text("cd /a && snakemake --cores 2 \x1b[2J\n")

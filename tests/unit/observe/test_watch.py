@@ -48,7 +48,7 @@ def status(*states: str, kind: str = "", words: str = "", **over: object) -> Sta
 
 
 def busy(done: int = 10, **over: object) -> Status:
-    """Ten shards done or more, two running, one failed, one damaged, the others of 22 waiting."""
+    """22 shards: ``done`` done, two running, one failed, one damaged, the others waiting."""
     states = ["done"] * 10 + ["running"] * 2 + ["failed", "damaged"] + ["done"] * (done - 10)
     return status(*states, *["waiting"] * (18 - done), **over)
 
@@ -63,13 +63,13 @@ def text(seen: Status, width: int, most: int = 12, encoding: str = "utf-8") -> s
 
 
 def test_counts_bytes_and_rates() -> None:
-    """Of a running shard nothing is done; what is left goes at the last minutes' rate."""
+    """A running shard counts as not done; the time left is by the rate of the last minutes."""
     seen = busy()
     assert seen.counts == {"done": 10, "running": 2, "failed": 1, "waiting": 8, "damaged": 1}
     assert (seen.done_bytes, seen.all_bytes) == (100 * GIB, 220 * GIB)
-    # Ten shards in 50 s; how far the two are that began 5 s ago is not known.
+    # Ten shards in 50 s; the progress of the two that began 5 s ago is not known.
     assert seen.rate == pytest.approx(100 * GIB / 50)
-    # Two running shards and eight that wait; failed and damaged ones are not in it.
+    # Two running shards and eight that wait; failed and damaged ones do not count.
     assert seen.left == pytest.approx(10 * 10 * GIB / seen.rate)
     assert status("done", "done", "failed").left == 0.0
     assert status().left is None
@@ -79,7 +79,7 @@ def test_counts_bytes_and_rates() -> None:
 
 
 def test_the_pause_before_a_rerun_is_no_rate() -> None:
-    """However short it was: the rate goes back twice as long as the last shards took."""
+    """However short the pause: the rate covers only twice the time that the last shards took."""
     spans = [(AT - 210 + n, AT - 209 + n) for n in range(10)]
     spans += [(AT - 5 + n, AT - 4 + n) for n in range(5)]
     shards = [shard(n, "done", started=b, finished=e) for n, (b, e) in enumerate(spans)]
@@ -97,7 +97,7 @@ def test_the_pause_before_a_rerun_is_no_rate() -> None:
     ("done", "proven", True, "all is done"), ("done", "proven", False, "all is done"),
 ])  # fmt: skip
 def test_the_words_promise_no_more_than_is_known(states, kind, living, end):
-    """A run that lives is not told to be unfinished; where none lives, there is no time left."""
+    """A run that lives is not called unfinished; if none lives, no time left is given."""
     seen = status(*states.split(), kind=kind, words="It is so.", living=living)
     begin = {True: "A run is at work here. So far: " if kind == "proven" else "Running: "}
     assert seen.headline.startswith(begin.get(living, "It is so."))
@@ -108,7 +108,7 @@ def test_the_words_promise_no_more_than_is_known(states, kind, living, end):
 @pytest.mark.parametrize("width", [20, 39, 79, 199])
 @pytest.mark.parametrize("most", [3, 99])
 def test_a_picture_fits_its_terminal(width: int, most: int) -> None:
-    """No line is wider, and long lists leave room for the others."""
+    """No line is wider than the terminal, and long lists are cut short."""
     lines = text(busy(problems=("x" * 300,) * 90), width, most).split("\n")
     assert max(map(cell_len, lines)) <= width
     assert (len(lines) > 90) == (most == 99)
@@ -118,7 +118,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n\u202eevil\x9b31m\udc80"
 
 
 def test_nothing_from_a_file_steers_the_terminal() -> None:
-    """Names, reasons, logs and problems keep their letters, and lose what a terminal obeys."""
+    """Names, reasons, logs and problems keep their letters, but no control character."""
     device = Device(HOSTILE, HOSTILE, HOSTILE)
     trouble = Failure(HOSTILE, 3, HOSTILE, HOSTILE, AT, HOSTILE, log=HOSTILE)
     states = {"done": {"device": device}, "running": {"device": device},
@@ -133,7 +133,7 @@ def test_nothing_from_a_file_steers_the_terminal() -> None:
 
 
 def test_json_has_everything_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """One object a look."""
+    """Each look prints one object."""
     watch.show_once(SimpleNamespace(look=busy), as_json=True)
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
