@@ -1,9 +1,9 @@
-"""What several ranks check of the collectives together, for test_collectives.py.
+"""Checks of the collectives that several ranks run together, for test_collectives.py.
 
 mpiexec -n 3 python -m mpi4py tests/unit/examples/collective_checks.py FOLDER
 
 Each rank runs each check on COMM_SELF, COMM_WORLD, a duplicate, and halves with their ranks in
-reverse order, and then names it in FOLDER/RANK. A check that fails ends all ranks.
+reverse order, and then writes the check's name to FOLDER/RANK. A check that fails ends all ranks.
 """
 
 import sys
@@ -19,7 +19,7 @@ SHAPES = ((), (3, 0), (2, 3, 4))
 
 
 def own(rank, shape, dtype):
-    """The array of a rank: every rank can make those of all."""
+    """The array of a rank; every rank can make the arrays of all ranks."""
     return np.asarray(100 * np.random.default_rng(rank).standard_normal(shape)).astype(dtype)
 
 
@@ -38,7 +38,7 @@ def refused(comm, told, call, *arguments):
 
 
 def check_averages(comm):
-    """Every dtype, shape and order by each rank's weight: added in float64, rounded once."""
+    """All dtypes, shapes and orders, by each rank's count: added in float64, rounded once."""
     for counts in ([1] * comm.size, [*range(0, 3 * comm.size - 3, 3), 4]):
         mine, expected = [], []
         for dtype in FLOATS:
@@ -64,7 +64,7 @@ def check_broadcasts(comm):
 
 
 def check_refusals(comm):
-    """Where one rank differs, or nothing can be averaged, every rank is refused and none waits."""
+    """If one rank differs, or nothing can be averaged, every rank is refused and none waits."""
     zeros, average, broadcast = np.zeros(2), collectives.average, collectives.broadcast
     refused(comm, "is of int32; pass arrays of floats", average, [zeros, np.zeros(3, "int32")], 1)
     refused(comm, "the counts of all ranks are 0", average, [zeros], 0)

@@ -17,7 +17,7 @@ from tests.unit.examples import collective_checks
 
 @pytest.mark.parametrize("ranks", [3, nightly(2), nightly(4)])
 def test_ranks_agree(tmp_path, ranks):
-    """Every rank passes every check on every communicator; one is of one rank."""
+    """Every rank passes every check on every communicator, also on one of a single rank."""
     mpiexec = str(Path(sys.executable).with_name("mpiexec"))
     line = [mpiexec, "-n", str(ranks), sys.executable, "-W", "error", "-m", "mpi4py"]
     path = os.pathsep.join([str(ROOT / "examples" / "data_parallel"), str(ROOT)])

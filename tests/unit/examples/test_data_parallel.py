@@ -17,7 +17,7 @@ BOUND = 1e-12
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Losses, accuracies and parameters of one rank and of two, which the command starts itself."""
+    """Losses, accuracies and parameters on one rank and on two, which the command itself starts."""
     found = {}
     for ranks in (1, 2):
         folder = tmp_path_factory.mktemp("ranks") / "results"

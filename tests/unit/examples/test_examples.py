@@ -1,4 +1,4 @@
-"""The examples can be planned, and find what went into their inputs."""
+"""The examples can be planned, and recover what went into their inputs."""
 
 import json
 import runpy
@@ -22,7 +22,7 @@ CONFIGS = sorted((factories.ROOT / "examples").glob("*/config.yaml"))
 
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.parent.name for path in CONFIGS])
 def test_a_config_fits_the_input_beside_it(path, tmp_path, monkeypatch):
-    """A program makes the input, and a plan tries the function on a matrix of it."""
+    """A program makes the input, and planning tries the function on one of its matrices."""
     folder = shutil.copytree(path.parent, tmp_path / "examples" / path.parent.name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(folder)
@@ -48,7 +48,7 @@ def test_the_covariance_of_the_digits_is_numpys(tmp_path):
 
 
 def test_each_layer_has_a_sum_of_its_own(tmp_path):
-    """In the order of their names, with the spreads that went in."""
+    """The sums are in the order of the layers' names and recover the spreads that went in."""
     layers = program("layers/make_input.py")
     stack, names = layers.activations()
     own = {"product": "A.T @ A", "keep": "sum", "shards": 4}
@@ -64,7 +64,7 @@ def test_each_layer_has_a_sum_of_its_own(tmp_path):
 
 
 def test_the_cross_spectra_have_the_delay_between_sensors(tmp_path):
-    """Although the noise has four times the power of the wave; the sum is Hermitian."""
+    """The sum is Hermitian and gives the delay, although the noise has four times the power."""
     spectra = program("spectra/make_input.py")
     made = factories.plan(tmp_path, spectra.segments(), product="A @ A.H", keep="sum", shards=3)
     total = factories.reduced(factories.listed(made))

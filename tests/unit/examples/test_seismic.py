@@ -16,7 +16,7 @@ seismic = SimpleNamespace(**runpy.run_path(FOLDER / "propagator.py"))
 SPEED, PEAK = 2000.0, 15.0
 ROWS, COLUMNS, SECONDS = 91, 121, 0.5
 SOURCE, RECEIVERS = (30, 60), 2
-"""In points of 10 m: so deep, wide and short that no wave from the sides reaches a receiver."""
+"""Places in grid points of 10 m; in this time no wave from the sides reaches a receiver."""
 
 
 def recorded(refine, dtype="float64"):
@@ -55,7 +55,7 @@ def analytic(column, times):
 
 @pytest.mark.parametrize("column", [60, 90])
 def test_a_constant_medium_has_the_analytic_record(column):
-    """Within 2 %, and of half the grid's points within a quarter of that: the second order."""
+    """Within 2 %, and with half the spacing within 0.3 of that: the scheme is of second order."""
     off = []
     for refine in (1, 2):
         times, record = recorded(refine)
