@@ -1,4 +1,4 @@
-"""`shardwise clean`: what the present plan does not name goes on request, and nothing else."""
+"""`shardwise clean` removes, on request, only files that the present plan does not name."""
 
 import json
 import shutil
@@ -49,9 +49,9 @@ def two(tmp_path) -> tuple[Plan, set[Path], set[Path]]:
 
 
 def test_other_configs_are_listed_and_removed(two):
-    """Products, copies, failures and logs; those of the present plan stay, and the mark of a sum.
+    """Products, copies, failures and logs; those of the present plan stay, and the old sum's mark.
 
-    It names what else the next sum removes.
+    The mark names the files that the next sum removes.
     """
     plan, own, other = two
     root = plan.results.root
@@ -88,7 +88,7 @@ def test_what_no_run_is_known_to_have_written_stays(two, harm, folder):
 
 
 def test_files_of_the_users_stay(two):
-    """Those that are not named, or placed, as a run's; markers and failures by their content."""
+    """Files whose name, place or, for markers and failures, content is not a run's stay."""
     plan, _, _ = two
     names = ("products/notes.npy", "products/00001.npy", "products/00001-abc.npy",
              "products/0000001-0123456789ab.npy", "products/mean-202611261200.npy",
@@ -120,7 +120,7 @@ def test_it_does_not_clean_beside_a_run_or_elsewhere(two):
 
 
 def test_what_another_config_needs_is_no_rubbish(two, tmp_path, monkeypatch):
-    """A config that names the folder has to be the one that was run there last."""
+    """If clean is given a config, it must be the one that was last run in the folder."""
     plan, own, other = two
     keys = {"input": "input.npy", "shards": 3, "results": str(plan.results.root)}
     (tmp_path / "old.yaml").write_text(json.dumps(keys))

@@ -1,4 +1,4 @@
-"""The controller as a job: what becomes of Snakemake, here a script that notes its calls."""
+"""The controller as a job; in place of Snakemake, a script that notes its calls."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def line(tmp_path):
     (signal.SIGTERM, 7), (signal.SIGUSR2, 7), (signal.SIGUSR1, 99), (signal.SIGKILL, -9),
 ])  # fmt: skip
 def test_a_signal_ends_snakemake_in_its_way(tmp_path, line, number, code):
-    """Cancelled: by Ctrl-C. Out of time: at once, and the job goes back. Nothing lives on."""
+    """Ctrl-C if cancelled; SIGKILL if out of time, and the job is queued again; nothing is left."""
     env = {key: value for key, value in os.environ.items() if key[:6] != "SLURM_"}
     words = [sys.executable, "-m", "shardwise.command.controller", *line]
     job = subprocess.Popen(words, env=env | {"PYTHONPATH": str(SCRIPTS)}, cwd=tmp_path)
@@ -51,7 +51,7 @@ def test_a_signal_ends_snakemake_in_its_way(tmp_path, line, number, code):
 
 
 def test_it_waits_where_it_is_started_again(tmp_path, line, monkeypatch):
-    """75 says that jobs of the run before still live; any other code is the end."""
+    """Code 75 means that jobs of the earlier run still live; any other code ends the controller."""
     monkeypatch.setattr(controller, "_LOOK_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(controller.signal, "pthread_sigmask", lambda how, signals: None)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")

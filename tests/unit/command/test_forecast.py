@@ -60,13 +60,13 @@ TRIAL = Trial(ends=10.0, start=2.0, work=[0.5, 1.5], copy=0.25, reduce=0.1, last
     (0, 0, "pool", 3, 10 + 3 * 2 + 5, 0),
 ])  # fmt: skip
 def test_a_prediction_is_a_sum(shards, copies, dispatch, devices, likely, device):
-    """Both ends, what the busiest device starts and computes, the last jobs, and the reduce."""
+    """Begin and end of the run, the busiest device's starts and work, the last jobs, the reduce."""
     ids = [f"{number:05}" for number in range(shards)]
     sizes = {"for the sum": 100}, {"copies": 8 * copies}
     own = Quote(ids, ids[:copies], 10 * shards, *sizes, "")
     settings = factories.settings(dispatch=dispatch)
     found = quotes.forecast(TRIAL, own, settings, devices)
-    half = -(-shards // devices) * 10 / 2  # what a shard of the other rate takes less, or more
+    half = -(-shards // devices) * 10 / 2  # what the faster rate saves, and the slower one costs
     margin = 1.2
     np.testing.assert_allclose(
         found, [likely, (likely - half) / margin, (likely + half) * margin, device]
@@ -74,7 +74,7 @@ def test_a_prediction_is_a_sum(shards, copies, dispatch, devices, likely, device
 
 
 def test_a_trial_of_too_few_shards_says_how_to_have_more(tmp_path, monkeypatch):
-    """A config file is read over config.yaml, as by a run."""
+    """The file of --configfile overrides config.yaml, as in a run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text("backend: numpy\nsynthetic: {matrices: 2, dim: 8}\n")
     (tmp_path / "big.yaml").write_text("shards: 2\n")

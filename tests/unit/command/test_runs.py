@@ -1,4 +1,4 @@
-"""What `init` and `submit` make of a user's folder, in it."""
+"""`init` and `submit` in a user's folder."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.factories import refusal
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and a scheduler that takes every job as its seventh."""
+    """An empty working folder, and a scheduler that accepts every job as number 7."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho 7\n")
     (tmp_path / "bin" / "sbatch").chmod(0o755)
@@ -22,7 +22,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
-    """However the executor is quoted, its scheduler gets the job; watch looks at its results."""
+    """Its scheduler gets the job, however the executor is quoted; `watch` gets its results."""
     runs.init(["--profile", "slurm"])
     profile = here / "profiles" / "slurm" / "config.yaml"
     profile.write_text(profile.read_text().replace("executor: slurm", "executor: 'slurm' # ours"))
@@ -36,7 +36,7 @@ def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
 def test_no_job_is_submitted_from_a_folder_whose_name_slurm_would_change(
     here: Path, monkeypatch, capfd
 ) -> None:
-    """It would write its messages, and run, elsewhere."""
+    """Slurm would run the job, and write its messages, in another folder."""
     (here / "a %j").mkdir()
     monkeypatch.chdir(here / "a %j")
     runs.init(["--profile", "slurm"])
@@ -49,7 +49,7 @@ def test_no_job_is_submitted_from_a_folder_whose_name_slurm_would_change(
 
 @pytest.mark.parametrize("name", ["profiles", "profiles/uge"])
 def test_a_file_in_the_place_of_a_folder_is_named(here: Path, name: str) -> None:
-    """And stays as it is."""
+    """The file stays as it is."""
     (here / name).parent.mkdir(exist_ok=True)
     (here / name).write_text("mine")
     told = refusal(runs.init, ["--profile", "uge"])
@@ -58,7 +58,7 @@ def test_a_file_in_the_place_of_a_folder_is_named(here: Path, name: str) -> None
 
 
 def test_a_folder_has_one_submitted_run_at_a_time() -> None:
-    """A second one is refused while the first works: nothing would run it."""
+    """A second one is refused while the first works; so is a job if there is no scheduler."""
     runs.init([])
     assert "no scheduler" in refusal(runs.submit, ["--job="])
     with runs.take_log(), pytest.raises(TryAgain, match="still works"):
