@@ -42,7 +42,7 @@ sys.exit(max(c if c >= 0 else 128 - c for c in codes))
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a pretended Slurm, whose commands come first."""
+    """A folder with a pretended Slurm, whose commands come first on PATH."""
     folder = tmp_path / "site"
     folder.mkdir()
     scripts = {
@@ -67,12 +67,12 @@ def request(folder: Path) -> Path:
 
 
 def started(made: Plan, asked: Path, *words: str) -> subprocess.Popen:
-    """The local job of an array at work, whose tasks have devices enough."""
+    """Start the local job of an array, whose tasks have more than enough devices."""
     return test_pool.started(made, "--dispatch=array", f"--request={asked}", *words, devices=20)
 
 
 def rounds_of(site: Path) -> list[str]:
-    """The tasks and the words of each submission."""
+    """The value of -t and the option --array of each submission."""
     lines = [line.split() for line in (site / "words").read_text().splitlines()]
     return [f"{line[1]} {line[6]}" for line in lines]
 
@@ -87,7 +87,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_words_of_a_submission(name, monkeypatch):
-    """What the project asks for, and what the profile does, word by word."""
+    """The words of the project and those of the profile, each in its place."""
     for variable in [key for key in os.environ if key.startswith("SHARDWISE_")]:
         monkeypatch.delenv(variable)
     words = SITES[name].array("sw-a1-2", 20, 4, ["-p", "gpu"], "task.sh")
@@ -97,7 +97,7 @@ def test_the_words_of_a_submission(name, monkeypatch):
 
 
 def test_an_array_has_as_many_tasks_as_shards_are_missing(tmp_path, site):
-    """The tasks share them; a second run has nothing to do, and one of a few submits as few."""
+    """A second run has nothing to do and submits nothing; with two missing, it submits two."""
     made = planned(tmp_path)
     ended(started(made, request(tmp_path), "--array-limit=5"), 0)
     assert is_right(made)
@@ -114,9 +114,9 @@ def test_an_array_has_as_many_tasks_as_shards_are_missing(tmp_path, site):
 
 @pytest.mark.fault("a worker or task that is killed")
 def test_a_poison_shard_ends_the_rounds(tmp_path, site):
-    """One that kills all of its task each time is lost; whatever the others do, they are whole.
+    """A shard that kills its whole task each time is lost; all others are computed.
 
-    The log says of each further round why there is one.
+    The log gives the reason for each further round.
     """
     made = planned(
         tmp_path, "if first == 8:\n    os.kill(os.getppid(), 9); os.kill(os.getpid(), 9)"
@@ -130,7 +130,7 @@ def test_a_poison_shard_ends_the_rounds(tmp_path, site):
 
 @pytest.mark.fault("a full queue")
 def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
-    """And what is refused for good ends with the scheduler's words."""
+    """A submission that is refused for good ends with the scheduler's message."""
     made = planned(tmp_path)
     (site / "refusal").write_text("sbatch: error: AssocMaxSubmitJobLimit")
     said = ended(started(made, request(tmp_path), "--array-tasks=4"), 0)
@@ -144,7 +144,7 @@ def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), nightly(signal.SIGINT, 130)])
 def test_a_signal_cancels_the_array(tmp_path, site, number, code):
-    """By its name, as its number may not be known yet."""
+    """It is cancelled by name, as its number may not be known yet."""
     made = planned(tmp_path, "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)")
     run = started(made, request(tmp_path), "--array-tasks=2")
     processes.until((tmp_path / "at").exists)
@@ -165,5 +165,5 @@ def test_a_signal_cancels_the_array(tmp_path, site, number, code):
     ("uge", 'Unable to run job: unknown resource "gpux"', 1, InputError),
 ])  # fmt: skip
 def test_refusals_are_told_apart(name, text, code, kind):
-    """Away, full, or wrong: each is answered in its own way."""
+    """A silent scheduler, a full queue and a wrong request each have their own error."""
     assert type(SITES[name].refusal(text, code)) is kind

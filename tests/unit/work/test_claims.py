@@ -1,4 +1,4 @@
-"""Claims: each shard of a round has one worker, whoever comes, dies, gives back or comes again."""
+"""Claims: each shard of a round has one worker, even if workers die, restart or give it back."""
 
 import os
 import threading
@@ -55,7 +55,7 @@ class Workers:
 
 @given(st.integers(0, 10_000), st.integers(1, 64))
 def test_blocks_hold_all_shards_once(shards: int, workers: int) -> None:
-    """In their order; so many that no worker waits long for the others at the end."""
+    """Blocks keep the order, and are so many that no worker waits long for others at the end."""
     blocks = Round("", range(shards), workers, 1).blocks()
     assert [shard for block in blocks for shard in block] == list(range(shards))
     assert len(blocks) >= min(shards, 64 * workers)
@@ -84,7 +84,7 @@ def test_each_shard_is_computed_once_in_any_order_of_events(plan, data, workers,
 
 
 def test_workers_that_claim_at_the_same_moment_share_the_shards(plan: Plan) -> None:
-    """Threads of one process, as processes of several nodes: a claim is created once."""
+    """Threads stand for processes on several nodes: each claim is created only once."""
     own = Workers(plan, claims.begin(plan, list(plan.shards), 8, 1))
     found: list[str] = []
 
@@ -101,7 +101,7 @@ def test_workers_that_claim_at_the_same_moment_share_the_shards(plan: Plan) -> N
 
 
 def test_a_dead_worker_keeps_its_claims_and_another_round_has_its_own(plan: Plan) -> None:
-    """What it has not computed is nobody's in this round, and everybody's in the next."""
+    """A shard that it did not compute is no other worker's in this round, but free in the next."""
     own = Workers(plan, claims.begin(plan, list(plan.shards), 1, 1))
     dead, other = own.new("dead"), own.new("other")
     left = dead.next()
@@ -119,7 +119,7 @@ def test_a_dead_worker_keeps_its_claims_and_another_round_has_its_own(plan: Plan
 
 @pytest.mark.parametrize(("code", "open_again"), [(75, True), (2, False)])
 def test_a_shard_that_failed_ends_in_its_round(own_plan: Plan, code: int, open_again: bool) -> None:
-    """It is not handed back; another round takes it, after 75 alone."""
+    """It is not handed back; another round takes it only after code 75."""
     own = Workers(own_plan, claims.begin(own_plan, list(own_plan.shards), 1, 1))
     worker = own.new("one")
     shard = worker.next()
@@ -130,7 +130,7 @@ def test_a_shard_that_failed_ends_in_its_round(own_plan: Plan, code: int, open_a
 
 
 def test_claims_of_another_plan_are_refused(own_plan: Plan, tmp_path: Path) -> None:
-    """A task that waited for days finds that the plan is not its own."""
+    """A task that waited for days may find another plan in the folder."""
     name = claims.begin(own_plan, list(own_plan.shards), 2, 1)
     other = factories.plan(tmp_path, factories.stack((3, 2, 2)), shards=2)
     with pytest.raises(IntegrityError, match=r"plan\.tsv is not the plan of these claims"):
@@ -138,7 +138,7 @@ def test_claims_of_another_plan_are_refused(own_plan: Plan, tmp_path: Path) -> N
 
 
 def test_a_worker_after_the_end_of_its_round_has_nothing_to_do(own_plan: Plan) -> None:
-    """Its folder is gone, and the next round, of other shards, has another name."""
+    """The round's folder is gone, and the next round, of other shards, has another name."""
     name = claims.begin(own_plan, list(own_plan.shards), 2, 1)
     worker = Workers(own_plan, name).new("late")
     claims.end(own_plan.results)

@@ -1,4 +1,4 @@
-"""Workers of one node: what becomes of shards, processes and devices, whoever dies."""
+"""Workers of one node: what becomes of shards, processes and devices if one dies."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from tests import factories, fake_devices, processes
 
 SHARDS = 12
 
-# A product of one's own: the square, and before it what a test wants of the matrix in its corner.
+# A user's product: the square, after ``trouble``, code of a test that gets the matrix's corner.
 FUNCTION = """
 import os, pathlib, signal, sys, time
 
@@ -50,7 +50,7 @@ def trouble(first):
 
 
 def planned(folder: Path, trouble: str = "pass", **over: object) -> Plan:
-    """A plan of shards of two matrices; before each runs ``trouble``, which knows the ``first``."""
+    """A plan of shards of two matrices; before each, ``trouble`` gets its ``first`` one."""
     body = "".join(f"    {line}\n" for line in trouble.splitlines())
     (folder / "own.py").write_text(FUNCTION + body)
     left = factories.stack((2 * SHARDS, 6, 6), "float64")
@@ -64,7 +64,7 @@ def planned(folder: Path, trouble: str = "pass", **over: object) -> Plan:
 def started(
     made: Plan, *words: object, devices: int = 2, stage: str = "dispatch", **variables: str
 ) -> subprocess.Popen:
-    """A pool at work on some devices that do not exist; or another stage."""
+    """Start a pool, or another stage, on some fake devices."""
     folder = made.results.root.parent
     environ = os.environ | fake_devices.environment(devices, folder / "leases") | variables
     return subprocess.Popen(
@@ -75,14 +75,14 @@ def started(
 
 
 def ended(run: subprocess.Popen, code: int) -> str:
-    """What a pool has said that ends with this code."""
+    """Wait for the end of a pool, with this code; return what it said."""
     said = run.communicate(timeout=120)[1]
     assert run.returncode == code, said
     return said
 
 
 def pooled(made: Plan, *words: object, code: int = 0, **given: object) -> str:
-    """Compute what is missing, as `started` has it; what the pool has said."""
+    """Compute what is missing, see `started`; return what the pool said."""
     return ended(started(made, *words, **given), code)
 
 
@@ -107,7 +107,7 @@ def failed(made: Plan) -> dict[int, Failure]:
 
 
 def attempts(made: Plan) -> dict[int, int]:
-    """Which attempts have succeeded, beside first ones."""
+    """The attempt that succeeded, for each shard that needed more than one."""
     found = {int(s): factories.receipt(made, s).attempt for s in made.shards}
     return {number: attempt for number, attempt in found.items() if attempt > 1}
 
@@ -121,7 +121,7 @@ def fake_uuid(number: int) -> str:
     ("keep", "materialize"), [("products", True), factories.nightly("sum", False)]
 )
 def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
-    """All products equal those that shards alone give; nothing else is left."""
+    """All products equal those of shards computed alone; no log, claim or temporary file stays."""
     left = factories.noise((40, 9, 9), seed=3)
     over = {"shards": 7, "keep": keep, "materialize": materialize}
     alone = factories.computed(factories.plan(tmp_path / "alone", left, **over))
@@ -139,7 +139,7 @@ def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
     [(50.0, host.node(), None), (150.0, "x", None), (150.0, host.node(), "00001")],
 )
 def test_a_worker_that_died_is_not_blamed_for_the_shard_of_another(tmp_path, at, node, blamed):
-    """The number of its process is that of an earlier one, or of one on another node."""
+    """An earlier process, or one on another node, may have had its process id."""
     made = planned(tmp_path)
     journal = made.results.starts(made.shards["00001"].name)
     journal.parent.mkdir(parents=True)
@@ -150,7 +150,7 @@ def test_a_worker_that_died_is_not_blamed_for_the_shard_of_another(tmp_path, at,
 @pytest.mark.fault("a poison shard")
 @pytest.mark.parametrize("devices", [1, factories.nightly(2)])
 def test_a_poison_shard_costs_itself_alone(tmp_path, devices):
-    """One kills each process that computes it, one ends it, one is bad input: the rest is whole."""
+    """One kills its process, one exits from it, one is bad input; all other shards are whole."""
     trouble = (
         "if first == 2:\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
         "if first == 12:\n    raise ValueError('such a bad matrix')\n"
@@ -180,12 +180,12 @@ def test_what_its_run_has_seen_fail_for_good_is_not_computed_again(tmp_path):
 
 
 def test_two_deaths_in_a_row_end_one_worker_and_the_other_does_the_rest(tmp_path):
-    """A device on which all processes die costs no more than its tries."""
+    """A device on which all processes die costs only its two tries."""
     kill = (
         f"if os.environ['CUDA_VISIBLE_DEVICES'] == '{fake_uuid(0)}':\n"
         "    (HERE / f'{first}.dies').touch()\n"
         "    os.kill(os.getpid(), 9)\n"
-        "until(lambda: len(list(HERE.glob('*.dies'))) == 2)"  # else this device does all before
+        "until(lambda: len(list(HERE.glob('*.dies'))) == 2)"  # else the other device is first
     )
     made = planned(tmp_path, kill)
     said = pooled(made)
@@ -196,7 +196,7 @@ def test_two_deaths_in_a_row_end_one_worker_and_the_other_does_the_rest(tmp_path
 
 
 def test_a_warning_between_rounds_ends_them(tmp_path):
-    """The job is going to end: no further round begins, and the message is that of the shards."""
+    """As the job is going to end, no round begins; the message is the one of the failed shards."""
     made, names = planned(tmp_path), []
 
     def start(name: str) -> None:
@@ -210,7 +210,7 @@ def test_a_warning_between_rounds_ends_them(tmp_path):
 
 
 def test_no_worker_of_the_run_takes_a_device_that_failed(tmp_path):
-    """The only one: they end with 75 and say why. Beside another, that one computes all."""
+    """If it is the only one, they end with 75 and say why; else the other computes all."""
     bad, good = fake_uuid(0), fake_uuid(1)
     wrong = (
         "from shardwise.errors import DeviceFailed\n"
@@ -241,7 +241,7 @@ WAIT = "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)"
     factories.nightly(signal.SIGINT, 130), (signal.SIGKILL, -9),
 ])  # fmt: skip
 def test_signals_that_end_leave_nothing(tmp_path, number, code):
-    """Workers give up, no temporary file and no claim stays, and another run does the rest."""
+    """Workers end, only SIGKILL leaves claims, and another run does the rest, without leftovers."""
     made = planned(tmp_path, WAIT)
     run = started(made)
     processes.until((tmp_path / "at").exists)
@@ -258,7 +258,7 @@ def test_signals_that_end_leave_nothing(tmp_path, number, code):
 
 
 def test_sigusr1_finishes_what_was_begun(tmp_path):
-    """The shard in work is whole in the end, no further one is, and the code says try again."""
+    """The shard in work is finished, no other is begun, and the exit code says try again."""
     made = planned(tmp_path, WAIT)
     run = started(made, devices=1)
     processes.until((tmp_path / "at").exists)
@@ -271,7 +271,7 @@ def test_sigusr1_finishes_what_was_begun(tmp_path):
 
 
 def test_run_time_is_kept(tmp_path):
-    """No shard is begun in a job that is too short; its code says try again, with the reason."""
+    """No shard is begun in a job that is too short; it ends with 75 and the reason."""
     made = planned(tmp_path)
     said = pooled(made, "--run-time", 10, code=75)
     assert "the run time of this job is too short to begin a shard" in said
@@ -280,7 +280,7 @@ def test_run_time_is_kept(tmp_path):
 
 @pytest.mark.fault("a worker or task that is killed")
 def test_a_killed_worker_is_replaced(tmp_path):
-    """Another process goes on with its claims; what the function had started ends with it."""
+    """Another process goes on with its claims; children of the function end with the worker."""
     trouble = (
         "child = os.fork()\n"
         "if child == 0:\n    os.setsid()\n    time.sleep(1000)\n"
@@ -290,7 +290,7 @@ def test_a_killed_worker_is_replaced(tmp_path):
     made = planned(tmp_path, trouble)
     said = pooled(made, devices=1)
     assert is_right(made)
-    assert attempts(made) in ({4: 2}, {3: 2, 4: 2})  # the one before was perhaps being written
+    assert attempts(made) in ({4: 2}, {3: 2, 4: 2})  # 3 was perhaps still being written
     assert "shard 00004: its process was killed by signal 9 (SIGKILL" in said
     assert failed(made) == {}
     children = [int(path.stem) for path in tmp_path.glob("*.child")]

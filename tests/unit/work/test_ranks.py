@@ -1,4 +1,4 @@
-"""Ranks: which devices each works with, wherever the launcher puts it; ranks on this machine."""
+"""Ranks: which devices each works with, wherever the launcher puts it; real ranks here."""
 
 import os
 import signal
@@ -17,15 +17,15 @@ ONE, TWO = View(1, ALL[:2]), View(2, ALL[:2])
 
 
 @pytest.mark.parametrize(("views", "workers", "own"), [
-    # The k-th rank of a node begins at the k-th device, wherever its number comes from.
+    # The k-th rank of a node has its k-th device, in whatever order the ranks are placed.
     ([ONE, ONE, TWO, TWO], "device", [[0], [1]] * 2),
     ([ONE, TWO, ONE, TWO], "device", [[0], [0], [1], [1]]),
     # A scheduler that binds a device to each task leaves nothing to share.
     ([View(0, [uuid], granted=True) for uuid in ALL], "device", [[0]] * 4),
-    # A rank per node has all its devices; two have them in turn.
+    # A single rank on a node has all its devices; two share them in turn.
     ([View(0, ALL), ONE], "node", [[0, 1, 2, 3], [0, 1]]),
     ([View(0, ALL[:3])] * 2, "node", [[0, 2], [1]]),
-    # Without a grant the other devices may be somebody else's.
+    # Without a grant, a node's other devices may be somebody else's.
     ([View(0, ALL)] * 2, "device", [[0], [1]]),
     ([View(0, ["a"])] * 2, "device", [[0], []]),
     # A node without devices counts as one worker, unless others have devices.
@@ -34,7 +34,7 @@ ONE, TWO = View(1, ALL[:2]), View(2, ALL[:2])
     ([View(0, []), View(3, ["a"])], "node", [[], [0]]),
 ])  # fmt: skip
 def test_each_rank_has_its_seats(views, workers, own):
-    """So many workers, and the devices at which they look first."""
+    """One worker per seat: the device that the worker looks at first."""
     assert [seats(views, rank, workers) for rank in range(len(views))] == own
 
 
@@ -43,7 +43,7 @@ def test_each_rank_has_its_seats(views, workers, own):
     counts=st.lists(st.integers(1, 4), min_size=3, max_size=3),
 )
 def test_every_granted_device_has_one_worker_wherever_ranks_are(nodes, counts):
-    """On each node with a rank the seats are all devices, each once."""
+    """On each node with a rank, every device is a seat exactly once."""
     views = [View(node, ALL[: counts[node]], True) for node in nodes]
     for workers in ("device", "node"):
         own: dict[int, list[int]] = {}
@@ -60,7 +60,7 @@ SLOW = "time.sleep(0.1)\n(HERE / 'at').touch()"
     "number", [*map(nightly, (signal.SIGTERM, signal.SIGUSR1)), signal.SIGKILL]
 )
 def test_signals_and_dead_ranks_leave_no_process(tmp_path, number):
-    """The launcher passes signals on; what is not whole then, another run computes."""
+    """The launcher passes signals on; another run computes the shards that are missing."""
     made = planned(tmp_path, SLOW, backend="auto")
     run = started(made, "--dispatch", "mpi", "--ranks", 2)
     processes.until((tmp_path / "at").exists)
@@ -79,7 +79,7 @@ def test_signals_and_dead_ranks_leave_no_process(tmp_path, number):
 
 
 def test_a_rank_is_started_by_this_command_alone(tmp_path):
-    """Under a launcher of the user's it says how to name that one."""
+    """Started under a launcher, it refuses, and says how to name the launcher instead."""
     made = planned(tmp_path)
     said = ended(started(made, "--dispatch", "mpi", PMI_RANK="0", PMI_SIZE="2"), 2)
     assert "name yours, with its options, by --launcher" in said

@@ -10,7 +10,7 @@ from shardwise.work.run_time import LEAVE_SECONDS, RunTime, heeding
 
 
 def test_no_shard_is_begun_that_may_not_end():
-    """One ahead only once it is known how long one takes, and none once the job is to end."""
+    """More than one only once it is known how long a shard takes; none once the job is to end."""
     own = RunTime(time.time() + LEAVE_SECONDS + 100)
     assert (own.suffices(1), own.suffices(2)) == (True, False)
     own.learn(20.0)
