@@ -1,4 +1,4 @@
-"""What Snakemake's catalog, conda and citations read fits the project."""
+"""The files that Snakemake's catalog, conda and citation tools read fit the project."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ def test_the_environment_of_jobs_has_the_pins_of_the_project():
 
 @pytest.mark.parametrize("dispatch", ["array", *map(nightly, ("jobs", "pool", "mpi"))])
 def test_snakemake_alone_lints_the_rules(dispatch):
-    """As the catalog does, where nothing else is installed and no input is there."""
+    """As the catalog does, with nothing else installed and no input there."""
     hidden = packages.others(packages.installed_with("snakemake")) - {"shardwise"}
     assert {"numpy", "msgspec", "xxhash"} <= hidden
     program = (

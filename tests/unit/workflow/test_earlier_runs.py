@@ -1,4 +1,4 @@
-"""Beside which jobs of an earlier run a new one does not start; tests/clusters asks real queues."""
+"""A new run does not start while jobs of an earlier one live; tests/clusters asks real queues."""
 
 import pytest
 from shardwise.errors import TryAgain
@@ -9,7 +9,7 @@ from shardwise.workflow import earlier_runs
 
 
 def test_no_run_starts_beside_tasks_that_work(tmp_path):
-    """They hold a lock, whatever started them; the claims of those that have gone are removed."""
+    """Tasks hold a lock, whatever started them; the claims of tasks that have gone are removed."""
     results = Results(tmp_path / "results")
     (results.claims / "run" / "1").mkdir(parents=True)
     with locks.hold_job_lock(results), pytest.raises(TryAgain, match="still work on"):
@@ -22,12 +22,12 @@ def test_no_run_starts_beside_tasks_that_work(tmp_path):
         earlier_runs.refuse_beside_living(results)
     assert results.claims.exists()
     earlier_runs.lock_results(results)
-    earlier_runs._locked.pop().close()  # else to the end of this process
+    earlier_runs._locked.pop().close()  # else it is held until this process ends
     assert not results.claims.exists()
 
 
 def test_a_line_that_was_cut_off_hides_no_other(tmp_path):
-    """A crash in the middle of a note: the names before and after it are asked for."""
+    """After a crash in the middle of a line, the names before and after it are still read."""
     results = Results(tmp_path)
     schedulers.remember(results, "slurm", "sw-a-1")
     with open(results.runs, "a") as file:

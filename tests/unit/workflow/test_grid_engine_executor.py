@@ -1,6 +1,6 @@
 """A run under Grid Engine, whose commands are pretended: submission and states.
 
-How a run begins and ends is seen in tests/clusters.
+How a run begins and ends is tested in tests/clusters.
 """
 
 import os
@@ -24,7 +24,7 @@ UNHEARD = "echo 'error: failed receiving gdi request response' >&2; exit 1"
 KEY = "a" * 12
 NAME = f"sw-3f2a1b-multiply-00007-{KEY}-2"
 
-# Each does what a file named after it says, once, and else what its last line does.
+# Each command runs the script NAME.once, if there is one, a single time; else its last line.
 CLIENT = """#!/bin/sh
 cd "{folder}"
 name=${{0##*/}}
@@ -36,7 +36,7 @@ OTHERWISE = {"qsub": "echo 11", "qstat": "cat queue", "qdel": "cp empty queue"}
 
 
 def job(rule: str, **resources: object) -> Any:
-    """A job of Snakemake's, at its second try."""
+    """A job of Snakemake at its second try."""
     return SimpleNamespace(
         rule=SimpleNamespace(name=rule, restart_times=2), attempt=2,
         resources=resources, wildcards_dict={"shard": "00007", "key": KEY},
@@ -120,7 +120,7 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
      'Unable to run job: unknown resource "gpux"', set()), (SILENT, TryAgain, AWAY, {NAME}),
 ])  # fmt: skip
 def test_a_submission_that_fails(grid, monkeypatch, answer, error, words, unended):
-    """Qsub's words are the job's failure, too; where nobody answered, it may still arrive."""
+    """The job's failure has qsub's message; if nobody answered, the job may still arrive."""
     monkeypatch.setattr(executor, "_AWAY_SECONDS", -1)
     grid.once("qsub", answer)
     with pytest.raises(error, match=re.escape(words)):
@@ -142,7 +142,7 @@ RUBBISH = pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
     pytest.param(UNHEARD, "mark", 1, id="arrived-and-ended"),
 ])  # fmt: skip
 def test_a_submission_waits_for_qmaster_and_is_never_repeated(grid, capsys, answer, arrived, asked):
-    """One that may have arrived is looked for, by its name in the queue or by its first mark."""
+    """A job that may have arrived is looked for by name, in the queue or as a first mark."""
     grid.run.mkdir(parents=True)
     grid.once("qsub", answer)
     if arrived == "queue":
@@ -158,7 +158,7 @@ def test_a_submission_waits_for_qmaster_and_is_never_repeated(grid, capsys, answ
     ("code", "mark", "state"), [(0, "0", "success"), (3, "1", "failed"), (100, "1", "failed")]
 )
 def test_a_mark_decides_though_qmaster_is_away(grid, code, mark, state):
-    """The wrapper leaves 0 or 1: 99 and 100 would mean something to Grid Engine."""
+    """The wrapper exits with 0 or 1, as 99 and 100 have a meaning for Grid Engine."""
     number = grid.submit()
     script = grid.bin / "job.sh"
     script.write_text(grid.submissions.wrapped(f"[ $JOB_ID = {number} ] && exit {code}"))
@@ -175,7 +175,7 @@ def test_a_mark_decides_though_qmaster_is_away(grid, code, mark, state):
 
 @pytest.mark.parametrize("state", ["qw", "t", "dr", "Rr", "Eqw"])
 def test_a_job_in_the_queue_goes_on(grid: Grid, state: str) -> None:
-    """One answer serves all jobs; a mark that is not whole yet is none."""
+    """One answer serves all jobs; a mark that is still empty does not count."""
     number = grid.submit()
     (grid.run / f"{number}.exit").touch()
     grid.queue(state, "n1" if "q" not in state else "")
@@ -190,7 +190,7 @@ def test_a_job_in_the_queue_goes_on(grid: Grid, state: str) -> None:
 
 @pytest.mark.parametrize("between", ["", "heard", "away"])
 def test_a_job_is_lost_when_its_host_stays_silent(grid, monkeypatch, between):
-    """Its silence is counted from anew once it is heard, or after qmaster was away."""
+    """The silence counts from zero again once the host is heard, or after qmaster was away."""
     monkeypatch.setattr(schedulers, "UNHEARD_SECONDS", 1e-9)
     grid.submit()
     grid.queue("r", "n1", "au")
@@ -209,7 +209,7 @@ def test_a_job_is_lost_when_its_host_stays_silent(grid, monkeypatch, between):
 
 
 def test_a_job_that_left_without_a_mark(grid, monkeypatch):
-    """Some seconds are given to the disk; one that is back in the queue has not left it."""
+    """It fails only after some seconds, as the disk may be late; back in the queue, it goes on."""
     grid.submit()
     assert grid.look() == "running"
     grid.queue("r", "n1")
@@ -223,7 +223,7 @@ def test_a_job_that_left_without_a_mark(grid, monkeypatch):
 
 
 def test_no_job_fails_while_its_state_cannot_be_found(grid, capsys):
-    """Neither without qmaster nor without the disk: one line a minute."""
+    """Neither if qmaster is away nor if the disk is; one message a minute says so."""
     grid.submit()
     grid.once("qstat", SILENT)
     assert grid.look(jobs=3) == "running"
@@ -237,7 +237,7 @@ def test_no_job_fails_while_its_state_cannot_be_found(grid, capsys):
     " requests unknown resource (mem_free)\nverification: no suitable queues' >&2; exit 1",
 ])  # fmt: skip
 def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, answer):
-    """Nor is a qmaster that is: the jobs wait for all of them."""
+    """Nor is a qmaster that is away: the jobs wait for hosts and qmaster."""
     grid.once("qsub", answer)
     recipe.verify("uge", job("multiply", uge_memory="-l mem_free=1M"), None)
     assert len(grid.asked("qsub")) == 1

@@ -1,4 +1,4 @@
-"""What would not reach a scheduler's job as it is, is refused; all else does."""
+"""Names that would not reach a scheduler's job unchanged are refused; all others do reach it."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def test_a_name_that_is_not_odd_comes_through_all_shells(name: str) -> None:
 
 
 def refuse(config: dict[str, object], results: str = "r", **over: object) -> None:
-    """Look at the names of a run, of which these are other ones than usual."""
+    """Check the names of a run, some of which are replaced by these."""
     workflow = SimpleNamespace(
         **{"main_snakefile": "/p/Snakefile", "overwrite_configfiles": []} | over
     )
@@ -48,11 +48,11 @@ PLACES: dict[str, Callable[[str], None]] = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_odd_names_are_refused_wherever_they_are(tmp_path, monkeypatch, place):
-    """Each by its place; a name that is only unusual is none of them."""
+    """The message has the place of the name; a name that is only unusual is accepted."""
     monkeypatch.chdir(tmp_path)
     for name in PLAIN:
         PLACES[place](name)
-    for name in ODD[: -1 if place == "the working directory" else None]:  # it begins with a slash
+    for name in ODD[: -1 if place == "the working directory" else None]:  # absolute: no dash
         with pytest.raises(InputError, match=f"^{place} .*rename it"):
             PLACES[place](name)
         monkeypatch.chdir(tmp_path)

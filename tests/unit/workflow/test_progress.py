@@ -24,15 +24,15 @@ from tests import factories
     (["/p/snakemake/__main__.py", "-s", "S", "-F"], f"{sys.executable} -P -m snakemake -s S"),
 ])  # fmt: skip
 def test_the_rerun_is_the_same_command_without_force(typed: list[str], again: str) -> None:
-    """What would compute finished work again is left out; names are quoted."""
+    """Options that would compute finished work again are left out; names are quoted."""
     assert rerun_command(typed, "/a b") == f"cd '/a b' && {again}"
 
 
 @pytest.mark.parametrize(("kinds", "lines"), [(1, 1), (9, 9), (10**4, 9)])
 def test_failures_are_told_by_cause(kinds: int, lines: int) -> None:
-    """Ten lines at most for ten thousand, the most frequent first, with shards and a log."""
+    """Nine lines at most for ten thousand failures, most frequent first, with shards and a log."""
     failed = {}
-    for i in reversed(range(10**4)):  # as their jobs may end
+    for i in reversed(range(10**4)):  # jobs end in any order
         name = f"{i:07}-{i:012x}"
         cause = "".join(chr(ord("g") + int(digit)) for digit in str(i % kinds))
         failed[name] = Failure(name, 2, f"{cause}: shard {name} is bad", "n", 0, log=f"logs/{i}")
@@ -60,9 +60,9 @@ OWN, OTHER = "a" * 12, "b" * 12
 def test_a_killed_job_is_told_from_one_that_failed(
     tmp_path, monkeypatch, capsys, dispatch, of, noted, words, more
 ):
-    """Who failed in this run has left a file; what an earlier run has left says nothing of it.
+    """A job that failed in this run has left a failure file; files of earlier runs do not count.
 
-    Another try follows, and is told, unless all that the job does would fail again.
+    Another try follows and is announced, unless all that the job does would fail again.
     """
     made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
     row = made.shards["00001"]

@@ -1,4 +1,4 @@
-"""What jobs ask for, as the rules have it."""
+"""The resources that the rules ask for."""
 
 from shardwise.plan import plan
 from shardwise.workflow.run import Run

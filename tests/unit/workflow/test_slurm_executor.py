@@ -1,4 +1,4 @@
-"""What the Slurm plugin leaves out: jobs of which it learns nothing, and why sbatch refused one."""
+"""What we add to the Slurm plugin: jobs of unknown state, and why Slurm refused or ended one."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from shardwise.workflow.slurm_executor import long_if_untold, none_if_unheard, n
 
 
 def test_a_silent_slurm_says_nothing_of_any_job(caplog) -> None:
-    """So each counts as running, and an outage is told of once; else the plugin would drop all."""
+    """Each job counts as running, and an outage is logged once; the plugin alone would drop all."""
     answers = iter([({"1": "FAILED"}, 0.1), (None, None), (None, None), ({}, 0.2), (None, None)])
 
     async def ask(command: str, logger: object) -> tuple:
@@ -28,7 +28,7 @@ def test_a_silent_slurm_says_nothing_of_any_job(caplog) -> None:
 
 
 def test_jobs_that_will_never_start_are_told_of_once(caplog, monkeypatch) -> None:
-    """Each reason once, and again where it comes back; nobody asks all the time."""
+    """Each reason is logged once, and again if it comes back; not every look asks for it."""
     reasons = iter(["PENDING PartitionTimeLimit"] * 2 + ["", "PENDING PartitionTimeLimit"])
 
     async def ask() -> tuple:
@@ -44,7 +44,7 @@ def test_jobs_that_will_never_start_are_told_of_once(caplog, monkeypatch) -> Non
 
 
 def test_squeue_is_asked_where_slurm_does_not_say_how_long_it_remembers() -> None:
-    """The plugin would ask sacct, which without accounting knows nothing, for ever."""
+    """Else the plugin would ask sacct forever, which knows nothing without accounting."""
     assert [long_if_untold(lambda age=age: age)() for age in (None, 300)] == [math.inf, 300]
 
 
@@ -68,7 +68,7 @@ BUSY = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retr
     ("7", ENDED.format("TIMEOUT"), "the scheduler says TIMEOUT", 75),
 ])  # fmt: skip
 def test_what_slurm_says_of_a_job_is_its_failure(tmp_path: Path, number, message, words, code):
-    """By our name of its rule, with the code of bad input and no retry where that is of no use."""
+    """Under our name of its rule; if a retry is of no use, with the code of bad input and none."""
     results, told = Results(tmp_path), []
     run = SimpleNamespace(results=results, stages={"two_shard": "shard"})
     wildcards = {"shard": "00007", "key": "a" * 12}
