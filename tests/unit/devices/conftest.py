@@ -10,7 +10,7 @@ from shardwise.devices import choose, leases
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of leases of the test alone; its process has no device yet."""
+    """A folder of leases for this test alone, whose process has no device yet."""
     monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
     held: dict[Path, int] = {}
     monkeypatch.setattr(leases, "_HELD", held)

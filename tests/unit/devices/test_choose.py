@@ -28,7 +28,7 @@ GRID_ENGINE = {"JOB_ID": "7", "SGE_ROOT": "/opt/ge"}
 
 
 def take(environ, node=NODE, **given):
-    """Take a device of a node, and what of the environment the task is left with."""
+    """Take a device of a node; also the environment that the task is left with."""
     environ = dict(environ)
     taken = choose.take(given.pop("needed", GIB), listed=lambda: node, environ=environ, **given)
     return taken, environ
@@ -97,7 +97,7 @@ FAULTS = {
     (GRID_ENGINE, "SGE_HGR_gpu", "set-up line of profiles/uge"),
 ])  # fmt: skip
 def test_a_variable_that_cannot_be_meant_is_explained(job, name, cure, value):
-    """Try again, with what was found, what this node has, and what to do; nothing is leased."""
+    """Try again later: the message has the value, the devices here and a cure; no lease stays."""
     with pytest.raises(TryAgain) as refusal:
         take(job | {name: value})
     here = f"devices here: 0 ({A}), 1 ({B}), 2 ({C}); "
@@ -112,7 +112,7 @@ def test_a_process_keeps_its_device():
 
 
 @pytest.mark.parametrize(("prefer", "held", "barred", "taken"), [
-    (None, (), (), B),  # the freest, by the part of its memory
+    (None, (), (), B),  # the freest, by the share of its memory
     (None, (B,), (), A),
     (None, (), (B,), A),
     (0, (), (), A),
@@ -123,7 +123,7 @@ def test_a_process_keeps_its_device():
 ])  # fmt: skip
 @pytest.mark.parametrize("environ", [{}, SLURM | {"CUDA_VISIBLE_DEVICES": "0,1,2"}])
 def test_which_of_several_devices_is_taken(other, environ, prefer, held, barred, taken):
-    """The freest, or a worker's own and then around; none that has failed in this run."""
+    """The freest, or the worker's own, else the next in turn; none that failed in this run."""
     node = [
         Device(C, "Small", 2, 16 * GIB, 8 * GIB),
         Device(A, "Large", 0, 80 * GIB, 60 * GIB),
@@ -145,14 +145,14 @@ def test_which_of_several_devices_is_taken(other, environ, prefer, held, barred,
     (100, "exclusive process", (7,), 50, "and process 7 has it"),
 ])  # fmt: skip
 def test_a_device_that_others_fill_is_left_alone(free, mode, pids, needed, why):
-    """Of what the plan says, or of half the device if that is less, all must be free."""
+    """What the plan needs, but at most half and at least a tenth of the device, must be free."""
     there = tuple(Process(pid, None) for pid in pids)
     found = wait.obstacle(Device(A, "Fake", 0, 100, free, mode, there), needed)
     assert found is None if why is None else why in found
 
 
 class Clock:
-    """A clock that sleeping moves on, and what happens at which time."""
+    """A clock that ``sleep`` moves on, and events with their times."""
 
     now = 0.0
 
@@ -160,7 +160,7 @@ class Clock:
         self.events, self.monotonic = events, lambda: self.now
 
     def sleep(self, seconds):
-        """Let what happens meanwhile happen."""
+        """Move the clock on and run the events that are due."""
         assert seconds >= 0
         self.now += seconds
         while self.events and self.events[0][0] <= self.now:
@@ -182,7 +182,7 @@ def holder(pid, job=None):
 
 
 def waiting(monkeypatch, events, limit=600.0, node=NODE[:1], environ=None):
-    """Take a device while things happen: pairs of a time in seconds and what is called then."""
+    """Take a device while events happen: pairs of a time in seconds and a function to call then."""
     monkeypatch.setattr(wait, "time", clock := Clock(events))
     try:
         return take(environ or {}, node, limit=limit)[0].device.uuid, clock.now
@@ -197,7 +197,7 @@ GRANTED = SLURM | {"CUDA_VISIBLE_DEVICES": "0"}
     ({}, None, [(150, None)], 150),
     (GRANTED, "slurm 7", [(150, None)], 150),
     (GRANTED, "slurm 8", [], 0.1),  # granted to two jobs, it is shared
-    # Not signed yet, a lease names the job before; this one's task has just taken it.
+    # A new lease names the job before until it is signed; a task of this job has just taken it.
     (GRANTED, "slurm 6", [(0.05, "slurm 7"), (150, None)], 150),
     # The limit counts from the last time that the lease changed hands.
     ({}, None, [*((500 * i, f"slurm {i}") for i in range(1, 8)), (4000, None)], 4000),
@@ -227,7 +227,7 @@ def test_a_granted_device_needs_no_folder_of_leases(monkeypatch, caplog):
 
 
 def test_the_memory_of_a_granted_device_is_the_schedulers_business(monkeypatch):
-    """Others may share it by its word; of several the task takes one that has room."""
+    """The scheduler may let others share a device; of several, the task takes one with room."""
     full = Device(A, "Fake", 0, 16 * GIB, 0)
     assert waiting(monkeypatch, [], node=[full], environ=GRANTED)[0] == A
     choose._taken.clear()
@@ -250,7 +250,7 @@ def test_a_task_waits_as_long_as_its_job_may_run(monkeypatch, other, environ, jo
 
 
 def test_a_device_that_others_fill_is_waited_for(monkeypatch, other):
-    """Without any lease the wait ends by the limit, or when the memory comes back."""
+    """Without any lease, the wait ends at the limit, or once enough memory is free."""
     node = [Device(A, "Fake", 0, 16 * GIB, GIB, processes=(Process(77, 15 * GIB),))]
     said, _ = waiting(monkeypatch, [], node=node)
     assert "(Fake, 1.0 GiB of 16.0 GiB free): process 77 fills it: 1.6 GiB should be free" in said
@@ -259,7 +259,7 @@ def test_a_device_that_others_fill_is_waited_for(monkeypatch, other):
 
 
 def drive(monkeypatch, gpus):
-    """Put a driver behind the functions of pynvml: a GPU is what is known of it, or its error."""
+    """Replace the functions of pynvml; a GPU is a dict of what is known of it, or its error."""
 
     def known(gpu, key, error=pynvml.NVML_ERROR_NOT_SUPPORTED):
         if isinstance(gpu, int) or gpu.get(key) is None:
@@ -290,7 +290,7 @@ def drive(monkeypatch, gpus):
 
 
 def test_nvml_lists_what_may_compute(monkeypatch, caplog):
-    """Instances for their GPU; one that is lost is told; others' do not count, as in CUDA."""
+    """Instances replace their GPU; a lost GPU is logged; one without permission has no number."""
     nvml._leave_out.cache_clear()
     gpus = [
         {"uuid": A, "processes": [(7, None), (8, GIB)]},
@@ -314,7 +314,7 @@ def test_nvml_lists_what_may_compute(monkeypatch, caplog):
 
 @pytest.mark.parametrize("memory", [None, SimpleNamespace(total=0, free=0)])
 def test_a_gpu_without_memory_of_its_own(monkeypatch, tmp_path, memory):
-    """NVML refuses the question, or says zero: what the machine has, GPU and CPU share."""
+    """If NVML refuses the question, or says zero, GPU and CPU share the machine's memory."""
     monkeypatch.setattr(nvml, "MEMINFO", tmp_path / "meminfo")
     nvml.MEMINFO.write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 900 kB\nHuge: 0\n")
     drive(monkeypatch, [{"uuid": A, "memory": memory}])
@@ -329,14 +329,14 @@ def test_a_gpu_without_memory_of_its_own(monkeypatch, tmp_path, memory):
     (pynvml.NVML_ERROR_UNKNOWN, "ask the administrator"),
 ])  # fmt: skip
 def test_errors_of_the_driver_come_with_a_cure(monkeypatch, error, cure):
-    """What NVML says, and what to do about it: try again."""
+    """Try again later: the message has NVML's words and what to do."""
     monkeypatch.setattr(pynvml, "nvmlInit", Mock(side_effect=pynvml.NVMLError(error)))
     with pytest.raises(TryAgain, match=f"no usable device: NVML says .*{cure}"):
         nvml.present()
 
 
 def test_a_driver_without_cupy_is_refused_before_any_wait(monkeypatch):
-    """Whoever has to install something must not wait for a device first."""
+    """A user who has to install cupy must not wait for a device first."""
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: 13000)
     monkeypatch.setattr(choose, "take", lambda *_: pytest.fail("took a device"))
     monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
@@ -347,7 +347,7 @@ def test_a_driver_without_cupy_is_refused_before_any_wait(monkeypatch):
 
 
 class Cupy:
-    """As much of cupy, and of the driver, as it takes to find the device that CUDA computes on."""
+    """The part of cupy and of the driver that finds the device on which CUDA computes."""
 
     def __init__(self, uuid):
         error, fields = RuntimeError, {"totalGlobalMem": GIB, "name": b"Fake"}
@@ -381,13 +381,13 @@ def load(monkeypatch, cupy):
     ours = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
     schedulers = [name for name in os.environ if name.startswith(("SLURM_", "SGE_"))]
     for name in (*schedulers, *ours):
-        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+        monkeypatch.setenv(name, "")  # so that monkeypatch restores it
         monkeypatch.delenv(name)
     return backends.load_backend("auto", GIB, 0.1)
 
 
 def test_the_device_that_was_taken(monkeypatch):
-    """The receipt names it; what would make cuBLAS compute otherwise goes, what it logs stays."""
+    """The receipt names it; variables that change cuBLAS's results go, the one of its log stays."""
     names = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_LOG_LEVEL")
     for name in names:
         monkeypatch.setenv(name, "1")
@@ -400,7 +400,7 @@ def test_the_device_that_was_taken(monkeypatch):
 
 
 def test_another_device_than_the_one_taken_is_a_fault(monkeypatch):
-    """Where CUDA was in use before, the receipt would name a device that did not compute."""
+    """If CUDA was in use before, the receipt would name a device that did not compute."""
     with pytest.raises(RuntimeError, match=f"CUDA was in use on {B} before {A} was taken"):
         load(monkeypatch, Cupy(B))
 
@@ -435,7 +435,7 @@ def test_cupy_follows_the_driver_or_the_schedulers_client(monkeypatch, driver, c
     ({"tasks": "2*attempt", "nodes": "attempt"}, 1, 0),
 ])  # fmt: skip
 def test_how_many_devices_a_node_is_asked_for(words, asked, counted):
-    """The profile's words for Slurm and for Grid Engine; one where they speak of none."""
+    """From the profile's words for Slurm and for Grid Engine; one if they name none."""
     assert (grants.asked(words), grants.counted(words)) == (asked, counted)
 
 
@@ -443,7 +443,7 @@ def test_how_many_devices_a_node_is_asked_for(words, asked, counted):
     (SLURM, None, 60), (SLURM, 5, 5), (SLURM, 1000, 60), ({}, 1000, 0)
 ])  # fmt: skip
 def test_where_all_have_failed_the_task_says_so(monkeypatch, environ, limit, held):
-    """Which device failed how, and what to do; try again."""
+    """Try again later: the message says which device failed, and how."""
     monkeypatch.setattr(wait, "time", clock := Clock([]))
     with pytest.raises(TryAgain, match="each that it may take has failed in this run: bad"):
         take(environ | {"CUDA_VISIBLE_DEVICES": "0"}, barred=lambda: {A: "bad"}, limit=limit)
@@ -452,7 +452,7 @@ def test_where_all_have_failed_the_task_says_so(monkeypatch, environ, limit, hel
 
 
 def test_a_device_that_fails_while_it_is_waited_for_is_not_taken():
-    """Its lease comes free, as its task has failed; nor is any in a job that asked for none."""
+    """Its lease comes free as its task has failed; a job that asked for no device gets none."""
     said = iter([{}])
     with pytest.raises(TryAgain, match="has failed in this run"):
         take({"CUDA_VISIBLE_DEVICES": "0"}, barred=lambda: next(said, {A: "bad"}))
@@ -462,7 +462,7 @@ def test_a_device_that_fails_while_it_is_waited_for_is_not_taken():
 
 
 def test_a_worker_for_each_device(monkeypatch):
-    """One on NumPy, where there is no driver, and where a driver has no device: it will say so."""
+    """One on NumPy, one without a driver, and one if a driver has no device: it will say so."""
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: 12000)
     monkeypatch.setattr(choose, "present", lambda: NODE)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -65,7 +65,7 @@ def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_lease_ends_with_its_task(start, number):
-    """The kernel frees it at once, and what the dead task wrote counts no more."""
+    """The kernel frees it at once, and the signature of the dead task no longer counts."""
     assert leases.holder(UUID) is None
     task = start(end="stdin")
     assert task.stdout.readline() == f"taken {UUID}\n"
@@ -96,7 +96,7 @@ def test_a_child_keeps_the_lease(start, tmp_path):
     (b"a\x1b[2J\nslurm\r 7", leases.Holder("a[2J", "slurm 7")),
 ])  # fmt: skip
 def test_a_signature_is_not_trusted(folder, text, holder):
-    """Any user may write there: it is held all the same, and nothing steers a terminal."""
+    """Any user may write it: the lease is held all the same, and no control character is shown."""
     leases.take(UUID)
     (folder / f"{UUID}.lease").write_bytes(text)
     assert leases.holder(UUID) == holder
@@ -104,7 +104,7 @@ def test_a_signature_is_not_trusted(folder, text, holder):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can run tasks of other users")
 def test_users_share_the_leases(start, monkeypatch):
-    """Folder and files that one user has made keep the others off, and serve them afterwards."""
+    """A lease of one user keeps the others off; afterwards its folder and file serve them."""
     shared = Path(tempfile.mkdtemp(dir="/tmp"))
     try:
         shared.chmod(0o777)
@@ -122,7 +122,7 @@ def test_users_share_the_leases(start, monkeypatch):
 
 
 def test_files_of_other_users_are_opened_without_creating(folder, monkeypatch):
-    """Where fs.protected_regular is set, the kernel refuses O_CREAT on them in such a folder."""
+    """If fs.protected_regular is set, the kernel refuses O_CREAT on them in a sticky folder."""
     opened = os.open
 
     def protected(path, flags, *mode):
@@ -137,7 +137,7 @@ def test_files_of_other_users_are_opened_without_creating(folder, monkeypatch):
 
 
 def test_a_file_that_was_replaced_is_no_lease(folder, monkeypatch):
-    """What was removed between opening and locking is let go, and the file of that name taken."""
+    """A file removed between opening and locking is let go; the file now of that name is taken."""
     path = folder / f"{UUID}.lease"
     lock, turns = fcntl.flock, iter(["removed", "replaced", "left"])
 
@@ -191,7 +191,7 @@ def test_a_trap_is_refused(folder, tmp_path, mode, lay, message):
     ("/none/leases", "No such file or dir"), ("leases", "LEASES is 'leases', a relative path"),
 ])  # fmt: skip
 def test_a_folder_that_cannot_serve_is_explained(monkeypatch, tmp_path, place, message):
-    """In one that is not there; or relative: each task would have leases of its own."""
+    """Its parent is missing, or its path relative, so that each task would have its own leases."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHARDWISE_LEASES", place)
     with pytest.raises(TryAgain, match=message):
