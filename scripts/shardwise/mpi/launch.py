@@ -122,7 +122,7 @@ def _program(name: str, environ: Mapping[str, str]) -> str:
     folders = os.pathsep.join([*own, environ.get("PATH", os.defpath)])
     if (found := shutil.which(name, path=folders)) is None:
         raise InputError(
-            f"no MPI launcher: {name} is neither next to {sys.executable} nor on PATH; name yours "
+            f"no MPI launcher: {name} is neither next to {library} nor on PATH; name yours "
             "with --launcher, or in the line 'mpi' of the profile, such as "
             'mpi: "/opt/site/bin/mpiexec"'
         )

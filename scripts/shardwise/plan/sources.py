@@ -216,7 +216,11 @@ def _stack_of(
     paths: Sequence[str], origin: str, cache: Path | None = None, axes: tuple[int, ...] = (2, 3)
 ) -> Stack:
     """Arrays as one stack, in the order given; each of them holds one matrix or a stack."""
-    arrays = _look(paths, origin, cache)
+    try:
+        arrays = _look(paths, origin, cache)
+    except InputError as error:  # of one array: it need not say by what the config names it
+        words = str(error)
+        raise InputError(words if words.startswith(origin) else f"{origin}: {words}") from error
     top, head = arrays[0][:2]
     sources: list[Source] = []
     matrices = 0
@@ -225,7 +229,8 @@ def _stack_of(
             raise InputError(f"{origin}: {path} has shape {header.shape}; {_ALLOWED[axes]}")
         if 0 in header.shape:
             raise InputError(
-                f"{path} has shape {header.shape}: there is nothing to multiply; leave it out"
+                f"{origin}: {path} has shape {header.shape}: there is nothing to multiply; leave "
+                "it out, or name another"
             )
         if header.shape[-2:] != head.shape[-2:] or header.native != head.native:
             raise InputError(

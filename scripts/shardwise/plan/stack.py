@@ -181,7 +181,7 @@ class StackReader:
             reached += end - begin
         if reached != high:
             raise IntegrityError(
-                f"matrices {low // size} to {-(-high // size)} are not in the files of the plan"
+                f"matrices {low // size} to {-(-high // size) - 1} are not in the files of the plan"
             )
         return parts
 

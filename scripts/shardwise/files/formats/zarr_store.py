@@ -98,7 +98,7 @@ def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int
     except Exception as error:  # each codec fails in its own way
         raise IntegrityError(
             f"{os.path.dirname(path)}: a chunk is damaged, in matrices {matrices[0]} to "
-            f"{matrices[1]}: {error!s:.200}; restore the store"
+            f"{matrices[1] - 1}: {error!s:.200}; restore the store"
         ) from error
     return block.reshape(-1, *block.shape[-2:])
 
