@@ -21,7 +21,7 @@ VARIABLE = "SHARDWISE_CODE"
 TYPED = "SHARDWISE_TYPED"
 """The variable with the `shardwise` command that started this Snakemake, for its last words."""
 
-BEGUN = "shardwise: it begins; look at it: "
+BEGUN = "shardwise: the run has begun; watch it: "
 """A submitted run prints this, and a command to watch it, once it has passed its checks."""
 
 SUBMITTED = "SHARDWISE_SUBMITTED"

@@ -76,13 +76,13 @@ def test_submit_waits_until_its_run_has_begun(bin_folder: Path, tmp_path: Path) 
     results = Results(tmp_path / "results" / "default")
     said = call(bin_folder, tmp_path, "submit").stdout
     assert "its messages: shardwise.log" in said
-    assert "look at it: shardwise watch results/default\n" in said
+    assert "watch it: shardwise watch results/default\n" in said
     assert results.command.exists()
     processes.until(lambda: not locks.is_job_locked(tmp_path / "shardwise.log"))
     assert "done: results/default/sum.npy" in (tmp_path / "shardwise.log").read_text()
     with locks.take_lock(results.running, "free"):
         done = call(bin_folder, tmp_path, "submit", "--forceall", code=75)
-    assert done.stdout.endswith("It has ended with 75\n")
+    assert done.stdout.endswith("It has ended with exit code 75\n")
     assert "another snakemake works on results/default" in done.stdout
     assert "done: results/default/sum.npy" not in done.stdout, "that was the run before"
 

@@ -140,7 +140,7 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
     assert "nothing is left to do" in quote("--quote").stdout
     refused = quote("--trial")
     assert refused.returncode == 2
-    assert "lacks 0 shards, and a trial computes 2 to predict the others" in refused.stderr
+    assert "lacks 0 shards, but a trial computes 2 to predict the others" in refused.stderr
 
 
 @pytest.mark.nightly  # by day other tests plan it, try its physics, and run other functions

@@ -52,8 +52,8 @@ def test_what_a_profile_asks_for_in_vain_is_told_before_any_job(workspace: Works
     (workspace.root / "profiles/slurm/config.yaml").write_text(yaml.safe_dump(profile))
     done = workspace.succeed("--dry-run", profile="slurm")
     assert re.findall("shardwise: profile: (.*)", done.output) == [
-        "set-resources: mutliply is no rule; did you mean multiply?",
-        "default-resources: slurm_partion is no resource known here; did you mean slurm_partition?",
+        "set-resources: mutliply is not a rule; did you mean multiply?",
+        "default-resources: slurm_partion is not a known resource; did you mean slurm_partition?",
         "set-resources, multiply: gres: gpu:1 asks for GPUs, and backend: numpy uses none; remove "
         "that line, or set backend: cupy in the config",
     ]

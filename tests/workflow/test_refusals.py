@@ -105,7 +105,7 @@ def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -
     workspace.configure(**SMALL, results="a$b")
     for profile in ("slurm", "uge"):
         done = workspace.run("--dry-run", profile=profile)
-        refused(done, "results 'a$b' holds '$', and a scheduler's jobs get names through shells")
+        refused(done, "results 'a$b' holds '$', but schedulers pass names to a shell")
     assert workspace.run("--dry-run").code == 0
 
 

@@ -43,7 +43,7 @@ def clean(results: Results, remove: bool) -> str:
         if left := [str(p.relative_to(results.root)) for p in found if p not in shown]:
             lines.append(f"  these stay, as no run is known to have written them: {some(left)}")
         total = f"{results.root}: {_amount(ours)} of other configs"
-        lines.append(f"{total} removed" if remove else f"{total}; --yes removes them")
+        lines.append(f"{total} removed" if remove else f"{total}; to remove them, add --yes")
         for path in sorted(ours if remove else [], key=lambda path: path.suffix not in _FIRST):
             path.unlink(missing_ok=True)
     return "".join(f"{one_line(line)}\n" for line in lines)
@@ -52,7 +52,7 @@ def clean(results: Results, remove: bool) -> str:
 @contextmanager
 def _alone(results: Results) -> Iterator[None]:
     """Keep runs out of the folder meanwhile; TryAgain if a run or a stage works in it."""
-    busy = f"a run works in {results.root}; let it finish, or end it, then clean"
+    busy = f"a run is working in {results.root}; let it finish, or end it, then clean again"
     with locks.take_lock(results.running, busy):
         if locks.is_job_locked(results.living):
             raise TryAgain(busy)

@@ -57,8 +57,8 @@ def _call(line: list[str]) -> tuple[int, int | None]:
                 run.send_signal(signal.SIGINT)
     if code == -signal.SIGKILL and not last:
         tell(
-            "shardwise: snakemake was killed (signal 9), perhaps for its memory; its jobs go on. "
-            "Once they have ended, give the same command again"
+            "shardwise: snakemake was killed (signal 9), perhaps out of memory; its jobs go on. "
+            "Once these have ended, give the same command again"
         )
     return code, last
 

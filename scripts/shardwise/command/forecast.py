@@ -136,8 +136,8 @@ def try_shards(plan: Plan, settings: Settings, own: Quote, profile: str, devices
 
     if len(own.shards) <= _TRIED:
         raise InputError(
-            f"--trial: {plan.results.root} lacks {count(len(own.shards), 'shard')}, and a trial "
-            f"computes {_TRIED} to predict the others; start the run, or set shard_bytes for more"
+            f"--trial: {plan.results.root} lacks {count(len(own.shards), 'shard')}, but a trial "
+            f"computes {_TRIED} to predict the others; start the run, or set a smaller shard_bytes"
         )
     lanes = min(devices, _AT_ONCE, (len(own.shards) - 1) // _TRIED)
     some = own.copies if len(own.copies) > _TRIED * lanes else own.shards
@@ -163,7 +163,7 @@ def _measure(plan: Plan, shards: list[str], lanes: int, run: tuple[float, float]
     made = [receipts.read(results.receipt(row.name), ProductReceipt) for row in rows]
     if any(receipt.adopted for receipt in made):
         raise InputError(
-            "--trial: earlier products of the same matrices were taken, so nothing was measured; "
+            "--trial: earlier products of the same matrices were reused, so nothing was measured; "
             "start the run"
         )
     copied = rows if plan.settings.materialize else []

@@ -64,9 +64,9 @@ def address(text: str) -> tuple[str, int]:
 
 
 _RESULTS = "results folder; default: that of the config"
-_CONFIG = "config files, later ones over earlier ones; default: config.yaml"
-_OUT = "folder to write; it must not exist, or be of an earlier merge, which is replaced"
-_WAIT = "seconds to wait for a GPU while none changes hands, before the task ends with 75"
+_CONFIG = "config files, later ones override earlier ones; default: config.yaml"
+_OUT = "folder to write; it must not exist yet, or hold an earlier merge, which is replaced"
+_WAIT = "seconds to wait while no GPU changes hands, before the task ends with exit code 75"
 
 OPTIONS: dict[str, dict[str, Any]] = {
     # Which results, or which part of them.
@@ -88,14 +88,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--planned": {"type": Path, "help": "plan.tsv that snakemake made; commit it"},
     "--digest": {"help": "digest that the plan must have; snakemake passes it"},
     "--replace": {"action": "store_true", "help": "replace the plan of another config"},
-    "--quote": {"action": "store_true", "help": "write nothing: print what a run would come to"},
-    "--trial": {"action": "store_true", "help": "as --quote, and try some shards to tell the time"},
+    "--quote": {"action": "store_true", "help": "write nothing: print what a run would need"},
+    "--trial": {"action": "store_true", "help": "as --quote; compute some shards to predict time"},
     "--profile": {"default": "local", "help": "profile under which the trial computes"},
     # Who computes, and with what.
     "--devices": {
         "type": natural,
-        "help": "most GPUs of this machine to use; default, also with 0: all that the scheduler or "
-        "CUDA_VISIBLE_DEVICES names, else all. With --trial: shards that the run computes at once",
+        "help": "at most this many GPUs of this machine; default, also with 0: all that the "
+        "scheduler or CUDA_VISIBLE_DEVICES names, else all. With --trial: shards computed at once",
     },
     "--mem-mb": {
         "dest": "memory", "type": mebibytes, "metavar": "MIB",
@@ -111,11 +111,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "run time that the job asked for: shards that do not fit into it are left to the "
         "next job; default: what the scheduler says",
     },
-    "--round": {"help": "folder of claims; default: all that are missing"},
-    "--name": {"help": "what its claims say of this worker"},
+    "--round": {"help": "folder of claims; default: all missing shards"},
+    "--name": {"help": "name of this worker in its claims"},
     "--seat": {"type": natural, "help": "the GPU of this node to look at first"},
-    "--parent": {"type": int, "help": "end when this process does"},
-    "--until": {"type": float, "help": "when this job is ended, in Unix time"},
+    "--parent": {"type": int, "help": "end when the process of this id ends"},
+    "--until": {"type": float, "help": "when the scheduler ends this job, in Unix time"},
     "--dispatch": {
         "choices": ("pool", "array", "mpi"), "default": "pool",
         "help": "who computes: a worker on each GPU of this machine, or one on its CPU (pool, the "
@@ -135,19 +135,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "what starts the MPI ranks, with its options, such as 'mpiexec -hosts node1,node2';"
         " default: the mpiexec of the MPI that mpi4py loads",
     },
-    "--array-tasks": {"type": positive, "help": "array: tasks that share the shards; most: 1,000"},
-    "--array-limit": {"type": positive, "help": "array: most tasks that run at once"},
-    "--request": {"type": Path, "help": "array: what a task asks for; snakemake writes it"},
+    "--array-tasks": {"type": positive, "help": "array: tasks to share the shards; at most 1,000"},
+    "--array-limit": {"type": positive, "help": "array: run at most this many tasks at once"},
+    "--request": {"type": Path, "help": "array: file of task requests; snakemake writes it"},
     # For commands that look at a run, or at a machine.
     "--json": {"action": "store_true", "help": "write JSON, for programs"},
-    "--once": {"action": "store_true", "help": "show one look as plain text, then end"},
-    "--interval": {"type": seconds, "help": "seconds between looks; default: 2, in a pipe 10"},
+    "--once": {"action": "store_true", "help": "show the state once, as plain text, then end"},
+    "--interval": {"type": seconds, "help": "seconds between updates; default: 2, in a pipe 10"},
     "--listen": {
         "type": address, "metavar": "[HOST:]PORT",
         "help": "serve /metrics as well, also after the end of the run; without HOST to this "
         "machine alone, with port 0 on any free port",
     },
     "--output": {"type": Path, "help": "where to write the page; its links to logs may not work"},
-    "--time-limit": {"type": seconds, "default": 10.0, "help": "of each section; default: 10 s"},
+    "--time-limit": {"type": seconds, "default": 10.0, "help": "seconds per section; default: 10"},
     "--yes": {"action": "store_true", "help": "remove what is listed"},
 }  # fmt: skip

@@ -48,10 +48,10 @@ def init(words: list[str]) -> int:
             with file.open("x", encoding="utf-8") as new:
                 new.write(text.replace("snakemake --profile", "shardwise run --profile"))
         except FileExistsError:
-            sys.stdout.write(f"{file} is there already, and stays as it is\n")
+            sys.stdout.write(f"{file} exists already, and is not changed\n")
         else:
             sys.stdout.write(f"{file} written\n")
-    sys.stdout.write("Edit them, then look first: shardwise run -n\n")
+    sys.stdout.write("Edit them, then make a dry run: shardwise run -n\n")
     return 0
 
 
@@ -85,7 +85,7 @@ def submit(words: list[str]) -> int:
             env=os.environ | {SUBMITTED: "1"},
         )  # fmt: skip
     sys.stdout.write(
-        f"process {started.pid} of this machine runs it; its messages: {_LOG}\n"
+        f"process {started.pid} on this machine does the run; its messages: {_LOG}\n"
         f"Stop it with its jobs: kill -INT {started.pid}\n"
     )
     with suppress(KeyboardInterrupt):  # nobody has to wait: the run is in another session
@@ -105,12 +105,12 @@ def _see_it_begin(run: "subprocess.Popen[bytes]", first_byte: int) -> int:
             sys.stdout.flush()
             if ended:
                 code = run.returncode if run.returncode >= 0 else 128 - run.returncode
-                sys.stdout.write(f"It has ended with {code}\n")
+                sys.stdout.write(f"It has ended with exit code {code}\n")
                 return code
             if BEGUN in said:
                 return 0
             if time.monotonic() > end:
-                sys.stdout.write(f"It has not begun any job yet; look into {_LOG} later\n")
+                sys.stdout.write(f"It has not started any job yet; look into {_LOG} later\n")
                 return 0
             time.sleep(_LOOK_SECONDS)
 
@@ -119,7 +119,7 @@ def take_log() -> BinaryIO:
     """Lock and open the log of submitted runs; TryAgain if such a run works in this folder."""
     return take_lock(
         _LOG,
-        f"a run that was submitted in this folder still works; its messages: {_LOG}. Let it "
+        f"a run that was submitted in this folder is still at work; its messages: {_LOG}. Let it "
         "finish, or end it; then submit again",
     )
 
@@ -160,8 +160,8 @@ def _submit_job(line: list[str], options: argparse.Namespace) -> int:
     if done.returncode == 0:
         job = re.split(r"\W", done.stdout.strip())[0]
         sys.stdout.write(
-            f"job {job} will run it, and submit the others; its messages: {_LOG}\n"
-            f"Once it has begun, look at it: shardwise watch {shlex.quote(str(_results(line)))}\n"
+            f"job {job} will do the run, and submit its other jobs; its messages: {_LOG}\n"
+            f"Once it has begun, watch it: shardwise watch {shlex.quote(str(_results(line)))}\n"
             f"Stop it with its jobs: {cancels} {job}\n"
         )
     return done.returncode
@@ -188,11 +188,11 @@ def _parser(name: str, description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         f"shardwise {name}", usage="%(prog)s [--profile PROFILE] [OPTIONS OF SNAKEMAKE]",
         description=description, allow_abbrev=False,
-        epilog="Useful options of snakemake: -n looks first, --configfile mine.yaml, "
-        "--config results=results/mine, --quiet host for all that it says.",
+        epilog="Useful options of snakemake: -n for a dry run, --configfile mine.yaml, "
+        "--config results=results/mine, --quiet host for all its messages.",
     )  # fmt: skip
     parser.add_argument(
-        "--profile", help="a folder, or its name in profiles/; left out: the only one in profiles/"
+        "--profile", help="a folder, or its name in profiles/; default: the only one in profiles/"
     )
     return parser
 

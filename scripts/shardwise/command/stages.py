@@ -62,7 +62,7 @@ def synthesize(options: Namespace) -> None:
 
     plan = plans.load(options.plan)
     if plan.facts.synthetic is None:
-        raise InputError(f"{options.plan}: the plan has an input of its own; nothing to generate")
+        raise InputError(f"{options.plan}: this plan has its own input; nothing to generate")
     with failures.noted(plan.results, f"synthesize-{plan.key}", plan.results.log("synthesize")):
         synthetic.write(plan)
     log.info("%s written", plan.results.synthetic)
@@ -289,8 +289,8 @@ def clean(options: Namespace) -> None:
         if results.plan.exists() and plans.load_facts(results.plan).config_digest != own:
             raise InputError(
                 f"{results.root} was last used with another config than {some(map(str, files))}, "
-                "whose files would count as those of others; run first, or to keep only what ran "
-                f"last: shardwise clean {for_bash(results.root)}"
+                "and clean would remove files of the latter; run it first, or to keep only what "
+                f"ran last: shardwise clean {for_bash(results.root)}"
             )
     _print(clean.clean(results, options.yes))
 

@@ -39,7 +39,7 @@ def refuse_beside_living(results: Results) -> None:
             try:
                 living = scheduler.living(sorted(names[title]))
             except TryAgain as error:
-                words = f"{scheduler.client} does not say whether jobs of an earlier run live"
+                words = f"{scheduler.client} does not say if jobs of an earlier run are alive"
                 raise TryAgain(f"{words} ({error}); try again") from None
             if living:
                 see, cancel = scheduler.see(living)
@@ -49,7 +49,7 @@ def refuse_beside_living(results: Results) -> None:
                     "command again."
                 )
     if is_job_locked(results.living):
-        who = f", for {dispatcher(results)}" if is_job_locked(results.dispatching) else ""
+        who = f", started by {dispatcher(results)}" if is_job_locked(results.dispatching) else ""
         raise TryAgain(
             f"jobs of an earlier run still work on {results.root}{who}. Let them finish, or end "
             "them (see: squeue --me, qstat, or pgrep -af scripts/); then run the same command "

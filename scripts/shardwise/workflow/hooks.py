@@ -150,14 +150,14 @@ def make_page(results: Results) -> bool:
     os.environ.pop("PYTHONSAFEPATH", None)  # no more jobs are started
     try:
         done = subprocess.run(words, capture_output=True, timeout=_PAGE_SECONDS, check=False)
-        said = done.stderr.decode(errors="replace").strip() or f"it exited {done.returncode}"
+        said = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
         reason = said.splitlines()[-1] if done.returncode else ""
     except (OSError, subprocess.SubprocessError) as error:
         reason = str(error)
     except KeyboardInterrupt:
         reason = "interrupted"
     if reason:
-        log.warning(f"shardwise: no page on this run ({results.report}): {one_line(reason)}")
+        log.warning(f"shardwise: report not written ({results.report}): {one_line(reason)}")
     return not reason
 
 

@@ -23,14 +23,14 @@ def refuse_odd(workflow: Any, config: Mapping[str, Any], results: Results) -> No
     for what, name in _submitted(workflow, config, results):
         if odd := find_odd(name):
             raise InputError(
-                f"{what} {short(name)} holds {odd!r}, and a scheduler's jobs get names through "
-                "shells: none may begin with a dash, or hold a quote, $, `, \\, % before a letter, "
+                f"{what} {short(name)} holds {odd!r}, but schedulers pass names to a shell: "
+                "no name may begin with a dash, or hold a quote, $, `, \\, % before a letter, "
                 "or a character that cannot be printed; rename it, or run with profiles/local"
             )
     if shlex.quote(sys.executable) != sys.executable:
         raise InputError(
             f"a scheduler's jobs start {short(sys.executable)} without quotes: its path may hold "
-            "letters, digits and @%+=:,./-_ alone; move the environment, or run with profiles/local"
+            "only letters, digits and @%+=:,./-_; move the environment, or run with profiles/local"
         )
 
 

@@ -31,7 +31,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 _COUNTS = 20.0  # a pause between counts is at least this many times as long as a count
 _MOST_CAUSES = 8
 _MOST_NAMED = 5
-_NO_WORD = "it left no word: killed, lost with its node, or not begun"
+_NO_WORD = "it left no message: killed, lost with its node, or never started"
 _OWN = re.compile(r"[0-9a-f]{12}|\d+")
 """The keys and numbers in a reason, which differ between shards with the same cause."""
 
@@ -206,13 +206,13 @@ class Listener(logging.Handler):
         else:
             lack = f"{len(missing)} missing"
             if not missing:
-                lack = "the sum is " + ("there; the page on it is missing" if summed else "missing")
+                lack = "the sum is " + ("written; report.html is missing" if summed else "missing")
             tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
             for line in describe_causes(self._causes(unfinished, missing), run.results.root):
                 tell(f"  {line}")
             self._tell_devices()
             if made:
-                tell(f"The page on it: {run.results.report}")
+                tell(f"The page on this run: {run.results.report}")
         again = rerun_command(self._typed, os.getcwd())
         tell(f"To run just what is missing, then the sum:\n  {again}")
         if self._interrupted:  # not Snakemake's 1: by 130 scripts and a shell know a Ctrl-C
@@ -234,7 +234,7 @@ class Listener(logging.Handler):
     def _tell_devices(self) -> None:
         for uuid, failure in failures.barred(self._run.results).items():
             tell(
-                f"shardwise: {uuid} of node {failure.host} was left alone in this run: "
+                f"shardwise: {uuid} on node {failure.host} was not used again in this run: "
                 f"{failure.reason}"
             )
 
@@ -250,7 +250,7 @@ def describe_causes(found: Mapping[str, Failure], root: Path) -> Iterator[str]:
         names += f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
         yield f"failed: {names}: {_explain(same[0], root)}"
     if rest := ordered[_MOST_CAUSES:]:
-        yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: shardwise watch"
+        yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: see shardwise watch"
 
 
 def _lost(name: str, root: Path) -> Failure:
@@ -258,7 +258,7 @@ def _lost(name: str, root: Path) -> Failure:
     why = _NO_WORD
     with suppress(OSError):
         if shutil.disk_usage(root).free < MIB:
-            why = f"it left no word: the disk of {root} is full; make room"
+            why = f"it left no message: the disk of {root} is full; make room"
     return Failure(name, TryAgain.exit_code, why, "", time.time())
 
 

@@ -58,7 +58,7 @@ def write(results: Results, workflow: Any, job: Any) -> None:
     attempts = range(1, workflow.execution_settings.retries + 2)
     tries = [_at_attempt(job, attempt) for attempt in attempts]
     if any(tries[0].resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
-        raise InputError("dispatch: array works within one cluster of Slurm; see slurm_cluster")
+        raise InputError("dispatch: array works within one Slurm cluster; leave out slurm_cluster")
     verify(scheduler, tries[0], workflow)
     request = Request(
         scheduler=scheduler,
@@ -199,12 +199,12 @@ def doubts(workflow: Any, stages: Collection[str], computes: str, backend: str) 
     known, rules = {*_KNOWN, *settings.resources}, {*stages, *(r.name for r in workflow.rules)}
     for rule in settings.overwrite_resources:
         if rule not in rules:
-            yield f"profile: set-resources: {rule} is no rule{_near(rule, rules)}"
+            yield f"profile: set-resources: {rule} is not a rule{_near(rule, rules)}"
     for block, own in blocks.items():
         # A name unlike any known one may belong to another executor or a command of the site.
         for name in sorted({*own} - known):
             if (near := _near(name, known)) and not name.startswith(_WORDS):
-                yield f"profile: {block}: {name} is no resource known here{near}"
+                yield f"profile: {block}: {name} is not a known resource{near}"
     for name, asked in settings.overwrite_resources.get(computes, {}).items():
         word = f"{name}: {getattr(asked, 'raw', asked)}"
         if backend == "numpy" and _OF_GPUS.match(word):

@@ -130,7 +130,7 @@ class Run:
         if not (settings.forceall or self.rule_for_all in named):
             return False
         again = store.describe(self.plan, list(self.plan.shards), "are computed again")
-        log.info(f"shardwise: as you force it, {again}")
+        log.info(f"shardwise: because you force it, {again}")
         return True
 
     @property

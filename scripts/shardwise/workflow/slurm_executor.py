@@ -65,8 +65,8 @@ def none_if_unheard(
                 told = await asyncio.to_thread(stuck)
             if told not in ("", before):
                 log.warning(
-                    f"shardwise: Slurm starts none of the jobs that are left ({told}): change what "
-                    "holds them, or end the run by Ctrl-C and correct the profile"
+                    f"shardwise: Slurm will not start any of the remaining jobs ({told}): remove "
+                    "what holds them, or end the run with Ctrl-C and correct the profile"
                 )
         if states is None and not silent:
             log.warning("shardwise: Slurm does not answer; asking again")

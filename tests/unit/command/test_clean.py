@@ -109,9 +109,9 @@ def test_it_does_not_clean_beside_a_run_or_elsewhere(two):
     """A folder in which a run or a stage works, and one that no run made, stay as they are."""
     plan, own, other = two
     root = plan.results.root
-    with locks.take_lock(plan.results.running, "busy"), pytest.raises(TryAgain, match="run works"):
+    with locks.take_lock(plan.results.running, "busy"), pytest.raises(TryAgain, match="is working"):
         clean(plan.results, remove=True)
-    with locks.hold_job_lock(plan.results), pytest.raises(TryAgain, match="run works"):
+    with locks.hold_job_lock(plan.results), pytest.raises(TryAgain, match="is working"):
         clean(plan.results, remove=True)
     assert files(root) == own | other
     plan.results.marker.unlink()

@@ -79,4 +79,4 @@ def test_a_trial_of_too_few_shards_says_how_to_have_more(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text("backend: numpy\nsynthetic: {matrices: 2, dim: 8}\n")
     (tmp_path / "big.yaml").write_text("shards: 2\n")
     code, said = bad_inputs.through("plan", "--configfile", "big.yaml", "--trial")
-    assert (code, "set shard_bytes for more" in said) == (2, True)
+    assert (code, "set a smaller shard_bytes" in said) == (2, True)

@@ -29,8 +29,8 @@ def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
     (here / "mine.yaml").write_text("results: my results\n")
     assert runs.submit(["--job=--time=5", "--configfile", "mine.yaml"]) == 0
     said = capfd.readouterr().out
-    assert "job 7 will run it" in said
-    assert "look at it: shardwise watch 'my results'\nStop it" in said
+    assert "job 7 will do the run" in said
+    assert "watch it: shardwise watch 'my results'\nStop it" in said
 
 
 def test_no_job_is_submitted_from_a_folder_whose_name_slurm_would_change(
@@ -44,7 +44,7 @@ def test_no_job_is_submitted_from_a_folder_whose_name_slurm_would_change(
     said = capfd.readouterr()
     assert "the working directory" in said.err
     assert "holds '%j'" in said.err
-    assert "will run it" not in said.out
+    assert "will do the run" not in said.out
 
 
 @pytest.mark.parametrize("name", ["profiles", "profiles/uge"])
@@ -61,6 +61,6 @@ def test_a_folder_has_one_submitted_run_at_a_time() -> None:
     """A second one is refused while the first works; so is a job if there is no scheduler."""
     runs.init([])
     assert "no scheduler" in refusal(runs.submit, ["--job="])
-    with runs.take_log(), pytest.raises(TryAgain, match="still works"):
+    with runs.take_log(), pytest.raises(TryAgain, match="still at work"):
         runs.submit([])
     runs.take_log().close()

@@ -17,7 +17,7 @@ def test_no_run_starts_beside_tasks_that_work(tmp_path):
     with (
         rounds.holding(results),
         locks.hold_job_lock(results),
-        pytest.raises(TryAgain, match=r"for process \d+ on "),
+        pytest.raises(TryAgain, match=r"started by process \d+ on "),
     ):
         earlier_runs.refuse_beside_living(results)
     assert results.claims.exists()

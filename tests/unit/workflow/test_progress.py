@@ -43,7 +43,7 @@ def test_failures_are_told_by_cause(kinds: int, lines: int) -> None:
     if kinds == 1:
         assert "multiply 0000004 and 9995 more: g: shard 0000000-" in said[0]
     else:
-        assert f"failures of {kinds - 8} other causes: shardwise watch" in said[-1]
+        assert f"failures of {kinds - 8} other causes: see shardwise watch" in said[-1]
 
 
 OWN, OTHER = "a" * 12, "b" * 12
@@ -53,9 +53,9 @@ OWN, OTHER = "a" * 12, "b" * 12
     ("pool", "shard", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", True),
     ("pool", "job", OWN, "failed: pool: input: matrix 3 holds NaN", False),
     ("jobs", "shard", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", False),
-    ("pool", "shard", OTHER, "failed: pool: it left no word: killed, lost with its node, or", True),
-    ("jobs", "shard", None, "failed: multiply 00001: it left no word: killed", True),
-    ("jobs", "shard", None, "failed: multiply 00001: it left no word: the disk of", True),
+    ("pool", "shard", OTHER, "failed: pool: it left no message: killed, lost with its node", True),
+    ("jobs", "shard", None, "failed: multiply 00001: it left no message: killed", True),
+    ("jobs", "shard", None, "failed: multiply 00001: it left no message: the disk of", True),
 ])  # fmt: skip
 def test_a_killed_job_is_told_from_one_that_failed(
     tmp_path, monkeypatch, capsys, dispatch, of, noted, words, more
@@ -94,7 +94,7 @@ def test_a_killed_job_is_told_from_one_that_failed(
     said = capsys.readouterr().err
     assert "not finished: 0 of 2 shards have products; 2 missing" in said
     assert words in said
-    assert ("left no word" in said) == ("left no word" in words)
+    assert ("left no message" in said) == ("left no message" in words)
     assert (job.attempt, said.count("; try 2 of 3 follows\n")) == ((1, 1) if more else (3, 0))
 
 
