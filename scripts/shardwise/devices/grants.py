@@ -27,7 +27,7 @@ _GRID_ENGINE_COUNT = re.compile(r"(?:^|[\s,])n?(?:gpus?|cuda)=(\d+)(?=[\s,]|$)")
 
 _CURES = {
     "slurm": "ask for one GPU per shard: gres under multiply in profiles/slurm/config.yaml",
-    "grid engine": "ask the site which GPU it means, or unset the variable in the set-up line of "
+    "grid engine": "ask the site which GPU this means, or unset the variable in the set-up line of "
     "profiles/uge/config.yaml: the task then leases a free GPU",
     "lease": f"unset {VISIBLE}, or name GPUs by these numbers or UUIDs",
 }
@@ -116,7 +116,7 @@ def named(grant: Grant, devices: Sequence[Device]) -> list[Device]:
     one that this node does not have, or one twice.
     """
     if grant.value.strip() in _NONE:
-        raise _refusal(grant, devices, "names none")
+        raise _refusal(grant, devices, "names no device")
     granted: list[Device] = []
     for entry in re.split(r"[\s,]+", grant.value.strip()):
         fitting = _fitting(grant, entry, devices)
@@ -131,13 +131,13 @@ def _fitting(grant: Grant, entry: str, devices: Sequence[Device]) -> list[Device
     if re.match("(GPU|MIG)-", entry, re.IGNORECASE):
         fitting = [d for d in devices if d.uuid.lower().startswith(entry.lower())]
         if len(fitting) > 1:
-            raise _refusal(grant, devices, f"has {entry!r}, which fits {len(fitting)} devices")
+            raise _refusal(grant, devices, f"has {entry!r}, which matches {len(fitting)} devices")
     else:
         form = _GRID_ENGINE_ID if grant.source == "grid engine" else _INDEX
         number = form.fullmatch(entry)
         fitting = [d for d in devices if number and d.index == int(number[1])]
     if not fitting:
-        raise _refusal(grant, devices, f"has {entry!r}, which is none of this node's")
+        raise _refusal(grant, devices, f"has {entry!r}, which is not on this node")
     return fitting
 
 

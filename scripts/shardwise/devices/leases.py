@@ -111,7 +111,7 @@ def _locked(path: Path) -> int | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(descriptor)
-            raise _unusable(f"{path.name} in it is no plain file of its own")
+            raise _unusable(f"{path.name} in it is not a plain file, or is hard-linked")
         same = False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -113,8 +113,8 @@ def _started() -> Iterator[Any]:
 def _cure(error: Exception) -> str:
     """What to do about an error of NVML."""
     cures = {
-        "NVMLError_LibraryNotFound": "libnvidia-ml.so.1 is missing: install the driver's library "
-        "of management, or give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        "NVMLError_LibraryNotFound": "libnvidia-ml.so.1 is missing: install the driver's "
+        "management library, or give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         "NVMLError_LibRmVersionMismatch": "the driver was upgraded while its old module is loaded: "
         "reboot this node, or load the new module",
         "NVMLError_DriverNotLoaded": "the driver's module is not loaded: run on a GPU node, or set "

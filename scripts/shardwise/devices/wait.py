@@ -175,7 +175,7 @@ def _out_of_patience(patience: float, situation: str) -> TryAgain:
     return TryAgain(
         f"no device became free, and no lease changed hands for {patience:.0f} s: {situation}; "
         f"end what hangs ({host.command('doctor')} on this node shows it), and run again. If "
-        "shards do take so long, start only as many at once as there are devices (snakemake "
+        "shards really take that long, start only as many at once as there are devices (snakemake "
         "--cores); by hand, --device-wait waits longer"
     )
 
@@ -189,7 +189,7 @@ def obstacle(device: Device, needed: int) -> str | None:
     if device.mode == "prohibited":
         return "its compute mode prohibits all computing"
     if device.mode.startswith("exclusive") and device.processes:
-        return f"it is in {device.mode} mode, and {_processes(device)} has it"
+        return f"it is in {device.mode} mode, and {_processes(device)} uses it"
     enough = max(min(needed, _ENOUGH_SHARE * device.memory), _FREE_SHARE * device.memory)
     if device.free < enough:
         return f"{_processes(device)} fills it: {human_bytes(round(enough))} should be free"

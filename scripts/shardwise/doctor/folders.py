@@ -23,7 +23,7 @@ def check(ask: Call, results: Path, which: Call = shutil.which) -> Findings:
     path, name_another = results.absolute(), "name another: key results of the config"
     folder = next(p for p in (path, *path.parents) if os.path.lexists(p))
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        found, allowed = f"{folder} is no folder to write to", "one that jobs may write to"
+        found, allowed = f"{folder} is not a writable folder", "one that jobs may write to"
         yield Finding("fault", "folder", found, allowed, name_another)
         return
     line = ["findmnt", "--raw", "--noheadings", "--output", "FSTYPE,OPTIONS,TARGET", "--target"]
@@ -38,7 +38,7 @@ def check(ask: Call, results: Path, which: Call = shutil.which) -> Findings:
         alone = [one for one in options.split(",") if one in _WITHOUT_LOCKS]
         alone += ["no flock"] * (kind == "lustre" and "flock" not in options)
         do = "start one run at a time in a results folder; ask the admin for the option flock"
-        found = f"mounted with {', '.join(alone)}" if alone else "the disk has them"
+        found = f"mounted with {', '.join(alone)}" if alone else "this disk has locks"
         yield judge(not alone, "locks", found, "locks that all nodes see", do)
     free = human_bytes(shutil.disk_usage(folder).free)
     yield Finding("ok", "space", f"{free} free; a dry run says what the results need")

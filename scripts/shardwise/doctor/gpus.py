@@ -34,7 +34,7 @@ def check(
     """All about GPUs; only one finding if there is no driver or the config asks for NumPy."""
     if (version := cuda()) is None or backend == "numpy":
         found = "no NVIDIA driver here (libcuda.so.1)" if version is None else "backend: numpy"
-        do = f"for jobs on GPUs: {host.install(12)} (or 13, as their driver runs), backend: cupy"
+        do = f"for jobs on GPUs: {host.install(12)} (13 if their driver runs it), backend: cupy"
         level = "fault" if backend == "cupy" else "note"
         yield Finding(level, "driver", found, "NumPy, unless the config says cupy", do)
         return
@@ -54,17 +54,17 @@ def check(
     with ThreadPoolExecutor(max(1, len(tried))) as pool:
         asked = pool.map(lambda one: ask(line, **dict.fromkeys(names, one.uuid)), tried)
         replies = dict(zip(tried, asked, strict=True))
-    ways = {f"bytes come {reply.last}" for reply in replies.values() if reply.code == 0}
-    found, allowed = ", ".join([*kvikio, *ways]), "one: tasks on a GPU read files by it"
+    ways = {f"files are read {reply.last}" for reply in replies.values() if reply.code == 0}
+    found, allowed = ", ".join([*kvikio, *ways]), "one kvikio: GPU tasks read files with it"
     yield judge(kvikio, "kvikio", found or "not installed", allowed, do, "fault")
     for device in present:
         why = "see cupy and kvikio" if device in ours else "it is not granted here"
         yield _device(device, replies.get(device, Reply(1, f"not tried: {why}")))
         yield from _held(device)
-    allowed = "a GPU, or an instance of one under MIG, that no other task has"
+    allowed = "a GPU, or a MIG instance of one, that no other task uses"
     do = "wait, as a task would; in a job, ask for a GPU; else ask the admin"
     if not present or (tried and not ways):
-        yield Finding("later", "devices", "no device can be had now", allowed, do)
+        yield Finding("later", "devices", "no device is available now", allowed, do)
 
 
 def _device(device: Device, reply: Reply) -> Finding:
@@ -82,7 +82,7 @@ def _device(device: Device, reply: Reply) -> Finding:
     memory = f"{human_bytes(device.free)} free of {human_bytes(device.memory)}"
     found = f"{device.name}, {memory}, compute mode {device.mode}, {device.uuid}: {words}"
     facts = {"uuid": device.uuid, "works": works}
-    allowed = "a device of one task alone, where a product is right" if do else ""
+    allowed = "a device that one task alone uses, and that computes right" if do else ""
     return Finding(level, f"GPU {device.index}", found, allowed, do, facts)
 
 

@@ -18,10 +18,10 @@ def check(ask: Call, launcher: str, ranks: int = 2, shared: str = "/dev/shm") ->
     reply = ask([sys.executable, "-P", __file__, launcher])
     said = [line.split(maxsplit=3) for line in reply.out.splitlines() if line[:6] == "hello "]
     worlds = " and ".join(line[1] for line in said)
-    found = f"worlds of {worlds or 'nobody'}: {reply.last}"
+    found = f"worlds of {worlds or 'no'} ranks: {reply.last}"
     if good := reply.code == 0 and worlds == "2 and 2":
         found = f"2 ranks in one world on {', '.join(sorted({s[2] for s in said}))}: {said[0][3]}"
-    do = "name a launcher of mpi4py's MPI: --launcher, 'mpi' of the profile; or set MPI4PY_LIBMPI"
+    do = "name a launcher of mpi4py's MPI: --launcher, 'mpi' in the profile; or set MPI4PY_LIBMPI"
     bad = "later" if reply.code is None else "fault"
     yield judge(good, "hello", found, "2 ranks in one world", do, bad)
 

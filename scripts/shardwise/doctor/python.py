@@ -32,8 +32,8 @@ def check(ask: Call, installed: Call = installed, environ: Any = os.environ) -> 
     yield judge(not odd, "packages", found, allowed, host.install(), bad)
     strays = ", ".join(name for name in FINDERS if environ.get(name))
     reply = ask([sys.executable, "-P", "-c", f"import {', '.join(PACKAGES)}"])
-    found = "what the jobs import" if reply.code == 0 else f"a package does not load: {reply.last}"
-    found += f"; what {strays} names comes first" * bool(strays)
+    found = "all that jobs import" if reply.code == 0 else f"a package does not load: {reply.last}"
+    found += f"; packages in {strays} come first" * bool(strays)
     do, bad = f"unset {strays}" if strays else host.install(anew=True), "fault"
     do, bad = ("try --time-limit 60", "later") if reply.code is None else (do, bad)
     yield judge(reply.code == 0, "loading", found, "packages for this Python", do, bad)

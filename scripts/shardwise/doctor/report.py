@@ -24,7 +24,7 @@ Report = Mapping[str, list[Finding]]
 def sections(files: list[Path] | None, results: str | None, launcher: str) -> dict[str, Call]:
     """The check of each section, by title; the config names results, backend and ranks."""
     settings, named = config.load({}), config.config_files(files)
-    found = Finding("ok", "config", ", ".join(map(str, named)) or "none: the defaults hold")
+    found = Finding("ok", "config", ", ".join(map(str, named)) or "none: defaults are used")
     try:
         settings = config.load(read_files(named))
     except errors.InputError as error:
@@ -50,7 +50,7 @@ def look(checks: Mapping[str, Call], seconds: float) -> Report:
     for title, thread in threads.items():
         thread.join(max(0.0, end + 2 - time.monotonic()))  # programs that it runs end sooner
         if thread.is_alive():
-            do = "try again with --time-limit 60; where it lasts, tell the admin"
+            do = "try again with --time-limit 60; if it persists, tell the admin"
             report[title].append(Finding("later", "check", "this hangs", "an answer in time", do))
     return {title: list(findings) for title, findings in report.items()}
 

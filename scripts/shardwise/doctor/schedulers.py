@@ -20,7 +20,7 @@ CLIENTS = {  # a command that exists with it; one that tells the version; one th
 QUESTIONS = {  # name, command, pattern of the answers, pattern the shipped profile needs, words
     "slurm": (
         ("partitions", "sinfo --noheader --format=%P", r"\S+", r"\*",
-         "a default, or one that is named", f"name one in {_SLURM}, key slurm_partition"),
+         "a default, or one in the profile", f"name one in {_SLURM}, key slurm_partition"),
         ("gpus", "sinfo --noheader --format=%G", r"gpu(?::[^,(\s]+)*", "gpu",
          "nodes with the gres gpu", f"ask your site; or backend: numpy, and no gres in {_SLURM}"),
         ("mpi types", "srun --mpi=list", r"^(?:srun:)?\s*(\w+)$", "pmi2",
@@ -28,7 +28,7 @@ QUESTIONS = {  # name, command, pattern of the answers, pattern the shipped prof
     ),
     "grid engine": (
         ("gpus", "qconf -sc", r"^([^#\s]*(?:gpu|cuda)\S*) +\S+ +(\S+) +\S+ +\S+ +(\S+)", r"\bgpu\b",
-         "a consumable that counts GPUs", f"name that of your site in the line uge_gpu of {_UGE}"),
+         "a consumable that counts GPUs", f"name your site's own in the line uge_gpu of {_UGE}"),
         ("environments", "qconf -spl", r"\S+", r"\bmpi\b",
          "a parallel environment for MPI", f"name one of them in the lines uge_parallel of {_UGE}"),
     ),
@@ -53,7 +53,7 @@ def check(ask: Call, name: str, which: Call = shutil.which, profile: str = _SLUR
         yield judge(re.search(needed, found), what, found or "none", allowed, do)
     for words, blocks in slurm.places(profile).items() if name == "slurm" else ():
         reply, allowed = ask(slurm.test_only(words)), "what this Slurm has, and lets you use"
-        found = f"{shlex.join(words) or 'no words'} under {', '.join(blocks)}: {reply.last}"
+        found = f"{shlex.join(words) or 'no options'} under {', '.join(blocks)}: {reply.last}"
         yield judge(reply.code == 0, "profile", found, allowed, f"change that in {profile}")
     if not {"SLURM_JOB_ID", "JOB_ID"} & os.environ.keys():
         do = f"{start} {shlex.join([sys.executable, str(host.SCRIPTS / 'doctor.py')])}"

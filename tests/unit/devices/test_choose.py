@@ -77,16 +77,16 @@ def test_instances_are_devices(names):
 
 
 FAULTS = {
-    "": "names none",
-    "NoDevFiles": "names none",
-    "3": "has '3', which is none of this node's",
-    "0,-1": "has '-1', which is none",
+    "": "names no device",
+    "NoDevFiles": "names no device",
+    "3": "has '3', which is not on this node",
+    "0,-1": "has '-1', which is not on",
     f"0,{A}": f"names '{A}' twice",
     "0 0": "names '0' twice",
-    "GPU-": "has 'GPU-', which fits 3 devices",
-    "MIG-GPU-123/0/0": "has 'MIG-GPU-123/0/0', which is none",
-    "1" * 5000: "which is none",
-    "gpu-1": "has 'gpu-1', which is none",
+    "GPU-": "has 'GPU-', which matches 3 devices",
+    "MIG-GPU-123/0/0": "has 'MIG-GPU-123/0/0', which is not on",
+    "1" * 5000: "which is not on",
+    "gpu-1": "has 'gpu-1', which is not on",
 }
 
 
@@ -142,7 +142,7 @@ def test_which_of_several_devices_is_taken(other, environ, prefer, held, barred,
     (49, "default", (), 1000, "fills it"),
     (100, "prohibited", (), 0, "prohibits"),
     (100, "exclusive process", (), 50, None),
-    (100, "exclusive process", (7,), 50, "and process 7 has it"),
+    (100, "exclusive process", (7,), 50, "and process 7 uses it"),
 ])  # fmt: skip
 def test_a_device_that_others_fill_is_left_alone(free, mode, pids, needed, why):
     """What the plan needs, but at most half and at least a tenth of the device, must be free."""

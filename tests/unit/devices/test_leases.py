@@ -155,7 +155,7 @@ def test_a_file_that_was_replaced_is_no_lease(folder, monkeypatch):
     assert os.path.samestat(os.fstat(leases._HELD[path]), path.stat())
 
 
-NO_FOLDER, NO_PLAIN_FILE = "it is a link or a file, not a folder", "is no plain file of its own"
+NO_FOLDER, NO_PLAIN_FILE = "it is a link or a file, not a folder", "is not a plain file, or "
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_disks(disk: Any, client: Any, expected: dict[str, str], tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "new").symlink_to("nowhere")
     found = folders.check(answers({}), tmp_path / "new" / "deeper")
-    expect(found, {"folder": f"fault {tmp_path}/new is no folder"})
+    expect(found, {"folder": f"fault {tmp_path}/new is not a writable"})
 
 
 @pytest.mark.parametrize(("over", "reply", "environ", "expected"), [
@@ -122,7 +122,7 @@ def test_disks(disk: Any, client: Any, expected: dict[str, str], tmp_path: Path)
     ({"numpy": "1.0"}, Reply(0, ""), {}, {"packages": "note numpy 1.0 (tested: "}),
     ({}, Reply(1, "x\nImportError: no"), {}, {"loading": "fault ImportError: no → "}),
     ({}, Reply(1, "no"), {"PYTHONPATH": "/x"},
-     {"loading": "fault no; what PYTHONPATH names comes first → unset PYTHONPATH"}),
+     {"loading": "fault no; packages in PYTHONPATH come first → unset PYTHONPATH"}),
     ({}, Reply(0, ""), {"LD_LIBRARY_PATH": "/x"}, {"loading": "ok LD_LIBRARY_PATH"}),
     ({}, Reply(None, ""), {}, {"loading": "later --time-limit"}),
 ])  # fmt: skip
@@ -139,10 +139,10 @@ HELLO, BUSY = "hello 2 node1 MPICH 5", "shardwise.errors.TryAgain"
 
 @pytest.mark.parametrize(("reply", "expected"), [
     (Reply(0, f"noise\n{HELLO}\nhello 2 a MPICH 5\n"), "ok one world on a, node1: MPICH 5"),
-    (Reply(0, "hello 1 n M\nhello 1 n M\n"), "fault worlds of 1 and 1"),
+    (Reply(0, "hello 1 n M\nhello 1 n M\n"), "fault worlds of 1 and 1 ranks"),
     (Reply(1, f"{HELLO}\nsrun: error: no pmi"), "fault no pmi"),
-    (Reply(0, ""), "fault worlds of nobody"),
-    (Reply(None, f"{HELLO}\nno answer in time"), "later worlds of 2: no answer in time"),
+    (Reply(0, ""), "fault worlds of no ranks"),
+    (Reply(None, f"{HELLO}\nno answer in time"), "later worlds of 2 ranks: no answer in time"),
 ])  # fmt: skip
 def test_ranks(reply: Reply, expected: str) -> None:
     """Two ranks must share a world; worlds of one mean another MPI; no answer means try later."""
@@ -168,7 +168,7 @@ def look(*present: Device, backend: str = "auto", cuda: Any = 12080, **over: Any
 @pytest.mark.parametrize(("over", "expected"), [
     ({"none": True}, {"devices": "later no device"}),
     ({}, {"driver": "ok 570.1, runs CUDA up to 12.8", "cupy": "ok cupy-cuda12x 14.2.0",
-          "kvikio": "ok 26.10.0, bytes come through host memory", "GPU 0": "ok computes"}),
+          "kvikio": "ok 26.10.0, files are read through host memory", "GPU 0": "ok computes"}),
     ({"backend": "numpy"}, {"driver": "note backend: numpy"}),
     ({"cuda": None}, {"driver": "note no NVIDIA driver"}),
     ({"cuda": None, "backend": "cupy"}, {"driver": "fault no NVIDIA driver"}),
