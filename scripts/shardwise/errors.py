@@ -120,8 +120,8 @@ def some(names: Iterable[str], most: int = 20) -> str:
 def changed(path: object) -> IntegrityError:
     """The error for an input file that has changed since its first byte was read."""
     return IntegrityError(
-        f"{path} has changed while it was read; nothing was written. Let whatever writes it "
-        "finish, then run snakemake again"
+        f"{path} has changed while it was read; nothing was written. Let the program that writes "
+        "it finish, then run snakemake again"
     )
 
 
@@ -147,14 +147,14 @@ def of_system(error: OSError) -> ShardwiseError:
     """The error to raise for an error of the disk; it tells the user what to do."""
     if isinstance(error, IsADirectoryError):  # it will be one the next time, too
         return InputError(
-            f"{error}; a folder is in the place of a file: move it away, then run again; nothing "
+            f"{error}; a folder is where a file should be: move it away, then run again; nothing "
             "was committed"
         )
     room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
     if room and error.filename and _out_of_inodes(error.filename):
         room = "the disk has room, but no inode for another file: remove files; "
     if error.errno == errno.EROFS:
-        room = "this machine may only read that disk: correct that, or use another folder; "
+        room = "that disk is read-only on this machine: correct that, or use another folder; "
     return TryAgain(f"{error}; {room}nothing was committed, try again")
 
 
@@ -164,7 +164,7 @@ def of_import(error: ImportError) -> InputError:
     while first.__cause__ or first.__context__:
         first = first.__cause__ or first.__context__  # type: ignore[assignment]
     named = [f"{name}={os.environ[name]}" for name in FINDERS if os.environ.get(name)]
-    cure = f"unset what names another: {', '.join(named)}" if named else "install it anew"
+    cure = f"unset what may lead to another: {', '.join(named)}" if named else "install it again"
     return InputError(f"a package does not load: {' '.join(str(first).split())}; {cure}")
 
 
@@ -210,7 +210,7 @@ def verdict(error: BaseException) -> tuple[int, str]:
         most = "any number" if most == resource.RLIM_INFINITY else most
         return 75, (
             f"no more threads or processes can be started here: this user may have {most} "
-            "(ulimit -u), and a container or job as many as its pids.max; raise the limit, end "
+            "(ulimit -u), and a container or job at most its pids.max; raise the limit, end "
             "other processes, or try again; if memory is short, ask for more (mem_mb)"
         )
     by_signal = "ended by SIGTERM or a closed terminal: cancelled, preempted, or out of time"

@@ -102,7 +102,7 @@ class Audit:
             words = f"unfinished: {len(missing)} of {self.shards} shards are not computed yet"
         elif self.verdict == "unfinished":
             words = f"unfinished: {self.shards} shards are computed, but not summed yet"
-            words = words if self.shards else "unfinished: no merge into it has come to its end"
+            words = words if self.shards else "unfinished: no merge into this folder has finished"
         else:
             of = count(self.merged, "folder") if self.merged else count(self.shards, "shard")
             words = f"whole: {of}, {human_bytes(self.nbytes)}, "
@@ -165,7 +165,7 @@ def _look_at_total(results: Results) -> Audit:
             audit.note(MISSING, results.summary, str(error))
             return audit
         if not total.files.keys() <= set(RESULTS):
-            raise IntegrityError(f"{results.summary} names the results {short(list(total.files))}")
+            raise IntegrityError(f"{results.summary}: unknown results {short(list(total.files))}")
         folders = [for_bash(Path(str(source.get("folder")))) for source in total.sources]
         audit.merged, audit.proven = len(folders), total.proven
         _look_at_arrays(audit, results, total.files)
@@ -206,7 +206,7 @@ def _look_at_all(plan: Plan, audit: Audit, threads: int, progress: Callable[[str
             expected = ledger.format_table(lines)
             raw = small.read(results.ledger, len(expected) + small.MOST_BYTES)
             if raw != expected:
-                raise IntegrityError(f"{results.ledger} is not what the receipts make")
+                raise IntegrityError(f"{results.ledger} does not agree with the receipts")
 
 
 def _look_at_shard(

@@ -98,7 +98,7 @@ def _gauges(
     for one in seen.done:
         held.update({(phase, *_who(one)): spent for phase, spent in one.held.items()})
     yield from (
-        ("run_verdict", "1 under the verdict on the run, else 0.", ("verdict",),
+        ("run_verdict", "1 for the current verdict on the run, else 0.", ("verdict",),
          {(word,): word == kind for word in VERDICTS}),
         ("run_proven", "Whether all is done, and the sum is proven: 1, else 0.", (),
          {(): kind == "proven"}),
@@ -113,10 +113,10 @@ def _gauges(
          {(): statistics.median(durations)} if durations else {}),
         ("oldest_running_shard_seconds", "How long the oldest task has worked.", ("shard",),
          {(shard,): max(0.0, seen.at - began) for began, shard in oldest[:1]}),
-        ("device_running_shards", "Tasks at work on it.", _WHO,
+        ("device_running_shards", "Tasks at work on the device.", _WHO,
          {who: busy[who] for who in everyone}),
         ("device_suspect", "Whether a product failed its proof on a device: 1, else 0.", _WHO,
          {who: who in suspects for who in everyone}),
         ("device_done_shards", "Shards done.", _WHO, done),
-        ("shard_held_seconds", "Seconds by what held shards up.", ("phase", *_WHO), held),
+        ("shard_held_seconds", "Seconds shards were held up.", ("phase", *_WHO), held),
     )  # fmt: skip

@@ -46,7 +46,7 @@ def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
     ]
     lists: tuple[tuple[str, Sequence[str], str], ...] = (
         ("At work", [_at_work(shard, seen.at) for shard in seen.running], ""),
-        ("Failed, the last first", failed, "red"),
+        ("Failed, the latest first", failed, "red"),
         ("Remarks", seen.problems, "yellow"),
     )
     for title, lines, style in lists:

@@ -101,7 +101,7 @@ def _write(results: Results, name: str, failure: Failure) -> None:
         with commit(path) as file:
             file.write(json.dumps(asdict(failure), indent=1).encode() + b"\n")
     except (OSError, ShardwiseError) as error:  # then at least the log says why
-        log.error("%s: %s (no file can say so: %s)", name, failure.reason, error)
+        log.error("%s: %s (the failure file cannot be written: %s)", name, failure.reason, error)
 
 
 def forget(results: Results, name: str) -> None:

@@ -90,7 +90,7 @@ def read_finished(plan: Plan, *names: str) -> SumReceipt:
             cure = "set labels" if name == SUMS else "add it to reduce.statistics"
             raise InputError(
                 f"{plan.results.root} has no {name}, but {', '.join(summary.files)}; {cure} and "
-                "run snakemake again (a run with labels has sums in its place)"
+                "run snakemake again (a run with labels has sums instead)"
             )
     return summary
 
@@ -100,7 +100,7 @@ def unfinished(plan: Plan) -> InputError:
     why = "the run has not finished; run snakemake as before"
     with suppress(ShardwiseError):
         if plans.load_facts(plan.results.plan).digest != plan.facts.digest:
-            why = "another config or input has been run here since it was opened; open it again"
+            why = "since this run was opened, another config or input has run here; open it again"
     return InputError(f"{plan.results.root}: {why}")
 
 
@@ -133,7 +133,7 @@ def check_summary(plan: Plan) -> SumReceipt:
     receipt = receipts.read(path, SumReceipt)
     _expect(receipt, {"plan": plan.facts.digest}, path)
     if not receipt.files.keys() <= set(RESULTS):
-        raise IntegrityError(f"{path} names the results {short(list(receipt.files))}")
+        raise IntegrityError(f"{path}: unknown results {short(list(receipt.files))}")
     return receipt
 
 

@@ -84,7 +84,7 @@ def find_product(plan: Plan, element: int) -> tuple[bool, str]:
         if wild.size:
             return _cause(plan, f"the sum of shard {shard.shard}", shard.start, shard.stop)
         if time.monotonic() > until:
-            return False, f"; of which product, was not found in {_SEARCH_SECONDS:.0f} s"
+            return False, f"; the product at fault was not found within {_SEARCH_SECONDS:.0f} s"
     return False, (
         ", although all products are finite there; scale the input, leave this statistic out, "
         "or set nonfinite: allow"
@@ -98,7 +98,7 @@ def _cause(plan: Plan, what: str, start: int, stop: int) -> tuple[bool, str]:
         try:
             place = find(plan, key, low, high)
         except (OSError, IntegrityError) as error:
-            return True, f": so is {what}; why, cannot be told: {error}"
+            return True, f": so is {what}; the cause cannot be found: {error}"
         if place:
             return True, (
                 f": so is {what}, which was computed under nonfinite: allow. {key}: {place}; "

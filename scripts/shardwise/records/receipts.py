@@ -264,8 +264,8 @@ def write_for(path: Path, receipt: dict[str, Any], product: Path, written: os.st
         if path.read_bytes() == _text(receipt):
             path.unlink()
     raise TryAgain(
-        f"{product}: another attempt of this shard, whose bytes differ, has replaced it meanwhile; "
-        "let that one finish, then try again"
+        f"{product}: another attempt of this shard has meanwhile replaced it with different bytes; "
+        "let that attempt finish, then try again"
     )
 
 
@@ -294,8 +294,8 @@ def read(path: Path, kind: type[_R]) -> _R:
         raise IntegrityError(f"{path} has changed since it was written: its digest does not match")
     if not raw.startswith(_BEGIN):
         raise UnknownSchema(
-            f"{path} is no receipt of schema {SCHEMA}, the one known here, but of schema "
-            f"{_schema(raw)}; use the version of Shardwise that has written it"
+            f"{path} is a receipt of schema {_schema(raw)}, and only schema {SCHEMA} can be read "
+            "here; use the version of Shardwise that wrote it"
         )
     try:
         return cast(_R, _DECODERS[kind].decode(raw))
@@ -380,7 +380,7 @@ def _checked(path: Path, facts: ArrayFile) -> Iterator[int]:
             if size != facts.bytes:
                 raise IntegrityError(f"{path} has {size} bytes, not {facts.bytes}")
             if raw != header:
-                raise IntegrityError(f"{path}: its header is not what its receipt says")
+                raise IntegrityError(f"{path}: its header does not match its receipt")
             yield descriptor
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing, though its receipt is there") from None

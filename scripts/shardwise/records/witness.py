@@ -23,7 +23,7 @@ def of(total: np.ndarray, tolerance: float) -> Witness:
     one, other, mass = parts_of(total)
     if not gap(one, other) <= tolerance:
         raise DeviceFailed(
-            "the products of the shard do not come to what their factors do, by "
+            "the products of the shard differ from what their factors give by "
             f"{gap(one, other) / (tolerance or 1):.3g} times the tolerance; suspect the device "
             "and try another",
             suspect=True,
@@ -88,7 +88,7 @@ def _from_json(value: Number, dtype: str) -> np.ndarray:
     # Checked here, as NumPy's casts would round a number that is not an integer.
     fits = "int" not in dtype or all(isinstance(part, int) for part in parts)
     if not fits or len(parts) != (2 if "complex" in dtype else 1):
-        raise ValueError(f"{short(value)} is no number of {dtype}")
+        raise ValueError(f"{short(value)} is not a number of {dtype}")
     try:
         return np.array(parts, "int64" if "int" in dtype else "float64")
     except OverflowError as error:

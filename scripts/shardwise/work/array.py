@@ -153,7 +153,7 @@ class Array:
             if not number:  # it was not submitted
                 raise self.scheduler.refusal(" ".join(text.split()), client.returncode)
             log.info(
-                "array %s has ended, the worst of its tasks with %d", number[0], client.returncode
+                "array %s has ended; its worst task ended with %d", number[0], client.returncode
             )
             return client.returncode == 0
 
@@ -173,7 +173,7 @@ class Array:
                 asked, why = began, self.scheduler.stuck(job)
                 stuck = stuck or began if why else 0.0
                 if why and began - stuck >= schedulers.UNHEARD_SECONDS:
-                    log.warning("the tasks that are left are given up: %s", why)
+                    log.warning("the remaining tasks are given up: %s", why)
                     return True
         return False
 

@@ -19,7 +19,7 @@ _AWAY = re.compile(
     r"|got (send|select|receive|read|write|no) |timed? ?out|no connection|temporarily",
     re.IGNORECASE,
 )
-_ENDS = {37: "it passed its limit of run time or memory", 100: "deleted or killed"}
+_ENDS = {37: "it exceeded its limit of run time or memory", 100: "deleted or killed"}
 _FULL = 25
 """The exit code of qsub if the cluster's job limit, for one user or for all, is reached."""
 

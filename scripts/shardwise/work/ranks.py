@@ -83,7 +83,7 @@ def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> None:
     if launch.is_rank():
         raise InputError(
             "this command starts its MPI ranks itself: run it without mpiexec or srun, and name "
-            "yours, with its options, by --launcher"
+            "your launcher, with its options, by --launcher"
         )
     words, variables = launch.call(ranks, launcher, argv)
     # A rank that dies must not end the others.

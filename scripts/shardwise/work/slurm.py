@@ -125,7 +125,7 @@ class Slurm:
                    default=_MAX_ARRAY_SIZE - 1)  # fmt: skip
         if most < 1:
             raise InputError(
-                "this Slurm takes no array jobs (MaxArraySize or max_array_tasks is 0); use "
+                "this Slurm accepts no array jobs (MaxArraySize or max_array_tasks is 0); use "
                 "dispatch: jobs"
             )
         return most

@@ -82,4 +82,4 @@ def test_a_rank_is_started_by_this_command_alone(tmp_path):
     """Started under a launcher, it refuses, and says how to name the launcher instead."""
     made = planned(tmp_path)
     said = ended(started(made, "--dispatch", "mpi", PMI_RANK="0", PMI_SIZE="2"), 2)
-    assert "name yours, with its options, by --launcher" in said
+    assert "name your launcher, with its options, by --launcher" in said
