@@ -288,9 +288,9 @@ def clean(options: Namespace) -> None:
         own = planner.config_digest(config.load(config_file.read_files(files)))
         if results.plan.exists() and plans.load_facts(results.plan).config_digest != own:
             raise InputError(
-                f"{results.root} was last used with another config than {some(map(str, files))}, "
-                "and clean would remove files of the latter; run it first, or to keep only what "
-                f"ran last: shardwise clean {for_bash(results.root)}"
+                f"{results.root} was last used with another config than {some(map(str, files))}: "
+                "clean would count the files of yours as left over; run yours first, or to keep "
+                f"only what ran last: shardwise clean {for_bash(results.root)}"
             )
     _print(clean.clean(results, options.yes))
 

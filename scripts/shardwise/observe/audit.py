@@ -164,8 +164,10 @@ def _look_at_total(results: Results) -> Audit:
         except receipts.NoReceipt as error:
             audit.note(MISSING, results.summary, str(error))
             return audit
-        if not total.files.keys() <= set(RESULTS):
-            raise IntegrityError(f"{results.summary}: unknown results {short(list(total.files))}")
+        if unknown := total.files.keys() - set(RESULTS):
+            raise IntegrityError(
+                f"{results.summary} names unknown results: {short(sorted(unknown))}"
+            )
         folders = [for_bash(Path(str(source.get("folder")))) for source in total.sources]
         audit.merged, audit.proven = len(folders), total.proven
         _look_at_arrays(audit, results, total.files)

@@ -132,8 +132,8 @@ def check_summary(plan: Plan) -> SumReceipt:
     path = plan.results.summary
     receipt = receipts.read(path, SumReceipt)
     _expect(receipt, {"plan": plan.facts.digest}, path)
-    if not receipt.files.keys() <= set(RESULTS):
-        raise IntegrityError(f"{path}: unknown results {short(list(receipt.files))}")
+    if unknown := receipt.files.keys() - set(RESULTS):
+        raise IntegrityError(f"{path} names unknown results: {short(sorted(unknown))}")
     return receipt
 
 

@@ -58,7 +58,7 @@ def write(results: Results, workflow: Any, job: Any) -> None:
     attempts = range(1, workflow.execution_settings.retries + 2)
     tries = [_at_attempt(job, attempt) for attempt in attempts]
     if any(tries[0].resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
-        raise InputError("dispatch: array works within one Slurm cluster; leave out slurm_cluster")
+        raise InputError("dispatch: array works in one Slurm cluster; name none (slurm_cluster)")
     verify(scheduler, tries[0], workflow)
     request = Request(
         scheduler=scheduler,
