@@ -57,8 +57,7 @@ MinJobAge=3600
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=5,batch_sched_delay=0,sched_min_interval=0
 InactiveLimit=0
-# As short as tests can have it: beside other work a controller takes seconds to cancel its jobs.
-KillWait=10
+KillWait=2
 SlurmctldTimeout=30
 SlurmdTimeout=10
 ReturnToService=2
