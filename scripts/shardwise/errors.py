@@ -145,7 +145,7 @@ def tell(text: str) -> None:
 
 def of_system(error: OSError) -> ShardwiseError:
     """The error to raise for an error of the disk; it tells the user what to do."""
-    if isinstance(error, IsADirectoryError):  # it will be one the next time, too
+    if isinstance(error, IsADirectoryError):  # trying again cannot help
         return InputError(
             f"{error}; a folder is where a file should be: move it away, then run again; nothing "
             "was committed"

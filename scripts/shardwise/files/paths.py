@@ -18,7 +18,7 @@ def for_bash(path: Path) -> str:
     text = f"./{path}" if str(path).startswith("-") else str(path)
     if text.isprintable():
         return shlex.quote(text)
-    # Control characters as escapes: who prints the command could not print them.
+    # Bash reads $'\x09' as a tab. A raw one would be replaced when the command is printed.
     escaped = (
         rf"\{c}" if c in "\\'" else c if c.isprintable() else
         "".join(rf"\x{byte:02x}" for byte in os.fsencode(c))

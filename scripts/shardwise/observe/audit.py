@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from shardwise.errors import InputError, IntegrityError, one_line, short, some
+from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files import small
-from shardwise.files.paths import RESULTS, Results, for_bash
+from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard, label_text
 from shardwise.records import judge, ledger, receipts
@@ -164,10 +164,7 @@ def _look_at_total(results: Results) -> Audit:
         except receipts.NoReceipt as error:
             audit.note(MISSING, results.summary, str(error))
             return audit
-        if unknown := total.files.keys() - set(RESULTS):
-            raise IntegrityError(
-                f"{results.summary} names unknown results: {short(sorted(unknown))}"
-            )
+        judge.refuse_unknown(results.summary, total.files)
         folders = [for_bash(Path(str(source.get("folder")))) for source in total.sources]
         audit.merged, audit.proven = len(folders), total.proven
         _look_at_arrays(audit, results, total.files)

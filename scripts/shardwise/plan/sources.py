@@ -218,7 +218,7 @@ def _stack_of(
     """Arrays as one stack, in the order given; each of them holds one matrix or a stack."""
     try:
         arrays = _look(paths, origin, cache)
-    except InputError as error:  # of one array: it need not say by what the config names it
+    except InputError as error:  # about one array: it may not name the sheet or glob
         words = str(error)
         raise InputError(words if words.startswith(origin) else f"{origin}: {words}") from error
     top, head = arrays[0][:2]

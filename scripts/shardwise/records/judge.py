@@ -4,6 +4,7 @@ Ledger, reduce, watch, page, metrics and audit all ask it, so that none accepts 
 refuses. It checks receipts, headers and sizes; elements are checked by the code that reads them.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -132,9 +133,14 @@ def check_summary(plan: Plan) -> SumReceipt:
     path = plan.results.summary
     receipt = receipts.read(path, SumReceipt)
     _expect(receipt, {"plan": plan.facts.digest}, path)
-    if unknown := receipt.files.keys() - set(RESULTS):
-        raise IntegrityError(f"{path} names unknown results: {short(sorted(unknown))}")
+    refuse_unknown(path, receipt.files)
     return receipt
+
+
+def refuse_unknown(path: Path, files: Iterable[str]) -> None:
+    """Refuse a receipt of a sum or a total with results whose names are not known here."""
+    if unknown := set(files) - set(RESULTS):
+        raise IntegrityError(f"{path} names unknown results: {short(sorted(unknown))}")
 
 
 def check_statistic(plan: Plan, name: str, facts: ArrayFile) -> None:

@@ -137,7 +137,7 @@ def test_commands_that_we_print_do_what_they_say(tmp_path, monkeypatch):
     receipts = [f"./{root}/products/{row.name}.json" for row in made.shards.values()]
     assert found == ["rm", "-f", *receipts]
     assert words(for_bash(root / "x"), tmp_path) == [f"./{root}/x"]
-    for name in ("a\tb", "it's\n\\n", "\x1bä\udcff"):  # which nobody prints as they are
+    for name in ("a\tb", "it's\n\\n", "\x1bä\udcff"):  # cannot be printed unchanged
         assert for_bash(Path(name)) == one_line(for_bash(Path(name)))
         line = ["bash", "-c", f"printf %s {for_bash(Path(name))}"]
         assert subprocess.check_output(line) == os.fsencode(name)
