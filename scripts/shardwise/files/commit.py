@@ -16,7 +16,6 @@ from shardwise.errors import writing
 _UNABLE = (errno.EINVAL, errno.EBADF, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems without fsync of folders or permissions: CIFS, exFAT, some FUSE."""
 
-_UMASK = threading.Lock()
 _UNDER_WAY: set[Path] = set()  # temporary files of this process
 _CREATING = threading.RLock()  # held while a file is created; `abandon` never releases it
 
@@ -46,7 +45,8 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
             file.flush()
             publish(file, temporary, path, receipt)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it would hide the cause
+            temporary.unlink()
         raise
     finally:
         _UNDER_WAY.discard(temporary)
@@ -124,10 +124,9 @@ def _fsync_folder(folder: Path) -> None:
 
 def _umask() -> int:
     """The bits that new files of this process do not get."""
-    with _UMASK:  # the umask can only be read by setting it, and two threads may commit at once
-        mask = os.umask(0)
-        os.umask(mask)
-    return mask
+    # To read it by setting it would open to everybody what other threads create at that moment.
+    known = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(known[1], 8) if known else 0o077  # Linux before 4.7 does not say
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
@@ -148,7 +147,8 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
 def _alive(pid: str) -> bool:
     """Whether a process may still write; a zombie cannot."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        # As bytes: the program's name, in parentheses, may be cut within a character.
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):  # the process is gone, or /proc hides it
         try:
             os.kill(int(pid), 0)
@@ -157,4 +157,4 @@ def _alive(pid: str) -> bool:
         except PermissionError:
             return True
         return True
-    return state not in "ZX"
+    return state not in b"ZX"

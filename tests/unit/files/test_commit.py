@@ -86,6 +86,25 @@ def test_nothing_is_visible_before_the_end(tmp_path):
     assert leftovers(tmp_path) == []
 
 
+def test_files_that_others_create_meanwhile_get_the_mode_of_the_umask(tmp_path):
+    """At no moment of a commit: a thread may create its own file at any of them."""
+    modes, before = set(), os.umask(0o077)
+
+    def create(frame, event, argument):
+        path = tmp_path / "other"
+        path.touch()
+        modes.add(path.stat().st_mode & 0o777)
+        path.unlink()
+
+    try:
+        sys.setprofile(create)  # called at each call and return, also of functions in C
+        write(tmp_path / "a", b"whole")
+    finally:
+        sys.setprofile(None)
+        os.umask(before)
+    assert modes == {0o600}
+
+
 @pytest.mark.parametrize("former", [b"first", None])
 @pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt, SystemExit])
 def test_a_failure_leaves_what_was_there(tmp_path, error, former):
@@ -97,6 +116,15 @@ def test_a_failure_leaves_what_was_there(tmp_path, error, former):
         file.write(b"half")
         raise error
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == ({"a": former} if former else {})
+
+
+def test_an_error_is_not_hidden_by_that_of_the_removal(tmp_path):
+    """The temporary file cannot be removed where its folder is gone, or its disk fails."""
+    folder = tmp_path / "folder"
+    with pytest.raises(BrokenError), commit(folder / "a"):  # noqa: PT012 - the block is the writer
+        folder.rename(tmp_path / "elsewhere")
+        folder.touch()
+        raise BrokenError
 
 
 def program(text, path, code=0):
@@ -163,6 +191,20 @@ def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path):
         assert len(leftovers(tmp_path)) == 2
         ledger.write(made)
         assert [path.name.split(".")[1] for path in leftovers(tmp_path)] == ["other"]
+
+
+def test_a_writer_may_have_any_name(tmp_path):
+    """Linux cuts the name of a program after 15 bytes, which may be within a character."""
+    own = tmp_path / ("b" * 14 + "ä")
+    own.symlink_to(sys.executable)
+    with subprocess.Popen([own, "-c", "input()"], stdin=subprocess.PIPE) as writer:
+        other = tmp_path / f".a.{os.uname().nodename}.{writer.pid}.abcd.tmp"
+        other.touch()
+        write(tmp_path / "a", b"whole")
+        assert other.exists()
+        writer.communicate(b"\n")
+    write(tmp_path / "a", b"whole")
+    assert not other.exists()
 
 
 @pytest.mark.parametrize("name", [
