@@ -213,6 +213,7 @@ def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
     ("s3://bucket/m*.npy", {}, "globs are for files; name a folder, s3://bucket/run/, or a"),
     ("s3://bucket", {}, "is not the address of an object, such as s3://bucket/folder"),
     ("s3://bucket/a//b.npy", {}, "is not the address of an object, such as s3://bucket/folder"),
+    ("s3://bucket/a\x7f.npy", {}, "is not the address of an object, such as s3://bucket/folder"),
     ("ftp://us:er@h/a.npy", {}, "ftp://…@h/a.npy is a kind of address that is not"),
 ])  # fmt: skip
 def test_refusals(store, tmp_path, url, over, words):
@@ -223,6 +224,13 @@ def test_refusals(store, tmp_path, url, over, words):
         told = refusal(planned, tmp_path, name, **over)
         assert words in told
         assert "us:er" not in told
+
+
+def test_a_row_in_fortran_order_is_no_stack(store, tmp_path):
+    """NumPy writes no such header, but an object may have one."""
+    raw = factories.save(tmp_path / "row.npy", A[0, 0]).read_bytes()
+    url = store.put("row.npy", raw.replace(b": False", b": True "))
+    assert "row.npy has shape (64,); a stack has three" in refusal(planned, tmp_path, url)
 
 
 def test_folders_and_sheets_that_name_no_stack(store, tmp_path):
