@@ -31,6 +31,7 @@ from shardwise.processes import contain
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 
 _TRIAL_SECONDS = "SHARDWISE_TRIAL_SECONDS"  # variable: how long a trial may take; default 60
+_LONGEST_TRIAL = 1e6  # seconds; the system can wait for 2.1 million at once
 _END_SECONDS = 30.0  # how long it may take to end what the function has started
 
 _TRIAL = f"""
@@ -168,7 +169,7 @@ def _trial_seconds() -> float:
     text = os.environ.get(_TRIAL_SECONDS, "60")
     with suppress(ValueError):
         if (limit := float(text)) > 0:
-            return limit
+            return min(limit, _LONGEST_TRIAL)
     raise InputError(f"{_TRIAL_SECONDS} is {short(text)}; set it to a number of seconds above 0")
 
 

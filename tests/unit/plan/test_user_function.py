@@ -189,6 +189,13 @@ def test_a_function_that_fails_is_refused_before_any_job(
     assert not list(tmp_path.glob("cache/*"))
 
 
+@pytest.mark.parametrize("seconds", ["inf", "3e6"])
+def test_a_trial_may_be_allowed_more_time_than_the_system_can_wait(write, monkeypatch, seconds):
+    """A limit above every wait is no mistake of the user."""
+    monkeypatch.setenv("SHARDWISE_TRIAL_SECONDS", seconds)
+    assert user_function.probe(write(DOUBLE), np.ones((1, 2, 2))) == ((2, 2), "float64")
+
+
 def test_an_interrupted_trial_leaves_nothing(tmp_path, write):
     """Ctrl-C or SIGKILL ends the function and the processes that it has started."""
     started = tmp_path / "started"
