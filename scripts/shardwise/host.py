@@ -41,6 +41,7 @@ _CLONED = PROJECT != _INSTALLED
 _SHARED_MIB = 6
 """Shared memory of a rank of MPICH 5: measured 5.2, with ranks that exchange 8 MiB."""
 
+_OTHER_CLONE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 _CODE = ("Snakefile", "workflow", "scripts")
 _SECONDS = 10
 
@@ -112,10 +113,12 @@ def commit(root: Path) -> str | None:
     # It runs no hook of the clone, and writes nothing there.
     line = ["git", "-C", str(root), "-c", "core.fsmonitor=false", "status", "--porcelain=v2"]
     line += ["--branch", "--untracked-files=no", "--", *_CODE]
+    # A git hook sets variables that name another clone; a branch may have any bytes as its name.
+    environ = {name: value for name, value in os.environ.items() if name not in _OTHER_CLONE}
     try:
         done = subprocess.run(
-            line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-            timeout=_SECONDS, env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+            line, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", check=True,
+            timeout=_SECONDS, env=environ | {"GIT_OPTIONAL_LOCKS": "0"},
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):  # no git, or not ours to read
         return None

@@ -1,6 +1,7 @@
 """The audit of a results folder: only a folder without a changed bit is called whole."""
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -247,6 +248,10 @@ def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text("b")  # a user's
     assert [host.commit(tmp_path / name) for name in ("", "inner")] == [number, None]
     (tmp_path / "Snakefile").write_text("b")
+    git("symbolic-ref", "HEAD", os.fsdecode(b"refs/heads/\xff"))
+    git("reset", "-q", number)
+    for name in ("GIT_DIR", "GIT_INDEX_FILE"):  # as in a hook of another clone
+        monkeypatch.setenv(name, str(tmp_path / "other"))
     host.announce(environ, tmp_path)
     monkeypatch.setenv(host.VARIABLE, environ[host.VARIABLE])
     assert receipts.describe_origin("shard", 0.0)["commit"] == f"{number}+"
