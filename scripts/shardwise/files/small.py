@@ -99,11 +99,11 @@ def read_json(path: Path) -> Any:
 
 
 def write_cache(path: Path, value: Any) -> None:
-    """Write a JSON value to a file of a cache, with its checksum."""
+    """Write a JSON value to a file of a cache, with its checksum; nothing if the disk refuses."""
     from shardwise.files.commit import commit  # here: jobs do not need it
 
     raw = json.dumps(value).encode()
-    with commit(path) as file:
+    with suppress(OSError), commit(path) as file:
         file.write(checksum(raw).encode() + b"\n" + raw)
 
 

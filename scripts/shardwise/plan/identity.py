@@ -96,13 +96,13 @@ class InputFiles:
         for path, (_, chunks) in list(self._first.items()):
             try:
                 self._compare_now(path)
+                if chunks != digest_of_chunks(path):
+                    raise changed(path)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise IntegrityError(
-                    f"{path} disappeared after it was read; nothing was written. Restore it, then "
-                    "run snakemake again"
+                    f"{error.filename} disappeared after it was read; nothing was written. Restore "
+                    "it, then run snakemake again"
                 ) from error
-            if chunks != digest_of_chunks(path):
-                raise changed(path)
 
     def _compare_now(self, path: str) -> None:
         if not remote.is_url(path):

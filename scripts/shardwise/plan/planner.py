@@ -220,7 +220,7 @@ def write(plan: Plan) -> None:
     checksums[plan.results.plan_facts.name] = small.checksum(plans.dumps(facts))
     *_, marker = plan.results.plan_files(plan.mark)
     for other in marker.parent.glob("*"):
-        other.unlink()
+        other.unlink(missing_ok=True)  # another command may write the plan as well
     with commit(plan.results.plan_facts) as file:
         file.write(json.dumps({**facts, "checksums": checksums}, indent=1).encode() + b"\n")
     marker.parent.mkdir(parents=True, exist_ok=True)

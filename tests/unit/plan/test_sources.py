@@ -235,6 +235,12 @@ def test_headers_are_read_once(tmp_path, monkeypatch):
     assert reads == ["m1.npy"] * 2
 
 
+def test_a_disk_that_refuses_the_cache_does_no_harm(tmp_path):
+    """The headers are read; an error would be told as one of the input."""
+    paths = files(tmp_path / "in")
+    assert found(tmp_path, paths[0] / "c.json", input=str(tmp_path / "in")).matrices == 3
+
+
 LAYOUTS = [("<f4", "C"), (">f4", "C"), ("<f4", "F")]
 
 
