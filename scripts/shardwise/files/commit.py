@@ -41,7 +41,11 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
     _UNDER_WAY.add(temporary)
     try:
         with writing(path), open(temporary, "w+b", opener=create_private) as file:
-            yield file
+            try:
+                yield file
+            except BaseException:
+                file.raw.close()  # an error while it writes its buffer would hide this one
+                raise
             file.flush()
             publish(file, temporary, path, receipt)
     except BaseException:

@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import reduce
 from itertools import pairwise
 from operator import xor
@@ -28,6 +29,17 @@ from tests.factories import FLOATS, INTEGERS, SCRIPTS, leftovers, noise, save, s
 
 class BrokenError(Exception):
     """Something went wrong inside a commit."""
+
+
+@contextmanager
+def file_size_limit(nbytes):
+    """No file can grow beyond this, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def write(path, content):
@@ -118,10 +130,15 @@ def test_a_failure_leaves_what_was_there(tmp_path, error, former):
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == ({"a": former} if former else {})
 
 
-def test_an_error_is_not_hidden_by_that_of_the_removal(tmp_path):
-    """The temporary file cannot be removed where its folder is gone, or its disk fails."""
+def test_no_error_of_the_disk_hides_what_ended_a_writer(tmp_path):
+    """The buffer cannot be written on a full disk; nor can a file be removed that is elsewhere."""
     folder = tmp_path / "folder"
-    with pytest.raises(BrokenError), commit(folder / "a"):  # noqa: PT012 - the block is the writer
+    with (  # noqa: PT012 - the block is the writer
+        file_size_limit(10),
+        pytest.raises(BrokenError),
+        commit(folder / "a") as file,
+    ):
+        file.write(bytes(100))
         folder.rename(tmp_path / "elsewhere")
         folder.touch()
         raise BrokenError
@@ -341,11 +358,10 @@ def test_parts_written_in_any_order_are_the_array(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_told_with_the_bytes_it_lacks(tmp_path):
     """A file larger than there is room for fails before the first element, and leaves nothing."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    try:
-        with pytest.raises(TryAgain, match="needs 804096 bytes"), commit(tmp_path / "a") as file:
-            StackWriter(file, (1, 100, 1000), np.dtype("f8"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with (
+        file_size_limit(100_000),
+        pytest.raises(TryAgain, match="needs 804096 bytes"),
+        commit(tmp_path / "a") as file,
+    ):
+        StackWriter(file, (1, 100, 1000), np.dtype("f8"))
     assert list(tmp_path.iterdir()) == []
