@@ -217,7 +217,9 @@ def _failure(what: str, error: BaseException, file: str) -> str:
         own += [entry] * (entry.tb_frame.f_code.co_filename == file)
         entry = entry.tb_next
     lines = "".join(traceback.format_exception(type(error), error, own[0] if own else None))
-    last = traceback.format_exception_only(error)[-1].partition("\n")[0]
+    # Before it are the lines of a SyntaxError, indented; behind it are notes.
+    only = traceback.format_exception_only(error)
+    last = next(line for line in only if line[0] != " ").partition("\n")[0]
     if own:
         name = own[-1].tb_frame.f_code.co_name.strip("<>")
         last += f" ({os.path.basename(file)}, line {own[-1].tb_lineno}, in {name})"

@@ -97,6 +97,14 @@ def test_a_file_that_fails_shows_its_own_lines_only(write):
     assert not [name for name in set(sys.modules) - before if "shardwise_product" in name]
 
 
+def test_notes_do_not_replace_the_error(write):
+    """Python prints what libraries add to an error behind it."""
+    spec = write(body("e = ValueError('a'); e.add_note('b'); raise e"))
+    first, *rest = refusal(called, spec, np.ones((1, 2, 2))).splitlines()
+    assert first.endswith("own failed on matrix 0: ValueError: a (mine.py, line 3, in own)")
+    assert rest[-1] == "b"
+
+
 @pytest.mark.parametrize(("line", "told"), [
     ("return np.ma.masked_array(block)", "returned numpy.ma.MaskedArray for"),
     ("return block[:, :0]", "returned shape (2, 0, 4)"),
