@@ -200,7 +200,7 @@ def _explained(url: str) -> Iterator[Any]:
     try:
         import obstore
         from obstore import exceptions as known
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise needs(url, "object storage", "obstore", "objects") from error
     try:
         yield obstore
