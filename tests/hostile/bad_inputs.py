@@ -325,6 +325,8 @@ CASES: dict[str, list[Case]] = {
     ],
     "Weights: `weights: w.npy`": [
         Case("the file is missing", {"weights": "w.npy"}),
+        Case("a link that leads to itself", {"weights": "loop"},
+             lambda: os.symlink("loop", "loop")),
         weighed("it is a text", "1\n2\n3\n"),
         weighed("it holds pickled objects", np.array([1, None])),
         weighed("its header lies", npy("'<f8'", "(1000000000000,)")),
@@ -356,6 +358,7 @@ CASES: dict[str, list[Case]] = {
     "The right factor: `product: A @ B`, `right: b.npy`": [
         Case("it is missing", {"product": "A @ B", "right": "b.npy"}),
         Case("it is no .npy file", {"product": "A @ B", "right": "b.h5:/x"}, hdf5("b.h5")),
+        Case("its name is too long", {"product": "A @ B", "right": "b" * 300}),
         by_right("another number of matrices", stack((5, 3, 3))),
         by_right("its rows do not fit", stack((2, 3))),
         by_right("another element type", stack((3, 3), "float64")),

@@ -126,9 +126,9 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     if settings.right is None:
         return None, False
     path = Path(settings.right)
-    if registry.locate(settings.right):
-        raise InputError(f"right: {path} is not a .npy file, but B must be; use numpy.save")
-    with reading(path, "right: "):
+    with reading(Path(file_of(settings.right)), "right: "):
+        if registry.locate(settings.right):
+            raise InputError(f"right: {path} is not a .npy file, but B must be; use numpy.save")
         shared = len(read_header(path).shape) == 2
     stack = _stack_of([str(path)], "right")
     if not shared and stack.matrices != left.matrices:
