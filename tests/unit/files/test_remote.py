@@ -196,6 +196,8 @@ def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
     for raw in (*lies, whole[:-1], b"x"):
         told = refusal(planned, tmp_path, weights=store.put("weights.npy", raw))
         assert "weights: s3://bucket/weights.npy cannot be read as a .npy file: " in told
+    told = refusal(planned, tmp_path, weights=store.put("o.npy", np.array([None] * 24)))
+    assert "Object arrays cannot be loaded when allow_pickle=False" in told  # never unpickled
     (tmp_path / "weights.npy").write_bytes(lies[1])
     refusal(planned, tmp_path, f"weights: {tmp_path}", weights=files["weights"])
     told = refusal(planned, tmp_path, labels="s3://bucket/none.npy")
