@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
-from shardwise.errors import IntegrityError, changed
+from shardwise.errors import InputError, IntegrityError, TryAgain, changed
 from shardwise.files import remote
 from shardwise.files.extents import Status
 from shardwise.files.formats import registry
@@ -87,7 +87,7 @@ class InputFiles:
         try:
             yield
         except Exception:
-            with suppress(OSError):
+            with suppress(OSError, InputError, TryAgain):  # only a change may have caused it
                 self._compare_all()
             raise
         self._compare_all()

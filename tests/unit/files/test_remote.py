@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.files.formats import registry
 from shardwise.multiply import copy
+from shardwise.plan.identity import InputFiles
 
 from tests import factories, objects
 from tests.factories import refusal, stack
@@ -182,6 +184,16 @@ def test_changed_since_the_plan(store, tmp_path):
     assert "has changed since the plan was made" in told
     anew = planned(tmp_path)
     assert all(anew.shards[name].key != row.key for name, row in made.shards.items())
+
+
+def test_a_server_that_no_longer_answers_hides_no_failure(store, tmp_path, monkeypatch):
+    """After a failure, only a change of the input is told in its place."""
+    url = registry.locate(zarr_array(3, "x.zarr")(store, tmp_path))
+    files = InputFiles()
+    files.note(url, registry.status_of(url))
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with pytest.raises(ZeroDivisionError), files.unchanged():
+        raise ZeroDivisionError
 
 
 def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
