@@ -16,6 +16,7 @@ from shardwise.errors import writing
 _UNABLE = (errno.EINVAL, errno.EBADF, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems without fsync of folders or permissions: CIFS, exFAT, some FUSE."""
 
+_UMASK = threading.Lock()
 _UNDER_WAY: set[Path] = set()  # temporary files of this process
 _CREATING = threading.RLock()  # held while a file is created; `abandon` never releases it
 
@@ -128,9 +129,15 @@ def _fsync_folder(folder: Path) -> None:
 
 def _umask() -> int:
     """The bits that new files of this process do not get."""
-    # To read it by setting it would open to everybody what other threads create at that moment.
-    known = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(known[1], 8) if known else 0o077  # Linux before 4.7 does not say
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_bytes()
+        if known := re.search(rb"^Umask:\s*([0-7]+)", status, re.MULTILINE):
+            return int(known[1], 8)
+    # Linux before 4.7. Files that other threads create meanwhile must not be open to everybody.
+    with _UMASK:
+        mask = os.umask(0o077)
+        os.umask(mask)
+    return mask
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:

@@ -214,7 +214,9 @@ def test_a_writer_may_have_any_name(tmp_path):
     """Linux cuts the name of a program after 15 bytes, which may be within a character."""
     own = tmp_path / ("b" * 14 + "ä")
     own.symlink_to(sys.executable)
-    with subprocess.Popen([own, "-c", "input()"], stdin=subprocess.PIPE) as writer:
+    text = f"{COMMITTED}input()"
+    line, environ = [own, "-c", text, tmp_path / "b"], os.environ | {"PYTHONPATH": str(SCRIPTS)}
+    with subprocess.Popen(line, stdin=subprocess.PIPE, env=environ) as writer:
         other = tmp_path / f".a.{os.uname().nodename}.{writer.pid}.abcd.tmp"
         other.touch()
         write(tmp_path / "a", b"whole")
@@ -222,6 +224,16 @@ def test_a_writer_may_have_any_name(tmp_path):
         writer.communicate(b"\n")
     write(tmp_path / "a", b"whole")
     assert not other.exists()
+    assert (tmp_path / "b").read_bytes() == b"whole"
+
+
+COMMITTED = """
+import sys
+from pathlib import Path
+from shardwise.files.commit import commit
+with commit(Path(sys.argv[1])) as file:
+    file.write(b"whole")
+"""
 
 
 @pytest.mark.parametrize("name", [
