@@ -10,7 +10,7 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from shardwise import __version__
@@ -65,13 +65,13 @@ def install(cuda: int | None = None, anew: bool = False) -> str:
     return f"pip install {'--force-reinstall ' if anew else ''}{package}"
 
 
-def begin_in_utf8(environ: MutableMapping[str, str] = os.environ) -> None:
+def begin_in_utf8() -> None:
     """Restart this process in UTF-8, the encoding of configs, if the locale has another one.
 
     Otherwise a name from a config could not be printed, or would name another file.
     """
-    if sys.getfilesystemencoding() != "utf-8" and environ.get("PYTHONUTF8") != "1":
-        environ["PYTHONUTF8"] = "1"  # for its child processes, too
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"  # for its child processes, too
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
@@ -93,14 +93,14 @@ def refuse_small_shared_memory(ranks: int, named: str, folder: str = "/dev/shm")
         )
 
 
-def announce(environ: MutableMapping[str, str] = os.environ, root: Path = PROJECT) -> None:
+def announce(root: Path = PROJECT) -> None:
     """Tell the jobs of this run which commit they run; an empty text if it is unknown."""
-    environ[VARIABLE] = commit(root) or ""
+    os.environ[VARIABLE] = commit(root) or ""
 
 
-def announced(environ: Mapping[str, str] = os.environ) -> str | None:
+def announced() -> str | None:
     """The commit that the main process has found, with ``+`` if its code was changed since."""
-    return environ.get(VARIABLE) or None
+    return os.environ.get(VARIABLE) or None
 
 
 def commit(root: Path) -> str | None:
