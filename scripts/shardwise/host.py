@@ -128,7 +128,8 @@ def commit(root: Path) -> str | None:
 
 def job_number() -> str | None:
     """The scheduler's number of this process's job; None outside of a job."""
-    return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
+    ours = "SGE_ROOT" in os.environ  # other programs have a JOB_ID of their own
+    return os.environ.get("SLURM_JOB_ID") or (os.environ.get("JOB_ID") if ours else None)
 
 
 def loaded() -> dict[str, str]:
