@@ -1,4 +1,4 @@
-"""Several threads may read receipts at once, even the first ones of a process."""
+"""Receipts: what they say of their job; threads may read them at once, even the first ones."""
 
 import os
 import subprocess
