@@ -155,6 +155,7 @@ class ShardJob:
                 self._next = shard.stop
                 return self
             if plan.settings.materialize and self._copied is None:
+                small.refuse_moved(plan.results, session.folder)
                 log.info("%s: copying its matrices", plan.results.shard(shard.input_name))
                 copy.materialize(plan, shard.shard)
                 self._copied = copy.existing_copy(plan, shard)

@@ -23,7 +23,7 @@ def write(plan: Plan) -> None:
     count, dim, dtype = recipe["matrices"], recipe["dim"], np.dtype(recipe["dtype"])
     path, receipt = plan.results.synthetic, plan.synthetic_receipt
     assert receipt is not None
-    for other in plan.results.root.glob("input-*.json"):
+    for other in plan.results.root.glob(f"input-{'[0-9a-f]' * 12}.json"):
         other.unlink()  # the stack that it vouches for is replaced
     with commit(path, sweep=True, receipt=receipt) as file:
         writer = StackWriter(file, (count, dim, dim), dtype)

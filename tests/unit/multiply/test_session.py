@@ -170,3 +170,23 @@ def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
     monkeypatch.setattr(gemm.MatmulKernel, "multiply", faulty)
     told = refusal(made, IntegrityError, "00001")
     assert "the product of matrix 12 is wrong: Freivalds' check" in told
+
+
+def test_a_folder_that_was_renamed_is_not_made_anew(tmp_path):
+    """A task that works in it copies nothing to its old name, and leaves no journal there."""
+    made = factories.plan(tmp_path, stack((4, 3, 3)), shards=2)
+    own = job.ShardJob(job.Session(made), "00001")
+    made.results.root.rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="was renamed or removed while this task worked"):
+        own.begin()
+    assert not made.results.root.exists()
+
+
+def test_a_new_synthetic_stack_removes_its_former_receipts_alone(tmp_path):
+    """Other files of the results folder are the user's, whatever their names begin with."""
+    recipe = {"matrices": 4, "dim": 3, "dtype": "float32", "seed": 0}
+    former = copied(factories.plan(tmp_path, synthetic=recipe, materialize=False))
+    (mine := tmp_path / "results" / "input-of-monday.json").touch()
+    made = copied(factories.plan(tmp_path, synthetic=recipe | {"seed": 1}, materialize=False))
+    assert sorted(tmp_path.glob("results/input-*.json")) == sorted([made.synthetic_receipt, mine])
+    assert former.synthetic_receipt != made.synthetic_receipt
