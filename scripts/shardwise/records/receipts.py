@@ -26,6 +26,7 @@ from shardwise.host import job_number, loaded
 from shardwise.plan.problem import Recipe
 
 SCHEMA = 2
+_MOST_BYTES = 32 << 20  # with the nodes of 256 labels of 100 letters each
 _BEGIN = f'{{\n "schema": {SCHEMA},\n'.encode()
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -287,7 +288,7 @@ def read(path: Path, kind: type[_R]) -> _R:
         If the receipt does not match its own digest, or is not of this kind. `NoReceipt` if there
         is none, and `UnknownSchema` if another version has written it.
     """
-    raw = small.read(path)
+    raw = small.read(path, _MOST_BYTES)
     if raw is None:
         raise NoReceipt(f"{path}: the receipt is missing")
     if not small.has_own_digest(raw):
