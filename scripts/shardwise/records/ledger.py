@@ -18,6 +18,7 @@ from shardwise.records import judge, store
 from shardwise.records.receipts import ProductReceipt
 
 _MOST_NAMED = 20
+_MOST_WORDS = 1000  # of a command: the kernel takes 2 MiB at most, and paths may be long
 _MOST_AT_ONCE = 1000  # handing one shard to a thread takes as long as reading its receipt
 
 _T = TypeVar("_T")
@@ -186,4 +187,7 @@ def repair(results: Results, names: Iterable[str], files: Iterable[Path] = ()) -
         f"mv -T --backup=numbered {for_bash(path)} {for_bash(Path(f'{path}.moved'))}"
         for path in sorted(astray)
     ]
-    return " && ".join([*moves, f"rm -f {' '.join(words)}"])
+    remove = f"rm -f {' '.join(words)}"
+    if len(names) + len(files) > _MOST_WORDS:
+        remove = rf"printf '%s\0' {' '.join(words)} | xargs -0 rm -f"
+    return " && ".join([*moves, remove])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from shardwise.files.paths import Results
 from shardwise.records import ledger, store
 from shardwise.records.store import Store
 
@@ -49,6 +50,18 @@ def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
     assert (own.is_listed(), Store(other).is_listed()) == (False, True)
     Store(other).withdraw()
     assert (own.is_summed(["sum"]), Store(other).is_listed()) == (True, False)
+
+
+def test_a_repair_of_many_shards_is_a_command_that_runs(tmp_path):
+    """The kernel refuses a command with the paths of all their receipts."""
+    results = Results(tmp_path / ("a b" * 60))
+    results.products.mkdir(parents=True)
+    names = [f"{number:05}-0123456789ab" for number in range(10_000)]
+    for name in (names[0], names[-1]):
+        results.receipt(name).touch()
+    (own := results.products / "own.json").touch()
+    subprocess.run(["bash", "-e"], input=ledger.repair(results, names), text=True, check=True)
+    assert list(results.products.iterdir()) == [own]
 
 
 def test_the_last_words_of_a_run_can_look(tmp_path):
