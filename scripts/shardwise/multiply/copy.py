@@ -48,7 +48,7 @@ def existing_copy(plan: Plan, shard: Shard) -> str | None:
     """The checksum in the receipt of a shard's copy; None if this plan has no whole copy."""
     try:
         receipt = judge.check_copy(plan, shard.shard)
-    except (IntegrityError, KeyError, TypeError, ValueError):
+    except IntegrityError:
         return None
     return receipt.file.checksum if plan.results.shard(shard.input_name).exists() else None
 
@@ -84,5 +84,4 @@ def _copy(plan: Plan, shard: Shard, sweep: bool) -> ArrayFile:
             for _ in pool.map(copy_part, range(0, shard.bytes, pieces.PART_BYTES)):
                 pass
         checksum = writer.checksum()
-    rows = writer.row_bytes, writer.piece_bytes
-    return receipts.describe_file(path, shape, plan.dtype, checksum, *rows)
+    return receipts.describe_file(path, writer, checksum)

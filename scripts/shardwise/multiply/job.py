@@ -305,11 +305,8 @@ class ShardJob:
         self, facts: dict[str, Any], checksum: str, identity: os.stat_result
     ) -> None:
         plan, shard, session, watch = self._plan, self.shard, self._session, self.watch
-        product, writer, finished = plan.results.product(shard.name), self.writer, watch.end()
-        file = receipts.describe_file(
-            product, writer.shape, writer.dtype,
-            checksum, writer.row_bytes, writer.piece_bytes, **plan.nodes_of(shard.shard),
-        )  # fmt: skip
+        product, finished = plan.results.product(shard.name), watch.end()
+        nodes = plan.nodes_of(shard.shard)
         receipt = {
             "shard": shard.shard,
             "start": shard.start,
@@ -320,7 +317,7 @@ class ShardJob:
             "device": session.device,
             "attempt": self._attempt,
             **facts,
-            "file": file,
+            "file": receipts.describe_file(product, self.writer, checksum, **nodes),
             "bytes_by": session.machine.bytes_by,
             "recipe": plan.recipe,
             "per_matrix": plan.per_matrix.digest(shard.run, plan.settings.keep),

@@ -30,8 +30,6 @@ def write(plan: Plan) -> None:
         for i in range(count):
             writer.append(matrix(recipe["seed"], i, dim, dtype))
         checksum = writer.checksum()
-    facts = receipts.describe_file(
-        path, (count, dim, dim), dtype.name, checksum, writer.row_bytes, writer.piece_bytes
-    )
+    facts = receipts.describe_file(path, writer, checksum)
     provenance = receipts.describe_origin("synthesize", started)
     receipts.write(receipt, {"synthetic": recipe, "file": facts, **provenance})

@@ -21,7 +21,7 @@ from shardwise.errors import IntegrityError, TryAgain, short
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.commit import commit
-from shardwise.files.npy import DATA_OFFSET, padded_header
+from shardwise.files.npy import DATA_OFFSET, StackWriter, padded_header
 from shardwise.host import job_number, loaded
 from shardwise.plan.problem import Recipe
 
@@ -330,14 +330,11 @@ def count_makers(products: Sequence[ProductReceipt]) -> dict[str, Any]:
     }
 
 
-def describe_file(
-    path: Path, shape: tuple[int, ...], dtype: str,
-    checksum: str, row_bytes: int, piece_bytes: int, **nodes: Any,
-) -> ArrayFile:  # fmt: skip
-    """What a receipt says of the array file next to it."""
+def describe_file(path: Path, written: StackWriter, checksum: str, **nodes: Any) -> ArrayFile:
+    """What a receipt says of the array file next to it, which has been committed."""
     return ArrayFile(
-        name=path.name, shape=shape, dtype=dtype, bytes=path.stat().st_size,
-        checksum=checksum, row_bytes=row_bytes, piece_bytes=piece_bytes,
+        name=path.name, shape=written.shape, dtype=written.dtype, bytes=path.stat().st_size,
+        checksum=checksum, row_bytes=written.row_bytes, piece_bytes=written.piece_bytes,
         **nodes,
     )  # fmt: skip
 
