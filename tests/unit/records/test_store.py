@@ -1,8 +1,6 @@
 """Which files of a plan a results folder has: exactly those under the names in the plan."""
 
-import os
 import subprocess
-import sys
 
 import pytest
 from shardwise.files.paths import Results
@@ -62,17 +60,3 @@ def test_a_repair_of_many_shards_is_a_command_that_runs(tmp_path):
     (own := results.products / "own.json").touch()
     subprocess.run(["bash", "-e"], input=ledger.repair(results, names), text=True, check=True)
     assert list(results.products.iterdir()) == [own]
-
-
-def test_the_last_words_of_a_run_can_look(tmp_path):
-    """At exit Python starts no more threads, but missing shards are found all the same."""
-    made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
-    program = (
-        "import atexit, sys; from pathlib import Path; from shardwise.plan import plan; "
-        "from shardwise.records.store import Store; own = Store(plan.load(Path(sys.argv[1]))); "
-        "atexit.register(lambda: print(own.missing()))"
-    )
-    line = [sys.executable, "-c", program, str(made.results.plan)]
-    env = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
-    done = subprocess.run(line, capture_output=True, text=True, check=True, env=env)
-    assert (done.stdout, done.stderr) == ("['00000', '00001']\n", "")
