@@ -3,7 +3,7 @@
 import csv
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
@@ -34,22 +34,35 @@ COLUMNS = (
 def write(plan: Plan) -> None:
     """Check every receipt against the plan and commit ``ledger.tsv``.
 
-    Call it when no shard is being written: it first removes what killed writers left behind.
+    Call it when no shard is being written: it also removes what killed writers left behind.
 
     Raises
     ------
     IntegrityError
         Names up to 20 shards that are missing, damaged or foreign, and how to repair them all.
     """
-    for top in (plan.results.products, plan.results.shards):
-        for folder in folders(top):
-            remove_leftovers(folder)
+    inner = [*folders(plan.results.products), *folders(plan.results.shards)]
+    for folder in inner:
+        remove_leftovers(folder)
     table = format_table(map(format_line, checked_receipts(plan)))
+    rows = plan.shards.values()
+    _remove_temporary(inner, {name for row in rows for name in (row.name, row.input_name)})
     marker = plan.results.listed(plan.key)
     store.unmark(marker)
     with commit(plan.results.ledger) as file:
         file.write(table)
     store.mark(marker)
+
+
+def _remove_temporary(inner: Iterable[Path], whole: Container[str]) -> None:
+    """Remove temporary files of shards that are whole, on whatever node their writers were.
+
+    Should such a writer still be alive, its commit fails, and nothing is lost.
+    """
+    for folder in inner:
+        for name in os.listdir(folder):
+            if name.endswith(".tmp") and name[:1] == "." and name[1:].partition(".")[0] in whole:
+                (folder / name).unlink(missing_ok=True)
 
 
 def format_line(receipt: ProductReceipt) -> bytes:

@@ -50,6 +50,19 @@ def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
     assert (own.is_summed(["sum"]), Store(other).is_listed()) == (True, False)
 
 
+def test_the_ledger_leaves_no_temporary_file_of_a_whole_shard(tmp_path):
+    """Whichever node its writer was killed on; those of other plans, and other files, stay."""
+    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2))
+    paths = [factories.file(made, kind, "00001") for kind in ("product", "receipt", "shard")]
+    foreign = [path.with_name(f".{path.name}.gpu1.hpc.edu.123.abcd.tmp") for path in paths]
+    names = ".00001-0123456789ab.npy.gpu1.123.abcd.tmp", "mine.tmp"
+    kept = [made.results.products / name for name in names]
+    for path in (*foreign, *kept):
+        path.touch()
+    ledger.write(made)
+    assert [path for path in (*foreign, *kept) if path.exists()] == kept
+
+
 def test_a_repair_of_many_shards_is_a_command_that_runs(tmp_path):
     """The kernel refuses a command with the paths of all their receipts."""
     results = Results(tmp_path / ("a b" * 60))
