@@ -17,7 +17,7 @@ from shardwise.plan.plan import Plan, Shard
 from shardwise.plan.stack import StackReader
 from shardwise.records import judge, receipts
 from shardwise.records.receipts import ArrayFile
-from shardwise.records.starts import note_start
+from shardwise.records.starts import forget_start, note_start
 
 
 def materialize(plan: Plan, shard_id: str) -> None:
@@ -31,7 +31,8 @@ def materialize(plan: Plan, shard_id: str) -> None:
         If the disk has no room for the copy.
     """
     started, shard = time.time(), plan.shard(shard_id)
-    attempt = note_start(plan.results.starts(shard.input_name, "shard"))
+    journal = plan.results.starts(shard.input_name, "shard")
+    attempt = note_start(journal)
     receipt = {
         "shard": shard_id,
         "start": shard.start,
@@ -42,6 +43,7 @@ def materialize(plan: Plan, shard_id: str) -> None:
         **receipts.describe_origin("shard", started),
     }
     receipts.write(plan.results.shard_receipt(shard.input_name), receipt)
+    forget_start(journal)
 
 
 def existing_copy(plan: Plan, shard: Shard) -> str | None:

@@ -1,4 +1,4 @@
-"""The ledger: one row per shard, made from the receipts; the reduce trusts it."""
+"""The ledger: one row per shard, made from the receipts that the reduce will trust."""
 
 import csv
 import io

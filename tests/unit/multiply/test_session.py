@@ -133,6 +133,7 @@ def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, los
         (path if lost == "copy" else receipt).unlink()
     job.run_shard(made, "00000")
     assert np.array_equal(np.load(factories.file(made, "product")), left[:2] @ left[:2])
+    assert not list(made.results.root.glob("logs/*/*.starts"))  # each took one attempt
 
 
 def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypatch):
