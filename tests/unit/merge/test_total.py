@@ -308,6 +308,14 @@ def test_a_run_without_a_sum_is_refused(tmp_path):
         merge.run(tmp_path / "total", [finished(tmp_path, name="mean")])
 
 
+def test_rows_that_weigh_too_much_together_are_refused(tmp_path):
+    """A covariance divides by the weight of all rows, not of all matrices."""
+    over = OF_ROWS | {"weights": np.array([5e307])}
+    folders = [finished(tmp_path / n, 1e-9 * factories.noise((1, 3, 2)), **over) for n in "ab"]
+    with pytest.raises(InputError, match="the merged weights overflow"):
+        merge.run(tmp_path / "total", folders)
+
+
 def test_a_folder_whose_name_no_receipt_can_hold_is_refused(tmp_path):
     """JSON has no bytes that are not UTF-8: such a total could not be verified."""
     odd = Path(finished(tmp_path)).rename(tmp_path / "\udcff")
