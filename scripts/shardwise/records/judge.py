@@ -62,7 +62,7 @@ def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
 
 
 def is_alike(plan: Plan, shard: Shard, said: ProductReceipt) -> bool:
-    """Whether a product may differ from a shard's, under any key, by the bytes of factors alone."""
+    """Whether a product was made as that of the shard would be, though perhaps of other bytes."""
     weights = plan.per_matrix.digest(shard.run, plan.settings.keep)
     planned = shard.shard, shard.start, shard.stop, plan.recipe, weights
     return (said.shard, said.start, said.stop, said.recipe, said.per_matrix) == planned

@@ -240,6 +240,21 @@ def test_results_of_another_plan_do_not_stay(tmp_path):
     assert {path.name for path in root.glob("*.npy")} == found | {"sum.npy"}
 
 
+def test_a_reduce_that_cannot_publish_leaves_no_result_of_another_plan(tmp_path):
+    """The next one no longer knows which files that plan has left."""
+    left, own = stack((4, 3, 3)), {"results": str(tmp_path / "results")}
+    reduced(listed(factories.plan(tmp_path, left, **own)), "sum", "std")
+    made = listed(factories.plan(tmp_path, left, product="A.T @ A", **own))
+    made.results.summary.unlink()  # as Snakemake does before the job
+    made.results.statistic("sum").unlink()
+    made.results.statistic("sum").mkdir()
+    with pytest.raises(InputError, match="a folder is where a file should be"):
+        reduced(made)
+    made.results.statistic("sum").rmdir()
+    reduced(made)
+    assert not made.results.statistic("std").exists()
+
+
 def test_a_result_that_lacks_a_stripe_is_refused(tmp_path):
     """All of the sum has been written, but only half of the mean."""
     made = factories.plan(tmp_path, stack((5, 2, 2)), shards=2)
