@@ -87,6 +87,13 @@ def refusal(act: Any, *words: Any, kind: type[Exception] = InputError, **over: A
     return str(caught.value)
 
 
+def refused(made: Plan, shard: str = "00000", kind: type[Exception] = InputError) -> str:
+    """The message that refuses a shard, which leaves nothing behind."""
+    told = refusal(job.run_shard, copied(made), shard, kind=kind)
+    assert not [*made.results.products.glob("*"), *leftovers(made.results.root)]
+    return told
+
+
 def own_frames(caught: pytest.ExceptionInfo[Exception]) -> int:
     """How many of our frames the traceback of an error shows, those of its causes included."""
     shown = traceback.TracebackException.from_exception(caught.value)
