@@ -3,7 +3,7 @@
 import csv
 import io
 import os
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
@@ -45,8 +45,7 @@ def write(plan: Plan) -> None:
     for folder in inner:
         remove_leftovers(folder)
     table = format_table(map(format_line, checked_receipts(plan)))
-    rows = plan.shards.values()
-    _remove_temporary(inner, {name for row in rows for name in (row.name, row.input_name)})
+    _remove_temporary(plan, inner)
     marker = plan.results.listed(plan.key)
     store.unmark(marker)
     with commit(plan.results.ledger) as file:
@@ -54,15 +53,17 @@ def write(plan: Plan) -> None:
     store.mark(marker)
 
 
-def _remove_temporary(inner: Iterable[Path], whole: Container[str]) -> None:
-    """Remove temporary files of shards that are whole, on whatever node their writers were.
+def _remove_temporary(plan: Plan, inner: Iterable[Path]) -> None:
+    """Remove temporary files of a plan whose shards are all whole, whatever node wrote them.
 
-    Should such a writer still be alive, its commit fails, and nothing is lost.
+    Should a writer still be alive, its commit fails, and nothing is lost.
     """
-    for folder in inner:
-        for name in os.listdir(folder):
-            if name.endswith(".tmp") and name[:1] == "." and name[1:].partition(".")[0] in whole:
-                (folder / name).unlink(missing_ok=True)
+    found = [path for folder in inner for path in folder.glob(".*.tmp")]
+    rows = plan.shards.values() if found else ()
+    whole = {name for row in rows for name in (row.name, row.input_name)}
+    for path in found:
+        if path.name[1:].partition(".")[0] in whole:
+            path.unlink(missing_ok=True)
 
 
 def format_line(receipt: ProductReceipt) -> bytes:
