@@ -29,7 +29,6 @@ from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import StackReader
 from shardwise.records import failures, receipts
 from shardwise.records.starts import forget_start, note_start
-from shardwise.records.store import Store
 from shardwise.records.timeline import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -84,7 +83,6 @@ def run_shard(
 
     Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
     """
-    Store(plan).withdraw()
     session = Session(plan, memory, wait, shard=plan.shard(shard_id))
     warm(session)
     ShardJob(session, shard_id).run()

@@ -46,7 +46,8 @@ def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
     over = {"product": "A.T @ A", "input": str(tmp_path / "input.npy"), "shards": 2}
     other = factories.listed(factories.plan(tmp_path, **over))
     assert (own.is_listed(), Store(other).is_listed()) == (False, True)
-    Store(other).withdraw()
+    done = factories.run("multiply", "--plan", other.results.plan, "--shard", "00000")
+    assert done.returncode == 0, done.stderr
     assert (own.is_summed(["sum"]), Store(other).is_listed()) == (True, False)
 
 
