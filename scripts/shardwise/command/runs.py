@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from shardwise.errors import FINDERS, InputError, leave_on_interrupt, tell
+from shardwise.files.commit import commit
 from shardwise.files.paths import CACHE
 from shardwise.host import BEGUN, PROJECT, SUBMITTED, TYPED
 from shardwise.processes import environment
@@ -36,21 +37,19 @@ def init(words: list[str]) -> int:
     parser.add_argument("--profile", choices=_PROFILES, default="local", help="where jobs run")
     files = ("config.yaml", f"profiles/{parser.parse_args(words).profile}/config.yaml")
     for file in (Path(name) for name in files):
+        if os.path.lexists(file):
+            sys.stdout.write(f"{file} exists already, and is not changed\n")
+            continue
         text = (PROJECT / file).read_text(encoding="utf-8")
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            with commit(file) as new:
+                new.write(text.replace("snakemake --profile", "shardwise run --profile").encode())
         except (FileExistsError, NotADirectoryError):
             raise InputError(
                 f"{file} cannot be written: a file is where its folder should be. Move that file "
                 "away, or run init in another folder"
             ) from None
-        try:
-            with file.open("x", encoding="utf-8") as new:
-                new.write(text.replace("snakemake --profile", "shardwise run --profile"))
-        except FileExistsError:
-            sys.stdout.write(f"{file} exists already, and is not changed\n")
-        else:
-            sys.stdout.write(f"{file} written\n")
+        sys.stdout.write(f"{file} written\n")
     sys.stdout.write("Edit them, then make a dry run: shardwise run -n\n")
     return 0
 
@@ -231,8 +230,7 @@ def line_of(settings: Any, profile: str | None, *words: str) -> list[str]:
 
     The file stays: jobs read it, and so does the command that a run prints to be repeated.
     """
-    from shardwise.files.commit import commit  # here: as above
-    from shardwise.plan import plan as plans
+    from shardwise.plan import plan as plans  # here: as above
 
     file = CACHE / f"config-{plans.digest(vars(settings))}.json"
     file.parent.mkdir(parents=True, exist_ok=True)

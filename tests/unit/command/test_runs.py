@@ -1,5 +1,6 @@
 """`init` and `submit` in a user's folder."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,15 @@ def test_a_folder_has_one_submitted_run_at_a_time() -> None:
     with runs.take_log(), pytest.raises(TryAgain, match="still at work"):
         runs.submit([])
     runs.take_log().close()
+
+
+def test_a_disk_that_fills_up_leaves_no_part_of_a_config(here: Path) -> None:
+    """Half a config would later pass for the user's own, which init does not change."""
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            runs.init([])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert not list(here.iterdir())
