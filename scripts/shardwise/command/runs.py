@@ -67,7 +67,7 @@ def submit(words: list[str]) -> int:
     """Run the workflow in the background, where it outlives this shell, or as a job."""
     parser = _parser("submit", submit.__doc__)
     parser.add_argument(
-        "--job", metavar="WORDS",
+        "--job", metavar="WORDS", type=shlex.split,
         help="make a dry run, then run Snakemake itself as a job of the scheduler, which submits "
         "the others; WORDS are its options of sbatch or qsub: --job='--time=7-0 --mem=8G'",
     )  # fmt: skip
@@ -141,20 +141,23 @@ def _submit_job(line: list[str], options: argparse.Namespace) -> int:
     """Submit a job that starts Snakemake and looks after it, see `controller`."""
     import yaml  # here: the doctor also starts if a package is missing
 
-    profile = _profile(options.profile)
+    if code := subprocess.run([*line, "-n"], check=False).returncode:
+        return code
+    profile = _profile(options.profile)  # which the dry run has read
     executor = (yaml.safe_load(Path(profile, "config.yaml").read_bytes()) or {}).get("executor")
     if executor not in _JOBS:
         raise InputError(
             f"--job: {profile} names no scheduler that could run the job; executor must be one of "
             f"{', '.join(_JOBS)}"
         )
-    if code := subprocess.run([*line, "-n"], check=False).returncode:
-        return code
     submits, cancels = _JOBS[executor]
+    words = [*submits.split(), *options.job]
+    if shutil.which(words[0]) is None:
+        raise InputError(f"--job: {words[0]} is not on PATH; load the scheduler first")
     script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.controller", *line])
     done = subprocess.run(
-        [*submits.split(), *shlex.split(options.job)], input=f"#!/bin/bash\nexec {script}\n",
-        text=True, stdout=subprocess.PIPE, check=False,
+        words, input=f"#!/bin/bash\nexec {script}\n", text=True, stdout=subprocess.PIPE,
+        check=False,
     )  # fmt: skip
     if done.returncode == 0:
         job = re.split(r"\W", done.stdout.strip())[0]

@@ -48,6 +48,17 @@ def test_no_job_is_submitted_from_a_folder_whose_name_slurm_would_change(
     assert "will do the run" not in said.out
 
 
+def test_what_keeps_a_job_from_being_submitted_is_told(here: Path, capfd) -> None:
+    """It is the user's to correct: neither a fault of ours, nor something to try again."""
+    runs.init(["--profile", "uge"])
+    assert "qsub is not on PATH" in refusal(runs.submit, ["--job="])
+    with pytest.raises(SystemExit, match="2"):
+        runs.submit(["--job=--name='x"])
+    (here / "profiles" / "uge" / "config.yaml").write_text("executor: [\n")
+    assert runs.submit(["--job="]) == 2
+    assert "Couldn't parse config file" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["profiles", "profiles/uge"])
 def test_a_file_in_the_place_of_a_folder_is_named(here: Path, name: str) -> None:
     """The file stays as it is."""
