@@ -256,13 +256,14 @@ def doctor(options: Namespace) -> None:
     except ImportError as error:
         raise InputError(f"{error}: {host.install()}") from None
     environment.clear_stray()
+    others = contain.children()  # of the program that became the doctor, such as a job's script
     contain.adopt()
     try:
         launcher = options.launcher or "mpiexec"
         checks = report.sections(options.configfile, options.results, launcher)
         found = report.look(checks, min(options.time_limit, 1e6))
     finally:  # what it has started itself, and nothing else, is ended
-        contain.sweep()
+        contain.sweep(spare=others)
     width = min(120, shutil.get_terminal_size((100, 24)).columns)
     lines = [report.to_json(found)] if options.json else report.to_text(found, width)
     _print("".join(f"{line}\n" for line in lines))
