@@ -188,11 +188,13 @@ def ask(*words: str, **values: object) -> Act:
 
 
 def change_input(workspace: Workspace, config: dict) -> None:
-    """Put another matrix in the place of one, under an older time stamp."""
+    """Put another matrix in the place of one, under an older time stamp; date the sum ahead."""
     path = workspace.root / "stack" / "5.npy"
     path.unlink()
     np.save(path, np.full((3, 3), 9.0))
     os.utime(path, (1e9, 1e9))
+    ahead = time.time() + 3600
+    os.utime(workspace.root / "out" / "summary.json", (ahead, ahead))
 
 
 def change_comment(workspace: Workspace, config: dict) -> None:

@@ -91,13 +91,16 @@ def test_a_run_without_a_core_is_refused(workspace: Workspace, word: str) -> Non
     refused(workspace.run(word, "0", timeout=60), "no job could start with 0 cores or jobs")
 
 
-@pytest.mark.parametrize("name", ["--configfile", nightly("--config")])
-def test_an_option_given_twice_drops_no_config(workspace: Workspace, name: str) -> None:
-    """Snakemake itself takes the last one, and would compute another problem."""
+@pytest.mark.parametrize(("own", "words"), [
+    (["--configfile", "config.yaml"], "--configfile is given more than once"),
+    nightly(["--config", "keep=sum", "--config", "results=other"], "--config is given more than"),
+    (["-Ckeep=sum", "-Cresults=other"], "--config is given more than once"),
+    (["--directory", "workflow"], "change to that folder first (cd workflow)"),
+])  # fmt: skip
+def test_an_option_that_would_mislead_is_refused(workspace: Workspace, own, words) -> None:
+    """Snakemake takes the last of two; in another folder its messages name files that are not."""
     workspace.configure(**SMALL)
-    own = ["config.yaml"] if name == "--configfile" else ["keep=sum", name, "results=other"]
-    done = workspace.run("--dry-run", name, *own)
-    refused(done, f"{name} is given more than once")
+    refused(workspace.run("--dry-run", *own), words)
 
 
 def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -> None:

@@ -18,6 +18,7 @@ from tests import factories
 @pytest.mark.parametrize(("typed", "again"), [
     (["snakemake", "-n"], "snakemake -n"),
     (["snakemake", "--forceall", "--cores", "2"], "snakemake --cores 2"),
+    (["snakemake", "-pF", "-f", "-sFile"], "snakemake -p -sFile"),
     (["snakemake", "-R", "multiply", "shard", "-k"], "snakemake -k"),
     (["snakemake", "--forcerun=multiply", "shard", "-Rreduce", "-k"], "snakemake shard -k"),
     (["snakemake", "--configfile", "my file.yaml"], "snakemake --configfile 'my file.yaml'"),
@@ -82,8 +83,8 @@ def test_a_killed_job_is_told_from_one_that_failed(
     job = SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict=wildcards, attempt=1,
                           restart_times=2)  # fmt: skip
     workflow = SimpleNamespace(
-        dryrun=False, dag=SimpleNamespace(needrun_jobs=lambda: [job], jobid=lambda job: 1),
-        scheduler=SimpleNamespace(running=[job]),
+        dryrun=False, workdir_init="/", scheduler=SimpleNamespace(running=[job]),
+        dag=SimpleNamespace(needrun_jobs=lambda: [job], jobid=lambda job: 1),
     )  # fmt: skip
     monkeypatch.setattr(hooks, "make_page", lambda results: False)  # no page is made
     listener = Listener(workflow, run)

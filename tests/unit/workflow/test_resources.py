@@ -1,5 +1,7 @@
 """The resources that the rules ask for."""
 
+import os
+
 from shardwise.plan import plan
 from shardwise.workflow.run import Run
 
@@ -18,3 +20,21 @@ def test_no_list_of_files_is_read_for_the_memory_of_jobs(tmp_path):
     assert run.mib("shard") > 0
     for rule in ("synthesize", "reduce", "multiply"):
         assert run.mib(rule)
+
+
+def test_a_wrong_placeholder_is_left_to_the_check_before_the_first_job() -> None:
+    """Raised here, Snakemake would turn it into a traceback and exit 1."""
+    asked = {"uge_time": "-l h_rt={seconds}", "runtime": 5}
+    assert Run.run_time_words(None, asked) == "--run-time 300"
+    assert Run.run_time_words(None, {**asked, "uge_more": "{second}"}) == ""
+
+
+def test_a_withdrawn_sum_is_older_than_what_replaces_it(tmp_path, monkeypatch):
+    """Also on a disk that keeps time stamps of two seconds; else a run would find it up to date."""
+    monkeypatch.chdir(tmp_path)
+    made = factories.plan(tmp_path, stack((4, 2, 2)), shards=2)
+    factories.reduced(factories.listed(made))
+    run = object.__new__(Run)
+    run.plan, run.results, run.reduce = made, made.results, {"statistics": ["sum"]}
+    (file,) = run.anew
+    assert os.stat(file).st_mtime // 2 * 2 > made.results.summary.stat().st_mtime
