@@ -157,29 +157,16 @@ def _submit_job(line: list[str], options: argparse.Namespace) -> int:
     script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.controller", *line])
     done = subprocess.run(
         words, input=f"#!/bin/bash\nexec {script}\n", text=True, stdout=subprocess.PIPE,
-        check=False,
+        check=False, env=os.environ | {SUBMITTED: "1"},
     )  # fmt: skip
     if done.returncode == 0:
         job = re.split(r"\W", done.stdout.strip())[0]
         sys.stdout.write(
-            f"job {job} will do the run, and submit its other jobs; its messages: {_LOG}\n"
-            f"Once it has begun, watch it: shardwise watch {shlex.quote(str(_results(line)))}\n"
+            f"job {job} will do the run, and submit its other jobs; its messages, and once it has "
+            f"begun the command to watch it: {_LOG}\n"
             f"Stop it with its jobs: {cancels} {job}\n"
         )
     return done.returncode
-
-
-def _results(line: list[str]) -> Path:
-    """The results folder of the run which a command line of Snakemake starts."""
-    from shardwise.plan import config, config_file  # here: as above
-
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--configfile", "--configfiles", nargs="+", type=Path, default=[])
-    parser.add_argument("--config", "-C", nargs="*", default=[])
-    named, _ = parser.parse_known_args(line)
-    words = dict(word.partition("=")[::2] for word in named.config)
-    files = config.config_files(None) + named.configfile  # which the dry run has checked
-    return Path(words.get("results") or config.unchecked(config_file.read_files(files))["results"])
 
 
 RUNS: dict[str, Callable[[list[str]], int]] = {"init": init, "run": run, "submit": submit}

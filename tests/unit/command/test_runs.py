@@ -4,6 +4,7 @@ import resource
 from pathlib import Path
 
 import pytest
+from shardwise import host
 from shardwise.command import runs
 from shardwise.errors import TryAgain
 
@@ -14,7 +15,9 @@ from tests.factories import refusal
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder, and a scheduler that accepts every job as number 7."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (tmp_path / "bin" / "sbatch").write_text(
+        f'#!/bin/sh\necho 7\necho "submitted: ${host.SUBMITTED}" >&2\n'
+    )
     (tmp_path / "bin" / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     (tmp_path / "mine").mkdir()
@@ -23,15 +26,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
-    """Its scheduler gets the job, however the executor is quoted; `watch` gets its results."""
+    """Its scheduler gets the job, however the executor is quoted; the log gets the `watch` line."""
     runs.init(["--profile", "slurm"])
     profile = here / "profiles" / "slurm" / "config.yaml"
     profile.write_text(profile.read_text().replace("executor: slurm", "executor: 'slurm' # ours"))
-    (here / "mine.yaml").write_text("results: my results\n")
-    assert runs.submit(["--job=--time=5", "--configfile", "mine.yaml"]) == 0
-    said = capfd.readouterr().out
-    assert "job 7 will do the run" in said
-    assert "watch it: shardwise watch 'my results'\nStop it" in said
+    assert runs.submit(["--job=--time=5"]) == 0
+    said = capfd.readouterr()
+    assert "job 7 will do the run" in said.out
+    assert "submitted: 1\n" in said.err
 
 
 def test_no_job_is_submitted_from_a_folder_whose_name_slurm_would_change(
