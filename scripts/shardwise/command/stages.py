@@ -227,7 +227,7 @@ def verify(options: Namespace) -> int:
 
     root = config.existing_folder(options.configfile, options.results)
     result = audit.look(root, progress=_now_and_then())
-    _print(result.json() if options.json else result.text())
+    sys.stdout.write(result.json() if options.json else result.text())
     return result.code
 
 
@@ -266,14 +266,9 @@ def doctor(options: Namespace) -> None:
         contain.sweep(spare=others)
     width = min(120, shutil.get_terminal_size((100, 24)).columns)
     lines = [report.to_json(found)] if options.json else report.to_text(found, width)
-    _print("".join(f"{line}\n" for line in lines))
-    os._exit(report.verdict(found)["exit_code"])  # never waits for threads that hang in the kernel
-
-
-def _print(text: str) -> None:
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
-    sys.stdout.write(text)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()
+    os._exit(report.verdict(found)["exit_code"])  # never waits for threads that hang in the kernel
 
 
 def clean(options: Namespace) -> None:
@@ -293,7 +288,7 @@ def clean(options: Namespace) -> None:
                 "clean would count the files of yours as left over; run yours first, or to keep "
                 f"only what ran last: shardwise clean {for_bash(results.root)}"
             )
-    _print(clean.clean(results, options.yes))
+    sys.stdout.write(clean.clean(results, options.yes))
 
 
 STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {
