@@ -1,7 +1,6 @@
 """Each repair that verify prints: after a damage, it and one run of snakemake make all whole."""
 
 import functools
-import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -49,21 +48,6 @@ def turned(path: Path) -> None:
     factories.kept(path, path.read_bytes().replace(b"False", b"True ", 1))
 
 
-def folder(path: Path) -> None:
-    """Put a folder with a file of the user's in the place of a file."""
-    path.unlink()
-    path.mkdir()
-    (path / "notes.txt").write_text("mine")
-
-
-def swapped(path: Path) -> None:
-    """Give a copy, and its receipt, the matrices of another shard: it looks whole."""
-    (other,) = path.parent.glob("00000-*.npy")
-    factories.kept(path, other.read_bytes())
-    facts = json.loads(other.with_suffix(".json").read_bytes())["file"]
-    factories.rewritten(path.with_suffix(".json"), file=facts)
-
-
 def junk(path: Path) -> None:
     """Put files that no stage writes next to ours."""
     path.mkdir(exist_ok=True)
@@ -78,12 +62,10 @@ EACH: dict[Callable[[Path], None], tuple[str, ...]] = {
         "shards/00001-*.json",
     ),
     gone: ("plan.tsv", "sum.npy"),
-    folder: ("plan.json", "sum.npy", "products/00001-*.npy"),
     factories.pipe: ("plan.tsv",),
     empty: ("plan.json",),
     turned: ("products/00001-*.npy",),
     factories.astray: ("products/00001-*.json",),
-    swapped: ("shards/00001-*.npy",),
 }  # fmt: skip
 HARMS = {f"{name} {harm.__name__}": [(name, harm)] for harm, names in EACH.items()
          for name in names} | {
@@ -134,7 +116,3 @@ def test_a_repair_makes_the_results_whole(finished, tmp_path, dispatch, harms):
     assert code == 0, f"{said}\n{done.output}\n{now}"
     assert re.fullmatch(rf"{RESULTS}: whole: 2 shards, \S+ \w+, sum.npy proven", now)
     assert (root / "sum.npy").read_bytes() == (model.root / RESULTS / "sum.npy").read_bytes()
-    notes = list(root.rglob("notes.txt"))
-    assert [path.read_text() for path in notes] == ["mine"] * any(
-        harm is folder for _, harm in harms
-    )
