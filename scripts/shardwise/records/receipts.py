@@ -348,17 +348,10 @@ def check_file(path: Path, facts: ArrayFile) -> None:
         pass
 
 
-def check_elements(
-    path: Path, facts: ArrayFile, read: Callable[[int], object] = lambda count: None
-) -> int:
-    """Refuse a file that is not what its receipt says, down to its last byte; return its size.
-
-    ``read`` is called after each part, with the number of bytes read for it.
-    """
+def check_elements(path: Path, facts: ArrayFile) -> int:
+    """Refuse a file that is not what its receipt says, down to its last byte; return its size."""
     with _checked(path, facts) as descriptor:
-        found = file_checksum(
-            path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes, read, descriptor
-        )
+        found = file_checksum(path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes, descriptor)
     if found != facts.checksum:
         raise IntegrityError(f"{path} has checksum {found}, not {facts.checksum}")
     return facts.bytes
