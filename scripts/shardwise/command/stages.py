@@ -7,7 +7,6 @@ first line of a stage's docstring is its line in ``shardwise --help``.
 import os
 import shutil
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,8 +23,6 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, others
 from shardwise.records.store import Store
-
-_PROGRESS_SECONDS = 10.0
 
 
 def plan(options: Namespace) -> None:
@@ -226,22 +223,9 @@ def verify(options: Namespace) -> int:
     from shardwise.observe import audit
 
     root = config.existing_folder(options.configfile, options.results)
-    result = audit.look(root, progress=_now_and_then())
+    result = audit.look(root)
     sys.stdout.write(result.json() if options.json else result.text())
     return result.code
-
-
-def _now_and_then() -> Callable[[str], None]:
-    """A function that logs progress, at most every ten seconds."""
-    told = time.monotonic()
-
-    def tell(text: str) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _PROGRESS_SECONDS:
-            told = time.monotonic()
-            log.info("%s", text)
-
-    return tell
 
 
 def doctor(options: Namespace) -> None:

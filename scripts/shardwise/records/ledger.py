@@ -19,6 +19,7 @@ from shardwise.records.receipts import ProductReceipt
 
 _MOST_NAMED = 20
 _MOST_WORDS = 1000  # of a command: the kernel takes 2 MiB at most, and paths may be long
+_THREADS = 8  # one that reads a whole file takes about 8 MiB of memory
 _MOST_AT_ONCE = 1000  # handing one shard to a thread takes as long as reading its receipt
 
 _T = TypeVar("_T")
@@ -101,17 +102,16 @@ def format_table(lines: Iterable[bytes]) -> bytes:
 
 
 def look_at(
-    look: Callable[[_T], _R], items: Iterable[_T],
-    threads: int = 8, at_once: int = _MOST_AT_ONCE,
-) -> Iterator[tuple[_T, _R]]:  # fmt: skip
+    look: Callable[[_T], _R], items: Iterable[_T], at_once: int = _MOST_AT_ONCE
+) -> Iterator[tuple[_T, _R]]:
     """Each item with what ``look`` found for it, in order; a thread takes ``at_once`` items.
 
     However many items there are, only a few groups are in memory at a time.
     """
     rest = iter(items)
     groups = iter(lambda: list(islice(rest, at_once)), [])
-    with ThreadPoolExecutor(threads, "look") as pool:
-        while ahead := list(islice(groups, 2 * threads)):
+    with ThreadPoolExecutor(_THREADS, "look") as pool:
+        while ahead := list(islice(groups, 2 * _THREADS)):
             found = pool.map(lambda group: list(map(look, group)), ahead)
             for group, answers in zip(ahead, found, strict=True):
                 yield from zip(group, answers, strict=True)

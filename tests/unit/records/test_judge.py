@@ -58,7 +58,7 @@ def is_seen(made):
 
 def is_audited(made):
     """Whether the audit finds nothing wrong with the shard's product."""
-    found = audit.look(made.results.root, threads=1)
+    found = audit.look(made.results.root)
     return not any(one.shard == SHARD for one in found.findings)
 
 
