@@ -141,7 +141,8 @@ def _submit_job(line: list[str], options: argparse.Namespace) -> int:
     """Submit a job that starts Snakemake and looks after it, see `controller`."""
     import yaml  # here: the doctor also starts if a package is missing
 
-    if code := subprocess.run([*line, "-n"], check=False).returncode:
+    first = line.index("snakemake") + 1  # of its options: after a -- it would take -n for a target
+    if code := subprocess.run([*line[:first], "-n", *line[first:]], check=False).returncode:
         return code
     profile = _profile(options.profile)  # which the dry run has read
     executor = (yaml.safe_load(Path(profile, "config.yaml").read_bytes()) or {}).get("executor")

@@ -30,7 +30,7 @@ def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
     runs.init(["--profile", "slurm"])
     profile = here / "profiles" / "slurm" / "config.yaml"
     profile.write_text(profile.read_text().replace("executor: slurm", "executor: 'slurm' # ours"))
-    assert runs.submit(["--job=--time=5"]) == 0
+    assert runs.submit(["--job=--time=5", "--", "results/default/sum.npy"]) == 0
     said = capfd.readouterr()
     assert "job 7 will do the run" in said.out
     assert "submitted: 1\n" in said.err
