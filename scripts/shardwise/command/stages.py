@@ -34,9 +34,8 @@ def plan(options: Namespace) -> None:
         made = planner.read_planned(options.planned)
         plans.expect(made, made.facts.digest, options.digest)
     else:
-        files = options.configfile or [Path("config.yaml")]
-        under = [file for file in config.config_files(None) if looks and file not in files]
-        settings = config.load(config_file.read_files([*under, *files]))
+        files = config.config_files(options.configfile) or [Path("config.yaml")]
+        settings = config.load(config_file.read_files(files))
         made = planner.make(settings, CACHE if CACHE.is_dir() else None)
     if (options.trial or not looks) and not options.replace and others.config_differs(made):
         raise InputError(

@@ -83,9 +83,8 @@ def unchecked(config: Mapping[str, Any]) -> dict[str, Any]:
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
     """The results folder for a command that acts on a run or judges it; a bad config is an error.
 
-    ``results`` overrides the config files. If ``files`` is None, ``config.yaml`` of the working
-    directory counts, if there is one; without any config, :data:`DEFAULT_RESULTS`. Raises
-    InputError if a config has to name the folder, and cannot be read or is wrong.
+    ``results`` overrides the `config_files`; without any of them it is :data:`DEFAULT_RESULTS`.
+    Raises InputError if a config has to name the folder, and cannot be read or is wrong.
     """
     if results:
         return Path(results)
@@ -106,9 +105,12 @@ def existing_folder(files: list[Path] | None, results: Path | str | None) -> Pat
 
 
 def config_files(files: list[Path] | None) -> list[Path]:
-    """The config files that a command names; if it names none, ``config.yaml``, if that exists."""
-    shipped = Path("config.yaml")
-    return files if files is not None else [shipped] if shipped.exists() else []
+    """The config files of a command: ``config.yaml``, if that exists, under those that it names.
+
+    So a run reads them, too.
+    """
+    named, shipped = files or [], Path("config.yaml")
+    return [*[shipped] * (shipped.exists() and shipped not in named), *named]
 
 
 def load(config: Mapping[str, Any], words: Collection[str] = ()) -> Settings:
