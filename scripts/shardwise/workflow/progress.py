@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from shardwise.errors import ShardwiseError, TryAgain, tell
+from shardwise.files.paths import for_bash
 from shardwise.host import BEGUN, SUBMITTED, TYPED
 from shardwise.records import failures, others
 from shardwise.records.failures import Failure
@@ -116,7 +117,7 @@ class Listener(logging.Handler):
                 signal.signal(number, self.interrupt)
         self._write_command()
         if self._submitted:
-            tell(f"{BEGUN}shardwise watch {shlex.quote(str(run.results.root))}")
+            tell(f"{BEGUN}shardwise watch {for_bash(run.results.root)}")
         if run.missing and not self._workflow.touch:
             # Snakemake may end at any moment, and must not wait for this thread.
             threading.Thread(target=self._count, daemon=True).start()

@@ -38,7 +38,7 @@ STAGES = ("plan", "synthesize", "shard", "multiply", "pool", "mpi", "ledger", "r
 """Our rules, in the order in which they run."""
 
 _DAY_MINUTES = 24 * 60
-_MOMENT = 2_000_000_000  # nanoseconds: a file newer by this is newer on any disk, also on FAT
+_MOMENTS = 1_000_000, 2_000_000_000  # nanoseconds: enough for most disks; for all, even FAT
 
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
@@ -286,7 +286,7 @@ class Run:
         path.write_text(failures.this_run())
         there = map(Path, (*self.plan_files, self.results.ledger, *self.in_the_end()))
         newest = max((file.stat().st_mtime_ns for file in there if file.exists()), default=0)
-        os.utime(path, ns=(newest + _MOMENT, newest + _MOMENT))
+        date_after(newest, path)
         return [str(path)]
 
     @property
@@ -391,6 +391,17 @@ class Run:
         """Bytes that tasks read and write to copy some shards; under jobs, other jobs copy."""
         copies = self.dispatch != "jobs" and self.plan.settings.materialize
         return 2 * sum(row.bytes for row in rows) if copies else 0
+
+
+def date_after(newest: int, path: Path, utime: Callable[..., None] = os.utime) -> None:
+    """Make a file newer than a time stamp, as little as its disk can tell apart.
+
+    More would harm a run at work beside a dry run: its outputs have to be newer than this file.
+    """
+    for moment in _MOMENTS:
+        utime(path, ns=(newest + moment, newest + moment))
+        if path.stat().st_mtime_ns > newest:
+            return
 
 
 def _lacking(path: str) -> str:
