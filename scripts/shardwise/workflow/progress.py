@@ -156,13 +156,16 @@ class Listener(logging.Handler):
                 self._told.add(words)
                 tell(words)
 
-    def _count(self) -> None:
+    def _count(self, pause: float = _SECONDS_BETWEEN_LINES) -> None:
         """Say now and then how far the run is, and what has failed, if anything has changed."""
-        run, shards, pause, told = self._run, self._run.plan.shards, _SECONDS_BETWEEN_LINES, ""
+        run, shards, told = self._run, self._run.plan.shards, ""
         began, first = time.monotonic(), len(shards) - len(run.missing)
         while not self._ended.wait(pause):
             now = time.monotonic()
-            missing = run.store.missing()
+            try:
+                missing = run.store.missing()
+            except OSError:  # as while a file server restarts
+                continue
             bad = failed.of_shards(run, missing)
             pause = max(pause, _COUNTS * (time.monotonic() - now))
             if self._interrupted:

@@ -1,5 +1,6 @@
 """The last words of a run: why jobs failed, by cause, and the command that goes on."""
 
+import errno
 import logging
 import sys
 from pathlib import Path
@@ -97,6 +98,26 @@ def test_a_killed_job_is_told_from_one_that_failed(
     assert words in said
     assert ("left no message" in said) == ("left no message" in words)
     assert (job.attempt, said.count("; try 2 of 3 follows\n")) == ((1, 1) if more else (3, 0))
+
+
+def test_a_disk_that_is_away_for_a_while_ends_no_progress(tmp_path, capsys):
+    """The next look goes on: a run may last for days, and its file server restart meanwhile."""
+    made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
+    answers = [OSError(errno.ESTALE, "Stale file handle"), ["00001"]]
+
+    def missing() -> list[str]:
+        answer = answers.pop(0)
+        if not answers:
+            listener._ended.set()
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    run = SimpleNamespace(plan=made, results=made.results, missing=["00000", "00001"],
+                          store=SimpleNamespace(missing=missing), rule_for_all="pool")  # fmt: skip
+    listener = Listener(SimpleNamespace(), run)
+    listener._count(pause=0.0)
+    assert "shardwise: multiply: 1 of 2 shards done" in capsys.readouterr().err
 
 
 def test_an_interrupt_that_finds_all_done_ends_with_0(tmp_path, monkeypatch, capsys):
