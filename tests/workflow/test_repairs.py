@@ -96,6 +96,7 @@ def verify(workspace: Workspace) -> tuple[int, str]:
     return done.returncode, done.stdout.splitlines()[-1]
 
 
+@pytest.mark.fault("damage to a file")
 @pytest.mark.parametrize(("dispatch", "harms"), CASES)
 def test_a_repair_makes_the_results_whole(finished, tmp_path, dispatch, harms):
     """The printed commands and one run of snakemake make all whole, and the sum is the same."""
