@@ -10,6 +10,7 @@ from tests.factories import SCRIPTS
 
 needs_gpu = pytest.mark.skipif(driver_cuda_version() is None, reason="no NVIDIA driver here")
 
+
 @pytest.fixture(params=["numpy", pytest.param("cupy", marks=needs_gpu)])
 def backend(request):
     """The name of an array module, as the config's key ``backend`` takes it."""

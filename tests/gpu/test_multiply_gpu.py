@@ -18,7 +18,6 @@ from tests import factories
 from tests.factories import save, wide
 from tests.gpu.conftest import needs_gpu
 
-
 NUMBERS = (*factories.FLOATS, "uint8", "int64")
 RIGHT_COLUMNS = 7
 

@@ -17,7 +17,6 @@ from tests.factories import wide
 from tests.gpu.conftest import needs_gpu
 from tests.kernels import SEED, checker, to_host
 
-
 SIZES = (1, 31, 129)
 N = 3
 
