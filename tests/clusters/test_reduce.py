@@ -4,13 +4,15 @@ import json
 import os
 import shlex
 import signal
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from shardwise.numerics.tree import TreeSum
 
 from tests import factories, processes
-from tests.clusters.jobs import waiting_ranks
+from tests.clusters.cluster import Cluster
 from tests.places import ways
 
 pytestmark = pytest.mark.timeout(600)
@@ -44,6 +46,31 @@ def test_the_ranks_are_where_they_were_granted(nodes, way, tmp_path):
     assert not made.results.statistic("sum").exists()
 
 
+# Each rank leaves a file, named by its rank, that holds its process number.
+WAITING = """
+import os, sys, time
+from shardwise.mpi import launch
+launch.relaunch(3, sys.argv[2])
+from mpi4py import MPI
+open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w").write(str(os.getpid()))
+MPI.COMM_WORLD.Barrier()
+time.sleep(100)
+"""
+
+
+def waiting_ranks(
+    cluster: Cluster, folder: Path, *options: str, launcher: str = "mpiexec"
+) -> tuple[int, list[int]]:
+    """Submit three ranks that only wait; return the job's number, and their pids once all live."""
+    program = folder / "waiting.py"
+    program.write_text(WAITING)
+    line = shlex.join([sys.executable, str(program), str(folder), launcher])
+    job = cluster.submit(f"PYTHONPATH={shlex.quote(str(factories.SCRIPTS))} {line}", *options)
+    paths = [folder / str(rank) for rank in range(3)]
+    processes.until(lambda: all(path.exists() and path.read_text() for path in paths))
+    return job, [int(path.read_text()) for path in paths]
+
+
 @pytest.mark.fault("a rank that is killed")
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 @pytest.mark.parametrize("how", ["kill", factories.nightly("cancel")])
@@ -59,3 +86,14 @@ def test_no_rank_outlives_another_or_its_job(nodes, way, tmp_path, how):
     assert nodes.finish(job) != 0
     processes.until(lambda: not processes.living(ranks), 20)
     processes.until(lambda: nodes.own_processes() <= before, 60)
+
+
+@pytest.mark.fault("a rank that is killed")
+@pytest.mark.grid_engine
+@pytest.mark.parametrize("site", ["grid_engine"], indirect=True)
+def test_a_rank_ends_with_what_started_it(idle, tmp_path):
+    """If only the launcher's process on a host is killed, its ranks end as well."""
+    _, ranks = waiting_ranks(idle, tmp_path, "-pe", "mpi", "3")
+    (proxy,) = processes.parents(ranks)
+    processes.kill([proxy])
+    processes.until(lambda: not processes.living(ranks))
