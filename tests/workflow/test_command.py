@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from shardwise.files.paths import Results
 from shardwise.records import locks
 
 from tests import factories, processes, wheel
+from tests.wheel import call
 
 ONE = {"ranks": 1}
 
@@ -22,17 +22,6 @@ ONE = {"ranks": 1}
 def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the command is."""
     return wheel.installed(tmp_path_factory.mktemp("wheel"))
-
-
-def call(
-    bin_folder: Path, folder: Path, *words: str, code: int = 0, by: Sequence[str] = ("shardwise",)
-) -> "subprocess.CompletedProcess[str]":
-    """Run the command in a folder."""
-    program, *options = by
-    line, env = [bin_folder / program, *options, *words], wheel.environment(bin_folder)
-    done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
 
 
 def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Each repair that verify prints: after a damage, it and one run of snakemake make all whole."""
 
-import functools
 import re
 import subprocess
 from collections.abc import Callable
@@ -17,17 +16,12 @@ CONFIG = {"results": RESULTS, "shards": 2, "synthetic": {"matrices": 4, "dim": 4
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Workspace]:
-    """A workspace that has run to its end, by its dispatch."""
-
-    @functools.cache
-    def of(dispatch: str) -> Workspace:
-        workspace = Workspace.create(tmp_path_factory.mktemp(dispatch) / "w")
-        workspace.configure(**CONFIG, dispatch=dispatch)
-        workspace.succeed()
-        return workspace
-
-    return of
+def model(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace that has run to its end."""
+    workspace = Workspace.create(tmp_path_factory.mktemp("model") / "w")
+    workspace.configure(**CONFIG)
+    workspace.succeed()
+    return workspace
 
 
 gone = Path.unlink
@@ -79,14 +73,8 @@ HARMS = {f"{name} {harm.__name__}": [(name, harm)] for harm, names in EACH.items
     ],
 }  # fmt: skip
 
-ALWAYS = {"jobs": {"many"}, "pool": set()}
-"""What each `make test` tries; `make nightly` tries all."""
-
-CASES = [
-    pytest.param(dispatch, harms, id=f"{dispatch}: {name}",
-                 marks=() if name in ALWAYS[dispatch] else pytest.mark.nightly)
-    for name, harms in HARMS.items() for dispatch in ALWAYS
-]  # fmt: skip
+CASES = [("jobs", name) if name == "many" else factories.nightly("jobs", name) for name in HARMS]
+CASES += [factories.nightly("pool", name) for name in HARMS]
 
 
 def verify(workspace: Workspace) -> tuple[int, str]:
@@ -97,11 +85,11 @@ def verify(workspace: Workspace) -> tuple[int, str]:
 
 
 @pytest.mark.fault("damage to a file")
-@pytest.mark.parametrize(("dispatch", "harms"), CASES)
-def test_a_repair_makes_the_results_whole(finished, tmp_path, dispatch, harms):
+@pytest.mark.parametrize(("dispatch", "damage"), CASES)
+def test_a_repair_makes_the_results_whole(model, tmp_path, dispatch, damage):
     """The printed commands and one run of snakemake make all whole, and the sum is the same."""
-    model = finished(dispatch)
-    workspace = model.clone(tmp_path / "w")
+    workspace, harms = model.clone(tmp_path / "w"), HARMS[damage]
+    workspace.configure(**CONFIG, dispatch=dispatch)
     root = workspace.root / RESULTS
     for name, harm in harms:
         harm(next(root.glob(name), root / name))
