@@ -249,11 +249,9 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
     monkeypatch.setattr(operation, "kernel", lower)
     left = factories.stack((4, 192, 192), dtype)
     for precision in ("ieee", "tf32x3", "tf32"):
-        made = factories.copied(
-            factories.plan(
-                tmp_path / precision, left, left[0] if takes_b(product) else None, shards=1,
-                product=product, precision=precision, backend="cupy",
-            )
+        made = factories.plan(
+            tmp_path / precision, left, left[0] if takes_b(product) else None, shards=1,
+            product=product, precision=precision, backend="cupy",
         )  # fmt: skip
         (shard,) = made.shards
         if precision == "tf32":

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import h5py
 import numpy as np
@@ -112,14 +113,7 @@ def test_hostile_names_are_never_executed(workspace: Workspace) -> None:
 
 def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> None:
     """A quote writes nothing; a trial's products, and the files before them, are made once."""
-
-    def quote(*words: str) -> "subprocess.CompletedProcess[str]":
-        line = [workspace.root / "scripts" / "plan.py", "--configfile", "mine.yaml"]
-        return subprocess.run(
-            [sys.executable, *line, *words], cwd=workspace.root, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-
+    quote = partial(factories.run, "plan", "--configfile", "mine.yaml", cwd=workspace.root)
     workspace.configure(shards=7, backend="numpy", materialize=False, dispatch="pool")
     assert "7 of 7 shards to compute" in quote("--quote").stdout
     assert not workspace.file("").exists()
