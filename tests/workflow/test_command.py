@@ -77,7 +77,6 @@ def test_submit_waits_until_its_run_has_begun(bin_folder: Path, tmp_path: Path) 
 
 SLOW = """
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 def slow(xp, block):
