@@ -4,15 +4,13 @@ import json
 import os
 import shlex
 import signal
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from shardwise.numerics.tree import TreeSum
 
 from tests import factories, processes
-from tests.clusters.cluster import Cluster
+from tests.clusters.jobs import waiting_ranks
 from tests.places import ways
 
 pytestmark = pytest.mark.timeout(600)
@@ -44,31 +42,6 @@ def test_the_ranks_are_where_they_were_granted(nodes, way, tmp_path):
     assert nodes.finish(job) == 3, nodes.printed(job)
     assert (nodes.printed(job).count(" ERROR "), "00001" in nodes.printed(job)) == (1, True)
     assert not made.results.statistic("sum").exists()
-
-
-# Each rank leaves a file, named by its rank, that holds its process number.
-WAITING = """
-import os, sys, time
-from shardwise.mpi import launch
-launch.relaunch(3, sys.argv[2])
-from mpi4py import MPI
-open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w").write(str(os.getpid()))
-MPI.COMM_WORLD.Barrier()
-time.sleep(100)
-"""
-
-
-def waiting_ranks(
-    cluster: Cluster, folder: Path, *options: str, launcher: str = "mpiexec"
-) -> tuple[int, list[int]]:
-    """Submit three ranks that only wait; return the job's number, and their pids once all live."""
-    program = folder / "waiting.py"
-    program.write_text(WAITING)
-    line = shlex.join([sys.executable, str(program), str(folder), launcher])
-    job = cluster.submit(f"PYTHONPATH={shlex.quote(str(factories.SCRIPTS))} {line}", *options)
-    paths = [folder / str(rank) for rank in range(3)]
-    processes.until(lambda: all(path.exists() and path.read_text() for path in paths))
-    return job, [int(path.read_text()) for path in paths]
 
 
 @pytest.mark.fault("a rank that is killed")

@@ -66,8 +66,9 @@ def pytest_terminal_summary(
     counts: dict[str, Counter] = defaultdict(Counter)
     for kind in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(kind, []):
-            tries = max(1, sum(n for key, n in report.user_properties if key == "tried"))
-            for fault in [name for key, name in report.user_properties if key == "fault"]:
+            told = getattr(report, "user_properties", ())  # a file that cannot be read has none
+            tries = max(1, sum(n for key, n in told if key == "tried"))
+            for fault in [name for key, name in told if key == "fault"]:
                 counts[fault]["skipped" if report.skipped else "tried"] += tries
                 counts[fault]["lost"] += report.failed
     terminalreporter.section("faults")
