@@ -89,6 +89,11 @@ def of_this_run(plan: Plan, shards: Sequence[str]) -> dict[str, failures.Failure
     return {names[name]: failure for name, failure in found.items()}
 
 
+def worker_failure(plan: Plan) -> str:
+    """The name of the failure of a worker that could not begin: it is of no single shard."""
+    return f"multiply-{plan.key}"
+
+
 def hopeless(failed: Mapping[str, failures.Failure], last: int) -> set[str]:
     """Shards that get no other try: the user has to act first, or they had their last."""
     return {s for s, f in failed.items() if failures.needs_user(f) or f.attempt >= last}

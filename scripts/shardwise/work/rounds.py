@@ -57,7 +57,8 @@ def run(
         Starts the workers of the named round, and returns once all have ended.
     lost
         Whether another round also follows if shards are missing that have not failed, as their
-        workers were killed; unless more than ``retries`` rounds in a row made no progress.
+        workers were killed; unless more than ``retries`` rounds in a row made no progress, or one
+        did not because the user has to act before a worker can begin.
 
     Raises
     ------
@@ -79,7 +80,8 @@ def run(
             before = len(shards)
             shards, following = to_try(plan, last)
             idle = 0 if len(shards) < before else idle + 1
-            again = following > attempt or (lost and idle <= retries)
+            most_idle = 0 if any(map(failures.needs_user, _of_workers(plan))) else retries
+            again = following > attempt or (lost and idle <= most_idle)
             attempt = following
             if shards and again and not warned:
                 words = _outcome(plan, shards, claims.of_this_run(plan, shards))
@@ -91,23 +93,31 @@ def finish(plan: Plan) -> None:
     """Return if no shard is missing; else log why up to 20 of them failed, and raise.
 
     It raises the first of these with which any shard failed in this run: IntegrityError,
-    InputError, ShardwiseError, TryAgain. If none failed, TryAgain.
+    InputError, ShardwiseError, TryAgain. If none failed, it raises the error with which a worker
+    ended before its first shard, or TryAgain.
     """
     if not (missing := Store(plan).missing()):
-        failures.forget(plan.results, f"multiply-{plan.key}")  # of a worker, of no single shard
+        failures.forget(plan.results, claims.worker_failure(plan))
         log.info("%s", describe(plan, missing))
         return
     failed = claims.of_this_run(plan, missing)
     for shard, failure in list(failed.items())[:_MOST_NAMED]:
         words = f" (log: {plan.results.root / failure.log})" if failure.log else ""
         log.error("shard %s: %s%s", shard, failure.reason, words)
-    codes = {failure.code for failure in failed.values()}
-    worst = claims.worst(codes) or TryAgain.exit_code
     words = _outcome(plan, missing, failed)
     if failed:
+        worst = claims.worst({failure.code for failure in failed.values()}) or TryAgain.exit_code
         shard, failure = next((s, f) for s, f in failed.items() if worst in (f.code, 75))
-        words += f"; shard {shard}: {failure.reason}"
-    raise errors.of_code(worst, words)
+        raise errors.of_code(worst, f"{words}; shard {shard}: {failure.reason}")
+    for failure in _of_workers(plan):
+        words = f"of {len(plan.shards)} shards {len(missing)} were not computed: {failure.reason}"
+        raise errors.of_code(failure.code, words)
+    raise TryAgain(words)
+
+
+def _of_workers(plan: Plan) -> Collection[failures.Failure]:
+    """The failure of a worker of this run that could not begin, if there is one."""
+    return failures.of_this_run(plan.results, [claims.worker_failure(plan)]).values()
 
 
 def _outcome(plan: Plan, missing: Sequence[str], failed: Collection[str]) -> str:

@@ -58,8 +58,7 @@ def work(
     own = claims.Claims(plan, claims.load(plan, round_name), who, store.is_whole, again)
     loop: ShardLoop | None = None
     try:
-        own_failure = f"multiply-{plan.key}"  # of no single shard
-        with failures.noted(plan.results, own_failure, device=choose.taken_uuid):
+        with failures.noted(plan.results, claims.worker_failure(plan), device=choose.taken_uuid):
             if not run_time.suffices(1):
                 raise TryAgain("the run time of this job is too short to begin a shard")
             session = Session(plan, memory, wait, prefer)

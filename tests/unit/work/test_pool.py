@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shardwise import host
-from shardwise.errors import TryAgain
+from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
-from shardwise.work import rounds
+from shardwise.work import claims, rounds
 from shardwise.work.pool import Pool
 
 from tests import factories, fake_devices, processes
@@ -207,6 +207,20 @@ def test_a_warning_between_rounds_ends_them(tmp_path):
     with pytest.raises(TryAgain, match="shard 00003: later"):
         rounds.run(made, 2, 1, start)
     assert len(names) == 1
+
+
+@pytest.mark.parametrize(("code", "kind", "times"), [(2, InputError, 1), (75, TryAgain, 3)])
+def test_workers_that_cannot_begin_end_the_run_with_their_reason(tmp_path, code, kind, times):
+    """Not with 'cancelled, killed or out of time'; no round follows if the user has to act."""
+    made, names = planned(tmp_path), []
+
+    def start(name: str) -> None:
+        names.append(name)
+        failures.note(made.results, claims.worker_failure(made), code, "no cupy")
+
+    with pytest.raises(kind, match="of 12 shards 12 were not computed: no cupy"):
+        rounds.run(made, 2, 1, start, lost=True)
+    assert len(names) == times
 
 
 def test_no_worker_of_the_run_takes_a_device_that_failed(tmp_path):
