@@ -11,6 +11,7 @@ import json
 import mmap
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -114,6 +115,18 @@ def _wait(child: int) -> None:
     end = time.monotonic() + _GRACE_SECONDS
     while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)
+
+
+def end(processes: Collection[subprocess.Popen[bytes]], seconds: float) -> None:
+    """Ask processes to end, and wait; those that have not ended after some seconds are killed."""
+    for process in processes:
+        process.terminate()
+    last = time.monotonic() + seconds
+    for process in processes:
+        try:
+            process.wait(max(0.0, last - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def adopt() -> None:

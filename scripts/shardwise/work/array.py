@@ -19,6 +19,7 @@ from typing import IO
 from shardwise.errors import InputError, TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
+from shardwise.processes import contain
 from shardwise.records import failures, locks
 from shardwise.records.store import Store
 from shardwise.work import claims, rounds, schedulers
@@ -38,6 +39,7 @@ _LOOK_SECONDS = 0.5
 _ASK_SECONDS = 15.0
 _LOOKS = 20.0  # pause after a look at the results, in multiples of the time it took
 _LEAVE_SECONDS = 60.0  # for cancelled tasks to end
+_GRACE_SECONDS = 5.0  # for the scheduler's client to end
 _FULL_SECONDS = 30.0
 
 
@@ -139,23 +141,25 @@ class Array:
             log.info("%s", shlex.join(words))
             client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=said)
             try:
-                if self._is_over_before(client, job):
-                    self._see_off(job, client)
+                over = self._is_over_before(client, job)
+                if over or (client.returncode and _read(out)):  # perhaps it has lost its tasks
+                    self._see_off(job)
+                if over:
                     return False
             except BaseException:
                 log.warning("cancelling all tasks of this run")
                 schedulers.cancel_detached(self.scheduler.cancel(job))
                 raise
             finally:
-                client.terminate()
-                client.wait()
-            number, text = _read(out).split(), _read(said).strip()
+                contain.end([client], _GRACE_SECONDS)
+            number, text = _read(out).split(), _read(said).split()
+            code = client.returncode
+            if not number and not text:
+                raise TryAgain(f"{words[0]} ended with {code}, and said nothing")
             if not number:  # it was not submitted
-                raise self.scheduler.refusal(" ".join(text.split()), client.returncode)
-            log.info(
-                "array %s has ended; its worst task ended with %d", number[0], client.returncode
-            )
-            return client.returncode == 0
+                raise self.scheduler.refusal(" ".join(text), code)
+            log.info("array %s has ended; its worst task ended with %d", number[0], code)
+            return code == 0
 
     def _is_over_before(self, client: subprocess.Popen[bytes], job: str) -> bool:
         """Wait for the client; True if all shards are whole before it ends, or all tasks are stuck.
@@ -177,11 +181,11 @@ class Array:
                     return True
         return False
 
-    def _see_off(self, job: str, client: subprocess.Popen[bytes]) -> None:
+    def _see_off(self, job: str) -> None:
         """Cancel the tasks that are left, and wait until they have gone."""
         end, cancel = time.monotonic() + _LEAVE_SECONDS, self.scheduler.cancel(job)
         try:
-            while client.poll() is None and time.monotonic() < end:
+            while time.monotonic() < end:
                 time.sleep(_LOOK_SECONDS)
                 if not self.scheduler.living([job]):
                     break

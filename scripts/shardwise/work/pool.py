@@ -28,7 +28,7 @@ from shardwise.work import claims, run_time
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.02
-_GRACE_SECONDS = 10.0  # how long a worker that is asked to end may take before it is killed
+_GRACE_SECONDS = 10.0  # for workers to end
 _DEATHS = 2  # in a row, without a finished shard in between
 _OWN_CODES = (0, FAULT, *(kind.exit_code for kind in (InputError, IntegrityError, TryAgain)))
 
@@ -149,14 +149,7 @@ class Pool:
     def _end(self) -> None:
         """End the workers that run after an error or a signal, and the processes that they left."""
         left = [seat.process for seat in self._seats if seat.process is not None]
-        for process in left:
-            process.terminate()
-        end = time.monotonic() + _GRACE_SECONDS
-        for process in left:
-            try:
-                process.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
+        contain.end(left, _GRACE_SECONDS)
         self._sweep()
 
     def _sweep(self) -> None:

@@ -9,13 +9,13 @@ import os
 import shlex
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from shardwise import host
 from shardwise.devices import choose, grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.mpi import launch
+from shardwise.processes import contain
 from shardwise.work.run_time import heeding
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,4 @@ def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> None:
             code = process.wait()
         log.info("the launcher has ended with %d", code)
     finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_SECONDS)
-        process.kill()
+        contain.end([process], _GRACE_SECONDS)

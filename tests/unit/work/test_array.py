@@ -18,9 +18,10 @@ from tests.factories import nightly
 from tests.unit.work import test_pool
 from tests.unit.work.test_pool import ended, is_right, planned
 
-# A scheduler in a file: sbatch runs all tasks at once, waits, and ends with the worst code.
+# A scheduler in a file: sbatch runs all tasks at once, waits, and ends with the worst code. It
+# heeds no SIGTERM, as a client does that waits for a silent scheduler.
 SBATCH = """#!{python}
-import os, subprocess, sys
+import os, signal, subprocess, sys, time
 from pathlib import Path
 here = Path({here!r})
 with open(here / "words", "a") as file:
@@ -35,6 +36,16 @@ array = next(w for w in sys.argv if w.startswith("--array=1-"))
 tasks = int(array[10:].partition("%")[0])
 run = [subprocess.Popen(["bash", sys.argv[-1]], start_new_session=True,
        env=os.environ | {{"SLURM_ARRAY_TASK_ID": str(n)}}) for n in range(1, tasks + 1)]
+(here / "tasks").write_text("\\n".join(str(p.pid) for p in run))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+lost = here / "lost"
+while lost.exists():
+    if (here.parent / "at").exists():
+        lost.unlink()
+        sys.exit("sbatch: error: lost the tasks")
+    time.sleep(0.01)
+while (here / "silent").exists():
+    time.sleep(0.01)
 codes = [p.wait() for p in run]
 sys.exit(max(c if c >= 0 else 128 - c for c in codes))
 """
@@ -48,8 +59,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     scripts = {
         "sbatch": SBATCH.format(python=sys.executable, here=str(folder)),
         "scontrol": "#!/bin/sh\necho MaxArraySize = 1001\n",
-        "squeue": "#!/bin/sh\n",
-        "scancel": f'#!/bin/sh\necho "$@" >>"{folder}/cancelled"\n',
+        "squeue": f"#!/bin/sh\ncd {folder}; for task in $(cat tasks); do\n"
+        "grep -q . /proc/$task/cmdline && echo $task; done; true\n",
+        "scancel": f'#!/bin/sh\ncd {folder}; kill $(cat tasks); echo "$@" >>cancelled\n',
     }
     for name, text in scripts.items():
         (folder / name).write_text(text)
@@ -128,9 +140,28 @@ def test_a_poison_shard_ends_the_rounds(tmp_path, site):
     assert "of 12 shards 1 were not computed" in said
 
 
+@pytest.mark.fault("a worker or task that is killed")
+def test_no_round_begins_beside_tasks_that_their_client_has_lost(tmp_path, site):
+    """They are cancelled first, as two tasks would compute the same shard."""
+    made = planned(
+        tmp_path,
+        "import fcntl\n"
+        "lock = open(HERE / f'{first}.lock', 'w')\n"
+        "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"  # fails beside another task
+        "(HERE / 'at').touch()\n"
+        "until(lambda: not (HERE / 'site' / 'lost').exists())\n"
+        "if os.environ['SLURM_ARRAY_TASK_ID'] == '1' and once('held'):\n"
+        "    until(lambda: False)",
+    )
+    (site / "lost").touch()
+    ended(started(made, request(tmp_path), "--array-tasks=2"), 0)
+    assert is_right(made)
+    assert len(rounds_of(site)) == 2
+
+
 @pytest.mark.fault("a full queue")
 def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
-    """A submission that is refused for good ends with the scheduler's message."""
+    """A submission that is refused for good ends with the scheduler's message, if it has one."""
     made = planned(tmp_path)
     (site / "refusal").write_text("sbatch: error: AssocMaxSubmitJobLimit")
     said = ended(started(made, request(tmp_path), "--array-tasks=4"), 0)
@@ -139,13 +170,16 @@ def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
     made.results.receipt(made.shards["00002"].name).unlink()
     (site / "refusal").write_text("sbatch: error: invalid partition specified: nowhere")
     assert "invalid partition specified: nowhere" in ended(started(made, request(tmp_path)), 2)
+    (site / "refusal").write_text("")
+    assert "sbatch ended with 1, and said nothing" in ended(started(made, request(tmp_path)), 75)
 
 
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), nightly(signal.SIGINT, 130)])
 def test_a_signal_cancels_the_array(tmp_path, site, number, code):
-    """It is cancelled by name, as its number may not be known yet."""
+    """It is cancelled by name, as its number may not be known yet; its client is not waited for."""
     made = planned(tmp_path, "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)")
+    (site / "silent").touch()
     run = started(made, request(tmp_path), "--array-tasks=2")
     processes.until((tmp_path / "at").exists)
     run.send_signal(number)
