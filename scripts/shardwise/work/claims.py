@@ -77,7 +77,12 @@ def load(plan: Plan, name: str) -> Round:
 
 def end(results: Results) -> None:
     """Remove what the rounds of this run have left."""
-    shutil.rmtree(results.claims / failures.this_run(), ignore_errors=True)
+    rounds = results.claims / failures.this_run()
+    gone = rounds.with_name(f".{rounds.name}-{os.urandom(4).hex()}")
+    # Renamed first: a worker that saw only some claims gone would claim the shards of others.
+    with suppress(OSError):
+        rounds.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
     with suppress(OSError):
         results.claims.rmdir()
 

@@ -52,6 +52,11 @@ class Workers:
         self.whole.add(shard)
         return True
 
+    def compute_all(self, worker: Claims) -> None:
+        """Let a worker compute shards until it gets none."""
+        while self.compute(worker):
+            pass
+
 
 @given(st.integers(0, 10_000), st.integers(1, 64))
 def test_blocks_hold_all_shards_once(shards: int, workers: int) -> None:
@@ -86,18 +91,12 @@ def test_each_shard_is_computed_once_in_any_order_of_events(plan, data, workers,
 def test_workers_that_claim_at_the_same_moment_share_the_shards(plan: Plan) -> None:
     """Threads stand for processes on several nodes: each claim is created only once."""
     own = Workers(plan, claims.begin(plan, list(plan.shards), 8, 1))
-    found: list[str] = []
-
-    def take(worker: Claims) -> None:
-        while shard := worker.next():
-            found.append(shard)
-
-    threads = [threading.Thread(target=take, args=(own.new(str(n)),)) for n in range(8)]
+    threads = [threading.Thread(target=own.compute_all, args=(own.new(str(n)),)) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == list(plan.shards)
+    assert own.computed == Counter(list(plan.shards))
 
 
 def test_a_dead_worker_keeps_its_claims_and_another_round_has_its_own(plan: Plan) -> None:
@@ -105,8 +104,7 @@ def test_a_dead_worker_keeps_its_claims_and_another_round_has_its_own(plan: Plan
     own = Workers(plan, claims.begin(plan, list(plan.shards), 1, 1))
     dead, other = own.new("dead"), own.new("other")
     left = dead.next()
-    while own.compute(other):
-        pass
+    own.compute_all(other)
     assert set(plan.shards) - own.whole == {left}
     again = own.new("dead", again=True)
     assert (again.open(), again.ended()) == ([left], 0)
@@ -127,6 +125,22 @@ def test_a_shard_that_failed_ends_in_its_round(own_plan: Plan, code: int, open_a
     assert (worker.ended(), worker.give_back()) == (1, 0)
     following = Workers(own_plan, claims.begin(own_plan, [shard], 1, 2))
     assert (following.new("one").next() == shard) is open_again
+
+
+def test_the_end_of_a_round_frees_no_claim(tmp_path: Path) -> None:
+    """A worker that claims meanwhile gets no shard of others: all claims go at once."""
+    plan = factories.plan(tmp_path, factories.stack((1000, 1, 1)), shards=1000)
+    for _ in range(5):
+        own = Workers(plan, claims.begin(plan, list(plan.shards), 8, 1))
+        for block in range(900):
+            (plan.results.claims / own.round.name / str(block)).symlink_to("another worker")
+        thread = threading.Thread(target=own.compute_all, args=(own.new("one"),))
+        thread.start()
+        while not own.computed:
+            pass
+        claims.end(plan.results)
+        thread.join()
+        assert min(own.computed) >= list(plan.shards)[900]
 
 
 def test_claims_of_another_plan_are_refused(own_plan: Plan, tmp_path: Path) -> None:
