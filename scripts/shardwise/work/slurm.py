@@ -101,10 +101,12 @@ def end_of_job() -> float | None:
     """When the job of this process is ended, in Unix time; None if Slurm does not say."""
     # The partition may have its own limit: Slurm knows which one applies.
     try:
-        own = f"--jobs={os.environ['SLURM_JOB_ID']}"
-        end = call("squeue", "--noheader", "--format=%e", own).split()
+        own = os.environ["SLURM_JOB_ID"]
+        if "SLURM_ARRAY_TASK_ID" in os.environ:  # one task has the array's number, which means all
+            own = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+        end = call("squeue", "--noheader", "--format=%e", f"--jobs={own}").split()
         return time.mktime(time.strptime(end[0], "%Y-%m-%dT%H:%M:%S"))
-    except (TryAgain, InputError, ValueError, OverflowError, IndexError):
+    except (TryAgain, InputError, LookupError, ValueError, OverflowError):
         return None  # N/A where there is no limit
 
 
