@@ -63,7 +63,6 @@ class ShardLogs(logging.Handler):
 
     def flush(self) -> None:
         """Pass on the records of shards that will not end."""
-        for records in self._kept.values():
-            for record in records:
+        for shard in list(self._kept):  # another thread may end one meanwhile
+            for record in self._kept.pop(shard, []):
                 self._own.handle(record)
-        self._kept.clear()
