@@ -98,6 +98,7 @@ class _Step:
     shard: Shard
     job: ShardJob | None = None
     error: Exception | None = None
+    seconds: float = 0.0  # that its beginning took, perhaps with a copy of its matrices
 
 
 class ShardLoop:
@@ -125,7 +126,7 @@ class ShardLoop:
             signal.siginterrupt(signal.SIGTERM, True)
             began = time.monotonic()
             self._compute(step)
-            self._run_time.learn(time.monotonic() - began)
+            self._run_time.learn(step.seconds + time.monotonic() - began)
         self._settle()
 
     def exit_code(self) -> int:
@@ -137,7 +138,8 @@ class ShardLoop:
 
     def blame_run_time(self) -> None:
         """Note that the shard in work has failed, as the run time of its job was too short."""
-        if self._current and not Store(self._plan).is_whole(self._current.shard.shard):
+        shard = self._current.shard.shard if self._current else None
+        if shard and shard not in self._codes and not Store(self._plan).is_whole(shard):
             self._failed(self._current, TryAgain("the run time of its job was too short for it"))
 
     def _take(self) -> _Step | None:
@@ -154,10 +156,11 @@ class ShardLoop:
             return None
         if (claimed := self._claims.next()) is None:
             return None
-        shard = self._plan.shards[claimed]
+        shard, began = self._plan.shards[claimed], time.monotonic()
         with self._logs.of(shard):
             try:
-                return _Step(shard, ShardJob(self._session, claimed).begin())
+                job = ShardJob(self._session, claimed).begin()
+                return _Step(shard, job, seconds=time.monotonic() - began)
             except Exception as error:
                 return _Step(shard, error=error)
 

@@ -292,6 +292,41 @@ def test_run_time_is_kept(tmp_path):
     assert whole(made) == set()
 
 
+def test_the_time_of_copies_counts(tmp_path):
+    """Shards that take long only because their matrices are copied first are left, too."""
+    trouble = (
+        "import threading\n"
+        "from shardwise.multiply import copy\n"
+        "if once('changed'):\n"
+        "    own, clock, made = threading.local(), time.monotonic, copy.materialize\n"
+        "    def materialize(*words):\n"
+        "        made(*words)\n"
+        "        own.later = getattr(own, 'later', 0) + 1000\n"
+        "    copy.materialize = materialize\n"
+        "    time.monotonic = lambda: clock() + getattr(own, 'later', 0)"
+    )
+    made = planned(tmp_path, trouble, materialize=True)
+    assert "the run time is nearly up" in pooled(made, "--run-time", 500, code=75, devices=1)
+    assert {0, 1} <= whole(made) <= {0, 1, 2}  # 2 may have begun before 1 had ended
+
+
+def test_the_end_of_the_run_time_hides_no_failure(tmp_path):
+    """A shard that has failed keeps its reason if the job then ends before the next has begun."""
+    trouble = (
+        "from shardwise.multiply import copy\n"
+        "def materialize(*_):\n"
+        "    clock = time.time\n"
+        "    time.time = lambda: clock() + 1000\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    until(lambda: False)\n"
+        "copy.materialize = materialize\n"
+        "raise ValueError('bad')"
+    )
+    made = planned(tmp_path, trouble, materialize=True)
+    pooled(made, "--run-time", 500, "--retries", 0, code=2, devices=1)
+    assert {n: f.code for n, f in failed(made).items()} == {0: 2}
+
+
 @pytest.mark.fault("a worker or task that is killed")
 def test_a_killed_worker_is_replaced(tmp_path):
     """Another process goes on with its claims; children of the function end with the worker."""
