@@ -155,9 +155,9 @@ def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
             line, env=without_stray(), capture_output=True, text=True, check=True,
             timeout=_SQUEUE_SECONDS,
         )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
+        nodes, count = done.stdout.split()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise TryAgain(f"squeue does not list the nodes of job {job}: {error}") from None
-    nodes, count = done.stdout.split()
     return {
         **{"SLURM_JOB_NODELIST": nodes, "SLURM_NODELIST": nodes},
         **{"SLURM_JOB_NUM_NODES": count, "SLURM_NNODES": count},

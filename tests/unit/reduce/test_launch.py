@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shardwise.devices import grants
-from shardwise.errors import InputError
+from shardwise.errors import InputError, TryAgain
 from shardwise.mpi import launch
 
 from tests import factories, processes
@@ -141,6 +141,20 @@ def test_the_devices_of_one_node_are_left_alone(job):
     """All ranks are on that node, so mpiexec passes the right devices on."""
     assert launch._without_grant(job) == job
     assert launch._without_grant({"NHOSTS": "2"}) == {"NHOSTS": "2"}
+
+
+@pytest.mark.parametrize(("said", "ranks"), [("node[1-2] 2", "2(x2)"), ("", None)])
+def test_slurm_is_asked_for_the_nodes_of_a_job(site, monkeypatch, said, ranks):
+    """Try again later if it does not say them, as when the job has just been cancelled."""
+    monkeypatch.setenv("PATH", site["PATH"])
+    squeue = Path(site["PATH"]) / "squeue"
+    squeue.write_text(f"#!/bin/sh\necho '{said}'\n")
+    squeue.chmod(0o755)
+    if ranks:
+        assert launch._slurm_nodes(3, {"SLURM_JOB_ID": "7"})["SLURM_TASKS_PER_NODE"] == ranks
+    else:
+        with pytest.raises(TryAgain, match="squeue does not list the nodes of job 7"):
+            launch._slurm_nodes(3, {"SLURM_JOB_ID": "7"})
 
 
 @pytest.fixture
