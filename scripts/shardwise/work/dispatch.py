@@ -72,15 +72,16 @@ def work(options: Namespace) -> int:
 
 
 def _end(options: Namespace) -> float | None:
-    """The Unix time at which this job will be ended, from ``--until`` or from Slurm.
+    """The Unix time at which this job will be ended, from ``--until``.
 
-    Otherwise ``--run-time`` counts from now. None: no limit is known.
+    Otherwise ``--run-time`` counts from now, unless Slurm ends the job sooner. None: no limit is
+    known.
     """
     if until := getattr(options, "until", None):
         return float(until)
-    if "SLURM_JOB_ID" in os.environ:
-        return slurm.end_of_job()
-    return time.time() + options.run_time if options.run_time else None
+    ends = [slurm.end_of_job() if "SLURM_JOB_ID" in os.environ else None]
+    ends += [time.time() + options.run_time if options.run_time else None]
+    return min(filter(None, ends), default=None)
 
 
 def _this_process() -> str:

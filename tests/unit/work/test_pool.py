@@ -284,11 +284,12 @@ def test_sigusr1_finishes_what_was_begun(tmp_path):
     assert failed(made) == {}
 
 
-def test_run_time_is_kept(tmp_path):
-    """No shard is begun in a job that is too short; it ends with 75 and the reason."""
+@pytest.mark.parametrize("job", [{}, {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0,1"}])
+def test_run_time_is_kept(tmp_path, job):
+    """No shard is begun in a job that is too short, also if Slurm does not say how long it is."""
     made = planned(tmp_path)
-    said = pooled(made, "--run-time", 10, code=75)
-    assert "the run time of this job is too short to begin a shard" in said
+    said = pooled(made, "--run-time", 10, code=75, PATH=str(tmp_path), **job)
+    assert "of 12 shards 12 were not computed: the run time of this job is too short" in said
     assert whole(made) == set()
 
 

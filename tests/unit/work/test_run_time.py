@@ -32,7 +32,7 @@ def test_a_warning_reaches_all_who_heed_it():
 
 @pytest.mark.parametrize(("words", "seconds"), [
     (["-l", "h_rt=1:02:03"], 3723), (["-l", "gpu=1,s_rt=90,h_rt=::120"], 90),
-    (["-l", "gpu=1"], None),
+    (["-l", "h_rt=24::", "-l", "s_rt=INFINITY"], 86400), (["-l", "gpu=1"], None),
 ])  # fmt: skip
 def test_grid_engine_is_asked_for_a_run_time_in_any_of_its_forms(words, seconds):
     """The shorter of the soft and the hard limit counts."""
