@@ -34,6 +34,15 @@ def run(options: Namespace) -> int:
     plan = plans.load(options.plan)
     if options.round:
         return _rank(plan, options)
+    try:
+        _compute(plan, options)
+    except Exception as error:
+        rounds.note(plan, error)
+        raise
+    return 0
+
+
+def _compute(plan: Plan, options: Namespace) -> None:
     if options.dispatch == "array":
         request = array.load(options.request or Path())
         array.run(plan, request, options.array_tasks, options.array_limit)
@@ -43,7 +52,6 @@ def run(options: Namespace) -> int:
         usable = choose.workers(plan.settings.backend, failures.barred(plan.results))
         count = min(usable, options.devices or usable)
         _rounds(plan, options, options.retries, range(count))
-    return 0
 
 
 def _rounds(plan: Plan, options: Namespace, retries: int, seats: Sequence[int | None]) -> None:

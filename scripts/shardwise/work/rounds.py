@@ -112,7 +112,14 @@ def finish(plan: Plan) -> None:
     for failure in _of_workers(plan):
         words = f"of {len(plan.shards)} shards {len(missing)} were not computed: {failure.reason}"
         raise errors.of_code(failure.code, words)
-    raise TryAgain(words)
+    logs = plan.results.array_folder(failures.this_run())
+    raise TryAgain(f"{words}; the logs of the tasks are in {logs}" if logs.exists() else words)
+
+
+def note(plan: Plan, error: Exception) -> None:
+    """Write down why the shards were not computed, unless they or a worker have done so."""
+    if not claims.of_this_run(plan, Store(plan).missing()) and not _of_workers(plan):
+        failures.note(plan.results, claims.worker_failure(plan), *errors.verdict(error))
 
 
 def _of_workers(plan: Plan) -> Collection[failures.Failure]:

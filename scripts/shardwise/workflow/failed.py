@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise.errors import InputError, ShardwiseError, TryAgain, verdict
 from shardwise.records import failures
 from shardwise.records.failures import Failure
+from shardwise.work import claims
 from shardwise.workflow import recipe
 
 if TYPE_CHECKING:
@@ -12,11 +13,16 @@ if TYPE_CHECKING:
 
 
 def name_of(run: "Run", job: Any) -> str:
-    """The name of the failure of a Snakemake job, whose rule a module may have renamed."""
+    """The name of the failure of a Snakemake job, whose rule a module may have renamed.
+
+    A job that computes all shards notes its failure under the name that its workers use, too.
+    """
     stage, wildcards = run.stages.get(job.rule.name, job.rule.name), job.wildcards_dict
     if "shard" in wildcards:
         before = "copy-" if stage == "shard" else ""
         return f"{before}{wildcards['shard']}-{wildcards['key']}"
+    if job.rule.name == run.rule_for_all:
+        return claims.worker_failure(run.plan)
     return f"{stage}-{run.plan.key}"
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
+from shardwise.records import failures
+from shardwise.work import claims
 from shardwise.work.array import SITES, Request
 from shardwise.work.schedulers import QueueFull
 
@@ -70,10 +72,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def request(folder: Path) -> Path:
+def request(folder: Path, setup: str = "") -> Path:
     """What the profile asks for."""
     path = folder / "request.json"
-    words = Request("slurm", [["-t", str(n)] for n in (1, 2, 3)], [600, 1200, 1800], "")
+    words = Request("slurm", [["-t", str(n)] for n in (1, 2, 3)], [600, 1200, 1800], setup)
     path.write_text(json.dumps(vars(words)))
     return path
 
@@ -172,6 +174,21 @@ def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
     assert "invalid partition specified: nowhere" in ended(started(made, request(tmp_path)), 2)
     (site / "refusal").write_text("")
     assert "sbatch ended with 1, and said nothing" in ended(started(made, request(tmp_path)), 75)
+    noted = failures.read(made.results.failure(claims.worker_failure(made)))
+    assert (noted.code, noted.reason) == (75, "sbatch ended with 1, and said nothing")
+
+
+def test_tasks_that_cannot_begin_leave_their_logs(tmp_path, site):
+    """The last words and the failure file say where; the failure goes once all is computed."""
+    made = planned(tmp_path)
+    said = ended(started(made, request(tmp_path, "module load x"), "--array-tasks=1"), 75)
+    (own,) = made.results.root.glob("logs/array/*")
+    assert f"the logs of the tasks are in {own}" in said
+    assert all("set-up line (precommand) ended" in log.read_text() for log in own.glob("*.log"))
+    noted = made.results.failure(claims.worker_failure(made))
+    assert str(own) in failures.read(noted).reason
+    ended(started(made, request(tmp_path)), 0)
+    assert not noted.exists()
 
 
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")

@@ -53,9 +53,9 @@ OWN, OTHER = "a" * 12, "b" * 12
 
 @pytest.mark.parametrize(("dispatch", "of", "noted", "words", "more"), [
     ("pool", "shard", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", True),
-    ("pool", "job", OWN, "failed: pool: input: matrix 3 holds NaN", False),
+    ("pool", "job", OWN, "failed: multiply: input: matrix 3 holds NaN", False),
     ("jobs", "shard", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", False),
-    ("pool", "shard", OTHER, "failed: pool: it left no message: killed, lost with its node", True),
+    ("pool", "shard", OTHER, "failed: multiply: it left no message: killed, lost with", True),
     ("jobs", "shard", None, "failed: multiply 00001: it left no message: killed", True),
     ("jobs", "shard", None, "failed: multiply 00001: it left no message: the disk of", True),
 ])  # fmt: skip
@@ -70,7 +70,7 @@ def test_a_killed_job_is_told_from_one_that_failed(
     row = made.shards["00001"]
     if noted:
         monkeypatch.setenv(failures.RUN, noted)
-        name = row.name if of == "shard" else f"pool-{made.key}"
+        name = row.name if of == "shard" else f"multiply-{made.key}"
         failures.note(made.results, name, 2, "input: matrix 3 holds NaN")
     monkeypatch.setenv(failures.RUN, OWN)
     if "disk" in words:
