@@ -3,23 +3,21 @@
 A round begins with a list of shards in its own folder, ``claims/RUN/ROUND``, renamed into place
 once complete. All workers cut the list into the same blocks, small enough that workers of unequal
 speed finish together. A free worker claims a block by creating a symbolic link: only one worker
-succeeds, without a lock and on network disks as well. The link's target is not a file but a text
-that names the worker. Unlike the content of a file, it is complete from the first moment, however
-the worker ends. So a restarted worker goes on with its own claims, and the claims that a dead
-worker has left are known. The folder is removed at the end of the round.
+succeeds, without a lock and on network disks as well. The link's target is not a file but the name
+of the worker. Unlike the content of a file, it is complete from the first moment, however the
+worker ends. So a restarted worker goes on with its own claims, and the claims that a dead worker
+has left are known. The folder is removed at the end of the round.
 """
 
 import json
 import os
 import random
 import shutil
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from shardwise import host
 from shardwise.errors import IntegrityError, TryAgain, writing
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
@@ -185,9 +183,9 @@ class Claims:
         blocks = range(len(self._blocks))
         while free := sorted(set(blocks).difference(self._taken())):
             block = random.choice(free[: self._round.workers])
-            path, now = self._folder / str(block), time.strftime("%Y-%m-%dT%H:%M:%S")
+            path = self._folder / str(block)
             with writing(path), suppress(FileExistsError):  # another worker was first
-                path.symlink_to("\t".join([self._who, host.node(), str(os.getpid()), now]))
+                path.symlink_to(self._who)
                 return block
         return None
 
@@ -199,7 +197,7 @@ class Claims:
 
     def _is_own(self, block: int) -> bool:
         with suppress(FileNotFoundError):  # handed back meanwhile
-            return os.readlink(self._folder / str(block)).split("\t")[0] == self._who
+            return os.readlink(self._folder / str(block)) == self._who
         return False
 
     def _taken(self) -> list[int]:

@@ -45,15 +45,8 @@ _PLACES = {"slurm_account": "account", "slurm_partition": "partition", "clusters
 
 
 def call(*words: str) -> str:
-    """What a command of Slurm prints; errors as in `schedulers.ask` and `refusal`."""
-    return schedulers.ask(words, refusal, "load Slurm first", env=without_stray())
-
-
-def refusal(text: str, _code: int = 1) -> Exception:
-    """The error for a command of Slurm that failed with this text."""
-    text = re.sub(r"\w+: error: ", "", text)
-    kinds = {QueueFull: _FULL, TryAgain: _AWAY}
-    return next((kind for kind in kinds if kinds[kind].search(text)), InputError)(text)
+    """What a command of Slurm prints; errors as in `schedulers.ask`."""
+    return schedulers.ask(words, Slurm().refusal, "load Slurm first", env=without_stray())
 
 
 def test_only(words: Sequence[str]) -> list[str]:
@@ -141,7 +134,9 @@ class Slurm:
         return ["sbatch", *words, *own, "--output=/dev/null", "--error=/dev/null", script]
 
     def refusal(self, text: str, code: int) -> Exception:
-        return refusal(text, code)
+        text = re.sub(r"\w+: error: ", "", text)
+        kinds = {QueueFull: _FULL, TryAgain: _AWAY}
+        return next((kind for kind in kinds if kinds[kind].search(text)), InputError)(text)
 
     def cancel(self, name: str) -> list[str]:
         return ["scancel", f"--name={name}"]

@@ -95,9 +95,8 @@ def noting_failures(run: "Run", report: Callable[..., None]) -> Callable[..., No
         status = _STATUS.search(msg or "")
         if hasattr(info.job, "rule"):  # a group of jobs has none
             if refused:
-                failed.note_refused(
-                    run, info.job, "Slurm", slurm.refusal(one_line(refused[1].strip()))
-                )
+                error = slurm.Slurm().refusal(one_line(refused[1].strip()), 1)
+                failed.note_refused(run, info.job, "Slurm", error)
             elif status and status[1] != "FAILED":  # else the job has ended by itself
                 failed.note(run, info.job, f"the scheduler says {status[1]}")
         report(self, info, msg, **named)
