@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -168,7 +169,8 @@ class Array:
         """
         store, pause, asked, stuck = Store(self._plan), _LOOK_SECONDS, time.monotonic(), 0.0
         while client.poll() is None:
-            time.sleep(pause)
+            with suppress(subprocess.TimeoutExpired):
+                client.wait(pause)  # a look at many shards takes long, and so does the pause
             began = time.monotonic()
             if not store.missing():
                 return client.poll() is None

@@ -118,8 +118,9 @@ def finish(plan: Plan) -> None:
 
 def note(plan: Plan, error: Exception) -> None:
     """Write down why the shards were not computed, unless they or a worker have done so."""
-    if not claims.of_this_run(plan, Store(plan).missing()) and not _of_workers(plan):
-        failures.note(plan.results, claims.worker_failure(plan), *errors.verdict(error))
+    with contextlib.suppress(OSError):  # it must not hide that error
+        if not claims.of_this_run(plan, Store(plan).missing()) and not _of_workers(plan):
+            failures.note(plan.results, claims.worker_failure(plan), *errors.verdict(error))
 
 
 def _of_workers(plan: Plan) -> Collection[failures.Failure]:
