@@ -1,4 +1,4 @@
-"""Find and end processes by what /proc says of them."""
+"""Find and end processes by what /proc says of them; write commands for them to run."""
 
 import contextlib
 import os
@@ -13,6 +13,15 @@ PROC = Path("/proc")
 def heed_interrupts() -> None:
     """In a new process: heed Ctrl-C again, which a parent in a shell's background ignores."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def commands(folder: Path, **scripts: str) -> str:
+    """Write scripts as the commands of a folder; return a PATH that begins with it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in scripts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
 
 
 def running() -> list[int]:

@@ -24,10 +24,7 @@ OWN = str(Path(sys.executable).with_name("mpiexec"))
 def site(tmp_path):
     """An environment whose PATH holds srun and a site's launchers."""
     folder = tmp_path / "a site" / "bin"
-    folder.mkdir(parents=True)
-    for name in ("srun", "mpiexec", "orterun"):
-        (folder / name).write_text("#!/bin/sh\n")
-        (folder / name).chmod(0o755)
+    processes.commands(folder, **dict.fromkeys(("srun", "mpiexec", "orterun"), "#!/bin/sh\n"))
     return {"PATH": str(folder)}
 
 
@@ -144,12 +141,10 @@ def test_the_devices_of_one_node_are_left_alone(job):
 
 
 @pytest.mark.parametrize(("said", "ranks"), [("node[1-2] 2", "2(x2)"), ("", None)])
-def test_slurm_is_asked_for_the_nodes_of_a_job(site, monkeypatch, said, ranks):
+def test_slurm_is_asked_for_the_nodes_of_a_job(tmp_path, monkeypatch, said, ranks):
     """Try again later if it does not say them, as when the job has just been cancelled."""
-    monkeypatch.setenv("PATH", site["PATH"])
-    squeue = Path(site["PATH"]) / "squeue"
-    squeue.write_text(f"#!/bin/sh\necho '{said}'\n")
-    squeue.chmod(0o755)
+    squeue = f"#!/bin/sh\necho '{said}'\n"
+    monkeypatch.setenv("PATH", processes.commands(tmp_path, squeue=squeue))
     if ranks:
         assert launch._slurm_nodes(3, {"SLURM_JOB_ID": "7"})["SLURM_TASKS_PER_NODE"] == ranks
     else:

@@ -9,6 +9,8 @@ from shardwise.work import slurm
 from shardwise.work.grid_engine import GridEngine
 from shardwise.work.run_time import LEAVE_SECONDS, RunTime, heeding
 
+from tests import processes
+
 
 def test_no_shard_is_begun_that_may_not_end():
     """More than one only once it is known how long a shard takes; none once the job is to end."""
@@ -41,11 +43,8 @@ def test_grid_engine_is_asked_for_a_run_time_in_any_of_its_forms(words, seconds)
 
 def test_a_task_asks_slurm_for_its_own_end(tmp_path, monkeypatch):
     """The number of one task is that of its array, for which squeue lists every task."""
-    squeue = tmp_path / "squeue"
     ends = "case $3 in *=7_4) ;; *) echo 2030-01-01T00:00:00;; esac; echo 2030-01-02T00:00:00"
-    squeue.write_text(f"#!/bin/sh\n{ends}\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", processes.commands(tmp_path, squeue=f"#!/bin/sh\n{ends}\n"))
     for name, text in (("JOB_ID", "7"), ("ARRAY_JOB_ID", "7"), ("ARRAY_TASK_ID", "4")):
         monkeypatch.setenv(f"SLURM_{name}", text)
     assert time.localtime(slurm.end_of_job())[:4] == (2030, 1, 2, 0)
