@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import ShardwiseError, of_code, of_system
+from shardwise.errors import ShardwiseError, of_code, verdict
 
 
 def agree(comm: Any, work: Callable[[], Any]) -> Any:
@@ -20,7 +20,7 @@ def agree(comm: Any, work: Callable[[], Any]) -> Any:
     except ShardwiseError as caught:
         error = caught
     except OSError as caught:
-        error = of_system(caught)
+        error = of_code(*verdict(caught))
     told = comm.allgather(error and (error.exit_code, str(error)))
     if error is not None and told.index((error.exit_code, str(error))) == comm.rank:
         raise error
