@@ -148,13 +148,13 @@ def probe(spec: str, matrix: np.ndarray, depends: Iterable[str] = ()) -> tuple[S
         try:
             said, _ = process.communicate(given.getvalue(), limit)
         except subprocess.TimeoutExpired:
-            _end(process)
+            contain.end([process], _END_SECONDS)
             raise InputError(
                 f"product: your function {spec} did not return within {limit:g} s {tried}; "
                 f"set {_TRIAL_SECONDS} to allow more"
             ) from None
         except BaseException:
-            _end(process)
+            contain.end([process], _END_SECONDS)
             raise
     answer, status = json.loads(said) if process.returncode == 0 else (None, process.returncode)
     if answer is None:
@@ -171,16 +171,6 @@ def _trial_seconds() -> float:
         if (limit := float(text)) > 0:
             return min(limit, _LONGEST_TRIAL)
     raise InputError(f"{_TRIAL_SECONDS} is {short(text)}; set it to a number of seconds above 0")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a trial, which ends all that the function has started."""
-    process.terminate()
-    try:
-        process.wait(_END_SECONDS)
-    except subprocess.TimeoutExpired:  # the function has stopped its parent, too
-        process.kill()
-        process.wait()
 
 
 def read_source(spec: str, digest: str | None = None) -> bytes:
