@@ -3,9 +3,8 @@
 Its one argument is a JSON object. `uuids`: the devices. `limit`, `hold`: seconds to wait for a
 device, and to compute. `records`: a file; at its end the task appends the device and the times of
 its begin and end. `uid`: the user to run as. `end`: `exit`; `stdin` (exit once stdin is closed);
-`kill` (SIGKILL to itself); `orphan` (the same while a child computes; with `hold: stdin` the child
-computes until stdin is closed). `tasks`: a list of objects with these keys, each run in a process
-of its own; this process waits for all of them.
+`kill` (SIGKILL to itself); `orphan` (the same while a child computes). `tasks`: a list of objects
+with these keys, each run in a process of its own; this process waits for all of them.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from shardwise.errors import TryAgain
 
 CHILD = """
 import os, sys, time
-sys.stdin.read() if sys.argv[1] == "stdin" else time.sleep(float(sys.argv[1]))
+time.sleep(float(sys.argv[1]))
 os.write(int(sys.argv[2]), f"{sys.argv[3]} {sys.argv[4]} {time.monotonic()}\\n".encode())
 """
 

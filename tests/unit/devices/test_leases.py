@@ -5,7 +5,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -63,8 +62,7 @@ def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
     assert all(map(leases.take, uuids))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_lease_ends_with_its_task(start, number):
+def test_a_lease_ends_with_its_task(start):
     """The kernel frees it at once, and the signature of the dead task no longer counts."""
     assert leases.holder(UUID) is None
     task = start(end="stdin")
@@ -72,21 +70,9 @@ def test_a_lease_ends_with_its_task(start, number):
     assert not leases.take(UUID)
     user = leases.user_name(os.getuid())
     assert leases.holder(UUID).words.startswith(f"process {task.pid} of {user} since 2")
-    task.send_signal(number)
+    task.kill()
     task.wait()
     assert leases.holder(UUID) is None
-    assert leases.take(UUID)
-
-
-def test_a_child_keeps_the_lease(start, tmp_path):
-    """While a child of a dead task lives, the device is not free; afterwards it is."""
-    (tmp_path / "records").touch()
-    task = start(records=str(tmp_path / "records"), hold="stdin", end="orphan")
-    assert task.wait() == -signal.SIGKILL
-    assert not leases.take(UUID)
-    assert leases.holder(UUID).words.startswith(f"process {task.pid} of ")
-    task.stdin.close()
-    until(lambda: leases.holder(UUID) is None)
     assert leases.take(UUID)
 
 
