@@ -67,6 +67,7 @@ def run(
     """
     warned: list[int] = []  # signals that this job will end: no round follows then
     with holding(plan.results), run_time.heeding(lambda number, _: warned.append(number)):
+        failures.forget(plan.results, claims.worker_failure(plan))  # of an earlier try
         (shards, attempt), idle, again = to_try(plan), 0, True
         last = attempt + retries
         while shards and again and not warned:
@@ -97,7 +98,7 @@ def finish(plan: Plan) -> None:
     ended before its first shard, or TryAgain.
     """
     if not (missing := Store(plan).missing()):
-        failures.forget(plan.results, claims.worker_failure(plan))
+        failures.forget(plan.results, claims.worker_failure(plan))  # others did its part
         log.info("%s", describe(plan, missing))
         return
     failed = claims.of_this_run(plan, missing)
@@ -118,6 +119,8 @@ def finish(plan: Plan) -> None:
 
 def note(plan: Plan, error: Exception) -> None:
     """Write down why the shards were not computed, unless they or a worker have done so."""
+    if locks.is_job_locked(plan.results.dispatching):  # another process computes them
+        return
     with contextlib.suppress(OSError):  # it must not hide that error
         if not claims.of_this_run(plan, Store(plan).missing()) and not _of_workers(plan):
             failures.note(plan.results, claims.worker_failure(plan), *errors.verdict(error))
