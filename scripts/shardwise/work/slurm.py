@@ -95,8 +95,8 @@ def end_of_job() -> float | None:
     # The partition may have its own limit: Slurm knows which one applies.
     try:
         own = os.environ["SLURM_JOB_ID"]
-        if "SLURM_ARRAY_TASK_ID" in os.environ:  # one task has the array's number, which means all
-            own = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+        if own == os.environ.get("SLURM_ARRAY_JOB_ID"):  # this means all tasks, but one has it
+            own = f"{own}_{os.environ['SLURM_ARRAY_TASK_ID']}"
         end = call("squeue", "--noheader", "--format=%e", f"--jobs={own}").split()
         return time.mktime(time.strptime(end[0], "%Y-%m-%dT%H:%M:%S"))
     except (TryAgain, InputError, LookupError, ValueError, OverflowError):

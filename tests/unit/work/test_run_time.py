@@ -41,10 +41,15 @@ def test_grid_engine_is_asked_for_a_run_time_in_any_of_its_forms(words, seconds)
     assert GridEngine().run_time(words) == seconds
 
 
-def test_a_task_asks_slurm_for_its_own_end(tmp_path, monkeypatch):
-    """The number of one task is that of its array, for which squeue lists every task."""
-    ends = "case $3 in *=7_4) ;; *) echo 2030-01-01T00:00:00;; esac; echo 2030-01-02T00:00:00"
-    monkeypatch.setenv("PATH", processes.commands(tmp_path, squeue=f"#!/bin/sh\n{ends}\n"))
-    for name, text in (("JOB_ID", "7"), ("ARRAY_JOB_ID", "7"), ("ARRAY_TASK_ID", "4")):
+@pytest.mark.parametrize(("job", "day"), [("7", 2), ("12", 3)])
+def test_a_task_asks_slurm_for_its_own_end(tmp_path, monkeypatch, job, day):
+    """The number of one task is that of its array, for which squeue lists every task.
+
+    A job that an array's task has submitted inherits the variables of that array.
+    """
+    days = "case $3 in *=7_4) echo 2;; *=12) echo 3;; *) printf '1\\n2\\n';; esac"
+    squeue = f"#!/bin/sh\n{days} | sed 's/.*/2030-01-0&T00:00:00/'\n"
+    monkeypatch.setenv("PATH", processes.commands(tmp_path, squeue=squeue))
+    for name, text in (("JOB_ID", job), ("ARRAY_JOB_ID", "7"), ("ARRAY_TASK_ID", "4")):
         monkeypatch.setenv(f"SLURM_{name}", text)
-    assert time.localtime(slurm.end_of_job())[:4] == (2030, 1, 2, 0)
+    assert time.localtime(slurm.end_of_job())[:4] == (2030, 1, day, 0)
