@@ -77,10 +77,9 @@ def test_a_run_without_a_core_is_refused(workspace: Workspace, word: str) -> Non
     (["--configfile", "config.yaml"], "--configfile is given more than once"),
     nightly(["--config", "keep=sum", "--config", "results=other"], "--config is given more than"),
     (["-Ckeep=sum", "-Cresults=other"], "--config is given more than once"),
-    (["--directory", "workflow"], "change to that folder first (cd workflow)"),
 ])  # fmt: skip
-def test_an_option_that_would_mislead_is_refused(workspace: Workspace, own, words) -> None:
-    """Snakemake takes the last of two; in another folder its messages name files that are not."""
+def test_an_option_given_twice_drops_no_config(workspace: Workspace, own, words) -> None:
+    """Snakemake itself takes the last one, and would compute another problem."""
     workspace.configure(**SMALL)
     refused(workspace.run("--dry-run", *own), words)
 

@@ -1,6 +1,8 @@
 """Results of another config are never taken for this one's, whoever put them there."""
 
 import os
+import shlex
+import subprocess
 
 import numpy as np
 import pytest
@@ -39,6 +41,19 @@ def test_a_plan_by_hand_replaces_no_other_configs_plan(workspace: Workspace) -> 
     assert plan()[0] == 2
     workspace.succeed("--", "out/plan.tsv")
     assert workspace.dry_run() == set()
+
+
+def test_a_run_in_another_folder_names_where_it_was_typed(workspace: Workspace) -> None:
+    """Its last words are on the results there, and the command that continues it works."""
+    inner = workspace.root / "inner"
+    inner.mkdir()
+    (inner / "stack").symlink_to(workspace.root / "stack")
+    typed = Workspace(workspace.root, os.environ | {"PWD": str(workspace.root)})
+    assert "shardwise: done: out/sum.npy" in typed.succeed("--directory", "inner").output
+    command = (inner / "out" / "logs" / "command.txt").read_text()
+    assert command.startswith(f"cd {shlex.quote(str(workspace.root))} && ")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert "every shard has its product" in done.stderr
 
 
 def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) -> None:

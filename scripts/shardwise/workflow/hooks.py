@@ -3,6 +3,7 @@
 Each function says what Snakemake assumes, what we need, and how we get it.
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -60,17 +61,17 @@ def refuse_repeated(words: Sequence[str]) -> None:
             )
 
 
-def refuse_directory(workflow: Any) -> None:
-    """Snakemake assumes that ``--directory`` may move a run away from where its command was typed.
+def typed_in(workflow: Any) -> str:
+    """The folder in which the command was typed, which Snakemake has left under ``--directory``.
 
-    We need messages and the command that continues a run to name files as that user sees them.
-    Raises InputError.
+    There, only the shell's own variable still names it.
     """
-    if folder := workflow.overwrite_workdir:
-        raise InputError(
-            f"--directory {folder}: messages of the run would name files as seen from there; "
-            f"change to that folder first (cd {shlex.quote(str(folder))}), and leave it out"
-        )
+    own, left = workflow.workdir_init, os.environ.get("PWD", "")
+    with contextlib.suppress(OSError):
+        moved = workflow.overwrite_workdir
+        if moved and left and os.path.samefile(os.path.join(left, moved), own):
+            return left
+    return str(own)
 
 
 def apply_prefix(workflow: Any, results: str) -> str:

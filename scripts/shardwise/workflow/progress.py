@@ -63,7 +63,7 @@ class Listener(logging.Handler):
         self._submitted = os.environ.pop(SUBMITTED, "")
         self._planned = self.began = self._interrupted = self._ending = False
         self._ended = threading.Event()
-        self._folder = os.getcwd()  # Snakemake leaves it if it is that of a ``workdir:``
+        self._folder = os.getcwd()  # Snakemake leaves it before `last_words`
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
         """Note a Ctrl-C or a closed terminal: jobs that end because of it are not errors."""
@@ -126,7 +126,7 @@ class Listener(logging.Handler):
         """Leave the command that continues this run, for those who watch it."""
         from shardwise.files.commit import commit  # here: jobs do not need it
 
-        text = f"{rerun_command(self._typed, self._workflow.workdir_init)}\n"
+        text = f"{rerun_command(self._typed, hooks.typed_in(self._workflow))}\n"
         with suppress(OSError, ShardwiseError), commit(self._run.results.command) as file:
             file.write(text.encode(errors="replace"))
 
@@ -219,7 +219,7 @@ class Listener(logging.Handler):
             self._tell_devices()
             if made:
                 tell(f"The page on this run: {run.results.report}")
-        again = rerun_command(self._typed, self._workflow.workdir_init)
+        again = rerun_command(self._typed, hooks.typed_in(self._workflow))
         tell(f"To run just what is missing, then the sum:\n  {again}")
         if self._interrupted:  # not Snakemake's 1: by 130 scripts and a shell know a Ctrl-C
             logging.shutdown()

@@ -93,7 +93,6 @@ class Run:
         """Check everything that can be checked before any job; exit with 2 if anything is wrong."""
         try:
             hooks.refuse_repeated(sys.argv)
-            hooks.refuse_directory(self._workflow)
             environment.refuse_other_packages()
             from shardwise.plan import config, config_file, planner  # here: jobs do not need them
 

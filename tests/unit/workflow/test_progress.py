@@ -84,7 +84,8 @@ def test_a_killed_job_is_told_from_one_that_failed(
     job = SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict=wildcards, attempt=1,
                           restart_times=2)  # fmt: skip
     workflow = SimpleNamespace(
-        dryrun=False, workdir_init="/", scheduler=SimpleNamespace(running=[job]),
+        dryrun=False, workdir_init="/", overwrite_workdir=None,
+        scheduler=SimpleNamespace(running=[job]),
         dag=SimpleNamespace(needrun_jobs=lambda: [job], jobid=lambda job: 1),
     )  # fmt: skip
     monkeypatch.setattr(hooks, "make_page", lambda results: False)  # no page is made
