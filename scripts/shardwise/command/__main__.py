@@ -1,6 +1,7 @@
 """The command `shardwise`, from any working folder, and the entry scripts next to the library."""
 
 import inspect
+import os
 import sys
 from typing import Any
 
@@ -49,6 +50,9 @@ def _stage(name: str, typed: str | None) -> None:
     """Run a stage; ``typed`` is the command that the user typed, None for an entry script."""
     from shardwise.command import options, process, stages
 
+    if name in ("multiply", "work", "dispatch"):
+        # As Snakemake does for its jobs: BLAS rounds products differently in more threads.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     work, names = stages.STAGES[name]
     parsed = options.parser(typed, inspect.getdoc(work), names.split()).parse_args()
     begin_ranks = None
