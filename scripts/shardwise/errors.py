@@ -121,7 +121,7 @@ def changed(path: object) -> IntegrityError:
     """The error for an input file that has changed since its first byte was read."""
     return IntegrityError(
         f"{path} has changed while it was read; nothing was written. Let the program that writes "
-        "it finish, then run snakemake again"
+        "it finish, then start the run again"
     )
 
 

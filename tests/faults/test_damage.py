@@ -51,7 +51,7 @@ def folder(path, seed):
 
 def repaired(made, error):
     """Run the command that an error prints, then the stages of a rerun; return the sum."""
-    (command,) = re.findall(r"((?:mv -T|rm -f) .*), then snakemake", str(error.value))
+    (command,) = re.findall(r"((?:mv -T|rm -f) .*), then start the run", str(error.value))
     subprocess.run(["bash", "-c", command], check=True)
     lacking = Store(made).missing()
     assert lacking

@@ -49,7 +49,7 @@ def plan(config: Config, keys: Mapping[str, Any]) -> pd.DataFrame:
 def _settings(config: Config, keys: Mapping[str, Any]) -> configs.Settings:
     """The checked config: a file as the command reads it, or values; ``keys`` override either."""
     if isinstance(config, str | os.PathLike):
-        config = config_file.read_files([*configs.config_files(None), Path(config)])
+        config = config_file.read_files(configs.config_files([Path(config)]))
     elif not isinstance(config, Mapping | None) or not (config or keys):
         raise InputError(
             f"config: {short(config)} is neither the path of a YAML file nor a dict of keys; give "

@@ -64,7 +64,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 _RESULTS = "results folder; default: that of the config"
-_CONFIG = "config files, later ones override earlier ones; default: config.yaml"
+_CONFIG = "config files; they override config.yaml, and later ones override earlier ones"
 _OUT = "folder to write; it must not exist yet, or hold an earlier merge, which is replaced"
 _WAIT = "seconds to wait while no GPU changes hands, before the task ends with exit code 75"
 
@@ -95,7 +95,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--devices": {
         "type": natural,
         "help": "at most this many GPUs of this machine; default, also with 0: all that the "
-        "scheduler or CUDA_VISIBLE_DEVICES names, else all. With --trial: shards computed at once",
+        "scheduler or CUDA_VISIBLE_DEVICES names, else all. For plan --trial: the devices that the "
+        "run will have; default: 1",
     },
     "--mem-mb": {
         "dest": "memory", "type": mebibytes, "metavar": "MIB",

@@ -176,7 +176,7 @@ def _results(line: list[str]) -> Path:
     parser.add_argument("--config", "-C", nargs="*", default=[])
     named, _ = parser.parse_known_args(line)
     words = dict(word.partition("=")[::2] for word in named.config)
-    files = config.config_files(None) + named.configfile  # which the dry run has checked
+    files = config.config_files(named.configfile)  # which the dry run has checked
     return Path(words.get("results") or config.unchecked(config_file.read_files(files))["results"])
 
 
@@ -208,11 +208,19 @@ def _snakemake(
             f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name yours with "
             "--configfile"
         )
-    program = sys.argv[0]
-    if Path(program).name == "shardwise":  # else it was started by python -m
-        program = "shardwise" if shutil.which("shardwise") == program else program
-        os.environ[TYPED] = shlex.join([program, *parser.prog.split()[1:], *words])
+    if Path(sys.argv[0]).name == "shardwise":  # else it was started by python -m
+        note_typed(*parser.prog.split()[1:], *words)
     return snakemake_line(options.profile, others), options
+
+
+def note_typed(*words: str) -> None:
+    """Leave our command with these words as the one that the next run prints, to continue it."""
+    program = [sys.argv[0]]
+    if shutil.which("shardwise") == sys.argv[0]:
+        program = ["shardwise"]
+    elif Path(sys.argv[0]).suffix == ".py":  # a stage by hand, or started by python -m
+        program = [sys.executable, "-P", "-m", "shardwise.command"]
+    os.environ[TYPED] = shlex.join([*program, *words])
 
 
 def snakemake_line(profile: str | None, words: list[str]) -> list[str]:

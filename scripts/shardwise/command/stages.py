@@ -37,9 +37,8 @@ def plan(options: Namespace) -> None:
         made = planner.read_planned(options.planned)
         plans.expect(made, made.facts.digest, options.digest)
     else:
-        files = options.configfile or [Path("config.yaml")]
-        under = [file for file in config.config_files(None) if looks and file not in files]
-        settings = config.load(config_file.read_files([*under, *files]))
+        files = config.config_files(options.configfile) or [Path("config.yaml")]
+        settings = config.load(config_file.read_files(files))
         made = planner.make(settings, CACHE if CACHE.is_dir() else None)
     if (options.trial or not looks) and not options.replace and others.config_differs(made):
         raise InputError(
@@ -220,8 +219,8 @@ def verify(options: Namespace) -> int:
     """Check whether a results folder is whole, on any later day and machine. It changes nothing.
 
     It reads every byte of the folder; the last line is the verdict. Input outside of it is not
-    read: a dry run of snakemake says if it has changed. Exit codes: 0 whole; 3 damaged; 75
-    unfinished: nothing is wrong, run snakemake as before to continue.
+    read: a dry run says if it has changed. Exit codes: 0 whole; 3 damaged; 75
+    unfinished: nothing is wrong, start the run again to continue.
     """
     from shardwise.observe import audit
 

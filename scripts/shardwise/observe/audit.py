@@ -96,7 +96,7 @@ class Audit:
                 if names := sorted({found.shard or found.path for found in self.of(kind)}):
                     named.append(f"{len(names)} {kind} ({some(names)})")
             cure = f"; repair: {self.repair}" if self.repair else ""
-            cure += ", then snakemake as before" if cure and not self.merged else ""
+            cure += ", then start the run again" if cure and not self.merged else ""
             words = f"NOT whole: {', '.join(named)}{cure}"
         elif missing:
             words = f"unfinished: {len(missing)} of {self.shards} shards are not computed yet"

@@ -135,7 +135,7 @@ def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
         files = [results.label_names, *map(results.statistic, RESULTS)]
         folders = [path for path in files if path.is_dir()]
         command = ledger.repair(results, (), [results.summary, *folders])
-        cure = f"; remove it ({command}), and run snakemake as before"
+        cure = f"; remove it ({command}), and start the run again"
         known = not isinstance(error, receipts.UnknownSchema)
         return None, one_line(f"{error}{cure * known}")
 

@@ -83,9 +83,9 @@ def unchecked(config: Mapping[str, Any]) -> dict[str, Any]:
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
     """The results folder for a command that acts on a run or judges it; a bad config is an error.
 
-    ``results`` overrides the config files. If ``files`` is None, ``config.yaml`` of the working
-    directory counts, if there is one; without any config, :data:`DEFAULT_RESULTS`. Raises
-    InputError if a config has to name the folder, and cannot be read or is wrong.
+    ``results`` overrides the config files, see `config_files`; without any, it is
+    :data:`DEFAULT_RESULTS`. Raises InputError if a config has to name the folder, and cannot be
+    read or is wrong.
     """
     if results:
         return Path(results)
@@ -106,9 +106,9 @@ def existing_folder(files: list[Path] | None, results: Path | str | None) -> Pat
 
 
 def config_files(files: list[Path] | None) -> list[Path]:
-    """The config files that a command names; if it names none, ``config.yaml``, if that exists."""
-    shipped = Path("config.yaml")
-    return files if files is not None else [shipped] if shipped.exists() else []
+    """``config.yaml``, if that exists, then the files that a command names: as a run reads them."""
+    shipped, named = Path("config.yaml"), files or []
+    return [shipped, *named] if shipped.exists() and shipped not in named else named
 
 
 def load(config: Mapping[str, Any], words: Collection[str] = ()) -> Settings:

@@ -99,7 +99,7 @@ class InputFiles:
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise IntegrityError(
                     f"{path} disappeared after it was read; nothing was written. Restore it, then "
-                    "run snakemake again"
+                    "start the run again"
                 ) from error
             if chunks != digest_of_chunks(path):
                 raise changed(path)

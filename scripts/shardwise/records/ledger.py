@@ -145,10 +145,10 @@ def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:
         lines.append(f"… and {len(problems) - _MOST_NAMED} more")
     if len(backends) > 1:
         what = f"shards of different backends are never summed ({', '.join(sorted(backends))})"
-        cure = "set backend: numpy or backend: cupy, and run snakemake again"
+        cure = "set backend: numpy or backend: cupy, and start the run again"
     else:
         what = f"{len(problems)} of {len(plan.shards)} shards cannot be summed"
-        cure = f"compute them again: {build_repair(plan, problems)}, then snakemake as before"
+        cure = f"compute them again: {build_repair(plan, problems)}, then start the run again"
     return f"{what}; {cure}\n  " + "\n  ".join(lines)
 
 

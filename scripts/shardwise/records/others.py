@@ -87,8 +87,8 @@ def advice(plan: Plan) -> str:
 def reusable(plan: Plan, missing: Sequence[str]) -> str:
     """What to say of missing shards that may have an earlier product of the same matrices.
 
-    Their tasks check whether they have (`shardwise.multiply.adopt`). Only one receipt is read here:
-    if others are of another config, the number is a little too high.
+    Their tasks check whether they have (`shardwise.multiply.adopt`). Only the receipts of one shard
+    are read here: if those of others are of another config, the number is a little too high.
     """
     if not missing or len(plan.shards) > _MOST_SHARDS:
         return ""
@@ -96,12 +96,14 @@ def reusable(plan: Plan, missing: Sequence[str]) -> str:
 
     folder, rows = plan.results.products, plan.shards
     others = list_names(folder) - {f"{place(row.name)}.json" for row in rows.values()}
-    receipt_of = {Path(name).stem.partition("-")[0]: folder / name
-                  for name in sorted(others) if name.endswith(".json")}  # fmt: skip
-    found = [shard for shard in missing if shard in receipt_of]
-    with suppress(IntegrityError):
-        if found:
-            said, row = receipts.read(receipt_of[found[0]], receipts.ProductReceipt), rows[found[0]]
+    receipts_of: dict[str, list[Path]] = {}
+    for name in others:
+        if name.endswith(".json"):
+            receipts_of.setdefault(Path(name).stem.partition("-")[0], []).append(folder / name)
+    found = [shard for shard in missing if shard in receipts_of]
+    for path in receipts_of[found[0]] if found else ():
+        with suppress(IntegrityError):
+            said, row = receipts.read(path, receipts.ProductReceipt), rows[found[0]]
             own = plan.recipe, plan.per_matrix.digest(row.run, plan.settings.keep)
             if (said.recipe, said.per_matrix) == own and (said.start, said.stop) == (
                 row.start, row.stop,

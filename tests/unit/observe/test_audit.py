@@ -104,7 +104,7 @@ def test_what_is_damaged_is_named_with_the_command_that_repairs_it(made):
     assert found.line() == (
         f"{root}: NOT whole: 4 damaged (00001, 00002, shards/{three}.json, "
         f"std.npy); repair: rm -f {root}/products/{{{one},{two}}}.json {root}/ledger.tsv "
-        f"{root}/shards/{three}.json {root}/std.npy {root}/summary.json, then snakemake as before"
+        f"{root}/shards/{three}.json {root}/std.npy {root}/summary.json, then start the run again"
     )
     subprocess.run(["bash", "-ec", found.repair], check=True)
     store = Store(plans.load(made.plan))
@@ -198,7 +198,7 @@ def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
     assert audit.look(moved).verdict == "whole"
     factories.flip(moved / "input.npy", 4500)
     files = f"{moved}/input.npy {moved}/ledger.tsv {moved}/summary.json"
-    told = f"1 damaged (input.npy); repair: rm -f {files}, then snakemake as before"
+    told = f"1 damaged (input.npy); repair: rm -f {files}, then start the run again"
     assert audit.look(moved).line().endswith(told)
     (moved / "input.npy").unlink()
     assert "input" not in audit.look(moved).line()
