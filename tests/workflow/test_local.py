@@ -136,7 +136,7 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
     made = {path: path.read_bytes() for path in workspace.file("").rglob("*.json")}
     assert len(made) == 6  # the plan, the stack and four products
     again = workspace.file("logs/command.txt").read_text()  # for all shards, not for those tried
-    assert again.endswith("shardwise.command run --profile local --configfile mine.yaml\n")
+    assert again.endswith(" run --profile local --configfile mine.yaml\n")
     workspace.succeed()
     assert {path: path.read_bytes() for path in made} == made
     assert "nothing is left to do" in quote("--quote").stdout

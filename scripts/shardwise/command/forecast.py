@@ -1,5 +1,8 @@
 """`shardwise plan --quote`: what a run would take; with ``--trial``, how long it would last."""
 
+import os
+import shlex
+import shutil
 import sys
 import time
 from argparse import Namespace
@@ -7,10 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import sub
+from pathlib import Path
 from statistics import mean, median
 
-from shardwise.command.runs import line_of, note_typed
+from shardwise.command.runs import line_of
 from shardwise.errors import InputError, ShardwiseError, of_code
+from shardwise.host import TYPED
 from shardwise.plan import planner
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
@@ -148,8 +153,7 @@ def try_shards(
     alone, words = replace(settings, dispatch="jobs"), ["--cores", str(lanes), "--jobs", str(lanes)]
     # No plan depends on dispatch.
     line = line_of(alone, options.profile, *words, "--", *files)
-    files_of_config = ["--configfile", *map(str, options.configfile)] if options.configfile else []
-    note_typed("run", "--profile", options.profile, *files_of_config)  # the command to continue
+    os.environ[TYPED] = _command_of_run(options)  # what is printed to continue
     began = time.time()
     try:
         follow(line)
@@ -157,6 +161,17 @@ def try_shards(
         reason = "--trial: the run of its shards has failed; its messages are above"
         raise of_code(error.exit_code, reason) from None
     return _measure(plan, shards, lanes, (began, time.time()))
+
+
+def _command_of_run(options: Namespace) -> str:
+    """The command that computes all shards, of which a trial computes some."""
+    installed = str(Path(sys.executable).with_name("shardwise"))
+    program = [sys.executable, "-P", "-m", "shardwise.command"]
+    words = ["shardwise"] if shutil.which("shardwise") == installed else program
+    words += ["run", "--profile", options.profile]
+    if options.configfile:
+        words += ["--configfile", *map(str, options.configfile)]
+    return shlex.join(words)
 
 
 def choose_typical(sizes: dict[str, int], most: int) -> list[str]:

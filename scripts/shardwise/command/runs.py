@@ -208,19 +208,11 @@ def _snakemake(
             f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name yours with "
             "--configfile"
         )
-    if Path(sys.argv[0]).name == "shardwise":  # else it was started by python -m
-        note_typed(*parser.prog.split()[1:], *words)
+    program = sys.argv[0]
+    if Path(program).name == "shardwise":  # else it was started by python -m
+        program = "shardwise" if shutil.which("shardwise") == program else program
+        os.environ[TYPED] = shlex.join([program, *parser.prog.split()[1:], *words])
     return snakemake_line(options.profile, others), options
-
-
-def note_typed(*words: str) -> None:
-    """Leave our command with these words as the one that the next run prints, to continue it."""
-    program = [sys.argv[0]]
-    if shutil.which("shardwise") == sys.argv[0]:
-        program = ["shardwise"]
-    elif Path(sys.argv[0]).suffix == ".py":  # a stage by hand, or started by python -m
-        program = [sys.executable, "-P", "-m", "shardwise.command"]
-    os.environ[TYPED] = shlex.join([*program, *words])
 
 
 def snakemake_line(profile: str | None, words: list[str]) -> list[str]:
