@@ -219,7 +219,7 @@ def verify(options: Namespace) -> int:
     """Check whether a results folder is whole, on any later day and machine. It changes nothing.
 
     It reads every byte of the folder; the last line is the verdict. Input outside of it is not
-    read: a dry run says if it has changed. Exit codes: 0 whole; 3 damaged; 75
+    read: a dry run says if it has changed. Exit codes: 0 whole; 2 it cannot be read; 3 damaged; 75
     unfinished: nothing is wrong, start the run again to continue.
     """
     from shardwise.observe import audit

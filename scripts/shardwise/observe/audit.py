@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from shardwise.errors import InputError, IntegrityError, one_line, some
+from shardwise.errors import InputError, IntegrityError, NotReadable, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan as plans
@@ -68,9 +68,14 @@ class Audit:
 
     @contextmanager
     def noting(self, path: Path, shard: str | None = None) -> Iterator[None]:
-        """Add a file that cannot be used to the findings, instead of ending the audit."""
+        """Add a file that cannot be used to the findings, instead of ending the audit.
+
+        A file that this user may not read ends it: to repair such a file could remove a whole one.
+        """
         try:
             yield
+        except (NotReadable, PermissionError):
+            raise
         except (IntegrityError, OSError) as error:
             kind = UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED
             self.note(kind, path, str(error), shard)
@@ -143,6 +148,8 @@ def look(
     try:
         plan = plans.load(results.plan)
         _ = plan.sources, plan.per_matrix
+    except NotReadable:
+        raise
     except (InputError, IntegrityError) as error:
         audit.findings = [AuditFinding(DAMAGED, results.plan_facts.name, f"the plan: {error}")]
         files = results.plan_facts, results.plan, results.sources, results.summary

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwise import ALGORITHM
-from shardwise.errors import InputError, IntegrityError, short
+from shardwise.errors import InputError, IntegrityError, short, unread
 from shardwise.files import tables
 from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
@@ -397,6 +397,8 @@ def load_facts(path: Path) -> Facts:
         tables.check(dumps(content), content["checksums"], results.plan_facts)
         with _CONVERTING:
             return msgspec.convert(content, Facts)
+    except PermissionError as error:
+        raise unread(error.filename, error) from error
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(

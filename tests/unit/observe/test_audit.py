@@ -1,18 +1,21 @@
 """The audit of a results folder: only a folder without a changed bit is called whole."""
 
 import json
+import os
 import random
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 from shardwise import host
-from shardwise.errors import InputError
+from shardwise.errors import InputError, NotReadable
 from shardwise.files.paths import Results
 from shardwise.multiply import job
 from shardwise.observe import audit
 from shardwise.observe.observer import Observer
+from shardwise.plan import config
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Shard
 from shardwise.records import receipts
@@ -250,3 +253,28 @@ def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
     host.announce(environ, tmp_path)
     monkeypatch.setenv(host.VARIABLE, environ[host.VARIABLE])
     assert receipts.describe_origin("shard", 0.0)["commit"] == f"{number}+"
+
+
+@pytest.mark.parametrize("kind", ["plan", "receipt", "product", "sum", "products"])
+def test_what_may_not_be_read_is_not_called_damaged(model, kind):
+    """Its repair could remove a whole file of a colleague; exit code 2 says who can help."""
+    top, user = Path(tempfile.mkdtemp()), os.geteuid()  # pytest's own folder is private
+    results, name = Results(top / "results"), row(model.results, "00001").name
+    try:
+        top.chmod(0o755)
+        shutil.copytree(model.results.root, results.root)
+        path = {
+            "plan": results.plan_facts, "receipt": results.receipt(name),
+            "product": results.product(name), "sum": results.statistic("sum"),
+            "products": results.products,
+        }[kind]  # fmt: skip
+        path.chmod(0)
+        if user == 0:  # who may read anything
+            os.seteuid(12345)
+        with pytest.raises(NotReadable, match=rf"{path} cannot be read: .* chmod -R a\+rX"):
+            audit.look(config.existing_folder(None, results.root))
+        with pytest.raises(NotReadable, match=str(path)):
+            Observer(config.existing_folder(None, results.root)).look()
+    finally:
+        os.seteuid(user)
+        shutil.rmtree(top)
