@@ -24,6 +24,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, others
 from shardwise.records.store import Store
+from shardwise.units import count
 
 _PROGRESS_SECONDS = 10.0
 
@@ -162,7 +163,7 @@ def merge(options: Namespace) -> None:
     from shardwise.merge import total
 
     matrices = total.run(options.out, options.folders)
-    words = f"the total of {matrices} matrices in {len(options.folders)} folders"
+    words = f"the total of {matrices} matrices in {count(len(options.folders), 'folder')}"
     log.info("%s: %s", options.out, words)
 
 
