@@ -276,7 +276,7 @@ def _print(text: str) -> None:
 
 
 def clean(options: Namespace) -> None:
-    """List what other configs left in a results folder, and remove it with --yes.
+    """List what other configs or inputs left in a results folder, and remove it with --yes.
 
     A file stays if nothing shows that a run wrote it, such as a product without a matching receipt.
     """

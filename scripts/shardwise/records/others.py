@@ -81,7 +81,7 @@ def advice(plan: Plan) -> str:
     if sum(sizes) <= own / 10:
         return ""
     taken = human_bytes(sum(sizes))
-    return f"{len(sizes)} files of other configs take {taken}; shardwise clean lists them"
+    return f"{len(sizes)} files of other configs or inputs take {taken}; shardwise clean lists them"
 
 
 def reusable(plan: Plan, missing: Sequence[str]) -> str:
