@@ -90,7 +90,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--replace": {"action": "store_true", "help": "replace the plan of another config"},
     "--quote": {"action": "store_true", "help": "write nothing: print what a run would need"},
     "--trial": {"action": "store_true", "help": "as --quote; compute some shards to predict time"},
-    "--profile": {"default": "local", "help": "profile under which the trial computes"},
+    "--profile": {"default": "local", "help": "where the trial computes; default: local"},
     # Who computes, and with what.
     "--devices": {
         "type": natural,
