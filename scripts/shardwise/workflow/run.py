@@ -276,11 +276,15 @@ class Run:
         notice a missing marker or product if no job asks for it by name.
         """
         path = CACHE / f"anew-{plans.digest(str(self.results.root))}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(failures.this_run())
         there = map(Path, (*self.plan_files, self.results.ledger, *self.in_the_end()))
         newest = max((file.stat().st_mtime_ns for file in there if file.exists()), default=0)
-        os.utime(path, ns=(newest + _MOMENT, newest + _MOMENT))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # only its owner, perhaps a colleague, may set its times
+            path.write_text(failures.this_run())
+            os.utime(path, ns=(newest + _MOMENT, newest + _MOMENT))
+        except OSError as error:
+            hooks.refuse(error)
         return [str(path)]
 
     @property
