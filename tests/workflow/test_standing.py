@@ -59,7 +59,7 @@ def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) ->
 
 def test_colleagues_may_share_a_working_folder(workspace: Workspace) -> None:
     """A run replaces a file that another user's run left: only its owner may set its times."""
-    workspace.file("plan.json").unlink()
+    (workspace.root / "out" / "plan.json").unlink()
     jobs = workspace.dry_run()
     (left,) = (workspace.root / ".snakemake" / "shardwise").glob("anew-*")
     theirs = workspace.root / "theirs"
