@@ -10,7 +10,7 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from shardwise import __version__
@@ -41,6 +41,7 @@ _CLONED = PROJECT != _INSTALLED
 _SHARED_MIB = 6
 """Shared memory of a rank of MPICH 5: measured 5.2, with ranks that exchange 8 MiB."""
 
+_OTHER_CLONE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 _CODE = ("Snakefile", "workflow", "scripts")
 _SECONDS = 10
 
@@ -64,13 +65,13 @@ def install(cuda: int | None = None, anew: bool = False) -> str:
     return f"pip install {'--force-reinstall ' if anew else ''}{package}"
 
 
-def begin_in_utf8(environ: MutableMapping[str, str] = os.environ) -> None:
+def begin_in_utf8() -> None:
     """Restart this process in UTF-8, the encoding of configs, if the locale has another one.
 
     Otherwise a name from a config could not be printed, or would name another file.
     """
-    if sys.getfilesystemencoding() != "utf-8" and environ.get("PYTHONUTF8") != "1":
-        environ["PYTHONUTF8"] = "1"  # for its child processes, too
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"  # for its child processes, too
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
@@ -92,14 +93,14 @@ def refuse_small_shared_memory(ranks: int, named: str, folder: str = "/dev/shm")
         )
 
 
-def announce(environ: MutableMapping[str, str] = os.environ, root: Path = PROJECT) -> None:
+def announce(root: Path = PROJECT) -> None:
     """Tell the jobs of this run which commit they run; an empty text if it is unknown."""
-    environ[VARIABLE] = commit(root) or ""
+    os.environ[VARIABLE] = commit(root) or ""
 
 
-def announced(environ: Mapping[str, str] = os.environ) -> str | None:
+def announced() -> str | None:
     """The commit that the main process has found, with ``+`` if its code was changed since."""
-    return environ.get(VARIABLE) or None
+    return os.environ.get(VARIABLE) or None
 
 
 def commit(root: Path) -> str | None:
@@ -112,10 +113,12 @@ def commit(root: Path) -> str | None:
     # It runs no hook of the clone, and writes nothing there.
     line = ["git", "-C", str(root), "-c", "core.fsmonitor=false", "status", "--porcelain=v2"]
     line += ["--branch", "--untracked-files=no", "--", *_CODE]
+    # A git hook sets variables that name another clone; a branch may have any bytes as its name.
+    environ = {name: value for name, value in os.environ.items() if name not in _OTHER_CLONE}
     try:
         done = subprocess.run(
-            line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-            timeout=_SECONDS, env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+            line, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", check=True,
+            timeout=_SECONDS, env=environ | {"GIT_OPTIONAL_LOCKS": "0"},
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):  # no git, or not ours to read
         return None
@@ -125,7 +128,8 @@ def commit(root: Path) -> str | None:
 
 def job_number() -> str | None:
     """The scheduler's number of this process's job; None outside of a job."""
-    return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
+    ours = "SGE_ROOT" in os.environ  # other programs have a JOB_ID of their own
+    return os.environ.get("SLURM_JOB_ID") or (os.environ.get("JOB_ID") if ours else None)
 
 
 def loaded() -> dict[str, str]:

@@ -245,7 +245,6 @@ CASES: dict[str, list[Case]] = {
         Case("`dispatch` is unknown", {"dispatch": "slurm"}),
         Case("`reduce.statistics` is unknown", {"reduce": {"statistics": ["medium"]}}),
         Case("it is a line of NumPy", {"reduce": {"statistics": ["median"]}}),
-        Case("`reproducible`, of an earlier version", {"reproducible": False}),
         Case("`reduce.statistics` names one twice", {"reduce": {"statistics": ["sum", "sum"]}}),
         Case("`std` under `keep: sum`", {"keep": "sum", "reduce": {"statistics": ["std"]}}),
         Case("`max` of complex products", {"input": "bad.npy", "reduce": {"statistics": ["max"]}},
@@ -326,6 +325,8 @@ CASES: dict[str, list[Case]] = {
     ],
     "Weights: `weights: w.npy`": [
         Case("the file is missing", {"weights": "w.npy"}),
+        Case("a link that leads to itself", {"weights": "loop"},
+             lambda: os.symlink("loop", "loop")),
         weighed("it is a text", "1\n2\n3\n"),
         weighed("it holds pickled objects", np.array([1, None])),
         weighed("its header lies", npy("'<f8'", "(1000000000000,)")),
@@ -335,6 +336,8 @@ CASES: dict[str, list[Case]] = {
         weighed("NaN", np.array([1, np.nan, 1, 1, 1, 1])),
         weighed("a number that float64 has not", np.array([1, 2**60, 1, 1, 1, 1])),
         weighed("numbers whose sum float64 has not", np.full(6, 1e308)),
+        weighed("rows of a covariance that float64 cannot count", np.full(6, 2e307),
+                covariance=True, product="A.T @ A"),
         weighed("products of integers", np.ones(6), input="int.npy"),
         weighed("`std` of them", np.ones(6), reduce={"statistics": ["std"]}),
         weighed("`mean` where they add up to 0", np.array([1, -1, 0, 0, 0, 0]),
@@ -355,6 +358,7 @@ CASES: dict[str, list[Case]] = {
     "The right factor: `product: A @ B`, `right: b.npy`": [
         Case("it is missing", {"product": "A @ B", "right": "b.npy"}),
         Case("it is no .npy file", {"product": "A @ B", "right": "b.h5:/x"}, hdf5("b.h5")),
+        Case("its name is too long", {"product": "A @ B", "right": "b" * 300}),
         by_right("another number of matrices", stack((5, 3, 3))),
         by_right("its rows do not fit", stack((2, 3))),
         by_right("another element type", stack((3, 3), "float64")),

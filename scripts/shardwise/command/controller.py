@@ -49,12 +49,13 @@ def _call(line: list[str]) -> tuple[int, int | None]:
     last = None
     while (code := run.poll()) is None:
         heard = _heard(_LOOK_SECONDS)
-        if heard and not last:
-            last = heard
-            if heard == signal.SIGUSR1:
-                os.killpg(run.pid, signal.SIGKILL)
-            else:
-                run.send_signal(signal.SIGINT)
+        last = last or heard
+        if last == signal.SIGUSR1:
+            os.killpg(run.pid, signal.SIGKILL)
+        elif last:
+            # Again at each look: while a SIGTERM of Slurm is pending in Snakemake's main thread,
+            # another thread gets the SIGINT, and then the main thread may sleep on.
+            run.send_signal(signal.SIGINT)
     if code == -signal.SIGKILL and not last:
         tell(
             "shardwise: snakemake was killed (signal 9), perhaps out of memory; its jobs go on. "

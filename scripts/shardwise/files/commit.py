@@ -42,11 +42,16 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
     _UNDER_WAY.add(temporary)
     try:
         with writing(path), open(temporary, "w+b", opener=create_private) as file:
-            yield file
+            try:
+                yield file
+            except BaseException:
+                file.raw.close()  # an error while it writes its buffer would hide this one
+                raise
             file.flush()
             publish(file, temporary, path, receipt)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it would hide the cause
+            temporary.unlink()
         raise
     finally:
         _UNDER_WAY.discard(temporary)
@@ -124,8 +129,13 @@ def _fsync_folder(folder: Path) -> None:
 
 def _umask() -> int:
     """The bits that new files of this process do not get."""
-    with _UMASK:  # the umask can only be read by setting it, and two threads may commit at once
-        mask = os.umask(0)
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_bytes()
+        if known := re.search(rb"^Umask:\s*([0-7]+)", status, re.MULTILINE):
+            return int(known[1], 8)
+    # Linux before 4.7. Files that other threads create meanwhile must not be open to everybody.
+    with _UMASK:
+        mask = os.umask(0o077)
         os.umask(mask)
     return mask
 
@@ -148,7 +158,8 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
 def _alive(pid: str) -> bool:
     """Whether a process may still write; a zombie cannot."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        # As bytes: the program's name, in parentheses, may be cut within a character.
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):  # the process is gone, or /proc hides it
         try:
             os.kill(int(pid), 0)
@@ -157,4 +168,4 @@ def _alive(pid: str) -> bool:
         except PermissionError:
             return True
         return True
-    return state not in "ZX"
+    return state not in b"ZX"

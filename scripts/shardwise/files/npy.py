@@ -49,7 +49,7 @@ class Header:
     @property
     def matrices(self) -> int:
         """How many matrices the array holds: N of ``(N, m, k)``, one of ``(m, k)``."""
-        return (1, *self.shape)[-3]
+        return math.prod(self.shape[:-2])
 
     @property
     def dtype(self) -> np.dtype:

@@ -42,6 +42,8 @@ _CREDENTIALS["http"] = _CREDENTIALS["https"]
 _URL = re.compile(r"(s3|gs|az|https?)://([^/]*)/?(.*)", re.DOTALL)
 _ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+-]*://")
 _HOST = re.compile(r"[\w.-]+(:[0-9]+)?", re.ASCII)
+# What obstore takes in no name: empty parts, "." and "..", and control characters.
+_ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\0-\x1f\x7f]")
 _HERE = re.compile(r"(localhost|127\.0\.0\.1)(:[0-9]+)?")
 _FINAL = re.compile("[34](?!08|29)")  # a status that another try would not change
 
@@ -79,8 +81,8 @@ def _problems(name: str) -> Iterator[str]:
     if "@" in host or "?" in name or "#" in name:
         what = "an address must not hold a user, password, ? or #, as messages and files show it"
         yield f"{masked(name)}: {what}. Credentials: {_CREDENTIALS[scheme]}"
-    empty = key and {"", ".", ".."}.intersection(key.removesuffix("/").split("/"))
-    if not _HOST.fullmatch(host) or empty or name.endswith(f"://{host}"):
+    odd = key and _ODD.search(key.removesuffix("/"))
+    if not _HOST.fullmatch(host) or odd or name.endswith(f"://{host}"):
         example = "s3://bucket/folder/a.npy, or s3://bucket/folder/ for all arrays in it"
         yield f"{masked(name)} is not the address of an object, such as {example}"
     if "*" in key or "[" in key:
@@ -198,7 +200,7 @@ def _explained(url: str) -> Iterator[Any]:
     try:
         import obstore
         from obstore import exceptions as known
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise needs(url, "object storage", "obstore", "objects") from error
     try:
         yield obstore

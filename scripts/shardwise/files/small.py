@@ -90,20 +90,12 @@ class opened:  # noqa: N801 - used as a function
         os.close(self._descriptor)
 
 
-def read_json(path: Path) -> Any:
-    """The value in a JSON file; None if it is gone, or cannot be read or parsed."""
-    try:
-        return json.loads(read(path) or b"null")
-    except (IntegrityError, ValueError, RecursionError):
-        return None
-
-
 def write_cache(path: Path, value: Any) -> None:
-    """Write a JSON value to a file of a cache, with its checksum."""
+    """Write a JSON value to a file of a cache, with its checksum; nothing if the disk refuses."""
     from shardwise.files.commit import commit  # here: jobs do not need it
 
     raw = json.dumps(value).encode()
-    with commit(path) as file:
+    with suppress(OSError), commit(path) as file:
         file.write(checksum(raw).encode() + b"\n" + raw)
 
 

@@ -55,12 +55,18 @@ def plan(
 def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple[float, float]:
     """The number of rows, each counted times the weight of its matrix, and the divisor of sums.
 
-    The divisor is that of `numpy.cov` with ``aweights``.
+    The divisor is that of `numpy.cov` with ``aweights``. Raises InputError if there are more rows
+    than float64 can count.
     """
     rows, height = problem.matrices * problem.left[0], problem.left[0]
     if weights is None:
         return rows, rows - ddof
     total, largest = height * math.fsum(weights), float(weights.max())
+    if total == math.inf:
+        raise InputError(
+            "weights: a covariance counts each weight once per row, and their sum is too large for "
+            "float64; scale the weights down"
+        )
     if not total:
         return 0.0, 0.0
     parts = weights / largest  # squares of the weights themselves might overflow
@@ -83,7 +89,8 @@ def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.
         most = max(1, FIRST_BYTES // (stack.shape[1] * dtype.itemsize))
         rows, wide = first_rows(settings, stack, weights, most), sum_dtype(stack.dtype)
         rows = rows[np.isfinite(rows).all(axis=1)]  # tasks deal with NaN and Inf
-        row: np.ndarray = rows.mean(axis=0, dtype=wide).astype(dtype)
+        # Unlike numpy.mean, this gives no warning if there are none.
+        row: np.ndarray = (rows.sum(axis=0, dtype=wide) / len(rows)).astype(dtype)
     row[~np.isfinite(row)] = 0  # the formula is exact for any offset
     return row
 

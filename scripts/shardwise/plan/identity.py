@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
-from shardwise.errors import IntegrityError, changed
+from shardwise.errors import InputError, IntegrityError, TryAgain, changed
 from shardwise.files import remote
 from shardwise.files.extents import Status
 from shardwise.files.formats import registry
@@ -87,7 +87,7 @@ class InputFiles:
         try:
             yield
         except Exception:
-            with suppress(OSError):
+            with suppress(OSError, InputError, TryAgain):  # only a change may have caused it
                 self._compare_all()
             raise
         self._compare_all()
@@ -96,13 +96,13 @@ class InputFiles:
         for path, (_, chunks) in list(self._first.items()):
             try:
                 self._compare_now(path)
+                if chunks != digest_of_chunks(path):
+                    raise changed(path)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise IntegrityError(
-                    f"{path} disappeared after it was read; nothing was written. Restore it, then "
-                    "start the run again"
+                    f"{error.filename} disappeared after it was read; nothing was written. Restore "
+                    "it, then start the run again"
                 ) from error
-            if chunks != digest_of_chunks(path):
-                raise changed(path)
 
     def _compare_now(self, path: str) -> None:
         if not remote.is_url(path):

@@ -220,7 +220,7 @@ def write(plan: Plan) -> None:
     checksums[plan.results.plan_facts.name] = small.checksum(plans.dumps(facts))
     *_, marker = plan.results.plan_files(plan.mark)
     for other in marker.parent.glob("*"):
-        other.unlink()
+        other.unlink(missing_ok=True)  # another command may write the plan as well
     with commit(plan.results.plan_facts) as file:
         file.write(json.dumps({**facts, "checksums": checksums}, indent=1).encode() + b"\n")
     marker.parent.mkdir(parents=True, exist_ok=True)
@@ -331,12 +331,13 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
     for name in (str(results.root), *(source.file for source in sources)):
         if "{" in name or "}" in name:
             raise InputError(f"{name}: file names with braces are not supported; rename it")
-    root = Path(os.path.realpath(results.root))  # takes a link that leads to itself, too
+    # Unlike Path.resolve, realpath takes a link that leads to itself, too.
+    root = Path(os.path.realpath(results.root))
     reserved = {root / name for name in results.names()}
     for source in sources:
         if is_url(source.path):
             continue
-        path = Path(source.file).resolve()
+        path = Path(os.path.realpath(source.file))
         if path.parent == root or reserved.intersection(path.parents):
             raise InputError(
                 f"{source.path} lies where the run writes its own files; name an input "

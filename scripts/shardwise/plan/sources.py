@@ -126,9 +126,9 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     if settings.right is None:
         return None, False
     path = Path(settings.right)
-    if registry.locate(settings.right):
-        raise InputError(f"right: {path} is not a .npy file, but B must be; use numpy.save")
-    with reading(path, "right: "):
+    with reading(Path(file_of(settings.right)), "right: "):
+        if registry.locate(settings.right):
+            raise InputError(f"right: {path} is not a .npy file, but B must be; use numpy.save")
         shared = len(read_header(path).shape) == 2
     stack = _stack_of([str(path)], "right")
     if not shared and stack.matrices != left.matrices:
@@ -249,19 +249,17 @@ def _stack_of(
     )  # fmt: skip
 
 
-def _refuse_twice(path: str, status: Status, place: int, seen: dict[int, str], origin: str) -> None:
+def _refuse_twice(
+    path: str, status: Status, place: int, seen: dict[tuple[Any, int], str], origin: str
+) -> None:
     """Refuse an array that came before, under the same name, another name, or a link."""
-    state = state_of(status)
-    key = hash((state, place))
+    key = state_of(status), place
     if key not in seen:
         seen[key] = path
         return
     other = seen[key]
-    if other != path:
-        if not getattr(status, "st_ino", True):  # some file systems number no files
-            return
-        if state_of(registry.status_of(file_of(other))) != state:  # only the hashes are equal
-            return
+    if other != path and not getattr(status, "st_ino", True):  # some file systems number no files
+        return
     what = f"{path} is listed twice" if other == path else f"{other} and {path} are the same file"
     raise InputError(
         f"{origin}: {what}; leave one of them out. To count a matrix twice, copy its file (cp)"
@@ -320,7 +318,7 @@ def _look(paths: Sequence[str], origin: str, cache: Path | None) -> list[tuple[s
     """All arrays, with headers and identities; headers of unchanged files come from the cache."""
     cached: _Cache = read_cache(cache) or {}
     fresh: _Cache = {}
-    seen: dict[int, str] = {}
+    seen: dict[tuple[Any, int], str] = {}
     arrays = []
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         apply = pool.map if any(map(remote.is_url, paths)) else map

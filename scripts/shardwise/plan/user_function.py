@@ -31,6 +31,7 @@ from shardwise.processes import contain
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 
 _TRIAL_SECONDS = "SHARDWISE_TRIAL_SECONDS"  # variable: how long a trial may take; default 60
+_LONGEST_TRIAL = 1e6  # seconds; the system can wait for 2.1 million at once
 _END_SECONDS = 30.0  # how long it may take to end what the function has started
 
 _TRIAL = f"""
@@ -168,7 +169,7 @@ def _trial_seconds() -> float:
     text = os.environ.get(_TRIAL_SECONDS, "60")
     with suppress(ValueError):
         if (limit := float(text)) > 0:
-            return limit
+            return min(limit, _LONGEST_TRIAL)
     raise InputError(f"{_TRIAL_SECONDS} is {short(text)}; set it to a number of seconds above 0")
 
 
@@ -216,7 +217,9 @@ def _failure(what: str, error: BaseException, file: str) -> str:
         own += [entry] * (entry.tb_frame.f_code.co_filename == file)
         entry = entry.tb_next
     lines = "".join(traceback.format_exception(type(error), error, own[0] if own else None))
-    last = traceback.format_exception_only(error)[-1].partition("\n")[0]
+    # Before it are the lines of a SyntaxError, indented; behind it are notes.
+    only = traceback.format_exception_only(error)
+    last = next(line for line in only if line[0] != " ").partition("\n")[0]
     if own:
         name = own[-1].tb_frame.f_code.co_name.strip("<>")
         last += f" ({os.path.basename(file)}, line {own[-1].tb_lineno}, in {name})"

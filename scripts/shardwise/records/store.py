@@ -4,7 +4,6 @@ A product is done if it and its receipt exist under the names that the plan give
 in the folder belong to other configs, and do no harm.
 """
 
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from shardwise.errors import IntegrityError
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.paths import place
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan import Plan, key_of
 from shardwise.records import failures
 
 
@@ -87,7 +86,7 @@ class Store:
     def work_name(self, missing: Sequence[str]) -> str:
         """The name of the file that this run's job for some shards leaves; no other run has it."""
         text = "\n".join([failures.this_run(), self._plan.key, *missing])
-        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+        return key_of(text.encode())
 
 
 def _missing(top: Path, names: Iterable[tuple[str, str]]) -> list[str]:

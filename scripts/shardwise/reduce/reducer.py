@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import Counter
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from shardwise import host
 from shardwise.errors import InputError, IntegrityError, short, some
-from shardwise.files import pieces, small
+from shardwise.files import pieces
 from shardwise.files.commit import commit as commit_file
 from shardwise.files.paths import COVARIANCE, RESULTS, SUMS
 from shardwise.mpi.together import agree, merge, mpi_version, on_root, xor
@@ -33,7 +33,7 @@ from shardwise.plan.per_matrix import Key
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, ledger, nonfinite, receipts, store, witness
 from shardwise.records.locks import take_lock
-from shardwise.records.receipts import ProductReceipt
+from shardwise.records.receipts import ProductReceipt, SumReceipt
 from shardwise.reduce.layout import Layout, Span, spread
 from shardwise.reduce.results import ResultFiles
 from shardwise.reduce.scan import Scan
@@ -301,8 +301,10 @@ class Reducer:
     ) -> None:
         plan, results = self._plan, self._plan.results
         marker = results.summed(plan.key)
-        # An earlier run's files are named by its summary, unless Snakemake removed it, and marker.
-        said = (small.read_json(results.summary) or {}).get("files", ())
+        # An earlier run's files are named by its marker, and by its summary if that is still whole.
+        said = dict[str, Any]()
+        with suppress(IntegrityError):
+            said = receipts.read(results.summary, SumReceipt).files
         former = store.unmark(marker) | {results.statistic(name).name for name in said}
         former |= {results.label_names.name} if SUMS in said else set()
         own = [path.name for path in plan.result_files(self._names)]

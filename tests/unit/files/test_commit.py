@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import reduce
 from itertools import pairwise
 from operator import xor
@@ -28,6 +29,17 @@ from tests.factories import FLOATS, INTEGERS, SCRIPTS, leftovers, noise, save, s
 
 class BrokenError(Exception):
     """Something went wrong inside a commit."""
+
+
+@contextmanager
+def file_size_limit(nbytes):
+    """No file can grow beyond this, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def write(path, content):
@@ -86,6 +98,25 @@ def test_nothing_is_visible_before_the_end(tmp_path):
     assert leftovers(tmp_path) == []
 
 
+def test_files_that_others_create_meanwhile_get_the_mode_of_the_umask(tmp_path):
+    """At no moment of a commit: a thread may create its own file at any of them."""
+    modes, before = set(), os.umask(0o077)
+
+    def create(frame, event, argument):
+        path = tmp_path / "other"
+        path.touch()
+        modes.add(path.stat().st_mode & 0o777)
+        path.unlink()
+
+    try:
+        sys.setprofile(create)  # called at each call and return, also of functions in C
+        write(tmp_path / "a", b"whole")
+    finally:
+        sys.setprofile(None)
+        os.umask(before)
+    assert modes == {0o600}
+
+
 @pytest.mark.parametrize("former", [b"first", None])
 @pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt, SystemExit])
 def test_a_failure_leaves_what_was_there(tmp_path, error, former):
@@ -97,6 +128,20 @@ def test_a_failure_leaves_what_was_there(tmp_path, error, former):
         file.write(b"half")
         raise error
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == ({"a": former} if former else {})
+
+
+def test_no_error_of_the_disk_hides_what_ended_a_writer(tmp_path):
+    """The buffer cannot be written on a full disk; nor can a file be removed that is elsewhere."""
+    folder = tmp_path / "folder"
+    with (  # noqa: PT012 - the block is the writer
+        file_size_limit(10),
+        pytest.raises(BrokenError),
+        commit(folder / "a") as file,
+    ):
+        file.write(bytes(100))
+        folder.rename(tmp_path / "elsewhere")
+        folder.touch()
+        raise BrokenError
 
 
 def program(text, path, code=0):
@@ -163,6 +208,32 @@ def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path):
         assert len(leftovers(tmp_path)) == 2
         ledger.write(made)
         assert [path.name.split(".")[1] for path in leftovers(tmp_path)] == ["other"]
+
+
+def test_a_writer_may_have_any_name(tmp_path):
+    """Linux cuts the name of a program after 15 bytes, which may be within a character."""
+    own = tmp_path / ("b" * 14 + "ä")
+    own.symlink_to(sys.executable)
+    text = f"{COMMITTED}input()"
+    line, environ = [own, "-c", text, tmp_path / "b"], os.environ | {"PYTHONPATH": str(SCRIPTS)}
+    with subprocess.Popen(line, stdin=subprocess.PIPE, env=environ) as writer:
+        other = tmp_path / f".a.{os.uname().nodename}.{writer.pid}.abcd.tmp"
+        other.touch()
+        write(tmp_path / "a", b"whole")
+        assert other.exists()
+        writer.communicate(b"\n")
+    write(tmp_path / "a", b"whole")
+    assert not other.exists()
+    assert (tmp_path / "b").read_bytes() == b"whole"
+
+
+COMMITTED = """
+import sys
+from pathlib import Path
+from shardwise.files.commit import commit
+with commit(Path(sys.argv[1])) as file:
+    file.write(b"whole")
+"""
 
 
 @pytest.mark.parametrize("name", [
@@ -299,11 +370,10 @@ def test_parts_written_in_any_order_are_the_array(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_told_with_the_bytes_it_lacks(tmp_path):
     """A file larger than there is room for fails before the first element, and leaves nothing."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    try:
-        with pytest.raises(TryAgain, match="needs 804096 bytes"), commit(tmp_path / "a") as file:
-            StackWriter(file, (1, 100, 1000), np.dtype("f8"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with (
+        file_size_limit(100_000),
+        pytest.raises(TryAgain, match="needs 804096 bytes"),
+        commit(tmp_path / "a") as file,
+    ):
+        StackWriter(file, (1, 100, 1000), np.dtype("f8"))
     assert list(tmp_path.iterdir()) == []

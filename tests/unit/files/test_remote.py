@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.files.formats import registry
 from shardwise.multiply import copy
+from shardwise.plan.identity import InputFiles
 
 from tests import factories, objects
 from tests.factories import refusal, stack
@@ -184,6 +186,16 @@ def test_changed_since_the_plan(store, tmp_path):
     assert all(anew.shards[name].key != row.key for name, row in made.shards.items())
 
 
+def test_a_server_that_no_longer_answers_hides_no_failure(store, tmp_path, monkeypatch):
+    """After a failure, only a change of the input is told in its place."""
+    url = registry.locate(zarr_array(3, "x.zarr")(store, tmp_path))
+    files = InputFiles()
+    files.note(url, registry.status_of(url))
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with pytest.raises(ZeroDivisionError), files.unchanged():
+        raise ZeroDivisionError
+
+
 def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
     """They read the same as from files; the refusal of a damaged or missing one names its key."""
     said = {"weights": np.arange(24.0), "labels": np.array(["a", "b"] * 12)}
@@ -196,6 +208,8 @@ def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
     for raw in (*lies, whole[:-1], b"x"):
         told = refusal(planned, tmp_path, weights=store.put("weights.npy", raw))
         assert "weights: s3://bucket/weights.npy cannot be read as a .npy file: " in told
+    told = refusal(planned, tmp_path, weights=store.put("o.npy", np.array([None] * 24)))
+    assert "Object arrays cannot be loaded when allow_pickle=False" in told  # never unpickled
     (tmp_path / "weights.npy").write_bytes(lies[1])
     refusal(planned, tmp_path, f"weights: {tmp_path}", weights=files["weights"])
     told = refusal(planned, tmp_path, labels="s3://bucket/none.npy")
@@ -213,6 +227,7 @@ def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
     ("s3://bucket/m*.npy", {}, "globs are for files; name a folder, s3://bucket/run/, or a"),
     ("s3://bucket", {}, "is not the address of an object, such as s3://bucket/folder"),
     ("s3://bucket/a//b.npy", {}, "is not the address of an object, such as s3://bucket/folder"),
+    ("s3://bucket/a\x7f.npy", {}, "is not the address of an object, such as s3://bucket/folder"),
     ("ftp://us:er@h/a.npy", {}, "ftp://…@h/a.npy is a kind of address that is not"),
 ])  # fmt: skip
 def test_refusals(store, tmp_path, url, over, words):
@@ -223,6 +238,13 @@ def test_refusals(store, tmp_path, url, over, words):
         told = refusal(planned, tmp_path, name, **over)
         assert words in told
         assert "us:er" not in told
+
+
+def test_a_row_in_fortran_order_is_no_stack(store, tmp_path):
+    """NumPy writes no such header, but an object may have one."""
+    raw = factories.save(tmp_path / "row.npy", A[0, 0]).read_bytes()
+    url = store.put("row.npy", raw.replace(b": False", b": True "))
+    assert "row.npy has shape (64,); a stack has three" in refusal(planned, tmp_path, url)
 
 
 def test_folders_and_sheets_that_name_no_stack(store, tmp_path):

@@ -1,6 +1,5 @@
 """Names are never run as code, and nothing is written outside of the results folder."""
 
-import ast
 import logging
 import os
 import shutil
@@ -190,12 +189,3 @@ def test_no_text_steers_the_terminal():
         if "sys.stderr.write(" in path.read_text() and path.name != "errors.py"
     }
     assert writers <= {"doctor.py"}  # which says that a package is missing, perhaps ours
-
-
-def test_every_numpy_load_of_ours_says_that_it_unpickles_nothing():
-    """The default may change, so each call sets allow_pickle."""
-    sources = [path.read_text() for path in (factories.SCRIPTS / "shardwise").rglob("*.py")]
-    for text in [text for text in sources if "np.load(" in text]:
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "np.load":
-                assert "allow_pickle=False" in ast.unparse(node)

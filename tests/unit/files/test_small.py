@@ -23,12 +23,3 @@ def test_what_is_no_file_is_refused(tmp_path, make):
     make(tmp_path / "a")
     with pytest.raises(IntegrityError, match="is not a file"):
         small.read(tmp_path / "a")
-    assert small.read_json(tmp_path / "a") is None
-
-
-@pytest.mark.parametrize("text", ["", "{", "9" * 5000, "[" * 100_000])
-def test_what_is_no_json_says_nothing(tmp_path, text):
-    """It reads as None, without an error."""
-    path = tmp_path / "a"
-    path.write_text(text)
-    assert small.read_json(path) is None

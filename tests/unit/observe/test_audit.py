@@ -238,20 +238,23 @@ def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
         line = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=b", *words]
         return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
 
-    environ = {}
+    monkeypatch.setenv(host.VARIABLE, "of another run")
     for name in ("Snakefile", "config.yaml", "inner/a"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("a")
-    host.announce(environ, tmp_path)
-    assert (environ[host.VARIABLE], host.announced(environ)) == ("", None)
+    host.announce(tmp_path)
+    assert (os.environ[host.VARIABLE], host.announced()) == ("", None)
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
         git(*words)
     number = git("rev-parse", "HEAD")[:12]
     (tmp_path / "config.yaml").write_text("b")  # a user's
     assert [host.commit(tmp_path / name) for name in ("", "inner")] == [number, None]
     (tmp_path / "Snakefile").write_text("b")
-    host.announce(environ, tmp_path)
-    monkeypatch.setenv(host.VARIABLE, environ[host.VARIABLE])
+    git("symbolic-ref", "HEAD", os.fsdecode(b"refs/heads/\xff"))
+    git("reset", "-q", number)
+    for name in ("GIT_DIR", "GIT_INDEX_FILE"):  # as in a hook of another clone
+        monkeypatch.setenv(name, str(tmp_path / "other"))
+    host.announce(tmp_path)
     assert receipts.describe_origin("shard", 0.0)["commit"] == f"{number}+"
 
 

@@ -26,7 +26,6 @@ def test_files_merge_later_over_earlier(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    ("shards: 3\ninput: [a.npy\n", "line 3: expected ',' or ']', but got '<stream end>'"),
     ("shards: 3\n---\nshards: 4\n", "line 2: but found another document"),
     ("shards: 3\nresults: a\0b\n", "unacceptable character #x0000"),
     ("- input\n", "holds no keys"),

@@ -30,6 +30,12 @@ def test_rows_of_weight_0_make_no_offset(tmp_path, monkeypatch):
     np.testing.assert_allclose(np.frombuffer(made.offset), expected)
 
 
+def test_without_a_finite_row_nothing_is_subtracted(tmp_path):
+    """The tasks say which matrix holds NaN; NumPy would warn of a mean of nothing."""
+    made = factories.plan(tmp_path, np.full((2, 4, 3), np.nan), **OVER)
+    assert made.offset == bytes(3 * 8)
+
+
 def test_what_is_subtracted_is_part_of_the_key(tmp_path):
     """Another offset makes other products; the divisor affects only the reduce."""
     own = OVER | {"input": str(factories.save(tmp_path / "a.npy", noise((6, 4, 3))))}

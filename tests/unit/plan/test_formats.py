@@ -583,6 +583,17 @@ def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
     assert "pip install safetensors, or Shardwise with [safetensors]" in told
 
 
+def test_a_package_that_does_not_load_says_why(tmp_path, monkeypatch):
+    """Advice to install it would hide the cause, such as a library that is not found."""
+    name = tensors(tmp_path, noise(SHAPE))
+    (tmp_path / "safetensors.py").write_text("raise ImportError('libx.so.1: cannot open')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("safetensors", "shardwise.files.formats.safetensors"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ImportError, match="libx"):
+        planned(tmp_path, name)
+
+
 def _stored(compression, chunk):
     """A maker of an HDF5 file in which one chunk has these stored bytes."""
 

@@ -17,6 +17,7 @@ from shardwise.plan.stack import StackReader
 
 from tests import factories
 from tests.factories import kept, leftovers, save, stack
+from tests.unit.plan.test_formats import zarr_array
 
 
 @pytest.fixture
@@ -76,6 +77,18 @@ def test_a_that_changes_while_it_is_read(
     meanwhile[str(path)] = lambda: change(path)
     assert f"{path} {told}" in refusal(stage, made)
     assert not list(made.results.root.glob("shards/*"))
+
+
+def test_a_chunk_that_disappears_while_its_array_is_read(tmp_path):
+    """A chunk may be a link, and what it leads to may be removed."""
+    name = zarr_array(3)(tmp_path, stack((4, 8, 5)))
+    chunk = next(path for path in Path(name, "c").rglob("*") if path.is_file())
+    chunk.symlink_to(chunk.rename(tmp_path / "elsewhere"))
+    metadata = os.path.join(name, "zarr.json")
+    files = identity.InputFiles()
+    files.note(metadata, os.stat(metadata))
+    with pytest.raises(IntegrityError, match=f"{chunk} disappeared"), files.unchanged():
+        (tmp_path / "elsewhere").unlink()
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -97,6 +97,14 @@ def test_a_file_that_fails_shows_its_own_lines_only(write):
     assert not [name for name in set(sys.modules) - before if "shardwise_product" in name]
 
 
+def test_notes_do_not_replace_the_error(write):
+    """Python prints what libraries add to an error behind it."""
+    spec = write(body("e = ValueError('a'); e.add_note('b'); raise e"))
+    first, *rest = refusal(called, spec, np.ones((1, 2, 2))).splitlines()
+    assert first.endswith("own failed on matrix 0: ValueError: a (mine.py, line 3, in own)")
+    assert rest[-1] == "b"
+
+
 @pytest.mark.parametrize(("line", "told"), [
     ("return np.ma.masked_array(block)", "returned numpy.ma.MaskedArray for"),
     ("return block[:, :0]", "returned shape (2, 0, 4)"),
@@ -187,6 +195,13 @@ def test_a_function_that_fails_is_refused_before_any_job(
     assert told.format(spec) in message
     assert ("SHARDWISE_TRIAL_SECONDS" in message) == ("did not return" in told)
     assert not list(tmp_path.glob("cache/*"))
+
+
+@pytest.mark.parametrize("seconds", ["inf", "3e6"])
+def test_a_trial_may_be_allowed_more_time_than_the_system_can_wait(write, monkeypatch, seconds):
+    """A limit above every wait is no mistake of the user."""
+    monkeypatch.setenv("SHARDWISE_TRIAL_SECONDS", seconds)
+    assert user_function.probe(write(DOUBLE), np.ones((1, 2, 2))) == ((2, 2), "float64")
 
 
 def test_an_interrupted_trial_leaves_nothing(tmp_path, write):

@@ -1,10 +1,11 @@
-"""Several threads may read receipts at once, even the first ones of a process."""
+"""Receipts: what they say of their job; threads may read them at once, even the first ones."""
 
 import os
 import subprocess
 import sys
 
 import pytest
+from shardwise.records import receipts
 
 from tests import factories
 
@@ -42,3 +43,16 @@ def test_threads_may_be_the_first_to_read(tmp_path, what):
     env = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("environ", "job"), [
+    ({"SLURM_JOB_ID": "7"}, "7"), ({"JOB_ID": "8", "SGE_ROOT": "/opt/ge"}, "8"),
+    ({"JOB_ID": "of another program"}, None),
+])  # fmt: skip
+def test_a_job_is_that_of_a_scheduler(monkeypatch, environ, job):
+    """Receipts tell its number, and nothing that another program keeps under the same name."""
+    for name in ("SLURM_JOB_ID", "JOB_ID", "SGE_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert receipts.describe_origin("shard", 0.0)["job"] == job

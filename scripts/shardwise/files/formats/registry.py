@@ -37,7 +37,7 @@ def _format_of(file: str) -> InputFormat | None:
         return None
     try:
         return cast(InputFormat, importlib.import_module(f"{__package__}.{module}"))
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise names.needs(file, *names.FORMATS[module].library) from error
 
 

@@ -258,7 +258,7 @@ def _opened(path: str) -> Any:
         from zarr.storage import LocalStore, StorePath
 
         from shardwise.files.formats.zarr_chunks import ListedObjects  # also sets zarr's pipeline
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise names.needs(os.path.dirname(path), *names.FORMATS["zarr_store"].library) from error
     folder, known = os.path.dirname(path) or ".", None
     store: Any = LocalStore(folder, read_only=True)
