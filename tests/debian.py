@@ -65,6 +65,18 @@ def unpacked(
     return prefix
 
 
+def library_path(prefix: Path) -> str:
+    """The ``LD_LIBRARY_PATH`` of unpacked programs.
+
+    Some packages, such as pulseaudio, keep libraries in a private folder, which their programs look
+    for at its usual place on the system.
+    """
+    tops = [prefix / "usr/lib", prefix / "lib"]
+    below = [folder for top in tops for folder in top.glob("*-linux-gnu")]
+    private = [folder for own in below for folder in own.glob("*/")]
+    return ":".join(map(str, [*tops, *below, *private]))
+
+
 def _unpack(work: Path, packages: Sequence[str]) -> None:
     """Download the packages into `work` and unpack them into ``work/prefix``."""
     for tool in ("apt-get", "apt-config", "dpkg-deb"):

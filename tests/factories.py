@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from shardwise.errors import InputError
-from shardwise.files import small
 from shardwise.files.paths import SUMS
 from shardwise.multiply import copy, job, synthetic
 from shardwise.numerics import gemm
@@ -86,6 +85,13 @@ def refusal(act: Any, *words: Any, kind: type[Exception] = InputError, **over: A
     with pytest.raises(kind) as caught:
         act(*words, **over)
     return str(caught.value)
+
+
+def refused(made: Plan, shard: str = "00000", kind: type[Exception] = InputError) -> str:
+    """The message that refuses a shard, which leaves nothing behind."""
+    told = refusal(job.run_shard, copied(made), shard, kind=kind)
+    assert not [*made.results.products.glob("*"), *leftovers(made.results.root)]
+    return told
 
 
 def own_frames(caught: pytest.ExceptionInfo[Exception]) -> int:
@@ -165,8 +171,7 @@ def repeated(made: Plan, count: int | None = None) -> Plan:
         path.write_bytes(product)
         said |= {"shard": row.shard, "start": row.start, "stop": row.stop}
         said["file"]["name"], said["key"] = path.name, row.key
-        body = json.dumps(said, indent=1).removesuffix("\n}").encode()
-        path.with_suffix(".json").write_bytes(small.with_digest(body))
+        path.with_suffix(".json").write_bytes(receipts._text(said))
     return made
 
 

@@ -225,7 +225,6 @@ class Night:
         )
 
     def wait_for(self, what: str, true: Callable[[], object]) -> None:
-        """Wait until something is true."""
         processes.until(true, 240, lambda: f"{what}\n{self.cluster.report()}", pause_s=0.3)
 
     def receipts(self) -> dict[str, dict]:

@@ -56,7 +56,6 @@ class ObjectStore:
         return f"s3://bucket/{name}"
 
     def remove(self, name: str) -> None:
-        """Remove an object."""
         self._client.delete_object(Bucket="bucket", Key=name)
 
     def _answer(self, environ: dict, start: Any) -> Any:

@@ -23,7 +23,7 @@ PLACES = tuple(
 
 
 class Local:
-    """A place without a scheduler: here jobs are the processes of a workspace."""
+    """As `Cluster`, but without a scheduler: here jobs are the processes of a workspace."""
 
     title, profile, cancels, room = "this machine", "local", "", 2
     quick, variables = ("--cores", "2"), dict[str, str]()
@@ -36,23 +36,19 @@ class Local:
         return []
 
     def newest(self) -> int:
-        """0, as local jobs have no numbers."""
-        return 0
+        return 0  # local jobs have no numbers
 
     def _living(self) -> list[int]:
         found = processes.running()
         return [pid for pid in found if self._scripts in " ".join(processes.words(pid))]
 
     def idle(self, after: int) -> bool:
-        """Whether no job of the workspace is running."""
         return not self._living()
 
     def cancel(self, *handles: str) -> None:
-        """End processes that compute."""
         processes.kill(map(int, handles))
 
     def cancel_all(self) -> None:
-        """End what a failed test has left."""
         processes.kill(self._living())
 
 

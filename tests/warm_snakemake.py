@@ -7,14 +7,12 @@ A fork gets the command line, folder, environment and output of a run, and then 
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 
 _AT_START = ("HOME", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS")
 """Variables that are read while Python starts or Snakemake is imported."""
@@ -29,68 +27,53 @@ class WarmSnakemake:
     """The process that forks, a child of this one; it ends when this one does."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._socket, theirs = socket.socketpair()
         # No more of ``env``: a test's cluster, once it ends, kills all that carry its variables.
         own = {name: text for name, text in os.environ.items() if name not in _AT_START}
         own |= {name: env[name] for name in _AT_START if name in env}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                env=own,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        self._answers = self._socket.makefile()
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], env=own, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        self._requests, self._answers = self._process.stdin, self._process.stdout
         self._lock = threading.Lock()
 
     def run(
         self, words: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command line of Snakemake, as `subprocess.run` does with captured output."""
-        request = json.dumps([list(words), str(cwd), dict(env)]).encode()
         late = threading.Event()
-        with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, self._lock:
-            outputs = output.fileno(), errors.fileno()
-            socket.send_fds(self._socket, [len(request).to_bytes(8, "little")], outputs)
-            self._socket.sendall(request)
+        with tempfile.TemporaryDirectory() as folder, self._lock:
+            outputs = [str(Path(folder, name)) for name in ("output", "errors")]
+            self._requests.write(json.dumps([list(words), str(cwd), dict(env), outputs]) + "\n")
             pid = int(self._answers.readline())
             timer = threading.Timer(timeout, lambda: (late.set(), os.kill(pid, signal.SIGKILL)))
             timer.start()
             code = int(self._answers.readline())
             timer.cancel()
-            for file in (output, errors):
-                file.seek(0)
-            printed = output.read(), errors.read()
+            printed = [Path(path).read_text() for path in outputs]
         if late.is_set():
             raise subprocess.TimeoutExpired(list(words), timeout, *printed)
         return subprocess.CompletedProcess(list(words), code, *printed)
 
 
-def _serve(number: int) -> None:
-    """Fork for each request; return in the fork, which runs what `sys.argv` says."""
-    requests = socket.socket(fileno=number)
-    while True:
-        size, outputs, *_ = socket.recv_fds(requests, 8, 2)
-        if not size:
-            sys.exit()
-        request = requests.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL)
+def _serve() -> None:
+    """Fork for each request, a line of input; return in the fork, which runs `sys.argv`."""
+    for request in sys.stdin:
         child = os.fork()
         if not child:
-            requests.close()
-            _become(outputs, *json.loads(request))
+            _become(*json.loads(request))
             return
-        for descriptor in outputs:
-            os.close(descriptor)
-        requests.sendall(f"{child}\n".encode())
+        os.write(1, f"{child}\n".encode())
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        requests.sendall(f"{code}\n".encode())
+        os.write(1, f"{code}\n".encode())
+    sys.exit()
 
 
-def _become(outputs: Sequence[int], words: list[str], folder: str, env: dict[str, str]) -> None:
-    """Take over the outputs, words, folder and environment of a run."""
-    for descriptor, standard in zip(outputs, (1, 2), strict=True):
-        os.dup2(descriptor, standard)
-        os.close(descriptor)
+def _become(words: list[str], folder: str, env: dict[str, str], outputs: list[str]) -> None:
+    """Take over the words, folder, environment and outputs of a run, which has no input."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for path, standard in zip(outputs, (1, 2), strict=True):
+        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), standard)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
@@ -102,5 +85,5 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(sys.executable).parent)  # as for the script that pip has installed
     from snakemake.cli import main
 
-    _serve(int(sys.argv[1]))
+    _serve()
     sys.exit(main())

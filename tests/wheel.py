@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,3 +45,17 @@ def environment(bin_folder: Path, env: Mapping[str, str] = os.environ) -> dict[s
     """The variables of a user who has activated that environment and has no clone."""
     found = {name: value for name, value in env.items() if name != "PYTHONPATH"}
     return found | {"PATH": f"{bin_folder}:{env['PATH']}", "MPI4PY_LIBMPI": MPI}
+
+
+def call(
+    bin_folder: Path, folder: Path, *words: str, env: Mapping[str, str] = os.environ,
+    code: int = 0, by: Sequence[str] = ("shardwise",),
+) -> "subprocess.CompletedProcess[str]":  # fmt: skip
+    """Run the command in a folder; it must end with ``code``."""
+    program, *options = by
+    done = subprocess.run(
+        [bin_folder / program, *options, *words], cwd=folder, env=environment(bin_folder, env),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done

@@ -46,13 +46,10 @@ class Browser:
             f"<dir>{prefix / 'usr/share/fonts'}</dir>"
             f"<cachedir>{folder / 'fonts'}</cachedir></fontconfig>"
         )
-        # Some packages, such as pulseaudio, keep libraries in a private folder, which their
-        # programs look for at its usual place on the system.
-        libraries = [str(path) for top in ("usr/lib", "lib") for path in (prefix / top, *(
-            prefix / top).glob("*-linux-gnu"), *(prefix / top).glob("*-linux-gnu/*/"))]  # fmt: skip
         self._environment = {
             "PATH": os.defpath, "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8",
-            "TZ": "UTC", "FONTCONFIG_FILE": str(fonts), "LD_LIBRARY_PATH": ":".join(libraries),
+            "TZ": "UTC", "FONTCONFIG_FILE": str(fonts),
+            "LD_LIBRARY_PATH": debian.library_path(prefix),
         }  # fmt: skip
 
     def run(

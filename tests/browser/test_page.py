@@ -54,11 +54,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pretend.Pr
     return make
 
 
-def page_of(run: pretend.Pretended) -> Path:
-    """The file that the browser opens."""
-    return run.plan.results.report
-
-
 def checked(
     browser: Browser, path: Path, width: int, scheme: str = "light", paper: bool = False
 ) -> dict[str, Any]:
@@ -76,7 +71,7 @@ def checked(
 )
 def test_it_can_be_read_on_a_phone_and_on_a_wall(browser, made, name, scheme):
     """Nothing beyond the edge, no small or faint text or legend; light and dark."""
-    path = page_of(made(name))
+    path = made(name).plan.results.report
     for width in WIDTHS:
         found = checked(browser, path, width, scheme)
     assert found["cut"] == []  # on a wall every table shows all its columns
@@ -85,7 +80,7 @@ def test_it_can_be_read_on_a_phone_and_on_a_wall(browser, made, name, scheme):
 
 def test_the_sum_is_drawn_and_every_device_has_a_bar(browser, made):
     """On paper the page has both, dark on light, whatever scheme the screen prefers."""
-    path = page_of(made("whole"))
+    path = made("whole").plan.results.report
     found = checked(browser, path, 794, "dark", paper=True)
     assert (found["ground"], found["bars"]) == ([1, 1, 1, 1], 4)
     ((_, _, width, height),) = found["drawings"]

@@ -116,14 +116,6 @@ class Cluster:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._run_dir: Path | None = None
 
-    def __enter__(self) -> Self:
-        """Return the cluster, which the caller has started or will start."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop the cluster."""
-        self.stop()
-
     @classmethod
     def of_several_nodes(cls) -> Self | None:
         """A cluster of several nodes, not started yet; None if this kind already has several.
@@ -139,8 +131,8 @@ class Cluster:
             raise ClusterError("the cluster is not running: call start(run_dir) first")
         return self._run_dir
 
-    def start(self, run_dir: Path) -> Self:
-        """Start all daemons in `run_dir` and return once the cluster takes jobs.
+    def start(self, run_dir: Path) -> None:
+        """Start all daemons in `run_dir`, and wait until the cluster takes jobs.
 
         What an earlier cluster left there, running daemons included, is cleared away first.
         """
@@ -154,7 +146,6 @@ class Cluster:
         except BaseException:
             self.stop()
             raise
-        return self
 
     def stop(self) -> None:
         """End the daemons, all jobs and all waiting clients; the logs stay, to be read."""
@@ -188,7 +179,6 @@ class Cluster:
         return all(job.state == "ended" for job in self.jobs() if job.number > after)
 
     def cancel(self, *handles: object) -> None:
-        """Cancel jobs or tasks."""
         self.call(self.cancels, *map(str, handles))
 
     def kill_controller(self) -> None:
@@ -227,12 +217,7 @@ class Cluster:
             raise ClusterError(f"`{shown}` exited {done.returncode}: {said}")
         return done.stdout
 
-    def _launch(
-        self,
-        name: str,
-        command: Sequence[str | Path],
-        env: Mapping[str, str],
-    ) -> None:
+    def _launch(self, name: str, command: Sequence[str | Path], env: Mapping[str, str]) -> None:
         """Start a daemon as a child of ours, so that its end is noticed at once."""
         with (self.run_dir / f"{name}.out").open("ab") as sink:
             self._daemons[name] = subprocess.Popen(
@@ -306,7 +291,8 @@ def session_cluster(scheduler: str, make: Callable[[], _Made]) -> Iterator[_Made
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(_run_dir(scheduler))
-            cluster = stack.enter_context(make())
+            cluster = make()
+            stack.callback(cluster.stop)
             cluster.start(folder)
         except (PackagesError, ClusterError) as error:
             none_here(f"{scheduler} test cluster", error)

@@ -1,9 +1,6 @@
-"""What only Grid Engine has, on a real one: devices per slot, parallel environments, processes."""
+"""What only Grid Engine has, on a real one: devices per slot, parallel environments."""
 
 import pytest
-
-from tests import processes
-from tests.clusters.jobs import waiting_ranks
 
 pytestmark = [
     pytest.mark.grid_engine,
@@ -43,12 +40,3 @@ def test_a_parallel_environment_that_is_not_there_is_refused_before_any_job(nigh
     assert done.code == 2, done.output
     assert 'environment "nope" does not exist; change the block reduce' in done.output
     assert not night.jobs()
-
-
-@pytest.mark.fault("a rank that is killed")
-def test_a_rank_ends_with_what_started_it(idle, tmp_path):
-    """If only the launcher's process on a host is killed, its ranks end as well."""
-    _, ranks = waiting_ranks(idle, tmp_path, "-pe", "mpi", "3")
-    (proxy,) = processes.parents(ranks)
-    processes.kill([proxy])
-    processes.until(lambda: not processes.living(ranks))

@@ -1,6 +1,6 @@
 """The command of a wheel on a real scheduler, in a user's folder, with a compressed input."""
 
-import subprocess
+import functools
 
 import h5py
 import numpy as np
@@ -17,16 +17,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
 def test_a_run_has_the_right_sum(idle, dispatch, tmp_path):
     """After `init`, and with a line for the site in the profile, `run` gives NumPy's sum."""
     bin_folder = wheel.installed(tmp_path)
-    env = wheel.environment(bin_folder, idle.env() | idle.variables)
-
-    def call(*words: str) -> str:
-        line = [bin_folder / "shardwise", *words]
-        done = subprocess.run(
-            line, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
+    call = functools.partial(wheel.call, bin_folder, tmp_path, env=idle.env() | idle.variables)
     stack = factories.stack((12, 7, 7))
     with h5py.File(tmp_path / "stack.h5", "w") as file:
         file.create_dataset("frames", data=stack, chunks=(5, 7, 7), compression="gzip")
@@ -35,6 +26,6 @@ def test_a_run_has_the_right_sum(idle, dispatch, tmp_path):
         lines.write(f"precommand: 'export MPI4PY_LIBMPI={wheel.MPI}'\n")
     own = {"input": "stack.h5:/frames", "dispatch": dispatch, "results": "mine", "shards": 2}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(own | {"backend": "numpy"}))
-    assert "shardwise: done: mine/sum.npy" in call("run", *idle.quick)
+    assert "shardwise: done: mine/sum.npy" in call("run", *idle.quick).stderr
     np.testing.assert_array_equal(np.load(tmp_path / "mine/sum.npy"), (stack @ stack).sum(axis=0))
-    assert "whole" in call("verify", "mine")
+    assert "whole" in call("verify", "mine").stdout

@@ -14,7 +14,7 @@ A test that never calls `tried` counts as one try; one with several marks counts
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,35 +37,6 @@ def marked(folder: Path) -> set[str]:
     return {name for source in sources for name in found.findall(source)}
 
 
-def figures(reports: Iterable[pytest.TestReport]) -> dict[str, Counter]:
-    """Counts of tries, losses and skips by fault; a test that fails has lost its last try."""
-    counts: dict[str, Counter] = defaultdict(Counter)
-    for report in reports:
-        tries = max(1, sum(n for key, n in report.user_properties if key == "tried"))
-        for fault in [name for key, name in report.user_properties if key == "fault"]:
-            if report.skipped:
-                counts[fault]["skipped"] += 1
-            elif report.when == "call" or report.failed:
-                counts[fault]["tried"] += tries
-                counts[fault]["lost"] += report.failed
-    return counts
-
-
-def lines(text: str, counts: dict[str, Counter]) -> Iterator[str]:
-    """The page's table, with the figures of this run."""
-    yield from (_HEAD, "|---|---|---|---|---|")
-    for fault, how in rows(text).items():
-        found = counts.get(fault, Counter())
-        whole = found["tried"] - found["lost"]
-        skipped = f" ({found['skipped']} tests skipped)" if found["skipped"] else ""
-        yield f"| {fault} | {how} | {found['tried']}{skipped} | {whole} | {found['lost']} |"
-
-
-def wanted(expression: str) -> bool:
-    """Whether a mark expression selects ``fault``, or the nightly tests, which make many faults."""
-    return bool(re.search(r"(?<!not )\b(fault|nightly)\b", expression))
-
-
 @pytest.fixture
 def tried(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Count tries of the fault that the test is marked with."""
@@ -86,14 +57,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Print the table if the marks ask for faults."""
-    if wanted(config.option.markexpr):
-        reports = [
-            report
-            for kind in ("passed", "failed", "error", "skipped")
-            for report in terminalreporter.stats.get(kind, [])
-        ]
-        terminalreporter.section("faults")
-        terminalreporter.write_line(
-            "\n".join(lines(PAGE.read_text(encoding="utf-8"), figures(reports)))
-        )
+    """Print the page's table with the figures of this run, if its marks ask for faults.
+
+    The nightly tests make many. A test that fails has lost its last try.
+    """
+    if not re.search(r"(?<!not )\b(fault|nightly)\b", config.option.markexpr):
+        return
+    counts: dict[str, Counter] = defaultdict(Counter)
+    for kind in ("passed", "failed", "error", "skipped"):
+        for report in terminalreporter.stats.get(kind, []):
+            told = getattr(report, "user_properties", ())  # a file that cannot be read has none
+            tries = max(1, sum(n for key, n in told if key == "tried"))
+            for fault in [name for key, name in told if key == "fault"]:
+                counts[fault]["skipped" if report.skipped else "tried"] += tries
+                counts[fault]["lost"] += report.failed
+    terminalreporter.section("faults")
+    terminalreporter.write_line(f"{_HEAD}\n|---|---|---|---|---|")
+    for fault, how in rows(PAGE.read_text(encoding="utf-8")).items():
+        tried, lost, skipped = (counts[fault][kind] for kind in ("tried", "lost", "skipped"))
+        shown = f"{tried} ({skipped} tests skipped)" if skipped else tried
+        terminalreporter.write_line(f"| {fault} | {how} | {shown} | {tried - lost} | {lost} |")

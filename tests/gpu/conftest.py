@@ -1,7 +1,4 @@
-"""The same tests on cupy, if there is a GPU, and at night on NumPy.
-
-By day tests/unit shows for NumPy what these tests show for cupy.
-"""
+"""The same tests on NumPy and, if there is a GPU, on cupy."""
 
 import os
 
@@ -9,13 +6,12 @@ import pytest
 from shardwise.devices.choose import driver_cuda_version
 from shardwise.multiply.backend import load_backend
 
-from tests.factories import SCRIPTS, nightly
+from tests.factories import SCRIPTS
 
 needs_gpu = pytest.mark.skipif(driver_cuda_version() is None, reason="no NVIDIA driver here")
-BOTH = ("numpy", pytest.param("cupy", marks=needs_gpu))
 
 
-@pytest.fixture(params=[nightly("numpy"), *BOTH[1:]])
+@pytest.fixture(params=["numpy", pytest.param("cupy", marks=needs_gpu)])
 def backend(request):
     """The name of an array module, as the config's key ``backend`` takes it."""
     return request.param

@@ -57,7 +57,7 @@ whole_run() {
   # Compute everything again: what an earlier run left proves nothing about this one.
   step "$name" "$limit" python3 -m snakemake --profile "$out/profile" --jobs 100 --forceall \
     --slurm-init-seconds-before-status-checks 2 --configfile "$config" || return
-  python3 tests/gpu/check_run.py "results/$name" "$@" 2>&1 | tee -a "$out/$name.log" ||
+  python3 -m tests.gpu.check_run "results/$name" "$@" 2>&1 | tee -a "$out/$name.log" ||
     failed+=("$name.check")
 }
 

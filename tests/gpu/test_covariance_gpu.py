@@ -12,14 +12,8 @@ from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.factories import noise, wide
-from tests.gpu.conftest import BOTH, needs_gpu
+from tests.gpu.conftest import needs_gpu
 from tests.kernels import to_host
-
-
-@pytest.fixture(params=BOTH)
-def backend(request):
-    """Both, also by day: no other test has column sums."""
-    return request.param
 
 
 def results(folder, left, **over):

@@ -1,8 +1,6 @@
 """The doctor on real devices: each is named, and computes."""
 
 import json
-import os
-from pathlib import Path
 
 from shardwise.devices import nvml
 
@@ -12,12 +10,9 @@ from tests.gpu.conftest import needs_gpu
 pytestmark = needs_gpu
 
 
-def test_every_device_is_named_and_computes(tmp_path: Path) -> None:
+def test_every_device_is_named_and_computes(tmp_path, environment):
     """With the UUIDs and names that NVML gives; driver, cupy and KvikIO fit together."""
-    # A test before this one may have taken a device, and set the variable for this process.
-    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    env["SHARDWISE_LEASES"] = str(tmp_path / "leases")
-    done = run("doctor", "--json", "--time-limit", 100, cwd=tmp_path, env=env)
+    done = run("doctor", "--json", "--time-limit", 100, cwd=tmp_path, env=environment)
     found = [one for one in json.loads(done.stdout)["findings"] if one["section"] == "gpus"]
     levels = {finding["name"]: finding["level"] for finding in found}
     assert (levels["driver"], levels["cupy"], levels["kvikio"]) == ("ok", "ok", "ok")

@@ -1,4 +1,4 @@
-"""The reduce of results from a GPU: the same bits, however the work is cut and shared."""
+"""The reduce: the same bits, however the work is cut and shared, on NumPy and on cupy."""
 
 import json
 import os
@@ -6,27 +6,24 @@ import subprocess
 import sys
 
 import pytest
-from shardwise.errors import InputError
 from shardwise.mpi import launch
 
 from tests.factories import ROOT, SCRIPTS
 from tests.gpu.conftest import needs_gpu
 
 
-@needs_gpu
-@pytest.mark.parametrize("seed", [1, 2])
-def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path, seed):
+@pytest.mark.parametrize(("backend", "ranks", "seed", "ways"), [
+    ("numpy", 4, 7, 12),
+    *(pytest.param("cupy", 3, seed, 36, marks=needs_gpu) for seed in (1, 2)),
+])  # fmt: skip
+def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path, backend, ranks, seed, ways):
     """Random stacks, shards, ranks, orders, pieces, batches, and both keeps: the same files."""
-    try:
-        launcher = launch.build_command(3)
-    except InputError as error:
-        pytest.skip(f"needs an MPI launcher: {error}")
     program = [sys.executable, "-m", "mpi4py", "-m", "tests.reduce_program"]
     paths = os.pathsep.join([str(SCRIPTS), str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [*launcher, *program, str(tmp_path), "cupy", str(seed), "36"],
+        [*launch.build_command(ranks), *program, tmp_path, backend, str(seed), str(ways)],
         capture_output=True, text=True, check=False, cwd=ROOT, timeout=250,
-        env=launch.build_environment(3) | {"PYTHONPATH": paths},
+        env=launch.build_environment(ranks) | {"PYTHONPATH": paths},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"tried": 36, "differ": []}
+    assert json.loads(done.stdout) == {"tried": ways, "differ": []}

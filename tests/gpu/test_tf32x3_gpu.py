@@ -77,13 +77,6 @@ def test_honest_products_pass_at_the_ends_of_the_range(cupy, one, other):
     assert (ratio <= 1.0).all(), ratio
 
 
-def computed(folder, left, right=None, **over):
-    """A plan whose shards were multiplied, and what their receipts call the arithmetic."""
-    made = factories.plan(folder, left, right, precision="tf32x3", backend="cupy", **over)
-    factories.computed(made)
-    return made, {factories.receipt(made, shard).compute for shard in made.shards}
-
-
 @pytest.mark.parametrize(("product", "shape"), [("A @ A", (70, 24, 24)), ("A @ B", (5, 300, 1100))])
 def test_bits_do_not_depend_on_the_cut(tmp_path, product, shape):
     """One shard or five; the receipt says how products were computed."""
@@ -91,8 +84,8 @@ def test_bits_do_not_depend_on_the_cut(tmp_path, product, shape):
     right = factories.noise((shape[2], 9), "float32", 1) if product == "A @ B" else None
     whole = set()
     for shards in (1, 5):
-        over = {"shards": shards, "product": product}
-        made, compute = computed(tmp_path / str(shards), left, right, **over)
-        assert compute == {"tf32x3"}
+        over = {"shards": shards, "product": product, "precision": "tf32x3", "backend": "cupy"}
+        made = factories.computed(factories.plan(tmp_path / str(shards), left, right, **over))
+        assert {factories.receipt(made, shard).compute for shard in made.shards} == {"tf32x3"}
         whole.add(factories.products(made).tobytes())
     assert len(whole) == 1

@@ -75,7 +75,7 @@ SILENT = {
         [LONG_AGO, MEDIAN, SLOW],
     ],
     "ShardwiseShardsFailed": [[state("failed", "0x60"), state("damaged", "0x60"), WAITING]],
-    "ShardwiseStageFailed": [[WAITING]],
+    "ShardwiseStageFailed": [[series("shardwise_stage_failed", "0x60", f'{RUN}, stage="reduce"')]],
 }  # fmt: skip
 
 

@@ -54,6 +54,8 @@ def many_faults(night: Night) -> Story:
     if shims:
         (shims / f"{night.cluster.looks}.next").write_text("0 <html>busy</html>\n0 what?\n")
     yield
+    if shims and night.own["dispatch"] != "array":  # nobody lists the tasks of an array
+        assert not any(path.read_text() for path in shims.glob("*.next")), "all has been said"
     assert night.starts()["00001"] >= 2
     assert [night.starts()[shard] for shard in ("00002", "00003")] == [2, 2]
 
@@ -188,11 +190,13 @@ def ask(*words: str, **values: object) -> Act:
 
 
 def change_input(workspace: Workspace, config: dict) -> None:
-    """Put another matrix in the place of one, under an older time stamp."""
+    """Put another matrix in the place of one, under an older time stamp; date the sum ahead."""
     path = workspace.root / "stack" / "5.npy"
     path.unlink()
     np.save(path, np.full((3, 3), 9.0))
     os.utime(path, (1e9, 1e9))
+    ahead = time.time() + 3600
+    os.utime(workspace.root / "out" / "summary.json", (ahead, ahead))
 
 
 def change_comment(workspace: Workspace, config: dict) -> None:

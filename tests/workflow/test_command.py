@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from shardwise.files.paths import Results
 from shardwise.records import locks
 
 from tests import factories, processes, wheel
+from tests.wheel import call
 
 ONE = {"ranks": 1}
 
@@ -22,17 +22,6 @@ ONE = {"ranks": 1}
 def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the command is."""
     return wheel.installed(tmp_path_factory.mktemp("wheel"))
-
-
-def call(
-    bin_folder: Path, folder: Path, *words: str, code: int = 0, by: Sequence[str] = ("shardwise",)
-) -> "subprocess.CompletedProcess[str]":
-    """Run the command in a folder."""
-    program, *options = by
-    line, env = [bin_folder / program, *options, *words], wheel.environment(bin_folder)
-    done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
 
 
 def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Path) -> None:
@@ -70,26 +59,24 @@ def test_submit_waits_until_its_run_has_begun(bin_folder: Path, tmp_path: Path) 
     """Then it ends with 0; if the run is refused before any job, it says why, with its code."""
     call(bin_folder, tmp_path, "init")
     recipe = {"matrices": 2, "dim": 4, "dtype": "float32", "seed": 0}
-    (tmp_path / "config.yaml").write_text(
-        yaml.safe_dump({"synthetic": recipe, "shards": 1, "dispatch": "pool", "reduce": ONE})
-    )
-    results = Results(tmp_path / "results" / "default")
+    own = {"synthetic": recipe, "shards": 1, "dispatch": "pool", "results": "-mine"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(own | {"reduce": ONE}))
+    results = Results(tmp_path / "-mine")
     said = call(bin_folder, tmp_path, "submit").stdout
     assert "its messages: shardwise.log" in said
-    assert "watch it: shardwise watch results/default\n" in said
+    assert "watch it: shardwise watch ./-mine\n" in said
     assert results.command.exists()
     processes.until(lambda: not locks.is_job_locked(tmp_path / "shardwise.log"))
-    assert "done: results/default/sum.npy" in (tmp_path / "shardwise.log").read_text()
+    assert "done: -mine/sum.npy" in (tmp_path / "shardwise.log").read_text()
     with locks.take_lock(results.running, "free"):
         done = call(bin_folder, tmp_path, "submit", "--forceall", code=75)
     assert done.stdout.endswith("It has ended with exit code 75\n")
-    assert "another run works on results/default" in done.stdout
-    assert "done: results/default/sum.npy" not in done.stdout, "that was the run before"
+    assert "another run works on -mine" in done.stdout
+    assert "done: -mine/sum.npy" not in done.stdout, "that was the run before"
 
 
 SLOW = """
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 def slow(xp, block):

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import h5py
 import numpy as np
@@ -15,15 +16,9 @@ from tests import factories, objects
 from tests.workspace import Workspace
 
 
-def whole_numbers(count: int, rows: int = 4, columns: int = 4) -> np.ndarray:
-    """Small whole matrices: every sum over their products is exact."""
-    shape = (count, rows, columns)
-    return np.random.default_rng(3).integers(-9, 9, shape).astype(np.float64)
-
-
 def test_an_object_and_nothing_of_its_credentials(workspace):
     """A stack in an object store: a right sum, a refusal by the server, no secret in a file."""
-    numbers = whole_numbers(9)
+    numbers = factories.stack((9, 4, 4), "float64")
     with objects.serving() as store:
         workspace.env = os.environ | store.env
         own = {"input": store.put("a.npy", numbers), "shards": 2, "materialize": "auto"}
@@ -81,7 +76,7 @@ def test_a_sheet_of_files_of_any_format_and_number(workspace: Workspace) -> None
 
 def test_each_copy_is_multiplied_before_the_next_is_made(workspace: Workspace) -> None:
     """So the shards done tell how long the rest will take, even while copies are being made."""
-    np.save(workspace.root / "a.npy", whole_numbers(4, 64, 64))
+    np.save(workspace.root / "a.npy", factories.stack((4, 64, 64)))
     workspace.configure(input="a.npy", shards=4, materialize=True)
     said = workspace.succeed("--cores", "1", "--until", "multiply").output
     assert re.findall("rule (shard|multiply):", said) == ["shard", "multiply"] * 4
@@ -92,7 +87,7 @@ HOSTILE = "a b'c\"$(touch pwned);`touch pwned`&"
 
 def test_hostile_names_are_never_executed(workspace: Workspace) -> None:
     """Spaces, quotes and $() are just names; a printed repair works when pasted into a shell."""
-    stack = whole_numbers(4)
+    stack = factories.stack((4, 4, 4), "float64")
     # Variables of an MPI rank or a Slurm step, left in the shell, must not reach the jobs.
     left = {"PMI_RANK": "1", "PMI_SIZE": "3", "SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "2"}
     workspace.env = os.environ | left
@@ -118,14 +113,7 @@ def test_hostile_names_are_never_executed(workspace: Workspace) -> None:
 
 def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> None:
     """A quote writes nothing; a trial's products, and the files before them, are made once."""
-
-    def quote(*words: str) -> "subprocess.CompletedProcess[str]":
-        line = [workspace.root / "scripts" / "plan.py", "--configfile", "mine.yaml"]
-        return subprocess.run(
-            [sys.executable, *line, *words], cwd=workspace.root, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-
+    quote = partial(factories.run, "plan", "--configfile", "mine.yaml", cwd=workspace.root)
     workspace.configure(shards=7, backend="numpy", materialize=False, dispatch="pool")
     assert "7 of 7 shards to compute" in quote("--quote").stdout
     assert not workspace.file("").exists()

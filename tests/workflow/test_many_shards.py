@@ -11,7 +11,6 @@ from tests import factories
 from tests.workspace import Workspace
 
 SHARDS = 1001
-TINY = {"input": "stack.npy", "backend": "numpy"}
 MATRIX = np.array([[1.0, 2.0], [3.0, 5.0]])
 SUM = SHARDS * (MATRIX @ MATRIX)
 
@@ -20,7 +19,7 @@ def tiny(root: Path, **values: object) -> Workspace:
     """A workspace with 1,001 matrices, each a shard."""
     workspace = Workspace.create(root)
     np.save(workspace.root / "stack.npy", np.broadcast_to(MATRIX, (SHARDS, 2, 2)))
-    workspace.configure(**{**TINY, "shards": SHARDS, **values})
+    workspace.configure(input="stack.npy", backend="numpy", shards=SHARDS, **values)
     return workspace
 
 

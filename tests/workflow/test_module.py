@@ -1,4 +1,4 @@
-"""Shardwise as a module of another workflow: from a folder, from git, renamed, moved, twice."""
+"""Shardwise as a module of another workflow: from git, renamed, moved, twice, in another folder."""
 
 import subprocess
 from pathlib import Path
@@ -63,12 +63,15 @@ def test_a_module_from_git(workspace: Workspace, tmp_path: Path) -> None:
     for words in (["init", "-q"], ["add", "-A"], [*name, "commit", "-q", "-m", "one"]):
         subprocess.run(["git", *words], cwd=clone, check=True)
     source = f'gitfile("{clone}", path="workflow/Snakefile", commit="HEAD")'
-    host(workspace, module("one", X, source=source))
-    workspace.succeed()
-    assert np.array_equal(total(workspace, "out/x"), SUM_X)
+    inner = 'workdir: "inner"\n'
+    (workspace.root / "inner").mkdir()
+    (workspace.root / "stack.npy").rename(workspace.root / "inner" / "stack.npy")
+    host(workspace, inner, module("one", X, source=source))
+    assert "shardwise: done: out/x/sum.npy" in workspace.succeed().output
+    assert np.array_equal(total(workspace, "inner/out/x"), SUM_X)
     assert workspace.dry_run() == set()
     # The receipts say what is done, not Snakemake's records of how a job was started.
-    host(workspace, module("one", X | {"reduce": {"ranks": 2}}, source=source))
+    host(workspace, inner, module("one", X | {"reduce": {"ranks": 2}}, source=source))
     assert workspace.dry_run() == set()
 
 

@@ -13,17 +13,6 @@ from tests.workspace import REPO, Finished, Workspace
 
 SMALL = {"synthetic": {"matrices": 4, "dim": 4}, "shards": 2, "backend": "numpy"}
 
-BAD_CONFIGS = {
-    "mine.yaml": [
-        (b"reduce:\n\tranks: 3\n", "line 2: found character"),
-        (b"__use_yte__: true\nshards: ?2 + 1\n", "__use_yte__ asks"),
-        (b"shards: 2\nkeep: sum\nshards: 3\n", "the key shards is already in line 1"),
-        (None, "does not exist"),
-    ],
-    "config.yaml": [(b"shards: 3\ninput: [a.npy\n", "line 3: expected ',' or ']'")],
-}
-"""Config files that snakemake reads first; tests/unit/plan tries others without it."""
-
 
 def refused(done: Finished, words: str) -> None:
     """Snakemake has ended with 2 and these words, and without a traceback."""
@@ -31,25 +20,18 @@ def refused(done: Finished, words: str) -> None:
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "words"),
-    [(file, *case) for file, cases in BAD_CONFIGS.items() for case in cases],
-)
+@pytest.mark.parametrize(("file", "content", "words"), [
+    ("mine.yaml", b"reduce:\n\tranks: 3\n", "line 2: found character"),
+    ("mine.yaml", b"__use_yte__: true\nshards: ?2 + 1\n", "__use_yte__ asks"),
+    ("mine.yaml", b"shards: 2\nkeep: sum\nshards: 3\n", "the key shards is already in line 1"),
+    ("config.yaml", b"shards: 3\ninput: [a.npy\n", "line 3: expected ',' or ']'"),
+])  # fmt: skip
 def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):
-    """Snakemake refuses the user's and the Snakefile's; a plan by hand has the same words."""
-    (workspace.root / file).unlink(missing_ok=True)
-    if content is not None:
-        (workspace.root / file).write_bytes(content)
-    own = ["--configfile", file] if file == "mine.yaml" and content is None else []
-    done = workspace.run("--dry-run", *own)
-    refused(done, words)
+    """Both are files that Snakemake reads first; tests/unit/plan tries others without it."""
+    (workspace.root / file).write_bytes(content)
+    refused(workspace.run("--dry-run"), words)
+    refused(workspace.run("--dry-run", "--configfile", "none.yaml"), "none.yaml does not exist")
     assert not (workspace.root / "results").exists()
-    by_hand = factories.run("plan", "--configfile", file, cwd=workspace.root)
-    assert by_hand.returncode == 2
-    (line,) = [line for line in done.output.splitlines() if words in line]
-    line = line.replace(f"{workspace.root}/", "")
-    where = line.partition("config file ")[2].partition(words)[0]
-    assert f"{where}{words}" in by_hand.stderr.replace(f"{workspace.root}/", "")
 
 
 def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
@@ -91,13 +73,16 @@ def test_a_run_without_a_core_is_refused(workspace: Workspace, word: str) -> Non
     refused(workspace.run(word, "0", timeout=60), "no job could start with 0 cores or jobs")
 
 
-@pytest.mark.parametrize("name", ["--configfile", nightly("--config")])
-def test_an_option_given_twice_drops_no_config(workspace: Workspace, name: str) -> None:
-    """Snakemake itself takes the last one, and would compute another problem."""
+@pytest.mark.parametrize(("own", "words"), [
+    (["--configfile", "config.yaml"], "--configfile is given more than once"),
+    nightly(["--config", "keep=sum", "--config", "results=other"], "--config is given more than"),
+    (["-Ckeep=sum", "-Cresults=other"], "--config is given more than once"),
+    (["--directory", "workflow"], "change to that folder first (cd workflow)"),
+])  # fmt: skip
+def test_an_option_that_would_mislead_is_refused(workspace: Workspace, own, words) -> None:
+    """Snakemake takes the last of two; in another folder its messages name files that are not."""
     workspace.configure(**SMALL)
-    own = ["config.yaml"] if name == "--configfile" else ["keep=sum", name, "results=other"]
-    done = workspace.run("--dry-run", name, *own)
-    refused(done, f"{name} is given more than once")
+    refused(workspace.run("--dry-run", *own), words)
 
 
 def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -> None:

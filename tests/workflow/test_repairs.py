@@ -1,7 +1,5 @@
 """Each repair that verify prints: after a damage, it and one run of snakemake make all whole."""
 
-import functools
-import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -18,17 +16,12 @@ CONFIG = {"results": RESULTS, "shards": 2, "synthetic": {"matrices": 4, "dim": 4
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Workspace]:
-    """A workspace that has run to its end, by its dispatch."""
-
-    @functools.cache
-    def of(dispatch: str) -> Workspace:
-        workspace = Workspace.create(tmp_path_factory.mktemp(dispatch) / "w")
-        workspace.configure(**CONFIG, dispatch=dispatch)
-        workspace.succeed()
-        return workspace
-
-    return of
+def model(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace that has run to its end."""
+    workspace = Workspace.create(tmp_path_factory.mktemp("model") / "w")
+    workspace.configure(**CONFIG)
+    workspace.succeed()
+    return workspace
 
 
 gone = Path.unlink
@@ -49,21 +42,6 @@ def turned(path: Path) -> None:
     factories.kept(path, path.read_bytes().replace(b"False", b"True ", 1))
 
 
-def folder(path: Path) -> None:
-    """Put a folder with a file of the user's in the place of a file."""
-    path.unlink()
-    path.mkdir()
-    (path / "notes.txt").write_text("mine")
-
-
-def swapped(path: Path) -> None:
-    """Give a copy, and its receipt, the matrices of another shard: it looks whole."""
-    (other,) = path.parent.glob("00000-*.npy")
-    factories.kept(path, other.read_bytes())
-    facts = json.loads(other.with_suffix(".json").read_bytes())["file"]
-    factories.rewritten(path.with_suffix(".json"), file=facts)
-
-
 def junk(path: Path) -> None:
     """Put files that no stage writes next to ours."""
     path.mkdir(exist_ok=True)
@@ -78,12 +56,10 @@ EACH: dict[Callable[[Path], None], tuple[str, ...]] = {
         "shards/00001-*.json",
     ),
     gone: ("plan.tsv", "sum.npy"),
-    folder: ("plan.json", "sum.npy", "products/00001-*.npy"),
     factories.pipe: ("plan.tsv",),
     empty: ("plan.json",),
     turned: ("products/00001-*.npy",),
     factories.astray: ("products/00001-*.json",),
-    swapped: ("shards/00001-*.npy",),
 }  # fmt: skip
 HARMS = {f"{name} {harm.__name__}": [(name, harm)] for harm, names in EACH.items()
          for name in names} | {
@@ -97,14 +73,8 @@ HARMS = {f"{name} {harm.__name__}": [(name, harm)] for harm, names in EACH.items
     ],
 }  # fmt: skip
 
-ALWAYS = {"jobs": {"many"}, "pool": set()}
-"""What each `make test` tries; `make nightly` tries all."""
-
-CASES = [
-    pytest.param(dispatch, harms, id=f"{dispatch}: {name}",
-                 marks=() if name in ALWAYS[dispatch] else pytest.mark.nightly)
-    for name, harms in HARMS.items() for dispatch in ALWAYS
-]  # fmt: skip
+CASES = [("jobs", name) if name == "many" else factories.nightly("jobs", name) for name in HARMS]
+CASES += [factories.nightly("pool", name) for name in HARMS]
 
 
 def verify(workspace: Workspace) -> tuple[int, str]:
@@ -114,11 +84,12 @@ def verify(workspace: Workspace) -> tuple[int, str]:
     return done.returncode, done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("dispatch", "harms"), CASES)
-def test_a_repair_makes_the_results_whole(finished, tmp_path, dispatch, harms):
+@pytest.mark.fault("damage to a file")
+@pytest.mark.parametrize(("dispatch", "damage"), CASES)
+def test_a_repair_makes_the_results_whole(model, tmp_path, dispatch, damage):
     """The printed commands and one run of snakemake make all whole, and the sum is the same."""
-    model = finished(dispatch)
-    workspace = model.clone(tmp_path / "w")
+    workspace, harms = model.clone(tmp_path / "w"), HARMS[damage]
+    workspace.configure(**CONFIG, dispatch=dispatch)
     root = workspace.root / RESULTS
     for name, harm in harms:
         harm(next(root.glob(name), root / name))
@@ -134,7 +105,3 @@ def test_a_repair_makes_the_results_whole(finished, tmp_path, dispatch, harms):
     assert code == 0, f"{said}\n{done.output}\n{now}"
     assert re.fullmatch(rf"{RESULTS}: whole: 2 shards, \S+ \w+, sum.npy proven", now)
     assert (root / "sum.npy").read_bytes() == (model.root / RESULTS / "sum.npy").read_bytes()
-    notes = list(root.rglob("notes.txt"))
-    assert [path.read_text() for path in notes] == ["mine"] * any(
-        harm is folder for _, harm in harms
-    )

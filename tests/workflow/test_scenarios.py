@@ -17,7 +17,7 @@ import contextlib
 import re
 import signal
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,95 +29,76 @@ from tests import packages
 from tests.factories import leftovers, nightly
 from tests.night import Night
 from tests.places import DISPATCHES, PLACES, case, on
+from tests.workflow import stories
 from tests.workflow.conftest import OWN, STACK
-from tests.workflow.stories import (
-    Act,
-    Story,
-    a_bad_night,
-    a_lost_node,
-    a_silent_controller,
-    a_task_that_never_runs,
-    ask,
-    change_comment,
-    change_input,
-    copy,
-    each,
-    interrupted,
-    killed_by_9,
-    lose,
-    many_faults,
-    move,
-    raise_version,
-    requeued,
-    told_unknown,
-)  # fmt: skip
+from tests.workflow.stories import Act, Story, ask, each, lose
 from tests.workspace import Workspace
 
 
 @dataclass(frozen=True)
 class Run:
-    """A story, the exit code of its run, the lost shards, the words, and its places by day."""
+    """A story, its places by day, its faults; the exit code, the lost shards, and the words."""
 
     story: Callable[[Night], Story]
-    code: int
-    lost: set[str] | None
-    says: str
-    day: tuple[str, ...]
-    faults: tuple[pytest.MarkDecorator, ...]
+    day: tuple[str, ...] = ()
+    faults: tuple[pytest.MarkDecorator, ...] = ()
     places: Sequence[str] = PLACES
+    code: int = 0
+    lost: Set[str] | None = frozenset()
+    says: str = ""
     shards: int = 4
     at_once: int = 6
 
 
 fault = pytest.mark.fault
-KILLED, CANCELLED = (
-    fault("a worker or task that is killed"),
-    fault("a job that is cancelled, SIGTERM, Ctrl-C"),
-)
+KILLED = fault("a worker or task that is killed")
+CANCELLED = fault("a job that is cancelled, SIGTERM, Ctrl-C")
 SCHEDULERS = tuple(place for place in PLACES if "local" not in place)
 
 RUNS = {
     "a bad night": Run(
-        a_bad_night, 1, {"00003"}, r"multiply 00003: .*matrix 3 holds NaN or Inf",
-        ("slurm array",), (KILLED, CANCELLED),
+        stories.a_bad_night, ("slurm array",), (KILLED, CANCELLED),
+        code=1, lost={"00003"}, says=r"multiply 00003: .*matrix 3 holds NaN or Inf",
     ),
     "many faults": Run(
-        many_faults, 1, {"00001"}, "multiply 00001: ", ("local jobs",),
-        (fault("a poison shard"), fault("a host out of memory")), at_once=3,
+        stories.many_faults, ("local jobs",),
+        (fault("a poison shard"), fault("a host out of memory")),
+        code=1, lost={"00001"}, says="multiply 00001: ", at_once=3,
     ),
     "interrupted": Run(
-        interrupted, 130, None, "To run just what is missing",
-        ("slurm array",), (CANCELLED,), shards=3,
+        stories.interrupted, ("slurm array",), (CANCELLED,),
+        code=130, lost=None, says="To run just what is missing", shards=3,
     ),
     "its terminal closed": Run(
-        partial(interrupted, number=signal.SIGHUP), 130, None, "To run just what is missing",
-        (), (CANCELLED,), shards=3,
+        partial(stories.interrupted, number=signal.SIGHUP), (), (CANCELLED,),
+        code=130, lost=None, says="To run just what is missing", shards=3,
     ),
     "killed by -9": Run(
-        killed_by_9, -9, set(), "", ("slurm array",),
-        (fault("snakemake killed by -9 and started again"), fault("two runs at once")), shards=2,
+        stories.killed_by_9, ("slurm array",),
+        (fault("snakemake killed by -9 and started again"), fault("two runs at once")),
+        code=-9, shards=2,
     ),
     "a silent controller": Run(
-        a_silent_controller, 0, set(), "", ("grid_engine jobs",),
-        # Array tasks that end while Grid Engine is down stay in its queue for minutes.
+        stories.a_silent_controller, ("grid_engine jobs",),
         (fault("a scheduler that answers nothing"),),
+        # Array tasks that end while Grid Engine is down stay in its queue for minutes.
         tuple(place for place in SCHEDULERS if place != "grid_engine array"), shards=3, at_once=2,
     ),
     "a task that never runs": Run(
-        a_task_that_never_runs, 0, set(), "", ("slurm array",), (),
+        stories.a_task_that_never_runs, ("slurm array",), (),
         ("slurm array", "grid_engine array"), shards=0,
     ),
     "requeued": Run(
-        requeued, 0, set(), "", ("slurm array",), (fault("a job that is requeued"),),
+        stories.requeued, ("slurm array",), (fault("a job that is requeued"),),
         ("slurm array", "slurm pool", "slurm mpi"), shards=2,
     ),
     "told UNKNOWN": Run(
-        told_unknown, 0, set(), "", (), (fault("a scheduler that answers rubbish, or UNKNOWN"),),
+        stories.told_unknown, (), (fault("a scheduler that answers rubbish, or UNKNOWN"),),
         ("slurm jobs",), shards=2,
     ),
 }  # fmt: skip
 LOST_NODE = Run(
-    a_lost_node, 0, set(), "", ("grid_engine array",), (),
+    stories.a_lost_node, ("grid_engine array",), (),
     tuple(place for place in SCHEDULERS if "pool" not in place and "mpi" not in place),
 )  # fmt: skip
 
@@ -218,18 +199,18 @@ def jobs(dispatch: str, shards: object = (), *rules: str, copied: object = ()) -
 # The table.
 
 SCENARIOS: dict[str, tuple[Act, object, object, set[str]]] = {
-    "input changed": (change_input, [2], [2], {"plan"} | SUM_UP),
+    "input changed": (stories.change_input, [2], [2], {"plan"} | SUM_UP),
     "copies and records lost, code commented":
-        (each(lose("out/shards", ".snakemake"), change_comment), (), (), set()),
+        (each(lose("out/shards", ".snakemake"), stories.change_comment), (), (), set()),
     "receipt lost": (lose("out/products/00002-*.json"), [2], (), SUM_UP),
     "marks lost": (lose("out/done", "out/logs"), (), (), {"plan"} | SUM_UP),
-    "version raised": (raise_version, ALL, (), {"plan"} | SUM_UP),
+    "version raised": (stories.raise_version, ALL, (), {"plan"} | SUM_UP),
     "product lost": (lose("out/products/00003-*.npy"), [3], (), SUM_UP),
     "changed and touched": (ask("--touch", product="A.T @ A"), ALL, (), {"plan"} | SUM_UP),
     "cut changed": (ask(shards=2), range(2), range(2), {"plan"} | SUM_UP),
     "products and copies lost": (lose("out/shards/*.npy", "out/products"), ALL, ALL, SUM_UP),
-    "moved": (move, (), (), set()),
-    "copied": (copy, (), (), {"report"}),
+    "moved": (stories.move, (), (), set()),
+    "copied": (stories.copy, (), (), {"report"}),
     "touched, plan forced, other ranks":
         (each(ask("--touch"), ask("--force", "out/plan.tsv"), ask(reduce={"ranks": 3})),
          (), (), set()),

@@ -64,7 +64,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 _RESULTS = "results folder; default: that of the config"
-_CONFIG = "config files; they override config.yaml, and later ones override earlier ones"
+_CONFIG = "config files over config.yaml; later ones override earlier ones"
 _OUT = "folder to write; it must not exist yet, or hold an earlier merge, which is replaced"
 _WAIT = "seconds to wait while no GPU changes hands, before the task ends with exit code 75"
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from shardwise.errors import FINDERS, InputError, leave_on_interrupt, tell
+from shardwise.files.commit import commit
 from shardwise.files.paths import CACHE
 from shardwise.host import BEGUN, PROJECT, SUBMITTED, TYPED
 from shardwise.processes import environment
@@ -37,21 +38,19 @@ def init(words: list[str]) -> int:
     profile = parser.parse_args(words).profile
     files = ("config.yaml", f"profiles/{profile}/config.yaml")
     for file in (Path(name) for name in files):
+        if os.path.lexists(file):
+            sys.stdout.write(f"{file} exists already, and is not changed\n")
+            continue
         text = (PROJECT / file).read_text(encoding="utf-8")
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            with commit(file) as new:
+                new.write(text.replace("snakemake --profile", "shardwise run --profile").encode())
         except (FileExistsError, NotADirectoryError):
             raise InputError(
                 f"{file} cannot be written: a file is where its folder should be. Move that file "
                 "away, or run init in another folder"
             ) from None
-        try:
-            with file.open("x", encoding="utf-8") as new:
-                new.write(text.replace("snakemake --profile", "shardwise run --profile"))
-        except FileExistsError:
-            sys.stdout.write(f"{file} exists already, and is not changed\n")
-        else:
-            sys.stdout.write(f"{file} written\n")
+        sys.stdout.write(f"{file} written\n")
     sys.stdout.write(f"Edit them, then make a dry run: shardwise run --profile {profile} -n\n")
     return 0
 
@@ -69,7 +68,7 @@ def submit(words: list[str]) -> int:
     """Run the workflow in the background, where it outlives this shell, or as a job."""
     parser = _parser("submit", submit.__doc__)
     parser.add_argument(
-        "--job", metavar="WORDS",
+        "--job", metavar="WORDS", type=shlex.split,
         help="make a dry run, then run Snakemake itself as a job of the scheduler, which submits "
         "the others; WORDS are its options of sbatch or qsub: --job='--time=7-0 --mem=8G'",
     )  # fmt: skip
@@ -143,42 +142,33 @@ def _submit_job(line: list[str], options: argparse.Namespace) -> int:
     """Submit a job that starts Snakemake and looks after it, see `controller`."""
     import yaml  # here: the doctor also starts if a package is missing
 
-    profile = _profile(options.profile)
+    first = line.index("snakemake") + 1  # of its options: after a -- it would take -n for a target
+    if code := subprocess.run([*line[:first], "-n", *line[first:]], check=False).returncode:
+        return code
+    profile = _profile(options.profile)  # which the dry run has read
     executor = (yaml.safe_load(Path(profile, "config.yaml").read_bytes()) or {}).get("executor")
     if executor not in _JOBS:
         raise InputError(
             f"--job: {profile} names no scheduler that could run the job; executor must be one of "
             f"{', '.join(_JOBS)}"
         )
-    if code := subprocess.run([*line, "-n"], check=False).returncode:
-        return code
     submits, cancels = _JOBS[executor]
+    words = [*submits.split(), *options.job]
+    if shutil.which(words[0]) is None:
+        raise InputError(f"--job: {words[0]} is not on PATH; load the scheduler first")
     script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.controller", *line])
     done = subprocess.run(
-        [*submits.split(), *shlex.split(options.job)], input=f"#!/bin/bash\nexec {script}\n",
-        text=True, stdout=subprocess.PIPE, check=False,
+        words, input=f"#!/bin/bash\nexec {script}\n", text=True, stdout=subprocess.PIPE,
+        check=False, env=os.environ | {SUBMITTED: "1"},
     )  # fmt: skip
     if done.returncode == 0:
         job = re.split(r"\W", done.stdout.strip())[0]
         sys.stdout.write(
-            f"job {job} will do the run, and submit its other jobs; its messages: {_LOG}\n"
-            f"Once it has begun, watch it: shardwise watch {shlex.quote(str(_results(line)))}\n"
+            f"job {job} will do the run, and submit its other jobs; its messages, and once it has "
+            f"begun the command to watch it: {_LOG}\n"
             f"Stop it with its jobs: {cancels} {job}\n"
         )
     return done.returncode
-
-
-def _results(line: list[str]) -> Path:
-    """The results folder of the run which a command line of Snakemake starts."""
-    from shardwise.plan import config, config_file  # here: as above
-
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--configfile", "--configfiles", nargs="+", type=Path, default=[])
-    parser.add_argument("--config", "-C", nargs="*", default=[])
-    named, _ = parser.parse_known_args(line)
-    words = dict(word.partition("=")[::2] for word in named.config)
-    files = config.config_files(named.configfile)  # which the dry run has checked
-    return Path(words.get("results") or config.unchecked(config_file.read_files(files))["results"])
 
 
 RUNS: dict[str, Callable[[list[str]], int]] = {"init": init, "run": run, "submit": submit}
@@ -232,8 +222,7 @@ def line_of(settings: Any, profile: str | None, *words: str) -> list[str]:
 
     The file stays: jobs read it, and so does the command that a run prints to be repeated.
     """
-    from shardwise.files.commit import commit  # here: as above
-    from shardwise.plan import plan as plans
+    from shardwise.plan import plan as plans  # here: as above
 
     file = CACHE / f"config-{plans.digest(vars(settings))}.json"
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,6 @@ first line of a stage's docstring is its line in ``shardwise --help``.
 import os
 import shutil
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -25,8 +24,6 @@ from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, others
 from shardwise.records.store import Store
 from shardwise.units import count
-
-_PROGRESS_SECONDS = 10.0
 
 
 def plan(options: Namespace) -> None:
@@ -226,22 +223,9 @@ def verify(options: Namespace) -> int:
     from shardwise.observe import audit
 
     root = config.existing_folder(options.configfile, options.results)
-    result = audit.look(root, progress=_now_and_then())
-    _print(result.json() if options.json else result.text())
+    result = audit.look(root)
+    sys.stdout.write(result.json() if options.json else result.text())
     return result.code
-
-
-def _now_and_then() -> Callable[[str], None]:
-    """A function that logs progress, at most every ten seconds."""
-    told = time.monotonic()
-
-    def tell(text: str) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _PROGRESS_SECONDS:
-            told = time.monotonic()
-            log.info("%s", text)
-
-    return tell
 
 
 def doctor(options: Namespace) -> None:
@@ -256,23 +240,19 @@ def doctor(options: Namespace) -> None:
     except ImportError as error:
         raise InputError(f"{error}: {host.install()}") from None
     environment.clear_stray()
+    others = contain.children()  # of the program that became the doctor, such as a job's script
     contain.adopt()
     try:
         launcher = options.launcher or "mpiexec"
         checks = report.sections(options.configfile, options.results, launcher)
         found = report.look(checks, min(options.time_limit, 1e6))
     finally:  # what it has started itself, and nothing else, is ended
-        contain.sweep()
+        contain.sweep(spare=others)
     width = min(120, shutil.get_terminal_size((100, 24)).columns)
     lines = [report.to_json(found)] if options.json else report.to_text(found, width)
-    _print("".join(f"{line}\n" for line in lines))
-    os._exit(report.verdict(found)["exit_code"])  # never waits for threads that hang in the kernel
-
-
-def _print(text: str) -> None:
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
-    sys.stdout.write(text)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()
+    os._exit(report.verdict(found)["exit_code"])  # never waits for threads that hang in the kernel
 
 
 def clean(options: Namespace) -> None:
@@ -292,7 +272,7 @@ def clean(options: Namespace) -> None:
                 "clean would count the files of yours as left over; run yours first, or to keep "
                 f"only what ran last: shardwise clean {for_bash(results.root)}"
             )
-    _print(clean.clean(results, options.yes))
+    sys.stdout.write(clean.clean(results, options.yes))
 
 
 STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {

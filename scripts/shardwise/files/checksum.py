@@ -2,7 +2,6 @@
 
 import os
 import threading
-from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -132,13 +131,12 @@ class PieceChecksum:
 
 
 def file_checksum(
-    path: Path, offset: int, row_bytes: int, piece_bytes: int,
-    read: Callable[[int], object] = lambda count: None, descriptor: int | None = None,
-) -> str:  # fmt: skip
+    path: Path, offset: int, row_bytes: int, piece_bytes: int, descriptor: int | None = None
+) -> str:
     """Checksum of the elements of a file, from byte ``offset`` on (:class:`PieceChecksum`).
 
-    ``read`` is called with the number of bytes of each read; ``descriptor`` is the file's, if it is
-    open. IntegrityError if rows or pieces would be empty, or if the file becomes shorter.
+    ``descriptor`` is the file's, if it is open. IntegrityError if rows or pieces would be empty, or
+    if the file becomes shorter.
     """
     with FileIO(path if descriptor is None else descriptor, closefd=descriptor is None) as file:
         total = max(0, os.fstat(file.fileno()).st_size - offset)
@@ -148,5 +146,4 @@ def file_checksum(
             part = buffer[: min(len(buffer), total - done)]
             extents.read_fully(file.fileno(), offset + done, part, path)
             checksum.update(done, part)
-            read(len(part))
     return checksum.hexdigest()

@@ -10,6 +10,7 @@ from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgai
 from shardwise.files import small
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.extents import OpenFile
+from shardwise.files.lookup import refuse_undecodable
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.plan import plan as plans
@@ -40,6 +41,7 @@ class Source:
 
     def __init__(self, folder: str) -> None:
         results = Results(Path(folder))
+        refuse_undecodable(folder)  # its name is written into the receipt of the total
         small.refuse_total(results)
         if not results.plan.exists():
             raise InputError(

@@ -23,7 +23,7 @@ from shardwise.plan import memory
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard
 from shardwise.plan.stack import StackReader
-from shardwise.records import receipts
+from shardwise.records import judge, receipts
 from shardwise.records.receipts import ProductReceipt
 
 log = logging.getLogger(__name__)
@@ -78,20 +78,14 @@ class Earlier:
             with suppress(FileNotFoundError):
                 for name in os.listdir(folder):
                     names.setdefault(name.partition("-")[0], []).append(name)
-        paths = [folder / name for name in self._names[folder].get(shard.shard, ())]
-        if not paths:  # then the weights of its matrices need no digest
-            return
-        plan = self._plan
-        recipe = plan.recipe, plan.per_matrix.digest(shard.run, plan.settings.keep)
-        for path in paths:
-            planned = (path.stem, shard.start, shard.stop, self._backend, *recipe)
+        for name in self._names[folder].get(shard.shard, ()):
+            path = folder / name
             with suppress(IntegrityError):
                 if path.suffix == ".json" and path.stem != shard.name:
                     said = receipts.read(path, ProductReceipt)
-                    name, own = f"{said.shard}-{said.key}", (said.recipe, said.per_matrix)
-                    if (name, said.start, said.stop, said.backend, *own) != planned:
-                        continue
-                    if said.input_checksum:  # else some of its matrices were not read
+                    own = path.stem == f"{said.shard}-{said.key}" and said.backend == self._backend
+                    # Without a checksum some of its matrices were not read.
+                    if own and said.input_checksum and judge.is_alike(self._plan, shard, said):
                         yield said
 
 

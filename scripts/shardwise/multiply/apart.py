@@ -40,9 +40,8 @@ def run(plan: Plan, shard: Shard, compute: Callable[[Plan], None]) -> None:
     if ending.result is None:
         words = f"product: your function {plan.problem.product} {contain.words(ending.status)}"
         kind = InputError if ending.status >= 0 else TryAgain
-        log = plan.results.log("multiply", shard.name)
-        failures.note(plan.results, shard.name, kind.exit_code, words, log=log)
-        raise kind(words)
+        with failures.noted(plan.results, shard.name, plan.results.log("multiply", shard.name)):
+            raise kind(words)
     code, words = ending.result
     if code:
         raise errors.of_code(code, words)

@@ -17,7 +17,7 @@ from shardwise.plan.plan import Plan, Shard
 from shardwise.plan.stack import StackReader
 from shardwise.records import judge, receipts
 from shardwise.records.receipts import ArrayFile
-from shardwise.records.starts import note_start
+from shardwise.records.starts import forget_start, note_start
 
 
 def materialize(plan: Plan, shard_id: str) -> None:
@@ -31,7 +31,8 @@ def materialize(plan: Plan, shard_id: str) -> None:
         If the disk has no room for the copy.
     """
     started, shard = time.time(), plan.shard(shard_id)
-    attempt = note_start(plan.results.starts(shard.input_name, "shard"))
+    journal = plan.results.starts(shard.input_name, "shard")
+    attempt = note_start(journal)
     receipt = {
         "shard": shard_id,
         "start": shard.start,
@@ -42,13 +43,14 @@ def materialize(plan: Plan, shard_id: str) -> None:
         **receipts.describe_origin("shard", started),
     }
     receipts.write(plan.results.shard_receipt(shard.input_name), receipt)
+    forget_start(journal)
 
 
 def existing_copy(plan: Plan, shard: Shard) -> str | None:
     """The checksum in the receipt of a shard's copy; None if this plan has no whole copy."""
     try:
         receipt = judge.check_copy(plan, shard.shard)
-    except (IntegrityError, KeyError, TypeError, ValueError):
+    except IntegrityError:
         return None
     return receipt.file.checksum if plan.results.shard(shard.input_name).exists() else None
 
@@ -84,5 +86,4 @@ def _copy(plan: Plan, shard: Shard, sweep: bool) -> ArrayFile:
             for _ in pool.map(copy_part, range(0, shard.bytes, pieces.PART_BYTES)):
                 pass
         checksum = writer.checksum()
-    rows = writer.row_bytes, writer.piece_bytes
-    return receipts.describe_file(path, shape, plan.dtype, checksum, *rows)
+    return receipts.describe_file(path, writer, checksum)

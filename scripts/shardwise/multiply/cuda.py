@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import DeviceFailed, InputError
+from shardwise.errors import FULL, DeviceFailed, InputError
 from shardwise.files.checksum import PieceChecksum
 from shardwise.files.extents import Opened, OpenFiles, shorter
 from shardwise.files.npy import DATA_OFFSET, StackWriter
@@ -25,7 +25,6 @@ from shardwise.plan import memory
 from shardwise.units import MIB, human_bytes
 
 _DIRECT_READ, _DIRECT_WRITE = "auto_direct_io_read", "auto_direct_io_write"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Cuda:
@@ -178,7 +177,7 @@ class Transfer:
             return shorter(self._path)
         if "CUDA" in words or "CUresult" in words:
             return DeviceFailed(words)
-        number = next((n for n in _FULL if os.strerror(n) in words), errno.EIO)
+        number = next((n for n in FULL if os.strerror(n) in words), errno.EIO)
         return OSError(number, os.strerror(number), self._path)
 
 

@@ -29,7 +29,6 @@ from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import StackReader
 from shardwise.records import failures, receipts
 from shardwise.records.starts import forget_start, note_start
-from shardwise.records.store import Store
 from shardwise.records.timeline import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -84,7 +83,6 @@ def run_shard(
 
     Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
     """
-    Store(plan).withdraw()
     session = Session(plan, memory, wait, shard=plan.shard(shard_id))
     warm(session)
     ShardJob(session, shard_id).run()
@@ -155,6 +153,7 @@ class ShardJob:
                 self._next = shard.stop
                 return self
             if plan.settings.materialize and self._copied is None:
+                small.refuse_moved(plan.results, session.folder)
                 log.info("%s: copying its matrices", plan.results.shard(shard.input_name))
                 copy.materialize(plan, shard.shard)
                 self._copied = copy.existing_copy(plan, shard)
@@ -304,11 +303,8 @@ class ShardJob:
         self, facts: dict[str, Any], checksum: str, identity: os.stat_result
     ) -> None:
         plan, shard, session, watch = self._plan, self.shard, self._session, self.watch
-        product, writer, finished = plan.results.product(shard.name), self.writer, watch.end()
-        file = receipts.describe_file(
-            product, writer.shape, writer.dtype,
-            checksum, writer.row_bytes, writer.piece_bytes, **plan.nodes_of(shard.shard),
-        )  # fmt: skip
+        product, finished = plan.results.product(shard.name), watch.end()
+        nodes = plan.nodes_of(shard.shard)
         receipt = {
             "shard": shard.shard,
             "start": shard.start,
@@ -319,7 +315,7 @@ class ShardJob:
             "device": session.device,
             "attempt": self._attempt,
             **facts,
-            "file": file,
+            "file": receipts.describe_file(product, self.writer, checksum, **nodes),
             "bytes_by": session.machine.bytes_by,
             "recipe": plan.recipe,
             "per_matrix": plan.per_matrix.digest(shard.run, plan.settings.keep),

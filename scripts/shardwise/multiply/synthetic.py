@@ -23,15 +23,13 @@ def write(plan: Plan) -> None:
     count, dim, dtype = recipe["matrices"], recipe["dim"], np.dtype(recipe["dtype"])
     path, receipt = plan.results.synthetic, plan.synthetic_receipt
     assert receipt is not None
-    for other in plan.results.root.glob("input-*.json"):
+    for other in plan.results.root.glob(f"input-{'[0-9a-f]' * 12}.json"):
         other.unlink()  # the stack that it vouches for is replaced
     with commit(path, sweep=True, receipt=receipt) as file:
         writer = StackWriter(file, (count, dim, dim), dtype)
         for i in range(count):
             writer.append(matrix(recipe["seed"], i, dim, dtype))
         checksum = writer.checksum()
-    facts = receipts.describe_file(
-        path, (count, dim, dim), dtype.name, checksum, writer.row_bytes, writer.piece_bytes
-    )
+    facts = receipts.describe_file(path, writer, checksum)
     provenance = receipts.describe_origin("synthesize", started)
     receipts.write(receipt, {"synthetic": recipe, "file": facts, **provenance})

@@ -5,6 +5,8 @@ nothing, and ignores files of other configs.
 """
 
 import json
+import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -21,7 +23,10 @@ from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, 
 from shardwise.records.store import Store
 from shardwise.units import count, human_bytes
 
+log = logging.getLogger("shardwise")
+
 _MOST_LISTED = 20
+_PROGRESS_SECONDS = 10.0
 
 SCHEMA = 2
 """The version of the JSON that an audit makes."""
@@ -131,13 +136,10 @@ class Audit:
         return json.dumps(own, indent=1) + "\n"
 
 
-def look(
-    root: Path, threads: int = 8, progress: Callable[[str], object] = lambda text: None
-) -> Audit:
-    """Audit a results folder.
+def look(root: Path) -> Audit:
+    """Audit a results folder; log now and then how far it is.
 
-    Each of the threads that read takes about 8 MiB of memory. ``progress`` is called now and then
-    with a line. Raises InputError if there is neither a plan nor a total in the folder.
+    Raises InputError if there is neither a plan nor a total in the folder.
     """
     results = Results(root)
     if results.merging.is_file():
@@ -156,7 +158,7 @@ def look(
         arrays = (path for path in (results.weights, results.labels) if path.exists())
         audit.repair = ledger.repair(results, (), (*files, *arrays))
         return audit
-    _look_at_all(plan, audit, threads, progress)
+    _look_at_all(plan, audit)
     audit.findings.sort(key=lambda finding: (finding.path, finding.reason))
     audit.repair = _repair(plan, audit.of(DAMAGED))
     return audit
@@ -184,8 +186,8 @@ def _look_at_total(results: Results) -> Audit:
     return audit
 
 
-def _look_at_all(plan: Plan, audit: Audit, threads: int, progress: Callable[[str], object]) -> None:
-    results, store, lines = plan.results, Store(plan), []
+def _look_at_all(plan: Plan, audit: Audit) -> None:
+    results, store, lines, told = plan.results, Store(plan), [], time.monotonic()
     summed = store.is_summed(())
     listed = summed or store.is_listed()  # the next reduce takes the ledger as it is
     audit.shards, audit.proven = len(plan.shards), True
@@ -200,13 +202,15 @@ def _look_at_all(plan: Plan, audit: Audit, threads: int, progress: Callable[[str
         audit.note(MISSING, results.summary, "nothing is summed yet under this plan")
     # A sum was made of all shards: those missing now are lost.
     look = partial(_look_at_shard, plan, audit, DAMAGED if summed else MISSING)
-    looked = ledger.look_at(look, plan.shards.values(), threads, at_once=1)
+    looked = ledger.look_at(look, plan.shards.values(), at_once=1)
     for number, (_, (nbytes, receipt)) in enumerate(looked, 1):
         audit.nbytes += nbytes
         if receipt:
             lines.append(ledger.format_line(receipt))
             audit.proven &= receipt.proof is not None
-        progress(f"{number} of {len(plan.shards)} shards, {human_bytes(audit.nbytes)} read")
+        if time.monotonic() - told >= _PROGRESS_SECONDS:
+            told, read = time.monotonic(), human_bytes(audit.nbytes)
+            log.info("%d of %d shards, %s read", number, len(plan.shards), read)
     if listed and len(lines) == len(plan.shards):
         with audit.noting(results.ledger):
             expected = ledger.format_table(lines)

@@ -101,7 +101,9 @@ class FinishedRun:
         """A row per shard: its matrices, its file, and where, when and by what it was computed."""
         if not Store(self._plan).is_listed():
             raise judge.unfinished(self._plan)
-        return pd.read_csv(self._results.ledger, sep="\t", dtype={"shard": str})
+        texts = dict.fromkeys(("shard", "dtype", "checksum", "backend", "host", "device"), str)
+        # A host may be called 0123, as a container, or NA.
+        return pd.read_csv(self._results.ledger, sep="\t", dtype=texts, keep_default_na=False)
 
     @hide_frames
     def verify(self) -> audit.Audit:

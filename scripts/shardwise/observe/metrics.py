@@ -108,7 +108,7 @@ def _gauges(
         ("shards", "Shards of the plan by their state.", ("state",),
          {(state,): float(n) for state, n in seen.counts.items()}),
         ("done_bytes", "Bytes of the input of shards that are done.", (),
-         {(): float(sum(one.bytes for one in seen.done))}),
+         {(): float(seen.done_bytes)}),
         ("median_shard_duration_seconds", "Median of the shards that are done.", (),
          {(): statistics.median(durations)} if durations else {}),
         ("oldest_running_shard_seconds", "How long the oldest task has worked.", ("shard",),

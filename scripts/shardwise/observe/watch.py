@@ -134,8 +134,7 @@ def _ending(seen: Status) -> list[str]:
 
 
 def _console() -> Console:
-    """Standard output, with the characters and the width that it supports."""
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    """Standard output, with the width that it supports."""
     width = None if sys.stdout.isatty() else _OUTPUT_WIDTH
     return Console(file=sys.stdout, width=width, highlight=False)
 

@@ -86,9 +86,8 @@ def unchecked(config: Mapping[str, Any]) -> dict[str, Any]:
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
     """The results folder for a command that acts on a run or judges it; a bad config is an error.
 
-    ``results`` overrides the config files, see `config_files`; without any, it is
-    :data:`DEFAULT_RESULTS`. Raises InputError if a config has to name the folder, and cannot be
-    read or is wrong.
+    ``results`` overrides the `config_files`; without any of them it is :data:`DEFAULT_RESULTS`.
+    Raises InputError if a config has to name the folder, and cannot be read or is wrong.
     """
     if results:
         return Path(results)
@@ -112,9 +111,12 @@ def existing_folder(files: list[Path] | None, results: Path | str | None) -> Pat
 
 
 def config_files(files: list[Path] | None) -> list[Path]:
-    """``config.yaml``, if that exists, then the files that a command names: as a run reads them."""
-    shipped, named = Path("config.yaml"), files or []
-    return [shipped, *named] if shipped.exists() and shipped not in named else named
+    """The config files of a command: ``config.yaml``, if that exists, under those that it names.
+
+    So a run reads them, too.
+    """
+    named, shipped = files or [], Path("config.yaml")
+    return [*[shipped] * (shipped.exists() and shipped not in named), *named]
 
 
 def load(config: Mapping[str, Any], words: Collection[str] = ()) -> Settings:

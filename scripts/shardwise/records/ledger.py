@@ -1,4 +1,4 @@
-"""The ledger: one row per shard, made from the receipts; the reduce trusts it."""
+"""The ledger: one row per shard, made from the receipts that the reduce will trust."""
 
 import csv
 import io
@@ -18,6 +18,8 @@ from shardwise.records import judge, store
 from shardwise.records.receipts import ProductReceipt
 
 _MOST_NAMED = 20
+_MOST_WORDS = 1000  # of a command: the kernel takes 2 MiB at most, and paths may be long
+_THREADS = 8  # one that reads a whole file takes about 8 MiB of memory
 _MOST_AT_ONCE = 1000  # handing one shard to a thread takes as long as reading its receipt
 
 _T = TypeVar("_T")
@@ -33,22 +35,36 @@ COLUMNS = (
 def write(plan: Plan) -> None:
     """Check every receipt against the plan and commit ``ledger.tsv``.
 
-    Call it when no shard is being written: it first removes what killed writers left behind.
+    Call it when no shard is being written: it also removes what killed writers left behind.
 
     Raises
     ------
     IntegrityError
         Names up to 20 shards that are missing, damaged or foreign, and how to repair them all.
     """
-    for top in (plan.results.products, plan.results.shards):
-        for folder in folders(top):
-            remove_leftovers(folder)
+    inner = [*folders(plan.results.products), *folders(plan.results.shards)]
+    for folder in inner:
+        remove_leftovers(folder)
     table = format_table(map(format_line, checked_receipts(plan)))
+    _remove_temporary(plan, inner)
     marker = plan.results.listed(plan.key)
     store.unmark(marker)
     with commit(plan.results.ledger) as file:
         file.write(table)
     store.mark(marker)
+
+
+def _remove_temporary(plan: Plan, inner: Iterable[Path]) -> None:
+    """Remove temporary files of a plan whose shards are all whole, whatever node wrote them.
+
+    Should a writer still be alive, its commit fails, and nothing is lost.
+    """
+    found = [path for folder in inner for path in folder.glob(".*.tmp")]
+    rows = plan.shards.values() if found else ()
+    whole = {name for row in rows for name in (row.name, row.input_name)}
+    for path in found:
+        if path.name[1:].partition(".")[0] in whole:
+            path.unlink(missing_ok=True)
 
 
 def format_line(receipt: ProductReceipt) -> bytes:
@@ -86,17 +102,16 @@ def format_table(lines: Iterable[bytes]) -> bytes:
 
 
 def look_at(
-    look: Callable[[_T], _R], items: Iterable[_T],
-    threads: int = 8, at_once: int = _MOST_AT_ONCE,
-) -> Iterator[tuple[_T, _R]]:  # fmt: skip
+    look: Callable[[_T], _R], items: Iterable[_T], at_once: int = _MOST_AT_ONCE
+) -> Iterator[tuple[_T, _R]]:
     """Each item with what ``look`` found for it, in order; a thread takes ``at_once`` items.
 
     However many items there are, only a few groups are in memory at a time.
     """
     rest = iter(items)
     groups = iter(lambda: list(islice(rest, at_once)), [])
-    with ThreadPoolExecutor(threads, "look") as pool:
-        while ahead := list(islice(groups, 2 * threads)):
+    with ThreadPoolExecutor(_THREADS, "look") as pool:
+        while ahead := list(islice(groups, 2 * _THREADS)):
             found = pool.map(lambda group: list(map(look, group)), ahead)
             for group, answers in zip(ahead, found, strict=True):
                 yield from zip(group, answers, strict=True)
@@ -188,4 +203,7 @@ def repair(results: Results, names: Iterable[str], files: Iterable[Path] = ()) -
         f"mv -T --backup=numbered {for_bash(path)} {for_bash(Path(f'{path}.moved'))}"
         for path in sorted(astray)
     ]
-    return " && ".join([*moves, f"rm -f {' '.join(words)}"])
+    remove = f"rm -f {' '.join(words)}"
+    if len(names) + len(files) > _MOST_WORDS:
+        remove = rf"printf '%s\0' {' '.join(words)} | xargs -0 rm -f"
+    return " && ".join([*moves, remove])

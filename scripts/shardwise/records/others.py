@@ -92,7 +92,7 @@ def reusable(plan: Plan, missing: Sequence[str]) -> str:
     """
     if not missing or len(plan.shards) > _MOST_SHARDS:
         return ""
-    from shardwise.records import receipts  # here: jobs do not need it
+    from shardwise.records import judge, receipts  # here: jobs do not need them
 
     folder, rows = plan.results.products, plan.shards
     others = list_names(folder) - {f"{place(row.name)}.json" for row in rows.values()}
@@ -103,11 +103,8 @@ def reusable(plan: Plan, missing: Sequence[str]) -> str:
     found = [shard for shard in missing if shard in receipts_of]
     for path in receipts_of[found[0]] if found else ():
         with suppress(IntegrityError):
-            said, row = receipts.read(path, receipts.ProductReceipt), rows[found[0]]
-            own = plan.recipe, plan.per_matrix.digest(row.run, plan.settings.keep)
-            if (said.recipe, said.per_matrix) == own and (said.start, said.stop) == (
-                row.start, row.stop,
-            ):  # fmt: skip
+            said = receipts.read(path, receipts.ProductReceipt)
+            if judge.is_alike(plan, rows[found[0]], said):
                 return (
                     f"{len(found)} of these have an earlier product, which is kept if a read shows "
                     "that their matrices are the same"

@@ -21,11 +21,12 @@ from shardwise.errors import IntegrityError, TryAgain, short, unread
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.commit import commit
-from shardwise.files.npy import DATA_OFFSET, padded_header
+from shardwise.files.npy import DATA_OFFSET, StackWriter, padded_header
 from shardwise.host import job_number, loaded
 from shardwise.plan.problem import Recipe
 
 SCHEMA = 2
+_MOST_BYTES = 32 << 20  # with the nodes of 256 labels of 100 letters each
 _BEGIN = f'{{\n "schema": {SCHEMA},\n'.encode()
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -287,7 +288,7 @@ def read(path: Path, kind: type[_R]) -> _R:
         If the receipt does not match its own digest, or is not of this kind. `NoReceipt` if there
         is none, and `UnknownSchema` if another version has written it.
     """
-    raw = small.read(path)
+    raw = small.read(path, _MOST_BYTES)
     if raw is None:
         raise NoReceipt(f"{path}: the receipt is missing")
     if not small.has_own_digest(raw):
@@ -329,14 +330,11 @@ def count_makers(products: Sequence[ProductReceipt]) -> dict[str, Any]:
     }
 
 
-def describe_file(
-    path: Path, shape: tuple[int, ...], dtype: str,
-    checksum: str, row_bytes: int, piece_bytes: int, **nodes: Any,
-) -> ArrayFile:  # fmt: skip
-    """What a receipt says of the array file next to it."""
+def describe_file(path: Path, written: StackWriter, checksum: str, **nodes: Any) -> ArrayFile:
+    """What a receipt says of the array file next to it, which has been committed."""
     return ArrayFile(
-        name=path.name, shape=shape, dtype=dtype, bytes=path.stat().st_size,
-        checksum=checksum, row_bytes=row_bytes, piece_bytes=piece_bytes,
+        name=path.name, shape=written.shape, dtype=written.dtype, bytes=path.stat().st_size,
+        checksum=checksum, row_bytes=written.row_bytes, piece_bytes=written.piece_bytes,
         **nodes,
     )  # fmt: skip
 
@@ -350,17 +348,10 @@ def check_file(path: Path, facts: ArrayFile) -> None:
         pass
 
 
-def check_elements(
-    path: Path, facts: ArrayFile, read: Callable[[int], object] = lambda count: None
-) -> int:
-    """Refuse a file that is not what its receipt says, down to its last byte; return its size.
-
-    ``read`` is called after each part, with the number of bytes read for it.
-    """
+def check_elements(path: Path, facts: ArrayFile) -> int:
+    """Refuse a file that is not what its receipt says, down to its last byte; return its size."""
     with _checked(path, facts) as descriptor:
-        found = file_checksum(
-            path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes, read, descriptor
-        )
+        found = file_checksum(path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes, descriptor)
     if found != facts.checksum:
         raise IntegrityError(f"{path} has checksum {found}, not {facts.checksum}")
     return facts.bytes

@@ -308,13 +308,14 @@ class Reducer:
         former = store.unmark(marker) | {results.statistic(name).name for name in said}
         former |= {results.label_names.name} if SUMS in said else set()
         own = [path.name for path in plan.result_files(self._names)]
+        known = {results.label_names.name, *(results.statistic(name).name for name in RESULTS)}
+        # First of all, as nothing names these files any more, should this reduce end now.
+        for name in known & former - set(own):
+            (results.root / name).unlink(missing_ok=True)  # of another plan, or no longer asked for
         files, covariant = self.files.publish(digests), plan.problem.covariance
         if plan.problem.labels:
             with commit_file(results.label_names) as file:
                 file.write(plans.label_text(plan.facts.labels, plan.facts.label_counts))
-        known = {results.label_names.name, *(results.statistic(name).name for name in RESULTS)}
-        for name in known & former - set(own):
-            (results.root / name).unlink(missing_ok=True)  # of another plan, or no longer asked for
         summary = {
             "matrices": plan.problem.matrices,
             "shards": len(self._shards),

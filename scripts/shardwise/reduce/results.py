@@ -107,6 +107,6 @@ class ResultFiles:
         for row, (name, path) in zip(digests, self._paths.items(), strict=True):
             with writing(path), open(self.temporary[name], "rb") as file:
                 publish(file, self.temporary[name], path, self._summary)
-            shape, dtype, cut = self._facts[name]
-            facts[name] = receipts.describe_file(path, shape, dtype.name, row.tobytes().hex(), *cut)
+            checksum = row.tobytes().hex()
+            facts[name] = receipts.describe_file(path, self._writers[name], checksum)
         return facts

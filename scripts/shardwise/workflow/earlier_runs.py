@@ -18,6 +18,9 @@ from shardwise.records.locks import dispatcher, is_job_locked, take_lock
 from shardwise.work.array import SITES
 from shardwise.work.schedulers import JOB_NAME
 
+_MOST_NAMES = 1000
+"""Jobs noted before these have ended: each run since then would not have begun beside them."""
+
 _locked: list[BinaryIO] = []
 """Files whose locks this process holds to its end."""
 
@@ -58,10 +61,11 @@ def refuse_beside_living(results: Results) -> None:
 
 
 def noted_names(path: Path) -> dict[str, set[str]]:
-    """The noted names of jobs, by scheduler; a line without a valid name is skipped."""
+    """The last noted names of jobs, by scheduler; a line without a valid name is skipped."""
     names = defaultdict[str, set[str]](set)
     with suppress(OSError):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        for line in lines[-_MOST_NAMES:]:
             title, _, rest = line.partition("\t")
             name = rest.partition("\t")[0]
             if JOB_NAME.fullmatch(name):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import ShardwiseError, TryAgain, tell
+from shardwise.errors import InputError, ShardwiseError, TryAgain, some, tell
 from shardwise.files.paths import CACHE
 from shardwise.work import grid_engine, schedulers
 from shardwise.work.grid_engine import GridEngine, Job
@@ -49,7 +49,15 @@ exit "$code"
 
 
 def begin(run: "Run", executor: Any) -> None:
-    """Make the executor of ``profiles/uge`` submit its jobs through this module."""
+    """Make the executor of ``profiles/uge`` submit its jobs through this module.
+
+    Raises InputError if jobs are grouped: a group has no rule, shard or failure of its own.
+    """
+    if groups := {job.group for job in executor.workflow.dag.needrun_jobs() if job.group}:
+        raise InputError(
+            f"groups of jobs ({some(sorted(groups))}) cannot be submitted to Grid Engine; for "
+            "several shards per job, use dispatch: array, and leave out --groups"
+        )
     os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
     submissions = Submissions(run, (CACHE / "uge" / os.urandom(3).hex()).absolute())
     atexit.register(submissions.cancel)

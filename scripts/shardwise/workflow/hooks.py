@@ -52,12 +52,25 @@ def refuse_repeated(words: Sequence[str]) -> None:
 
     We need no config file and no key to be dropped without a word. Raises InputError.
     """
-    for name, other in (("--configfile", "--configfiles"), ("--config", "-C")):
-        if sum(word.partition("=")[0] in (name, other) for word in words) > 1:
+    for name, typed in (("--configfile", "--configfiles?(=|$)"), ("--config", "--config(=|$)|-C")):
+        if sum(re.match(typed, word) is not None for word in words) > 1:
             raise InputError(
                 f"{name} is given more than once, and Snakemake would use only the last one; give "
                 f"it once, with all values: {name} ONE TWO"
             )
+
+
+def refuse_directory(workflow: Any) -> None:
+    """Snakemake assumes that ``--directory`` may move a run away from where its command was typed.
+
+    We need messages and the command that continues a run to name files as that user sees them.
+    Raises InputError.
+    """
+    if folder := workflow.overwrite_workdir:
+        raise InputError(
+            f"--directory {folder}: messages of the run would name files as seen from there; "
+            f"change to that folder first (cd {shlex.quote(str(folder))}), and leave it out"
+        )
 
 
 def apply_prefix(workflow: Any, results: str) -> str:
@@ -115,6 +128,8 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         failures.forget_devices(run.results)
         rules = list(workflow.rules)  # if several jobs are wrong, the first is named
         needed = sorted(workflow.dag.needrun_jobs(), key=lambda job: rules.index(job.rule))
+        # It has made these jobs run; now it must be older than their outputs, else they fail.
+        os.utime(run.anew[0], (0, 0))
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()
         _begin_to_submit(workflow, run, [job for job in needed if not job.is_local])

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 from shardwise.errors import ShardwiseError, TryAgain, tell
+from shardwise.files.paths import for_bash
 from shardwise.host import BEGUN, SUBMITTED, TYPED
 from shardwise.records import failures, others
 from shardwise.records.failures import Failure
@@ -64,6 +65,7 @@ class Listener(logging.Handler):
         self._submitted = os.environ.pop(SUBMITTED, "")
         self._planned = self.began = self._interrupted = self._ending = False
         self._ended = threading.Event()
+        self._folder = os.getcwd()  # Snakemake leaves it if it is that of a ``workdir:``
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
         """Note a Ctrl-C or a closed terminal: jobs that end because of it are not errors."""
@@ -117,7 +119,7 @@ class Listener(logging.Handler):
                 signal.signal(number, self.interrupt)
         self._write_command()
         if self._submitted:
-            tell(f"{BEGUN}shardwise watch {shlex.quote(str(run.results.root))}")
+            tell(f"{BEGUN}shardwise watch {for_bash(run.results.root)}")
         if run.missing and not self._workflow.touch:
             # Snakemake may end at any moment, and must not wait for this thread.
             threading.Thread(target=self._count, daemon=True).start()
@@ -126,7 +128,7 @@ class Listener(logging.Handler):
         """Leave the command that continues this run, for those who watch it."""
         from shardwise.files.commit import commit  # here: jobs do not need it
 
-        text = f"{rerun_command(self._typed, os.getcwd())}\n"
+        text = f"{rerun_command(self._typed, self._workflow.workdir_init)}\n"
         with suppress(OSError, ShardwiseError), commit(self._run.results.command) as file:
             file.write(text.encode(errors="replace"))
 
@@ -156,13 +158,16 @@ class Listener(logging.Handler):
                 self._told.add(words)
                 tell(words)
 
-    def _count(self) -> None:
+    def _count(self, pause: float = _SECONDS_BETWEEN_LINES) -> None:
         """Say now and then how far the run is, and what has failed, if anything has changed."""
-        run, shards, pause, told = self._run, self._run.plan.shards, _SECONDS_BETWEEN_LINES, ""
+        run, shards, told = self._run, self._run.plan.shards, ""
         began, first = time.monotonic(), len(shards) - len(run.missing)
         while not self._ended.wait(pause):
             now = time.monotonic()
-            missing = run.store.missing()
+            try:
+                missing = run.store.missing()
+            except OSError:  # as while a file server restarts
+                continue
             bad = failed.of_shards(run, missing)
             pause = max(pause, _COUNTS * (time.monotonic() - now))
             if self._interrupted:
@@ -187,6 +192,7 @@ class Listener(logging.Handler):
         if not self.began:
             return
         self._ended.set()
+        os.chdir(self._folder)
         missing, summed = run.store.missing(), run.store.is_summed(run.reduce["statistics"])
         finished = not missing and all(map(os.path.exists, run.targets()))
         unfinished = list(self._workflow.dag.needrun_jobs())
@@ -215,7 +221,7 @@ class Listener(logging.Handler):
             self._tell_devices()
             if made:
                 tell(f"The page on this run: {run.results.report}")
-        again = rerun_command(self._typed, os.getcwd())
+        again = rerun_command(self._typed, self._workflow.workdir_init)
         tell(f"To run just what is missing, then the sum:\n  {again}")
         if self._interrupted:  # not Snakemake's 1: by 130 scripts and a shell know a Ctrl-C
             logging.shutdown()
@@ -280,10 +286,12 @@ def rerun_command(argv: list[str], folder: str) -> str:
     module = Path(argv[0]).suffix == ".py"  # run by python -m: Snakemake's, or ours
     program = [sys.executable, "-P", "-m", "snakemake"] if module else argv[:1]
     words, forced = [], False
-    for word in argv[1:]:
+    for typed in argv[1:]:
+        flags = re.fullmatch("-[npkfF]+", typed)  # in one word
+        word = re.sub("[fF]", "", typed) if flags else typed
         # The rules that -R names follow it, up to the next option.
         forced = word in ("-R", "--forcerun") or (forced and word[:1] != "-")
         joined = word.startswith(("-R", "--forcerun="))  # one word with the rule
-        if not forced and not joined and word not in ("-F", "--forceall", "-f", "--force"):
+        if not forced and not joined and word not in ("-", "--forceall", "--force"):
             words.append(word)
     return f"cd {shlex.quote(folder)} && {shlex.join(program + words)}"

@@ -11,12 +11,13 @@ import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shardwise.devices import grants
-from shardwise.errors import ShardwiseError
+from shardwise.errors import InputError, ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
 from shardwise.host import begin_in_utf8
 from shardwise.plan import cut, memory
@@ -37,7 +38,7 @@ STAGES = ("plan", "synthesize", "shard", "multiply", "pool", "mpi", "ledger", "r
 """Our rules, in the order in which they run."""
 
 _DAY_MINUTES = 24 * 60
-_MOMENT = 1_000_000  # nanoseconds: a file newer by this is newer on any disk
+_MOMENTS = 1_000_000, 2_000_000_000  # nanoseconds: enough for most disks; for all, even FAT
 
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
@@ -92,6 +93,7 @@ class Run:
         """Check everything that can be checked before any job; exit with 2 if anything is wrong."""
         try:
             hooks.refuse_repeated(sys.argv)
+            hooks.refuse_directory(self._workflow)
             environment.refuse_other_packages()
             from shardwise.plan import config, config_file, planner  # here: jobs do not need them
 
@@ -158,7 +160,10 @@ class Run:
     @staticmethod
     def run_time_words(wildcards: Any, resources: Any) -> str:
         """The option for how long a job may run, if it cannot ask its scheduler."""
-        seconds = GridEngine().run_time(recipe.site_words(dict(resources.items())))
+        words = list[str]()
+        with suppress(InputError):  # `recipe.verify` says before the first job what is wrong
+            words = recipe.site_words(dict(resources.items()))
+        seconds = GridEngine().run_time(words)
         return f"--run-time {seconds}" if seconds else ""
 
     def write_planned(self) -> None:
@@ -269,11 +274,12 @@ class Run:
         return set(self.plan.shards).difference(lacking)
 
     @functools.cached_property
-    def _anew(self) -> list[str]:
+    def anew(self) -> list[str]:
         """A file newer than plan, ledger and sum, with new content: as an input it makes a job run.
 
         Plan, ledger and sum may exist but be of another plan, or lack products. Snakemake does not
-        notice a missing marker or product if no job asks for it by name.
+        notice a missing marker or product if no job asks for it by name. Once the jobs are known,
+        `hooks.before_jobs` makes the file old.
         """
         path = CACHE / f"anew-{plans.digest(str(self.results.root))}"
         there = map(Path, (*self.plan_files, self.results.ledger, *self.in_the_end()))
@@ -282,7 +288,7 @@ class Run:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)  # only its owner, perhaps a colleague, may set its times
             path.write_text(failures.this_run())
-            os.utime(path, ns=(newest + _MOMENT, newest + _MOMENT))
+            date_after(newest, path)
         except OSError as error:
             hooks.refuse(error)
         return [str(path)]
@@ -291,7 +297,7 @@ class Run:
     def plan_input(self) -> list[str]:
         """Input of the job that writes the plan; nothing if the plan exists."""
         there = self.missing is None or all(map(os.path.exists, self.plan_files))
-        return [] if there else self._anew
+        return [] if there else self.anew
 
     @property
     def _open(self) -> bool:
@@ -303,17 +309,17 @@ class Run:
         if self.missing is None or (self.store.is_listed() and not self._open):
             return []
         if self.rule_for_all is None:
-            return self._anew + self.plan_mark + self._products()
+            return self.anew + self.plan_mark + self._products()
         shards = self.to_compute
         work = [str(self.results.work(self.store.work_name(shards)))] if shards else []
-        return self._anew + self.plan_mark + work
+        return self.anew + self.plan_mark + work
 
     def ledger_for_reduce(self, wildcards: Any = None) -> list[str]:
         """Input of the job that writes the sum; nothing if the sum and all products exist."""
         summed = self.store.is_summed(self.reduce["statistics"])
         if self.missing is None or (summed and not self._open):
             return []
-        return self._anew + self.plan_mark + self.ledger_files
+        return self.anew + self.plan_mark + self.ledger_files
 
     # Resources: the most that any shard needs, times the attempt.
 
@@ -389,6 +395,17 @@ class Run:
         """Bytes that tasks read and write to copy some shards; under jobs, other jobs copy."""
         copies = self.dispatch != "jobs" and self.plan.settings.materialize
         return 2 * sum(row.bytes for row in rows) if copies else 0
+
+
+def date_after(newest: int, path: Path, utime: Callable[..., None] = os.utime) -> None:
+    """Make a file newer than a time stamp, as little as its disk can tell apart.
+
+    More would harm a run at work beside a dry run: its outputs have to be newer than this file.
+    """
+    for moment in _MOMENTS:
+        utime(path, ns=(newest + moment, newest + moment))
+        if path.stat().st_mtime_ns > newest:
+            return
 
 
 def _lacking(path: str) -> str:

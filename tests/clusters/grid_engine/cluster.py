@@ -16,13 +16,7 @@ from typing import Any
 import pytest
 
 from tests import processes
-from tests.clusters.cluster import (
-    Cluster,
-    Job,
-    Way,
-    free_ports,
-    user_name,
-)
+from tests.clusters.cluster import Cluster, Job, Way, free_ports, user_name
 from tests.clusters.grid_engine import config, packages
 from tests.clusters.grid_engine.hosts import ThisMachine, TwoHosts
 from tests.clusters.grid_engine.jobs import Record, parse_jobs, parse_queues, parse_records
@@ -161,7 +155,6 @@ class GridEngine(Cluster):
         return self.machines.enter(self._master, folder)
 
     def start_controller(self) -> None:
-        """Start the master, and wait until it answers."""
         self._start("sge_qmaster", self._master)
         self._await(lambda: bool(self.call("qconf", "-sh", check=False)))
 
@@ -189,7 +182,6 @@ class GridEngine(Cluster):
         return f"sge_qmaster.{self._master}"
 
     def _command(self, command: str, *arguments: str) -> list[str | Path]:
-        """Return the words that run a command of Grid Engine on the master's host."""
         program = packages.programs(self.prefix) / command
         return [*self.enter(self.run_dir), program, *arguments]
 

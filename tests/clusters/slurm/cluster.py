@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import impatient, processes
-from tests.clusters.cluster import (
-    ARRAY,
-    Cluster,
-    ClusterError,
-    Job,
-    Way,
-    free_ports,
-    user_name,
-)
+from tests.clusters.cluster import ARRAY, Cluster, ClusterError, Job, Way, free_ports, user_name
 from tests.clusters.slurm import config, programs
 from tests.clusters.slurm.programs import CLIENTS, Programs
 

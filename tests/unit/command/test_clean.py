@@ -120,13 +120,17 @@ def test_it_does_not_clean_beside_a_run_or_elsewhere(two):
 
 
 def test_what_another_config_needs_is_no_rubbish(two, tmp_path, monkeypatch):
-    """If clean is given a config, it must be the one that was last run in the folder."""
+    """If clean is given a config, it must be the one that was last run in the folder.
+
+    As in a run, its file says what differs from config.yaml, which names the folder here.
+    """
     plan, own, other = two
-    keys = {"input": "input.npy", "shards": 3, "results": str(plan.results.root)}
-    (tmp_path / "old.yaml").write_text(json.dumps(keys))
+    keys = {"input": "input.npy", "results": str(plan.results.root)}
+    (tmp_path / "config.yaml").write_text(json.dumps(keys))
+    (tmp_path / "old.yaml").write_text("shards: 3\n")
     monkeypatch.chdir(tmp_path)
     options = Namespace(configfile=[Path("old.yaml")], results=None, yes=True)
-    with pytest.raises(InputError, match="was last used with another config than old"):
+    with pytest.raises(InputError, match=r"with another config than config\.yaml, old"):
         stages.clean(options)
     assert files(plan.results.root) == own | other
     options.results = plan.results.root

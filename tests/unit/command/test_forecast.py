@@ -1,5 +1,7 @@
 """What a quote says, and the arithmetic of a prediction."""
 
+import os
+
 import numpy as np
 import pytest
 from shardwise.command import forecast as quotes
@@ -71,6 +73,14 @@ def test_a_prediction_is_a_sum(shards, copies, dispatch, devices, likely, device
     np.testing.assert_allclose(
         found, [likely, (likely - half) / margin, (likely + half) * margin, device]
     )
+
+
+def test_a_terminal_without_the_letters_of_a_name_gets_a_quote(tmp_path):
+    """A name that it cannot show is no reason to end."""
+    (tmp_path / "mine.yaml").write_text("backend: numpy\nresults: größe\n", "utf-8")
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = factories.run("plan", "--configfile", "mine.yaml", "--quote", cwd=tmp_path, env=env)
+    assert done.stdout.startswith("gr??e: 1 of 1 shard to compute")
 
 
 def test_a_trial_of_too_few_shards_says_how_to_have_more(tmp_path, monkeypatch):

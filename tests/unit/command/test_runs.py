@@ -1,8 +1,10 @@
 """`init` and `submit` in a user's folder."""
 
+import resource
 from pathlib import Path
 
 import pytest
+from shardwise import host
 from shardwise.command import runs
 from shardwise.errors import TryAgain
 
@@ -13,7 +15,9 @@ from tests.factories import refusal
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder, and a scheduler that accepts every job as number 7."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (tmp_path / "bin" / "sbatch").write_text(
+        f'#!/bin/sh\necho 7\necho "submitted: ${host.SUBMITTED}" >&2\n'
+    )
     (tmp_path / "bin" / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     (tmp_path / "mine").mkdir()
@@ -32,15 +36,14 @@ def test_init_says_which_dry_run_to_make(profile: str, capfd) -> None:
 
 
 def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
-    """Its scheduler gets the job, however the executor is quoted; `watch` gets its results."""
+    """Its scheduler gets the job, however the executor is quoted; the log gets the `watch` line."""
     runs.init(["--profile", "slurm"])
     profile = here / "profiles" / "slurm" / "config.yaml"
     profile.write_text(profile.read_text().replace("executor: slurm", "executor: 'slurm' # ours"))
-    (here / "mine.yaml").write_text("results: my results\n")
-    assert runs.submit(["--job=--time=5", "--configfile", "mine.yaml"]) == 0
-    said = capfd.readouterr().out
-    assert "job 7 will do the run" in said
-    assert "watch it: shardwise watch 'my results'\nStop it" in said
+    assert runs.submit(["--job=--time=5", "--", "results/default/sum.npy"]) == 0
+    said = capfd.readouterr()
+    assert "job 7 will do the run" in said.out
+    assert "submitted: 1\n" in said.err
 
 
 def test_no_job_is_submitted_from_a_folder_whose_name_slurm_would_change(
@@ -55,6 +58,17 @@ def test_no_job_is_submitted_from_a_folder_whose_name_slurm_would_change(
     assert "the working directory" in said.err
     assert "holds '%j'" in said.err
     assert "will do the run" not in said.out
+
+
+def test_what_keeps_a_job_from_being_submitted_is_told(here: Path, capfd) -> None:
+    """It is the user's to correct: neither a fault of ours, nor something to try again."""
+    runs.init(["--profile", "uge"])
+    assert "qsub is not on PATH" in refusal(runs.submit, ["--job="])
+    with pytest.raises(SystemExit, match="2"):
+        runs.submit(["--job=--name='x"])
+    (here / "profiles" / "uge" / "config.yaml").write_text("executor: [\n")
+    assert runs.submit(["--job="]) == 2
+    assert "Couldn't parse config file" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["profiles", "profiles/uge"])
@@ -74,3 +88,15 @@ def test_a_folder_has_one_submitted_run_at_a_time() -> None:
     with runs.take_log(), pytest.raises(TryAgain, match="still at work"):
         runs.submit([])
     runs.take_log().close()
+
+
+def test_a_disk_that_fills_up_leaves_no_part_of_a_config(here: Path) -> None:
+    """Half a config would later pass for the user's own, which init does not change."""
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            runs.init([])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert not list(here.iterdir())

@@ -1,6 +1,10 @@
 """The doctor as a whole: sections that hang or die, the verdict, its command line, real ranks."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import fields
@@ -51,6 +55,17 @@ def test_ranks_that_hang_are_ended(tmp_path: Path) -> None:
     assert done.returncode == 75
     assert "no answer in time" in done.stdout
     assert not processes.living(int(pid) for pid in pids.read_text().split())
+
+
+def test_the_doctor_ends_no_process_but_its_own(tmp_path: Path) -> None:
+    """A script that becomes the doctor leaves it the processes that it has started before."""
+    script = 'sleep 600 & echo $! > pid; exec "$@"'
+    line = ["bash", "-c", script, "job", sys.executable, "-P", "-m", "shardwise.command", "doctor"]
+    subprocess.run(
+        [*line, "--time-limit", "1"], cwd=tmp_path, check=False,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_a_section_that_does_not_come_to_its_end() -> None:

@@ -19,12 +19,12 @@ SOURCE, RECEIVERS = (30, 60), 2
 """Places in grid points of 10 m; in this time no wave from the sides reaches a receiver."""
 
 
-def recorded(refine, dtype="float64"):
+def recorded(refine):
     """Times, and the record of one shot in a constant medium, every ``refine``-th receiver."""
     shape = (1, (ROWS - 1) * refine + 1, (COLUMNS - 1) * refine + 1)
     step, samples = 0.001 / refine, round(SECONDS * 1000) * refine
     source = np.array([SOURCE]) * refine
-    velocity = np.full(shape, SPEED, dtype)
+    velocity = np.full(shape, SPEED)
     receivers, spacing = RECEIVERS * refine, 10 / refine
     record = seismic.propagate(np, velocity, source, receivers, spacing, step, samples, PEAK)
     return step * np.arange(samples), record[0, :, ::refine]

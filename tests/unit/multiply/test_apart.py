@@ -16,6 +16,7 @@ from shardwise.plan import plan
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 from shardwise.records import failures
+from shardwise.records.starts import note_start
 
 from tests import factories, processes
 
@@ -65,17 +66,18 @@ def run(made: Plan, shard: str = "00000", code: int = 0) -> subprocess.Completed
 def test_a_function_that_ends_its_process_fails_its_shard(tmp_path, trouble, code, told):
     """Never success without a receipt; the last line of the log says what the function did."""
     made = planned(tmp_path, trouble)
+    name = made.shards["00000"].name
+    note_start(made.results.starts(name))  # of an earlier attempt, which was killed
     done = run(made, code=code)
     errors = [line for line in done.stderr.splitlines() if " ERROR " in line]
     assert len(errors) == 1, done.stderr
     assert told in errors[0]
-    name = made.shards["00000"].name
     assert not made.results.receipt(name).exists()
     failed = failures.read(made.results.failure(name))
     if code == 143:
         assert failed is None  # a task that is told to end leaves no failure file
     else:
-        assert (failed.code, told in failed.reason) == (code, True)
+        assert (failed.code, failed.attempt, told in failed.reason) == (code, 2, True)
 
 
 LEAVES = """

@@ -12,15 +12,7 @@ from shardwise.plan import memory
 from shardwise.records import receipts
 
 from tests import factories
-from tests.factories import computed, copied, leftovers, noise, products, stack, wide
-
-
-def refusal(made, error=InputError, shard_id="00000"):
-    """The message that refuses a shard, which leaves nothing behind."""
-    with pytest.raises(error) as caught:
-        job.run_shard(made, shard_id)
-    assert not [*made.results.products.glob("*"), *leftovers(made.results.root)]
-    return str(caught.value)
+from tests.factories import computed, copied, noise, products, refused, stack, wide
 
 
 def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
@@ -60,8 +52,8 @@ def test_overflow_is_named(tmp_path, dtype, value, over):
     """A product that overflows from finite factors names its matrix and the dtype."""
     left = stack((4, 3, 3), dtype)
     left[2] = value
-    made = copied(factories.plan(tmp_path, left, shards=1, **over))
-    assert f"the product of matrix 2 overflows {dtype}" in refusal(made)
+    made = factories.plan(tmp_path, left, shards=1, **over)
+    assert f"the product of matrix 2 overflows {dtype}" in refused(made)
     allowed = factories.plan(tmp_path / "x", left, shards=1, nonfinite="allow", **over)
     assert not np.isfinite(products(computed(allowed))[0 if over else 2]).any()
 
@@ -78,7 +70,7 @@ def test_a_function_is_told_of_what_counts_alone(tmp_path, line):
     made = factories.plan(tmp_path, left, shards=1, materialize=False, **over)
     what = "matrix 2 holds NaN" if line == "block" else "returned NaN or Inf for matrix 2"
     with np.errstate(all="ignore"):
-        assert what in refusal(made)
+        assert what in refused(made)
 
 
 def test_what_b_makes_of_a_matrix_that_does_not_count_blames_no_device(tmp_path):
@@ -105,13 +97,13 @@ def test_products_are_exact_or_refused(tmp_path, left, right, fits):
     """Products that may not fit int64 are refused before they are computed."""
     left, right = (None if x is None else np.array(x)[:, None, None] for x in (left, right))
     over = {"shards": 1, "product": "A @ A" if right is None else "A @ B"}
-    made = copied(factories.plan(tmp_path, left, right, **over))
+    made = factories.plan(tmp_path, left, right, **over)
     if fits:
-        job.run_shard(made, "00000")
+        computed(made)
         expected = wide(left) * wide(left if right is None else right)
         np.testing.assert_array_equal(products(made), expected)
     else:
-        assert "may not fit int64" in refusal(made)
+        assert "may not fit int64" in refused(made)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +125,7 @@ def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, los
         (path if lost == "copy" else receipt).unlink()
     job.run_shard(made, "00000")
     assert np.array_equal(np.load(factories.file(made, "product")), left[:2] @ left[:2])
+    assert not list(made.results.root.glob("logs/*/*.starts"))  # each took one attempt
 
 
 def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypatch):
@@ -168,5 +161,25 @@ def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
     over = {"shards": 2, "keep": keep, "materialize": False}
     made = factories.plan(tmp_path, stack((14, 8, 8), dtype), **over)
     monkeypatch.setattr(gemm.MatmulKernel, "multiply", faulty)
-    told = refusal(made, IntegrityError, "00001")
+    told = refused(made, "00001", IntegrityError)
     assert "the product of matrix 12 is wrong: Freivalds' check" in told
+
+
+def test_a_folder_that_was_renamed_is_not_made_anew(tmp_path):
+    """A task that works in it copies nothing to its old name, and leaves no journal there."""
+    made = factories.plan(tmp_path, stack((4, 3, 3)), shards=2)
+    own = job.ShardJob(job.Session(made), "00001")
+    made.results.root.rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="was renamed or removed while this task worked"):
+        own.begin()
+    assert not made.results.root.exists()
+
+
+def test_a_new_synthetic_stack_removes_its_former_receipts_alone(tmp_path):
+    """Other files of the results folder are the user's, whatever their names begin with."""
+    recipe = {"matrices": 4, "dim": 3, "dtype": "float32", "seed": 0}
+    former = copied(factories.plan(tmp_path, synthetic=recipe, materialize=False))
+    (mine := tmp_path / "results" / "input-of-monday.json").touch()
+    made = copied(factories.plan(tmp_path, synthetic=recipe | {"seed": 1}, materialize=False))
+    assert sorted(tmp_path.glob("results/input-*.json")) == sorted([made.synthetic_receipt, mine])
+    assert former.synthetic_receipt != made.synthetic_receipt

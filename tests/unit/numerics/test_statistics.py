@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.errors import InputError
 from shardwise.files.paths import STATISTICS
 from shardwise.numerics import statistics
 from shardwise.plan.problem import NEEDS_ORDER, statistic_dtype
@@ -120,15 +119,3 @@ def test_zeros_and_nan_have_no_sign():
         found = of(np.array([[-math.nan], [1.0]]), [name])[name]
         assert found.view("u8")[0] >> 63 == 0
         assert np.isnan(found[0])
-
-
-def test_a_sum_of_integers_that_does_not_fit_is_refused_on_any_rank():
-    """The rank that forms the node refuses it, as the rank that receives it could not tell."""
-    for numbers in ([2**62, 2**62], [-(2**62)] * 4):
-        with pytest.raises(InputError, match="does not fit int64"):
-            one("sum", numbers, "int64")
-        (total,) = statistics.choose(["sum"], 1, "int64")
-        total.add(np.array(numbers).reshape(-1, 1), 0)
-        if len(numbers) > 2:  # -2⁶³ itself fits
-            with pytest.raises(InputError, match="does not fit int64"):
-                total.check()

@@ -75,7 +75,8 @@ def test_what_is_whole_is_called_whole(made):
     assert [f["path"] for f in told["findings"]] == ["sum.npy"]
 
 
-def test_no_changed_bit_is_overlooked(made):
+@pytest.mark.fault("damage to a file")
+def test_no_changed_bit_is_overlooked(made, tried):
     """With one bit flipped in any result file the folder is not whole, and the file is named."""
     seed = random.Random(7)
     files = sorted(p for p in made.root.rglob("*") if p.is_file() and p.parent.name != "multiply")
@@ -84,6 +85,7 @@ def test_no_changed_bit_is_overlooked(made):
     for path in files:
         raw = path.read_bytes()
         for _ in range(4):
+            tried()
             factories.flip(path, seed.randrange(len(raw)), seed.randrange(8))
             found = audit.look(made.root)
             assert found.code == 3, (path, found.line())

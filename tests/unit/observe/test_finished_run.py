@@ -39,6 +39,14 @@ def test_every_result_of_a_run(run):
             run.product(matrix)
 
 
+@pytest.mark.parametrize("host", ["0123", "1e400", "NA"])
+def test_the_ledger_names_hosts_as_they_are(tmp_path, monkeypatch, host):
+    """Containers are called by hexadecimal digits, which may look like a number."""
+    monkeypatch.setenv("SLURMD_NODENAME", host)
+    finished(tmp_path, STACK[:2])
+    assert shardwise.open(tmp_path / "results").ledger.host.unique().tolist() == [host]
+
+
 def test_what_a_run_has_not_kept_is_refused_with_what_to_do(tmp_path):
     """Products if it kept only sums; the sum if it made none, or made one per label."""
     finished(tmp_path, STACK, ("mean",), shards=2, keep="sum")

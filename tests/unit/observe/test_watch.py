@@ -53,13 +53,11 @@ def busy(done: int = 10, **over: object) -> Status:
     return status(*states, *["waiting"] * (18 - done), **over)
 
 
-def text(seen: Status, width: int, most: int = 12, encoding: str = "utf-8") -> str:
+def text(seen: Status, width: int, most: int = 12) -> str:
     """A picture without colours."""
-    file = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace")
+    file = io.StringIO()
     Console(file=file, width=width, highlight=False).print(draw(seen, most))
-    file.flush()
-    lines = file.buffer.getvalue().decode(encoding).splitlines()
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
 def test_counts_bytes_and_rates() -> None:

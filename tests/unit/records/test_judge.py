@@ -58,7 +58,7 @@ def is_seen(made):
 
 def is_audited(made):
     """Whether the audit finds nothing wrong with the shard's product."""
-    found = audit.look(made.results.root, threads=1)
+    found = audit.look(made.results.root)
     return not any(one.shard == SHARD for one in found.findings)
 
 
@@ -148,6 +148,7 @@ def cut_finely(made):
     factories.rewritten(path, file=facts | {"piece_bytes": 1})
 
 
+@pytest.mark.fault("damage to a file")
 @pytest.mark.parametrize("harm", [
     swapped,
     lambda made: place(path_of(made, "product"), path_of(made, "product").read_bytes()[:-8]),
@@ -156,6 +157,8 @@ def cut_finely(made):
     lambda made: factories.flip(path_of(made, "receipt"), 300),
     lambda made: factories.rewritten(path_of(made, "receipt"), schema=7),
     cut_finely,
+    *(lambda made, kind=kind, harm=harm: harm(path_of(made, kind))
+      for kind in ("product", "receipt") for harm in (factories.pipe, factories.astray)),
 ])  # fmt: skip
 def test_what_is_not_right_is_taken_by_nobody(own, harm):
     """All readers check which shard it is, every bit of the receipt, and the product's size."""

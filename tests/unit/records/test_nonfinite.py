@@ -4,21 +4,13 @@ import os
 
 import numpy as np
 import pytest
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import IntegrityError
 from shardwise.multiply import job
 from shardwise.plan import memory
 from shardwise.records import nonfinite
 
 from tests import factories
-from tests.factories import copied, leftovers, save, stack
-
-
-def refusal(made, shard_id="00001", kind=InputError):
-    """The message of a shard that has to fail, and commits nothing."""
-    with pytest.raises(kind) as caught:
-        job.run_shard(copied(made), shard_id)
-    assert (list(made.results.root.glob("products/*")), leftovers(made.results.root)) == ([], [])
-    return str(caught.value)
+from tests.factories import copied, refused, save, stack
 
 
 def with_wild(shape, value=np.nan, dtype="float32", at=(4, 2, 1)):
@@ -40,7 +32,7 @@ def test_a_stack(tmp_path, monkeypatch, part, keep, materialize, order):
     monkeypatch.setattr(memory, "STEP_BYTES", part)
     array = ORDERS[order](with_wild((9, 11, 11), np.inf, at=(4, 7, 9)))
     over = {"shards": 3, "materialize": materialize, "keep": keep}
-    told = refusal(factories.plan(tmp_path, array, **over))
+    told = refused(factories.plan(tmp_path, array, **over), "00001")
     place = f"inf at row 7, column 9 of matrix 4 of {tmp_path}/input.npy (counted from 0)"
     assert told == f"input: matrix 4 holds NaN or Inf: {place}; correct it, or set nonfinite: allow"
 
@@ -53,7 +45,7 @@ def test_b(tmp_path, monkeypatch, part, shared):
     right = with_wild((9, 9, 11), at=(4, 2, 1))
     right, of = (right[4], "") if shared else (right, "matrix 4 of ")
     made = factories.plan(tmp_path, stack((9, 17, 9)), right, product="A @ B", shards=3)
-    told = refusal(made)
+    told = refused(made, "00001")
     assert told.startswith(f"right: {'the matrix' if shared else 'matrix 4'} holds NaN or Inf: ")
     assert f"nan at row 2, column 1 of {of}{tmp_path}/right.npy (counted from 0)" in told
 
@@ -63,11 +55,11 @@ def test_a_function_of_ones_own(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def f(xp, block):\n    return 1 / (block - 2)\n")
     over = {"product": f"{path}:f", "shards": 3}
-    told = refusal(factories.plan(tmp_path, with_wild((9, 3, 3)), **over))
+    told = refused(factories.plan(tmp_path, with_wild((9, 3, 3)), **over), "00001")
     assert f"nan at row 2, column 1 of matrix 4 of {tmp_path}/input.npy" in told
     finite = np.zeros((9, 3, 3))
     finite[4, 2, 1] = 2
-    told = refusal(factories.plan(tmp_path / "b", finite, **over))
+    told = refused(factories.plan(tmp_path / "b", finite, **over), "00001")
     assert f"returned NaN or Inf for matrix 4, which is finite (matrix 4 of {tmp_path}/b/in" in told
 
 
@@ -78,7 +70,7 @@ def test_a_product_that_overflows(tmp_path, monkeypatch, part):
     for i in range(9):
         save(tmp_path / "in" / f"m{i}.npy", stack((11, 11)) * np.float32(1e30 if i == 4 else 1))
     over = {"input": str(tmp_path / "in"), "shards": 3}
-    told = refusal(factories.plan(tmp_path, **over))
+    told = refused(factories.plan(tmp_path, **over), "00001")
     what = "the product of matrix 4 overflows float32, although its factors are finite"
     assert told.startswith(f"{what} ({tmp_path}/in/m4.npy); save the input as float64")
 
@@ -101,5 +93,5 @@ def test_a_nan_that_is_not_in_the_file_is_no_fault_of_the_users(tmp_path, monkey
     """The input was read in place, so the memory of the host or the device is suspect."""
     monkeypatch.setattr(nonfinite, "find", lambda *words: None)
     made = factories.plan(tmp_path, with_wild((9, 3, 3)), shards=3, materialize=False)
-    told = refusal(made, kind=IntegrityError)
+    told = refused(made, "00001", IntegrityError)
     assert "matrix 4 holds NaN or Inf, but its file does not; nothing was written" in told

@@ -1,5 +1,6 @@
-"""Receipts: what they say of their job; threads may read them at once, even the first ones."""
+"""Receipts: what they say of their job; threads may read them at once; some are long."""
 
+import json
 import os
 import subprocess
 import sys
@@ -56,3 +57,11 @@ def test_a_job_is_that_of_a_scheduler(monkeypatch, environ, job):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert receipts.describe_origin("shard", 0.0)["job"] == job
+
+
+def test_a_receipt_may_name_the_nodes_of_many_long_labels(tmp_path):
+    """JSON spells a letter that is not ASCII with six bytes."""
+    made = factories.computed(factories.plan(tmp_path, factories.stack((2, 2, 2)), shards=1))
+    path, labels = factories.file(made, "receipt"), ("語" * 100,) * 3000
+    factories.rewritten(path, file=json.loads(path.read_bytes())["file"] | {"labels": labels})
+    assert factories.receipt(made).file.labels == labels

@@ -1,10 +1,9 @@
 """Which files of a plan a results folder has: exactly those under the names in the plan."""
 
-import os
 import subprocess
-import sys
 
 import pytest
+from shardwise.files.paths import Results
 from shardwise.records import ledger, store
 from shardwise.records.store import Store
 
@@ -47,19 +46,31 @@ def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
     over = {"product": "A.T @ A", "input": str(tmp_path / "input.npy"), "shards": 2}
     other = factories.listed(factories.plan(tmp_path, **over))
     assert (own.is_listed(), Store(other).is_listed()) == (False, True)
-    Store(other).withdraw()
+    done = factories.run("multiply", "--plan", other.results.plan, "--shard", "00000")
+    assert done.returncode == 0, done.stderr
     assert (own.is_summed(["sum"]), Store(other).is_listed()) == (True, False)
 
 
-def test_the_last_words_of_a_run_can_look(tmp_path):
-    """At exit Python starts no more threads, but missing shards are found all the same."""
-    made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
-    program = (
-        "import atexit, sys; from pathlib import Path; from shardwise.plan import plan; "
-        "from shardwise.records.store import Store; own = Store(plan.load(Path(sys.argv[1]))); "
-        "atexit.register(lambda: print(own.missing()))"
-    )
-    line = [sys.executable, "-c", program, str(made.results.plan)]
-    env = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
-    done = subprocess.run(line, capture_output=True, text=True, check=True, env=env)
-    assert (done.stdout, done.stderr) == ("['00000', '00001']\n", "")
+def test_the_ledger_leaves_no_temporary_file_of_a_whole_shard(tmp_path):
+    """Whichever node its writer was killed on; those of other plans, and other files, stay."""
+    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2))
+    paths = [factories.file(made, kind, "00001") for kind in ("product", "receipt", "shard")]
+    foreign = [path.with_name(f".{path.name}.gpu1.hpc.edu.123.abcd.tmp") for path in paths]
+    names = ".00001-0123456789ab.npy.gpu1.123.abcd.tmp", "mine.tmp"
+    kept = [made.results.products / name for name in names]
+    for path in (*foreign, *kept):
+        path.touch()
+    ledger.write(made)
+    assert [path for path in (*foreign, *kept) if path.exists()] == kept
+
+
+def test_a_repair_of_many_shards_is_a_command_that_runs(tmp_path):
+    """The kernel refuses a command with the paths of all their receipts."""
+    results = Results(tmp_path / ("a b" * 60))
+    results.products.mkdir(parents=True)
+    names = [f"{number:05}-0123456789ab" for number in range(10_000)]
+    for name in (names[0], names[-1]):
+        results.receipt(name).touch()
+    (own := results.products / "own.json").touch()
+    subprocess.run(["bash", "-e"], input=ledger.repair(results, names), text=True, check=True)
+    assert list(results.products.iterdir()) == [own]

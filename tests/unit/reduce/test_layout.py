@@ -1,10 +1,9 @@
 """Who reads what in the reduce: every number of every row exactly once."""
 
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.files import pieces
 from shardwise.reduce.layout import Layout, Rows, spread
 
 ROWS = st.lists(st.integers(1, 300), min_size=1, max_size=6)
@@ -69,15 +68,3 @@ def test_stripes_are_spread_over_all_ranks(stripes, ranks):
     sizes = [last - first for first, last in shares]
     assert sum(sizes) == stripes
     assert max(sizes) - min(sizes) <= 1
-
-
-def test_stripes_are_pieces_of_the_checksum():
-    """A long row is cut where its checksum is, at whole numbers; a short one is not cut."""
-    for elements, item in ((4096 * 4096, 4), (5000 * 4999, 8), (700 * 700, 16), (64, 2)):
-        made = Layout([3], elements, item, *pieces.checksum_pieces(elements * item))
-        bounds = [made.bounds(stripe) for stripe in range(made.stripes)]
-        assert bounds[0][0] == 0
-        assert bounds[-1][1] == elements
-        for (_, end), (begin, _) in pairwise(bounds):
-            assert end == begin
-            assert begin * item % made.piece_bytes == 0

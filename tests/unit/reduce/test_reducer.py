@@ -1,11 +1,6 @@
 """The ledger and the reduce: the right sum from any number of ranks, or no sum at all."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,16 +14,7 @@ from shardwise.records.store import Store
 from shardwise.reduce.results import ResultFiles
 
 from tests import factories
-from tests.factories import (
-    ROOT,
-    SCRIPTS,
-    leftovers,
-    listed,
-    mpirun,
-    noise,
-    reduced,
-    stack,
-)
+from tests.factories import leftovers, listed, mpirun, noise, reduced, stack
 
 
 def nothing_summed(made):
@@ -48,19 +34,6 @@ def made(whole, tmp_path):
     """A copy of the computed plan, to damage."""
     shutil.copytree(whole.results.root, tmp_path / "results")
     return plan.load(tmp_path / "results" / "plan.tsv")
-
-
-def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path):
-    """Random stacks, shards, ranks, orders, pieces, batches, and both keeps: the same files."""
-    launcher = str(Path(sys.executable).with_name("mpiexec"))
-    program = [sys.executable, "-m", "mpi4py", "-m", "tests.reduce_program"]
-    done = subprocess.run(
-        [launcher, "-n", "4", *program, str(tmp_path), "numpy", "7", "12"],
-        capture_output=True, text=True, check=False, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{SCRIPTS}:{ROOT}"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"tried": 12, "differ": []}
 
 
 @pytest.mark.parametrize(
@@ -238,6 +211,21 @@ def test_results_of_another_plan_do_not_stay(tmp_path):
     (root / "summary.json").write_text("[1]")
     reduced(listed(factories.plan(tmp_path, left, product="A.T @ A", **own)), "sum")
     assert {path.name for path in root.glob("*.npy")} == found | {"sum.npy"}
+
+
+def test_a_reduce_that_cannot_publish_leaves_no_result_of_another_plan(tmp_path):
+    """The next one no longer knows which files that plan has left."""
+    left, own = stack((4, 3, 3)), {"results": str(tmp_path / "results")}
+    reduced(listed(factories.plan(tmp_path, left, **own)), "sum", "std")
+    made = listed(factories.plan(tmp_path, left, product="A.T @ A", **own))
+    made.results.summary.unlink()  # as Snakemake does before the job
+    made.results.statistic("sum").unlink()
+    made.results.statistic("sum").mkdir()
+    with pytest.raises(InputError, match="a folder is where a file should be"):
+        reduced(made)
+    made.results.statistic("sum").rmdir()
+    reduced(made)
+    assert not made.results.statistic("std").exists()
 
 
 def test_a_result_that_lacks_a_stripe_is_refused(tmp_path):

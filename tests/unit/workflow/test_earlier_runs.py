@@ -26,6 +26,19 @@ def test_no_run_starts_beside_tasks_that_work(tmp_path):
     assert not results.claims.exists()
 
 
+def test_a_folder_of_many_runs_can_be_run_again(tmp_path, monkeypatch):
+    """Linux passes 128 KiB at most to squeue in one word: the names of 3,500 runs."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "squeue").write_text("#!/bin/sh\ncase $* in *sw-4999*) echo 7;; esac\n")
+    (tmp_path / "squeue").chmod(0o755)
+    results = Results(tmp_path)
+    results.runs.write_text("".join(f"slurm\tsw-{i:040}\n" for i in range(5000)))
+    earlier_runs.refuse_beside_living(results)
+    schedulers.remember(results, "slurm", "sw-4999")
+    with pytest.raises(TryAgain, match=r"scancel 7\)"):
+        earlier_runs.refuse_beside_living(results)
+
+
 def test_a_line_that_was_cut_off_hides_no_other(tmp_path):
     """After a crash in the middle of a line, the names before and after it are still read."""
     results = Results(tmp_path)

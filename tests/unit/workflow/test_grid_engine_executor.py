@@ -132,6 +132,15 @@ def test_a_submission_that_fails(grid, monkeypatch, answer, error, words, unende
     assert grid.submissions._unended == unended
 
 
+def test_groups_of_jobs_are_refused(grid):
+    """Snakemake would hand over several jobs as one, whose failure could not be told."""
+    jobs = [SimpleNamespace(group=group) for group in (None, "two", "two")]
+    dag = SimpleNamespace(needrun_jobs=lambda: jobs)
+    plugin = SimpleNamespace(workflow=SimpleNamespace(dag=dag))
+    with pytest.raises(InputError, match=r"\(two\) cannot be submitted .* use dispatch: array"):
+        executor.begin(grid.of, plugin)
+
+
 RUBBISH = pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
 
 

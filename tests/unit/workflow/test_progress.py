@@ -1,5 +1,6 @@
 """The last words of a run: why jobs failed, by cause, and the command that goes on."""
 
+import errno
 import logging
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests import factories
 @pytest.mark.parametrize(("typed", "again"), [
     (["snakemake", "-n"], "snakemake -n"),
     (["snakemake", "--forceall", "--cores", "2"], "snakemake --cores 2"),
+    (["snakemake", "-pF", "-f", "-sFile"], "snakemake -p -sFile"),
     (["snakemake", "-R", "multiply", "shard", "-k"], "snakemake -k"),
     (["snakemake", "--forcerun=multiply", "shard", "-Rreduce", "-k"], "snakemake shard -k"),
     (["snakemake", "--configfile", "my file.yaml"], "snakemake --configfile 'my file.yaml'"),
@@ -83,8 +85,8 @@ def test_a_killed_job_is_told_from_one_that_failed(
     job = SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict=wildcards, attempt=1,
                           restart_times=2)  # fmt: skip
     workflow = SimpleNamespace(
-        dryrun=False, dag=SimpleNamespace(needrun_jobs=lambda: [job], jobid=lambda job: 1),
-        scheduler=SimpleNamespace(running=[job]),
+        dryrun=False, workdir_init="/", scheduler=SimpleNamespace(running=[job]),
+        dag=SimpleNamespace(needrun_jobs=lambda: [job], jobid=lambda job: 1),
     )  # fmt: skip
     monkeypatch.setattr(hooks, "make_page", lambda results: False)  # no page is made
     listener = Listener(workflow, run)
@@ -97,6 +99,26 @@ def test_a_killed_job_is_told_from_one_that_failed(
     assert words in said
     assert ("left no message" in said) == ("left no message" in words)
     assert (job.attempt, said.count("; try 2 of 3 follows\n")) == ((1, 1) if more else (3, 0))
+
+
+def test_a_disk_that_is_away_for_a_while_ends_no_progress(tmp_path, capsys):
+    """The next look goes on: a run may last for days, and its file server restart meanwhile."""
+    made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
+    answers = [OSError(errno.ESTALE, "Stale file handle"), ["00001"]]
+
+    def missing() -> list[str]:
+        answer = answers.pop(0)
+        if not answers:
+            listener._ended.set()
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    run = SimpleNamespace(plan=made, results=made.results, missing=["00000", "00001"],
+                          store=SimpleNamespace(missing=missing), rule_for_all="pool")  # fmt: skip
+    listener = Listener(SimpleNamespace(), run)
+    listener._count(pause=0.0)
+    assert "shardwise: multiply: 1 of 2 shards done" in capsys.readouterr().err
 
 
 def test_an_interrupt_that_finds_all_done_ends_with_0(tmp_path, monkeypatch, capsys):

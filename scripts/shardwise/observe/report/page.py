@@ -124,7 +124,7 @@ def _files(seen: Status) -> tuple[Table | None, str]:
         for path in [*paths, results.summary, results.ledger]
         if seen.summary and path.exists()
     ]
-    line = f'np.load("{plain(paths[0])}")' if paths and paths[0].exists() else ""
+    line = f"np.load({str(paths[0])!r})" if paths and paths[0].exists() else ""
     return _table(["file", "path", "size"], rows), line
 
 
