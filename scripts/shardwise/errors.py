@@ -57,6 +57,12 @@ class IntegrityError(ShardwiseError):
     exit_code = 3
 
 
+class NotReadable(IntegrityError):  # noqa: N818 - named after what was found
+    """A file that this user may not read: whether it is whole, another user must say."""
+
+    exit_code = 2
+
+
 class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
     """Nothing is wrong, but it cannot be done now: no memory or disk space, or no answer."""
 
@@ -121,8 +127,18 @@ def changed(path: object) -> IntegrityError:
     """The error for an input file that has changed since its first byte was read."""
     return IntegrityError(
         f"{path} has changed while it was read; nothing was written. Let the program that writes "
-        "it finish, then run snakemake again"
+        "it finish, then start the run again"
     )
+
+
+def unread(path: object, error: OSError) -> IntegrityError:
+    """The error for a file of ours that cannot be read: only its permissions say nothing of it."""
+    if isinstance(error, PermissionError):
+        return NotReadable(
+            f"{path} cannot be read: {error.strerror}; its owner can allow it, with chmod -R a+rX "
+            "on the results folder"
+        )
+    return IntegrityError(f"{path} cannot be read: {error.strerror}")
 
 
 def one_line(text: str) -> str:

@@ -61,7 +61,7 @@ def install(cuda: int | None = None, anew: bool = False) -> str:
             + "make install"
             + (f" CUDA={cuda}" if cuda else "")
         )
-    package = f'"shardwise[cuda{cuda}]"' if cuda else "shardwise"
+    package = f'"path/to/shardwise[cuda{cuda}]"' if cuda else "path/to/shardwise"
     return f"pip install {'--force-reinstall ' if anew else ''}{package}"
 
 

@@ -110,8 +110,8 @@ os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns) if stamp == "kept" el
 '''
 
 _CURES = (
-    re.compile(r"((?:rm (?:-\w+ )?|mv )[^\n;]*?)[,;] (?:then|and) (?:run )?snakemake"),
-    re.compile(r"(\S+\.(?:tsv|json|npy)):? [^\n]*; remove it,? (?:and )?run snakemake"),
+    re.compile(r"((?:rm (?:-\w+ )?|mv )[^\n;]*?)[,;] (?:then|and) start the run"),
+    re.compile(r"(\S+\.(?:tsv|json|npy)):? [^\n]*; remove it,? (?:and )?start the run"),
 )
 _PLAN = "$PYTHON scripts/plan.py --configfile config.yaml mine.yaml"
 _KEY = re.compile("-[0-9a-f]{12}")

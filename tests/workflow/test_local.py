@@ -103,7 +103,7 @@ def test_hostile_names_are_never_executed(workspace: Workspace) -> None:
     (results / "sum.npy").unlink()
     done = workspace.run()
     assert done.code == 1
-    command = re.search(r"compute it again: (rm .*), then snakemake as before", done.output)
+    command = re.search(r"compute it again: (rm .*), then start the run again", done.output)
     assert command, done.output
     subprocess.run(["bash", "-c", command[1]], cwd=workspace.root, check=True)
     workspace.succeed()
@@ -123,6 +123,8 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
     assert re.search(r"time .* with 2 devices \(.* to .*\); .* hours of CPU in all", tried.stdout)
     made = {path: path.read_bytes() for path in workspace.file("").rglob("*.json")}
     assert len(made) == 6  # the plan, the stack and four products
+    again = workspace.file("logs/command.txt").read_text()  # for all shards, not for those tried
+    assert again.endswith(" run --profile local --configfile mine.yaml\n")
     workspace.succeed()
     assert {path: path.read_bytes() for path in made} == made
     assert "nothing is left to do" in quote("--quote").stdout

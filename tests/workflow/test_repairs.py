@@ -95,7 +95,7 @@ def test_a_repair_makes_the_results_whole(model, tmp_path, dispatch, damage):
         harm(next(root.glob(name), root / name))
     code, said = verify(workspace)
     if code == 3:
-        (commands,) = re.findall(r"; repair: (.*), then snakemake as before$", said)
+        (commands,) = re.findall(r"; repair: (.*), then start the run again$", said)
         subprocess.run(["bash", "-ec", commands], cwd=workspace.root, check=True)
     else:
         assert (code, said) == (75, f"{RESULTS}: unfinished: 2 shards are computed, but not "

@@ -42,7 +42,7 @@ def clean(results: Results, remove: bool) -> str:
         lines = [f"  {top}: {_amount(own)}" for top, own in tops.items()]
         if left := [str(p.relative_to(results.root)) for p in found if p not in shown]:
             lines.append(f"  these stay, as no run is known to have written them: {some(left)}")
-        total = f"{results.root}: {_amount(ours)} of other configs"
+        total = f"{results.root}: {_amount(ours)} of other configs or inputs"
         lines.append(f"{total} removed" if remove else f"{total}; to remove them, add --yes")
         for path in sorted(ours if remove else [], key=lambda path: path.suffix not in _FIRST):
             path.unlink(missing_ok=True)

@@ -1,5 +1,8 @@
 """`shardwise plan --quote`: what a run would take; with ``--trial``, how long it would last."""
 
+import os
+import shlex
+import shutil
 import sys
 import time
 from argparse import Namespace
@@ -7,10 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import sub
+from pathlib import Path
 from statistics import mean, median
 
 from shardwise.command.runs import line_of
-from shardwise.errors import InputError
+from shardwise.errors import InputError, ShardwiseError, of_code
+from shardwise.host import TYPED
 from shardwise.plan import planner
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
@@ -50,7 +55,7 @@ def show(plan: Plan, settings: Settings, options: Namespace) -> None:
     own = quote(plan, settings.reduce, Store(plan).missing())
     if options.trial:
         devices = options.devices or 1
-        trial = try_shards(plan, settings, own, options.profile, devices)
+        trial = try_shards(plan, settings, own, options, devices)
         own = quote(plan, settings.reduce, Store(plan).missing())
         timing = describe_time(trial, own, settings, devices)
     sys.stdout.writelines(f"{line}\n" for line in describe(plan, settings, own, free, timing))
@@ -122,7 +127,9 @@ def describe_time(trial: Trial, own: Quote, settings: Settings, devices: int) ->
     yield "        not known: waits in a queue, other work on the machines, disks that get slower"
 
 
-def try_shards(plan: Plan, settings: Settings, own: Quote, profile: str, devices: int) -> Trial:
+def try_shards(
+    plan: Plan, settings: Settings, own: Quote, options: Namespace, devices: int
+) -> Trial:
     """Run some typical shards, whose products stay: two in turn, or two such lanes at once.
 
     Raises
@@ -144,10 +151,27 @@ def try_shards(plan: Plan, settings: Settings, own: Quote, profile: str, devices
     shards = choose_typical({shard: plan.shards[shard].bytes for shard in some}, _TRIED * lanes)
     files = [str(plan.results.product(plan.shards[shard].name)) for shard in shards]
     alone, words = replace(settings, dispatch="jobs"), ["--cores", str(lanes), "--jobs", str(lanes)]
-    line = line_of(alone, profile, *words, "--", *files)  # no plan depends on dispatch
+    # No plan depends on dispatch.
+    line = line_of(alone, options.profile, *words, "--", *files)
+    os.environ[TYPED] = _command_of_run(options)  # what is printed to continue
     began = time.time()
-    follow(line)
+    try:
+        follow(line)
+    except ShardwiseError as error:
+        reason = "--trial: the run of its shards has failed; its messages are above"
+        raise of_code(error.exit_code, reason) from None
     return _measure(plan, shards, lanes, (began, time.time()))
+
+
+def _command_of_run(options: Namespace) -> str:
+    """The command that computes all shards, of which a trial computes some."""
+    installed = str(Path(sys.executable).with_name("shardwise"))
+    program = [sys.executable, "-P", "-m", "shardwise.command"]
+    words = ["shardwise"] if shutil.which("shardwise") == installed else program
+    words += ["run", "--profile", options.profile]
+    if options.configfile:
+        words += ["--configfile", *map(str, options.configfile)]
+    return shlex.join(words)
 
 
 def choose_typical(sizes: dict[str, int], most: int) -> list[str]:

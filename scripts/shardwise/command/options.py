@@ -90,12 +90,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--replace": {"action": "store_true", "help": "replace the plan of another config"},
     "--quote": {"action": "store_true", "help": "write nothing: print what a run would need"},
     "--trial": {"action": "store_true", "help": "as --quote; compute some shards to predict time"},
-    "--profile": {"default": "local", "help": "profile under which the trial computes"},
+    "--profile": {"default": "local", "help": "where the trial computes; default: local"},
     # Who computes, and with what.
     "--devices": {
         "type": natural,
         "help": "at most this many GPUs of this machine; default, also with 0: all that the "
-        "scheduler or CUDA_VISIBLE_DEVICES names, else all. With --trial: shards computed at once",
+        "scheduler or CUDA_VISIBLE_DEVICES names, else all. For plan --trial: the devices that the "
+        "run will have; default: 1",
     },
     "--mem-mb": {
         "dest": "memory", "type": mebibytes, "metavar": "MIB",

@@ -35,7 +35,8 @@ def init(words: list[str]) -> int:
     """Write config.yaml and profiles/NAME/config.yaml, both commented, into this folder."""
     parser = argparse.ArgumentParser("shardwise init", description=init.__doc__, allow_abbrev=False)
     parser.add_argument("--profile", choices=_PROFILES, default="local", help="where jobs run")
-    files = ("config.yaml", f"profiles/{parser.parse_args(words).profile}/config.yaml")
+    profile = parser.parse_args(words).profile
+    files = ("config.yaml", f"profiles/{profile}/config.yaml")
     for file in (Path(name) for name in files):
         if os.path.lexists(file):
             sys.stdout.write(f"{file} exists already, and is not changed\n")
@@ -50,7 +51,7 @@ def init(words: list[str]) -> int:
                 "away, or run init in another folder"
             ) from None
         sys.stdout.write(f"{file} written\n")
-    sys.stdout.write("Edit them, then make a dry run: shardwise run -n\n")
+    sys.stdout.write(f"Edit them, then make a dry run: shardwise run --profile {profile} -n\n")
     return 0
 
 

@@ -23,6 +23,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, others
 from shardwise.records.store import Store
+from shardwise.units import count
 
 
 def plan(options: Namespace) -> None:
@@ -159,7 +160,7 @@ def merge(options: Namespace) -> None:
     from shardwise.merge import total
 
     matrices = total.run(options.out, options.folders)
-    words = f"the total of {matrices} matrices in {len(options.folders)} folders"
+    words = f"the total of {matrices} matrices in {count(len(options.folders), 'folder')}"
     log.info("%s: %s", options.out, words)
 
 
@@ -216,8 +217,8 @@ def verify(options: Namespace) -> int:
     """Check whether a results folder is whole, on any later day and machine. It changes nothing.
 
     It reads every byte of the folder; the last line is the verdict. Input outside of it is not
-    read: a dry run of snakemake says if it has changed. Exit codes: 0 whole; 3 damaged; 75
-    unfinished: nothing is wrong, run snakemake as before to continue.
+    read: a dry run says if it has changed. Exit codes: 0 whole; 2 it cannot be read; 3 damaged; 75
+    unfinished: nothing is wrong, start the run again to continue.
     """
     from shardwise.observe import audit
 
@@ -255,7 +256,7 @@ def doctor(options: Namespace) -> None:
 
 
 def clean(options: Namespace) -> None:
-    """List what other configs left in a results folder, and remove it with --yes.
+    """List what other configs or inputs left in a results folder, and remove it with --yes.
 
     A file stays if nothing shows that a run wrote it, such as a product without a matching receipt.
     """

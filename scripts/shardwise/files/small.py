@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from shardwise.errors import InputError, IntegrityError, writing
+from shardwise.errors import InputError, IntegrityError, unread, writing
 from shardwise.files.paths import Results, folders, for_bash
 
 MOST_BYTES = 1 << 20  # no file of ours that is read whole has more
@@ -63,7 +63,7 @@ def read(path: Path | str, most: int = MOST_BYTES) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise IntegrityError(f"{path} cannot be read ({error.strerror})") from error
+        raise unread(path, error) from error
 
 
 class opened:  # noqa: N801 - used as a function

@@ -39,13 +39,13 @@ def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
     columns = fields(kind)
     try:
         if next(reader, None) != [c.name for c in columns]:
-            raise IntegrityError(f"{path} is damaged; remove it and run snakemake again")
+            raise IntegrityError(f"{path} is damaged; remove it and start the run again")
         return [
             kind(*(c.type(v) for c, v in zip(columns, row, strict=True)))  # type: ignore[operator]
             for row in reader
         ]
     except (ValueError, csv.Error) as error:
-        raise IntegrityError(f"{path} is damaged ({short(error)}); run snakemake again") from error
+        raise IntegrityError(f"{path} is damaged ({short(error)}); start the run again") from error
 
 
 def describe_parts(parts: list[bytes]) -> list[Part]:
@@ -78,5 +78,5 @@ def check(raw: bytes, checksums: Mapping[str, str], path: Path) -> None:
 def _changed(path: Path) -> IntegrityError:
     return IntegrityError(
         f"{path} does not match its plan.json (changed by hand, or damaged); remove both and "
-        "run snakemake again"
+        "start the run again"
     )

@@ -13,7 +13,7 @@ from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import nonfinite
 
-SUSPECT = "Suspect the device or its node's memory: run snakemake again, on another node if you can"
+SUSPECT = "Suspect the device or its node's memory: start the run again, on another node if you can"
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def existing_copy(plan: Plan, shard: Shard) -> str | None:
 def how_to_repair(plan: Plan, shard: Shard) -> str:
     """The commands that make a damaged copy again."""
     receipt = for_bash(plan.results.shard_receipt(shard.input_name))
-    return f"rm {receipt}, then snakemake as before"
+    return f"rm {receipt}, then start the run again"
 
 
 def _copy(plan: Plan, shard: Shard, sweep: bool) -> ArrayFile:

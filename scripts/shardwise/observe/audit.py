@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from shardwise.errors import InputError, IntegrityError, one_line, some
+from shardwise.errors import InputError, IntegrityError, NotReadable, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan as plans
@@ -73,9 +73,14 @@ class Audit:
 
     @contextmanager
     def noting(self, path: Path, shard: str | None = None) -> Iterator[None]:
-        """Add a file that cannot be used to the findings, instead of ending the audit."""
+        """Add a file that cannot be used to the findings, instead of ending the audit.
+
+        A file that this user may not read ends it: to repair such a file could remove a whole one.
+        """
         try:
             yield
+        except (NotReadable, PermissionError):
+            raise
         except (IntegrityError, OSError) as error:
             kind = UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED
             self.note(kind, path, str(error), shard)
@@ -101,7 +106,7 @@ class Audit:
                 if names := sorted({found.shard or found.path for found in self.of(kind)}):
                     named.append(f"{len(names)} {kind} ({some(names)})")
             cure = f"; repair: {self.repair}" if self.repair else ""
-            cure += ", then snakemake as before" if cure and not self.merged else ""
+            cure += ", then start the run again" if cure and not self.merged else ""
             words = f"NOT whole: {', '.join(named)}{cure}"
         elif missing:
             words = f"unfinished: {len(missing)} of {self.shards} shards are not computed yet"
@@ -145,6 +150,8 @@ def look(root: Path) -> Audit:
     try:
         plan = plans.load(results.plan)
         _ = plan.sources, plan.per_matrix
+    except NotReadable:
+        raise
     except (InputError, IntegrityError) as error:
         audit.findings = [AuditFinding(DAMAGED, results.plan_facts.name, f"the plan: {error}")]
         files = results.plan_facts, results.plan, results.sources, results.summary

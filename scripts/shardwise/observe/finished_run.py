@@ -82,7 +82,7 @@ class FinishedRun:
         if self._plan.settings.keep != "products":
             raise InputError(
                 f"{self._results.root}: keeps a sum per shard (keep: sum), not the products; set "
-                "keep: products and run snakemake again"
+                "keep: products and start the run again"
             )
         count = self._plan.problem.matrices
         if not 0 <= matrix < count:
@@ -121,4 +121,4 @@ def _map(path: Path) -> np.ndarray:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise IntegrityError(f"{path}: {error}; run snakemake again") from None
+        raise IntegrityError(f"{path}: {error}; start the run again") from None

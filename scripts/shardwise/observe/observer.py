@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import IntegrityError, ShardwiseError, one_line
+from shardwise.errors import IntegrityError, NotReadable, ShardwiseError, one_line
 from shardwise.files import small
 from shardwise.files.paths import RESULTS, Results, list_names, place, stamp
 from shardwise.observe.status import (
@@ -103,6 +103,8 @@ class Observer:
 def _plan(path: Path) -> Plan | str:
     try:
         return plans.load(path)
+    except NotReadable:
+        raise
     except (ShardwiseError, OSError) as error:
         return one_line(f"the plan: {error}")
 
@@ -117,6 +119,8 @@ def _judge(plan: Plan, row: Shard) -> ShardStatus:
         own = judge.check_product(plan, row.shard)
     except receipts.NoReceipt:  # removed since the folder was listed
         return _waiting(row)
+    except NotReadable:
+        raise
     except IntegrityError as error:
         return replace(_waiting(row), state=DAMAGED, flaw=one_line(str(error)))
     return replace(
@@ -130,12 +134,14 @@ def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
     """The receipt of the sum of this plan, or why it cannot be used."""
     try:
         return judge.read_sum(plan), ""
+    except NotReadable:
+        raise
     except IntegrityError as error:
         results = plan.results
         files = [results.label_names, *map(results.statistic, RESULTS)]
         folders = [path for path in files if path.is_dir()]
         command = ledger.repair(results, (), [results.summary, *folders])
-        cure = f"; remove it ({command}), and run snakemake as before"
+        cure = f"; remove it ({command}), and start the run again"
         known = not isinstance(error, receipts.UnknownSchema)
         return None, one_line(f"{error}{cure * known}")
 

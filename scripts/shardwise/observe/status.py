@@ -261,7 +261,7 @@ def _verdict(seen: Status) -> Verdict:
             f"cannot be used. To compute them again: {ledger.build_repair(plan, bad[:_MOST_NAMED])}"
         )
         words += ", and so on" * (len(bad) > _MOST_NAMED)
-        return Verdict("damaged", one_line(f"{words}; then snakemake as before."))
+        return Verdict("damaged", one_line(f"{words}; then start the run again."))
     told = seen.tally
     if done == shards and seen.flaw:
         return Verdict("damaged", one_line(f"Damaged: all shards are done, but {seen.flaw}."))

@@ -5,6 +5,8 @@ folder, and the doctor has to run even if a package is missing.
 """
 
 import difflib
+import errno
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import InputError, short
+from shardwise.errors import InputError, short, unread
+from shardwise.files.paths import Results
 from shardwise.files.remote import masked, problem
 from shardwise.host import PROJECT
 from shardwise.plan.problem import PRODUCTS, WITH_COVARIANCE, Recipe, function_parts, takes_b
@@ -95,12 +98,15 @@ def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
 
 
 def existing_folder(files: list[Path] | None, results: Path | str | None) -> Path:
-    """Like :func:`folder_of_run`, for commands that look at a run; refuses a missing folder."""
+    """Like :func:`folder_of_run`, for commands that look at a run; refuses what cannot be seen."""
     root = folder_of_run(files, results)
     if not root.is_dir():
         raise InputError(
             f"{root}: there is no such folder; start the run first, or name its results folder"
         )
+    for folder in (root, Results(root).products):
+        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
+            raise unread(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     return root
 
 

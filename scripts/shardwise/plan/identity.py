@@ -101,7 +101,7 @@ class InputFiles:
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise IntegrityError(
                     f"{error.filename} disappeared after it was read; nothing was written. Restore "
-                    "it, then run snakemake again"
+                    "it, then start the run again"
                 ) from error
 
     def _compare_now(self, path: str) -> None:

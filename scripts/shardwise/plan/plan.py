@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwise import ALGORITHM
-from shardwise.errors import InputError, IntegrityError, short
+from shardwise.errors import InputError, IntegrityError, short, unread
 from shardwise.files import tables
 from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
@@ -334,7 +334,7 @@ def expect(plan: Plan, digest: str, expected: str | None) -> None:
     if expected not in (None, digest):
         raise IntegrityError(
             f"{plan.results.plan} is not the plan of this run: another command has replaced it; "
-            "run snakemake again"
+            "start the run again"
         )
 
 
@@ -369,7 +369,7 @@ def load(path: Path) -> Plan:
     for row in rows:
         if not _NAMES.fullmatch(f"{row.name}-{row.input_key}"):
             raise IntegrityError(  # names of shards go into file names and commands
-                f"{path}: {short(row.name)} is not the name of a shard; run snakemake again"
+                f"{path}: {short(row.name)} is not the name of a shard; start the run again"
             )
         if not row.start == end < row.stop:
             break
@@ -377,7 +377,7 @@ def load(path: Path) -> Plan:
     if len(held) != len(rows) or not end == facts.problem.matrices > 0:
         raise IntegrityError(
             f"{path} is damaged: its shards are not matrices 0 to {facts.problem.matrices - 1}, "
-            "each once; remove it and run snakemake again"
+            "each once; remove it and start the run again"
         )
     return Plan(Results.of_plan(path), held, facts)
 
@@ -397,15 +397,17 @@ def load_facts(path: Path) -> Facts:
         tables.check(dumps(content), content["checksums"], results.plan_facts)
         with _CONVERTING:
             return msgspec.convert(content, Facts)
+    except PermissionError as error:
+        raise unread(error.filename, error) from error
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(
             f"there are no results of a run in {os.path.abspath(path.parent)} ({error.filename} "
-            f"{what}); run snakemake or shardwise plan first, or name the results folder of a run"
+            f"{what}); start the run (or shardwise plan) first, or name the results folder of a run"
         ) from error
     except (ValueError, RecursionError) as error:
         raise IntegrityError(
-            f"{results.plan_facts} is damaged; remove it and run snakemake again"
+            f"{results.plan_facts} is damaged; remove it and start the run again"
         ) from error
 
 

@@ -54,7 +54,7 @@ def _planned_header(source: Source) -> tuple[Header, Status]:
         raise IntegrityError(f"{error}; {_cure(source)}") from error
     if not is_as_planned(source, status):
         raise IntegrityError(
-            f"{source.path} has changed since the plan was made; run snakemake again"
+            f"{source.path} has changed since the plan was made; start the run again"
         )
     return header, status
 
@@ -62,8 +62,8 @@ def _planned_header(source: Source) -> tuple[Header, Status]:
 def _cure(source: Source) -> str:
     """What to do about a file that differs from the plan; one without identity is our own copy."""
     if source.identity:
-        return "run snakemake again"
-    return f"rm {for_bash(Path(source.path).with_suffix('.json'))}, then snakemake as before"
+        return "start the run again"
+    return f"rm {for_bash(Path(source.path).with_suffix('.json'))}, then start the run again"
 
 
 _Part = tuple[str, Header, int, int, int]

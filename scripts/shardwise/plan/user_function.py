@@ -179,7 +179,7 @@ def read_source(spec: str, digest: str | None = None) -> bytes:
     with reading(Path(path), "product: "):
         source = Path(path).read_bytes()
     if digest not in (None, checksum(source, 8)):
-        raise IntegrityError(f"{path} has changed since the plan was made; run snakemake again")
+        raise IntegrityError(f"{path} has changed since the plan was made; start the run again")
     return source
 
 
@@ -263,7 +263,7 @@ def check_used(planned: Mapping[str, str]) -> None:
     changed = [path for path, digest in digests_of(planned).items() if digest != planned[path]]
     if changed:
         raise IntegrityError(
-            f"{some(changed, 5)} has changed since the plan was made; run snakemake again"
+            f"{some(changed, 5)} has changed since the plan was made; start the run again"
         )
 
 

@@ -98,14 +98,14 @@ def read_finished(plan: Plan, *names: str) -> SumReceipt:
             cure = "set labels" if name == SUMS else "add it to reduce.statistics"
             raise InputError(
                 f"{plan.results.root} has no {name}, but {', '.join(summary.files)}; {cure} and "
-                "run snakemake again (a run with labels has sums instead)"
+                "start the run again (a run with labels has sums instead)"
             )
     return summary
 
 
 def unfinished(plan: Plan) -> InputError:
     """The error that says why a run lacks a file that it would have if it had finished."""
-    why = "the run has not finished; run snakemake as before"
+    why = "the run has not finished; start the run again"
     with suppress(ShardwiseError):
         if plans.load_facts(plan.results.plan).digest != plan.facts.digest:
             why = "since this run was opened, another config or input has run here; open it again"
@@ -131,7 +131,7 @@ def check_labels(plan: Plan) -> None:
     ):
         raise IntegrityError(
             f"{path} is missing, or not what the plan says; remove {plan.results.summary} too, and "
-            "run snakemake again"
+            "start the run again"
         )
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise.errors import IntegrityError
+from shardwise.errors import IntegrityError, NotReadable
 from shardwise.files.commit import commit, remove_leftovers
 from shardwise.files.paths import Results, folders, for_bash, place
 from shardwise.plan.plan import Plan
@@ -129,6 +129,8 @@ def judge_shards(plan: Plan, shards: Iterable[str]) -> Judged:
     def verdict(shard: str) -> ProductReceipt | str:
         try:
             return judge.check_product(plan, shard)
+        except NotReadable:
+            raise
         except IntegrityError as error:
             return str(error)
 
@@ -160,10 +162,10 @@ def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:
         lines.append(f"… and {len(problems) - _MOST_NAMED} more")
     if len(backends) > 1:
         what = f"shards of different backends are never summed ({', '.join(sorted(backends))})"
-        cure = "set backend: numpy or backend: cupy, and run snakemake again"
+        cure = "set backend: numpy or backend: cupy, and start the run again"
     else:
         what = f"{len(problems)} of {len(plan.shards)} shards cannot be summed"
-        cure = f"compute them again: {build_repair(plan, problems)}, then snakemake as before"
+        cure = f"compute them again: {build_repair(plan, problems)}, then start the run again"
     return f"{what}; {cure}\n  " + "\n  ".join(lines)
 
 

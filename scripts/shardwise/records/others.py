@@ -81,14 +81,14 @@ def advice(plan: Plan) -> str:
     if sum(sizes) <= own / 10:
         return ""
     taken = human_bytes(sum(sizes))
-    return f"{len(sizes)} files of other configs take {taken}; shardwise clean lists them"
+    return f"{len(sizes)} files of other configs or inputs take {taken}; shardwise clean lists them"
 
 
 def reusable(plan: Plan, missing: Sequence[str]) -> str:
     """What to say of missing shards that may have an earlier product of the same matrices.
 
-    Their tasks check whether they have (`shardwise.multiply.adopt`). Only one receipt is read here:
-    if others are of another config, the number is a little too high.
+    Their tasks check whether they have (`shardwise.multiply.adopt`). Only the receipts of one shard
+    are read here: if those of others are of another config, the number is a little too high.
     """
     if not missing or len(plan.shards) > _MOST_SHARDS:
         return ""
@@ -96,12 +96,14 @@ def reusable(plan: Plan, missing: Sequence[str]) -> str:
 
     folder, rows = plan.results.products, plan.shards
     others = list_names(folder) - {f"{place(row.name)}.json" for row in rows.values()}
-    receipt_of = {Path(name).stem.partition("-")[0]: folder / name
-                  for name in sorted(others) if name.endswith(".json")}  # fmt: skip
-    found = [shard for shard in missing if shard in receipt_of]
-    with suppress(IntegrityError):
-        if found:
-            said = receipts.read(receipt_of[found[0]], receipts.ProductReceipt)
+    receipts_of: dict[str, list[Path]] = {}
+    for name in others:
+        if name.endswith(".json"):
+            receipts_of.setdefault(Path(name).stem.partition("-")[0], []).append(folder / name)
+    found = [shard for shard in missing if shard in receipts_of]
+    for path in receipts_of[found[0]] if found else ():
+        with suppress(IntegrityError):
+            said = receipts.read(path, receipts.ProductReceipt)
             if judge.is_alike(plan, rows[found[0]], said):
                 return (
                     f"{len(found)} of these have an earlier product, which is kept if a read shows "

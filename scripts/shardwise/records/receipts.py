@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Meta
 
 from shardwise import ALGORITHM, host
-from shardwise.errors import IntegrityError, TryAgain, short
+from shardwise.errors import IntegrityError, TryAgain, short, unread
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.commit import commit
@@ -376,7 +376,7 @@ def _checked(path: Path, facts: ArrayFile) -> Iterator[int]:
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing, though its receipt is there") from None
     except OSError as error:
-        raise IntegrityError(f"{path} cannot be read: {error.strerror}") from error
+        raise unread(path, error) from error
 
 
 @lru_cache(maxsize=64)

@@ -281,7 +281,7 @@ class Reducer:
             raise self._damaged(wrong, "its file does not add up to what its receipt says")
         raise IntegrityError(
             "the sum does not match the receipts, but all files of shards do: a rank went wrong, "
-            "in its memory or on the network; nothing was written. Run snakemake again"
+            "in its memory or on the network; nothing was written. Start the run again"
         )
 
     def _form_of(self, shard: int) -> np.ndarray:
@@ -341,5 +341,5 @@ class Reducer:
         ids = [self._shards[shard].shard for shard in shards]
         return IntegrityError(
             f"shard {some(ids)}: {what}; compute {'it' if len(ids) == 1 else 'them'} again: "
-            f"{ledger.build_repair(self._plan, ids)}, then snakemake as before"
+            f"{ledger.build_repair(self._plan, ids)}, then start the run again"
         )

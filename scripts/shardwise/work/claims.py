@@ -68,7 +68,7 @@ def load(plan: Plan, name: str) -> Round:
     if facts.pop("plan") != plan.key:
         raise IntegrityError(
             f"{plan.results.plan} is not the plan of these claims: another command has replaced "
-            "it; run snakemake again"
+            "it; start the run again"
         )
     return Round(name, **facts)
 

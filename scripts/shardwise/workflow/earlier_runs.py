@@ -27,7 +27,7 @@ _locked: list[BinaryIO] = []
 
 def lock_results(results: Results) -> None:
     """Become the only run on these results until this process ends; else raise TryAgain."""
-    busy = f"another snakemake works on {results.root}; let it finish, then run again."
+    busy = f"another run works on {results.root}; let it finish, then give the same command again."
     with suppress(OSError):  # a folder that cannot be written: the first job reports it
         _locked.append(take_lock(results.running, busy))
     refuse_beside_living(results)

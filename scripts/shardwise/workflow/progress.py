@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,7 @@ def attach(workflow: Any, run: Any) -> None:
         logger = logging.getLogger("snakemake.logging")
         logger.addHandler(listener)
         logger.addFilter(listener.wants)
+        logging.raiseExceptions = False  # on a full disk, Snakemake's log: no traceback per event
         atexit.register(listener.last_words)
 
 
@@ -87,7 +89,7 @@ class Listener(logging.Handler):
             try:
                 self._on_failure(record.jobid)  # type: ignore[attr-defined]
             except Exception:  # then the job is retried as usual
-                self.handleError(record)
+                traceback.print_exc()
 
     def _begin(self, stats: Mapping[str, int]) -> None:
         """Say which jobs there are, in the order in which they run, and prepare for them.

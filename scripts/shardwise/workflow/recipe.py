@@ -28,9 +28,10 @@ RULE = "multiply"
 SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 """Our names of the schedulers, by the executor of the profile."""
 
+_CLIENTS = {"slurm": "sbatch", "uge": "qsub"}
 _VERIFY_SECONDS = 10.0
 _WORDS = "uge_"  # resources whose names begin with this hold options for qsub
-_UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|is not on PATH|invalid option')
+_UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|invalid option')
 """Errors in the options for qsub themselves, which no change of the hosts would mend."""
 
 _KNOWN = (
@@ -77,8 +78,7 @@ def _scheduler(workflow: Any) -> str:
     executor = workflow.executor_plugin.name
     if executor in SCHEDULERS:
         return SCHEDULERS[executor]
-    commands = {"sbatch": "slurm", "qsub": "uge"}
-    return next((name for command, name in commands.items() if shutil.which(command)), "")
+    return next((name for name, client in _CLIENTS.items() if shutil.which(client)), "")
 
 
 def _at_attempt(job: Any, attempt: int) -> Any:
@@ -160,8 +160,14 @@ def _filled(texts: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
 def verify(scheduler: str, job: Any, workflow: Any) -> None:
     """Have the scheduler check what a job asks for; skip this if it does not answer.
 
-    Raises InputError if the scheduler would not take such jobs.
+    Raises InputError if the scheduler would not take such jobs, or has no client here.
     """
+    client = _CLIENTS.get(scheduler)
+    if client and not shutil.which(client):
+        raise InputError(
+            f"the profile submits jobs with {client}, which is not on PATH here; give "
+            "the command on a login node, load the scheduler's module, or take --profile local"
+        )
     words = _words(scheduler, job, workflow)
     try:
         with suppress(TryAgain):

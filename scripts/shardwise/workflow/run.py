@@ -281,11 +281,15 @@ class Run:
         `hooks.before_jobs` makes the file old.
         """
         path = CACHE / f"anew-{plans.digest(str(self.results.root))}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(failures.this_run())
         there = map(Path, (*self.plan_files, self.results.ledger, *self.in_the_end()))
         newest = max((file.stat().st_mtime_ns for file in there if file.exists()), default=0)
-        date_after(newest, path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # only its owner, perhaps a colleague, may set its times
+            path.write_text(failures.this_run())
+            date_after(newest, path)
+        except OSError as error:
+            hooks.refuse(error)
         return [str(path)]
 
     @property

@@ -55,7 +55,7 @@ def test_other_configs_are_listed_and_removed(two):
     """
     plan, own, other = two
     root = plan.results.root
-    assert others.advice(plan).startswith(f"{len(other)} files of other configs take ")
+    assert others.advice(plan).startswith(f"{len(other)} files of other configs or inputs take ")
     assert f"{len(other)} files, " in clean(plan.results, remove=False)
     assert files(root) == own | other
     clean(plan.results, remove=True)

@@ -171,7 +171,7 @@ def look(*present: Device, backend: str = "auto", cuda: Any = 12080, **over: Any
           "kvikio": "ok 26.10.0, files are read through host memory", "GPU 0": "ok computes"}),
     ({"backend": "numpy"}, {"driver": "note backend: numpy"}),
     ({"cuda": None}, {"driver": "note no NVIDIA driver"}),
-    ({"cuda": None, "backend": "cupy"}, {"driver": "fault no NVIDIA driver"}),
+    ({"cuda": None, "backend": "cupy"}, {"driver": "fault in a job on a GPU node"}),
     ({"packages": {}}, {"cupy": "fault not installed", "kvikio": "fault not installed"}),
     ({"packages": RIGHT | {"cupy-cuda13x": "1"}}, {"cupy": "fault 14.2.0, cupy-cuda13x"}),
     ({"cuda": 14000}, {"cupy": "ok", "GPU 0": "ok"}),  # newer drivers run older CUDA

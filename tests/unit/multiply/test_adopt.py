@@ -69,6 +69,17 @@ def test_an_input_that_grows_computes_its_end(tmp_path, kind, over):
         assert not others.reusable(other, Store(other).missing())
 
 
+def test_earlier_products_are_announced_also_among_those_of_other_configs(tmp_path):
+    """A shard may have several receipts: any of them counts, whatever its key."""
+    over = OVER | {"input": in_stack(tmp_path, LEFT[:10])}
+    for keep in ("products", "sum"):
+        rerun(factories.plan(tmp_path, keep=keep, **over))
+    in_stack(tmp_path, LEFT)
+    for keep in ("products", "sum"):
+        made = factories.plan(tmp_path, keep=keep, **over)
+        assert others.reusable(made, Store(made).missing()).startswith("3 of these have")
+
+
 def with_matrix(number):
     """A change of one matrix."""
 

@@ -5,15 +5,17 @@ import os
 import random
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 from shardwise import host
-from shardwise.errors import InputError
+from shardwise.errors import InputError, NotReadable
 from shardwise.files.paths import Results
 from shardwise.multiply import job
 from shardwise.observe import audit
 from shardwise.observe.observer import Observer
+from shardwise.plan import config
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Shard
 from shardwise.records import receipts
@@ -107,7 +109,7 @@ def test_what_is_damaged_is_named_with_the_command_that_repairs_it(made):
     assert found.line() == (
         f"{root}: NOT whole: 4 damaged (00001, 00002, shards/{three}.json, "
         f"std.npy); repair: rm -f {root}/products/{{{one},{two}}}.json {root}/ledger.tsv "
-        f"{root}/shards/{three}.json {root}/std.npy {root}/summary.json, then snakemake as before"
+        f"{root}/shards/{three}.json {root}/std.npy {root}/summary.json, then start the run again"
     )
     subprocess.run(["bash", "-ec", found.repair], check=True)
     store = Store(plans.load(made.plan))
@@ -201,7 +203,7 @@ def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
     assert audit.look(moved).verdict == "whole"
     factories.flip(moved / "input.npy", 4500)
     files = f"{moved}/input.npy {moved}/ledger.tsv {moved}/summary.json"
-    told = f"1 damaged (input.npy); repair: rm -f {files}, then snakemake as before"
+    told = f"1 damaged (input.npy); repair: rm -f {files}, then start the run again"
     assert audit.look(moved).line().endswith(told)
     (moved / "input.npy").unlink()
     assert "input" not in audit.look(moved).line()
@@ -256,3 +258,28 @@ def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / "other"))
     host.announce(tmp_path)
     assert receipts.describe_origin("shard", 0.0)["commit"] == f"{number}+"
+
+
+@pytest.mark.parametrize("kind", ["plan", "receipt", "product", "sum", "products"])
+def test_what_may_not_be_read_is_not_called_damaged(model, kind):
+    """Its repair could remove a whole file of a colleague; exit code 2 says who can help."""
+    top, user = Path(tempfile.mkdtemp()), os.geteuid()  # pytest's own folder is private
+    results, name = Results(top / "results"), row(model.results, "00001").name
+    try:
+        top.chmod(0o755)
+        shutil.copytree(model.results.root, results.root)
+        path = {
+            "plan": results.plan_facts, "receipt": results.receipt(name),
+            "product": results.product(name), "sum": results.statistic("sum"),
+            "products": results.products,
+        }[kind]  # fmt: skip
+        path.chmod(0)
+        if user == 0:  # who may read anything
+            os.seteuid(12345)
+        with pytest.raises(NotReadable, match=rf"{path} cannot be read: .* chmod -R a\+rX"):
+            audit.look(config.existing_folder(None, results.root))
+        with pytest.raises(NotReadable, match=str(path)):
+            Observer(config.existing_folder(None, results.root)).look()
+    finally:
+        os.seteuid(user)
+        shutil.rmtree(top)

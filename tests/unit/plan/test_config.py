@@ -1,5 +1,7 @@
 """The config: its files, schema, defaults, and what a user is told about a bad line or key."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from shardwise.plan import config
@@ -87,3 +89,16 @@ def test_what_helps_after_config_is_said_in_its_place():
     assert "Snakemake reads what follows --config in its own way" in told
     assert "into a file" in told
     assert "quotes: write it" not in told
+
+
+def test_a_command_finds_the_results_of_the_run_with_the_same_config_files(tmp_path, monkeypatch):
+    """The file of --configfile overrides config.yaml, and does not replace it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("keep: sum\n")
+    mine = [Path("mine.yaml")]
+    assert config.folder_of_run(mine, None) == Path("results/default")
+    (tmp_path / "config.yaml").write_text("results: results/ours\n")
+    assert config.folder_of_run(mine, None) == Path("results/ours")
+    (tmp_path / "mine.yaml").write_text("results: results/mine\n")
+    assert config.folder_of_run(mine, None) == Path("results/mine")
+    assert config.folder_of_run([*mine, Path("config.yaml")], None) == Path("results/ours")

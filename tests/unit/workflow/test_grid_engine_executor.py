@@ -18,6 +18,8 @@ from shardwise.work import schedulers
 from shardwise.workflow import grid_engine_executor as executor
 from shardwise.workflow import recipe
 
+from tests.factories import refusal
+
 AWAY = 'error: unable to send message to qmaster using port 6444 on host "h": got send error'
 SILENT = f"echo '{AWAY}' >&2; exit 1"
 UNHEARD = "echo 'error: failed receiving gdi request response' >&2; exit 1"
@@ -250,3 +252,11 @@ def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, answer):
     grid.once("qsub", answer)
     recipe.verify("uge", job("multiply", uge_memory="-l mem_free=1M"), None)
     assert len(grid.asked("qsub")) == 1
+
+
+@pytest.mark.parametrize(("scheduler", "client"), [("slurm", "sbatch"), ("uge", "qsub")])
+def test_a_run_without_the_scheduler_s_client_is_refused(tmp_path, monkeypatch, scheduler, client):
+    """Otherwise every try of every job would fail without a reason."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = refusal(recipe.verify, scheduler, job("multiply"), None)
+    assert f"{client}, which is not on PATH here" in told

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,3 +139,22 @@ def test_an_interrupt_that_finds_all_done_ends_with_0(tmp_path, monkeypatch, cap
         listener.last_words()
     assert codes == [0]
     assert capsys.readouterr().err.count("shardwise: done: sum\n") == 2
+
+
+_LOGS_TO_A_FULL_DISK = """
+import logging
+from types import SimpleNamespace
+from shardwise.workflow import progress
+
+logger = logging.getLogger("snakemake.logging")
+logger.addHandler(logging.FileHandler("/dev/full"))
+progress.attach(SimpleNamespace(is_main_process=True), None)
+logger.error("a job has failed")
+"""
+
+
+def test_a_full_disk_of_snakemakes_log_does_not_fill_the_screen():
+    """Python would show a traceback for each event that Snakemake cannot write to its log."""
+    line = [sys.executable, "-c", _LOGS_TO_A_FULL_DISK]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
