@@ -81,7 +81,7 @@ STATES_BY_FILES = [
         (lambda r: r.write_bytes(r.read_bytes()[:-40]), "has changed since"),
         (factories.pipe, "is not a file"),
         (lambda r: r.with_suffix(".npy").write_bytes(b"short"), "has 5 bytes"),
-        (lambda r: r.write_bytes(b" " * (1 << 21)), "too many for this file"),
+        (lambda r: os.truncate(r, 1 << 26), "too many for this file"),
         (lambda r: factories.rewritten(r, key="0" * 12), "but the plan says"))),
 ]  # fmt: skip
 
