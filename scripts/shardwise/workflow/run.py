@@ -280,13 +280,14 @@ class Run:
         notice a missing marker or product if no job asks for it by name. Once the jobs are known,
         `hooks.before_jobs` makes the file old.
         """
+        from shardwise.files.commit import commit  # here: jobs do not need it
+
         path = CACHE / f"anew-{plans.digest(str(self.results.root))}"
         there = map(Path, (*self.plan_files, self.results.ledger, *self.in_the_end()))
         newest = max((file.stat().st_mtime_ns for file in there if file.exists()), default=0)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)  # only its owner, perhaps a colleague, may set its times
-            path.write_text(failures.this_run())
+            with commit(path) as file:  # anew: only its owner, perhaps a colleague, may date it
+                file.write(failures.this_run().encode())
             date_after(newest, path)
         except OSError as error:
             hooks.refuse(error)
