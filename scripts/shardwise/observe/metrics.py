@@ -5,7 +5,6 @@ node, stage and state, but none per shard (except the one at work longest). Done
 gauge: their number falls if one is made anew, and Prometheus takes a falling counter for a restart.
 """
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,9 +15,6 @@ from prometheus_client import CollectorRegistry, core, generate_latest, start_ht
 from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
 from shardwise.observe.status import VERDICTS, ShardStatus, Status
-
-BUCKETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000)
-"""Upper bounds, in seconds, of the histogram of the durations of shards."""
 
 _WHO = ("device", "node")
 _MOST_LETTERS = 500
@@ -35,19 +31,13 @@ class Figures:
         if (seen := self._look()) is None:
             return
         root = _plain(str(seen.results.root.absolute()))
-        durations = [one.seconds for one in seen.done]
-        for name, words, labels, values in _gauges(seen, durations):
+        for name, words, labels, values in _gauges(seen):
             family = core.GaugeMetricFamily(f"shardwise_{name}", words, labels=("results", *labels))
             # Names cut by `_plain` may be equal; if two series are, Prometheus refuses everything.
             for own, value in {tuple(map(_plain, key)): v for key, v in values.items()}.items():
                 family.add_metric((root, *own), value)
             if family.samples:
                 yield family
-        buckets = [(str(most), sum(one <= most for one in durations)) for most in BUCKETS]
-        name, words = "shardwise_shard_duration_seconds", "How long the finished shards took."
-        taken = core.HistogramMetricFamily(name, words, labels=("results",))
-        taken.add_metric((root,), [*buckets, ("+Inf", len(durations))], math.fsum(durations))
-        yield taken
 
 
 def text(seen: Status) -> str:
@@ -87,10 +77,11 @@ def _who(shard: ShardStatus) -> tuple[str, str]:
 
 
 def _gauges(
-    seen: Status, durations: list[float]
+    seen: Status,
 ) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]]:
     """Of each gauge: name, help, labels besides ``results``, and values by the labels' values."""
-    kind, oldest = seen.verdict.kind, sorted((one.started, one.shard) for one in seen.running)
+    oldest = sorted((one.started, one.shard) for one in seen.running)
+    durations = [one.seconds for one in seen.done]
     suspects = {(uuid, why.host) for uuid, why in seen.suspects.items()}
     done, busy = Counter(map(_who, seen.done)), Counter(map(_who, seen.running))
     everyone = {*done, *busy, *suspects}
@@ -99,9 +90,7 @@ def _gauges(
         held.update({(phase, *_who(one)): spent for phase, spent in one.held.items()})
     yield from (
         ("run_verdict", "1 for the current verdict on the run, else 0.", ("verdict",),
-         {(word,): word == kind for word in VERDICTS}),
-        ("run_proven", "Whether all is done, and the sum is proven: 1, else 0.", (),
-         {(): kind == "proven"}),
+         {(word,): word == seen.verdict.kind for word in VERDICTS}),
         ("last_look_timestamp_seconds", "When these figures were taken.", (), {(): seen.at}),
         ("stage_failed", "1 for each stage for all shards that has failed.", ("stage",),
          {(stage,): 1.0 for stage in seen.failures}),
