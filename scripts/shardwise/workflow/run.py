@@ -5,7 +5,6 @@ library alone. Only the main process checks the config and the headers of the in
 """
 
 import functools
-import inspect
 import logging
 import math
 import os
@@ -62,6 +61,7 @@ class Run:
             hooks.show_plainly()
             hooks.show_less(workflow)
         hooks.end_with_last_job()
+        hooks.inspect_functions_once()
         said = unchecked(config)
         folder = str(said["results"])
         if (moved := hooks.apply_prefix(workflow, folder)) != folder:
@@ -418,6 +418,4 @@ def _growing(amount: int) -> Growing:
     def resource(wildcards: Any, attempt: int) -> int:
         return attempt * amount
 
-    # Snakemake asks for the signature at every call: computing it once is worth a second in 10,000.
-    resource.__signature__ = inspect.signature(resource)  # type: ignore[attr-defined]
     return resource
