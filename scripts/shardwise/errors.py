@@ -57,12 +57,6 @@ class IntegrityError(ShardwiseError):
     exit_code = 3
 
 
-class NotReadable(IntegrityError):  # noqa: N818 - named after what was found
-    """A file that this user may not read: whether it is whole, another user must say."""
-
-    exit_code = 2
-
-
 class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
     """Nothing is wrong, but it cannot be done now: no memory or disk space, or no answer."""
 
@@ -131,10 +125,13 @@ def changed(path: object) -> IntegrityError:
     )
 
 
-def unread(path: object, error: OSError) -> IntegrityError:
-    """The error for a file of ours that cannot be read: only its permissions say nothing of it."""
+def unread(path: object, error: OSError) -> ShardwiseError:
+    """The error for a file of ours that cannot be read.
+
+    If this user may not read it, it need not be damaged: a repair could remove a whole file.
+    """
     if isinstance(error, PermissionError):
-        return NotReadable(
+        return InputError(
             f"{path} cannot be read: {error.strerror}; its owner can allow it, with chmod -R a+rX "
             "on the results folder"
         )

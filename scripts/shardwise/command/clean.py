@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from shardwise.errors import IntegrityError, TryAgain, one_line, some
+from shardwise.errors import ShardwiseError, TryAgain, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.plan import plan as plans
@@ -81,5 +81,5 @@ def _is_ours(results: Results, path: Path) -> bool:
         with small.opened(path) as (descriptor, _):
             raw = os.pread(descriptor, _BEGIN_BYTES, 0)  # empty: its job ended before it wrote
             return not raw or _BEGIN.search(raw) is not None
-    except (IntegrityError, OSError):
+    except (ShardwiseError, OSError):
         return False

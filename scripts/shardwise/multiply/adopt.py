@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from shardwise.errors import IntegrityError, writing
+from shardwise.errors import ShardwiseError, writing
 from shardwise.files import pieces
 from shardwise.files.commit import publish, remove_leftovers, temporary_for
 from shardwise.files.extents import OpenFiles
@@ -80,7 +80,7 @@ class Earlier:
                     names.setdefault(name.partition("-")[0], []).append(name)
         for name in self._names[folder].get(shard.shard, ()):
             path = folder / name
-            with suppress(IntegrityError):
+            with suppress(ShardwiseError):
                 if path.suffix == ".json" and path.stem != shard.name:
                     said = receipts.read(path, ProductReceipt)
                     own = path.stem == f"{said.shard}-{said.key}" and said.backend == self._backend

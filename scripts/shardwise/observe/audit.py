@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from shardwise.errors import InputError, IntegrityError, NotReadable, one_line, some
+from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan as plans
@@ -79,7 +79,7 @@ class Audit:
         """
         try:
             yield
-        except (NotReadable, PermissionError):
+        except PermissionError:
             raise
         except (IntegrityError, OSError) as error:
             kind = UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED
@@ -150,9 +150,9 @@ def look(root: Path) -> Audit:
     try:
         plan = plans.load(results.plan)
         _ = plan.sources, plan.per_matrix
-    except NotReadable:
-        raise
     except (InputError, IntegrityError) as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise
         audit.findings = [AuditFinding(DAMAGED, results.plan_facts.name, f"the plan: {error}")]
         files = results.plan_facts, results.plan, results.sources, results.summary
         arrays = (path for path in (results.weights, results.labels) if path.exists())

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import IntegrityError, NotReadable, ShardwiseError, one_line
+from shardwise.errors import IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
 from shardwise.files.paths import RESULTS, Results, list_names, place, stamp
 from shardwise.observe.status import (
@@ -103,9 +103,9 @@ class Observer:
 def _plan(path: Path) -> Plan | str:
     try:
         return plans.load(path)
-    except NotReadable:
-        raise
     except (ShardwiseError, OSError) as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise
         return one_line(f"the plan: {error}")
 
 
@@ -119,8 +119,6 @@ def _judge(plan: Plan, row: Shard) -> ShardStatus:
         own = judge.check_product(plan, row.shard)
     except receipts.NoReceipt:  # removed since the folder was listed
         return _waiting(row)
-    except NotReadable:
-        raise
     except IntegrityError as error:
         return replace(_waiting(row), state=DAMAGED, flaw=one_line(str(error)))
     return replace(
@@ -134,8 +132,6 @@ def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
     """The receipt of the sum of this plan, or why it cannot be used."""
     try:
         return judge.read_sum(plan), ""
-    except NotReadable:
-        raise
     except IntegrityError as error:
         results = plan.results
         files = [results.label_names, *map(results.statistic, RESULTS)]
@@ -148,7 +144,7 @@ def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
 
 def read_command(results: Results) -> str:
     """The command that made or continues the run, in one line; empty if no run has left it."""
-    with suppress(IntegrityError):
+    with suppress(ShardwiseError):
         raw = small.read(results.command) or b""
         return one_line(raw.decode(errors="replace").strip())
     return ""

@@ -133,7 +133,7 @@ def noted(
 
 def read(path: Path) -> Failure | None:
     """Read a failure; None if the file is missing or cannot be parsed."""
-    with suppress(IntegrityError, ValueError, RecursionError):
+    with suppress(ShardwiseError, ValueError, RecursionError):
         import msgspec  # here: parsing a Snakefile must not require it
 
         found = msgspec.json.decode(small.read(path) or b"", type=Failure)

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise.errors import IntegrityError, NotReadable
+from shardwise.errors import IntegrityError
 from shardwise.files.commit import commit, remove_leftovers
 from shardwise.files.paths import Results, folders, for_bash, place
 from shardwise.plan.plan import Plan
@@ -129,8 +129,6 @@ def judge_shards(plan: Plan, shards: Iterable[str]) -> Judged:
     def verdict(shard: str) -> ProductReceipt | str:
         try:
             return judge.check_product(plan, shard)
-        except NotReadable:
-            raise
         except IntegrityError as error:
             return str(error)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from shardwise.errors import IntegrityError, ShardwiseError
+from shardwise.errors import ShardwiseError
 from shardwise.files.paths import list_names, place
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
@@ -102,7 +102,7 @@ def reusable(plan: Plan, missing: Sequence[str]) -> str:
             receipts_of.setdefault(Path(name).stem.partition("-")[0], []).append(folder / name)
     found = [shard for shard in missing if shard in receipts_of]
     for path in receipts_of[found[0]] if found else ():
-        with suppress(IntegrityError):
+        with suppress(ShardwiseError):
             said = receipts.read(path, receipts.ProductReceipt)
             if judge.is_alike(plan, rows[found[0]], said):
                 return (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardwise import host
-from shardwise.errors import IntegrityError, writing
+from shardwise.errors import ShardwiseError, writing
 from shardwise.files import small
 from shardwise.host import job_number
 
@@ -58,7 +58,7 @@ def forget_start(path: Path) -> None:
 
 def last_start(path: Path) -> Start | None:
     """The latest attempt; None if there is none, or if the journal cannot be parsed."""
-    with suppress(IntegrityError, ValueError, IndexError):
+    with suppress(ShardwiseError, ValueError, IndexError):
         line = (small.read(path) or b"").decode().splitlines()[-1]
         at, node, process, _, *device = [cell[:_MOST_LETTERS] for cell in line.split("\t")]
         name, uuid = [*device, "", ""][:2]  # older journals have no device

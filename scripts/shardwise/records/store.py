@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from shardwise.errors import IntegrityError
+from shardwise.errors import ShardwiseError
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.paths import place
@@ -26,7 +26,7 @@ def unmark(marker: Path) -> set[str]:
     with suppress(FileNotFoundError):
         for name in os.listdir(marker.parent):
             other = marker.parent / name
-            with suppress(IntegrityError):
+            with suppress(ShardwiseError):
                 names.update((small.read(other) or b"").decode(errors="replace").split())
             other.unlink(missing_ok=True)
     return names

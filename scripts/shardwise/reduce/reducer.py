@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from shardwise import host
-from shardwise.errors import InputError, IntegrityError, short, some
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, short, some
 from shardwise.files import pieces
 from shardwise.files.commit import commit as commit_file
 from shardwise.files.paths import COVARIANCE, RESULTS, SUMS
@@ -303,7 +303,7 @@ class Reducer:
         marker = results.summed(plan.key)
         # An earlier run's files are named by its marker, and by its summary if that is still whole.
         said = dict[str, Any]()
-        with suppress(IntegrityError):
+        with suppress(ShardwiseError):
             said = receipts.read(results.summary, SumReceipt).files
         former = store.unmark(marker) | {results.statistic(name).name for name in said}
         former |= {results.label_names.name} if SUMS in said else set()

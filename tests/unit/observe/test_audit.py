@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from shardwise import host
-from shardwise.errors import InputError, NotReadable
+from shardwise.errors import InputError
 from shardwise.files.paths import Results
 from shardwise.multiply import job
 from shardwise.observe import audit
@@ -276,9 +276,9 @@ def test_what_may_not_be_read_is_not_called_damaged(model, kind):
         path.chmod(0)
         if user == 0:  # who may read anything
             os.seteuid(12345)
-        with pytest.raises(NotReadable, match=rf"{path} cannot be read: .* chmod -R a\+rX"):
+        with pytest.raises(InputError, match=rf"{path} cannot be read: .* chmod -R a\+rX"):
             audit.look(config.existing_folder(None, results.root))
-        with pytest.raises(NotReadable, match=str(path)):
+        with pytest.raises(InputError, match=str(path)):
             Observer(config.existing_folder(None, results.root)).look()
     finally:
         os.seteuid(user)
