@@ -63,9 +63,9 @@ def refuse_repeated(words: Sequence[str]) -> None:
 
 
 def typed_in(workflow: Any) -> str:
-    """The folder in which the command was typed, which Snakemake has left under ``--directory``.
+    """The folder in which the command was typed.
 
-    There, only the shell's own variable still names it.
+    With ``--directory`` Snakemake has left it, and only the shell's variable PWD still names it.
     """
     own, left = workflow.workdir_init, os.environ.get("PWD", "")
     with contextlib.suppress(OSError):
