@@ -3,7 +3,6 @@
 import functools
 import itertools
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -248,9 +247,8 @@ def begin(task: Task, gpu: str) -> None:
         _begun[0].run(_begun[0].files[:FEW])
 
 
-def turn() -> tuple[int, float, Any]:
-    """Run the peer; return the bytes it read, CPU seconds, and the sum's first row, or None."""
-    peer, began = _begun[0], time.process_time()
+def turn() -> tuple[int, Any]:
+    """Run the peer; return the bytes it read, and the sum's first row, or None."""
+    peer = _begun[0]
     total = peer.run(peer.files)
-    seconds, row = time.process_time() - began, None if total is None else total[0]
-    return len(peer.files) * peer.task.nbytes, seconds, row
+    return len(peer.files) * peer.task.nbytes, None if total is None else total[0]

@@ -3,7 +3,7 @@
 Every peer of peers.py has one process per GPU; starting it, allocating memory and compiling kernels
 are not timed. The clock runs from the start signal to the last result; ours are committed with
 receipts. All take turns on the same files, cold or in the page cache. Figures are GB of input per
-second, on NumPy per CPU second, as machines with other users are busy; medians over the rounds.
+second; medians over the rounds. On NumPy every peer uses all cores (``OMP_NUM_THREADS``).
 TMPDIR names the disk; ``--only`` and ``--peers`` are regular expressions for rows and columns.
 """
 
@@ -86,8 +86,8 @@ def turn(task: Task, pools: list[ProcessPoolExecutor]) -> tuple[float, Any]:
     os.sync()
     began = time.perf_counter()
     answers = [pool.submit(peers.turn) for pool in pools]
-    sizes, cpu, rows = zip(*(answer.result() for answer in answers), strict=True)
-    seconds = time.perf_counter() - began if task.backend == "cupy" else sum(cpu)
+    sizes, rows = zip(*(answer.result() for answer in answers), strict=True)
+    seconds = time.perf_counter() - began
     row = None if any(own is None for own in rows) else np.sum(rows, axis=0)
     return sum(sizes) / harness.GB / seconds, row
 

@@ -37,7 +37,7 @@ for tag in 2014 2010 1; do target+=(--platform "manylinux${tag}_x86_64"); done
 
 python_packages() {
   local names=(snakemake snakemake-executor-plugin-{slurm,slurm-jobstep}
-    jsonschema pyyaml xxhash msgspec rich prometheus-client pytest pytest-timeout pytest-xdist)
+    jsonschema pyyaml xxhash msgspec threadpoolctl rich prometheus-client pytest pytest-timeout pytest-xdist)
   mapfile -t requirements < <(pinned "${names[@]}")
   [ "${#requirements[@]}" = "${#names[@]}" ]
   # One dependency of snakemake is published as source only: built here, it is a pure wheel.

@@ -1,7 +1,6 @@
 """The command lines, each run by hand: what they do, what they say, and how they end."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -33,18 +32,6 @@ def test_the_whole_pipeline_by_hand(tmp_path):
     left = np.load(tmp_path / "out" / "input.npy").astype("int64")
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "sum.npy"), (left @ left).sum(axis=0))
     assert leftovers(tmp_path) == []
-
-
-def test_a_product_by_hand_has_the_bits_of_a_job(tmp_path):
-    """Also without the variables by which Snakemake gives a job one thread of BLAS."""
-    made = factories.plan(tmp_path, factories.noise((1, 300, 300)), keep="products", shards=1)
-    own = {key: text for key, text in os.environ.items() if "NUM_THREADS" not in key}
-    bits = []
-    for env in (own, own | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}):
-        done = run("multiply", "--plan", made.results.plan, "--shard", "00000", env=env)
-        assert done.returncode == 0, done.stderr
-        bits.append(factories.file(made, "product").read_bytes())
-    assert bits[0] == bits[1]
 
 
 def test_what_has_no_meaning_is_bad_input(tmp_path):

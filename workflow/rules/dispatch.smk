@@ -41,6 +41,7 @@ if run.dispatch == "pool":
             touch(run.results.work("{missing}")),
         log:
             run.results.log("pool", "{missing}"),
+        threads: run.cores_here
         conda:
             "../envs/shardwise.yaml"
         resources:

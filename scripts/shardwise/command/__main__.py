@@ -51,7 +51,7 @@ def _stage(name: str, typed: str | None) -> None:
     from shardwise.command import options, process, stages
 
     if name in ("multiply", "work", "dispatch"):
-        # As Snakemake does for its jobs: BLAS rounds products differently in more threads.
+        # As Snakemake does for its jobs; a scheduler grants no more without being asked, either.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     work, names = stages.STAGES[name]
     parsed = options.parser(typed, inspect.getdoc(work), names.split()).parse_args()

@@ -5,6 +5,7 @@ In the batch's report an operation leaves what has to be checked once its queued
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
+from shardwise.processes import threads
 
 Machine = Host | Cuda
 
@@ -135,7 +137,10 @@ class UserFunction(Operation):
             finite = report.counted(xp, xp.isfinite(_largest(xp, block)))
             if not finite.all():
                 raise self.refusal("left", report, int(finite.argmin()))
-        product[...] = user_function.call(self._function, xp, block, report.first, self._problem)
+        # Anew each time: the function may have loaded another BLAS meanwhile.
+        with threads.single_threaded_blas()() if xp is np else nullcontext():
+            found = user_function.call(self._function, xp, block, report.first, self._problem)
+        product[...] = found
         if product.dtype.kind != "i":
             report.product = _largest(xp, product)
         return product

@@ -3,9 +3,9 @@
 On a GPU a floating-point product is a strided-batched GEMM of cuBLAS, called for a fixed number of
 matrices, or a rank-k update if it is large and symmetric or Hermitian. On NumPy it is
 ``numpy.matmul``, which uses a rank-k update for any product of a matrix and its own transpose, also
-in a stack. The choice never depends on how many matrices come or on free memory, so neither do a
-product's bits. The last call is a whole one, too: its surplus products lie in unused places of the
-batch.
+in a stack. The choice never depends on how many matrices come, on free memory or on the number of
+processors, so neither do a product's bits. The last call is a whole one, too: its surplus products
+lie in unused places of the batch.
 """
 
 import ctypes
@@ -24,7 +24,6 @@ from shardwise.processes import threads
 # The cudaDataType_t of each dtype.
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5}
 _NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
-_ONE_THREAD = 2**19  # operations; OpenBLAS computes a product of up to this many in one thread
 # The first letter of routines of rank-k updates, and the element type that the mirror moves.
 _RANK_K = {
     "float32": ("s", "float"), "float64": ("d", "double"),
@@ -123,20 +122,28 @@ class MatmulKernel:
     def __init__(self, xp: Any, problem: Problem) -> None:
         self._xp, self._problem = xp, problem
         self.compute = problem.compute_dtype
+        if xp is np:
+            self._single_threaded_blas = threads.single_threaded_blas()
 
     def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
         """Write the first ``count`` products of a batch to ``out``; see `CublasKernel.multiply`."""
-        if self.compute != self._problem.dtype or self._xp is not np:
-            for i in range(count):  # one by one: widened copies of all would double the memory
-                b = other[i] if other is not None and other.ndim == 3 else other
-                left, right = factors(self._problem, self._wide(block[i]), self._wide(b))
-                out[i, : len(left)] = left @ right
-                if self._problem.covariance:
-                    out[i, -1] = self._xp.ones(len(right), self.compute) @ right
-        elif self._problem.flop <= _ONE_THREAD:
-            threads.split(count, partial(self._stacked, block, other, out))
-        else:
-            self._stacked(block, other, out, 0, count)
+        if self._xp is not np:
+            self._one_by_one(block, other, out, 0, count)
+            return
+        wide = self.compute != self._problem.dtype
+        call = self._one_by_one if wide else self._stacked
+        most = memory.widened_matrices(self._problem) if wide else count
+        with self._single_threaded_blas():
+            threads.split(count, partial(call, block, other, out), most)
+
+    def _one_by_one(self, block: Any, other: Any, out: Any, low: int, high: int) -> None:
+        """Products ``low`` to ``high``; widened copies of all would double the memory."""
+        for i in range(low, high):
+            b = other[i] if other is not None and other.ndim == 3 else other
+            left, right = factors(self._problem, self._wide(block[i]), self._wide(b))
+            out[i, : len(left)] = left @ right
+            if self._problem.covariance:
+                out[i, -1] = self._xp.ones(len(right), self.compute) @ right
 
     def _stacked(self, block: Any, other: Any, out: Any, low: int, high: int) -> None:
         """Products ``low`` to ``high``; of a matrix times its transpose NumPy computes half."""

@@ -21,7 +21,9 @@ SHARD_PIECES = pieces.CHECKSUM_PIECE_BYTES, pieces.CHECKSUM_PIECE_BYTES
 BATCH_BYTES = 256 * MIB
 CALL_BYTES = 128 * MIB  # the same in a call; a batch has one call or more
 CONJUGATED_BYTES = MIB  # of small matrices that a thread conjugates at once, on NumPy
-HOST_BATCH_BYTES = 16 * MIB  # of a batch on NumPy, which multiplies one matrix per call anyway
+HOST_BATCH_BYTES = 8 * MIB  # of a batch of small matrices on NumPy: they should stay in a cache
+# Large matrices in a batch on NumPy, as each thread multiplies one, and the most bytes of such.
+HOST_BATCH_MATRICES, HOST_LARGE_BYTES = 8, 128 * MIB
 # Slots of the ring on a device: some are read into while one is multiplied.
 SLOTS, RING_BYTES = 6, 1536 * MIB
 REPORT_BYTES = 80  # what a report holds per matrix of a batch: moduli, ratio, forms, weight
@@ -116,8 +118,11 @@ def call_matrices(problem: Problem) -> int:
 
 def batch_matrices(problem: Problem, cuda: bool) -> int:
     """Matrices in a batch: a power of two, like nodes; on a GPU whole calls, at least one."""
-    most = _power_of_two((BATCH_BYTES if cuda else HOST_BATCH_BYTES) // _largest(problem))
-    return max(most, call_matrices(problem)) if cuda else most
+    largest = _largest(problem)
+    if cuda:
+        return max(_power_of_two(BATCH_BYTES // largest), call_matrices(problem))
+    few = min(HOST_BATCH_MATRICES, _power_of_two(HOST_LARGE_BYTES // largest))
+    return max(_power_of_two(HOST_BATCH_BYTES // largest), few)
 
 
 def _power_of_two(most: int) -> int:
@@ -209,11 +214,20 @@ def widened_bytes(problem: Problem) -> int:
         return 0  # the widened copies of integers are counted with their proof
     if any(factor.conjugated for factor in problem.operands):
         return max(HOST_BATCH_BYTES, problem.matrix_bytes, problem.right_bytes)
-    wide = ITEM_BYTES[problem.compute_dtype]
-    if wide == problem.item:
+    if ITEM_BYTES[problem.compute_dtype] == problem.item:
         return 0
+    return max(HOST_BATCH_BYTES, _widened_bytes(problem))
+
+
+def widened_matrices(problem: Problem) -> int:
+    """How many matrices NumPy may widen at once, each in a thread of its own."""
+    return max(1, HOST_BATCH_BYTES // _widened_bytes(problem))
+
+
+def _widened_bytes(problem: Problem) -> int:
+    """Bytes of one matrix's factors and its product, in the dtype that NumPy multiplies."""
     (m, k), (_, p) = problem.factor_shapes
-    return wide * (m * k + k * p + m * p)
+    return ITEM_BYTES[problem.compute_dtype] * (m * k + k * p + m * p)
 
 
 def least_bytes(

@@ -1,19 +1,21 @@
-"""Loops over many parts, shared by the processors that this process may use."""
+"""Loops over many parts, shared by the processors that this process may use, and BLAS alone."""
 
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from contextvars import copy_context
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
+from typing import Any
 
 
-def split(count: int, call: Callable[[int, int], object]) -> None:
+def split(count: int, call: Callable[[int, int], object], most: int | None = None) -> None:
     """Call ``call(low, high)`` for ranges that cover ``count`` parts, each in a thread.
 
-    Threads run in parallel only while ``call`` releases the GIL.
+    ``most`` limits how many threads run. They run in parallel only while ``call`` releases the GIL.
     """
-    number = min(count, _processors())
+    number = min(count, most or count, processors())
     if number < 2:
         call(0, count)
         return
@@ -27,12 +29,23 @@ def split(count: int, call: Callable[[int, int], object]) -> None:
         other.result()
 
 
-def _processors() -> int:
-    """The number of threads of NumPy's BLAS: as its variables say, or one for each processor."""
-    told = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "")
+def single_threaded_blas() -> Callable[[], AbstractContextManager[Any]]:
+    """A context in which any BLAS that is loaded by now computes in the calling thread alone.
+
+    In threads of its own it may round a product differently, so its bits would depend on how many
+    processors a task may use.
+    """
+    from threadpoolctl import ThreadpoolController  # only here: tasks on a GPU do not need it
+
+    return partial(ThreadpoolController().limit, limits=1, user_api="blas")
+
+
+def processors() -> int:
+    """The number of threads: as the usual variable says, or one for each processor."""
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     return max(1, int(told)) if told.isdecimal() else len(os.sched_getaffinity(0))
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_processors(), "numerics")
+    return ThreadPoolExecutor(processors(), "numerics")

@@ -20,9 +20,6 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _ENDS = {37: "it exceeded its limit of run time or memory", 100: "deleted or killed"}
-_EXPORTED = re.compile("SHARDWISE_.*|OMP_NUM_THREADS")
-"""Variables that jobs get, as under Slurm, where they get all."""
-
 _FULL = 25
 """The exit code of qsub if the cluster's job limit, for one user or for all, is reached."""
 
@@ -73,7 +70,7 @@ def why_it_cannot_start(number: str) -> str:
 def submission(name: str, output: str) -> list[str]:
     """The first words of every submission."""
     words = ["qsub", "-terse", "-cwd", "-b", "n", "-r", "n", "-S", "/bin/bash", "-m", "n"]
-    exported = ",".join(sorted(filter(_EXPORTED.fullmatch, os.environ)))
+    exported = ",".join(sorted(key for key in os.environ if key.startswith("SHARDWISE_")))
     return [*words, "-j", "y", "-o", output, "-N", name, *(["-v", exported] if exported else [])]
 
 

@@ -321,6 +321,12 @@ class Run:
             return []
         return self.anew + self.plan_mark + self.ledger_files
 
+    def cores_here(self, wildcards: Any) -> int:
+        """CPU cores of a run whose jobs run on this machine; 1 if they run on a cluster."""
+        workflow = self._workflow
+        here = workflow.is_main_process and not workflow.execution_settings.use_threads
+        return (workflow.resource_settings.cores if here else None) or 1
+
     # Resources: the most that any shard needs, times the attempt.
 
     def mib(self, rule: str) -> Any:

@@ -21,7 +21,8 @@ DTYPES = ("float16", "float32", "float64", "complex64", "int32", "int8")
 @pytest.fixture
 def small(monkeypatch):
     """Limits so low that a matrix of some kB is a large one, of many parts, by itself."""
-    for name in ("HUGE_BYTES", "HOST_LONE_BYTES", "LARGE_BYTES", "BATCH_BYTES", "HOST_BATCH_BYTES"):
+    for name in ("HUGE_BYTES", "HOST_LONE_BYTES", "LARGE_BYTES", "HOST_LARGE_BYTES", "BATCH_BYTES",
+                 "HOST_BATCH_BYTES"):  # fmt: skip
         monkeypatch.setattr(plan_memory, name, 32)
     monkeypatch.setattr(pieces, "PART_BYTES", 336)
 

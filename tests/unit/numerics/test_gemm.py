@@ -1,5 +1,6 @@
 """The kernels on NumPy: exact integers, NumPy's own bits, and sums formed inside one product."""
 
+import itertools
 from math import isqrt
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.plan.problem import Problem
+from threadpoolctl import threadpool_limits
 
 from tests import kernels
 from tests.factories import INTEGERS, PRODUCTS, REFERENCES, noise, right_rows
@@ -30,6 +32,18 @@ def test_a_product_has_the_bits_that_its_matrix_has_alone(product, dtype):
         assert part.tobytes() == whole[low:high].tobytes()
     b = None if right is None else right[3]
     assert REFERENCES[product](left[3], b).tobytes() == whole[3].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("product", ["A @ A", "A.T @ A"])
+def test_threads_change_no_bit(product, dtype, monkeypatch):
+    """Neither ours nor those that BLAS may use change how it rounds."""
+    left, found = noise((5, 300, 300), dtype), set()
+    for ours, of_blas in itertools.product((1, 3), (1, 4)):
+        monkeypatch.setenv("OMP_NUM_THREADS", str(ours))
+        with threadpool_limits(of_blas, "blas"):
+            found.add(multiplied(product, left).tobytes())
+    assert len(found) == 1
 
 
 def test_float16_is_accumulated_in_float32():

@@ -134,6 +134,17 @@ def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
     assert factories.leftovers(tmp_path) == []
 
 
+def test_workers_share_the_threads_of_their_job(tmp_path):
+    """BLAS takes none of them, also while a user's function runs."""
+    trouble = (
+        "from threadpoolctl import threadpool_info\n"
+        "own = [of['num_threads'] for of in threadpool_info() if of['user_api'] == 'blas']\n"
+        "(HERE / 'seen').write_text(f\"{os.environ['OMP_NUM_THREADS']} {own}\")"
+    )
+    pooled(planned(tmp_path, trouble), devices=2, OMP_NUM_THREADS="7")
+    assert (tmp_path / "seen").read_text() == "3 [1]"
+
+
 @pytest.mark.parametrize(
     ("at", "node", "blamed"),
     [(50.0, host.node(), None), (150.0, "x", None), (150.0, host.node(), "00001")],
