@@ -35,7 +35,7 @@ def human_bytes(size: int) -> str:
     """A size for people, in a binary unit with one decimal, such as ``1.5 GiB``."""
     value = float(min(size, 10**40))  # a damaged file may say any number
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
+        if abs(value) < 1023.95:  # what rounds to 1024.0 is 1.0 of the next unit
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} PiB"

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.units import parse_bytes, seconds
+from shardwise.units import human_bytes, parse_bytes, seconds
 
 
 @pytest.mark.parametrize(("text", "size"), [
@@ -12,6 +12,14 @@ from shardwise.units import parse_bytes, seconds
 def test_sizes_are_read(text, size):
     """A number or a size with a unit is read to the byte."""
     assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(("size", "text"), [
+    (1023, "1023 B"), (1024, "1.0 KiB"), (2**20 - 52, "1023.9 KiB"), (2**20 - 1, "1.0 MiB"),
+])  # fmt: skip
+def test_sizes_are_written(size, text):
+    """No size rounds up to 1024 of its unit."""
+    assert human_bytes(size) == text
 
 
 @pytest.mark.parametrize("text", [
