@@ -7,10 +7,10 @@ nothing, and ignores files of other configs.
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 
 from shardwise.errors import InputError, IntegrityError, one_line, some
@@ -26,6 +26,7 @@ from shardwise.units import count, human_bytes
 log = logging.getLogger("shardwise")
 
 _MOST_LISTED = 20
+_MOST_AT_ONCE = 1000  # shards that are handed to threads
 _PROGRESS_SECONDS = 10.0
 
 SCHEMA = 2
@@ -56,15 +57,11 @@ class Audit:
     root: Path
     shards: int = 0  # how many the plan has; 0 if it cannot be read
     merged: int = 0  # folders added up in this total; 0 for a run
-    nbytes: int = 0  # bytes that were read and compared with a checksum
+    sizes: list[int] = field(default_factory=list)  # of files that were compared with a checksum
     summed: list[str] = field(default_factory=list)  # files of the reduce, such as ``sum.npy``
     proven: bool = False
     findings: list[AuditFinding] = field(default_factory=list)
     repair: str | None = None  # for bash; after it the next run makes damaged files again
-
-    def of(self, kind: str) -> list[AuditFinding]:
-        """The findings of a kind."""
-        return [finding for finding in self.findings if finding.kind == kind]
 
     def note(self, kind: str, path: Path, reason: str, shard: str | None = None) -> None:
         """Add a finding."""
@@ -79,18 +76,29 @@ class Audit:
         """
         try:
             yield
-        except PermissionError:
-            raise
-        except (IntegrityError, OSError) as error:
+        except IntegrityError as error:
             kind = UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED
             self.note(kind, path, str(error), shard)
+
+    def compare(self, path: Path, facts: ArrayFile) -> None:
+        """Compare every byte of a file with its receipt."""
+        self.sizes.append(receipts.check_elements(path, facts))
+
+    def of(self, kind: str) -> list[AuditFinding]:
+        """The findings of a kind."""
+        return [finding for finding in self.findings if finding.kind == kind]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes were read and compared with a checksum."""
+        return sum(self.sizes)
 
     @property
     def verdict(self) -> str:
         """``whole``, ``damaged`` or ``unfinished``."""
         if self.of(DAMAGED) or self.of(UNKNOWN):
             return "damaged"
-        return "unfinished" if self.of(MISSING) else "whole"
+        return "unfinished" if self.findings else "whole"
 
     @property
     def code(self) -> int:
@@ -99,24 +107,22 @@ class Audit:
 
     def line(self) -> str:
         """The verdict in one line."""
-        missing = {finding.shard for finding in self.of(MISSING) if finding.shard}
+        by_kind = {k: sorted({f.shard or f.path for f in self.of(k)}) for k in (DAMAGED, UNKNOWN)}
         if self.verdict == "damaged":
-            named = []
-            for kind in (DAMAGED, UNKNOWN):
-                if names := sorted({found.shard or found.path for found in self.of(kind)}):
-                    named.append(f"{len(names)} {kind} ({some(names)})")
-            cure = f"; repair: {self.repair}" if self.repair else ""
-            cure += ", then start the run again" if cure and not self.merged else ""
-            words = f"NOT whole: {', '.join(named)}{cure}"
-        elif missing:
-            words = f"unfinished: {len(missing)} of {self.shards} shards are not computed yet"
-        elif self.verdict == "unfinished":
-            words = f"unfinished: {self.shards} shards are computed, but not summed yet"
-            words = words if self.shards else "unfinished: no merge into this folder has finished"
-        else:
+            named = [f"{len(names)} {k} ({some(names)})" for k, names in by_kind.items() if names]
+            words = f"NOT whole: {', '.join(named)}"
+            words += f"; repair: {self.repair}" if self.repair else ""
+            words += ", then start the run again" if self.repair and not self.merged else ""
+        elif self.verdict == "whole":
             of = count(self.merged, "folder") if self.merged else count(self.shards, "shard")
-            words = f"whole: {of}, {human_bytes(self.nbytes)}, "
-            words += f"{', '.join(self.summed)} {'proven' if self.proven else 'not proven'}"
+            proven = "proven" if self.proven else "not proven"
+            words = f"whole: {of}, {human_bytes(self.nbytes)}, {', '.join(self.summed)} {proven}"
+        elif missing := {finding.shard for finding in self.findings if finding.shard}:
+            words = f"unfinished: {len(missing)} of {self.shards} shards are not computed yet"
+        elif self.shards:
+            words = f"unfinished: {self.shards} shards are computed, but not summed yet"
+        else:
+            words = "unfinished: no merge into this folder has finished"
         return one_line(f"{self.root}: {words}")
 
     def text(self) -> str:
@@ -132,7 +138,11 @@ class Audit:
     def json(self) -> str:
         """All of it, for programs."""
         own = asdict(self) | {"schema": SCHEMA, "verdict": self.verdict, "code": self.code}
-        own |= {"line": self.line(), "results": str(own.pop("root")), "bytes": own.pop("nbytes")}
+        own |= {
+            "line": self.line(),
+            "results": str(own.pop("root")),
+            "bytes": sum(own.pop("sizes")),
+        }
         return json.dumps(own, indent=1) + "\n"
 
 
@@ -141,95 +151,114 @@ def look(root: Path) -> Audit:
 
     Raises InputError if there is neither a plan nor a total in the folder.
     """
-    results = Results(root)
+    results, audit = Results(root), Audit(root)
     if results.merging.is_file():
-        return _look_at_total(results)
+        _look_at_total(results, audit)
+        return audit
     if not (results.plan.exists() or results.plan_facts.exists()):
         raise InputError(f"{root} holds no plan (plan.tsv, plan.json): not the results of a run")
-    audit = Audit(root)
     try:
         plan = plans.load(results.plan)
         _ = plan.sources, plan.per_matrix
     except (InputError, IntegrityError) as error:
         if isinstance(error.__cause__, PermissionError):
             raise
-        audit.findings = [AuditFinding(DAMAGED, results.plan_facts.name, f"the plan: {error}")]
-        files = results.plan_facts, results.plan, results.sources, results.summary
-        arrays = (path for path in (results.weights, results.labels) if path.exists())
-        audit.repair = ledger.repair(results, (), (*files, *arrays))
+        audit.note(DAMAGED, results.plan_facts, f"the plan: {error}")
+        files = [results.plan_facts, results.plan, results.sources, results.summary]
+        files += [path for path in (results.weights, results.labels) if path.exists()]
+        audit.repair = f"rm -f {' '.join(map(for_bash, files))}"
         return audit
-    _look_at_all(plan, audit)
+    _look_at_run(plan, audit)
     audit.findings.sort(key=lambda finding: (finding.path, finding.reason))
-    audit.repair = _repair(plan, audit.of(DAMAGED))
+    if damaged := audit.of(DAMAGED):
+        paths = {root / found.path for found in damaged if not found.shard}
+        if any(path.parent == root for path in paths):
+            # Snakemake does not remake an intermediate file if the files made from it exist.
+            paths |= {results.summary, results.ledger}
+        audit.repair = ledger.build_repair(plan, {f.shard for f in damaged if f.shard}, paths)
     return audit
 
 
-def _look_at_total(results: Results) -> Audit:
+def _look_at_total(results: Results, audit: Audit) -> None:
     """Audit a total of ``shardwise merge``."""
-    audit = Audit(results.root)
     with audit.noting(results.summary):
         try:
             total = receipts.read(results.summary, TotalReceipt)
         except receipts.NoReceipt as error:
             audit.note(MISSING, results.summary, str(error))
-            return audit
+            return
         judge.refuse_unknown(results.summary, total.files)
         folders = [for_bash(Path(str(source.get("folder")))) for source in total.sources]
         audit.merged, audit.proven = len(folders), total.proven
-        _look_at_arrays(audit, results, total.files)
+        for name, facts in total.files.items():
+            audit.summed.append(f"{name}.npy")
+            with audit.noting(results.statistic(name)):
+                audit.compare(results.statistic(name), facts)
         labels = label_text(*zip(*total.labels, strict=True)) if total.labels else None
-        with audit.noting(results.label_names):
-            if labels and small.read(results.label_names) != labels:
-                raise IntegrityError(f"{results.label_names} is missing, or not what was merged")
+        if labels and small.read(results.label_names) != labels:
+            reason = f"{results.label_names} is missing, or not what was merged"
+            audit.note(DAMAGED, results.label_names, reason)
         if audit.findings:
             audit.repair = " ".join(["shardwise merge", for_bash(results.root), *folders])
-    return audit
 
 
-def _look_at_all(plan: Plan, audit: Audit) -> None:
-    results, store, lines, told = plan.results, Store(plan), [], time.monotonic()
+def _look_at_run(plan: Plan, audit: Audit) -> None:
+    results, store = plan.results, Store(plan)
     summed = store.is_summed(())
     listed = summed or store.is_listed()  # the next reduce takes the ledger as it is
-    audit.shards, audit.proven = len(plan.shards), True
-    stack, stack_receipt = results.synthetic, plan.synthetic_receipt
-    if stack_receipt and stack.exists():  # it may have been removed
+    audit.shards, audit.proven, stack = len(plan.shards), True, results.synthetic
+    if plan.synthetic_receipt and stack.exists():  # it may have been removed
         with audit.noting(stack):
-            facts = receipts.read(stack_receipt, StackReceipt).file
-            audit.nbytes += receipts.check_elements(stack, facts)
+            audit.compare(stack, receipts.read(plan.synthetic_receipt, StackReceipt).file)
     if summed:
-        _look_at_sum(plan, audit)
+        with audit.noting(results.summary):
+            summary = judge.check_summary(plan)
+            audit.proven = summary.end_to_end is not None
+            for name, facts in summary.files.items():
+                audit.summed.append(f"{name}.npy")
+                with audit.noting(results.statistic(name)):
+                    judge.check_statistic(plan, name, facts)
+                    audit.compare(results.statistic(name), facts)
+        with audit.noting(results.label_names):
+            judge.check_labels(plan)
     else:
         audit.note(MISSING, results.summary, "nothing is summed yet under this plan")
     # A sum was made of all shards: those missing now are lost.
-    look = partial(_look_at_shard, plan, audit, DAMAGED if summed else MISSING)
-    looked = ledger.look_at(look, plan.shards.values(), at_once=1)
-    for number, (_, (nbytes, receipt)) in enumerate(looked, 1):
-        audit.nbytes += nbytes
-        if receipt:
-            lines.append(ledger.format_line(receipt))
-            audit.proven &= receipt.proof is not None
-        if time.monotonic() - told >= _PROGRESS_SECONDS:
-            told, read = time.monotonic(), human_bytes(audit.nbytes)
-            log.info("%d of %d shards, %s read", number, len(plan.shards), read)
-    if listed and len(lines) == len(plan.shards):
+    ledger_of_whole = ledger.format_table(_whole(plan, audit, DAMAGED if summed else MISSING))
+    if listed and not any(finding.shard for finding in audit.findings):
         with audit.noting(results.ledger):
-            expected = ledger.format_table(lines)
-            raw = small.read(results.ledger, len(expected) + small.MOST_BYTES)
-            if raw != expected:
+            raw = small.read(results.ledger, len(ledger_of_whole) + small.MOST_BYTES)
+            if raw != ledger_of_whole:
                 raise IntegrityError(f"{results.ledger} does not agree with the receipts")
 
 
-def _look_at_shard(
-    plan: Plan, audit: Audit, missing: str, row: Shard
-) -> tuple[int, ProductReceipt | None]:
-    """Audit a shard; the bytes read of both files, and the receipt if the product is whole."""
-    shard, results, nbytes, whole = row.shard, plan.results, 0, None
+def _whole(plan: Plan, audit: Audit, missing: str) -> Iterator[ProductReceipt]:
+    """Audit all shards; yield the receipts of those whose products are whole."""
+    rows, told = list(plan.shards.values()), time.monotonic()
+
+    def look(row: Shard) -> ProductReceipt | None:
+        return _look_at_shard(plan, audit, missing, row)
+
+    with ThreadPoolExecutor(ledger.THREADS, "look") as pool:
+        for at in range(0, len(rows), _MOST_AT_ONCE):
+            for number, receipt in enumerate(pool.map(look, rows[at : at + _MOST_AT_ONCE]), at + 1):
+                if receipt:
+                    audit.proven &= receipt.proof is not None
+                    yield receipt
+                if time.monotonic() - told >= _PROGRESS_SECONDS:
+                    told, read = time.monotonic(), human_bytes(audit.nbytes)
+                    log.info("%d of %d shards, %s read", number, len(rows), read)
+
+
+def _look_at_shard(plan: Plan, audit: Audit, missing: str, row: Shard) -> ProductReceipt | None:
+    """Audit the product and the copy of a shard; the receipt of the product if that is whole."""
+    shard, results, whole = row.shard, plan.results, None
     product, copy = results.product(row.name), results.shard(row.input_name)
     receipt = copied = None
     with audit.noting(results.receipt(row.name), shard):
         try:
             receipt = judge.check_receipt(plan, shard)
-            nbytes += receipts.check_elements(product, receipt.file)
+            audit.compare(product, receipt.file)
             whole = receipt
         except receipts.NoReceipt:
             why = "has no receipt" if product.exists() else "is missing"
@@ -238,45 +267,10 @@ def _look_at_shard(
     with audit.noting(made), suppress(receipts.NoReceipt):
         copied = judge.check_copy(plan, shard)
         if copy.exists():  # it may have been removed
-            nbytes += receipts.check_elements(copy, copied.file)
+            audit.compare(copy, copied.file)
     read = receipt and receipt.input_checksum
     if read and copied and read != copied.file.checksum:
         reason = f"was made from matrices with checksum {read}, but the copy has "
         audit.note(DAMAGED, product, reason + copied.file.checksum, shard)
         audit.note(DAMAGED, made, reason + copied.file.checksum)
-    return nbytes, whole
-
-
-def _look_at_sum(plan: Plan, audit: Audit) -> None:
-    """Audit the results over all shards."""
-    results = plan.results
-    with audit.noting(results.summary):
-        summary = judge.check_summary(plan)
-        audit.proven &= summary.end_to_end is not None
-        _look_at_arrays(audit, results, summary.files, partial(judge.check_statistic, plan))
-    with audit.noting(results.label_names):
-        judge.check_labels(plan)
-
-
-def _look_at_arrays(
-    audit: Audit, results: Results, files: Mapping[str, ArrayFile],
-    check: Callable[[str, ArrayFile], object] = lambda name, facts: None,
-) -> None:  # fmt: skip
-    """Read the results over all matrices, each after a check of what the receipt says of it."""
-    for name, facts in files.items():
-        file = results.statistic(name)
-        audit.summed.append(file.name)
-        with audit.noting(file):
-            check(name, facts)
-            audit.nbytes += receipts.check_elements(file, facts)
-
-
-def _repair(plan: Plan, damaged: list[AuditFinding]) -> str | None:
-    """The command after which the next run makes damaged files again, and what needs them."""
-    results = plan.results
-    shards = {found.shard for found in damaged if found.shard}
-    paths = {results.root / found.path for found in damaged if not found.shard}
-    if any(path.parent == results.root for path in paths):
-        # Snakemake does not remake an intermediate file if the files made from it exist.
-        paths |= {results.summary, results.ledger}
-    return ledger.build_repair(plan, shards, paths) if damaged else None
+    return whole

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise.errors import IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
-from shardwise.files.paths import RESULTS, Results, list_names, place, stamp
+from shardwise.files.paths import Results, for_bash, list_names, place, stamp
 from shardwise.observe.status import (
     DAMAGED,
     DONE,
@@ -27,7 +27,7 @@ from shardwise.observe.status import (
 )
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import failures, judge, ledger, locks, receipts
+from shardwise.records import failures, judge, locks, receipts
 from shardwise.records.receipts import SumReceipt
 from shardwise.records.starts import last_start
 
@@ -133,11 +133,7 @@ def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
     try:
         return judge.read_sum(plan), ""
     except IntegrityError as error:
-        results = plan.results
-        files = [results.label_names, *map(results.statistic, RESULTS)]
-        folders = [path for path in files if path.is_dir()]
-        command = ledger.repair(results, (), [results.summary, *folders])
-        cure = f"; remove it ({command}), and start the run again"
+        cure = f"; remove it (rm -f {for_bash(plan.results.summary)}), and start the run again"
         known = not isinstance(error, receipts.UnknownSchema)
         return None, one_line(f"{error}{cure * known}")
 

@@ -133,25 +133,6 @@ def test_a_copy_of_other_matrices_than_the_product_is_damage(made):
     assert (store.missing(), store.missing_copies()) == (["00001"], ["00001"])
 
 
-@pytest.mark.parametrize("pattern", ["products/00001-*.npy", "products/00001-*.json", "sum.npy",
-                                     "shards/00001-*.npy", "plan.json", "ledger.tsv"])  # fmt: skip
-def test_a_folder_in_place_of_a_file_is_moved_by_the_repair(made, pattern):
-    """Its files may be the user's; a folder that was moved aside earlier stays as well."""
-    (path,) = made.root.glob(pattern)
-    aside = path.with_name(f"{path.name}.moved")
-    path.unlink()
-    for folder, text in ((path, "now"), (aside, "before")):
-        folder.mkdir()
-        (folder / "notes.txt").write_text(text)
-    repair = audit.look(made.root).repair
-    if pattern.startswith(("products", "sum")):
-        assert repair.partition(" rm -f")[0] in Observer(made.root).look().verdict.words
-    subprocess.run(["bash", "-ec", repair], check=True)
-    assert not path.exists()
-    assert (aside / "notes.txt").read_text() == "now"
-    assert "before" in [path.read_text() for path in made.root.rglob("notes.txt")]
-
-
 def test_an_unfinished_run_is_no_damage(tmp_path):
     """Shards without receipts, and a sum that is still to come, end with 75."""
     made = factories.plan(tmp_path, factories.stack((6, 4, 4)), shards=3)

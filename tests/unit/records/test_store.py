@@ -3,7 +3,6 @@
 import subprocess
 
 import pytest
-from shardwise.files.paths import Results
 from shardwise.records import ledger, store
 from shardwise.records.store import Store
 
@@ -66,11 +65,13 @@ def test_the_ledger_leaves_no_temporary_file_of_a_whole_shard(tmp_path):
 
 def test_a_repair_of_many_shards_is_a_command_that_runs(tmp_path):
     """The kernel refuses a command with the paths of all their receipts."""
-    results = Results(tmp_path / ("a b" * 60))
-    results.products.mkdir(parents=True)
-    names = [f"{number:05}-0123456789ab" for number in range(10_000)]
-    for name in (names[0], names[-1]):
-        results.receipt(name).touch()
-    (own := results.products / "own.json").touch()
-    subprocess.run(["bash", "-e"], input=ledger.repair(results, names), text=True, check=True)
-    assert list(results.products.iterdir()) == [own]
+    stack = factories.stack((10_000, 1, 1))
+    made = factories.plan(tmp_path / ("a b" * 60), stack, shards=10_000, materialize=False)
+    results, rows = made.results, list(made.shards.values())
+    own = results.products / "own.json"
+    for path in (own, *(results.receipt(row.name) for row in (rows[0], rows[-1]))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    repair = ledger.build_repair(made, made.shards)
+    subprocess.run(["bash", "-e"], input=repair, text=True, check=True)
+    assert [path for path in results.products.rglob("*") if path.is_file()] == [own]
