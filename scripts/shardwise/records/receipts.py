@@ -6,9 +6,9 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, cast
 
@@ -27,7 +27,6 @@ from shardwise.plan.problem import Recipe
 
 SCHEMA = 2
 _MOST_BYTES = 32 << 20  # with the nodes of 256 labels of 100 letters each
-_BEGIN = f'{{\n "schema": {SCHEMA},\n'.encode()
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -119,18 +118,23 @@ class Held(TypedDict):
     write: Amount
 
 
-class ProductReceipt(Receipt, frozen=True):
-    """The receipt of a shard's product."""
+class CopyReceipt(Receipt, frozen=True):
+    """The receipt of a copy of a shard's matrices."""
 
     shard: str
     start: Whole
     stop: Whole
     key: str
+    file: ArrayFile
+
+
+class ProductReceipt(CopyReceipt, frozen=True):
+    """The receipt of a shard's product, which says all that one of a copy says, and more."""
+
     keep: Literal["products", "sum"]
     backend: Literal["cupy", "numpy"]
     device: UsedDevice
     attempt: Annotated[int, Meta(ge=1, le=2**31)]
-    file: ArrayFile
     proof: ProofMethod | None
     held: Held
     input_checksum: Digest | None = None
@@ -146,16 +150,6 @@ class ProductReceipt(Receipt, frozen=True):
     """A digest of what the plan says of single matrices, such as their weights."""
     adopted: Line | None = None
     """The product's name under the earlier plan that computed it; None if this plan did."""
-
-
-class CopyReceipt(Receipt, frozen=True):
-    """The receipt of a copy of a shard's matrices."""
-
-    shard: str
-    start: Whole
-    stop: Whole
-    key: str
-    file: ArrayFile
 
 
 class StackReceipt(Receipt, frozen=True):
@@ -293,10 +287,12 @@ def read(path: Path, kind: type[_R]) -> _R:
         raise NoReceipt(f"{path}: the receipt is missing")
     if not small.has_own_digest(raw):
         raise IntegrityError(f"{path} has changed since it was written: its digest does not match")
-    if not raw.startswith(_BEGIN):
+    schema = re.match(rb'{\n "schema": ([^\n]{1,80}),\n', raw)
+    if schema is None or schema[1] != b"%d" % SCHEMA:
+        found = schema[1].decode(errors="replace") if schema else None
         raise UnknownSchema(
-            f"{path} is a receipt of schema {_schema(raw)}, and only schema {SCHEMA} can be read "
-            "here; use the version of Shardwise that wrote it"
+            f"{path} is a receipt of schema {found}, and only schema {SCHEMA} can be read here; "
+            "use the version of Shardwise that wrote it"
         )
     try:
         return cast(_R, _DECODERS[kind].decode(raw))
@@ -304,16 +300,10 @@ def read(path: Path, kind: type[_R]) -> _R:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from error
 
 
-def _schema(raw: bytes) -> str:
-    match = re.match(rb'{\n "schema": ([^\n]*),\n', raw)
-    return f"{match[1].decode('utf-8', 'replace'):.80}" if match else "None"
-
-
 def count_makers(products: Sequence[ProductReceipt]) -> dict[str, Any]:
     """Who made some products: devices, nodes and software, each with the number of its shards."""
     # Counted by tuples: there may be 100,000 receipts, and JSON would take seconds.
     devices = Counter((r.device.name, r.device.uuid or "") for r in products)
-    nodes = Counter(r.node for r in products)
     software = Counter(
         (r.algorithm, r.commit or "", tuple(sorted(r.versions.items()))) for r in products
     )
@@ -322,7 +312,7 @@ def count_makers(products: Sequence[ProductReceipt]) -> dict[str, Any]:
             {"name": name, "uuid": uuid or None, "shards": shards}
             for (name, uuid), shards in sorted(devices.items())
         ],
-        "nodes": dict(sorted(nodes.items())),
+        "nodes": dict(sorted(Counter(r.node for r in products).items())),
         "software": [
             {"algorithm": number, "commit": commit or None, "versions": dict(versions), "shards": n}
             for (number, commit, versions), n in sorted(software.items())
@@ -339,44 +329,36 @@ def describe_file(path: Path, written: StackWriter, checksum: str, **nodes: Any)
     )  # fmt: skip
 
 
-def check_file(path: Path, facts: ArrayFile) -> None:
-    """Refuse a file whose header and size are not what its receipt says.
+def check_file(path: Path, facts: ArrayFile, elements: bool = False) -> int:
+    """Refuse a file that is not what its receipt says; return its size.
 
-    The checksum does not cover the header, so the header must equal our own, byte by byte.
+    The header must equal our own, byte by byte, as the checksum does not cover it. The checksum
+    itself is compared only if ``elements`` is true.
     """
-    with _checked(path, facts):
-        pass
-
-
-def check_elements(path: Path, facts: ArrayFile) -> int:
-    """Refuse a file that is not what its receipt says, down to its last byte; return its size."""
-    with _checked(path, facts) as descriptor:
-        found = file_checksum(path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes, descriptor)
-    if found != facts.checksum:
-        raise IntegrityError(f"{path} has checksum {found}, not {facts.checksum}")
-    return facts.bytes
-
-
-@contextmanager
-def _checked(path: Path, facts: ArrayFile) -> Iterator[int]:
-    """Open a file, check it as :func:`check_file` does, and yield its descriptor."""
     try:
         header = _header(facts.shape, facts.dtype)
     except (ArithmeticError, TypeError, ValueError) as error:
         raise IntegrityError(f"{path}: its receipt is damaged ({short(error)})") from None
     try:
         with small.opened(path) as (descriptor, status):
-            size = status.st_size
-            raw = os.pread(descriptor, len(header), 0)
-            if size != facts.bytes:
-                raise IntegrityError(f"{path} has {size} bytes, not {facts.bytes}")
-            if raw != header:
+            if status.st_size != facts.bytes:
+                raise IntegrityError(f"{path} has {status.st_size} bytes, not {facts.bytes}")
+            if os.pread(descriptor, len(header), 0) != header:
                 raise IntegrityError(f"{path}: its header does not match its receipt")
-            yield descriptor
+            if elements:
+                cut = facts.row_bytes, facts.piece_bytes
+                found = file_checksum(path, DATA_OFFSET, *cut, descriptor)
+                if found != facts.checksum:
+                    raise IntegrityError(f"{path} has checksum {found}, not {facts.checksum}")
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing, though its receipt is there") from None
     except OSError as error:
         raise unread(path, error) from error
+    return facts.bytes
+
+
+check_elements = partial(check_file, elements=True)
+"""As :func:`check_file`, down to the last byte."""
 
 
 @lru_cache(maxsize=64)
