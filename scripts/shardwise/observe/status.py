@@ -4,12 +4,12 @@
 never contradict each other.
 """
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -33,11 +33,10 @@ VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
 SCHEMA = 7
 """The version of the JSON that :meth:`Status.json` gives."""
 
-_LATELY = 60.0, 600.0
-"""The rate looks back twice the mean duration of the last shards, within these, in seconds."""
+_LATELY = 600.0  # seconds that the rate looks back
 
 _MOST_NAMED = 5
-_UNREAD = f"The files were not read again for this: `{host.command('verify')}` does that."
+_VERIFY = host.command("verify")
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,7 @@ class ShardStatus:
         return max(0.0, self.finished - self.started)
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Whether the sum is right, in a word and in a sentence for a tired person.
 
     ``kind`` is one of :data:`VERDICTS`; ``unproven``: all is there, but nothing has proven it.
@@ -132,7 +130,44 @@ class Status:
     @cached_property
     def verdict(self) -> Verdict:
         """Whether the sum is right, as far as tasks and reduce proved it when they wrote."""
-        return _verdict(self)
+        plan, whole = self.plan, len(self.done) == len(self.shards)
+        bad = [name for name, shard in self.shards.items() if shard.state == DAMAGED]
+        if plan is None and self.problems:
+            kind, words = "damaged", f"Damaged: {self.problems[0]}."
+        elif plan is None:
+            kind = "empty"
+            words = f"Nothing is here yet: {self.results.root} holds no plan of a run."
+        elif bad:
+            cure = ledger.build_repair(plan, bad[:_MOST_NAMED])
+            cure += ", and so on" * (len(bad) > _MOST_NAMED)
+            what = f"the files of {len(bad)} of {len(self.shards)} shards"
+            what += f" ({some(bad, _MOST_NAMED)}) cannot be used. To compute them again: {cure}"
+            kind, words = "damaged", f"Damaged: {what}; then start the run again."
+        elif whole and self.flaw:
+            kind, words = "damaged", f"Damaged: all shards are done, but {self.flaw}."
+        elif whole and self.summary:
+            kind, words = self._proof(plan, self.summary)
+            words += f" The files were not read again for this: `{_VERIFY}` does that."
+        else:
+            kind = "failed" if self.failed else "unfinished"
+            words = f"Not finished: {self.tally}" + ", but not summed yet" * whole
+            words += "".join(f"; {stage}: {why.reason}" for stage, why in self.failures.items())
+            words += "."
+        return Verdict(kind, one_line(words))
+
+    def _proof(self, plan: Plan, summary: SumReceipt) -> tuple[str, str]:
+        """The verdict on a run that is done and summed."""
+        unproven = [name for name, shard in self.shards.items() if not shard.proven]
+        if unproven or not summary.proven:
+            why = f"some shards have no proof ({some(unproven, _MOST_NAMED)})"
+            why = "a function of your own makes the products" if plan.function else why
+            why = why if plan.settings.verify else "verify is false in the config"
+            return "unproven", f"The sum is whole, but nothing has proven it: {why}."
+        begin = f"all products of {count(len(self.shards), 'shard')} are proven"
+        if summary.end_to_end:
+            return "proven", f"The sum is right: {begin}, and it agrees with them end to end."
+        why = f" ({summary.no_end_to_end})" if summary.no_end_to_end else ""
+        return "proven", f"Proven: {begin}; the sum was not compared with them end to end{why}."
 
     @property
     def ended(self) -> bool:
@@ -201,24 +236,25 @@ class Status:
         return sum(shard.bytes for shard in self.shards.values())
 
     @cached_property
+    def took(self) -> float:
+        """The seconds during which at least one of the done shards was at work."""
+        return _busy((one.started, one.finished) for one in self.done)
+
+    @cached_property
     def rate(self) -> float | None:
         """Input bytes per second in the minutes before the last shard was done; None if unknown.
 
-        The bytes of a shard are spread over its duration. A pause before all of these shards, as
-        before a rerun, does not count. None if the last was long ago, or no run lives.
+        The bytes of a shard are spread over its duration. Pauses, as before a rerun, do not count.
+        None if the last was long ago, or no run lives.
         """
-        spans = [(one.started, one.finished, one.bytes) for one in self.done]
-        spans = sorted((span for span in spans if span[0] < span[1]), key=itemgetter(1))
-        last = [end - began for began, end, _ in spans[-8:]]
-        usual = 2 * sum(last) / max(1, len(last))
-        if self.stopped or not spans or self.at - spans[-1][1] > max(usual, _LATELY[1]):
+        now = max((one.finished for one in self.done), default=0.0)  # shards at work are unknown
+        last = [one for one in self.done if one.finished > now - _LATELY and one.seconds]
+        parts = [(max(one.started, now - _LATELY), one) for one in last]
+        busy = _busy((began, one.finished) for began, one in parts)
+        usual = max([_LATELY, *(2 * one.seconds for one in last)])
+        if self.stopped or not busy or self.at - now > usual:
             return None
-        now = spans[-1][1]  # the progress of shards at work is unknown
-        since = now - min(max(usual, _LATELY[0]), _LATELY[1])
-        spans = [span for span in spans if span[1] > since]
-        since = max(since, min(began for began, _, _ in spans))
-        amount = sum(n * (end - max(began, since)) / (end - began) for began, end, n in spans)
-        return amount / (now - since)
+        return sum(o.bytes * (o.finished - began) / o.seconds for began, o in parts) / busy
 
     @property
     def left(self) -> float | None:
@@ -248,44 +284,10 @@ class Status:
         }  # fmt: skip
 
 
-def _verdict(seen: Status) -> Verdict:
-    plan, done, shards = seen.plan, len(seen.done), len(seen.shards)
-    if plan is None and seen.problems:
-        return Verdict("damaged", f"Damaged: {seen.problems[0]}.")
-    if plan is None:
-        where = one_line(str(seen.results.root))
-        return Verdict("empty", f"Nothing is here yet: {where} holds no plan of a run.")
-    if bad := [name for name, shard in seen.shards.items() if shard.state == DAMAGED]:
-        words = f"Damaged: the files of {len(bad)} of {shards} shards ({some(bad, _MOST_NAMED)}) "
-        words += (
-            f"cannot be used. To compute them again: {ledger.build_repair(plan, bad[:_MOST_NAMED])}"
-        )
-        words += ", and so on" * (len(bad) > _MOST_NAMED)
-        return Verdict("damaged", one_line(f"{words}; then start the run again."))
-    told = seen.tally
-    if done == shards and seen.flaw:
-        return Verdict("damaged", one_line(f"Damaged: all shards are done, but {seen.flaw}."))
-    if done == shards and seen.summary:
-        return _of_sum(seen, plan, seen.summary)
-    told += ", but not summed yet" * (done == shards)
-    told += "".join(f"; {stage}: {why.reason}" for stage, why in seen.failures.items())
-    return Verdict("failed" if seen.failed else "unfinished", f"Not finished: {told}.")
-
-
-def _of_sum(seen: Status, plan: Plan, summary: SumReceipt) -> Verdict:
-    unproven = [name for name, shard in seen.shards.items() if not shard.proven]
-    if not summary.proven or unproven:
-        if not plan.settings.verify:
-            why = "verify is false in the config"
-        elif plan.problem.result is not None:
-            why = "a function of your own makes the products"
-        else:
-            why = f"some shards have no proof ({some(unproven, _MOST_NAMED)})"
-        words = f"The sum is whole, but nothing has proven it: {why}."
-        return Verdict("unproven", f"{words} {_UNREAD}")
-    begin = f"all products of {count(len(seen.shards), 'shard')} are proven"
-    words = f"The sum is right: {begin}, and it agrees with them end to end."
-    if not summary.end_to_end:
-        because = f" ({one_line(summary.no_end_to_end)})" if summary.no_end_to_end else ""
-        words = f"Proven: {begin}; the sum was not compared with them end to end{because}."
-    return Verdict("proven", f"{words} {_UNREAD}")
+def _busy(spans: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of some spans of time."""
+    total, reached = 0.0, -math.inf
+    for began, end in sorted(spans):
+        total += max(0.0, end - max(began, reached))
+        reached = max(reached, end)
+    return total

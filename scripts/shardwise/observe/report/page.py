@@ -55,14 +55,14 @@ def render(seen: Status) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    (bars, took), (total, why), (results, load) = _bars(seen), _total(seen), _files(seen)
+    (total, why), (results, load) = _total(seen), _files(seen)
     return environment.from_string((_HERE / "page.html.j2").read_text("utf-8")).render(
         seen=seen, total=total, why=why, picture=picture,
         first_line=[marked(part) for part in seen.verdict.words.partition(". ")],
         title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
         at=any_clock(seen.at), version=__version__, verify=host.command("verify"),
         command=read_command(seen.results), files=results, load=load, facts=_facts(seen),
-        took=took, phases=_PHASES, bars=bars,
+        took=seconds(seen.took), phases=_PHASES, bars=_bars(seen),
         failed=_failed(seen), remarks=[*map(marked, seen.problems)],
         style=Markup((_HERE / "page.css").read_text("utf-8")),
     )  # fmt: skip
@@ -140,13 +140,15 @@ def _failed(seen: Status) -> Table | None:
     return _table(["shard", "why", "where", "attempts", "log"], rows)
 
 
-def _bars(seen: Status) -> tuple[Table | None, str]:
-    """A table with a bar of how each device spent its time, and figures; and the whole time."""
-    took, figures = _took(seen), _by_device(seen)
+def _bars(seen: Status) -> Table | None:
+    """A table with a bar of how each device spent its time, and figures."""
+    figures = defaultdict[str, Counter[str]](Counter)  # by device: its shards, bytes, phases
+    for own in seen.done:
+        figures[own.device.label].update({"shards": 1, "bytes": own.bytes, **own.held})
     rows: list[list[Cell]] = []
     for device, found in sorted(figures.items()):
         # On a CPU several shards may be at work at once.
-        whole = max(took, sum(found[phase] for phase in _PHASES), 1e-9)
+        whole = max(seen.took, sum(found[phase] for phase in _PHASES), 1e-9)
         parts = [(phase, words, found[phase] / whole) for phase, words in _PHASES.items()]
         busy = sum(part for *_, part in parts)
         parts.append(("idle", "nothing, or waiting", 1.0 - busy))
@@ -159,23 +161,4 @@ def _bars(seen: Status) -> tuple[Table | None, str]:
         pace = decimal(found["bytes"] / (busy * whole), "B/s") if busy > 0 else DASH
         shards = f"{found['shards']:,.0f}"
         rows.append([plain(device), drawn.format(words, bar), share(busy), shards, pace])
-    return _table(["device", "its time", "at work", "shards", "input"], rows), seconds(took)
-
-
-def _by_device(seen: Status) -> dict[str, Counter[str]]:
-    """By the label of a device: the count of its shards, their bytes, the seconds of each phase."""
-    found = defaultdict[str, Counter[str]](Counter)
-    for own in seen.done:
-        found[own.device.label].update({"shards": 1, "bytes": own.bytes, **own.held})
-    return found
-
-
-def _took(seen: Status) -> float:
-    """The seconds during which at least one of the done shards was at work."""
-    spans = sorted((one.started, one.started + one.seconds) for one in seen.done)
-    if not spans:
-        return 0.0
-    begins, ends = np.array(spans).T
-    reached = np.maximum.accumulate(ends)
-    pauses = np.clip(begins[1:] - reached[:-1], 0.0, None)
-    return float(reached[-1] - begins[0] - pauses.sum())
+    return _table(["device", "its time", "at work", "shards", "input"], rows)
