@@ -17,7 +17,6 @@ from shardwise.files.commit import commit
 from shardwise.observe.status import VERDICTS, ShardStatus, Status
 
 _WHO = ("device", "node")
-_MOST_LETTERS = 500
 
 
 class Figures:
@@ -30,11 +29,10 @@ class Figures:
         """Every metric with samples; the label ``results`` is the path of the results folder."""
         if (seen := self._look()) is None:
             return
-        root = _plain(str(seen.results.root.absolute()))
+        root = one_line(str(seen.results.root.absolute()))
         for name, words, labels, values in _gauges(seen):
             family = core.GaugeMetricFamily(f"shardwise_{name}", words, labels=("results", *labels))
-            # Names cut by `_plain` may be equal; if two series are, Prometheus refuses everything.
-            for own, value in {tuple(map(_plain, key)): v for key, v in values.items()}.items():
+            for own, value in values.items():
                 family.add_metric((root, *own), value)
             if family.samples:
                 yield family
@@ -68,10 +66,6 @@ def serve(look: Callable[[], Status | None], host: str, port: int) -> HTTPServer
         ) from error
 
 
-def _plain(value: str) -> str:
-    return one_line(value)[:_MOST_LETTERS]
-
-
 def _who(shard: ShardStatus) -> tuple[str, str]:
     return shard.device.key, shard.device.node
 
@@ -82,7 +76,7 @@ def _gauges(
     """Of each gauge: name, help, labels besides ``results``, and values by the labels' values."""
     oldest = sorted((one.started, one.shard) for one in seen.running)
     durations = [one.seconds for one in seen.done]
-    suspects = {(uuid, why.host) for uuid, why in seen.suspects.items()}
+    suspects = {(one_line(uuid), why.host) for uuid, why in seen.suspects.items()}
     done, busy = Counter(map(_who, seen.done)), Counter(map(_who, seen.running))
     everyone = {*done, *busy, *suspects}
     held = Counter[tuple[str, ...]]()

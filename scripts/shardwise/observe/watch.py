@@ -17,7 +17,7 @@ from rich.text import Text
 
 from shardwise.errors import one_line
 from shardwise.observe.observer import Observer, read_command
-from shardwise.observe.status import ShardStatus, Status
+from shardwise.observe.status import Status
 from shardwise.units import any_clock, human_bytes, seconds
 
 _PATIENCE_SECONDS = 30.0  # for a run that is about to begin
@@ -39,13 +39,17 @@ def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
         amounts = f"{human_bytes(seen.done_bytes)} of {human_bytes(seen.all_bytes)}"
         bar.add_row(ProgressBar(every, seen.done_bytes, width=_BAR), f"{share}, {amounts}")
         parts += ["", bar, Text(seen.counts_line)]
+    busy = [
+        f"{shard.shard} {seconds(max(0.0, seen.at - shard.started))}  {shard.device.label}"
+        for shard in seen.running
+    ]
     failed = [
         f"{name}  {why.reason}\n  on {f'{why.device} of ' * bool(why.device)}{why.host}, "
         f"exit code {why.code}, log: {why.log or '-'}"
         for name, why in seen.failed
     ]
     lists: tuple[tuple[str, Sequence[str], str], ...] = (
-        ("At work", [_at_work(shard, seen.at) for shard in seen.running], ""),
+        ("At work", busy, ""),
         ("Failed, the latest first", failed, "red"),
         ("Remarks", seen.problems, "yellow"),
     )
@@ -59,11 +63,6 @@ def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
 def _text(text: str, style: str = "") -> Text:
     """Any text as one line, cut at the edge of the terminal."""
     return Text(one_line(text), style, no_wrap=True, overflow="ellipsis")
-
-
-def _at_work(shard: ShardStatus, at: float) -> str:
-    """A shard, for how long, and on which device."""
-    return f"{shard.shard} {seconds(max(0.0, at - shard.started))}  {shard.device.label}"
 
 
 def show_once(observer: Observer, as_json: bool) -> int:

@@ -27,8 +27,6 @@ from shardwise.files import small
 from shardwise.files.paths import Results, list_names, make_folder, place
 from shardwise.records.starts import count_starts
 
-log = logging.getLogger(__name__)
-
 RUN = "SHARDWISE_RUN"
 """The environment variable that tells a job which run it belongs to."""
 
@@ -80,28 +78,23 @@ def note(
 
     A ``suspect`` device also gets its own file, which stays if the shard succeeds elsewhere.
     """
+    from shardwise.files.commit import commit  # here: readers do not need it
+
     words = _TRACEBACK.split(reason, maxsplit=1)[0]
     own = os.path.relpath(log, results.root) if log else None
     failure = Failure(
         name, code, one_line(re.sub("\n *", "; ", words))[:_MOST_LETTERS], host.node(), time.time(),
         device, attempt, this_run(), own, suspect,
     )  # fmt: skip
-    _write(results, name, failure)
-    if suspect and device:
-        _write(results, f"{DEVICE}{device}", failure)
-
-
-def _write(results: Results, name: str, failure: Failure) -> None:
-    from shardwise.files.commit import commit  # here: readers do not need it
-
-    try:
-        path = results.failure(name)
-        results.failed.mkdir(exist_ok=True)
-        make_folder(path.parent)
-        with commit(path) as file:
-            file.write(json.dumps(asdict(failure), indent=1).encode() + b"\n")
-    except (OSError, ShardwiseError) as error:  # then at least the log says why
-        log.error("%s: %s (the failure file cannot be written: %s)", name, failure.reason, error)
+    for path in map(results.failure, [name, f"{DEVICE}{device}"] if suspect and device else [name]):
+        try:
+            results.failed.mkdir(exist_ok=True)
+            make_folder(path.parent)
+            with commit(path) as file:
+                file.write(json.dumps(asdict(failure), indent=1).encode() + b"\n")
+        except (OSError, ShardwiseError) as error:
+            why = f"the failure file cannot be written: {error}"
+            logging.getLogger(__name__).error("%s: %s (%s)", name, failure.reason, why)
 
 
 def forget(results: Results, name: str) -> None:

@@ -182,8 +182,6 @@ class SumReceipt(Receipt, frozen=True):
     files: dict[str, ArrayFile]
     end_to_end: EndToEnd | None = None
     no_end_to_end: str | None = None
-    scalars: dict[str, Any] | None = None
-    """Only in receipts of older versions; nothing reads it."""
     config: str | None = None
     notes: list[str] = []
     """What the plan says of the input, such as chunks that were never written."""

@@ -60,8 +60,7 @@ def last_start(path: Path) -> Start | None:
     """The latest attempt; None if there is none, or if the journal cannot be parsed."""
     with suppress(ShardwiseError, ValueError, IndexError):
         line = (small.read(path) or b"").decode().splitlines()[-1]
-        at, node, process, _, *device = [cell[:_MOST_LETTERS] for cell in line.split("\t")]
-        name, uuid = [*device, "", ""][:2]  # older journals have no device
+        at, node, process, _, name, uuid = (cell[:_MOST_LETTERS] for cell in line.split("\t"))
         if 0 <= float(at) < 2**63:
             return Start(float(at), node, int(process), name, uuid or None)
     return None

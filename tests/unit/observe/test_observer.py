@@ -66,7 +66,6 @@ STATES_BY_FILES = [
     ([partial(receipt, alone=True)], WAITING, ""),  # its product is gone
     ([partial(receipt, key="0" * 12)], WAITING, ""),  # of another config
     ([begin], RUNNING, ""),
-    ([partial(begin, text=f"{NOW - 5}\tn1\t77\t5\n")], RUNNING, ""),  # of an older version
     ([partial(begin, at=NOW - 30)], WAITING, ""),  # in an earlier run
     ([fail], FAILED, "at\\x1b[2J last"),
     ([partial(fail, at=1.0, run="0" * 12)], FAILED, "last"),  # of an earlier run
@@ -75,8 +74,8 @@ STATES_BY_FILES = [
     ([partial(fail, name="copy-{0.input_name}")], FAILED, "last"),
     ([partial(fail, name="{0.shard}-" + "0" * 12)], WAITING, ""),  # of another config
     *(([partial(begin, text=text)], WAITING, "") for text in
-      ("\n", "x", "1\t2", "x\tn\t1\t", f"{NOW}\tn\tx\t", "9" * 5000, "nan\tn\t1\t",
-       "-inf\tn\t1\t", "inf\tn\t1\t", " " * (1 << 21))),
+      ("\n", "x", "1\t2", "x\tn\t1\t\t\t", f"{NOW}\tn\tx\t\t\t", "9" * 5000, "nan\tn\t1\t\t\t",
+       "-inf\tn\t1\t\t\t", "inf\tn\t1\t\t\t", " " * (1 << 21))),
     *(([receipt, partial(harmed, how=how)], DAMAGED, words) for how, words in (
         (lambda r: r.write_bytes(r.read_bytes()[:-40]), "has changed since"),
         (factories.pipe, "is not a file"),

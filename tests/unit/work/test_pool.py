@@ -154,7 +154,7 @@ def test_a_worker_that_died_is_not_blamed_for_the_shard_of_another(tmp_path, at,
     made = planned(tmp_path)
     journal = made.results.starts(made.shards["00001"].name)
     journal.parent.mkdir(parents=True)
-    journal.write_text(f"{at}\t{node}\t7\t\n")
+    journal.write_text(f"{at}\t{node}\t7\t\t\t\n")
     assert Pool(made, "", [])._in_work(list(made.shards), 100.0, 7) == blamed
 
 
