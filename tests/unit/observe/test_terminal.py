@@ -1,16 +1,14 @@
 """The watch as people and scripts start it: in a real terminal, in a pipe, once."""
 
-import contextlib
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -20,7 +18,6 @@ from shardwise.records import locks
 
 from tests import factories, pretend
 
-PATIENCE = 60.0
 TAKE_TERMINAL = (
     "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
     "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
@@ -33,44 +30,47 @@ HIDE, SHOW, ENTER, LEAVE = b"\x1b[?25l", b"\x1b[?25h", b"\x1b[?1049h", b"\x1b[?1
 @pytest.fixture(scope="module")
 def going_on(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder of a run that still works, with failures."""
-    made = pretend.run(
-        tmp_path_factory.mktemp("going"), shards=12, running=2, waiting=3, failed=2, at=time.time(),
-    )  # fmt: skip
-    return made.root
+    folder, parts = tmp_path_factory.mktemp("going"), {"running": 2, "waiting": 3, "failed": 2}
+    return pretend.run(folder, shards=12, at=time.time(), **parts).root
 
 
-@contextlib.contextmanager
-def terminal(*words: object) -> Iterator[tuple[subprocess.Popen, int, int]]:
-    """Start the watch in a pseudo-terminal, as a shell would; with the terminal's two ends."""
-    master, slave = os.openpty()
-    termios.tcsetwinsize(slave, (30, 80))
-    # xdist sets these, and they would override the terminal's own size.
-    own = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", TAKE_TERMINAL, *factories.command("watch", *words)],
-        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-        env=own | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
-    )  # fmt: skip
-    try:
-        yield process, master, slave
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
-        os.close(slave)
-
-
-def shown(process: subprocess.Popen, master: int, until: bytes = b"") -> bytes:
-    """What is drawn until these words appear or, without words, until the process has ended."""
-    seen, end = b"", time.monotonic() + PATIENCE
-    while not (until and until in seen):
-        ended = process.poll() is not None  # asked first, so that its last words are read
-        if select.select([master], [], [], 0.05)[0]:
-            seen += os.read(master, 65536)
-        elif ended:
-            break
-        assert time.monotonic() < end, seen[-2000:]
+def drawn(terminal: int, until: bytes = b"") -> bytes:
+    """What a program draws until these words appear or, without words, until it has ended."""
+    seen = b""
+    with suppress(OSError):  # as the program has ended
+        while not (until and until in seen):
+            seen += os.read(terminal, 65536)
     return seen
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_leaves_the_terminal_as_it_was(going_on: Path, number: signal.Signals) -> None:
+    """It draws on the alternate screen; in the end it restores all and prints a last picture."""
+    terminal, inner = os.openpty()
+    termios.tcsetwinsize(inner, (30, 80))
+    before = termios.tcgetattr(terminal)
+    # xdist sets these, and they would override the terminal's own size.
+    own = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    line = factories.command("watch", going_on, "--interval", 0.2)
+    with subprocess.Popen(
+        [sys.executable, "-c", TAKE_TERMINAL, *line],
+        stdin=inner, stdout=inner, stderr=inner, start_new_session=True,
+        env=own | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
+    ) as process, open(terminal, "r+b", 0):  # fmt: skip
+        os.close(inner)
+        first = drawn(terminal, until=b"At work")
+        assert ENTER in first
+        assert HIDE in first
+        if number == signal.SIGINT:
+            os.write(terminal, b"\x03")
+        else:
+            process.send_signal(number)
+        inside, last = drawn(terminal).split(LEAVE)
+        assert process.wait() == 128 + number
+        assert termios.tcgetattr(terminal) == before
+    assert SHOW in inside
+    assert "shardwise" in last.decode()
+    assert "Traceback" not in last.decode()
 
 
 def piped(*words: object, **options: Any) -> Any:
@@ -78,27 +78,6 @@ def piped(*words: object, **options: Any) -> Any:
     return subprocess.Popen(
         factories.command("watch", *words), stdout=subprocess.PIPE, text=True, **options
     )
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_leaves_the_terminal_as_it_was(going_on: Path, number: signal.Signals) -> None:
-    """It draws on the alternate screen; in the end it restores all and prints a last picture."""
-    with terminal(going_on, "--interval", 0.2) as (process, master, slave):
-        before = termios.tcgetattr(slave)
-        first = shown(process, master, until=b"At work")
-        assert ENTER in first
-        assert HIDE in first
-        if number == signal.SIGINT:
-            os.write(master, b"\x03")
-        else:
-            process.send_signal(number)
-        rest = shown(process, master).split(LEAVE)
-        assert process.returncode == 128 + number
-        assert termios.tcgetattr(slave) == before
-    assert len(rest) == 2
-    assert SHOW in rest[0]
-    assert "shardwise" in rest[1].decode()
-    assert "Traceback" not in rest[1].decode()
 
 
 def test_it_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
@@ -122,7 +101,7 @@ def test_it_serves_the_metrics_until_it_is_ended(tmp_path: Path) -> None:
             told = process.stderr.readline()
             assert told
         look = json.loads(process.stdout.readline())
-        with urlopen(told.split("metrics: ")[1].strip(), timeout=PATIENCE) as answer:
+        with urlopen(told.split("metrics: ")[1].strip(), timeout=60) as answer:
             text = answer.read().decode()
         process.terminate()
     assert process.returncode == 128 + signal.SIGTERM
