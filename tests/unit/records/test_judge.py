@@ -2,17 +2,18 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from shardwise.observe import audit, status
-from shardwise.observe import observer as folders
+from shardwise.observe.observer import Observer
 from shardwise.plan import plan
 from shardwise.records import judge, ledger, receipts
 from shardwise.records.receipts import CopyReceipt, ProductReceipt, SumReceipt
 
 from tests import factories
 
-SHARD = "00001"
+SHARD = "00000"
 
 
 @pytest.fixture(scope="module")
@@ -24,16 +25,8 @@ def model(tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="module")
-def made(model, tmp_path_factory):
-    """A copy of the model; each test restores what it changes."""
-    root = tmp_path_factory.mktemp("made") / "results"
-    shutil.copytree(model.results.root, root)
-    return plan.load(root / "plan.tsv")
-
-
 @pytest.fixture
-def own(model, tmp_path):
+def made(model, tmp_path):
     """A copy of the model for one test."""
     shutil.copytree(model.results.root, tmp_path / "results")
     return plan.load(tmp_path / "results" / "plan.tsv")
@@ -46,29 +39,22 @@ def place(path, raw):
         file.truncate()
 
 
-def path_of(made, kind, shard=SHARD):
-    """A file of the shard: its product, the receipt of that, or the copy of its matrices."""
-    return factories.file(made, kind, shard)
-
-
-def is_seen(made):
-    """Whether the watch, the page and the metrics show a shard as done."""
-    return folders.Observer(made.results.root).look().shards[SHARD].state == status.DONE
-
-
-def is_audited(made):
-    """Whether the audit finds nothing wrong with the shard's product."""
-    found = audit.look(made.results.root)
-    return not any(one.shard == SHARD for one in found.findings)
-
-
 TAKERS = {
     "the judge": lambda made: receipts.passes(judge.check_product, made, SHARD),
     "ledger": lambda made: receipts.passes(ledger.checked_receipts, made),
     "reduce": lambda made: receipts.passes(factories.reduced, made, "sum", "max"),
-    "watch, page and metrics": is_seen,
-    "audit": is_audited,
+    "watch, page and metrics": lambda made: (
+        Observer(made.results.root).look().shards[SHARD].state == status.DONE
+    ),
+    "audit": lambda made: (
+        SHARD not in [one.shard for one in audit.look(made.results.root).findings]
+    ),
 }
+
+
+def takers(made, *names):
+    """Which readers take a shard as done, of those named or of all."""
+    return [name for name in names or TAKERS if TAKERS[name](made)]
 
 
 def changes(raw):
@@ -82,24 +68,19 @@ def changes(raw):
     yield from (b" " + raw, b"\xef\xbb\xbf" + raw)
 
 
-def test_what_is_whole_is_taken_by_all(own):
-    """The receipts of a finished run."""
-    assert [name for name, takes in TAKERS.items() if not takes(own)] == []
-
-
-@pytest.mark.parametrize("name", ["receipt", "shard_receipt", "summary"])
-def test_no_changed_byte_of_a_receipt_is_taken(made, name):
+@pytest.mark.parametrize(("name", "kind"), [
+    ("receipt", ProductReceipt), ("shard_receipt", CopyReceipt), ("summary", SumReceipt),
+])  # fmt: skip
+def test_no_changed_byte_of_a_receipt_is_taken(made, name, kind):
     """Whatever byte is changed, lost, doubled or added, every reader refuses the receipt."""
-    path = made.results.summary if name == "summary" else path_of(made, name)
-    kind = {"receipt": ProductReceipt, "shard_receipt": CopyReceipt, "summary": SumReceipt}[name]
-    looks = [lambda made: receipts.passes(receipts.read, path, kind)]
-    looks += [TAKERS["the judge"]] if name == "receipt" else []
+    path = made.results.summary if name == "summary" else factories.file(made, name)
     raw = path.read_bytes()
-    assert all(takes(made) for takes in looks)
     for changed in changes(raw):
         place(path, changed)
-        assert not any(takes(made) for takes in looks), changed
+        assert not receipts.passes(receipts.read, path, kind), changed
+        assert name != "receipt" or not takers(made, "the judge"), changed
     place(path, raw)
+    assert takers(made) == list(TAKERS)
 
 
 def leaves(said, *keys):
@@ -115,7 +96,7 @@ VALUES = (None, True, -1, 10**400, float("nan"), "x\n", [1, [2]], {})
 
 def test_all_think_the_same_of_a_receipt_with_a_digest_of_its_own(made):
     """Whatever value a key has: the judge, the ledger and the watch agree."""
-    path = path_of(made, "receipt")
+    path = factories.file(made, "receipt")
     raw = path.read_bytes()
     for keys in leaves(json.loads(raw)):
         for value in VALUES:
@@ -125,8 +106,7 @@ def test_all_think_the_same_of_a_receipt_with_a_digest_of_its_own(made):
                 inner = inner[key]
             inner[keys[-1]] = value
             factories.rewritten(path, **{keys[0]: said[keys[0]]})
-            took = {name for name in ("the judge", "ledger", "watch, page and metrics")
-                    if TAKERS[name](made)}  # fmt: skip
+            took = takers(made, "the judge", "ledger", "watch, page and metrics")
             assert len(took) in (0, 3), (keys, value, took)
             place(path, raw)
 
@@ -134,46 +114,42 @@ def test_all_think_the_same_of_a_receipt_with_a_digest_of_its_own(made):
 def swapped(made):
     """Let two shards swap their products and receipts."""
     for kind in ("product", "receipt"):
-        paths = path_of(made, kind, "00000"), path_of(made, kind)
+        paths = factories.file(made, kind), factories.file(made, kind, "00001")
         for path, raw in zip(paths, [path.read_bytes() for path in reversed(paths)], strict=True):
             path.write_bytes(raw)
 
 
-def cut_finely(made):
+def cut_finely(receipt):
     """Claim checksum pieces of one byte, each of which would take memory."""
-    path = path_of(made, "receipt")
-    facts = json.loads(path.read_bytes())["file"]
-    factories.rewritten(path, file=facts | {"piece_bytes": 1})
+    facts = json.loads(receipt.read_bytes())["file"]
+    factories.rewritten(receipt, file=facts | {"piece_bytes": 1})
 
 
 @pytest.mark.fault("damage to a file")
 @pytest.mark.parametrize("harm", [
     swapped,
-    lambda made: place(path_of(made, "product"), path_of(made, "product").read_bytes()[:-8]),
-    lambda made: place(path_of(made, "product"), path_of(made, "product").read_bytes() + b"x"),
-    lambda made: path_of(made, "product").unlink(),
-    lambda made: factories.flip(path_of(made, "receipt"), 300),
-    lambda made: factories.rewritten(path_of(made, "receipt"), schema=7),
-    cut_finely,
-    *(lambda made, kind=kind, harm=harm: harm(path_of(made, kind))
-      for kind in ("product", "receipt") for harm in (factories.pipe, factories.astray)),
+    *(lambda made, kind=kind, harm=harm: harm(factories.file(made, kind)) for kind, harm in (
+        ("product", lambda path: place(path, path.read_bytes()[:-8])),
+        ("product", lambda path: place(path, path.read_bytes() + b"x")),
+        ("product", Path.unlink), ("product", factories.pipe), ("product", factories.astray),
+        ("receipt", lambda path: factories.rewritten(path, schema=7)), ("receipt", cut_finely),
+        ("receipt", factories.pipe), ("receipt", factories.astray),
+    )),
 ])  # fmt: skip
-def test_what_is_not_right_is_taken_by_nobody(own, harm):
-    """All readers check which shard it is, every bit of the receipt, and the product's size."""
-    harm(own)
-    assert [name for name, takes in TAKERS.items() if takes(own)] == []
+def test_what_is_not_right_is_taken_by_nobody(made, harm):
+    """All readers check which shard it is, the whole receipt, and the product's size."""
+    harm(made)
+    assert takers(made) == []
 
 
-def test_a_changed_header_is_refused_wherever_a_file_is_judged(own):
+def test_a_changed_header_is_refused_wherever_a_file_is_judged(made):
     """Each byte of a product's, a copy's and a sum's header counts, its padding too."""
-    facts = receipts.read(own.results.summary, SumReceipt).files
+    facts, copy = receipts.read(made.results.summary, SumReceipt).files, judge.check_copy
+    product, shard = (factories.file(made, kind) for kind in ("product", "shard"))
     judged = {
-        path_of(own, "product"): lambda: judge.check_product(own, SHARD),
-        path_of(own, "shard"): lambda: receipts.check_file(
-            path_of(own, "shard"), judge.check_copy(own, SHARD).file
-        ),
-        own.results.statistic("sum"): lambda: judge.check_statistic(own, "sum", facts["sum"]),
-        own.results.statistic("max"): lambda: judge.check_statistic(own, "max", facts["max"]),
+        product: lambda: judge.check_product(made, SHARD),
+        shard: lambda: receipts.check_file(shard, copy(made, SHARD).file),
+        made.results.statistic("max"): lambda: judge.check_statistic(made, "max", facts["max"]),
     }
     for path, look in judged.items():
         look()
