@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -91,14 +91,6 @@ class UsedDevice(ReceiptPart, frozen=True):
     granted: str | None = None
 
 
-class ProofMethod(ReceiptPart, frozen=True):
-    """How the products of a shard were proven."""
-
-    method: str
-    vectors: Whole
-    seed: Whole
-
-
 class Witness(ReceiptPart, frozen=True):
     """The numbers of the end-to-end proof; the first two may differ by at most ``tolerance``."""
 
@@ -107,15 +99,6 @@ class Witness(ReceiptPart, frozen=True):
     mass: Size
     tolerance: Size
     seed: int
-
-
-class Held(TypedDict):
-    """Seconds of a shard by what held it up, see `timeline.Stopwatch.held`."""
-
-    waiting: Amount
-    read: Amount
-    compute: Amount
-    write: Amount
 
 
 class CopyReceipt(Receipt, frozen=True):
@@ -135,8 +118,10 @@ class ProductReceipt(CopyReceipt, frozen=True):
     backend: Literal["cupy", "numpy"]
     device: UsedDevice
     attempt: Annotated[int, Meta(ge=1, le=2**31)]
-    proof: ProofMethod | None
-    held: Held
+    proof: dict[str, Any] | None
+    """How the products were proven: method, vectors and seed."""
+    held: dict[Literal["waiting", "read", "compute", "write"], Amount]
+    """Seconds of the shard by what held it up, see `timeline.Stopwatch.held`."""
     input_checksum: Digest | None = None
     right_checksum: Digest | None = None
     witness: Witness | None = None
@@ -159,13 +144,6 @@ class StackReceipt(Receipt, frozen=True):
     file: ArrayFile
 
 
-class EndToEnd(ReceiptPart, frozen=True):
-    """How the sum was compared with all receipts, see `witness.compare_sum`."""
-
-    shards: Whole
-    off: Size
-
-
 class SumReceipt(Receipt, frozen=True):
     """The receipt of the sum and of the other statistics, ``summary.json``."""
 
@@ -180,7 +158,8 @@ class SumReceipt(Receipt, frozen=True):
     ranks: Whole
     nodes: dict[str, Whole]
     files: dict[str, ArrayFile]
-    end_to_end: EndToEnd | None = None
+    end_to_end: dict[str, Any] | None = None
+    """How the sum was compared with all receipts: their number, and `witness.compare_sum`."""
     no_end_to_end: str | None = None
     config: str | None = None
     notes: list[str] = []
