@@ -87,8 +87,9 @@ class Observer:
         self, plan: Plan, row: Shard, there: Sequence[set[str]], since: float
     ) -> ShardStatus:
         results, name, (begun, failed, done) = self.results, place(row.name), there
+        one = ShardStatus(row.shard, WAITING, row.bytes)
         if f"{name}.json" in done and f"{name}.npy" in done:
-            return self._done.get(row.shard) or _judge(plan, row)
+            return self._done.get(row.shard) or _judge(plan, one)
         files = failed.intersection((f"{name}.json", f"copy-{row.input_name}.json"))
         found = filter(None, (failures.read(results.failed / file) for file in files))
         why = max(found, key=lambda failure: failure.at, default=None)
@@ -96,8 +97,8 @@ class Observer:
         if start and start.at >= max(since, why.at if why else 0.0):
             uuid = start.uuid and one_line(start.uuid)
             device = Device(one_line(start.device), uuid, one_line(start.node))
-            return replace(_waiting(row), state=RUNNING, started=start.at, device=device)
-        return replace(_waiting(row), state=FAILED, failure=why) if why else _waiting(row)
+            return replace(one, state=RUNNING, started=start.at, device=device)
+        return replace(one, state=FAILED, failure=why) if why else one
 
 
 def _plan(path: Path) -> Plan | str:
@@ -109,20 +110,16 @@ def _plan(path: Path) -> Plan | str:
         return one_line(f"the plan: {error}")
 
 
-def _waiting(row: Shard) -> ShardStatus:
-    return ShardStatus(row.shard, WAITING, row.bytes)
-
-
-def _judge(plan: Plan, row: Shard) -> ShardStatus:
+def _judge(plan: Plan, one: ShardStatus) -> ShardStatus:
     """The state of a shard with product and receipt: done if the judge accepts them."""
     try:
-        own = judge.check_product(plan, row.shard)
+        own = judge.check_product(plan, one.shard)
     except receipts.NoReceipt:  # removed since the folder was listed
-        return _waiting(row)
+        return one
     except IntegrityError as error:
-        return replace(_waiting(row), state=DAMAGED, flaw=one_line(str(error)))
+        return replace(one, state=DAMAGED, flaw=one_line(str(error)))
     return replace(
-        _waiting(row), state=DONE, started=own.started, finished=own.finished,
+        one, state=DONE, started=own.started, finished=own.finished,
         device=Device(own.device.name, own.device.uuid, own.node),
         proven=own.proof is not None, held=own.held,
     )  # fmt: skip

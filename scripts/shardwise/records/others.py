@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -94,19 +95,18 @@ def reusable(plan: Plan, missing: Sequence[str]) -> str:
         return ""
     from shardwise.records import judge, receipts  # here: jobs do not need them
 
-    folder, rows = plan.results.products, plan.shards
-    others = list_names(folder) - {f"{place(row.name)}.json" for row in rows.values()}
-    receipts_of: dict[str, list[Path]] = {}
-    for name in others:
-        if name.endswith(".json"):
-            receipts_of.setdefault(Path(name).stem.partition("-")[0], []).append(folder / name)
-    found = [shard for shard in missing if shard in receipts_of]
-    for path in receipts_of[found[0]] if found else ():
+    folder, rows, wanted = plan.results.products, plan.shards, set(missing)
+    earlier = defaultdict[str, list[Path]](list)
+    for name in list_names(folder) - {f"{place(row.name)}.json" for row in rows.values()}:
+        shard = name.rpartition("/")[2].partition("-")[0]
+        if name.endswith(".json") and shard in wanted:
+            earlier[shard].append(folder / name)
+    first = min(earlier, default="")
+    for path in earlier.get(first, ()):
         with suppress(ShardwiseError):
-            said = receipts.read(path, receipts.ProductReceipt)
-            if judge.is_alike(plan, rows[found[0]], said):
+            if judge.is_alike(plan, rows[first], receipts.read(path, receipts.ProductReceipt)):
                 return (
-                    f"{len(found)} of these have an earlier product, which is kept if a read shows "
-                    "that their matrices are the same"
+                    f"{len(earlier)} of these have an earlier product, which is kept if a read "
+                    "shows that their matrices are the same"
                 )
     return ""

@@ -1,9 +1,7 @@
 """The page: what a results folder shows, put into its template."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote
 
 import jinja2
@@ -19,26 +17,13 @@ from shardwise.observe.status import Status
 from shardwise.units import DASH, any_clock, decimal, human_bytes, plain, seconds, share
 
 _HERE = Path(__file__).parent
-_MOST_ROWS = 1000
 _PHASES = {"read": "reading the input", "compute": "computing", "write": "writing the result"}
 _KEYS = ("input", "right", "product", "weights", "labels", "covariance", "keep", "backend",
          "precision", "verify", "nonfinite")  # fmt: skip
 
 Cell = str | Markup
-Pair = tuple[str, Cell]
-
-
-class Table(NamedTuple):
-    """Rows of cells, the first of which names its row; the template escapes and draws them."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    left_out: int
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table | None:
-    """A table of the first rows; None if there are none."""
-    return Table(heads, rows[:_MOST_ROWS], len(rows) - _MOST_ROWS) if rows else None
+Rows = list[list[Cell]]
+"""The first cell of each row names it; the template escapes and draws them."""
 
 
 def write(seen: Status, output: Path | None = None) -> Path:
@@ -97,9 +82,9 @@ def link(path: str | None) -> Cell:
     return Markup('<a href="{}">{}</a>').format(address, plain(path))
 
 
-def _facts(seen: Status) -> list[Pair]:
+def _facts(seen: Status) -> list[tuple[str, str]]:
     """What the run computes, and how."""
-    pairs: list[Pair] = [("results folder", plain(seen.results.root))]
+    pairs = [("results folder", plain(seen.results.root))]
     if plan := seen.plan:
         (rows, columns), count = plan.problem.left, plan.problem.matrices
         size = f"{rows:,} × {columns:,}, {plan.dtype}"
@@ -115,7 +100,7 @@ def _facts(seen: Status) -> list[Pair]:
     return pairs
 
 
-def _files(seen: Status) -> tuple[Table | None, str]:
+def _files(seen: Status) -> tuple[Rows, str]:
     """The result files with their paths, and the line of Python that reads the first."""
     results = seen.results
     paths = [results.statistic(name) for name in (seen.summary.files if seen.summary else {})]
@@ -125,27 +110,27 @@ def _files(seen: Status) -> tuple[Table | None, str]:
         if seen.summary and path.exists()
     ]
     line = f"np.load({str(paths[0])!r})" if paths and paths[0].exists() else ""
-    return _table(["file", "path", "size"], rows), line
+    return rows, line
 
 
-def _failed(seen: Status) -> Table | None:
+def _failed(seen: Status) -> Rows:
     """Shards and stages without a result: why, where, and the log that has more."""
-    rows: list[list[Cell]] = []
+    rows: Rows = []
     causes = Counter(why.reason for _, why in seen.failed)
     for name, why in sorted(seen.failed, key=lambda pair: -causes[pair[1].reason]):
         stage = "" if name in seen.shards else " (stage)"
         where = f"{why.device} of {why.host}" if why.device else why.host
         row = [plain(name) + stage, plain(why.reason), plain(where), f"{why.attempt}"]
         rows.append([*row, link(why.log)])
-    return _table(["shard", "why", "where", "attempts", "log"], rows)
+    return rows
 
 
-def _bars(seen: Status) -> Table | None:
-    """A table with a bar of how each device spent its time, and figures."""
+def _bars(seen: Status) -> Rows:
+    """By device, a bar of how it spent its time, and figures."""
     figures = defaultdict[str, Counter[str]](Counter)  # by device: its shards, bytes, phases
     for own in seen.done:
         figures[own.device.label].update({"shards": 1, "bytes": own.bytes, **own.held})
-    rows: list[list[Cell]] = []
+    rows: Rows = []
     for device, found in sorted(figures.items()):
         # On a CPU several shards may be at work at once.
         whole = max(seen.took, sum(found[phase] for phase in _PHASES), 1e-9)
@@ -161,4 +146,4 @@ def _bars(seen: Status) -> Table | None:
         pace = decimal(found["bytes"] / (busy * whole), "B/s") if busy > 0 else DASH
         shards = f"{found['shards']:,.0f}"
         rows.append([plain(device), drawn.format(words, bar), share(busy), shards, pace])
-    return _table(["device", "its time", "at work", "shards", "input"], rows)
+    return rows
