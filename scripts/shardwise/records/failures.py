@@ -35,8 +35,6 @@ _TRACEBACK = re.compile(r"\n(?=.*Traceback \(most recent call last\))")
 DEVICE = "device-"
 """The prefix of the name of a GPU's failure; the UUID of the GPU follows."""
 
-_FINAL = (InputError.exit_code, IntegrityError.exit_code)
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -144,7 +142,7 @@ def of_this_run(results: Results, names: Iterable[str]) -> dict[str, Failure]:
 
 def needs_user(failure: Failure) -> bool:
     """Whether the user has to act before another try: bad input, or a file that is not whole."""
-    return failure.code in _FINAL
+    return failure.code in (InputError.exit_code, IntegrityError.exit_code)
 
 
 def refuse_again(results: Results, name: str) -> None:

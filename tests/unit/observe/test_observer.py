@@ -1,5 +1,6 @@
 """A results folder is seen as it is: every state of a shard, the sum, and what cannot be read."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -127,6 +128,8 @@ def test_nothing_runs_where_no_run_lives(tmp_path):
     (lambda r, key: r.statistic("sum").unlink(), "damaged"),
     (lambda r, key: r.statistic("sum").write_bytes(b"x"), "damaged"),
     (lambda r, key: factories.rewritten(r.summary, files={"sum": []}), "damaged"),
+    (lambda r, key: factories.rewritten(r.summary, files={
+        "../sum": json.loads(r.summary.read_bytes())["files"]["sum"]}), "damaged"),
     (lambda r, key: factories.rewritten(r.summary, plan="0" * 16), "damaged"),
     (lambda r, key: r.summary.write_bytes(b"{}"), "damaged"),
     (lambda r, key: r.summary.unlink(), "unfinished"),
