@@ -12,48 +12,31 @@ from shardwise.command import options
 from shardwise.errors import InputError
 from shardwise.observe import metrics
 from shardwise.observe.observer import Observer
-from shardwise.observe.status import Device
+from shardwise.observe.status import Device, Status
 
 from tests import factories, pretend
 
 
-def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Every series of a text, without the label ``results`` that all have."""
-    found = {}
-    for sample in (
-        one for family in text_string_to_metric_families(text) for one in family.samples
-    ):
-        del sample.labels["results"]
-        key = sample.name, frozenset(sample.labels.items())
-        assert key not in found
-        found[key] = sample.value
-    return found
-
-
-def of(made: pretend.Pretended, **change):
-    """The metrics of a folder, perhaps with changes to what was seen."""
-    return parsed(metrics.text(replace(made.look(), **change)))
-
-
-def total(found: dict, name: str, **labels: str) -> float:
+def total(seen: Status, name: str, **labels: str) -> float:
     """The sum of all series of a name that have these labels."""
-    asked = labels.items()
-    return sum(v for (own, told), v in found.items() if own == name and asked <= dict(told).items())
+    found = (one for family in metrics.Figures(lambda: seen).collect() for one in family.samples)
+    asked, name = labels.items(), f"shardwise_{name}"
+    return sum(one.value for one in found if one.name == name and asked <= one.labels.items())
 
 
 def test_figures_are_what_the_receipts_come_to(tmp_path):
     """Seconds and bytes are sums over the receipts, by device and phase; the median is theirs."""
     made = pretend.run(tmp_path, shards=20, failed=2, running=2, slow=3)
-    found, done = of(made), list(made.receipts.values())
+    seen, done = made.look(), list(made.receipts.values())
     uuid = done[0]["device"]["uuid"]
     own = [receipt["held"] for receipt in done if receipt["device"]["uuid"] == uuid]
     for phase in own[0]:
-        told = total(found, "shardwise_shard_held_seconds", phase=phase, device=uuid)
+        told = total(seen, "shard_held_seconds", phase=phase, device=uuid)
         assert told == pytest.approx(math.fsum(held[phase] for held in own))
     rows = [made.plan.shards[receipt["shard"]] for receipt in done]
-    assert total(found, "shardwise_done_bytes") == sum(row.bytes for row in rows)
+    assert total(seen, "done_bytes") == sum(row.bytes for row in rows)
     seconds = [receipt["finished"] - receipt["started"] for receipt in done]
-    told = total(found, "shardwise_median_shard_duration_seconds")
+    told = total(seen, "median_shard_duration_seconds")
     assert told == pytest.approx(statistics.median(seconds))
 
 
@@ -61,31 +44,32 @@ def test_shards_are_counted_by_state_and_devices_by_what_they_do(tmp_path):
     """Each state has its count; a device that failed a proof is suspect, even without shards."""
     parts = {"failed": 1, "suspect": 1, "running": 3, "waiting": 4, "damaged": 1}
     made = pretend.run(tmp_path, shards=20, devices=2, nodes=1, **parts)
-    found, seen = of(made), made.look()
+    seen = made.look()
     for state, count in seen.counts.items():
-        assert total(found, "shardwise_shards", state=state) == count == len(made.roles[state])
-    assert total(found, "shardwise_run_verdict", verdict="damaged") == 1
-    assert total(found, "shardwise_run_verdict") == 1
-    proven = of(pretend.run(tmp_path / "x", shards=2))
-    assert total(proven, "shardwise_run_verdict", verdict="proven") == 1
-    assert total(found, "shardwise_device_running_shards") == 3
+        assert total(seen, "shards", state=state) == count == len(made.roles[state])
+    assert total(seen, "run_verdict", verdict="damaged") == total(seen, "run_verdict") == 1
+    proven = pretend.run(tmp_path / "x", shards=2).look()
+    assert total(proven, "run_verdict", verdict="proven") == 1
+    assert total(seen, "device_running_shards") == 3
     oldest = made.roles["running"][0]
-    assert total(found, "shardwise_oldest_running_shard_seconds", shard=oldest) == 5
-    (uuid,), name = seen.suspects, "shardwise_device_suspect"
-    assert total(found, name, device=uuid) == total(found, name) == 1
-    assert total(of(made, shards={}), name, device=uuid) == 1
+    assert total(seen, "oldest_running_shard_seconds", shard=oldest) == 5
+    (uuid,), name = seen.suspects, "device_suspect"
+    assert total(seen, name, device=uuid) == total(seen, name) == 1
+    assert total(replace(seen, shards={}), name, device=uuid) == 1
 
 
 def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
     """A receipt may name a device anything: each series still appears once, on one line."""
-    made = pretend.run(tmp_path, shards=4)
-    shards = made.look().shards
+    seen = pretend.run(tmp_path, shards=4).look()
     names = ['"} 1\nevil{x="', '"} 1\\nevil{x="', "GPU-1", "GPU-1"]
     odd = {
         name: replace(one, device=Device(f"{word} {number}", word, word))
-        for number, ((name, one), word) in enumerate(zip(shards.items(), names, strict=True))
+        for number, ((name, one), word) in enumerate(zip(seen.shards.items(), names, strict=True))
     }
-    assert not any(name == "evil" for name, _ in of(made, shards=odd))
+    families = text_string_to_metric_families(metrics.text(replace(seen, shards=odd)))
+    found = [(one.name, *one.labels.values()) for family in families for one in family.samples]
+    assert len(set(found)) == len(found)
+    assert {name for name, *_ in found if not name.startswith("shardwise_")} == set()
 
 
 def test_every_metric_is_explained(tmp_path):
