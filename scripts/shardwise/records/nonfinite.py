@@ -24,22 +24,20 @@ def find(
     """
     dtype = np.dtype(plan.dtype).newbyteorder("<")
     shape = (key == "right" and plan.problem.right) or plan.problem.left
-    rows, columns = shape
-    sources, nbytes = _sources(plan, key, start, stop), rows * columns * dtype.itemsize
     if dtype.kind not in "fc":
         return None
-    stack = StackReader(sources, shape, plan.dtype, inputs)
-    files = OpenFiles(stack.inputs.compare)
+    stack = StackReader(_sources(plan, key, start, stop), shape, plan.dtype, inputs)
+    files, size = OpenFiles(stack.inputs.compare), shape[0] * shape[1]
     step = max(1, memory.STEP_BYTES // dtype.itemsize)
-    for at in range(start * nbytes, stop * nbytes, step * dtype.itemsize):
-        numbers = np.empty(min(step, (stop * nbytes - at) // dtype.itemsize), dtype)
-        stack.read_into(files, numbers.view(np.uint8), at)
-        wild = np.flatnonzero(~np.isfinite(numbers))
-        if wild.size:
-            matrix, byte = divmod(at + int(wild[0]) * dtype.itemsize, nbytes)
-            row, column = divmod(byte // dtype.itemsize, columns)
-            value, where = numbers[wild[0]], files_of(plan, key, matrix, matrix + 1)
-            return f"{value} at row {row}, column {column} of {where} (counted from 0)"
+    for first in range(start * size, stop * size, step):
+        numbers = np.empty(min(step, stop * size - first), dtype)
+        stack.read_into(files, numbers.view(np.uint8), first * dtype.itemsize)
+        wild = ~np.isfinite(numbers)
+        if wild.any():
+            at = int(wild.argmax())
+            matrix, row, column = map(int, np.unravel_index(first + at, (stop, *shape)))
+            where = files_of(plan, key, matrix, matrix + 1)
+            return f"{numbers[at]} at row {row}, column {column} of {where} (counted from 0)"
     return None
 
 

@@ -95,17 +95,12 @@ def _missing(top: Path, names: Iterable[tuple[str, str]]) -> list[str]:
     for shard, name in names:
         folder, _, file = f"{top}/{place(name)}".rpartition("/")
         if folder != listed:  # shards of one folder follow each other: list it once
-            listed, there = folder, _names(folder)
+            listed, there = folder, set()
+            with suppress(FileNotFoundError, NotADirectoryError):
+                there = set(os.listdir(folder))
         if not (f"{file}.npy" in there and f"{file}.json" in there):
             lacking.append(shard)
     return lacking
-
-
-def _names(folder: str) -> set[str]:
-    try:
-        return set(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return set()
 
 
 def describe(plan: Plan, shards: Sequence[str], why: str = "have no products yet") -> str:
