@@ -13,7 +13,7 @@ import shlex
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,7 @@ FOLDER = Path("/tmp/shardwise-leases")
 
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
 _COMMAND_CHARACTERS = 400
-_TEXT_BYTES = 4096
-"""The most bytes that are read from a lease."""
+_TEXT_BYTES = 4096  # the most that is read from a lease
 
 _HELD: dict[Path, int] = {}
 """Descriptors of this process's leases, never closed: they last as long as it and its children."""
@@ -45,6 +44,10 @@ def folder() -> Path:
     return Path(os.environ.get("SHARDWISE_LEASES") or FOLDER)
 
 
+def _path(uuid: str) -> Path:
+    return folder() / f"{uuid.replace('/', '_')}.lease"
+
+
 def take(uuid: str, job: str | None = None) -> bool:
     """Lease a device to this process; False if another process holds it.
 
@@ -54,7 +57,9 @@ def take(uuid: str, job: str | None = None) -> bool:
     path = _path(uuid)
     if path in _HELD:
         return True
-    text = _text(job)  # before locking: an error afterwards would leave a lease without a task
+    program, *words = sys.argv or [""]
+    what = shlex.join([Path(program).name, *words])[:_COMMAND_CHARACTERS]
+    who = f"process {os.getpid()} of {user_name(os.getuid())} since {clock(time.time())} ({what})"
     try:
         descriptor = _locked(path)
     except OSError as error:
@@ -66,7 +71,8 @@ def take(uuid: str, job: str | None = None) -> bool:
     # Only the lock counts: on a full disk the lease merely lacks its signature.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text, 0)
+        # An argument that is not valid text, such as a file name, is no reason to fail.
+        os.pwrite(descriptor, f"{_printable(who)}\n{job or ''}\n".encode(errors="replace"), 0)
     return True
 
 
@@ -82,7 +88,10 @@ def holder(uuid: str) -> Holder | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _signature(os.pread(descriptor, _TEXT_BYTES, 0))
+        # Every user may write to a lease, so none of it is trusted.
+        text = os.pread(descriptor, _TEXT_BYTES, 0).decode(errors="replace")
+        who, job, *_ = [*map(_printable, text.split("\n")), "", ""]
+        return Holder(who or "a process that does not say who it is", job or None)
     except OSError:
         return None
     finally:
@@ -90,68 +99,35 @@ def holder(uuid: str) -> Holder | None:
     return None
 
 
-def _path(uuid: str) -> Path:
-    return folder() / f"{uuid.replace('/', '_')}.lease"
-
-
 def _locked(path: Path) -> int | None:
     """A descriptor of the lease file with the lock on it; None if another process has it."""
     while True:
-        # A cleanup of /tmp may remove the folder or the file between two steps: make it again.
-        make = _make_folder
-        try:
-            check_folder(path.parent)
-            make = _make_file
-            # If fs.protected_regular is set, O_CREAT is refused on a file of another user, even
-            # of mode 666. So O_CREAT is used for new files only.
-            descriptor = os.open(path, _FLAGS)
-        except FileNotFoundError:
-            _openly(make, path)
-            continue
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            os.close(descriptor)
-            raise _unusable(f"{path.name} in it is not a plain file, or is hard-linked")
-        same = False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if same := os.path.samestat(status, os.lstat(path)):
+        _make_folder(path.parent)
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile, as by a cleanup of /tmp
+            descriptor = _open(path)
+            same = False
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # If not, another task may have locked a new file.
+                same = os.path.samestat(os.fstat(descriptor), os.lstat(path))
+            except BlockingIOError:
+                return None
+            finally:
+                if not same:
+                    os.close(descriptor)
+            if same:
                 return descriptor
-        except BlockingIOError:
-            return None
-        except FileNotFoundError:
-            pass
-        finally:
-            if not same:  # removed meanwhile: another task may have locked a new file
-                os.close(descriptor)
 
 
-def _make_folder(path: Path) -> None:
-    os.mkdir(path.parent, 0o1777)
-
-
-def _make_file(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):  # its folder was removed
-        os.close(os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666))
-
-
-def _openly(make: Callable[[Path], None], path: Path) -> None:
-    """Make a folder or file that all users share, with its full mode from the start."""
-    before = os.umask(0)
-    try:
-        with contextlib.suppress(FileExistsError):  # another task was first
-            make(path)
-    finally:
-        os.umask(before)
-
-
-def check_folder(place: Path) -> None:
-    """Refuse a folder that tasks would not share, or in which others could swap our files."""
+def _make_folder(place: Path) -> None:
+    """Make the folder; refuse one that tasks would not share, or where others could swap files."""
     if not place.is_absolute():
         raise TryAgain(
             f"SHARDWISE_LEASES is {str(place)!r}, a relative path: tasks in other folders would "
             "not see these leases; name an absolute one, the same for all users of the node"
         )
+    with _shared_by_all(), contextlib.suppress(FileExistsError):
+        place.mkdir(0o1777)
     status = os.lstat(place)
     if not stat.S_ISDIR(status.st_mode):
         raise _unusable("it is a link or a file, not a folder")
@@ -159,13 +135,28 @@ def check_folder(place: Path) -> None:
         raise _unusable(f"its mode is {status.st_mode & 0o7777:o}: anyone may remove leases")
 
 
-def _text(job: str | None) -> bytes:
-    """What this process writes into a lease: who it is, since when, what for; its job, if any."""
-    program, *words = sys.argv or [""]
-    what = shlex.join([Path(program).name, *words])[:_COMMAND_CHARACTERS]
-    who = f"process {os.getpid()} of {user_name(os.getuid())} since {clock(time.time())} ({what})"
-    # An argument that is not valid text, such as a file name, is no reason to fail.
-    return f"{_printable(who)}\n{job or ''}\n".encode(errors="replace")
+def _open(path: Path) -> int:
+    """A descriptor of the lease file, which is made if it is missing."""
+    # If fs.protected_regular is set, O_CREAT is refused on a file of another user, even of mode
+    # 666. So O_CREAT is used for new files only.
+    with _shared_by_all(), contextlib.suppress(FileExistsError):
+        return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+    descriptor = os.open(path, _FLAGS)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        raise _unusable(f"{path.name} in it is not a plain file, or is hard-linked")
+    return descriptor
+
+
+@contextlib.contextmanager
+def _shared_by_all() -> Iterator[None]:
+    """Let new folders and files have their full mode from the start."""
+    before = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def user_name(number: int) -> str:
@@ -174,12 +165,6 @@ def user_name(number: int) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return str(number)
-
-
-def _signature(text: bytes) -> Holder:
-    """Parse what a holder wrote; every user may write to a lease, so none of it is trusted."""
-    who, job, *_ = [*map(_printable, text.decode(errors="replace").split("\n")), "", ""]
-    return Holder(who or "a process that does not say who it is", job or None)
 
 
 def _printable(text: str) -> str:
