@@ -1,6 +1,7 @@
 """How a task waits for a device: until one is free, and leased to it."""
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,33 +67,51 @@ class Search:
         then the error says what keeps the task from each device.
         """
         granted = self.grant is not None and self.grant.source != "lease"
-        limit = HOLD_SECONDS if self.limit is None else min(self.limit, HOLD_SECONDS)
-        hold = limit if granted else 0.0
-        usable = given = _leave_out(devices, self.barred(), hold)
-        alone = granted and len(devices) == 1  # then the scheduler has chosen it
-        lease = self._lease_granted if alone else self._lease_free
-        uuids = [device.uuid for device in usable]
-        holders, last_change, last_message = None, 0.0, float("-inf")
+        # If it is a single one, the scheduler has chosen it.
+        lease = self._lease_granted if granted and len(devices) == 1 else self._lease_free
+        uuids = self._unfailed(devices, granted)
+        holders, last_change, last_message = None, 0.0, -math.inf
         while True:
-            for device in self._in_order(usable):
-                if device.uuid in (failed := self.barred()):  # while this task waited
-                    _leave_out(given, failed, hold)
-                elif lease(device):
-                    return device
-            now, current = time.monotonic(), _holders(uuids)
+            now, current = time.monotonic(), {uuid: leases.holder(uuid) for uuid in uuids}
+            # Listing starts NVML, slower with more GPUs: skipped while the same tasks hold all.
+            if current != holders or None in current.values():
+                there = devices if holders is None else self.listed()
+                for device in self._in_order([one for one in there if one.uuid in uuids]):
+                    # It may have failed while this task waited.
+                    if device.uuid in self._unfailed(devices, granted) and lease(device):
+                        return device
             if current != holders:
                 holders, last_change = current, now
             patience = self._patience(current.values())
             if now - last_change >= patience:
-                raise _out_of_patience(patience, self._situation(uuids))
+                raise TryAgain(
+                    f"no device became free, and no lease changed hands for {patience:.0f} s: "
+                    f"{self._situation(uuids)}; end what hangs ({host.command('doctor')} on this "
+                    "node shows it), and run again. If shards really take that long, start only as "
+                    "many at once as there are devices (snakemake --cores); by hand, --device-wait "
+                    "waits longer"
+                )
             if now - last_message >= _MESSAGE_SECONDS:
                 log.warning("waiting for a free device: %s", self._situation(uuids))
                 last_message = now
             time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
-            # Listing starts NVML, slower with more GPUs: skipped while the same tasks hold all.
-            current = _holders(uuids)
-            changed = current != holders or None in current.values()
-            usable = [device for device in self.listed() if device.uuid in uuids] if changed else []
+
+    def _unfailed(self, devices: Sequence[Device], granted: bool) -> list[str]:
+        """The devices that have not failed in this run, by UUID.
+
+        If all have failed, raises TryAgain; a job keeps what it was granted for a while first.
+        """
+        barred = self.barred()
+        if found := [device.uuid for device in devices if device.uuid not in barred]:
+            return found
+        if granted:
+            time.sleep(HOLD_SECONDS if self.limit is None else min(self.limit, HOLD_SECONDS))
+        reasons = "; ".join(barred[device.uuid] for device in devices)
+        raise TryAgain(
+            "no device is left for this task, as each that it may take has failed in this run: "
+            f"{reasons}. Run again on another node, or ask for other devices; a new run may take "
+            "these again"
+        )
 
     def _in_order(self, devices: Sequence[Device]) -> list[Device]:
         """The order to try devices in: the freest first, or round robin from the preferred one."""
@@ -154,49 +173,16 @@ class Search:
         return "; ".join(parts)
 
 
-def _leave_out(devices: Sequence[Device], barred: Mapping[str, str], hold: float) -> list[Device]:
-    """The devices that have not failed in this run.
-
-    If all have failed, keeps what the job was granted for ``hold`` seconds, then raises TryAgain.
-    """
-    usable = [device for device in devices if device.uuid not in barred]
-    if not usable:
-        time.sleep(hold)
-        reasons = "; ".join(barred[device.uuid] for device in devices)
-        raise TryAgain(
-            "no device is left for this task, as each that it may take has failed in this run: "
-            f"{reasons}. Run again on another node, or ask for other devices; a new run may take "
-            "these again"
-        )
-    return usable
-
-
-def _out_of_patience(patience: float, situation: str) -> TryAgain:
-    return TryAgain(
-        f"no device became free, and no lease changed hands for {patience:.0f} s: {situation}; "
-        f"end what hangs ({host.command('doctor')} on this node shows it), and run again. If "
-        "shards really take that long, start only as many at once as there are devices (snakemake "
-        "--cores); by hand, --device-wait waits longer"
-    )
-
-
-def _holders(uuids: Sequence[str]) -> dict[str, leases.Holder | None]:
-    return {uuid: leases.holder(uuid) for uuid in uuids}
-
-
 def obstacle(device: Device, needed: int) -> str | None:
     """Why a task should not compute on a device, leases aside; None if it may."""
     if device.mode == "prohibited":
         return "its compute mode prohibits all computing"
-    if device.mode.startswith("exclusive") and device.processes:
-        return f"it is in {device.mode} mode, and {_processes(device)} uses it"
+    # Those of other containers and users may be hidden.
+    pids = ", ".join(str(process.pid) for process in device.processes)
+    others = f"process {pids}" if pids else "a process that NVML does not show"
+    if device.mode.startswith("exclusive") and pids:
+        return f"it is in {device.mode} mode, and {others} uses it"
     enough = max(min(needed, _ENOUGH_SHARE * device.memory), _FREE_SHARE * device.memory)
     if device.free < enough:
-        return f"{_processes(device)} fills it: {human_bytes(round(enough))} should be free"
+        return f"{others} fills it: {human_bytes(round(enough))} should be free"
     return None
-
-
-def _processes(device: Device) -> str:
-    """The processes on a device, by number; other containers' and users' may be hidden."""
-    pids = ", ".join(str(process.pid) for process in device.processes)
-    return f"process {pids}" if pids else "a process that NVML does not show"
