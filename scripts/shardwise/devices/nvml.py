@@ -19,6 +19,16 @@ log = logging.getLogger(__name__)
 MEMINFO = Path("/proc/meminfo")
 MODULE = Path("/sys/module/nvidia/version")
 
+_CURES = {
+    "NVMLError_LibraryNotFound": "libnvidia-ml.so.1 is missing: install the driver's management "
+    "library, or give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    "NVMLError_LibRmVersionMismatch": "the driver was upgraded while its old module is loaded: "
+    "reboot this node, or load the new module",
+    "NVMLError_DriverNotLoaded": "the driver's module is not loaded: run on a GPU node, or set "
+    "backend: numpy",
+}
+"""What to do about an error of NVML."""
+
 _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
@@ -49,13 +59,8 @@ class Device:
 
 
 def present() -> list[Device]:
-    """All devices of this node that may compute, in the order of their PCI addresses.
-
-    A GPU that is cut by MIG is replaced by its instances. Raises TryAgain if the driver cannot be
-    asked; InputError if its Python binding is missing.
-    """
-    with _started() as nvml:
-        return _present(nvml)
+    """All devices of this node that may compute: see `driver_and_devices`."""
+    return driver_and_devices()[1]
 
 
 def driver_version() -> str:
@@ -69,24 +74,24 @@ def driver_version() -> str:
 
 
 def driver_and_devices() -> tuple[str, list[Device]]:
-    """The driver's version, such as ``570.86.15``, and all devices, as in :func:`present`."""
-    with _started() as nvml:
-        return str(nvml.nvmlSystemGetDriverVersion()), _present(nvml)
+    """The driver's version, and all devices that may compute, in the order of their PCI addresses.
 
-
-def _present(nvml: Any) -> list[Device]:
+    A GPU that is cut by MIG is replaced by its instances. Raises TryAgain if the driver cannot be
+    asked; InputError if its Python binding is missing.
+    """
     devices: list[Device] = []
     index = 0
-    for number in range(nvml.nvmlDeviceGetCount()):
-        try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(number)
-            devices += _devices_of(nvml, handle, index)
-        except nvml.NVMLError_NoPermission:
-            continue  # not given to this container or job: CUDA does not count it either
-        except nvml.NVMLError as error:
-            _leave_out(index, str(error))
-        index += 1
-    return devices
+    with _started() as nvml:
+        for number in range(nvml.nvmlDeviceGetCount()):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(number)
+                devices += _devices_of(nvml, handle, index)
+            except nvml.NVMLError_NoPermission:
+                continue  # not given to this container or job: CUDA does not count it either
+            except nvml.NVMLError as error:
+                _leave_out(index, str(error))
+            index += 1
+        return str(nvml.nvmlSystemGetDriverVersion()), devices
 
 
 @contextmanager
@@ -105,22 +110,10 @@ def _started() -> Iterator[Any]:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
+        cure = _CURES.get(type(error).__name__, "try again, or ask the administrator to look at it")
         raise TryAgain(
-            f"there is an NVIDIA driver but no usable device: NVML says {error}; {_cure(error)}"
+            f"there is an NVIDIA driver but no usable device: NVML says {error}; {cure}"
         ) from error
-
-
-def _cure(error: Exception) -> str:
-    """What to do about an error of NVML."""
-    cures = {
-        "NVMLError_LibraryNotFound": "libnvidia-ml.so.1 is missing: install the driver's "
-        "management library, or give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        "NVMLError_LibRmVersionMismatch": "the driver was upgraded while its old module is loaded: "
-        "reboot this node, or load the new module",
-        "NVMLError_DriverNotLoaded": "the driver's module is not loaded: run on a GPU node, or set "
-        "backend: numpy",
-    }
-    return cures.get(type(error).__name__, "try again, or ask the administrator to look at it")
 
 
 @functools.cache
@@ -144,29 +137,19 @@ def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
 
 
 def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
-    memory, free = _memory(nvml, handle)
-    processes = _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, ())
-    return Device(
-        uuid=nvml.nvmlDeviceGetUUID(handle),
-        name=nvml.nvmlDeviceGetName(handle),
-        index=index,
-        memory=memory,
-        free=free,
-        mode=mode,
-        processes=tuple(Process(process.pid, process.usedGpuMemory) for process in processes),
-    )
-
-
-def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Bytes of a device, and how many of them are free."""
+    memory = None
     with suppress(nvml.NVMLError_NotSupported):
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        if memory.total:
-            return memory.total, memory.free
-    # A GPU that shares the memory of the CPU reports none: take the machine's.
-    lines = (line.split() for line in MEMINFO.read_text().splitlines())
-    kib = {name: int(count) for name, count, *_ in lines}
-    return kib["MemTotal:"] * 1024, kib["MemAvailable:"] * 1024
+    if memory and memory.total:
+        total, free = memory.total, memory.free
+    else:  # it shares the memory of the CPU: take the machine's
+        lines = (line.split() for line in MEMINFO.read_text().splitlines())
+        kib = {name: int(count) for name, count, *_ in lines}
+        total, free = kib["MemTotal:"] * 1024, kib["MemAvailable:"] * 1024
+    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+    running = _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, ())
+    processes = tuple(Process(process.pid, process.usedGpuMemory) for process in running)
+    return Device(uuid, name, index, total, free, mode, processes)
 
 
 def _answer(nvml: Any, question: Callable[[Any], Any], handle: Any, otherwise: Any) -> Any:
