@@ -117,28 +117,21 @@ def named(grant: Grant, devices: Sequence[Device]) -> list[Device]:
     """
     if grant.value.strip() in _NONE:
         raise _refusal(grant, devices, "names no device")
+    form = _GRID_ENGINE_ID if grant.source == "grid engine" else _INDEX
     granted: list[Device] = []
     for entry in re.split(r"[\s,]+", grant.value.strip()):
-        fitting = _fitting(grant, entry, devices)
+        number, named = form.fullmatch(entry), re.match("(GPU|MIG)-", entry, re.IGNORECASE)
+        fitting = [d for d in devices if number and d.index == int(number[1])]
+        if named:
+            fitting = [d for d in devices if d.uuid.lower().startswith(entry.lower())]
+        if not fitting:
+            raise _refusal(grant, devices, f"has {entry!r}, which is not on this node")
+        if named and len(fitting) > 1:
+            raise _refusal(grant, devices, f"has {entry!r}, which matches {len(fitting)} devices")
         if any(device in granted for device in fitting):
             raise _refusal(grant, devices, f"names {entry!r} twice")
         granted += fitting
     return granted
-
-
-def _fitting(grant: Grant, entry: str, devices: Sequence[Device]) -> list[Device]:
-    """The device that an entry names; all its MIG instances for the index of a GPU that is cut."""
-    if re.match("(GPU|MIG)-", entry, re.IGNORECASE):
-        fitting = [d for d in devices if d.uuid.lower().startswith(entry.lower())]
-        if len(fitting) > 1:
-            raise _refusal(grant, devices, f"has {entry!r}, which matches {len(fitting)} devices")
-    else:
-        form = _GRID_ENGINE_ID if grant.source == "grid engine" else _INDEX
-        number = form.fullmatch(entry)
-        fitting = [d for d in devices if number and d.index == int(number[1])]
-    if not fitting:
-        raise _refusal(grant, devices, f"has {entry!r}, which is not on this node")
-    return fitting
 
 
 def _refusal(grant: Grant, devices: Sequence[Device], fault: str) -> TryAgain:
