@@ -107,26 +107,21 @@ def build_command(
     win. None: the mpiexec of the MPI that mpi4py loads.
     """
     try:
-        words = shlex.split(launcher or "") or ["mpiexec"]
+        name, *words = shlex.split(launcher or "") or ["mpiexec"]
     except ValueError as error:
         raise InputError(f"launcher {launcher!r}: {error}; write it as in a shell") from None
-    words = [_program(words[0], environ), *words[1:]]
-    counted = any(_COUNT.fullmatch(word) for word in words[1:])
-    return words if counted else [*words, "-n", str(ranks)]
-
-
-def _program(name: str, environ: Mapping[str, str]) -> str:
-    """A program next to the MPI that MPI4PY_LIBMPI names, else next to this Python; or on PATH."""
+    # One next to the MPI that MPI4PY_LIBMPI names, else next to this Python; or on PATH.
     library = Path(environ.get("MPI4PY_LIBMPI", sys.executable))
     own = [str(library.parents[1] / "bin")] if library.is_absolute() else []
     folders = os.pathsep.join([*own, environ.get("PATH", os.defpath)])
-    if (found := shutil.which(name, path=folders)) is None:
+    if (program := shutil.which(name, path=folders)) is None:
         raise InputError(
             f"no MPI launcher: {name} is neither next to {library} nor on PATH; name yours "
             "with --launcher, or in the line 'mpi' of the profile, such as "
             'mpi: "/opt/site/bin/mpiexec"'
         )
-    return found
+    counted = any(map(_COUNT.fullmatch, words))
+    return [program, *words, *([] if counted else ["-n", str(ranks)])]
 
 
 def build_environment(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -232,35 +227,23 @@ def start_ranks(options: Namespace) -> Any:
     """
     options.ranks = options.ranks or expected_ranks()
     relaunch(options.ranks, options.launcher)
-    return _started()
-
-
-def _started() -> Any:
-    """The MPI module, imported in a new thread, whose stack is still empty.
-
-    MPICH sends its peers 4 KiB of its stack, though only the first part is the rank's address. The
-    fewer of these bytes are 0, the longer the line; Slurm's pmi2 takes 1,024 bytes of a line.
-    (Seen with MPICH 5.0 and Slurm 22.05: "value not properly terminated in client request".)
-    """
     # MPICH would read a large message from the other rank's memory, and fail where the seccomp of a
     # container refuses that. A copy through shared memory works everywhere.
     os.environ.setdefault("MPIR_CVAR_CH4_CMA_ENABLE", "0")
-    with ThreadPoolExecutor(1) as pool:  # imported only here: the import makes this process a rank
+    # MPICH sends its peers 4 KiB of its stack, though only the first part is the rank's address.
+    # The fewer of these bytes are 0, the longer the line; Slurm's pmi2 takes 1,024 bytes of a line.
+    # So the import is left to a new thread, whose stack is still empty. (Seen with MPICH 5.0 and
+    # Slurm 22.05: "value not properly terminated in client request".)
+    with ThreadPoolExecutor(1) as pool:
         mpi = pool.submit(importlib.import_module, "mpi4py.MPI").result()
-    mpi.COMM_WORLD.Barrier()  # then all ranks of this node have mapped their shared memory
-    _unlink_segments()
-    return mpi
-
-
-def _unlink_segments() -> None:
-    """Unlink this rank's segments of shared memory, once all ranks have mapped them.
-
-    MPICH does so only at a regular end, which a killed rank has not. So they go with the last one.
-    """
+    # MPICH unlinks its shared memory only at a regular end, which a killed rank has not. Once all
+    # ranks of this node have mapped it, nobody needs its name: it goes with the last rank.
+    mpi.COMM_WORLD.Barrier()
     maps = Path("/proc/self/maps").read_text(errors="replace")
     for name in set(re.findall(r"/\S*mpich_shm_\S+$", maps, re.MULTILINE)):
         with suppress(OSError):  # another rank was first
             os.unlink(name)
+    return mpi
 
 
 def get_world(count: int | None, stage: str) -> Any:
