@@ -42,11 +42,9 @@ def words(status: int) -> str:
     """How a process ended before its work was done, from its `Ending.status`."""
     if status >= 0:
         return f"ended its process with os._exit({status}) or the like"
-    number = -status
-    with contextlib.suppress(ValueError):
-        hint = "; out of host memory?" if number == signal.SIGKILL else ""
-        return f"was killed by signal {number} ({signal.Signals(number).name}{hint})"
-    return f"was killed by signal {number}"
+    name = {int(number): number.name for number in signal.Signals}.get(-status, "real-time")
+    hint = "; out of host memory?" if status == -signal.SIGKILL else ""
+    return f"was killed by signal {-status} ({name}{hint})"
 
 
 def run(work: Callable[[], Any]) -> Ending:
@@ -76,8 +74,10 @@ def run(work: Callable[[], Any]) -> Ending:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except BaseException:  # Ctrl-C or SIGTERM: let the child remove its temporary files
         _signal(child, signal.SIGTERM)
+        end = time.monotonic() + _GRACE_SECONDS
         with contextlib.suppress(ChildProcessError):  # it has just ended by itself
-            _wait(child)
+            while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < end:
+                time.sleep(_POLL_SECONDS)
         raise
     finally:
         sweep(spare=others)
@@ -108,13 +108,6 @@ def _work(work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collecti
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(code)
-
-
-def _wait(child: int) -> None:
-    """Wait until a child has cleaned up and ended, or its time for that is over."""
-    end = time.monotonic() + _GRACE_SECONDS
-    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < end:
-        time.sleep(_POLL_SECONDS)
 
 
 def end(processes: Collection[subprocess.Popen[bytes]], seconds: float) -> None:

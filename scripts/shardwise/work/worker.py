@@ -145,9 +145,7 @@ class ShardLoop:
     def _take(self) -> _Step | None:
         """The next shard, already begun; None if there is none, or the device has failed."""
         ahead, self._next = self._next, None
-        step = ahead.result() if ahead else None
-        if step is None:
-            step = self._begin(1)
+        step = (ahead.result() if ahead else None) or self._begin(1)
         return None if self.device_failed else step
 
     def _begin(self, shards: int) -> _Step | None:
@@ -168,20 +166,18 @@ class ShardLoop:
         """Compute a shard on the device, and leave its last writes to the thread behind."""
         with self._logs.of(step.shard):
             try:
-                if step.job is None:
-                    raise step.error or AssertionError
+                if step.error is not None:
+                    raise step.error
                 begun = count_starts(self._plan.results.starts(step.shard.name)) > 0
                 if begun:  # it may have killed its worker, and may do so again:
                     self._settle()  # the shard behind must not be lost with it
                 step.job.compute((lambda: None) if begun else self._coming)
-                self._tidy()
-                self._settle()
             except Exception as error:
-                self._tidy()
                 self._settle()  # first the shard behind
-                return self._failed(step, error)
-        self._last = self._behind.submit(self._finish, step, step.job)
-        return None
+                self._failed(step, error)
+            else:
+                self._settle()
+                self._last = self._behind.submit(self._finish, step)
 
     def _coming(self) -> ShardJob | None:
         """The next shard, which the first call begins in a thread; None until it has begun."""
@@ -192,22 +188,23 @@ class ShardLoop:
         return step.job if step else None
 
     def _settle(self) -> None:
-        """Wait until the shard behind, the previous one, has ended."""
+        """End what a user's function has left, and wait for the shard behind, the previous one."""
+        if self._plan.function:
+            contain.sweep()
         if self._last is not None:
             self._last.result()
 
-    def _finish(self, step: _Step, job: ShardJob) -> None:
+    def _finish(self, step: _Step) -> None:
         """End a shard: write the rest of what was computed, and its receipt."""
-        shard, results = step.shard, self._plan.results
-        with self._logs.of(shard):
+        name, results = step.shard.name, self._plan.results
+        with self._logs.of(step.shard):
             try:
-                job.finish()
+                step.job.finish()
             except Exception as error:
                 return self._failed(step, error)
-            log.info("%s written", results.receipt(shard.name))
-        failures.forget(results, shard.name)
-        self._logs.end(shard, well=True)
-        return None
+            log.info("%s written", results.receipt(name))
+        failures.forget(results, name)
+        return self._logs.end(step.shard, well=True)
 
     def _failed(self, step: _Step, error: Exception) -> None:
         """Write down why a shard has failed; a device that failed ends this worker."""
@@ -223,8 +220,3 @@ class ShardLoop:
             suspect=getattr(error, "suspect", False),
         )  # fmt: skip
         gc.collect()  # tracebacks of the failure keep memory of the device alive
-
-    def _tidy(self) -> None:
-        """End the processes that a user's function has left."""
-        if self._plan.function:
-            contain.sweep()
