@@ -107,7 +107,16 @@ class Array:
         script = folder / f"{job}.sh"
         script.write_text(self.script(name, folder.absolute() / job))
         schedulers.remember(results, self._request.scheduler, job)
-        well = self._submit(job, tasks, str(script))
+        asked, well = self._request.words[self._attempt], None
+        while well is None:
+            try:
+                words = self.scheduler.array(job, tasks, self._limit, asked, str(script))
+                well = self._wait(job, words)
+            except QueueFull as error:
+                log.warning("%s accepts no more tasks now (%s)", self.scheduler.title, error)
+                if tasks == 1:
+                    time.sleep(_FULL_SECONDS)
+                tasks = max(1, tasks // 2)
         self._attempt = min(self.retries, self._attempt + (not well))
 
     def script(self, round_name: str, log_name: Path) -> str:
@@ -122,19 +131,6 @@ class Array:
             text += f' --run-time="$((SECONDS < {seconds:.0f} ? {seconds:.0f} - SECONDS : 1))"'
         setup = _SETUP.format(line=self._request.setup) if self._request.setup else ""
         return _TASK.format(log=shlex.quote(str(log_name)), setup=setup, command=text)
-
-    def _submit(self, job: str, tasks: int, script: str) -> bool:
-        """Submit as many tasks as the cluster accepts, and wait; return whether all ended well."""
-        asked = self._request.words[self._attempt]
-        while True:
-            words = self.scheduler.array(job, tasks, self._limit, asked, script)
-            try:
-                return self._wait(job, words)
-            except QueueFull as error:
-                log.warning("%s accepts no more tasks now (%s)", self.scheduler.title, error)
-                if tasks == 1:
-                    time.sleep(_FULL_SECONDS)
-                tasks = max(1, tasks // 2)
 
     def _wait(self, job: str, words: list[str]) -> bool:
         """Wait for the client or for all useful work to end; whether the client reports success."""
