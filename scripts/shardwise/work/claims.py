@@ -117,7 +117,7 @@ def _mark(who: str, process: int) -> str:
 
 
 class Claims:
-    """The claims of one worker in a round.
+    """The claims of one worker in a round; ``attempt`` is which try of a shard this is.
 
     Parameters
     ----------
@@ -132,16 +132,11 @@ class Claims:
     def __init__(
         self, plan: Plan, own: Round, who: str, is_whole: Callable[[str], bool], again: bool = False
     ) -> None:
-        self._plan, self._round, self._who, self._is_whole = plan, own, who, is_whole
+        self._plan, self._who, self._is_whole = plan, who, is_whole
         self._folder = plan.results.claims / own.name
-        self._blocks = own.blocks()
+        self._blocks, self._workers, self.attempt = own.blocks(), own.workers, own.attempt
         self._claimed = [block for block in self._taken() if self._is_own(block)] if again else []
         self._waiting = deque(self.open())
-
-    @property
-    def attempt(self) -> int:
-        """Which try of a shard this is."""
-        return self._round.attempt
 
     def next(self) -> str | None:
         """Claim the next shard; None if none is left."""
@@ -180,9 +175,8 @@ class Claims:
 
     def _claim_block(self) -> int | None:
         """Claim any of the first free blocks, so that workers seldom want the same one."""
-        blocks = range(len(self._blocks))
-        while free := sorted(set(blocks).difference(self._taken())):
-            block = random.choice(free[: self._round.workers])
+        while free := sorted(set(range(len(self._blocks))).difference(self._taken())):
+            block = random.choice(free[: self._workers])
             path = self._folder / str(block)
             with writing(path), suppress(FileExistsError):  # another worker was first
                 path.symlink_to(self._who)
@@ -192,7 +186,7 @@ class Claims:
     def _open(self, block: int) -> list[str]:
         """The shards of a block that are neither whole nor failed in this round."""
         left = [shard for shard in self._blocks[block] if not self._is_whole(shard)]
-        ended = hopeless(of_this_run(self._plan, left), self._round.attempt)
+        ended = hopeless(of_this_run(self._plan, left), self.attempt)
         return [shard for shard in left if shard not in ended]
 
     def _is_own(self, block: int) -> bool:
