@@ -32,26 +32,24 @@ def run(options: Namespace) -> int:
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} applies only with --dispatch {dispatch}")
     plan = plans.load(options.plan)
-    if options.round:
-        return _rank(plan, options)
+    if options.round:  # a rank, which starts its workers; failure files say what failed
+        launch.start_ranks(options)
+        seats, beside = ranks.own_seats(options.ranks, plan.settings.backend, options.workers)
+        _pool(plan, options, seats, beside).run(options.round)
+        return 0
     try:
-        _compute(plan, options)
+        if options.dispatch == "array":
+            request = array.load(options.request or Path())
+            array.run(plan, request, options.array_tasks, options.array_limit)
+        elif options.dispatch == "mpi":
+            _mpi(plan, options)
+        else:
+            usable = choose.workers(plan.settings.backend, failures.barred(plan.results))
+            _rounds(plan, options, options.retries, range(min(usable, options.devices or usable)))
     except Exception as error:
         rounds.note(plan, error)
         raise
     return 0
-
-
-def _compute(plan: Plan, options: Namespace) -> None:
-    if options.dispatch == "array":
-        request = array.load(options.request or Path())
-        array.run(plan, request, options.array_tasks, options.array_limit)
-    elif options.dispatch == "mpi":
-        _mpi(plan, options)
-    else:
-        usable = choose.workers(plan.settings.backend, failures.barred(plan.results))
-        count = min(usable, options.devices or usable)
-        _rounds(plan, options, options.retries, range(count))
 
 
 def _rounds(plan: Plan, options: Namespace, retries: int, seats: Sequence[int | None]) -> None:
@@ -80,16 +78,14 @@ def work(options: Namespace) -> int:
 
 
 def _end(options: Namespace) -> float | None:
-    """The Unix time at which this job will be ended, from ``--until``.
+    """The Unix time at which this job will be ended; None if no limit is known.
 
-    Otherwise ``--run-time`` counts from now, unless Slurm ends the job sooner. None: no limit is
-    known.
+    ``--until`` says it. Otherwise ``--run-time`` counts from now, unless Slurm ends the job sooner.
     """
     if until := getattr(options, "until", None):
         return float(until)
-    ends = [slurm.end_of_job() if "SLURM_JOB_ID" in os.environ else None]
-    ends += [time.time() + options.run_time if options.run_time else None]
-    return min(filter(None, ends), default=None)
+    own = time.time() + options.run_time if options.run_time else None
+    return min(filter(None, (slurm.end_of_job(), own)), default=None)
 
 
 def _this_process() -> str:
@@ -126,11 +122,3 @@ def _mpi(plan: Plan, options: Namespace) -> None:
         ranks.start(count, options.launcher, [*argv, *left, f"--round={name}"])
 
     return rounds.run(plan, options.retries, 4 * count, start)
-
-
-def _rank(plan: Plan, options: Namespace) -> int:
-    """Be a rank: start its workers. Failure files, not the exit code, say what failed."""
-    launch.start_ranks(options)
-    seats, beside = ranks.own_seats(options.ranks, plan.settings.backend, options.workers)
-    _pool(plan, options, seats, beside).run(options.round)
-    return 0
