@@ -60,10 +60,9 @@ class Pool:
         self._plan, self._store, self._closed = plan, Store(plan), False
         fixed = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={plan.results.plan}"]
         fixed += [f"--parent={os.getpid()}"]
-        self._seats = []
-        for number, own in enumerate(words):
-            name = f"{who} worker {number}"
-            self._seats.append(_Seat(name, [*fixed, f"--name={name}", *own]))
+        names = [f"{who} worker {number}" for number in range(len(words))]
+        own = [[*fixed, f"--name={name}", *more] for name, more in zip(names, words, strict=True)]
+        self._seats = list(map(_Seat, names, own))
 
     def run(self, round_name: str) -> int:
         """Start the workers of a round and wait for their end; return the worst exit code."""
@@ -81,8 +80,10 @@ class Pool:
                     ended = [seat for seat in working if seat.process.poll() is not None]
                     codes |= {self._ended(seat) for seat in ended}
                     time.sleep(_POLL_SECONDS)
-            finally:
-                self._end()
+            finally:  # after an error or a signal, some still run
+                left = [seat.process for seat in self._seats if seat.process is not None]
+                contain.end(left, _GRACE_SECONDS)
+                self._sweep()
         return claims.worst(codes)
 
     def _start(self, seat: _Seat, again: bool = False) -> None:
@@ -147,12 +148,6 @@ class Pool:
         for seat in self._seats:
             if seat.process is not None:
                 seat.process.send_signal(number)
-
-    def _end(self) -> None:
-        """End the workers that run after an error or a signal, and the processes that they left."""
-        left = [seat.process for seat in self._seats if seat.process is not None]
-        contain.end(left, _GRACE_SECONDS)
-        self._sweep()
 
     def _sweep(self) -> None:
         """End the processes that a user's function has left: they may hold a device."""
