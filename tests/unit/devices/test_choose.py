@@ -21,7 +21,7 @@ GIB = 2**30
 A, B, C = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
 MIG = "MIG-dddddddd-0000-4000-8000-00000000000"
 NODE = [Device(uuid, "Fake", i, 16 * GIB, 15 * GIB) for i, uuid in enumerate((A, B, C))]
-CUT = [Device(f"{MIG}{i}", "Fake", 0, 8 * GIB, 8 * GIB) for i in range(2)]
+CUT = [Device(f"{MIG}{i}", "Fake", 3, 8 * GIB, 7 * GIB) for i in range(2)]
 SLURM = {"SLURM_JOB_ID": "7"}
 MEMORY = SimpleNamespace(total=16 * GIB, free=15 * GIB)
 GRID_ENGINE = {"JOB_ID": "7", "SGE_ROOT": "/opt/ge"}
@@ -40,6 +40,9 @@ def take(environ, node=NODE, **given):
     ({"CUDA_VISIBLE_DEVICES": "2,1"}, B, "lease"),
     ({"CUDA_VISIBLE_DEVICES": C}, C, "lease"),
     ({"CUDA_VISIBLE_DEVICES": "GPU-cc"}, C, "lease"),
+    ({"CUDA_VISIBLE_DEVICES": "3"}, f"{MIG}0", "lease"),  # any instance of that GPU
+    ({"CUDA_VISIBLE_DEVICES": f"{MIG}1,{MIG}0"}, f"{MIG}0", "lease"),
+    ({"CUDA_VISIBLE_DEVICES": f"{MIG}1"}, f"{MIG}1", "lease"),
     (SLURM | {"CUDA_VISIBLE_DEVICES": "1"}, B, "slurm"),
     (SLURM | {"CUDA_VISIBLE_DEVICES": "1,2"}, B, "slurm"),
     (SLURM | {"CUDA_VISIBLE_DEVICES": "2", "SGE_HGR_gpu": "1"}, C, "slurm"),
@@ -58,22 +61,13 @@ def take(environ, node=NODE, **given):
 ])  # fmt: skip
 def test_the_device_is_the_one_that_is_meant(environ, uuid, source):
     """Every form of every variable: CUDA sees this one device, by its UUID, and it is leased."""
-    taken, left = take(environ)
+    taken, left = take(environ, [*NODE, *CUT])
     assert (taken.device.uuid, taken.source) == (uuid, source)
     assert left["CUDA_VISIBLE_DEVICES"] == uuid
     assert left["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     holder = leases.holder(uuid)
     assert holder.words.startswith(f"process {os.getpid()} of ")
     assert holder.job == host.job(environ)
-
-
-@pytest.mark.parametrize(
-    "names", ["0", f"{MIG}0,{MIG}1", "MIG-dddddddd-0000-4000-8000-000000000000"]
-)
-def test_instances_are_devices(names):
-    """A number means all instances of the GPU, a UUID one of them."""
-    taken, left = take({"CUDA_VISIBLE_DEVICES": names}, [*CUT, *NODE[1:]])
-    assert left["CUDA_VISIBLE_DEVICES"] == taken.device.uuid == f"{MIG}0"
 
 
 FAULTS = {
@@ -346,44 +340,24 @@ def test_a_driver_without_cupy_is_refused_before_any_wait(monkeypatch):
     assert backends.load_backend("numpy")[0] is np
 
 
-class Cupy:
-    """The part of cupy and of the driver that finds the device on which CUDA computes."""
-
-    def __init__(self, uuid):
-        error, fields = RuntimeError, {"totalGlobalMem": GIB, "name": b"Fake"}
-        self.uuid, self.zeros = bytes.fromhex(uuid.partition("-")[2].replace("-", "")), bytes
-        self.cuda = SimpleNamespace(
-            memory=SimpleNamespace(OutOfMemoryError=error),
-            driver=SimpleNamespace(CUDADriverError=error),
-            cublas=SimpleNamespace(CUBLASError=error),
-            Device=lambda number=0: SimpleNamespace(id=number, use=lambda: None),
-            runtime=SimpleNamespace(
-                CUDARuntimeError=error, getDeviceCount=lambda: 1,
-                getDeviceProperties=lambda number: fields,
-            ),
-        )  # fmt: skip
-
-    def cuDeviceGet(self, device, number):  # noqa: N802
-        return 0
-
-    def cuDeviceGetUuid_v2(self, out, device):  # noqa: N802
-        out._obj[:] = self.uuid
-        return 0
-
-
-def load(monkeypatch, cupy):
-    """Load the GPU backend on a machine whose driver and cupy are not real."""
+def load(monkeypatch, uuid):
+    """Load the GPU backend on a machine whose driver and cupy are not real; CUDA uses this GPU."""
+    cupy = Mock()
+    cupy.cuda.runtime.getDeviceProperties = lambda _: {"totalGlobalMem": GIB, "name": b"Fake"}
+    for part, name in (("memory", "OutOfMemory"), ("runtime", "CUDARuntime"),
+                       ("driver", "CUDADriver"), ("cublas", "CUBLAS")):  # fmt: skip
+        setattr(getattr(cupy.cuda, part), f"{name}Error", RuntimeError)
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: 13000)
+    monkeypatch.setattr(choose, "cuda_uuid", lambda _: uuid)
+    monkeypatch.setattr(choose, "present", lambda: NODE)
     monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(choose.ctypes, "CDLL", lambda name: cupy)
-    monkeypatch.setattr(choose, "present", lambda: NODE)
     ours = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
     schedulers = [name for name in os.environ if name.startswith(("SLURM_", "SGE_"))]
     for name in (*schedulers, *ours):
         monkeypatch.setenv(name, "")  # so that monkeypatch restores it
         monkeypatch.delenv(name)
-    return backends.load_backend("auto", GIB, 0.1)
+    return backends.load_backend("auto", GIB, 0.1)[1]
 
 
 def test_the_device_that_was_taken(monkeypatch):
@@ -391,10 +365,8 @@ def test_the_device_that_was_taken(monkeypatch):
     names = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_LOG_LEVEL")
     for name in names:
         monkeypatch.setenv(name, "1")
-    cupy = Cupy(A)
-    found, facts = load(monkeypatch, cupy)
-    assert found is cupy
-    assert facts == {"name": "Fake", "uuid": A, "memory": GIB, "source": "lease"}
+    facts = {"name": "Fake", "uuid": A, "memory": GIB, "source": "lease"}
+    assert load(monkeypatch, A) == facts
     assert os.environ[grants.VISIBLE] == A
     assert [name for name in names if name in os.environ] == ["CUBLASLT_LOG_LEVEL"]
 
@@ -402,7 +374,7 @@ def test_the_device_that_was_taken(monkeypatch):
 def test_another_device_than_the_one_taken_is_a_fault(monkeypatch):
     """If CUDA was in use before, the receipt would name a device that did not compute."""
     with pytest.raises(RuntimeError, match=f"CUDA was in use on {B} before {A} was taken"):
-        load(monkeypatch, Cupy(B))
+        load(monkeypatch, B)
 
 
 @pytest.mark.parametrize(("driver", "client", "extra"), [
@@ -461,21 +433,17 @@ def test_a_device_that_fails_while_it_is_waited_for_is_not_taken():
         take(SLURM)
 
 
-def test_a_worker_for_each_device(monkeypatch):
-    """One on NumPy, one without a driver, and one if a driver has no device: it will say so."""
-    monkeypatch.setattr(choose, "driver_cuda_version", lambda: 12000)
-    monkeypatch.setattr(choose, "present", lambda: NODE)
+@pytest.mark.parametrize(("backend", "driver", "node", "barred", "count"), [
+    ("auto", 12000, NODE, (), 3), ("cupy", 12000, NODE, (), 3), ("numpy", 12000, NODE, (), 1),
+    ("auto", 12000, NODE, {A: "bad"}, 2), ("auto", 12000, NODE, ["GPU-of-elsewhere"], 3),
+    ("auto", 12000, NODE, [A, B, C], 1), ("cupy", 12000, [], (), 1), ("auto", None, NODE, (), 1),
+])  # fmt: skip
+def test_a_worker_for_each_device(monkeypatch, backend, driver, node, barred, count):
+    """One on NumPy, one without a driver, and one if no device is left: it will say so."""
+    monkeypatch.setattr(choose, "driver_cuda_version", lambda: driver)
+    monkeypatch.setattr(choose, "present", lambda: node)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert choose.workers("auto") == choose.workers("cupy") == 3
-    assert choose.workers("numpy") == 1
-    assert choose.workers("auto", {A: "bad"}) == 2
-    assert choose.workers("auto", [A, B, C]) == 1
-    assert choose.workers("auto", ["GPU-of-elsewhere"]) == 3
-    monkeypatch.setattr(choose, "present", list)
-    assert choose.workers("cupy") == 1
-    monkeypatch.setattr(choose, "driver_cuda_version", lambda: None)
-    monkeypatch.setattr(choose, "present", lambda: NODE)
-    assert choose.workers("auto") == 1
+    assert choose.workers(backend, barred) == count
 
 
 @pytest.mark.parametrize(("status", "why"), [
