@@ -149,13 +149,3 @@ def test_claims_of_another_plan_are_refused(own_plan: Plan, tmp_path: Path) -> N
     other = factories.plan(tmp_path, factories.stack((3, 2, 2)), shards=2)
     with pytest.raises(IntegrityError, match=r"plan\.tsv is not the plan of these claims"):
         claims.load(other, name)
-
-
-def test_a_worker_after_the_end_of_its_round_has_nothing_to_do(own_plan: Plan) -> None:
-    """The round's folder is gone, and the next round, of other shards, has another name."""
-    name = claims.begin(own_plan, list(own_plan.shards), 2, 1)
-    worker = Workers(own_plan, name).new("late")
-    claims.end(own_plan.results)
-    claims.begin(own_plan, list(own_plan.shards)[1:], 2, 1)
-    assert worker.next() is None
-    assert os.listdir(own_plan.results.root)

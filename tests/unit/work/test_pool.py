@@ -206,30 +206,26 @@ def test_two_deaths_in_a_row_end_one_worker_and_the_other_does_the_rest(tmp_path
     assert said.count("WARNING shard") == 2
 
 
-def test_a_warning_between_rounds_ends_them(tmp_path):
-    """As the job is going to end, no round begins; the message is the one of the failed shards."""
+ALL = "of 12 shards 12 were not computed: later"
+
+
+@pytest.mark.parametrize(("name", "code", "warned", "kind", "words", "times"), [
+    (None, 75, True, TryAgain, "shard 00003: later", 1),  # the job is going to end
+    ("worker", 75, False, TryAgain, ALL, 3),
+    ("worker", 2, False, InputError, ALL, 1),  # the user has to act first
+])  # fmt: skip
+def test_rounds_end_with_what_failed(tmp_path, name, code, warned, kind, words, times):
+    """The failure of a shard, or of workers that cannot begin; not 'cancelled or out of time'."""
     made, names = planned(tmp_path), []
+    failed = claims.worker_failure(made) if name else made.shards["00003"].name
 
     def start(name: str) -> None:
         names.append(name)
-        failures.note(made.results, made.shards["00003"].name, 75, "later", attempt=1)
-        os.kill(os.getpid(), signal.SIGUSR1)
+        failures.note(made.results, failed, code, "later", attempt=1)
+        if warned:
+            os.kill(os.getpid(), signal.SIGUSR1)
 
-    with pytest.raises(TryAgain, match="shard 00003: later"):
-        rounds.run(made, 2, 1, start)
-    assert len(names) == 1
-
-
-@pytest.mark.parametrize(("code", "kind", "times"), [(2, InputError, 1), (75, TryAgain, 3)])
-def test_workers_that_cannot_begin_end_the_run_with_their_reason(tmp_path, code, kind, times):
-    """Not with 'cancelled, killed or out of time'; no round follows if the user has to act."""
-    made, names = planned(tmp_path), []
-
-    def start(name: str) -> None:
-        names.append(name)
-        failures.note(made.results, claims.worker_failure(made), code, "no cupy")
-
-    with pytest.raises(kind, match="of 12 shards 12 were not computed: no cupy"):
+    with pytest.raises(kind, match=words):
         rounds.run(made, 2, 1, start, lost=True)
     assert len(names) == times
 
