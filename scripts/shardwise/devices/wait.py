@@ -70,16 +70,23 @@ class Search:
         # If it is a single one, the scheduler has chosen it.
         lease = self._lease_granted if granted and len(devices) == 1 else self._lease_free
         uuids = self._unfailed(devices, granted)
+
+        def attempt(listed: Sequence[Device]) -> Device | None:
+            for device in self._in_order([device for device in listed if device.uuid in uuids]):
+                # It may have failed while this task waited.
+                if device.uuid in self._unfailed(devices, granted) and lease(device):
+                    return device
+            return None
+
+        if found := attempt(devices):  # without a look, which could get in another task's way
+            return found
         holders, last_change, last_message = None, 0.0, -math.inf
         while True:
             now, current = time.monotonic(), {uuid: leases.holder(uuid) for uuid in uuids}
             # Listing starts NVML, slower with more GPUs: skipped while the same tasks hold all.
-            if current != holders or None in current.values():
-                there = devices if holders is None else self.listed()
-                for device in self._in_order([one for one in there if one.uuid in uuids]):
-                    # It may have failed while this task waited.
-                    if device.uuid in self._unfailed(devices, granted) and lease(device):
-                        return device
+            changed = current != holders or None in current.values()
+            if changed and (found := attempt(self.listed())):
+                return found
             if current != holders:
                 holders, last_change = current, now
             patience = self._patience(current.values())
