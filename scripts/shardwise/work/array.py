@@ -25,12 +25,12 @@ from shardwise.records import failures, locks
 from shardwise.records.store import Store
 from shardwise.work import claims, rounds, schedulers
 from shardwise.work.grid_engine import GridEngine
-from shardwise.work.schedulers import QueueFull, Scheduler
+from shardwise.work.schedulers import QueueFull
 from shardwise.work.slurm import Slurm
 
 log = logging.getLogger(__name__)
 
-SITES: dict[str, Scheduler] = {"slurm": Slurm(), "uge": GridEngine()}
+SITES = {"slurm": Slurm(), "uge": GridEngine()}
 """The supported schedulers, by name."""
 
 MOST_TASKS = 1000

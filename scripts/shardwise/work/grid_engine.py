@@ -98,7 +98,7 @@ def queue() -> list[Job]:
 
 
 class GridEngine:
-    """Grid Engine's arrays; see `Scheduler`."""
+    """Grid Engine's arrays; `slurm.Slurm` says what each method does."""
 
     title = "Grid Engine"
     client = "qstat"

@@ -5,7 +5,6 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
@@ -26,47 +25,6 @@ unheard only after five minutes, or after what the site has set as max_unheard.)
 
 class QueueFull(TryAgain):
     """The job limit of the cluster, for this user or for all, is reached."""
-
-
-class Scheduler(Protocol):
-    """What is needed of a scheduler. To support another, add a class like this to `array.SITES`.
-
-    ``title`` is for messages; the command ``client`` exists if this machine can reach the
-    scheduler. Methods that ask it raise TryAgain if it does not answer, but for `stuck`.
-    """
-
-    title: str
-    client: str
-
-    def most_tasks(self) -> int:
-        """The most tasks of an array; InputError if this scheduler takes no arrays."""
-
-    def array(
-        self, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
-    ) -> list[str]:
-        """The command that submits an array, prints its number, and waits for its end.
-
-        Its exit code is the worst of the tasks'. At most ``limit`` tasks run at once (None: as many
-        as the scheduler allows); each asks for ``words``.
-        """
-
-    def refusal(self, text: str, code: int) -> Exception:
-        """The error for a command that failed with this text: QueueFull, TryAgain or InputError."""
-
-    def cancel(self, name: str) -> list[str]:
-        """The command that cancels all jobs of a name."""
-
-    def living(self, names: Sequence[str]) -> list[str]:
-        """The numbers of the jobs with these names that still wait or work."""
-
-    def stuck(self, name: str) -> str:
-        """Why none of a job's tasks runs or will start; empty if one may, or if that is unknown."""
-
-    def see(self, numbers: Sequence[str]) -> tuple[str, str]:
-        """The commands that show a user these jobs, and that cancel them."""
-
-    def run_time(self, words: Sequence[str]) -> float | None:
-        """Seconds that a job with these words may run; None if unlimited, or if the job can ask."""
 
 
 def ask(

@@ -104,12 +104,17 @@ def end_of_job() -> float | None:
 
 
 class Slurm:
-    """Slurm's arrays; see `Scheduler`."""
+    """Slurm's arrays. To support another scheduler, add a class like this to `array.SITES`.
+
+    ``title`` is for messages; the command ``client`` exists if this machine can reach the
+    scheduler. Methods that ask it raise TryAgain if it does not answer, but for `stuck`.
+    """
 
     title = "Slurm"
     client = "squeue"
 
     def most_tasks(self) -> int:
+        """The most tasks of an array; InputError if this scheduler takes no arrays."""
         settings = call("scontrol", "show", "config")
         limits = re.findall(
             r"^MaxArraySize\s*=\s*(\d+)|^SchedulerParameters\s*=.*\bmax_array_tasks=(\d+)",
@@ -128,20 +133,28 @@ class Slurm:
     def array(
         self, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
     ) -> list[str]:
+        """The command that submits an array, prints its number, and waits for its end.
+
+        Its exit code is the worst of the tasks'. At most ``limit`` tasks run at once (None: as many
+        as the scheduler allows); each asks for ``words``.
+        """
         indices = f"1-{tasks}" + (f"%{limit}" if limit else "")
         own = ["--parsable", "--wait", f"--job-name={name}", f"--comment={name}"]
         own.append(f"--array={indices}")
         return ["sbatch", *words, *own, "--output=/dev/null", "--error=/dev/null", script]
 
     def refusal(self, text: str, code: int) -> Exception:
+        """The error for a command that failed with this text: QueueFull, TryAgain or InputError."""
         text = re.sub(r"\w+: error: ", "", text)
         kinds = {QueueFull: _FULL, TryAgain: _AWAY}
         return next((kind for kind in kinds if kinds[kind].search(text)), InputError)(text)
 
     def cancel(self, name: str) -> list[str]:
+        """The command that cancels all jobs of a name."""
         return ["scancel", f"--name={name}"]
 
     def living(self, names: Sequence[str]) -> list[str]:
+        """The numbers of the jobs with these names that still wait or work."""
         try:
             line = f"--name={','.join(names)}"
             jobs = call("squeue", "--all", "--noheader", "--format=%i", line).splitlines()
@@ -152,6 +165,7 @@ class Slurm:
         return jobs
 
     def stuck(self, name: str) -> str:
+        """Why none of a job's tasks runs or will start; empty if one may, or if that is unknown."""
         try:
             rows = call("squeue", "--all", "--noheader", "--format=%T %r", f"--name={name}")
         except (TryAgain, InputError):
@@ -161,8 +175,10 @@ class Slurm:
         return idle[0] if tasks and idle == tasks else ""
 
     def see(self, numbers: Sequence[str]) -> tuple[str, str]:
+        """The commands that show a user these jobs, and that cancel them."""
         arrays = list(dict.fromkeys(number.partition("_")[0] for number in numbers))
         return f"squeue -j {','.join(arrays)}", f"scancel {' '.join(arrays)}"
 
-    def run_time(self, words: Sequence[str]) -> None:
+    def run_time(self, words: Sequence[str]) -> float | None:
+        """Seconds that a job with these words may run; None if unlimited, or if the job can ask."""
         return None

@@ -52,7 +52,7 @@ def none_if_unheard(
     """Wrap the plugin's query of job states and its duration: no states if Slurm is silent.
 
     The plugin asks again about jobs without a state, such as new ones. Now and then ``stuck`` says
-    why none of them will start, see `Scheduler.stuck`; a new reason is logged as a warning.
+    why none of them will start, see `Slurm.stuck`; a new reason is logged as a warning.
     """
     silent, looked, told = False, time.monotonic(), ""
 
