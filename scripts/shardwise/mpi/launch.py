@@ -71,10 +71,10 @@ def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
 
     A world of one rank does not count: any process in an interactive shell of srun looks like it.
     """
-    sizes = _sizes(environ)
-    if _STARTED in environ or not sizes:
-        return any(name in environ for name in (_STARTED, *_RANKS))
-    return max(sizes) > 1
+    if _STARTED in environ:
+        return True
+    size = _size(environ)
+    return any(name in environ for name in _RANKS) if size is None else size > 1
 
 
 def expected_ranks(
@@ -84,18 +84,16 @@ def expected_ranks(
 
     None in a rank whose launcher does not tell: then only MPI knows.
     """
-    if sizes := _sizes(environ):
-        return max(sizes)
-    if is_rank(environ):
-        return None
+    size = _size(environ)
+    if size or is_rank(environ):
+        return size
     granted = next((environ[name] for name in _GRANTED if name in environ), None)
     return int(granted) if granted else otherwise()
 
 
-def _sizes(environ: Mapping[str, str]) -> list[int]:
-    if _STARTED in environ:
-        return [int(environ[_STARTED])]
-    return [int(environ[name]) for name in _SIZES if name in environ]
+def _size(environ: Mapping[str, str]) -> int | None:
+    names = (_STARTED,) if _STARTED in environ else _SIZES
+    return max((int(environ[name]) for name in names if name in environ), default=None)
 
 
 def build_command(

@@ -43,26 +43,19 @@ def merge(comm: Any, parts: Callable[[], Iterable[Any]], take: Callable[..., Non
     """
     step = 1
     while step < comm.size:
+        left, right = comm.rank - step, comm.rank + step
         if comm.rank % (2 * step):
-            _send(comm, list(parts()), comm.rank - step)
+            held = list(parts())
+            comm.send([(key, array.shape, array.dtype.str) for key, array in held], left)
+            for _, array in held:
+                comm.Send(np.ascontiguousarray(array), left)
             return
-        if comm.rank + step < comm.size:
-            for key, array in _receive(comm, comm.rank + step):
+        if right < comm.size:
+            for key, shape, dtype in comm.recv(source=right):
+                array = np.empty(shape, dtype)
+                comm.Recv(array, right)
                 take(key, array)
         step *= 2
-
-
-def _send(comm: Any, parts: list[Any], to: int) -> None:
-    comm.send([(key, array.shape, array.dtype.str) for key, array in parts], to)
-    for _, array in parts:
-        comm.Send(np.ascontiguousarray(array), to)
-
-
-def _receive(comm: Any, source: int) -> Iterable[Any]:
-    for key, shape, dtype in comm.recv(source=source):
-        array = np.empty(shape, dtype)
-        comm.Recv(array, source)
-        yield key, array
 
 
 def xor(comm: Any, array: np.ndarray) -> np.ndarray:
