@@ -49,12 +49,8 @@ class ShardLogs(logging.Handler):
         """Pass on or write the records of a shard that has ended, well or not."""
         records = self._kept.pop(shard.name, [])
         if well and all(record.levelno <= logging.INFO for record in records):
-            for record in records:
-                self._own.handle(record)
-        else:
-            self._write(shard, records)
-
-    def _write(self, shard: Shard, records: list[logging.LogRecord]) -> None:
+            self._pass_on(records)
+            return
         path = self._results.log("multiply", shard.name)
         with suppress(OSError):  # without room for a log, the failure is told elsewhere
             make_folder(path.parent)
@@ -64,5 +60,8 @@ class ShardLogs(logging.Handler):
     def flush(self) -> None:
         """Pass on the records of shards that will not end."""
         for shard in list(self._kept):  # another thread may end one meanwhile
-            for record in self._kept.pop(shard, []):
-                self._own.handle(record)
+            self._pass_on(self._kept.pop(shard, []))
+
+    def _pass_on(self, records: list[logging.LogRecord]) -> None:
+        for record in records:
+            self._own.handle(record)
