@@ -107,15 +107,6 @@ def worst(codes: Collection[int]) -> int:
     return next((code for code in (3, 2, 1, TryAgain.exit_code) if code in codes), 0)
 
 
-def has_left(results: Results, own: Round, who: str, process: int) -> bool:
-    """Whether a worker ended in order, and has handed back the shards that it did not compute."""
-    return (results.claims / own.name / _mark(who, process)).is_symlink()
-
-
-def _mark(who: str, process: int) -> str:
-    return f"{who} has left as process {process}"
-
-
 class Claims:
     """The claims of one worker in a round; ``attempt`` is which try of a shard this is.
 
@@ -158,18 +149,13 @@ class Claims:
         return sum(len(self._blocks[block]) for block in self._claimed) - len(self.open())
 
     def give_back(self) -> int:
-        """Let others claim this worker's shards that have not ended; return their number.
-
-        It also leaves a mark: a worker without one did not end in order (see `has_left`).
-        """
+        """Let others claim this worker's shards that have not ended; return their number."""
         left = 0
         for block in self._claimed:
             if still := len(self._open(block)):
                 left += still
                 with suppress(OSError):
                     (self._folder / str(block)).unlink()
-        with suppress(OSError):
-            (self._folder / _mark(self._who, os.getpid())).symlink_to("left")
         self._claimed, self._waiting = [], deque()
         return left
 
@@ -195,7 +181,7 @@ class Claims:
         return False
 
     def _taken(self) -> list[int]:
-        """The blocks claimed by any worker: links with a number, next to the list and the marks."""
+        """The blocks claimed by any worker: links with a number, next to the list."""
         with suppress(FileNotFoundError):  # the round has ended
             return [int(name) for name in os.listdir(self._folder) if name.isdecimal()]
         return []

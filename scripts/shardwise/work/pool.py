@@ -30,7 +30,10 @@ log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 10.0  # for workers to end
 _DEATHS = 2  # in a row, without a finished shard in between
-_OWN_CODES = (0, FAULT, *(kind.exit_code for kind in (InputError, IntegrityError, TryAgain)))
+_KINDS = (InputError, IntegrityError, TryAgain)
+_IN_ORDER = {code: code for code in (0, FAULT, *(kind.exit_code for kind in _KINDS))}
+_IN_ORDER[128 + signal.SIGTERM] = TryAgain.exit_code
+"""The exit codes of a worker that has computed or handed back all that it had claimed."""
 
 
 @dataclass
@@ -101,14 +104,12 @@ class Pool:
     def _ended(self, seat: _Seat) -> int:
         """Handle the end of a worker, and start another one if it died; return its exit code."""
         process, seat.process = seat.process, None
-        code = process.returncode if process.returncode in _OWN_CODES else TryAgain.exit_code
         self._sweep()
-        if claims.has_left(self._plan.results, self._round, seat.who, process.pid):
+        whole = self._plan.shards.keys() - self._store.missing()
+        own = claims.Claims(self._plan, self._round, seat.who, whole.__contains__, again=True)
+        if process.returncode in _IN_ORDER and not own.open():
             seat.deaths = 0
-            return code
-        own = claims.Claims(self._plan, self._round, seat.who, self._store.is_whole, again=True)
-        if process.returncode in _OWN_CODES and not own.open():  # it ended before its first claim
-            return code
+            return _IN_ORDER[process.returncode]
         seat.deaths = 1 if own.ended() > seat.ended else seat.deaths + 1
         if shard := self._in_work(own.open(), seat.began, process.pid):
             self._bury(shard, process.returncode)
