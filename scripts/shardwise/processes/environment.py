@@ -9,9 +9,9 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Mapping, MutableMapping
 from importlib.machinery import PathFinder
+from itertools import product
 
 from shardwise.errors import InputError
 
@@ -45,21 +45,16 @@ def refuse_other_packages(environ: Mapping[str, str] = os.environ) -> None:
 
     A copy that loads may be intended: environment modules of clusters provide packages that way.
     """
-    installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    for folder in filter(None, environ.get("PYTHONPATH", "").split(os.pathsep)):
-        for name in PACKAGES:
-            if not (_has(name, [folder]) and _has(name, installed)):
-                continue
-            line = [sys.executable, "-P", "-c", f"import {name}"]
-            done = subprocess.run(line, capture_output=True, text=True, env=environ, check=False)
-            if done.returncode:
-                reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-                raise InputError(
-                    f"PYTHONPATH names {folder}, whose {name} does not load here: {reason}; unset "
-                    "PYTHONPATH, or take that folder out of it"
-                )
-
-
-def _has(name: str, folders: list[str]) -> bool:
-    spec = PathFinder.find_spec(name, folders)
-    return spec is not None and spec.loader is not None
+    folders = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
+    for folder, name in product(folders, PACKAGES):
+        spec = PathFinder.find_spec(name, [folder])
+        if spec is None or spec.loader is None:  # a folder without code hides no package
+            continue
+        line = [sys.executable, "-P", "-c", f"import {name}"]
+        done = subprocess.run(line, capture_output=True, text=True, env=environ, check=False)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise InputError(
+                f"PYTHONPATH names {folder}, whose {name} does not load here: {reason}; unset "
+                "PYTHONPATH, or take that folder out of it"
+            )
