@@ -62,20 +62,6 @@ def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
     assert all(map(leases.take, uuids))
 
 
-def test_a_lease_ends_with_its_task(start):
-    """The kernel frees it at once, and the signature of the dead task no longer counts."""
-    assert leases.holder(UUID) is None
-    task = start(end="stdin")
-    assert task.stdout.readline() == f"taken {UUID}\n"
-    assert not leases.take(UUID)
-    user = leases.user_name(os.getuid())
-    assert leases.holder(UUID).words.startswith(f"process {task.pid} of {user} since 2")
-    task.kill()
-    task.wait()
-    assert leases.holder(UUID) is None
-    assert leases.take(UUID)
-
-
 @pytest.mark.parametrize(("text", "holder"), [
     (b"", leases.Holder("a process that does not say who it is")),
     (b"\xff\n\n\n", leases.Holder("\ufffd")),
