@@ -35,7 +35,6 @@ it, other jobs get better ones, and retries are not used up in seconds.
 """
 
 _MESSAGE_SECONDS = 60.0
-_SIGN_SECONDS = 0.1  # a lease may name its last holder until the new one has signed
 
 _ENOUGH_SHARE = 0.5
 """No task needs more than this share of a device to be free: it can halve its batches."""
@@ -141,13 +140,10 @@ class Search:
         try:
             if leases.take(device.uuid, self.job):
                 return True
-            holder = leases.holder(device.uuid)
-            if holder and holder.job not in (None, self.job):
-                time.sleep(_SIGN_SECONDS)
-                holder = leases.holder(device.uuid)
         except TryAgain as error:
             log.warning("%s", error)
             return True
+        holder = leases.holder(device.uuid)
         if holder is None or holder.job in (None, self.job):
             return False
         log.warning("%s is granted by %s, but leased to %s", device.uuid, self.grant, holder.words)
