@@ -71,10 +71,7 @@ def work(options: Namespace) -> int:
         return _pool(plan, options, [options.seat], 1, who).run(options.round)
     from shardwise.work import worker  # here: it imports the packages that compute
 
-    return worker.work(
-        plan, options.round, who, host.restarted(), RunTime(_end(options)), options.memory,
-        options.device_wait, options.seat,
-    )  # fmt: skip
+    return worker.work(plan, who, RunTime(_end(options)), options)
 
 
 def _end(options: Namespace) -> float | None:

@@ -9,11 +9,12 @@ import logging
 import os
 import signal
 import time
+from argparse import Namespace
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise import errors
+from shardwise import errors, host
 from shardwise.devices import choose
 from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files import commit
@@ -30,23 +31,11 @@ from shardwise.work.run_time import RunTime
 log = logging.getLogger(__name__)
 
 
-def work(
-    plan: Plan, round_name: str, who: str, again: bool, run_time: RunTime, memory: int | None,
-    wait: float | None, prefer: int | None,
-) -> int:  # fmt: skip
+def work(plan: Plan, who: str, run_time: RunTime, options: Namespace) -> int:
     """Compute shards of a round until none is left or the run time is nearly up; the exit code.
 
-    Parameters
-    ----------
-    who, again
-        See `claims.Claims`.
-    memory, wait, prefer
-        See `Session`.
-
-    Raises
-    ------
-    ShardwiseError
-        If this worker cannot compute at all.
+    ``who`` is the name of this worker, see `claims.Claims`; ``options`` are those of the command.
+    Raises ShardwiseError if this worker cannot compute at all.
     """
     signal.signal(signal.SIGUSR1, run_time.close)
     signal.signal(signal.SIGUSR2, errors.terminate)
@@ -55,13 +44,14 @@ def work(
         contain.adopt()
         os.dup2(2, 1)  # what the function prints goes to stderr
     store = Store(plan)
-    own = claims.Claims(plan, claims.load(plan, round_name), who, store.is_whole, again)
+    shared, again = claims.load(plan, options.round), host.restarted()
+    own = claims.Claims(plan, shared, who, store.is_whole, again)
     loop: ShardLoop | None = None
     try:
         with failures.noted(plan.results, claims.worker_failure(plan), device=choose.taken_uuid):
             if not run_time.suffices(1):
                 raise TryAgain("the run time of this job is too short to begin a shard")
-            session = Session(plan, memory, wait, prefer)
+            session = Session(plan, options.memory, options.device_wait, options.seat)
         loop = ShardLoop(session, own, run_time)
         loop.run()
     except errors.Terminated as error:
