@@ -36,19 +36,17 @@ class Workers:
 
     def __init__(self, plan: Plan, name: str) -> None:
         self.plan, self.round = plan, claims.load(plan, name)
-        self.whole: set[str] = set()
         self.computed: Counter[str] = Counter()
 
     def new(self, who: str, again: bool = False) -> Claims:
         """A worker, perhaps one that is started again."""
-        return Claims(self.plan, self.round, who, self.whole.__contains__, again)
+        return Claims(self.plan, self.round, who, self.computed.__contains__, again)
 
     def compute(self, worker: Claims) -> bool:
         """Let a worker compute a shard, if it gets one."""
         if (shard := worker.next()) is None:
             return False
         self.computed[shard] += 1
-        self.whole.add(shard)
         return True
 
     def compute_all(self, worker: Claims) -> None:
@@ -104,7 +102,7 @@ def test_a_dead_worker_keeps_its_claims_and_another_round_has_its_own(plan: Plan
     dead, other = own.new("dead"), own.new("other")
     left = dead.next()
     own.compute_all(other)
-    assert set(plan.shards) - own.whole == {left}
+    assert set(plan.shards) - set(own.computed) == {left}
     again = own.new("dead", again=True)
     assert (again.open(), again.ended()) == ([left], 0)
     following = Workers(plan, claims.begin(plan, [left], 1, 1))
