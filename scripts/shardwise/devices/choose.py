@@ -119,7 +119,7 @@ def take(
 ) -> Taken:  # fmt: skip
     """Give this process its device, and make CUDA see only that device.
 
-    If a scheduler granted a single device, it is that one, leased if possible (`wait.Search`).
+    If a scheduler granted a single device, it is that one, leased if possible (`wait.lease_one`).
     Else the first free device is leased. The process keeps it to its end; later calls return it.
 
     Parameters
@@ -146,9 +146,9 @@ def take(
         grant, devices = grants.read(environ), candidates(listed, environ)
         if not devices:
             raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
-        job, listed = host.job(environ), listed or present
-        search = wait.Search(grant, job, needed, limit, listed, prefer, barred)
-        device = search.lease_one(devices)
+        device = wait.lease_one(
+            devices, grant, host.job(environ), needed, limit, listed or present, prefer, barred
+        )
         source = grant.source if grant else "lease"
         log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
         environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})

@@ -4,8 +4,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 from shardwise import host
 from shardwise.devices import leases
@@ -43,137 +42,120 @@ _FREE_SHARE = 0.1
 """Every task needs this share to be free: idle contexts and the driver take some hundred MiB."""
 
 
-@dataclass(frozen=True)
-class Search:
-    """How a task looks for its device.
+def lease_one(
+    devices: Sequence[Device], grant: Grant | None, job: str | None, needed: int,
+    limit: float | None, listed: Callable[[], list[Device]], prefer: int | None,
+    barred: Callable[[], Mapping[str, str]],
+) -> Device:  # fmt: skip
+    """Wait for one of some devices that this process may compute on; lease and return it.
 
     ``grant`` is what a scheduler or the user says about devices, ``job`` the scheduler's job, if
-    any; for the rest see `choose.take`.
+    any; for the rest see `choose.take`. Raises TryAgain if all have failed in this run, or if no
+    lease changed hands for too long; then the error says what keeps the task from each device.
     """
+    granted = grant is not None and grant.source != "lease"
+    alone = granted and len(devices) == 1  # then the scheduler has chosen it
+    hold = min(HOLD_SECONDS if limit is None else limit, HOLD_SECONDS) if granted else 0.0
+    uuids = _unfailed(devices, barred(), hold)
 
-    grant: Grant | None
-    job: str | None
-    needed: int
-    limit: float | None
-    listed: Callable[[], list[Device]]
-    prefer: int | None
-    barred: Callable[[], Mapping[str, str]]
-
-    def lease_one(self, devices: Sequence[Device]) -> Device:
-        """Wait for one of some devices that this process may compute on; lease and return it.
-
-        Raises TryAgain if all have failed in this run, or if no lease changed hands for too long;
-        then the error says what keeps the task from each device.
-        """
-        granted = self.grant is not None and self.grant.source != "lease"
-        # If it is a single one, the scheduler has chosen it.
-        lease = self._lease_granted if granted and len(devices) == 1 else self._lease_free
-        uuids = self._unfailed(devices, granted)
-
-        def attempt(listed: Sequence[Device]) -> Device | None:
-            for device in self._in_order([device for device in listed if device.uuid in uuids]):
-                # It may have failed while this task waited.
-                if device.uuid in self._unfailed(devices, granted) and lease(device):
-                    return device
-            return None
-
-        if found := attempt(devices):  # without a look, which could get in another task's way
-            return found
-        holders, last_change, last_message = None, 0.0, -math.inf
-        while True:
-            now, current = time.monotonic(), {uuid: leases.holder(uuid) for uuid in uuids}
-            # Listing starts NVML, slower with more GPUs: skipped while the same tasks hold all.
-            changed = current != holders or None in current.values()
-            if changed and (found := attempt(self.listed())):
-                return found
-            if current != holders:
-                holders, last_change = current, now
-            patience = self._patience(current.values())
-            if now - last_change >= patience:
-                raise TryAgain(
-                    f"no device became free, and no lease changed hands for {patience:.0f} s: "
-                    f"{self._situation(uuids)}; end what hangs ({host.command('doctor')} on this "
-                    "node shows it), and run again. If shards really take that long, start only as "
-                    "many at once as there are devices (snakemake --cores); by hand, --device-wait "
-                    "waits longer"
-                )
-            if now - last_message >= _MESSAGE_SECONDS:
-                log.warning("waiting for a free device: %s", self._situation(uuids))
-                last_message = now
-            time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
-
-    def _unfailed(self, devices: Sequence[Device], granted: bool) -> list[str]:
-        """The devices that have not failed in this run, by UUID.
-
-        If all have failed, raises TryAgain; a job keeps what it was granted for a while first.
-        """
-        barred = self.barred()
-        if found := [device.uuid for device in devices if device.uuid not in barred]:
-            return found
-        if granted:
-            time.sleep(HOLD_SECONDS if self.limit is None else min(self.limit, HOLD_SECONDS))
-        reasons = "; ".join(barred[device.uuid] for device in devices)
-        raise TryAgain(
-            "no device is left for this task, as each that it may take has failed in this run: "
-            f"{reasons}. Run again on another node, or ask for other devices; a new run may take "
-            "these again"
-        )
-
-    def _in_order(self, devices: Sequence[Device]) -> list[Device]:
-        """The order to try devices in: the freest first, or round robin from the preferred one."""
-        if self.prefer is None:
-            return sorted(devices, key=lambda d: (-d.free / d.memory, d.index, d.uuid))
-        ordered = sorted(devices, key=lambda device: (device.index, device.uuid))
-        first = self.prefer % max(1, len(ordered))
-        return ordered[first:] + ordered[:first]
-
-    def _lease_free(self, device: Device) -> bool:
-        return obstacle(device, self.needed) is None and leases.take(device.uuid, self.job)
-
-    def _lease_granted(self, device: Device) -> bool:
-        """Lease the device that the scheduler gave to this job; False if the task has to wait.
-
-        It waits if the holder is a task of the same job, or names no job. The lease of another job
-        does not stop it, as the scheduler may share a device between jobs; nor does a folder of
-        leases that cannot be used.
-        """
-        try:
-            if leases.take(device.uuid, self.job):
-                return True
-        except TryAgain as error:
-            log.warning("%s", error)
-            return True
-        holder = leases.holder(device.uuid)
-        if holder is None or holder.job in (None, self.job):
-            return False
-        log.warning("%s is granted by %s, but leased to %s", device.uuid, self.grant, holder.words)
-        return True
-
-    def _patience(self, holders: Iterable[leases.Holder | None]) -> float:
-        """How many seconds this task waits while no lease changes hands.
-
-        If another task of the same job holds a device, the job runs many tasks, and its run time is
-        not that of one task: so the longer limit applies.
-        """
-        if self.limit is not None:
-            return self.limit
-        alone = self.job and all(holder is None or holder.job != self.job for holder in holders)
-        return JOB_WAIT_SECONDS if alone else WAIT_SECONDS
-
-    def _situation(self, uuids: Sequence[str]) -> str:
-        """What keeps the task from each device, for a message; some may no longer be listed."""
-        listed = {device.uuid: device for device in self.listed()}
-        parts = []
-        for uuid in uuids:
-            if (device := listed.get(uuid)) is None:
-                parts.append(f"{uuid} does not answer any more")
+    def attempt(found: Sequence[Device]) -> Device | None:
+        for device in _in_order([device for device in found if device.uuid in uuids], prefer):
+            if device.uuid not in _unfailed(devices, barred(), hold):  # while this task waited
                 continue
-            holder = leases.holder(uuid)
-            why = f"leased to {holder.words}" if holder else obstacle(device, self.needed)
-            free = f"{human_bytes(device.free)} of {human_bytes(device.memory)} free"
-            why = why or "locked by an unknown program, or free again"
-            parts.append(f"{uuid} ({device.name}, {free}): {why}")
-        return "; ".join(parts)
+            if alone and _lease_granted(device, str(grant), job):
+                return device
+            if not alone and not obstacle(device, needed) and leases.take(device.uuid, job):
+                return device
+        return None
+
+    if found := attempt(devices):  # without a look, which could get in another task's way
+        return found
+    holders, last_change, last_message = None, 0.0, -math.inf
+    while True:
+        now, current = time.monotonic(), {uuid: leases.holder(uuid) for uuid in uuids}
+        # Listing starts NVML, slower with more GPUs: skipped while the same tasks hold all.
+        changed = current != holders or None in current.values()
+        if changed and (found := attempt(listed())):
+            return found
+        if current != holders:
+            holders, last_change = current, now
+        if limit is None:
+            # If another task of the same job holds a device, the job runs many tasks, and its run
+            # time is not that of one task: so the longer limit applies.
+            beside = any(holder and holder.job == job for holder in current.values())
+            patience = JOB_WAIT_SECONDS if job and not beside else WAIT_SECONDS
+        else:
+            patience = limit
+        if now - last_change >= patience:
+            raise TryAgain(
+                f"no device became free, and no lease changed hands for {patience:.0f} s: "
+                f"{_situation(uuids, listed(), needed)}; end what hangs ({host.command('doctor')} "
+                "on this node shows it), and run again. If shards really take that long, start "
+                "only as many at once as there are devices (snakemake --cores); by hand, "
+                "--device-wait waits longer"
+            )
+        if now - last_message >= _MESSAGE_SECONDS:
+            log.warning("waiting for a free device: %s", _situation(uuids, listed(), needed))
+            last_message = now
+        time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
+
+
+def _unfailed(devices: Sequence[Device], barred: Mapping[str, str], hold: float) -> list[str]:
+    """The devices that have not failed in this run, by UUID; if all have, TryAgain after a hold."""
+    if found := [device.uuid for device in devices if device.uuid not in barred]:
+        return found
+    time.sleep(hold)
+    reasons = "; ".join(barred[device.uuid] for device in devices)
+    raise TryAgain(
+        "no device is left for this task, as each that it may take has failed in this run: "
+        f"{reasons}. Run again on another node, or ask for other devices; a new run may take "
+        "these again"
+    )
+
+
+def _in_order(devices: Sequence[Device], prefer: int | None) -> list[Device]:
+    """The order to try devices in: the freest first, or round robin from the preferred one."""
+    if prefer is None:
+        return sorted(devices, key=lambda d: (-d.free / d.memory, d.index, d.uuid))
+    ordered = sorted(devices, key=lambda device: (device.index, device.uuid))
+    first = prefer % max(1, len(ordered))
+    return ordered[first:] + ordered[:first]
+
+
+def _lease_granted(device: Device, grant: str, job: str | None) -> bool:
+    """Lease the device that the scheduler gave to this job; False if the task has to wait.
+
+    It waits if the holder is a task of the same job, or names no job. The lease of another job
+    does not stop it, as the scheduler may share a device between jobs; nor does a folder of
+    leases that cannot be used.
+    """
+    try:
+        if leases.take(device.uuid, job):
+            return True
+    except TryAgain as error:
+        log.warning("%s", error)
+        return True
+    holder = leases.holder(device.uuid)
+    if holder is None or holder.job in (None, job):
+        return False
+    log.warning("%s is granted by %s, but leased to %s", device.uuid, grant, holder.words)
+    return True
+
+
+def _situation(uuids: Sequence[str], devices: Sequence[Device], needed: int) -> str:
+    """What keeps the task from each device, for a message; some may no longer be listed."""
+    listed = {device.uuid: device for device in devices}
+    parts = []
+    for uuid in uuids:
+        if (device := listed.get(uuid)) is None:
+            parts.append(f"{uuid} does not answer any more")
+            continue
+        holder = leases.holder(uuid)
+        why = f"leased to {holder.words}" if holder else obstacle(device, needed)
+        free = f"{human_bytes(device.free)} of {human_bytes(device.memory)} free"
+        why = why or "locked by an unknown program, or free again"
+        parts.append(f"{uuid} ({device.name}, {free}): {why}")
+    return "; ".join(parts)
 
 
 def obstacle(device: Device, needed: int) -> str | None:
