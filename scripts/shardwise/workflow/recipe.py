@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +29,6 @@ SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 """Our names of the schedulers, by the executor of the profile."""
 
 _CLIENTS = {"slurm": "sbatch", "uge": "qsub"}
-_VERIFY_SECONDS = 10.0
 _WORDS = "uge_"  # resources whose names begin with this hold options for qsub
 _UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|invalid option')
 """Errors in the options for qsub themselves, which no change of the hosts would mend."""
@@ -55,9 +54,16 @@ def write(results: Results, workflow: Any, job: Any) -> None:
 
     Raises InputError if the scheduler would not take such tasks, or a cluster is named.
     """
-    scheduler = _scheduler(workflow)
-    attempts = range(1, workflow.execution_settings.retries + 2)
-    tries = [_at_attempt(job, attempt) for attempt in attempts]
+    from shardwise.files.commit import commit  # here: jobs do not need it
+
+    here = (name for name, client in _CLIENTS.items() if shutil.which(client))
+    scheduler = SCHEDULERS.get(workflow.executor_plugin.name) or next(here, "")
+    tries = []
+    for attempt in range(1, workflow.execution_settings.retries + 2):  # memory and run time grow
+        asked = job.rule.expand_resources(
+            job.wildcards_dict, job.input, attempt, skip_evaluation={"tmpdir"}
+        )
+        tries.append(SimpleNamespace(resources=asked, threads=asked["_cores"], name=job.rule.name))
     if any(tries[0].resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
         raise InputError("dispatch: array works in one Slurm cluster; name none (slurm_cluster)")
     verify(scheduler, tries[0], workflow)
@@ -67,26 +73,8 @@ def write(results: Results, workflow: Any, job: Any) -> None:
         memory=[one.resources.get("mem_mb") for one in tries],
         setup=workflow.remote_execution_settings.precommand or "",
     )
-    from shardwise.files.commit import commit  # here: jobs do not need it
-
     with commit(path(results)) as file:
         file.write(json.dumps(asdict(request)).encode())
-
-
-def _scheduler(workflow: Any) -> str:
-    """The scheduler of the profile; if that names none, the one of this machine, or empty."""
-    executor = workflow.executor_plugin.name
-    if executor in SCHEDULERS:
-        return SCHEDULERS[executor]
-    return next((name for name, client in _CLIENTS.items() if shutil.which(client)), "")
-
-
-def _at_attempt(job: Any, attempt: int) -> Any:
-    """A job as Snakemake would submit it at an attempt; memory and run time grow."""
-    resources = job.rule.expand_resources(
-        job.wildcards_dict, job.input, attempt, skip_evaluation={"tmpdir"}
-    )
-    return SimpleNamespace(resources=resources, threads=resources["_cores"], name=job.rule.name)
 
 
 def _words(scheduler: str, job: Any, workflow: Any) -> list[str]:
@@ -128,30 +116,30 @@ def site_words(resources: Mapping[str, Any]) -> list[str]:
 
     Raises InputError if a placeholder is unknown, or the job has no value for it.
     """
-    texts = {name: str(text) for name, text in resources.items() if name.startswith(_WORDS)}
     sources = {"ranks": ("tasks", 1), "seconds": ("runtime", 60), "mib": ("mem_mb", 1)}
     values = {
         name: int(resources[key]) * factor
         for name, (key, factor) in sources.items()
         if resources.get(key) is not None
     }
+    if "mib" not in values:
+        return _filled(resources, values)
     # The memory of a slot is known once the number of slots is.
-    slots = re.search(
-        r"(?:^|\s)-pe \S+ (\d+)", " ".join(_filled(texts, {**values, "mib_per_slot": 0}))
-    )
-    if "mib" in values:
-        values["mib_per_slot"] = -(-values["mib"] // max(1, int(slots[1]) if slots else 1))
-    return _filled(texts, values)
+    words = " ".join(_filled(resources, {**values, "mib_per_slot": 0}))
+    slots = re.search(r"(?:^|\s)-pe \S+ (\d+)", words)
+    values["mib_per_slot"] = -(-values["mib"] // max(1, int(slots[1]) if slots else 1))
+    return _filled(resources, values)
 
 
-def _filled(texts: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+def _filled(resources: Mapping[str, Any], values: Mapping[str, int]) -> list[str]:
     words: list[str] = []
-    for name in sorted(texts):
+    texts = ((name, str(text)) for name, text in resources.items() if name.startswith(_WORDS))
+    for name, text in sorted(texts):
         try:
-            words += shlex.split(texts[name].format_map(values))
+            words += shlex.split(text.format_map(values))
         except (KeyError, ValueError, IndexError) as error:
             raise InputError(
-                f"{name}: {texts[name]!r} in the profile cannot be filled in ({error}); this job "
+                f"{name}: {text!r} in the profile cannot be filled in ({error}); this job "
                 f"knows {', '.join(f'{{{value}}}' for value in values)}"
             ) from None
     return words
@@ -174,24 +162,15 @@ def verify(scheduler: str, job: Any, workflow: Any) -> None:
             if scheduler == "slurm":
                 slurm.verify(words)
             elif scheduler == "uge":
-                _verify_grid_engine(words)
+                grid_engine.call("qsub", "-b", "y", *words, "-w", "v", "/bin/true", seconds=10.0)
     except InputError as error:
-        raise InputError(
-            f"the scheduler would not take the jobs of rule {job.name}: {error}; {cure(job.name)}"
-        ) from None
-
-
-def _verify_grid_engine(words: Sequence[str]) -> None:
-    """Have qsub check the options of a job, and submit nothing.
-
-    Its errors about hosts are ignored: it knows no host that is away, and no load such as mem_free.
-    """
-    try:
-        line = ["qsub", "-b", "y", *words, "-w", "v", "/bin/true"]
-        grid_engine.call(*line, seconds=_VERIFY_SECONDS)
-    except InputError as error:
-        if _UNKNOWN.search(str(error)):
-            raise
+        # Grid Engine's errors about hosts do not count: it knows no host that is away, and no load
+        # such as mem_free.
+        if scheduler == "slurm" or _UNKNOWN.search(str(error)):
+            raise InputError(
+                f"the scheduler would not take the jobs of rule {job.name}: {error}; "
+                f"{cure(job.name)}"
+            ) from None
 
 
 def doubts(workflow: Any, stages: Collection[str], computes: str, backend: str) -> Iterator[str]:
@@ -200,13 +179,13 @@ def doubts(workflow: Any, stages: Collection[str], computes: str, backend: str) 
     ``stages`` are our rules under every dispatch; ``computes`` is the one whose jobs multiply.
     """
     settings = workflow.resource_settings
-    blocks = {f"set-resources, {rule}": own for rule, own in settings.overwrite_resources.items()}
-    blocks["default-resources"] = settings.default_resources or {}
-    known, rules = {*_KNOWN, *settings.resources}, {*stages, *(r.name for r in workflow.rules)}
+    rules = {*stages, *(rule.name for rule in workflow.rules)}
     for rule in settings.overwrite_resources:
         if rule not in rules:
             yield f"profile: set-resources: {rule} is not a rule{_near(rule, rules)}"
-    for block, own in blocks.items():
+    known = {*_KNOWN, *settings.resources}
+    blocks = {f"set-resources, {rule}": own for rule, own in settings.overwrite_resources.items()}
+    for block, own in {**blocks, "default-resources": settings.default_resources or {}}.items():
         # A name unlike any known one may belong to another executor or a command of the site.
         for name in sorted({*own} - known):
             if (near := _near(name, known)) and not name.startswith(_WORDS):
