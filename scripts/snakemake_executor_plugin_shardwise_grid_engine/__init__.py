@@ -39,10 +39,9 @@ class Executor(RemoteExecutor):
         script, info = self.get_jobscript(job), SubmittedJobInfo(job)
         self.write_jobscript(job, script)
         try:
-            info.external_jobid, submission = self.submissions.submit(job, script)
+            info.external_jobid = self.submissions.submit(job, script)
         except self.submissions.refusals as error:
             return self.report_job_error(info, msg=f"{error}\n")
-        info.aux = {"submission": submission}
         return self.report_job_submission(info)
 
     async def check_active_jobs(

@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,14 +63,6 @@ def begin(run: "Run", executor: Any) -> None:
     executor.begin(submissions)
 
 
-@dataclass
-class Submission:
-    """The name under which a job was submitted, and since when the queue lacks it."""
-
-    name: str
-    gone: float | None = None
-
-
 class Submissions:
     """The jobs of one run; their names begin with a prefix that ``runs.tsv`` notes."""
 
@@ -79,17 +70,17 @@ class Submissions:
 
     def __init__(self, run: "Run", folder: Path) -> None:
         self._run, self._folder, self._prefix = run, folder, f"sw-{folder.name}-"
-        self._unended: set[str] = set()
-        self._asked = 0.0
+        self._unended = set[str]()  # names of jobs
+        self._asked, self._told = 0.0, -math.inf
+        self._gone: dict[str, float] = {}  # since when the queue lacks a job, by number
         self._silent: dict[str, float] = {}  # since when a host has not responded
-        self._told = -math.inf
 
     def wrapped(self, jobscript: str) -> str:
         """Snakemake's template of a job's script, wrapped in code that writes the two files."""
         return _JOBSCRIPT.replace("{script}", jobscript)
 
-    def submit(self, job: Any, script: str) -> tuple[str, Submission]:
-        """Submit a job's script; return the job's number, and what `look` needs to know of the job.
+    def submit(self, job: Any, script: str) -> str:
+        """Submit a job's script; return the job's number.
 
         Raises InputError if Grid Engine refuses the job, TryAgain if it has not answered for ten
         minutes. A full queue is waited for without such a limit.
@@ -97,19 +88,22 @@ class Submissions:
         if not self._folder.exists():
             schedulers.remember(self._run.results, "uge", self._prefix)
             self._folder.mkdir(parents=True)
-        parts = [job.rule.name, *job.wildcards_dict.values()]
-        parts += [str(job.attempt)] if job.attempt > 1 else []
-        name = self._prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
+        name = self._name(job)
         own = grid_engine.submission(name, str(self._folder / f"{name}.out"))
         words = [*own, *recipe.site_words(job.resources), script, str(self._folder)]
         self._unended.add(name)
         try:
-            return self._insist(name, words), Submission(name)
+            return self._insist(name, words)
         except ShardwiseError as error:
             if not isinstance(error, TryAgain):  # else the submission may still arrive
                 self._unended.discard(name)
             failed.note_refused(self._run, job, "Grid Engine", error)
             raise
+
+    def _name(self, job: Any) -> str:
+        """The name under which a try of a job is submitted."""
+        parts = (job.rule.name, *job.wildcards_dict.values(), str(job.attempt))
+        return self._prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
 
     def _insist(self, name: str, words: list[str]) -> str:
         """Submit a job; if qmaster does not answer, wait for it, and never submit twice.
@@ -149,7 +143,7 @@ class Submissions:
         """What to tell Snakemake about each job: ``running``, ``success`` or ``failed``."""
         queue = self._queue()
         for info in jobs:
-            yield info, self._state(info, info.external_jobid, info.aux["submission"], queue)
+            yield info, self._state(info, queue)
 
     def _queue(self) -> list[Job] | None:
         """The queue now; None, with a message, if Grid Engine does not answer."""
@@ -166,27 +160,29 @@ class Submissions:
         self._silent = {job.host: self._silent.get(job.host, now) for job in queue if job.silent}
         return queue
 
-    def _state(self, info: Any, number: str, own: Submission, queue: list[Job] | None) -> str:
+    def _state(self, info: Any, queue: list[Job] | None) -> str:
+        number, name = info.external_jobid, self._name(info.job)
         code = self._mark(f"{number}.exit")
-        reason = f"it ended early: see {self._folder / own.name}.out"
+        reason = f"it ended early: see {self._folder / name}.out"
         if code is None:
-            same = [job for job in queue or () if job.number == number]
-            why = "" if queue is None else self._why_failed(number, own, same)
+            why = "" if queue is None else self._why_failed(number, queue)
             if not why:
                 return "running"
             reason = f"the scheduler says: {why}"
-        self._unended.discard(own.name)
-        if code != "0":
-            failed.note(self._run, info.job, reason)
-        return "success" if code == "0" else "failed"
+        self._unended.discard(name)
+        if code == "0":
+            return "success"
+        failed.note(self._run, info.job, reason)
+        return "failed"
 
-    def _why_failed(self, number: str, submission: Submission, own: list[Job]) -> str:
+    def _why_failed(self, number: str, queue: list[Job]) -> str:
         """Why a job without an exit file has failed, or empty; one still queued is then deleted."""
+        own = [job for job in queue if job.number == number]
         if not own:
-            submission.gone = submission.gone or time.monotonic()
-            waited = time.monotonic() - submission.gone >= _TRACE_SECONDS
-            return grid_engine.how_it_ended(number) if waited else ""
-        submission.gone = None
+            now = time.monotonic()
+            late = now - self._gone.setdefault(number, now) >= _TRACE_SECONDS
+            return grid_engine.how_it_ended(number) if late else ""
+        self._gone.pop(number, None)
         reason = ""
         if any("E" in job.state for job in own):
             why = grid_engine.why_it_cannot_start(number)

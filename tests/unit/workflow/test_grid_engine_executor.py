@@ -87,9 +87,8 @@ class Grid:
     def submit(self) -> str:
         """Submit the one job; the number it got."""
         one = job("multiply", uge_gpu="-l gpu=1")
-        number, submission = self.submissions.submit(one, "job.sh")
-        aux = {"submission": submission}
-        self.submitted = SimpleNamespace(external_jobid=number, aux=aux, job=one)
+        number = self.submissions.submit(one, "job.sh")
+        self.submitted = SimpleNamespace(external_jobid=number, job=one)
         return number
 
     def look(self, jobs: int = 1) -> str:
@@ -225,7 +224,7 @@ def test_a_job_that_left_without_a_mark(grid, monkeypatch):
     assert grid.look() == "running"
     grid.queue("r", "n1")
     assert grid.look() == "running"
-    assert grid.submitted.aux["submission"].gone is None
+    assert not grid.submissions._gone
     grid.queue("")
     assert grid.look() == "running"
     monkeypatch.setattr(executor, "_TRACE_SECONDS", 0)
