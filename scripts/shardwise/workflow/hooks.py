@@ -87,24 +87,13 @@ def apply_prefix(workflow: Any, results: str) -> str:
     return moved
 
 
-def inspect_functions_once() -> None:
-    """Snakemake believes that the parameters of a function may differ from job to job.
+def hasten() -> None:
+    """Snakemake inspects a function anew for each job, and outlives its last job by a second.
 
     We need the graph of 10,000 jobs soon: to inspect a function once saves a tenth of that time.
+    The second is that of the timers of its limit of jobs per second: they become daemon threads.
     """
     from snakemake import common, jobs, rules
-
-    known = functools.cache(common.get_function_params)
-    for module in (common, jobs, rules):
-        module.get_function_params = known
-
-
-def end_with_last_job() -> None:
-    """Snakemake assumes that a process must outlive the timers of its limit of jobs per second.
-
-    We need it to end with its last job, here and in each job of a cluster, not up to a second
-    later. So these timers become daemon threads.
-    """
     from snakemake.scheduling.job_scheduler import JobScheduler  # it is slow to import
 
     def look_again(scheduler: JobScheduler, delay: float) -> None:
@@ -113,6 +102,9 @@ def end_with_last_job() -> None:
         timer.start()
 
     JobScheduler._schedule_reevalutation = look_again
+    known = functools.cache(common.get_function_params)
+    for module in (common, jobs, rules):
+        module.get_function_params = known
 
 
 def refuse_unfit_to_submit(workflow: Any, run: "Run") -> None:
@@ -146,7 +138,13 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         os.utime(run.anew[0], (0, 0))
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()
-        _begin_to_submit(workflow, run, [job for job in needed if not job.is_local])
+        scheduler = recipe.SCHEDULERS.get(workflow.executor_plugin.name)
+        jobs = {job.rule: job for job in needed if scheduler and not job.is_local}
+        for job in jobs.values():  # else a wrong reduce would only show once all shards are done
+            recipe.verify(scheduler, job, workflow)
+        if jobs:
+            begin = {"slurm": slurm_executor.begin, "uge": grid_engine_executor.begin}[scheduler]
+            begin(run, workflow.scheduler.get_executor(next(iter(jobs.values()))))
         for job in (job for job in needed if job.rule.name == run.rule_for_all):
             if run.dispatch == "array":
                 recipe.write(run.results, workflow, job)
@@ -157,19 +155,6 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         refuse(error)
 
 
-def _begin_to_submit(workflow: Any, run: "Run", jobs: list[Any]) -> None:
-    """Have the scheduler check a job of each rule, and prepare the executor that submits them.
-
-    Otherwise a wrong parallel environment for the reduce would only show once all shards are done.
-    """
-    scheduler = recipe.SCHEDULERS.get(workflow.executor_plugin.name)
-    if jobs and scheduler:
-        for job in {job.rule.name: job for job in jobs}.values():
-            recipe.verify(scheduler, job, workflow)
-        begin = {"slurm": slurm_executor.begin, "uge": grid_engine_executor.begin}[scheduler]
-        begin(run, workflow.scheduler.get_executor(jobs[0]))
-
-
 def make_page(results: Results) -> bool:
     """Make the page on a run that has failed; if it cannot be made, a warning says why.
 
@@ -178,43 +163,35 @@ def make_page(results: Results) -> bool:
     words = [sys.executable, str(SCRIPTS / "report.py"), "--", str(results.root)]
     os.environ.pop("PYTHONSAFEPATH", None)  # no more jobs are started
     try:
-        done = subprocess.run(words, capture_output=True, timeout=_PAGE_SECONDS, check=False)
-        said = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
-        reason = said.splitlines()[-1] if done.returncode else ""
+        subprocess.run(words, capture_output=True, timeout=_PAGE_SECONDS, check=True)
+        return True
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr.decode(errors="replace").strip() or str(error)).splitlines()[-1]
     except (OSError, subprocess.SubprocessError) as error:
         reason = str(error)
     except KeyboardInterrupt:
         reason = "interrupted"
-    if reason:
-        log.warning(f"shardwise: report not written ({results.report}): {one_line(reason)}")
-    return not reason
-
-
-def show_plainly() -> None:
-    """Snakemake assumes that names and messages hold nothing but text.
-
-    None of them may steer the terminal, so they are escaped. (Snakemake adds its colors later.) A
-    warning of Python about Snakemake's own reading of a profile's resources is dropped, too.
-    """
-    warnings.filterwarnings("ignore", "coroutine 'InputFiles", RuntimeWarning)
-    for handler in log.handlers:
-        handler.format = lambda record, format=handler.format: errors.shown(format(record))
+    log.warning(f"shardwise: report not written ({results.report}): {one_line(reason)}")
+    return False
 
 
 def show_less(workflow: Any) -> None:
-    """Snakemake assumes that what it is quiet about belongs neither on the screen nor in its log.
+    """Snakemake assumes that names and messages hold nothing but text, and that all read them.
 
-    We need about ten lines on the screen, and every event in the log. So the profiles are quiet
+    No name may steer the terminal, so messages are escaped. (Snakemake adds its colors later.) We
+    need about ten lines on the screen, and every event in the log. So the profiles are quiet
     about rules only, the file's filter lets everything through, and the screen gets warnings,
-    errors, and the messages that match `_SHOWN`.
+    errors, and the messages that match `_SHOWN`. A warning of Python about Snakemake's own reading
+    of a profile's resources is dropped.
     """
-    if "RULES" not in {word.name for word in workflow.output_settings.quiet or ()}:
-        return
+    warnings.filterwarnings("ignore", "coroutine 'InputFiles", RuntimeWarning)
+    quiet = "RULES" in {word.name for word in workflow.output_settings.quiet or ()}
     for handler in log.handlers:
-        if isinstance(handler, logging.FileHandler):
+        handler.format = lambda record, format=handler.format: errors.shown(format(record))
+        if quiet and isinstance(handler, logging.FileHandler):
             for part in (*handler.filters, handler.formatter):
                 part.quiet = set()  # type: ignore[union-attr]
-        elif handler.name == "DefaultStreamHandler":
+        elif quiet and handler.name == "DefaultStreamHandler":
             handler.filters.insert(0, _Screen())  # before Snakemake's own, to see every event
 
 

@@ -58,10 +58,8 @@ class Run:
         main = workflow.is_main_process and not linting
         if main:
             begin_in_utf8()
-            hooks.show_plainly()
             hooks.show_less(workflow)
-        hooks.end_with_last_job()
-        hooks.inspect_functions_once()
+        hooks.hasten()
         said = unchecked(config)
         folder = str(said["results"])
         if (moved := hooks.apply_prefix(workflow, folder)) != folder:
