@@ -33,7 +33,7 @@ rule reduce:
     input:
         run.ledger_for_reduce,
     output:
-        run.arrays(),
+        run.array_files,
         run.results.summed(run.plan.key),
         summary=report(
             run.results.summary,

@@ -194,10 +194,10 @@ class Listener(logging.Handler):
         self._ended.set()
         os.chdir(self._folder)
         missing, summed = run.store.missing(), run.store.is_summed(run.reduce["statistics"])
-        finished = not missing and all(map(os.path.exists, run.targets()))
+        finished = not missing and all(map(os.path.exists, run.all_files))
         unfinished = list(self._workflow.dag.needrun_jobs())
         if finished or not unfinished:
-            whole = ", ".join(run.in_the_end())
+            whole = ", ".join(run.last_files)
             tell(f"shardwise: done: {whole if finished else 'what was asked for'}")
             self._tell_devices()
             if advice := others.advice(run.plan):

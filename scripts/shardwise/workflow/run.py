@@ -46,10 +46,10 @@ Growing = Callable[[Any, int], int]
 class Run:
     """One run of the workflow, as its rules see it, from Snakemake's config and workflow.
 
-    ``dispatch``, ``workers``, ``array_tasks`` and ``array_limit`` are values of the config.
     ``missing`` are the shards that lack their products, in the plan's order; None in a job.
     ``name_of`` maps our name of a rule to its name in this workflow, which may have renamed the
-    rules of a module; ``stages`` maps it back.
+    rules of a module; ``stages`` maps it back. ``rule_for_all`` is the rule whose one job computes
+    all shards; None under ``dispatch: jobs``. Attributes named ``…_files`` are lists of file names.
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
@@ -64,18 +64,15 @@ class Run:
         folder = str(said["results"])
         if (moved := hooks.apply_prefix(workflow, folder)) != folder:
             self.config["results"] = moved
-        self.name_of = workflow.modifier.modify_rulename
-        self.stages = {self.name_of(stage): stage for stage in STAGES}
         self.results = Results(Path(moved))
-        self.dispatch, self.workers = said["dispatch"], said["workers"]
-        self.array_tasks, self.array_limit = said["array_tasks"], said["array_limit"]
         if linting:  # --lint reads only rules, perhaps with only Snakemake installed
             self.plan = plans.sample(self.results)
         else:
             self.plan = self._checked_plan() if main else plans.load(self.results.plan)
-        self.reduce = said["reduce"]
         self.store = Store(self.plan)
         self.missing: list[str] | None = None
+        self._set_words(said)
+        self._set_files()
         if main:
             failures.begin_run()
             self.missing = self.store.missing()
@@ -105,11 +102,47 @@ class Run:
         log.info("shardwise: " + planner.describe(plan))
         return plan
 
-    @property
-    def rule_for_all(self) -> str | None:
-        """The rule whose one job computes all shards; None under ``dispatch: jobs``."""
+    def _set_words(self, said: Mapping[str, Any]) -> None:
+        """Take what the rules need of the config, and the names of the rules."""
+        self.reduce, self.dispatch, self.workers = (
+            said[key] for key in ("reduce", "dispatch", "workers")
+        )
+        self._array_tasks, limit = said["array_tasks"], said["array_limit"]
+        words = [] if self._array_tasks == "auto" else [f"--array-tasks {self._array_tasks}"]
+        self.array_words = " ".join([*words, f"--array-limit {limit}"] if limit else words)
+        self.name_of = self._workflow.modifier.modify_rulename
+        self.stages = {self.name_of(stage): stage for stage in STAGES}
         stage = {"jobs": None, "array": recipe.RULE}.get(self.dispatch, self.dispatch)
-        return stage and self.name_of(stage)
+        self.rule_for_all: str | None = stage and self.name_of(stage)
+
+    def _set_files(self) -> None:
+        """Name the outputs of all rules.
+
+        A file that exists under the name that the plan gives it is the right one: its job then has
+        no input, so that no time stamp and no new plan makes Snakemake run it again.
+        """
+        plan, results = self.plan, self.results
+        files = results.plan_files(plan.mark, plan.facts.per_matrix)
+        self.plan_files = [str(path) for path in files]
+        # The last one stands for all: Snakemake looks at each file of each job.
+        self.plan_mark = self.plan_files[-1:]
+        own = plan.synthetic_receipt
+        self.stack_files = [str(results.synthetic), str(own)] if own else []
+        self.any_shard = wildcards(next(iter(plan.shards.values())).name)
+        self.ledger_files = [str(results.ledger), str(results.listed(plan.key))]
+        self.array_files = [str(path) for path in plan.result_files(self.reduce["statistics"])]
+        # What a run names at its end; and all files but those of shards, which the ledger asks for.
+        self.last_files = [*self.array_files, str(results.summary), str(results.report)]
+        self.all_files = [*self.plan_files, *self.ledger_files, *self.last_files,
+                          str(results.summed(plan.key)), str(results.metrics)]  # fmt: skip
+        # Input of every job that reads matrices. The user's files are not among them: the main
+        # process has looked at those, and the key in a name says what they were.
+        self.files_for_all = self.plan_mark + self.stack_files
+        # What the main process leaves for jobs: the plan until one commits it, and what the tasks
+        # of an array ask the scheduler for.
+        folder = CACHE / f"planned-{plans.digest(str(results.root))}"
+        self.planned = str(Results(folder).plan)
+        self.request = str(recipe.path(results))
 
     # Computed late: Snakemake knows what is forced only after it has read the rules.
 
@@ -137,23 +170,6 @@ class Run:
         """The shards that the one job for all computes."""
         return list(self.plan.shards) if self.forced or self.missing is None else self.missing
 
-    @property
-    def planned(self) -> str:
-        """Where the plan of this run is until a job commits it to the results folder."""
-        folder = CACHE / f"planned-{plans.digest(str(self.results.root))}"
-        return str(Results(folder).plan)
-
-    @property
-    def array_words(self) -> str:
-        """The options for how many tasks an array has, and how many of them run at once."""
-        words = f"--array-limit {self.array_limit}" if self.array_limit else ""
-        return words if self.array_tasks == "auto" else f"--array-tasks {self.array_tasks} {words}"
-
-    @property
-    def request(self) -> str:
-        """The file that says what the tasks of an array job ask the scheduler for."""
-        return str(recipe.path(self.results))
-
     @staticmethod
     def run_time_words(wildcards: Any, resources: Any) -> str:
         """The option for how long a job may run, if it cannot ask its scheduler."""
@@ -167,67 +183,10 @@ class Run:
         """Write the plan for the job that commits it; the results folder stays as it is."""
         from shardwise.plan import planner  # here: jobs do not need it
 
-        aside = Results.of_plan(Path(self.planned))
-        planner.write(replace(self.plan, results=aside))
+        planner.write(replace(self.plan, results=Results.of_plan(Path(self.planned))))
 
-    # File names, as patterns for the wildcards {shard} and {thousand}, and as lists.
-
-    # Outputs. A file that exists under the name that the plan gives it is the right one: its job
-    # then has no input, so that no time stamp and no new plan makes Snakemake run it again.
-
-    @property
-    def any_shard(self) -> str:
-        """The name of each shard's files, with wildcards."""
-        return wildcards(next(iter(self.plan.shards.values())).name)
-
-    @functools.cached_property
-    def plan_files(self) -> list[str]:
-        """The plan on the disk, and the file that says which one it is."""
-        files = self.results.plan_files(self.plan.mark, self.plan.facts.per_matrix)
-        return [str(path) for path in files]
-
-    @property
-    def plan_mark(self) -> list[str]:
-        """The last plan file, which stands for all: Snakemake looks at each file of each job."""
-        return self.plan_files[-1:]
-
-    @property
-    def ledger_files(self) -> list[str]:
-        """The ledger, and the file that says of which plan it is."""
-        return [str(self.results.ledger), str(self.results.listed(self.plan.key))]
-
-    @property
-    def stack_files(self) -> list[str]:
-        """The synthetic stack, and its receipt, which is named by the recipe's key; or nothing."""
-        own = self.plan.synthetic_receipt
-        return [str(self.results.synthetic), str(own)] if own else []
-
-    def arrays(self) -> list[str]:
-        """The arrays that the reduce writes; its receipt comes after them."""
-        return [str(path) for path in self.plan.result_files(self.reduce["statistics"])]
-
-    def in_the_end(self) -> list[str]:
-        """The results of a run, which it names at its end: the arrays, their receipt, the page."""
-        return [*self.arrays(), str(self.results.summary), str(self.results.report)]
-
-    def targets(self, wildcards: Any = None) -> list[str]:
-        """The files of a complete run, except those of shards: the ledger asks for missing ones."""
-        whole = [*self.plan_files, *self.ledger_files, *self.in_the_end()]
-        return [*whole, str(self.results.summed(self.plan.key)), str(self.results.metrics)]
-
-    def _products(self) -> list[str]:
-        """One file of each product that is to be made: Snakemake spends time on each file."""
-        shards = self.plan.shards if self.forces else self.missing or ()
-        names, folder = (self.plan.shards[shard].name for shard in shards), self.results.products
-        return [_lacking(f"{folder}/{place(name)}") for name in names]
-
-    # Inputs. The user's files are not among them: the main process has looked at those, and the key
-    # in a name says what they were.
-
-    @property
-    def files_for_all(self) -> list[str]:
-        """Input of every job that reads matrices."""
-        return self.plan_mark + self.stack_files
+    # Inputs, as names or as functions of the wildcards: Snakemake takes ten times as long to call a
+    # function as to take a name.
 
     @property
     def input_files(self) -> Any:
@@ -241,11 +200,7 @@ class Run:
         return self._where(lambda: self.missing or (), files)
 
     def _where(self, lacking: Callable[[], Collection[str]], files: Any) -> Any:
-        """The input of each shard's job: ``files`` if its output is missing, else nothing.
-
-        ``files`` are names or a function of the wildcards. Returns names if they are the same for
-        all shards, as Snakemake takes ten times as long to call a function.
-        """
+        """The input of each shard's job: ``files`` if its output is missing, else nothing."""
         missing = set(lacking()) if self.missing is not None else None
         if missing is None or len(missing) == len(self.plan.shards):
             return files
@@ -281,7 +236,7 @@ class Run:
         from shardwise.files.commit import commit  # here: jobs do not need it
 
         path = CACHE / f"anew-{plans.digest(str(self.results.root))}"
-        there = map(Path, (*self.plan_files, self.results.ledger, *self.in_the_end()))
+        there = map(Path, (*self.plan_files, self.results.ledger, *self.last_files))
         newest = max((file.stat().st_mtime_ns for file in there if file.exists()), default=0)
         try:
             with commit(path) as file:  # anew: only its owner, perhaps a colleague, may date it
@@ -297,27 +252,29 @@ class Run:
         there = self.missing is None or all(map(os.path.exists, self.plan_files))
         return [] if there else self.anew
 
-    @property
-    def _open(self) -> bool:
-        """Whether any product is to be made, or may be because the user forces something."""
-        return bool(self.missing or self.forces)
-
-    def product_files(self, wildcards: Any = None) -> list[str]:
+    def product_files(self, wildcards: Any) -> list[str]:
         """Input of the job that writes the ledger; nothing if the ledger and all products exist."""
-        if self.missing is None or (self.store.is_listed() and not self._open):
+        if self._is_done(self.store.is_listed()):
             return []
-        if self.rule_for_all is None:
-            return self.anew + self.plan_mark + self._products()
-        shards = self.to_compute
-        work = [str(self.results.work(self.store.work_name(shards)))] if shards else []
-        return self.anew + self.plan_mark + work
+        if self.rule_for_all is not None:
+            shards = self.to_compute
+            work = [str(self.results.work(self.store.work_name(shards)))] if shards else []
+            return self.anew + self.plan_mark + work
+        # One file of each product that is to be made: Snakemake spends time on each file.
+        missing = self.plan.shards if self.forces else self.missing or ()
+        names = (place(self.plan.shards[shard].name) for shard in missing)
+        products = [_lacking(f"{self.results.products}/{name}") for name in names]
+        return self.anew + self.plan_mark + products
 
-    def ledger_for_reduce(self, wildcards: Any = None) -> list[str]:
+    def ledger_for_reduce(self, wildcards: Any) -> list[str]:
         """Input of the job that writes the sum; nothing if the sum and all products exist."""
-        summed = self.store.is_summed(self.reduce["statistics"])
-        if self.missing is None or (summed and not self._open):
+        if self._is_done(self.store.is_summed(self.reduce["statistics"])):
             return []
         return self.anew + self.plan_mark + self.ledger_files
+
+    def _is_done(self, exists: bool) -> bool:
+        """Whether a file made from all products needs no input: it exists, and so do they."""
+        return self.missing is None or (exists and not self.missing and not self.forces)
 
     def cores_here(self, wildcards: Any) -> int:
         """CPU cores of a run whose jobs run on this machine; 1 if they run on a cluster."""
@@ -329,42 +286,35 @@ class Run:
 
     def mib(self, rule: str) -> Any:
         """Memory of a job."""
-        problem = self.plan.problem
-        match rule:
-            case "shard":  # a buffer of known size: retries need no more
-                return -(-(memory.copy_memory(problem) + self.plan.facts.decoded) // MIB)
-            case "synthesize":
-                nbytes = memory.synthetic_memory(problem)
-            case "reduce":  # of all its ranks
-                labelled = memory.labelled_bytes(problem, self.plan.facts.label_counts)
-                ranks, shards = self.reduce["ranks"], len(self.plan.shards)
-                nbytes = memory.reduce_memory(ranks, shards, labelled)
-            case _:
-                nbytes = max(row.memory for row in self.plan.shards.values())
-                workers = grants.asked(self._node_words) if rule in ("pool", "mpi") else 1
-                nbytes *= workers
-                if self.dispatch != "jobs":  # else a task reads little of the plan
-                    nbytes += (1 + workers) * memory.plan_memory(len(self.plan.shards))
+        problem, shards = self.plan.problem, self.plan.shards
+        if rule == "shard":  # a buffer of known size: retries need no more
+            return -(-(memory.copy_memory(problem) + self.plan.facts.decoded) // MIB)
+        if rule == "synthesize":
+            nbytes = memory.synthetic_memory(problem)
+        elif rule == "reduce":  # of all its ranks
+            labelled = memory.labelled_bytes(problem, self.plan.facts.label_counts)
+            nbytes = memory.reduce_memory(self.reduce["ranks"], len(shards), labelled)
+        else:
+            workers = grants.asked(self._node_words) if rule in ("pool", "mpi") else 1
+            nbytes = workers * max(row.memory for row in shards.values())
+            if self.dispatch != "jobs":  # else a task reads little of the plan
+                nbytes += (1 + workers) * memory.plan_memory(len(shards))
         return _growing(-(-nbytes // MIB))
 
     def minutes(self, rule: str) -> Growing:
         """Run time of a job."""
+        if rule in ("multiply", "pool", "mpi"):
+            alone = self.dispatch == "jobs"
+            return _growing(self._task_minutes) if alone else self._worker_minutes
+        largest = max(row.bytes for row in self.plan.shards.values())
         nbytes = self.plan.facts.bytes
-        match rule:
-            case "shard":
-                return _growing(cut.minutes(2 * max(r.bytes for r in self.plan.shards.values())))
-            case "synthesize":
-                return _growing(cut.minutes(nbytes.input))
-            case "reduce":  # it reads every product once
-                return _growing(cut.minutes(nbytes.products))
-            case "multiply" if self.dispatch == "jobs":
-                return _growing(self._task_minutes)
-        return self._worker_minutes
+        read = {"shard": 2 * largest, "synthesize": nbytes.input, "reduce": nbytes.products}
+        return _growing(cut.minutes(read[rule]))
 
     def _worker_minutes(self, wildcards: Any, attempt: int) -> int:
         """Run time of a worker, for its share of the shards; in an array it stops before that."""
         if self.dispatch == "array":
-            workers = MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
+            workers = MOST_TASKS if self._array_tasks == "auto" else self._array_tasks
             most = _DAY_MINUTES
         else:
             workers = grants.asked(self._node_words) * grants.nodes(self._node_words)
@@ -419,7 +369,4 @@ def _lacking(path: str) -> str:
 
 
 def _growing(amount: int) -> Growing:
-    def resource(wildcards: Any, attempt: int) -> int:
-        return attempt * amount
-
-    return resource
+    return lambda wildcards, attempt: attempt * amount

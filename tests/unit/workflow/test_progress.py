@@ -125,7 +125,7 @@ def test_a_disk_that_is_away_for_a_while_ends_no_progress(tmp_path, capsys):
 def test_an_interrupt_that_finds_all_done_ends_with_0(tmp_path, monkeypatch, capsys):
     """Snakemake itself would end with 1, which says that a job has failed."""
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2))
-    own = {"reduce": {"statistics": ["sum"]}, "targets": list, "in_the_end": lambda: ["sum"]}
+    own = {"reduce": {"statistics": ["sum"]}, "all_files": [], "last_files": ["sum"]}
     run = SimpleNamespace(plan=made, results=made.results, store=Store(made), **own)
     workflow = SimpleNamespace(dag=SimpleNamespace(needrun_jobs=lambda: ["report"]))
     codes = []
