@@ -28,7 +28,6 @@ from shardwise.units import count, decimal, human_bytes, seconds
 _TRIED = 2  # shards per lane of a trial, one after the other
 _AT_ONCE = 2  # the most lanes side by side: jobs that share a machine slow each other
 _LAST_JOBS = 3  # ledger, reduce, report
-_SPAN = "started", "finished"
 _MARGIN = 0.2  # widens the range each way, as a few shards do not show all of it
 
 
@@ -65,27 +64,25 @@ def describe(
     plan: Plan, settings: Settings, own: Quote, free: int, timing: Iterable[str]
 ) -> Iterator[str]:
     """The lines of a quote; ``free`` are the bytes that the disk has left."""
+
+    def listed(parts: dict[str, int]) -> str:
+        named = ", ".join(f"{human_bytes(size)} {name}" for name, size in parts.items() if size)
+        return f"{human_bytes(sum(parts.values()))}: {named}"
+
     if not own.shards and Store(plan).is_summed(settings.reduce["statistics"]):
         yield f"{plan.results.root}: nothing is left to do"
         return
     jobs = len(own.shards) + len(own.copies) if settings.dispatch == "jobs" else bool(own.shards)
-    planned = all(
-        path.exists() for path in plan.results.plan_files(plan.mark, plan.facts.per_matrix)
-    )
-    jobs += _LAST_JOBS + (not planned) + bool(own.written["input"])
+    files = plan.results.plan_files(plan.mark, plan.facts.per_matrix)
+    jobs += _LAST_JOBS + (not all(path.exists() for path in files)) + bool(own.written["input"])
     yield (
         f"{plan.results.root}: {len(own.shards)} of {count(len(plan.shards), 'shard')} to compute, "
         f"in {count(jobs, 'job')}"
     )
-    yield f"reads   {_amounts(own.read)}"
-    yield f"writes  {_amounts(own.written)}; the disk has {human_bytes(free)} free"
+    yield f"reads   {listed(own.read)}"
+    yield f"writes  {listed(own.written)}; the disk has {human_bytes(free)} free"
     yield f"memory  {own.memory} per task"
     yield from timing
-
-
-def _amounts(parts: dict[str, int]) -> str:
-    named = ", ".join(f"{human_bytes(nbytes)} {name}" for name, nbytes in parts.items() if nbytes)
-    return f"{human_bytes(sum(parts.values()))}: {named}"
 
 
 def forecast(
@@ -106,9 +103,8 @@ def forecast(
     def busy(rate: float) -> float:
         return starts * trial.start + own.work * rate
 
-    likely, least, most = (
-        fixed + share * busy(rate) for rate in (mean(trial.work), min(trial.work), max(trial.work))
-    )
+    rates = mean(trial.work), min(trial.work), max(trial.work)
+    likely, least, most = (fixed + share * busy(rate) for rate in rates)
     return likely, least / (1 + _MARGIN), most * (1 + _MARGIN), busy(mean(trial.work))
 
 
@@ -150,10 +146,15 @@ def try_shards(
     some = own.copies if len(own.copies) > _TRIED * lanes else own.shards
     shards = choose_typical({shard: plan.shards[shard].bytes for shard in some}, _TRIED * lanes)
     files = [str(plan.results.product(plan.shards[shard].name)) for shard in shards]
-    alone, words = replace(settings, dispatch="jobs"), ["--cores", str(lanes), "--jobs", str(lanes)]
-    # No plan depends on dispatch.
-    line = line_of(alone, options.profile, *words, "--", *files)
-    os.environ[TYPED] = _command_of_run(options)  # what is printed to continue
+    alone = replace(settings, dispatch="jobs")  # no plan depends on dispatch
+    line = line_of(
+        alone, options.profile, "--cores", str(lanes), "--jobs", str(lanes), "--", *files
+    )
+    # What is printed to continue is the command that computes all shards.
+    named = shutil.which("shardwise") == str(Path(sys.executable).with_name("shardwise"))
+    program = ["shardwise"] if named else [sys.executable, "-P", "-m", "shardwise.command"]
+    own_files = ["--configfile", *map(str, options.configfile)] if options.configfile else []
+    os.environ[TYPED] = shlex.join([*program, "run", "--profile", options.profile, *own_files])
     began = time.time()
     try:
         follow(line)
@@ -161,17 +162,6 @@ def try_shards(
         reason = "--trial: the run of its shards has failed; its messages are above"
         raise of_code(error.exit_code, reason) from None
     return _measure(plan, shards, lanes, (began, time.time()))
-
-
-def _command_of_run(options: Namespace) -> str:
-    """The command that computes all shards, of which a trial computes some."""
-    installed = str(Path(sys.executable).with_name("shardwise"))
-    program = [sys.executable, "-P", "-m", "shardwise.command"]
-    words = ["shardwise"] if shutil.which("shardwise") == installed else program
-    words += ["run", "--profile", options.profile]
-    if options.configfile:
-        words += ["--configfile", *map(str, options.configfile)]
-    return shlex.join(words)
 
 
 def choose_typical(sizes: dict[str, int], most: int) -> list[str]:
@@ -183,6 +173,10 @@ def choose_typical(sizes: dict[str, int], most: int) -> list[str]:
 
 def _measure(plan: Plan, shards: list[str], lanes: int, run: tuple[float, float]) -> Trial:
     """Times of a trial from its receipts; ``run`` is when it began and ended, in Unix time."""
+
+    def took(receipt: Receipt) -> float:
+        return receipt.finished - receipt.started
+
     results, rows, stack = plan.results, [plan.shards[s] for s in shards], plan.synthetic_receipt
     made = [receipts.read(results.receipt(row.name), ProductReceipt) for row in rows]
     if any(receipt.adopted for receipt in made):
@@ -192,22 +186,19 @@ def _measure(plan: Plan, shards: list[str], lanes: int, run: tuple[float, float]
         )
     copied = rows if plan.settings.materialize else []
     copies = [receipts.read(results.shard_receipt(r.input_name), CopyReceipt) for r in copied]
+    copies = [copy for copy in copies if copy.started >= run[0]]
     first = [receipts.read(stack, StackReceipt)] if stack else []
-    new = [each for each in (*first, *copies) if each.started >= run[0]]
-    begins, ends = (sorted(getattr(each, end) for each in (*new, *made)) for end in _SPAN)
+    jobs = [*(own for own in first if own.started >= run[0]), *copies, *made]
+    begins, ends = sorted(job.started for job in jobs), sorted(job.finished for job in jobs)
     start = max(0.0, median(map(sub, begins[lanes:], ends)))
     checked = time.perf_counter()
     receipts.check_elements(results.product(rows[0].name), made[0].file)
     return Trial(
         ends=max(0.0, begins[0] - run[0] - start) + run[1] - ends[-1],
         start=start,
-        work=[_took(own) / sum(amounts(plan, [own.shard])) for own in made],
-        copy=mean([_took(own) / own.file.bytes for own in copies if own in new] or [0.0]),
+        work=[took(own) / sum(amounts(plan, [own.shard])) for own in made],
+        copy=mean([took(own) / own.file.bytes for own in copies] or [0.0]),
         reduce=(time.perf_counter() - checked) / made[0].file.bytes,
         last=1 if made[0].job else _LAST_JOBS,  # under a scheduler only the reduce is a job
         device=made[0].device.name,
     )
-
-
-def _took(receipt: Receipt) -> float:
-    return receipt.finished - receipt.started
