@@ -98,6 +98,8 @@ class Listener(logging.Handler):
         """
         if self._planned:
             return
+        from shardwise.files.commit import commit  # here: jobs do not need it
+
         self._planned, dry, run = True, self._workflow.dryrun, self._run
         others = sorted(stats.keys() - run.stages.keys() - {"all", "total"})
         jobs = {rule: stats[rule] for rule in (*run.stages, *others) if rule in stats}
@@ -117,37 +119,34 @@ class Listener(logging.Handler):
         for number in (signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
                 signal.signal(number, self.interrupt)
-        self._write_command()
+        with suppress(OSError, ShardwiseError), commit(run.results.command) as file:
+            file.write(f"{self._again()}\n".encode(errors="replace"))  # for those who watch it
         if self._submitted:
             tell(f"{BEGUN}shardwise watch {for_bash(run.results.root)}")
         if run.missing and not self._workflow.touch:
             # Snakemake may end at any moment, and must not wait for this thread.
             threading.Thread(target=self._count, daemon=True).start()
 
-    def _write_command(self) -> None:
-        """Leave the command that continues this run, for those who watch it."""
-        from shardwise.files.commit import commit  # here: jobs do not need it
-
-        text = f"{rerun_command(self._typed, hooks.typed_in(self._workflow))}\n"
-        with suppress(OSError, ShardwiseError), commit(self._run.results.command) as file:
-            file.write(text.encode(errors="replace"))
+    def _again(self) -> str:
+        """The command that continues this run."""
+        return rerun_command(self._typed, hooks.typed_in(self._workflow))
 
     def _on_failure(self, number: int) -> None:
         """Say why a job has failed, and which try follows; none if it would only fail again."""
-        for job in list(self._workflow.scheduler.running):
-            if self._workflow.dag.jobid(job) == number:
-                run, name, follows = self._run, failed.name_of(self._run, job), ""
-                self._failed.add(name)
-                missing = run.store.missing() if job.rule.name == run.rule_for_all else []
-                found = failed.of_shards(run, missing) or {
-                    name: failed.of_job(run, job) or _lost(name, run.results.root)
-                }
-                whole = name in found or len(found) == len(missing)
-                if whole and all(map(failures.needs_user, found.values())):
-                    job.attempt = job.restart_times + 1
-                if job.attempt <= job.restart_times:
-                    follows = f"; try {job.attempt + 1} of {job.restart_times + 1} follows"
-                self._tell_failed(found, follows)
+        run, dag = self._run, self._workflow.dag
+        for job in [j for j in self._workflow.scheduler.running if dag.jobid(j) == number]:
+            name = failed.name_of(run, job)
+            self._failed.add(name)
+            missing = run.store.missing() if job.rule.name == run.rule_for_all else []
+            found = failed.of_shards(run, missing) or {
+                name: failed.of_job(run, job) or _lost(name, run.results.root)
+            }
+            whole = name in found or len(found) == len(missing)
+            if whole and all(map(failures.needs_user, found.values())):
+                job.attempt = job.restart_times + 1
+            more = job.attempt <= job.restart_times
+            follows = f"; try {job.attempt + 1} of {job.restart_times + 1} follows" * more
+            self._tell_failed(found, follows)
 
     def _tell_failed(self, found: Mapping[str, Failure], follows: str = "") -> None:
         """Say why each shard or stage failed, once; if there are many, only for the first."""
@@ -184,16 +183,19 @@ class Listener(logging.Handler):
             told = words
 
     def last_words(self) -> None:
-        """Say, as the process ends, what is whole, or what failed, why, and how to continue.
+        """Say, as the process ends, what is whole, or what failed, why, and how to continue."""
+        if self.began:
+            self._ended.set()
+            os.chdir(self._folder)
+            code = self._tell_end()
+            if self._interrupted:  # Snakemake would end with 1, as if a job had failed
+                logging.shutdown()
+                os._exit(code)
 
-        What is whole is read from the files, not from Snakemake's events.
-        """
-        run = self._run
-        if not self.began:
-            return
-        self._ended.set()
-        os.chdir(self._folder)
-        missing, summed = run.store.missing(), run.store.is_summed(run.reduce["statistics"])
+    def _tell_end(self) -> int:
+        """Say how the run ended, by its files, not by Snakemake's events; the code of a Ctrl-C."""
+        run, statistics = self._run, self._run.reduce["statistics"]
+        missing, summed = run.store.missing(), run.store.is_summed(statistics)
         finished = not missing and all(map(os.path.exists, run.all_files))
         unfinished = list(self._workflow.dag.needrun_jobs())
         if finished or not unfinished:
@@ -202,10 +204,7 @@ class Listener(logging.Handler):
             self._tell_devices()
             if advice := others.advice(run.plan):
                 tell(f"shardwise: {advice}")
-            if self._interrupted:  # too late to stop anything, but Snakemake would end with 1
-                logging.shutdown()
-                os._exit(0)
-            return
+            return 0
         made = (missing or not summed) and hooks.make_page(run.results)
         shards = len(run.plan.shards)
         done = shards - len(missing)
@@ -221,11 +220,8 @@ class Listener(logging.Handler):
             self._tell_devices()
             if made:
                 tell(f"The page on this run: {run.results.report}")
-        again = rerun_command(self._typed, hooks.typed_in(self._workflow))
-        tell(f"To run just what is missing, then the sum:\n  {again}")
-        if self._interrupted:  # not Snakemake's 1: by 130 scripts and a shell know a Ctrl-C
-            logging.shutdown()
-            os._exit(128 + signal.SIGINT)
+        tell(f"To run just what is missing, then the sum:\n  {self._again()}")
+        return 128 + signal.SIGINT
 
     def _causes(self, unfinished: Iterable[Any], missing: list[str]) -> dict[str, Failure]:
         """The failures of this run in what it leaves unfinished, by name."""
