@@ -34,35 +34,33 @@ echo "$name $*" >>asked
 if [ -e "$name.once" ]; then mv "$name.once" once; . ./once; fi
 {otherwise}
 """
-OTHERWISE = {"qsub": "echo 11", "qstat": "cat queue", "qdel": "cp empty queue"}
+OTHERWISE = {"qsub": "echo 11", "qstat": "cat queue", "qdel": "echo '<job_info/>' >queue"}
+QUEUED = f"""<job_list><JB_job_number>11</JB_job_number><state>{{}}</state>
+<JB_name>{NAME}</JB_name></job_list>"""
 
 
-def job(rule: str, **resources: object) -> Any:
+def job(**resources: object) -> Any:
     """A job of Snakemake at its second try."""
     return SimpleNamespace(
-        rule=SimpleNamespace(name=rule, restart_times=2), attempt=2,
+        rule=SimpleNamespace(name="multiply", restart_times=2), attempt=2, name="multiply",
         resources=resources, wildcards_dict={"shard": "00007", "key": KEY},
     )  # fmt: skip
 
 
 class Grid:
-    """Grid Engine's commands, pretended, and one run in this folder."""
+    """Grid Engine's commands, pretended, and one run in this folder with one job."""
 
     def __init__(self, root: Path) -> None:
-        self.bin = root / "bin"
+        self.bin, self.run = root / "bin", root / ".snakemake" / "uge" / "3f2a1b"
         self.bin.mkdir()
         for name, otherwise in OTHERWISE.items():
             (self.bin / name).write_text(CLIENT.format(folder=self.bin, otherwise=otherwise))
             (self.bin / name).chmod(0o755)
         self.queue("")
-        (self.bin / "queue").rename(self.bin / "empty")
-        self.queue("")
-        (self.bin / "asked").touch()
-        self.run = root / ".snakemake" / "uge" / "3f2a1b"
         self.results = Results(Path("results"))
         self.of = SimpleNamespace(results=self.results, stages={}, rule_for_all=None)
         self.submissions = executor.Submissions(self.of, self.run)
-        self.submitted: SimpleNamespace | None = None
+        self.job = SimpleNamespace(external_jobid=None, job=job(uge_gpu="-l gpu=1"))
 
     def once(self, name: str, script: str) -> None:
         """Let the next call of a command do this."""
@@ -70,35 +68,29 @@ class Grid:
 
     def asked(self, name: str) -> list[str]:
         """The calls of a command, each as one line."""
-        return [x for x in (self.bin / "asked").read_text().splitlines() if x.startswith(name)]
+        asked = self.bin / "asked"
+        lines = asked.read_text().splitlines() if asked.exists() else []
+        return [line for line in lines if line.startswith(name)]
 
-    def queue(self, state: str, host: str = "", host_state: str = "") -> None:
+    def queue(self, state: str, host: str = "", silent: bool = False) -> None:
         """Let qstat know job 11 in a state, on a host; or no job."""
-        job = (
-            f"<job_list><JB_job_number>11</JB_job_number><state>{state}</state>"
-            f"<JB_name>{NAME}</JB_name></job_list>"
-        ) * bool(state)
-        place = f"<Queue-List><name>q@{host}</name><state>{host_state}</state>{job}</Queue-List>"
-        (self.bin / "queue").write_text(
-            f"<job_info><queue_info>{place if host else ''}</queue_info>"
-            f"<job_info>{'' if host else job}</job_info></job_info>"
-        )
+        text = QUEUED.format(state) if state else ""
+        if host:
+            mark = "au" * silent
+            text = f"<Queue-List><name>q@{host}</name><state>{mark}</state>{text}</Queue-List>"
+        top = "queue_info" if host else "job_info"
+        (self.bin / "queue").write_text(f"<job_info><{top}>{text}</{top}></job_info>")
 
     def submit(self) -> str:
-        """Submit the one job; the number it got."""
-        one = job("multiply", uge_gpu="-l gpu=1")
-        number = self.submissions.submit(one, "job.sh")
-        self.submitted = SimpleNamespace(external_jobid=number, job=one)
-        return number
+        self.job.external_jobid = self.submissions.submit(self.job.job, "job.sh")
+        return self.job.external_jobid
 
     def look(self, jobs: int = 1) -> str:
         """What Snakemake is told of the job, and of others like it."""
-        ((_, state), *rest) = self.submissions.look([self.submitted] * jobs)
-        assert {other for _, other in rest} <= {state}
+        (state,) = {state for _, state in self.submissions.look([self.job] * jobs)}
         return state
 
     def failure(self) -> str:
-        """Why the job has failed."""
         found = failures.read(self.results.failure(f"00007-{KEY}"))
         return found.reason if found else ""
 
@@ -109,11 +101,9 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
     root = tmp_path / "a b"
     (root / "results" / "logs").mkdir(parents=True)  # as a run has it, for its lock
     monkeypatch.chdir(root)
-    made = Grid(root)
-    monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")
-    monkeypatch.setenv("SHARDWISE_CODE", "abc")
+    monkeypatch.setenv("PATH", f"{root / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setattr(executor, "_PAUSE_SECONDS", 0)
-    return made
+    return Grid(root)
 
 
 @pytest.mark.parametrize(("answer", "error", "words", "unended"), [
@@ -203,15 +193,11 @@ def test_a_job_is_lost_when_its_host_stays_silent(grid, monkeypatch, between):
     """The silence counts from zero again once the host is heard, or after qmaster was away."""
     monkeypatch.setattr(schedulers, "UNHEARD_SECONDS", 1e-9)
     grid.submit()
-    grid.queue("r", "n1", "au")
+    grid.queue("r", "n1", silent=True)
     assert grid.look() == "running"
-    if between == "away":
-        grid.once("qstat", SILENT)
     if between:
-        grid.queue("r", "n1", "" if between == "heard" else "au")
-        assert grid.look() == "running"
-        grid.queue("r", "n1", "au")
-        assert grid.look() == "running"
+        grid.once("qstat", SILENT if between == "away" else "exec sed s/au// queue")
+        assert [grid.look(), grid.look()] == ["running"] * 2
     assert grid.asked("qdel") == []
     assert grid.look() == "failed"
     assert "the scheduler says: lost: its host n1 does not respond" in grid.failure()
@@ -221,12 +207,9 @@ def test_a_job_is_lost_when_its_host_stays_silent(grid, monkeypatch, between):
 def test_a_job_that_left_without_a_mark(grid, monkeypatch):
     """It fails only after some seconds, as the disk may be late; back in the queue, it goes on."""
     grid.submit()
-    assert grid.look() == "running"
-    grid.queue("r", "n1")
-    assert grid.look() == "running"
-    assert not grid.submissions._gone
-    grid.queue("")
-    assert grid.look() == "running"
+    for state, gone in (("", True), ("r", False), ("", True)):
+        grid.queue(state, "n1" * bool(state))
+        assert (grid.look(), bool(grid.submissions._gone)) == ("running", gone)
     monkeypatch.setattr(executor, "_TRACE_SECONDS", 0)
     assert grid.look() == "failed"
     assert "the scheduler says: killed or deleted (see: qacct -j 11)" in grid.failure()
@@ -249,7 +232,7 @@ def test_no_job_fails_while_its_state_cannot_be_found(grid, capsys):
 def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, answer):
     """Nor is a qmaster that is away: the jobs wait for hosts and qmaster."""
     grid.once("qsub", answer)
-    recipe.verify("uge", job("multiply", uge_memory="-l mem_free=1M"), None)
+    recipe.verify("uge", job(uge_memory="-l mem_free=1M"), None)
     assert len(grid.asked("qsub")) == 1
 
 
@@ -257,5 +240,5 @@ def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, answer):
 def test_a_run_without_the_scheduler_s_client_is_refused(tmp_path, monkeypatch, scheduler, client):
     """Otherwise every try of every job would fail without a reason."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    told = refusal(recipe.verify, scheduler, job("multiply"), None)
+    told = refusal(recipe.verify, scheduler, job(), None)
     assert f"{client}, which is not on PATH here" in told
