@@ -3,7 +3,6 @@
 import inspect
 import os
 import sys
-from typing import Any
 
 from shardwise.errors import FAULT, InputError, ShardwiseError, tell, verdict
 from shardwise.host import SCRIPTS, begin_in_utf8
@@ -37,7 +36,10 @@ def _start(name: str) -> None:
         sys.argv = [str(SCRIPTS / f"{name}.py"), *sys.argv[2:]]
         _stage(name, f"shardwise {name}")
     elif name in ("-h", "--help"):
-        sys.stdout.write(_help(RUNS | {name: work for name, (work, _) in stages.STAGES.items()}))
+        works = RUNS | {name: work for name, (work, _) in stages.STAGES.items()}
+        lines = (f"  {name:<12}{work.__doc__.splitlines()[0]}\n" for name, work in works.items())
+        sys.stdout.write(f"usage: shardwise COMMAND [OPTIONS]\n\n{''.join(lines)}\n")
+        sys.stdout.write("shardwise COMMAND --help lists its options. Begin with init.\n")
     elif name == "--version":
         from shardwise import __version__
 
@@ -60,16 +62,6 @@ def _stage(name: str, typed: str | None) -> None:
         from shardwise.mpi.launch import start_ranks as begin_ranks
     quiet = typed is not None or name == "doctor"
     process.run(work, parsed, begin_ranks, quiet)
-
-
-def _help(commands: dict[str, Any]) -> str:
-    """What the command can do, a line each."""
-    lines = (f"  {name:<12}{work.__doc__.splitlines()[0]}\n" for name, work in commands.items())
-    return (
-        "usage: shardwise COMMAND [OPTIONS]\n\n"
-        + "".join(lines)
-        + "\nshardwise COMMAND --help lists its options. Begin with init.\n"
-    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -61,7 +61,9 @@ def run(
     try:
         mpi = begin_ranks(options) if begin_ranks else None
         if not quiet and _speaks(mpi):
-            _log_start(sys.argv)
+            here, typed = os.getcwd(), shlex.join([sys.executable, *sys.argv])
+            log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), here)
+            log.info("by hand: cd %s && %s", shlex.quote(here), typed)
         with _at_work(options):
             code = work(options) or 0
     except ShardwiseError as error:
@@ -85,13 +87,6 @@ def run(
     sys.exit(code)
 
 
-def _log_start(argv: Sequence[str]) -> None:
-    """Log where this runs, and the command that does the same by hand."""
-    command = shlex.join([sys.executable, *argv])
-    log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), os.getcwd())
-    log.info("by hand: cd %s && %s", shlex.quote(os.getcwd()), command)
-
-
 def _speaks(mpi: Any) -> bool:
     """Whether this process speaks for all ranks."""
     return mpi is None or mpi.COMM_WORLD.rank == 0
@@ -101,16 +96,15 @@ def _refuse(error: ShardwiseError, mpi: Any) -> int:
     """Say what the user has to do, once for all ranks, and give the exit code."""
     if _speaks(mpi):
         log.error("%s", error)
-    if mpi is None:
-        return error.exit_code
-    # srun ends the other ranks when the first has ended, but they must return this code, too.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if _all_arrive(mpi.COMM_WORLD):
-        mpi.Finalize()  # a regular end: after an abort srun would return 137, whatever the code
-    else:
-        if not _speaks(mpi):
-            log.error("rank %d: %s", mpi.COMM_WORLD.rank, error)
-        _abort(mpi.COMM_WORLD, error.exit_code)
+    if mpi is not None:
+        # srun ends the other ranks when the first has ended, but they must return this code, too.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if _all_arrive(mpi.COMM_WORLD):
+            mpi.Finalize()  # a regular end: after an abort srun would return 137, whatever the code
+        else:
+            if not _speaks(mpi):
+                log.error("rank %d: %s", mpi.COMM_WORLD.rank, error)
+            _abort(mpi.COMM_WORLD, error.exit_code)
     return error.exit_code
 
 

@@ -36,8 +36,7 @@ def init(words: list[str]) -> int:
     parser = argparse.ArgumentParser("shardwise init", description=init.__doc__, allow_abbrev=False)
     parser.add_argument("--profile", choices=_PROFILES, default="local", help="where jobs run")
     profile = parser.parse_args(words).profile
-    files = ("config.yaml", f"profiles/{profile}/config.yaml")
-    for file in (Path(name) for name in files):
+    for file in (Path("config.yaml"), Path("profiles", profile, "config.yaml")):
         if os.path.lexists(file):
             sys.stdout.write(f"{file} exists already, and is not changed\n")
             continue
@@ -58,7 +57,7 @@ def init(words: list[str]) -> int:
 def run(words: list[str]) -> NoReturn:
     """Run the workflow in this folder: snakemake --profile PROFILE -s SNAKEFILE OPTIONS."""
     leave_on_interrupt()
-    line, _ = _snakemake(_parser("run", run.__doc__), words)
+    line, _ = _snakemake(run, words)
     line[line.index("snakemake")] = "shardwise.command.start"
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until that module handles it
     os.execv(line[0], line)
@@ -66,13 +65,7 @@ def run(words: list[str]) -> NoReturn:
 
 def submit(words: list[str]) -> int:
     """Run the workflow in the background, where it outlives this shell, or as a job."""
-    parser = _parser("submit", submit.__doc__)
-    parser.add_argument(
-        "--job", metavar="WORDS", type=shlex.split,
-        help="make a dry run, then run Snakemake itself as a job of the scheduler, which submits "
-        "the others; WORDS are its options of sbatch or qsub: --job='--time=7-0 --mem=8G'",
-    )  # fmt: skip
-    line, options = _snakemake(parser, words)
+    line, options = _snakemake(submit, words)
     if options.job is not None:
         take_log().close()
         return _submit_job(line, options)
@@ -174,27 +167,34 @@ def _submit_job(line: list[str], options: argparse.Namespace) -> int:
 RUNS: dict[str, Callable[[list[str]], int]] = {"init": init, "run": run, "submit": submit}
 
 
-def _parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """The options of a command that starts Snakemake."""
+def _snakemake(
+    command: Callable[..., Any], words: list[str]
+) -> tuple[list[str], argparse.Namespace]:
+    """Print and return the line that `run` or `submit` starts, and our options in ``words``.
+
+    Raises InputError if there is no config.
+    """
     parser = argparse.ArgumentParser(
-        f"shardwise {name}", usage="%(prog)s [--profile PROFILE] [OPTIONS OF SNAKEMAKE]",
-        description=description, allow_abbrev=False,
+        f"shardwise {command.__name__}", description=command.__doc__, allow_abbrev=False,
+        usage="%(prog)s [--profile PROFILE] [OPTIONS OF SNAKEMAKE]",
         epilog="Useful options of snakemake: -n for a dry run, --configfile mine.yaml, "
         "--config results=results/mine, --quiet host for all its messages.",
     )  # fmt: skip
     parser.add_argument(
         "--profile", help="a folder, or its name in profiles/; default: the only one in profiles/"
     )
-    return parser
-
-
-def _snakemake(
-    parser: argparse.ArgumentParser, words: list[str]
-) -> tuple[list[str], argparse.Namespace]:
-    """Print and return Snakemake's command line, and our options; InputError without a config."""
+    if command is submit:
+        parser.add_argument(
+            "--job", metavar="WORDS", type=shlex.split,
+            help="make a dry run, then run Snakemake itself as a job of the scheduler, which "
+            "submits the others; WORDS are its options of sbatch or qsub: --job='--time=7-0 "
+            "--mem=8G'",
+        )  # fmt: skip
     options, others = parser.parse_known_args(words)
-    given = any(word.split("=")[0] in ("--configfile", "--configfiles") for word in others)
-    if not given and not Path("config.yaml").is_file():
+    if not (
+        Path("config.yaml").is_file()
+        or any(word.split("=")[0] in ("--configfile", "--configfiles") for word in others)
+    ):
         raise InputError(
             f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name yours with "
             "--configfile"
@@ -202,7 +202,7 @@ def _snakemake(
     program = sys.argv[0]
     if Path(program).name == "shardwise":  # else it was started by python -m
         program = "shardwise" if shutil.which("shardwise") == program else program
-        os.environ[TYPED] = shlex.join([program, *parser.prog.split()[1:], *words])
+        os.environ[TYPED] = shlex.join([program, command.__name__, *words])
     return snakemake_line(options.profile, others), options
 
 
