@@ -9,7 +9,6 @@ import subprocess
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from shardwise.files.paths import CACHE
 from shardwise.observe.finished_run import FinishedRun
 from shardwise.plan import config as configs
 from shardwise.plan import config_file, planner
-from shardwise.plan.plan import Shard
 from shardwise.processes import contain
 
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
@@ -42,8 +40,7 @@ def plan(config: Config, keys: Mapping[str, Any]) -> pd.DataFrame:
     """See `shardwise.plan`."""
     made = planner.make(_settings(config, keys), CACHE if CACHE.is_dir() else None)
     planner.check_folder(made)
-    rows = made.shards.values()
-    return pd.DataFrame({f.name: [getattr(row, f.name) for row in rows] for f in fields(Shard)})
+    return pd.DataFrame(map(vars, made.shards.values()))
 
 
 def _settings(config: Config, keys: Mapping[str, Any]) -> configs.Settings:

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from shardwise.errors import InputError, short
@@ -20,13 +20,21 @@ _ODD = re.compile(r"""["'$`\\]|%[0-9]*[A-Za-z%]|^-""")
 
 def refuse_odd(workflow: Any, config: Mapping[str, Any], results: Results) -> None:
     """Raise InputError if a name of this run could not be submitted as it is."""
-    for what, name in _submitted(workflow, config, results):
-        if odd := find_odd(name):
-            raise InputError(
-                f"{what} {short(name)} holds {odd!r}, but schedulers pass names to a shell: "
-                "no name may begin with a dash, or hold a quote, $, `, \\, % before a letter, "
-                "or a character that cannot be printed; rename it, or run with profiles/local"
-            )
+    values = ((key, v if isinstance(v, list) else [v]) for key, v in config.items())
+    for what, names in (
+        ("the working directory", [os.getcwd()]),
+        ("the Snakefile", [str(workflow.main_snakefile)]),
+        ("the config file", map(str, workflow.overwrite_configfiles)),
+        ("results", [str(results.root)]),
+        *((key, (text for text in texts if isinstance(text, str))) for key, texts in values),
+    ):
+        for name in names:
+            if odd := find_odd(name):
+                raise InputError(
+                    f"{what} {short(name)} holds {odd!r}, but schedulers pass names to a shell: "
+                    "no name may begin with a dash, or hold a quote, $, `, \\, % before a letter, "
+                    "or a character that cannot be printed; rename it, or run with profiles/local"
+                )
     if shlex.quote(sys.executable) != sys.executable:
         raise InputError(
             f"a scheduler's jobs start {short(sys.executable)} without quotes: its path may hold "
@@ -38,16 +46,3 @@ def find_odd(name: str) -> str:
     """The part of a name that a shell or a scheduler would not take literally; empty if none."""
     odd = _ODD.search(name)
     return odd[0] if odd else next((c for c in name if not c.isprintable()), "")
-
-
-def _submitted(
-    workflow: Any, config: Mapping[str, Any], results: Results
-) -> Iterator[tuple[str, str]]:
-    """Every name that may reach a submission, and what it names."""
-    yield "the working directory", os.getcwd()
-    yield "the Snakefile", str(workflow.main_snakefile)
-    yield from (("the config file", str(path)) for path in workflow.overwrite_configfiles)
-    yield "results", str(results.root)
-    for key, value in config.items():
-        texts = value if isinstance(value, list) else [value]
-        yield from ((key, text) for text in texts if isinstance(text, str))
