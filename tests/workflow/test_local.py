@@ -136,7 +136,7 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
 @pytest.mark.nightly  # by day other tests plan it, try its physics, and run other functions
 @pytest.mark.parametrize("dispatch", ["jobs", "pool", "mpi"])
 def test_the_seismic_example(workspace: Workspace, dispatch: str) -> None:
-    """It runs as it is; once the file of its function is edited, all is to be computed again."""
+    """It runs as it is; the sum is that of its records, which no proof covers."""
     folder = workspace.root / "examples" / "seismic"
     command = [sys.executable, str(folder / "make_input.py")]
     subprocess.run(command, check=True, env={"PYTHONPATH": str(factories.SCRIPTS)})
@@ -150,12 +150,3 @@ def test_the_seismic_example(workspace: Workspace, dispatch: str) -> None:
     total = np.load(results / "sum.npy")
     np.testing.assert_allclose(total, records.sum(axis=0, dtype="f8"), atol=1e-12)
     assert json.loads((results / "summary.json").read_bytes())["proven"] is False
-
-    again = workspace.run("--dry-run", *config)
-    assert again.jobs == set()
-    assert "trying" not in again.output
-    with open(folder / "propagator.py", "a") as file:
-        file.write("# edited\n")
-    shards = {f"multiply {i:05}" for i in range(4)} if dispatch == "jobs" else {dispatch}
-    last = {"ledger", "reduce", "report"}
-    assert workspace.run("--dry-run", *config).jobs == {"plan"} | shards | last

@@ -38,14 +38,6 @@ _STATUS = re.compile(r"status is: '?([A-Z_]+)")
 _SAID = re.compile(r"The error message was '?(.*?)'?\.?\n? *(sbatch call:|$)", re.DOTALL)
 
 
-def long_if_untold(ask: Callable[[], int | None]) -> Callable[[], float]:
-    """How many seconds squeue remembers ended jobs; infinite if Slurm does not say.
-
-    Otherwise the plugin would ask sacct, whatever the profile says: forever, without accounting.
-    """
-    return lambda: math.inf if (age := ask()) is None else age
-
-
 def none_if_unheard(
     ask: Callable[..., Awaitable[Any]], stuck: Callable[[], str]
 ) -> Callable[..., Awaitable[Any]]:
@@ -59,7 +51,13 @@ def none_if_unheard(
     async def query_job_status(*words: Any) -> tuple[dict[str, str], float]:
         nonlocal silent, looked, told
         states, took = await ask(*words)
-        if states is not None and time.monotonic() - looked >= schedulers.UNHEARD_SECONDS:
+        if states is None:
+            if not silent:
+                log.warning("shardwise: Slurm does not answer; asking again")
+            silent = True
+            return {}, 0.0
+        silent = False
+        if time.monotonic() - looked >= schedulers.UNHEARD_SECONDS:
             looked, before = time.monotonic(), told
             with suppress(OSError):
                 told = await asyncio.to_thread(stuck)
@@ -68,10 +66,7 @@ def none_if_unheard(
                     f"shardwise: Slurm will not start any of the remaining jobs ({told}): remove "
                     "what holds them, or end the run with Ctrl-C and correct the profile"
                 )
-        if states is None and not silent:
-            log.warning("shardwise: Slurm does not answer; asking again")
-        silent = states is None
-        return ({}, 0.0) if silent else (states, took)
+        return states, took
 
     return query_job_status
 
@@ -82,7 +77,10 @@ def begin(run: "Run", executor: Any) -> None:
     kind = type(executor)
     kind.report_job_error = noting_failures(run, kind.report_job_error)
     plugin = sys.modules[_PLUGIN]
-    plugin.get_min_job_age = long_if_untold(plugin.get_min_job_age)
+    # Slurm may not say how long it remembers ended jobs. Then the plugin would ask sacct, whatever
+    # the profile says: forever, without accounting.
+    seconds = plugin.get_min_job_age
+    plugin.get_min_job_age = lambda: math.inf if (age := seconds()) is None else age
     stuck = functools.partial(slurm.Slurm().stuck, executor.run_uuid)
     plugin.query_job_status = none_if_unheard(plugin.query_job_status, stuck)
 

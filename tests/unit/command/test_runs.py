@@ -24,16 +24,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "mine"
 
 
-@pytest.mark.parametrize("profile", ["local", "uge"])
-def test_init_says_which_dry_run_to_make(profile: str, capfd) -> None:
-    """Without its profile a run would be refused in a folder that has several."""
-    runs.init(["--profile", "slurm"])
-    capfd.readouterr()
-    runs.init(["--profile", profile])
-    *_, last = capfd.readouterr().out.splitlines()
-    assert last.endswith(f": shardwise run --profile {profile} -n")
-
-
 def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
     """Its scheduler gets the job, however the executor is quoted; the log gets the `watch` line."""
     runs.init(["--profile", "slurm"])

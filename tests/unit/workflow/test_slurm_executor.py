@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ import pytest
 from shardwise.files.paths import Results
 from shardwise.records import failures
 from shardwise.work import schedulers
-from shardwise.workflow.slurm_executor import long_if_untold, none_if_unheard, noting_failures
+from shardwise.workflow.slurm_executor import none_if_unheard, noting_failures
 
 
 def test_a_silent_slurm_says_nothing_of_any_job(caplog) -> None:
@@ -41,11 +40,6 @@ def test_jobs_that_will_never_start_are_told_of_once(caplog, monkeypatch) -> Non
         for _ in range(4):
             asyncio.run(wrapped())
     assert [" (PENDING PartitionTimeLimit): " in text for text in caplog.messages] == [True] * 2
-
-
-def test_squeue_is_asked_where_slurm_does_not_say_how_long_it_remembers() -> None:
-    """Else the plugin would ask sacct forever, which knows nothing without accounting."""
-    assert [long_if_untold(lambda age=age: age)() for age in (None, 300)] == [math.inf, 300]
 
 
 FAILED = "SLURM sbatch failed. The error message was '{}'.\n    sbatch call:\n        sbatch x\n"
