@@ -1,6 +1,5 @@
 """From a config to a plan: look at the headers, do the arithmetic, refuse what cannot work."""
 
-import errno
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ from shardwise.files import small, tables
 from shardwise.files.commit import commit
 from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
-from shardwise.files.paths import CACHE, Results, for_bash
+from shardwise.files.paths import Results, for_bash
 from shardwise.files.remote import is_url
 from shardwise.files.small import mark, refuse_links
 from shardwise.plan import covariance, cut, memory, per_matrix, user_function
@@ -35,10 +34,6 @@ from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import count, human_bytes
 
 _LOG = logging.getLogger(__name__)
-
-# Bytes of the longest path below a results folder: of an unfinished file, whose name includes that
-# of a node; and of a result that Snakemake keeps records of, such as ``/products/00007.json``.
-_LONGEST_BELOW, _LONGEST_RESULT = 256, 32
 
 # If only these fields change, no shard is computed again.
 _NOT_DIGESTED = (
@@ -57,7 +52,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     InputError if the input is bad, or does not fit the config.
     """
     results = Results(Path(settings.results))
-    _refuse_path(results.root)
+    for used in (results.root.absolute(), Path(__file__)):
+        refuse_undecodable(used)
     # A new field of `Header` starts a new cache file: an old one would yield the field's default.
     known = plans.digest([settings.input, *(field.name for field in fields(Header))])
     left = stack_of(settings, results.synthetic, cache and cache / f"{known}.json")
@@ -241,6 +237,7 @@ def check_folder(plan: Plan) -> int:
     """
     root = plan.results.root
     try:
+        mode_of(root)  # raises for a name that is too long, and for a link that leads to itself
         refuse_links(plan.results)
         _refuse_strangers(plan.results)
         existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
@@ -294,36 +291,6 @@ def describe(plan: Plan) -> str:
         f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {product}, in "
         f"{count(len(rows), 'shard')} of {human_bytes(max(r.bytes for r in rows))} or less"
     )
-
-
-def _refuse_path(root: Path) -> None:
-    """Refuse a results folder whose path is unusable, or too long for the paths of a run in it."""
-    path = root.absolute()
-    for used in (path, Path(__file__)):
-        refuse_undecodable(used)
-    most, longest = os.pathconf("/", "PC_PATH_MAX") - 1, _longest_path(root)
-    if longest > most:
-        raise InputError(
-            f"results: {short(str(root))} is too long: a path of a run would have {longest} bytes, "
-            f"but the system allows {most}; choose a shorter one"
-        )
-    try:
-        if any(len(os.fsencode(name)) > os.pathconf("/", "PC_NAME_MAX") for name in path.parts):
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-        mode_of(root)
-    except OSError as error:  # such as a link that leads to itself
-        raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
-
-
-def _longest_path(root: Path) -> int:
-    """Bytes of the longest path of a run: an unfinished file, or Snakemake's record of a result.
-
-    The path of a record is that of the result in base64, cut into folders of 254 letters.
-    """
-    letters = 4 * ((len(os.fsencode(root)) + _LONGEST_RESULT) // 3 + 1)
-    records = len(os.fsencode(CACHE.with_name("incomplete").absolute()))
-    record = records + letters + 2 * (letters // 254 + 1)
-    return max(len(os.fsencode(root.absolute())) + _LONGEST_BELOW, record)
 
 
 def _refuse_names(results: Results, sources: list[Source]) -> None:
