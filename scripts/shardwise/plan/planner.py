@@ -17,6 +17,7 @@ from shardwise import ALGORITHM, host
 from shardwise.errors import InputError, one_line, short, some
 from shardwise.files import small, tables
 from shardwise.files.commit import commit
+from shardwise.files.formats.names import file_of
 from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import Results, for_bash
@@ -57,55 +58,49 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     # A new field of `Header` starts a new cache file: an old one would yield the field's default.
     known = plans.digest([settings.input, *(field.name for field in fields(Header))])
     left = stack_of(settings, results.synthetic, cache and cache / f"{known}.json")
-    if len(left.sources) > 1:
-        first, last, arrays = left.sources[0], left.sources[-1], len(left.sources)
-        ends = one_line(f"{arrays:,} arrays in this order, {first.path} to {last.path}")
+    synthetic = settings.synthetic if settings.input is None else None
+    given = [] if synthetic else [source.path for source in left.sources]
+    if len(given) > 1:
+        ends = one_line(f"{len(given):,} arrays in this order, {given[0]} to {given[-1]}")
         log.info(f"shardwise: input: {ends}, hold {left.matrices:,} matrices")
-    notes = [*left.notes, *_of_runs(left.sources if settings.input is not None else ())]
+    notes = [*left.notes, *_of_runs(given)]
     for note in notes:
         log.warning(f"shardwise: input: {note}")
     right, shared = right_of(settings, left)
+    factors = [*given, *([str(settings.right)] if right else [])]
+    named = {settings.weights, settings.labels, settings.offset} - {None, "auto", "none"}
+    _refuse_names(results, [*factors, *map(str, named)])
+    said = per_matrix.read(settings, left.matrices, labels_of_sheet(settings, left))
     problem = Problem(
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
-        shared, covariance=settings.covariance,
+        shared, covariance=settings.covariance, labels=len(said.names),
     )  # fmt: skip
     check_product(problem)
-    given = left.sources if settings.input is not None else ()
-    right_sources = right.sources if right else ()
-    named = settings.weights, settings.labels, settings.offset
-    said_in = [Source(name, 0, 0, "") for name in named if name not in (None, "auto", "none")]
-    _refuse_names(results, [*given, *right_sources, *said_in])
-    function, used = None, user_function.digests_of(settings.depends)
+    function, depends = None, user_function.digests_of(settings.depends)
     if parts := function_parts(settings.product):
         code = user_function.read_source(settings.product)
         function = small.checksum(code, 8)
         if told := user_function.unlisted(parts[0], code, settings.depends):
             log.warning(f"shardwise: {told}")
-    said = per_matrix.read(settings, left.matrices, labels_of_sheet(settings, left))
-    problem = replace(problem, labels=len(said.names))
-    if function:
-        shape, dtype = _returned(settings, (function, used), left, said.weights, cache, log)
-        problem = replace(problem, result=shape, result_dtype=dtype)
+        result, dtype = _returned(settings, (function, depends), left, said.weights, cache, log)
+        problem = replace(problem, result=result, result_dtype=dtype)
     if said.weights is not None and problem.sum_dtype == "int64":
         raise InputError(
             f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
             f"numbers; to weigh them, {'return' if function else 'save the input as'} float64"
         )
     centre = covariance.plan(settings, left, problem, said.weights)
-    statistics = settings.reduce["statistics"]
-    check_statistics(problem, statistics, settings.keep, said.total_weight)
+    check_statistics(problem, settings.reduce["statistics"], settings.keep, said.total_weight)
     runs = _runs(settings, problem)
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
     chosen["materialize"] = _is_copied(settings, left, len(runs), log)
-    synthetic = settings.synthetic if settings.input is None else None
     facts = Facts(
-        problem, ShardSettings(**chosen), function, right_sources, synthetic, Written(0, 0, 0), "",
-        said.whole_digests, list(said.names), said.counts, used, centre, decoded=left.decoded,
-        notes=[*notes, *said.notes],
+        problem, ShardSettings(**chosen), function, right.sources if right else (), synthetic,
+        Written(0, 0, 0), "", said.whole_digests, list(said.names), said.counts, depends, centre,
+        decoded=left.decoded, notes=[*notes, *said.notes],
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
-    facts = _with_digests(facts, rows, settings)
-    by_id = {row.shard: row for row in rows}
+    facts, by_id = _with_digests(facts, rows, settings), {row.shard: row for row in rows}
     return Plan(results, by_id, facts, made_of=left.sources, made_with=said)
 
 
@@ -155,8 +150,8 @@ def _with_digests(facts: Facts, rows: list[Shard], settings: Settings) -> Facts:
         if key not in _NOT_DIGESTED and (value or key not in _SAID_LATER)
     }
     digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
-    own = config_digest(settings)
-    return replace(facts, digest=digest, config=_planned(settings), config_digest=own)
+    planned = _planned(settings)
+    return replace(facts, digest=digest, config=planned, config_digest=config_digest(settings))
 
 
 def config_digest(settings: Settings) -> str:
@@ -193,31 +188,29 @@ def _returned(
 
 def write(plan: Plan) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
-    written = {
-        plan.results.sources: list(tables.to_tsv(plan.sources, Source)),
-        plan.results.plan: list(tables.to_tsv(plan.shards.values(), Shard)),
-    }
+    results, sources = plan.results, list(tables.to_tsv(plan.sources, Source))
+    source_parts = tables.describe_parts(sources)
+    begin = (plan.sources[0], *plan.sources[tables.ROWS_AT_ONCE - 1 :: tables.ROWS_AT_ONCE])
+    firsts = [source.first for source in begin] if source_parts else []  # line 0 has the columns
     made = {
         "versions": host.loaded(), "commit": host.announced(),
         "time": time.time(), "host": socket.gethostname(),
     }  # fmt: skip
-    source_parts = tables.describe_parts(written[plan.results.sources])
-    begin = (plan.sources[0], *plan.sources[tables.ROWS_AT_ONCE - 1 :: tables.ROWS_AT_ONCE])
-    firsts = [source.first for source in begin] if source_parts else []  # line 0 has the columns
     facts = asdict(replace(plan.facts, made=made, source_parts=source_parts, part_firsts=firsts))
-    mark(plan.results)
+    mark(results)
     checksums = {}
-    for path, table in written.items():
+    rows = tables.to_tsv(plan.shards.values(), Shard)
+    for path, table in ((results.sources, sources), (results.plan, rows)):
         raw = b"".join(table)
         checksums[path.name] = small.checksum(raw)
         with commit(path) as file:
             file.write(raw)
-    checksums |= per_matrix.write(plan.per_matrix, plan.results)
-    checksums[plan.results.plan_facts.name] = small.checksum(plans.dumps(facts))
-    *_, marker = plan.results.plan_files(plan.mark)
+    checksums |= per_matrix.write(plan.per_matrix, results)
+    checksums[results.plan_facts.name] = small.checksum(plans.dumps(facts))
+    *_, marker = results.plan_files(plan.mark)
     for other in marker.parent.glob("*"):
         other.unlink(missing_ok=True)  # another command may write the plan as well
-    with commit(plan.results.plan_facts) as file:
+    with commit(results.plan_facts) as file:
         file.write(json.dumps({**facts, "checksums": checksums}, indent=1).encode() + b"\n")
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.touch()
@@ -293,34 +286,30 @@ def describe(plan: Plan) -> str:
     )
 
 
-def _refuse_names(results: Results, sources: list[Source]) -> None:
+def _refuse_names(results: Results, names: Iterable[str]) -> None:
     """Refuse names that Snakemake cannot handle, and input where a run writes its own files."""
-    for name in (str(results.root), *(source.file for source in sources)):
-        if "{" in name or "}" in name:
-            raise InputError(f"{name}: file names with braces are not supported; rename it")
     # Unlike Path.resolve, realpath takes a link that leads to itself, too.
     root = Path(os.path.realpath(results.root))
     reserved = {root / name for name in results.names()}
-    for source in sources:
-        if is_url(source.path):
-            continue
-        path = Path(os.path.realpath(source.file))
-        if path.parent == root or reserved.intersection(path.parents):
+    for name in (str(results.root), *names):
+        file = file_of(name)
+        if "{" in file or "}" in file:
+            raise InputError(f"{file}: file names with braces are not supported; rename it")
+        path = Path(os.path.realpath(file))
+        if not is_url(name) and (path.parent == root or reserved.intersection(path.parents)):
             raise InputError(
-                f"{source.path} lies where the run writes its own files; name an input "
+                f"{name} lies where the run writes its own files; name an input "
                 "without this file, for example data/*.npy, or choose another results folder"
             )
 
 
-def _of_runs(sources: Sequence[Source]) -> list[str]:
+def _of_runs(arrays: Sequence[str]) -> list[str]:
     """A note on arrays of the input that runs have written: a glob may match them unnoticed."""
-    files = [source.file for source in sources if not is_url(source.path)]
-    folders = set(map(os.path.dirname, files))
-    folders = {folder for folder in folders if _is_of_a_run(Path(folder))}
-    if not folders:
+    files = [file_of(name) for name in arrays if not is_url(name)]
+    folders = {folder for folder in set(map(os.path.dirname, files)) if _is_of_a_run(Path(folder))}
+    if not (own := [file for file in files if os.path.dirname(file) in folders]):
         return []
-    own = [file for file in files if os.path.dirname(file) in folders]
-    return [f"{len(own):,} of its {len(sources):,} arrays are results of runs, such as {own[0]}"]
+    return [f"{len(own):,} of its {len(arrays):,} arrays are results of runs, such as {own[0]}"]
 
 
 def _is_of_a_run(folder: Path) -> bool:
@@ -335,16 +324,12 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
     matrices, shards = problem.matrices, settings.shards
     if shards == "auto":
         return cut.cut_aligned(matrices, problem.matrix_bytes, settings.shard_bytes)
-    if int(shards) > matrices:
-        raise InputError(
-            f"shards: {short(shards)} is more than the {matrices} matrices of the input; "
-            f"use {matrices} or fewer"
-        )
-    if int(shards) > cut.MAX_SHARDS:
-        raise InputError(
-            f"shards: {shards} is more than the {cut.MAX_SHARDS} that a plan may have; use "
-            "fewer, or auto"
-        )
+    for most, words in (
+        (matrices, f"the {matrices} matrices of the input; use {matrices} or fewer"),
+        (cut.MAX_SHARDS, f"the {cut.MAX_SHARDS} that a plan may have; use fewer, or auto"),
+    ):
+        if int(shards) > most:
+            raise InputError(f"shards: {short(shards)} is more than {words}")
     return cut.cut(matrices, int(shards))
 
 
@@ -358,7 +343,7 @@ def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list
     common = plans.digest([*plans.describe_recipe(facts), right])
     version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)
     one = _files_text(left.sources) if len(left.sources) == 1 else None
-    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    known: dict[tuple[int, ...], _Sizes] = {}
     rows = []
     for shard, run in zip(cut.shard_ids(len(runs)), runs, strict=True):
         files = one or _files_text(plans.between(left.sources, run.start, run.stop))
@@ -367,18 +352,18 @@ def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list
         own = said.digest(run, facts.settings.keep)
         text = f'["{common}", "{input_key}"' + (f', "{own}"]' if own else "]")
         key = plans.key_of(text.encode())
-        nbytes, result, host_bytes, device_bytes = _sizes(facts, run, said, known)
-        rows.append(Shard(
-            shard, run.start, run.stop, nbytes, result, host_bytes + left.decoded, device_bytes,
-            input_key, key,
-        ))  # fmt: skip
+        sizes = _sizes(facts, run, said, known)
+        rows.append(Shard(shard, run.start, run.stop, *sizes, input_key, key))
     return rows
 
 
+_Sizes = tuple[int, int, int, int]
+"""Bytes of a shard's matrices, of its result, and of its task on the host and on a GPU."""
+
+
 def _sizes(
-    facts: Facts, run: range, said: PerMatrix, known: dict[tuple[int, ...], tuple[int, ...]]
-) -> tuple[int, ...]:
-    """Bytes of a shard's matrices, of its result, and of its task on the host and on a GPU."""
+    facts: Facts, run: range, said: PerMatrix, known: dict[tuple[int, ...], _Sizes]
+) -> _Sizes:
     problem, keep, cuda = facts.problem, facts.settings.keep, facts.settings.backend != "numpy"
     spans = [own for _, own in said.spans(run)] if keep == "sum" else [range(len(run))]
     ends = [(own.start, own.stop) for own in spans]
@@ -387,7 +372,7 @@ def _sizes(
         known[kind] = (
             len(run) * problem.matrix_bytes,
             memory.result_bytes(problem, spans, keep),
-            memory.task_memory(problem, spans, keep, cuda),
+            memory.task_memory(problem, spans, keep, cuda) + facts.decoded,
             memory.device_memory(problem, spans, keep, facts.settings.precision) if cuda else 0,
         )
     return known[kind]
