@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from glob import has_magic
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,10 @@ from shardwise.units import human_bytes
 
 _ASKED_AT_ONCE = 16  # objects of a store, as each answer takes a while
 _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
-_Found = tuple[str, Header, Status, str]
-"""An array, its header, and the status and identity of its file."""
+_Array = tuple[str, Header, Status, str]
+"""The name of an array, its header, and the status and identity of its file."""
 _Cache = dict[str, list[Any]]
 """Identities and headers by the names of arrays."""
-_ALLOWED = {
-    (3,): "a stack has three dimensions (N, m, k): reshape it, or name a folder of 2-D files",
-    (2, 3): "write it as one matrix (m, k), or a stack of them (N, m, k)",
-}
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
@@ -60,7 +57,7 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
         source = Source(str(synthetic), 0, recipe["matrices"], identity)
         return Stack((source,), source.count, (dim, dim), recipe["dtype"])
     try:
-        stack = _stack_on_disk(settings, cache)
+        stack = _stack_on_disk(settings.input, cache)
     except OSError as error:  # such as a name that is too long, or a folder that is closed to us
         raise InputError(f"input: {error!s:.400}") from error
     if stack.unwritten and settings.missing_chunks == "error":
@@ -71,27 +68,25 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
     return stack
 
 
-def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
-    assert settings.input is not None
-    name = settings.input
-    if remote.is_url(name) and name.endswith("/") and not file_of(name).endswith(ZARR):
-        return _stack_in_folder(name, remote.listing(name), cache)
-    if remote.is_url(name) or registry.locate(name):
-        return _stack_of([_located(name)], "input", axes=(3,))
-    path = Path(file_of(name))
-    mode = mode_of(path)
-    if mode is None and has_magic(name):
-        return _stack_of(_matched(name), f"glob {name}", cache)
-    if mode is None:
-        raise InputError(f"input: {absent(path)}")
-    if stat.S_ISDIR(mode):
-        return _stack_in_folder(str(path), os.listdir(path), cache)
-    if path.suffix == ".tsv":
-        rows = [_in_row(path, line, name) for line, name in _sheet_cells(path)]
-        if not rows:
-            raise InputError(f"input: sheet {path} has no rows; name one array in each line")
-        return _stack_of(rows, f"sheet {path}", cache)
-    return _stack_of([str(path)], "input", axes=(3,))
+def _stack_on_disk(name: str, cache: Path | None) -> Stack:
+    if remote.is_url(name):
+        if name.endswith("/") and not file_of(name).endswith(ZARR):
+            return _stack_in_folder(name, remote.listing(name), cache)
+    elif registry.locate(name) is None:
+        path = Path(file_of(name))
+        mode = mode_of(path)
+        if mode is None and has_magic(name):
+            return _stack_of(_matched(name), f"glob {name}", cache)
+        if mode is None:
+            raise InputError(f"input: {absent(path)}")
+        if stat.S_ISDIR(mode):
+            return _stack_in_folder(str(path), os.listdir(path), cache)
+        if path.suffix == ".tsv":
+            rows = [_in_row(path, line, cell) for line, cell in _sheet_cells(path)]
+            if not rows:
+                raise InputError(f"input: sheet {path} has no rows; name one array in each line")
+            return _stack_of(rows, f"sheet {path}", cache)
+    return _stack_of([_located(name)], "input")
 
 
 def _located(name: str) -> str:
@@ -144,20 +139,6 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     return stack, shared
 
 
-def _unwritten(arrays: list[tuple[str, Header, str]]) -> str:
-    """How many chunks are missing in some arrays, and what they count as; empty if none are."""
-    lacking = [(path, header) for path, header, *_ in arrays if header.missing]
-    if not lacking:
-        return ""
-    missing, chunks = (sum(getattr(h, key) for _, h in lacking) for key in ("missing", "chunks"))
-    others = f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""
-    fills = " or ".join(dict.fromkeys(header.fill for _, header in lacking))
-    return (
-        f"{missing:,} of {chunks:,} chunks of {lacking[0][0]}{others} were never written; they "
-        f"count as {fills}"
-    )
-
-
 def _matched(pattern: str) -> list[str]:
     """The arrays that a pattern names, such as ``frames/*.h5:/entry/frames``; refused if none."""
     file, inside = split(pattern)
@@ -191,6 +172,111 @@ def _stack_in_folder(folder: str, names: list[str], cache: Path | None) -> Stack
     )
 
 
+def _in_row(sheet: Path, line: int, name: str) -> str:
+    """The array that a row of a sheet names, relative to the working directory or to the sheet."""
+    try:
+        if wrong := remote.problem(name):
+            raise InputError(wrong)
+        if remote.is_url(name):
+            return _located(name)
+        for place in (name, str(sheet.parent / name)) if name else ():
+            if mode_of(Path(place)) is not None or registry.locate(place):
+                return _located(place)
+        raise InputError(f"{absent(Path(name)):.400}, and is not next to the sheet either")
+    except (InputError, OSError) as error:  # the latter for a name that is too long
+        words = f"{short(name)}: {error.strerror}" if isinstance(error, OSError) else error
+        raise InputError(f"sheet {sheet}, line {line}: {words}") from error
+
+
+def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]:
+    """Line and cell of a column, for every row of a sheet that is not blank."""
+    try:
+        with (
+            reading(sheet, "input: sheet "),
+            open(sheet, encoding="utf-8-sig", newline="") as file,
+        ):
+            rows = csv.DictReader(file, delimiter="\t", strict=True)
+            columns = list(rows.fieldnames or ())
+            if (times := columns.count(column)) != 1:
+                names = some(map(short, columns)) or "none"
+                raise InputError(
+                    f"sheet {sheet} has the column {short(column)} twice; rename or remove one"
+                    if times
+                    else f"sheet {sheet} has no column {short(column)}; its columns are {names}"
+                )
+            for row in rows:
+                if None in row:
+                    raise ValueError(f"line {rows.line_num} has more columns than line 1")
+                if any(row.values()):
+                    yield rows.line_num, row[column] or ""
+    except (ValueError, csv.Error) as error:
+        raise InputError(
+            f"sheet {sheet} cannot be read as a .tsv table: {error!s:.300}; it must be UTF-8 "
+            "text, with a line of column names and as many columns in every other line"
+        ) from error
+
+
+def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> Stack:
+    """Arrays as one stack, in the order given; each of them holds one matrix or a stack."""
+    try:
+        arrays = _look(paths, cache)
+    except InputError as error:  # about one array: it may not name the sheet or glob
+        words = str(error)
+        raise InputError(words if words.startswith(origin) else f"{origin}: {words}") from error
+    _refuse_twice(arrays, origin)
+    dimensions, cure = (2, 3), "write it as one matrix (m, k), or a stack of them (N, m, k)"
+    if origin == "input":
+        dimensions = (3, 3)
+        cure = "a stack has three dimensions (N, m, k): reshape it, or name a folder of 2-D files"
+    top, head, *_ = arrays[0]
+    sources: list[Source] = []
+    matrices = 0
+    for path, header, _, identity in arrays:
+        wrong = ""
+        if len(header.shape) not in dimensions:
+            wrong = f"has shape {header.shape}; {cure}"
+        elif 0 in header.shape:
+            wrong = (
+                f"has shape {header.shape}: there is nothing to multiply; leave it out, or name "
+                "another"
+            )
+        elif header.shape[-2:] != head.shape[-2:] or header.native != head.native:
+            wrong = (
+                f"is {header.shape} of {header.native.name}, but {top} is {head.shape} of "
+                f"{head.native.name}; all must have the same (m, k) and dtype, so convert it or "
+                "leave it out"
+            )
+        if wrong:
+            raise InputError(f"{origin}: {path} {wrong}")
+        sources.append(Source(path, matrices, header.matrices, identity))
+        matrices += header.matrices
+    named = [(path, header) for path, header, *_ in arrays]
+    return Stack(
+        tuple(sources), matrices, (head.shape[-2], head.shape[-1]), head.native.name,
+        decoded=max(_decoded_bytes(*each) for each in named),
+        why_copied=next(filter(None, (_why_copied(*each) for each in named)), ""),
+        reordered=next((path for path, header in named if header.reordered), ""),
+        unwritten=_unwritten([each for each in named if each[1].missing]),
+    )  # fmt: skip
+
+
+def _refuse_twice(arrays: Sequence[_Array], origin: str) -> None:
+    """Refuse an array that is there twice: under the same name, another name, or a link."""
+    seen: dict[Any, str] = {}
+    for path, header, status, _ in arrays:
+        numbered = getattr(status, "st_ino", True)  # some file systems number no files
+        key = state_of(status), header.place, "" if numbered else path
+        if key not in seen:
+            seen[key] = path
+            continue
+        what = f"{seen[key]} and {path} are the same file"
+        if seen[key] == path:
+            what = f"{path} is listed twice"
+        raise InputError(
+            f"{origin}: {what}; leave one of them out. To count a matrix twice, copy its file (cp)"
+        )
+
+
 def _decoded_bytes(path: str, header: Header) -> int:
     """Bytes that a task needs to decode the chunks of an array; 0 if it has no chunks."""
     nbytes = math.prod(header.chunk) * header.dtype.itemsize
@@ -212,129 +298,35 @@ def _why_copied(path: str, header: Header) -> str:
     return f"{path} is stored {kind} to be decoded first" if header.chunk else ""
 
 
-def _stack_of(
-    paths: Sequence[str], origin: str, cache: Path | None = None, axes: tuple[int, ...] = (2, 3)
-) -> Stack:
-    """Arrays as one stack, in the order given; each of them holds one matrix or a stack."""
-    try:
-        arrays = _look(paths, origin, cache)
-    except InputError as error:  # about one array: it may not name the sheet or glob
-        words = str(error)
-        raise InputError(words if words.startswith(origin) else f"{origin}: {words}") from error
-    top, head = arrays[0][:2]
-    sources: list[Source] = []
-    matrices = 0
-    for path, header, identity in arrays:
-        if len(header.shape) not in axes:
-            raise InputError(f"{origin}: {path} has shape {header.shape}; {_ALLOWED[axes]}")
-        if 0 in header.shape:
-            raise InputError(
-                f"{origin}: {path} has shape {header.shape}: there is nothing to multiply; leave "
-                "it out, or name another"
-            )
-        if header.shape[-2:] != head.shape[-2:] or header.native != head.native:
-            raise InputError(
-                f"{origin}: {path} is {header.shape} of {header.native.name}, but {top} is "
-                f"{head.shape} of {head.native.name}; all must have the same (m, k) and dtype, "
-                "so convert it or leave it out"
-            )
-        sources.append(Source(path, matrices, header.matrices, identity))
-        matrices += header.matrices
-    return Stack(
-        tuple(sources), matrices, (head.shape[-2], head.shape[-1]), head.native.name,
-        decoded=max(_decoded_bytes(path, own) for path, own, *_ in arrays),
-        why_copied=next(filter(None, (_why_copied(path, own) for path, own, *_ in arrays)), ""),
-        reordered=next((path for path, own, *_ in arrays if own.reordered), ""),
-        unwritten=_unwritten(arrays),
-    )  # fmt: skip
-
-
-def _refuse_twice(
-    path: str, status: Status, place: int, seen: dict[tuple[Any, int], str], origin: str
-) -> None:
-    """Refuse an array that came before, under the same name, another name, or a link."""
-    key = state_of(status), place
-    if key not in seen:
-        seen[key] = path
-        return
-    other = seen[key]
-    if other != path and not getattr(status, "st_ino", True):  # some file systems number no files
-        return
-    what = f"{path} is listed twice" if other == path else f"{other} and {path} are the same file"
-    raise InputError(
-        f"{origin}: {what}; leave one of them out. To count a matrix twice, copy its file (cp)"
+def _unwritten(lacking: Sequence[tuple[str, Header]]) -> str:
+    """How many chunks some arrays lack, and what they count as; empty if there are none."""
+    if not lacking:
+        return ""
+    missing, chunks = (sum(getattr(h, key) for _, h in lacking) for key in ("missing", "chunks"))
+    others = f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""
+    fills = " or ".join(dict.fromkeys(header.fill for _, header in lacking))
+    return (
+        f"{missing:,} of {chunks:,} chunks of {lacking[0][0]}{others} were never written; they "
+        f"count as {fills}"
     )
 
 
-def _in_row(sheet: Path, line: int, name: str) -> str:
-    """The array that a row of a sheet names, relative to the working directory or to the sheet."""
-    row = f"sheet {sheet}, line {line}: "
-    if wrong := remote.problem(name):
-        raise InputError(row + wrong)
-    if remote.is_url(name):
-        return _located(name)
-    try:
-        for place in (name, str(sheet.parent / name)) if name else ():
-            if mode_of(Path(place)) is not None or registry.locate(place):
-                return _located(place)
-    except InputError as error:
-        raise InputError(f"{row}{error}") from error
-    except OSError as error:  # such as a name that is too long
-        raise InputError(f"{row}{short(name)}: {error.strerror}") from error
-    raise InputError(f"{row}{absent(Path(name)):.400}, and is not next to the sheet either")
-
-
-def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]:
-    """Line and cell of a column, for every row of a sheet that is not blank."""
-    try:
-        with (
-            reading(sheet, "input: sheet "),
-            open(sheet, encoding="utf-8-sig", newline="") as file,
-        ):
-            rows = csv.DictReader(file, delimiter="\t", strict=True)
-            columns = rows.fieldnames or ()
-            if column not in columns:
-                names = some(map(short, columns)) or "none"
-                raise InputError(
-                    f"sheet {sheet} has no column {short(column)}; its columns are {names}"
-                )
-            if list(columns).count(column) > 1:
-                raise InputError(
-                    f"sheet {sheet} has the column {short(column)} twice; rename or remove one"
-                )
-            for row in rows:
-                if None in row:
-                    raise ValueError(f"line {rows.line_num} has more columns than line 1")
-                if any(row.values()):
-                    yield rows.line_num, row[column] or ""
-    except (ValueError, csv.Error) as error:
-        raise InputError(
-            f"sheet {sheet} cannot be read as a .tsv table: {error!s:.300}; it must be UTF-8 "
-            "text, with a line of column names and as many columns in every other line"
-        ) from error
-
-
-def _look(paths: Sequence[str], origin: str, cache: Path | None) -> list[tuple[str, Header, str]]:
+def _look(paths: Sequence[str], cache: Path | None) -> list[_Array]:
     """All arrays, with headers and identities; headers of unchanged files come from the cache."""
     cached: _Cache = read_cache(cache) or {}
     fresh: _Cache = {}
-    seen: dict[tuple[Any, int], str] = {}
-    arrays = []
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         apply = pool.map if any(map(remote.is_url, paths)) else map
-        for found in apply(lambda path: _arrays(path, cached, fresh), paths):
-            for path, header, status, identity in found:
-                _refuse_twice(path, status, header.place, seen, origin)
-                arrays.append((path, header, identity))
+        arrays = [*chain.from_iterable(apply(lambda path: _arrays(path, cached, fresh), paths))]
     if cache is not None and fresh != cached:
         write_cache(cache, fresh)
     return arrays
 
 
-def _arrays(path: str, cached: _Cache, fresh: _Cache) -> list[_Found]:
+def _arrays(path: str, cached: _Cache, fresh: _Cache) -> list[_Array]:
     """One array; in place of a virtual array, the arrays that it gathers."""
     whole = _look_at(path, cached, fresh)
-    gathered: list[_Found] = []
+    gathered: list[_Array] = []
     for name, count in whole[1].parts:
         part = _located(name)
         _, header, status, identity = _look_at(part, cached, fresh, f", which {path} gathers,")
@@ -348,20 +340,16 @@ def _arrays(path: str, cached: _Cache, fresh: _Cache) -> list[_Found]:
     return gathered or [whole]
 
 
-def _look_at(path: str, cached: _Cache, fresh: _Cache, why: str = "") -> _Found:
+def _look_at(path: str, cached: _Cache, fresh: _Cache, why: str = "") -> _Array:
     refuse_undecodable(path)
-    entry = cached.get(path)
+    entry, file = cached.get(path), file_of(path)
     try:
-        file = file_of(path)
-        status = registry.status_of(file) if entry else None
-        identity = identity_of(file, status) if status else ""
-        if entry and status and entry[0] == identity:
+        if entry and entry[0] == identity_of(file, status := registry.status_of(file)):
             listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk", "parts")}
             header = Header(**{**entry[1], **listed})
         else:
             header, status = registry.read_header_and_status(path)
-            identity = identity_of(file, status)
-            entry = [identity, vars(header)]
+            entry = [identity_of(file, status), vars(header)]
     except OSError as error:
         raise InputError(
             f"{path}{why} cannot be read: {error.strerror}; restore it, or leave it out"
@@ -369,4 +357,4 @@ def _look_at(path: str, cached: _Cache, fresh: _Cache, why: str = "") -> _Found:
     if why and header.parts:
         raise InputError(f"{path}{why} is virtual itself; name the files that hold the numbers")
     fresh[path] = entry
-    return path, header, status, identity
+    return path, header, status, entry[0]

@@ -131,11 +131,10 @@ def test_files_without_a_number_are_not_taken_for_one_another(tmp_path):
     """Some file systems give every file inode 0."""
     first, second = map(str, files(tmp_path)[:2])
     status = os.stat_result((0o100644, 0, 1, 1, 0, 0, 96, 0, 0, 0))
-    seen = {}
-    for path in (first, second):
-        sources._refuse_twice(path, status, 0, seen, "input")
+    one, other = ((path, npy.Header((2, 2), "<f4"), status, "") for path in (first, second))
+    sources._refuse_twice([one, other], "input")
     with pytest.raises(InputError, match="is listed twice"):
-        sources._refuse_twice(first, status, 0, seen, "input")
+        sources._refuse_twice([one, other, one], "input")
 
 
 def test_two_stars_follow_no_links_to_folders(tmp_path, monkeypatch):
