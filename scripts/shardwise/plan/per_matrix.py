@@ -64,27 +64,25 @@ class PerMatrix:
         """The weights of a run of matrices, ``(n,)``, if there are any."""
         return None if self.weights is None else np.asarray(self.weights[run.start : run.stop])
 
-    @cached_property
+    @property
     def counts(self) -> list[int]:
         """How many matrices have each label."""
-        return [] if self.labels is None else list(map(int, self._before(len(self.labels))))
-
-    @cached_property
-    def _counted(self) -> np.ndarray:
-        """How many matrices before each block have each label."""
-        assert self.labels is not None
-        rows = [self._count(low, low + _BLOCK) for low in range(0, len(self.labels), _BLOCK)]
-        return np.cumsum([np.zeros_like(rows[0]), *rows], axis=0)
+        return [] if self.labels is None else self._before(len(self.labels)).tolist()
 
     def _count(self, low: int, high: int) -> np.ndarray:
         assert self.labels is not None
         return np.bincount(self.labels[low:high], minlength=len(self.names))
 
-    def _before(self, place: int) -> np.ndarray:
+    @cached_property
+    def _before_blocks(self) -> np.ndarray:
+        assert self.labels is not None
+        rows = [self._count(low, low + _BLOCK) for low in range(0, len(self.labels), _BLOCK)]
+        return np.cumsum([np.zeros_like(rows[0]), *rows], axis=0)
+
+    def _before(self, place: int) -> Any:
         """How many matrices before a place have each label."""
         block = place // _BLOCK
-        found: np.ndarray = self._counted[block] + self._count(block * _BLOCK, place)
-        return found
+        return self._before_blocks[block] + self._count(block * _BLOCK, place)
 
     def spans(self, run: range) -> list[tuple[int, range]]:
         """Each label in a run, and the places of its matrices among all matrices of the label."""
@@ -176,14 +174,13 @@ def read(settings: Settings, matrices: int, column: list[str] | None = None) -> 
 
     ``column`` has the labels from a sheet, if the config names a column of it.
     """
-    return PerMatrix(
-        _weights(settings.weights, matrices), *_labels(settings.labels, matrices, column)
-    )
+    weights = None if settings.weights is None else _weights(settings.weights, matrices)
+    if settings.labels is None:
+        return PerMatrix(weights)
+    return PerMatrix(weights, *_labels(settings.labels, matrices, column))
 
 
-def _weights(name: str | None, matrices: int) -> np.ndarray | None:
-    if name is None:
-        return None
+def _weights(name: str, matrices: int) -> np.ndarray:
     found = _array("weights", name, matrices)
     if found.dtype.kind not in "biuf" or found.itemsize > 8:
         raise InputError(f"weights: {name} holds {found.dtype}; save real numbers, as float64")
@@ -207,11 +204,9 @@ def _weights(name: str | None, matrices: int) -> np.ndarray | None:
 
 
 def _labels(
-    name: str | None, matrices: int, column: list[str] | None
-) -> tuple[np.ndarray | None, tuple[Label, ...]]:
+    name: str, matrices: int, column: list[str] | None
+) -> tuple[np.ndarray, tuple[Label, ...]]:
     """For each matrix the place of its label among the distinct labels, and the distinct labels."""
-    if name is None:
-        return None, ()
     if column is None:
         found = _array("labels", name, matrices)
     else:
@@ -255,7 +250,14 @@ def open_array(key: str, name: str) -> np.ndarray:
     except ShardwiseError:
         raise
     except Exception as error:  # a damaged header makes NumPy fail in many ways
-        raise InputError(f"{key}: {_what_is_wrong(key, name, error)}") from error
+        words = f"{name} cannot be read as a .npy file: {error!s:.300}"
+        try:
+            if not remote.is_url(name):
+                read_header(Path(name))
+        except InputError as better:
+            if key != "labels" or "strings" not in str(better):  # labels may be strings
+                words = str(better)
+        raise InputError(f"{key}: {words}") from error
     return found
 
 
@@ -270,26 +272,14 @@ def _array(key: str, name: str, matrices: int) -> np.ndarray:
     return found
 
 
-def _what_is_wrong(key: str, name: str, error: Exception) -> str:
-    """What is wrong with a file that NumPy does not read."""
-    if not remote.is_url(name):
-        try:
-            read_header(Path(name))
-        except InputError as words:
-            if key != "labels" or "strings" not in str(words):  # labels may be strings
-                return str(words)
-    return f"{name} cannot be read as a .npy file: {error!s:.300}"
-
-
 def write(kept: PerMatrix, results: Results) -> dict[str, str]:
     """Commit the weights and labels that a plan keeps; returns checksums by file name."""
     checksums = {}
     for path, array in ((results.weights, kept.weights), (results.labels, kept.labels)):
-        if array is None:
-            continue
-        with commit(path) as file:
-            np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
-        checksums[path.name] = small.checksum(_bytes(path))
+        if array is not None:
+            with commit(path) as file:
+                np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+            checksums[path.name] = small.checksum(_bytes(path))
     return checksums
 
 

@@ -295,14 +295,14 @@ class Plan:
 
     def _read_sources(self, parts: range | None) -> list[Source]:
         """The rows of ``sources.tsv``, or of some of its parts; refused if the file was changed."""
-        path, facts = self.results.sources, self.facts
+        path = self.results.sources
         try:
             refuse_special(path)
             if parts is None:
                 raw = path.read_bytes()
-                tables.check(raw, facts.checksums, path)
+                tables.check(raw, self.facts.checksums, path)
             else:
-                raw = tables.read_parts(path, facts.source_parts, parts)
+                raw = tables.read_parts(path, self.facts.source_parts, parts)
         except OSError as error:
             raise IntegrityError(
                 f"{path}: {error.strerror}; remove {self.results.plan} too"
@@ -365,21 +365,19 @@ def load(path: Path) -> Plan:
     raw = path.read_bytes()
     tables.check(raw, facts.checksums, path)
     rows: list[Shard] = tables.from_tsv(raw, Shard, path)
-    held, end = dict[str, Shard](), 0
     for row in rows:
         if not _NAMES.fullmatch(f"{row.name}-{row.input_key}"):
             raise IntegrityError(  # names of shards go into file names and commands
                 f"{path}: {short(row.name)} is not the name of a shard; start the run again"
             )
-        if not row.start == end < row.stop:
-            break
-        held[row.shard], end = row, row.stop
-    if len(held) != len(rows) or not end == facts.problem.matrices > 0:
+    shards, matrices = {row.shard: row for row in rows}, facts.problem.matrices
+    in_order = [0, *(row.stop for row in rows)] == [*(row.start for row in rows), matrices]
+    if not (rows and in_order and len(shards) == len(rows) and all(row.run for row in rows)):
         raise IntegrityError(
-            f"{path} is damaged: its shards are not matrices 0 to {facts.problem.matrices - 1}, "
-            "each once; remove it and start the run again"
+            f"{path} is damaged: its shards are not matrices 0 to {matrices - 1}, each once; "
+            "remove it and start the run again"
         )
-    return Plan(Results.of_plan(path), held, facts)
+    return Plan(Results.of_plan(path), shards, facts)
 
 
 def load_facts(path: Path) -> Facts:
