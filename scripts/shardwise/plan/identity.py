@@ -95,7 +95,12 @@ class InputFiles:
     def _compare_all(self) -> None:
         for path, (_, chunks) in list(self._first.items()):
             try:
-                self._compare_now(path)
+                if not remote.is_url(path):
+                    # NFS caches the status of a file for seconds, but revalidates it on open.
+                    with open(path, "rb", buffering=0) as file:
+                        self.compare(path, os.fstat(file.fileno()))
+                elif not path.endswith(".npy"):  # each range of a .npy object was compared
+                    self.compare(path, registry.status_of(path))
                 if chunks != digest_of_chunks(path):
                     raise changed(path)
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -103,14 +108,6 @@ class InputFiles:
                     f"{error.filename} disappeared after it was read; nothing was written. Restore "
                     "it, then start the run again"
                 ) from error
-
-    def _compare_now(self, path: str) -> None:
-        if not remote.is_url(path):
-            # NFS caches the status of a file for seconds, but revalidates it on open.
-            with open(path, "rb", buffering=0) as file:
-                self.compare(path, os.fstat(file.fileno()))
-        elif not path.endswith(".npy"):  # each range of a .npy object was compared when read
-            self.compare(path, registry.status_of(path))
 
 
 def state_of(status: Status) -> tuple[int | str, ...]:

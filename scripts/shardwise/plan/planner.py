@@ -306,17 +306,15 @@ def _refuse_names(results: Results, names: Iterable[str]) -> None:
 def _of_runs(arrays: Sequence[str]) -> list[str]:
     """A note on arrays of the input that runs have written: a glob may match them unnoticed."""
     files = [file_of(name) for name in arrays if not is_url(name)]
-    folders = {folder for folder in set(map(os.path.dirname, files)) if _is_of_a_run(Path(folder))}
-    if not (own := [file for file in files if os.path.dirname(file) in folders]):
-        return []
-    return [f"{len(own):,} of its {len(arrays):,} arrays are results of runs, such as {own[0]}"]
-
-
-def _is_of_a_run(folder: Path) -> bool:
-    """Whether a run writes its arrays into this folder."""
-    whole = folder.absolute()
-    inner = [place for place in (whole, whole.parent) if place.name in ("products", "shards")]
-    return any(Results(root).marker.exists() for root in [whole, *(p.parent for p in inner)])
+    of_runs = set()
+    for folder in set(map(os.path.dirname, files)):
+        whole = Path(folder).absolute()
+        inner = [place for place in (whole, whole.parent) if place.name in ("products", "shards")]
+        if any(Results(root).marker.exists() for root in [whole, *(p.parent for p in inner)]):
+            of_runs.add(folder)
+    own = [file for file in files if os.path.dirname(file) in of_runs]
+    told = f"{len(own):,} of its {len(arrays):,} arrays are results of runs, such as "
+    return [told + own[0]] if own else []
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:

@@ -11,7 +11,7 @@ import numpy as np
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import synthetic
 from shardwise.files.checksum import raw_bytes
-from shardwise.files.extents import Extent, OpenFiles, Status
+from shardwise.files.extents import Extent, OpenFiles
 from shardwise.files.formats import registry
 from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
@@ -39,31 +39,6 @@ class Stack:
     def notes(self) -> list[str]:
         """What users of the results should know about the input."""
         return [note for note in (self.unwritten, self.left_out) if note]
-
-
-def _planned_header(source: Source) -> tuple[Header, Status]:
-    """The header of a file in the plan; IntegrityError if the file has changed since then."""
-    try:
-        header, status = registry.read_header_and_status(source.path)
-    except OSError as error:
-        raise IntegrityError(
-            f"{source.path} cannot be read any more: {error.strerror}; restore it, or "
-            f"{_cure(source)}"
-        ) from error
-    except InputError as error:
-        raise IntegrityError(f"{error}; {_cure(source)}") from error
-    if not is_as_planned(source, status):
-        raise IntegrityError(
-            f"{source.path} has changed since the plan was made; start the run again"
-        )
-    return header, status
-
-
-def _cure(source: Source) -> str:
-    """What to do about a file that differs from the plan; one without identity is our own copy."""
-    if source.identity:
-        return "start the run again"
-    return f"rm {for_bash(Path(source.path).with_suffix('.json'))}, then start the run again"
 
 
 _Part = tuple[str, Header, int, int, int]
@@ -186,18 +161,32 @@ class StackReader:
         return parts
 
     def _checked_header(self, source: Source) -> Header:
+        """The header of a file in the plan; IntegrityError if the file is not the planned one."""
         latest = self._header  # read once: another thread may replace it at any time
-        if latest is None or latest[0] != source.path:
-            header, status = _planned_header(source)
-            if source.identity:
-                self.inputs.note(source.file, status)
-            if header.parts or header.shape[-2:] != self._shape or header.native != self._dtype:
-                raise IntegrityError(
-                    f"{source.path} is {header.shape} of {header.native.name}, but the plan was "
-                    f"made for {self._shape} of {self._dtype.name}; {_cure(source)}"
-                )
-            latest = self._header = (source.path, header)
-        return latest[1]
+        if latest is not None and latest[0] == source.path:
+            return latest[1]
+        path, cure = source.path, "start the run again"
+        if not source.identity:  # our own copy
+            cure = f"rm {for_bash(Path(path).with_suffix('.json'))}, then {cure}"
+        try:
+            header, status = registry.read_header_and_status(path)
+        except OSError as error:
+            raise IntegrityError(
+                f"{path} cannot be read any more: {error.strerror}; restore it, or {cure}"
+            ) from error
+        except InputError as error:
+            raise IntegrityError(f"{error}; {cure}") from error
+        if not is_as_planned(source, status):
+            raise IntegrityError(f"{path} has changed since the plan was made; {cure}")
+        if source.identity:
+            self.inputs.note(source.file, status)
+        if header.parts or header.shape[-2:] != self._shape or header.native != self._dtype:
+            raise IntegrityError(
+                f"{path} is {header.shape} of {header.native.name}, but the plan was made for "
+                f"{self._shape} of {self._dtype.name}; {cure}"
+            )
+        self._header = path, header
+        return header
 
 
 def first_rows(

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -52,17 +51,17 @@ class Function:
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles a file when it is imported, and never reads its ``.pyc`` file."""
+    """Compiles a file when it is imported, and never reads its ``.pyc`` file.
+
+    Python takes a ``.pyc`` file for current if its source has the same size and second of change.
+    """
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-class _Fresh(MetaPathFinder):
-    """Finds modules whose files a config lists, and has their source compiled anew.
-
-    Python takes a ``.pyc`` file for current if its source has the same size and second of change.
-    """
+class _Listed(MetaPathFinder):
+    """Finds the modules whose files a config lists."""
 
     def __init__(self, files: Iterable[str]) -> None:
         self._files = set(map(os.path.realpath, files))
@@ -83,15 +82,25 @@ def load(spec: str, digest: str | None = None, depends: Iterable[str] = ()) -> F
     file or the function does not exist, or the file fails on import; IntegrityError if the file no
     longer has this digest.
     """
-    sys.meta_path.insert(0, _Fresh(depends))
+    sys.meta_path.insert(0, _Listed(depends))
     source = read_source(spec, digest)
     path, _, name = spec.rpartition(":")
-    module = _module(path, source)
+    # Under this name its classes and pickles can look it up.
+    private_name = f"_shardwise_product_{checksum(source, 8)}"
+    described = importlib.util.spec_from_file_location(private_name, path)
+    assert described is not None  # it ends in .py
+    module, file = importlib.util.module_from_spec(described), str(described.origin)
+    sys.modules[private_name] = module
     try:
-        target = getattr(module, name)
-    except AttributeError:
-        raise InputError(f"product: {path} has no function {name!r}") from None
-    return Function(spec, str(module.__file__), target)
+        exec(compile(source, file, "exec"), vars(module))
+    except BaseException as error:
+        del sys.modules[private_name]
+        if not isinstance(error, Exception | SystemExit):
+            raise
+        raise InputError(_failure(f"{path} cannot be imported", error, file)) from error
+    if not hasattr(module, name):
+        raise InputError(f"product: {path} has no function {name!r}")
+    return Function(spec, file, getattr(module, name))
 
 
 def call(
@@ -181,23 +190,6 @@ def read_source(spec: str, digest: str | None = None) -> bytes:
     if digest not in (None, checksum(source, 8)):
         raise IntegrityError(f"{path} has changed since the plan was made; start the run again")
     return source
-
-
-def _module(path: str, source: bytes) -> ModuleType:
-    """Run a file as a module; its classes and pickles can look up its private name."""
-    name = f"_shardwise_product_{checksum(source, 8)}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # it ends in .py
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        exec(compile(source, str(spec.origin), "exec"), vars(module))
-    except BaseException as error:
-        del sys.modules[name]
-        if not isinstance(error, Exception | SystemExit):
-            raise
-        raise InputError(_failure(f"{path} cannot be imported", error, str(spec.origin))) from error
-    return module
 
 
 def _failure(what: str, error: BaseException, file: str) -> str:
