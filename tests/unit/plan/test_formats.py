@@ -4,6 +4,7 @@ import html
 import json
 import os
 import re
+import shutil
 import sys
 import time
 import zlib
@@ -223,29 +224,23 @@ def test_numbers_that_change_after_the_plan_are_refused(tmp_path, make, monkeypa
     assert not factories.file(made, "shard").exists()
 
 
-def _half_written(version, fill=0.5):
-    """A maker of a store that lacks one of its chunks."""
+def _half_written(version, fill=0.5, **options):
+    """A maker of an array whose last chunk was never written; version 5 is HDF5."""
 
     def make(folder):
-        zarr_array(version, chunks=(1, 2, 2), fill_value=fill)(folder, np.ones((4, 2, 2)))
-        for chunk in ("c/3/0/0", "3.0.0"):
-            (folder / "stack.zarr" / chunk).unlink(missing_ok=True)
-        return f"{folder}/stack.zarr"
-
-    return make
-
-
-def _half_written_hdf5(fill_time="ifset"):
-    def make(folder):
-        words = {"chunks": (1, 2, 2), "fillvalue": 0.5, "fill_time": fill_time}
+        made = {"shape": (4, 2, 2), "dtype": "f8", "chunks": (1, 2, 2)}
+        if version != 5:
+            store = folder / "a.zarr"
+            zarr.create_array(store, **made, zarr_format=version, fill_value=fill)[:3] = 1
+            return str(store)
         with h5py.File(folder / "a.h5", "w") as file:
-            file.create_dataset("x", (4, 2, 2), "f8", **words)[:3] = 1
+            file.create_dataset("x", **made, fillvalue=fill, **options)[:3] = 1
         return f"{folder}/a.h5:x"
 
     return make
 
 
-@pytest.mark.parametrize("make", [_half_written(2), _half_written(3), _half_written_hdf5()])
+@pytest.mark.parametrize("make", [_half_written(version) for version in (2, 3, 5)])
 def test_chunks_that_were_never_written_are_told_everywhere(tmp_path, make):
     """Plan, summary and page tell their number and fill value; missing_chunks: error refuses."""
     name, words = make(tmp_path), {"product": "A.T @ A", "keep": "sum"}
@@ -259,12 +254,6 @@ def test_chunks_that_were_never_written_are_told_everywhere(tmp_path, make):
     page_of_it = html.unescape(page.render(Observer(made.results.root).look(time.time())))
     for text in (*made.facts.notes, *summary["notes"], page_of_it):
         assert re.search(told, text)
-
-
-def _only_a_readme(folder):
-    zarr.create_array(folder / "stack.zarr", shape=SHAPE, chunks=(4, 4, 4), dtype="f4")
-    (folder / "stack.zarr/README").write_text("frames of run 7")
-    return f"{folder}/stack.zarr"
 
 
 def edited(**changes):
@@ -413,15 +402,16 @@ def test_a_virtual_dataset_stands_for_the_arrays_that_it_gathers(tmp_path):
         factories.plan(tmp_path, input=f"{tmp_path}/a.h5:x", **given)
 
 
-def _odd_chunk(file):
-    data = file.create_dataset("x", (2, 4, 4), "f8", chunks=(1, 4, 4), fletcher32=True)
-    data.id.write_direct_chunk((0, 0, 0), bytes(8))
+def _stored(chunk, **options):
+    """A maker of an HDF5 file in which one chunk has these stored bytes."""
 
+    def make(folder):
+        name = hdf5(folder / "a.h5", noise(SHAPE), chunks=(4, 8, 5), **options)
+        with h5py.File(names.file_of(name), "r+") as file:
+            file["run/frames"].id.write_direct_chunk((4, 0, 0), chunk)
+        return name
 
-def _huge_chunk(file):
-    shape = 2, 20000, 20000
-    data = file.create_dataset("x", shape, "f4", chunks=(1, 20000, 20000), compression=1)
-    data.id.write_direct_chunk((0, 0, 0), b"x")
+    return make
 
 
 def _cut(name, nbytes):
@@ -461,9 +451,12 @@ REFUSALS = {
         spoiled(lambda store: (store / "1.0.0").rename(store / "1.0.0.partial"), 2),
         "1 of 36 .* 1.0.0.partial is not one",
     ),
-    "nothing but a text": (_only_a_readme, "holds no chunk, such as c/0/0/0"),
+    "nothing but a text": (
+        spoiled(lambda s: shutil.rmtree(s / "c") or (s / "README").write_text("frames of run 7")),
+        "holds no chunk, such as c/0/0/0",
+    ),
     "no fill value": (_half_written(2, fill=None), "1 of 4 chunks .* and no fill value"),
-    "never filled, HDF5": (_half_written_hdf5("never"), "1 of 4 chunks .* and no fill value"),
+    "never filled, HDF5": (_half_written(5, fill_time="never"), "1 of 4 chunks .* and no fill v"),
     "a zip store": (put("a.zarr.zip", b"PK\3\4..."), "a zip archive, .*unpack it"),
     "a zip store named as a folder": (put("a.zarr", b"PK\3\4..."), "a zip archive, .*unpack it"),
     "an array of npz": (put("a.npz", b"PK\3\4..."), "a zip archive, .*unpack"),
@@ -503,8 +496,14 @@ REFUSALS = {
     "a filter that nobody knows": (
         _unknown_filter, "size of a chunk decoded by filter 31999 cannot be checked"
     ),
-    "a chunk that fills memory": (_h5(_huge_chunk), "chunks .* of 1.5 GiB.* with chunks of 1.0"),
-    "a chunk of another length": (_h5(_odd_chunk), r"chunk at \(0, 0, 0\) has 8 bytes, not 132"),
+    "a chunk that fills memory": (
+        _h5(lambda f: f.create_dataset("x", (2, 20000, 20000), chunks=(1, 20000, 20000), dtype="f4",
+                                       compression=1).id.write_direct_chunk((0, 0, 0), b"x")),
+        "chunks .* of 1.5 GiB.* with chunks of 1.0",
+    ),
+    "a chunk of another length": (
+        _stored(bytes(8), fletcher32=True), r"chunk at \(4, 0, 0\) has 8 bytes, not 1284"
+    ),
     "no array": (lambda p: spoiled(bool)(p) + ":x", "holds no array 'x'; name one"),
     "out of the store": (lambda p: spoiled(bool)(p) + ":../x", "holds no array"),
     "a stored chunk of any length": (
@@ -574,40 +573,21 @@ def test_refusals(tmp_path, monkeypatch, case):
         factories.plan(tmp_path, input=make(tmp_path), product="A.T @ A")
 
 
-def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
-    """The message has the pip install that brings the package."""
+def test_a_package_is_missing_or_does_not_load(tmp_path, monkeypatch):
+    """Advice to install it would hide why it does not load, such as a library that is missing."""
     name = tensors(tmp_path, noise(SHAPE))
-    monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.delitem(sys.modules, "shardwise.files.formats.safetensors", raising=False)
+    monkeypatch.setitem(sys.modules, "safetensors", None)
     told = factories.refusal(planned, tmp_path, name)
     assert "pip install safetensors, or Shardwise with [safetensors]" in told
-
-
-def test_a_package_that_does_not_load_says_why(tmp_path, monkeypatch):
-    """Advice to install it would hide the cause, such as a library that is not found."""
-    name = tensors(tmp_path, noise(SHAPE))
     (tmp_path / "safetensors.py").write_text("raise ImportError('libx.so.1: cannot open')")
     monkeypatch.syspath_prepend(tmp_path)
-    for module in ("safetensors", "shardwise.files.formats.safetensors"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.delitem(sys.modules, "safetensors")
     with pytest.raises(ImportError, match="libx"):
         planned(tmp_path, name)
 
 
-def _stored(compression, chunk):
-    """A maker of an HDF5 file in which one chunk has these stored bytes."""
-
-    def make(folder):
-        own = {"compression": compression} if isinstance(compression, str) else compression
-        name = hdf5(folder / "a.h5", noise(SHAPE), chunks=(4, 8, 5), **own)
-        with h5py.File(names.file_of(name), "r+") as file:
-            file["run/frames"].id.write_direct_chunk((4, 0, 0), chunk)
-        return name
-
-    return make
-
-
-GIB = 1 << 30
+GIB, GZIP, LZF = 1 << 30, {"compression": "gzip"}, {"compression": "lzf"}
 LZF_COPY = b"\xe0\xff\0"  # copies 264 bytes
 BOMBS = {
     "zlib": numcodecs.Zlib().encode(bytes(1 << 22)),
@@ -645,12 +625,12 @@ def _bomb_in_shard(store):
 
 @pytest.mark.parametrize(("make", "told"), [
     (spoiled(lambda store: os.truncate(store / "c/0/0/0", 9)), "a chunk is damaged, in matrices"),
-    *((_stored(kind, chunk), r"\(4, 0, 0\) does not decode to 1280 bytes") for kind, chunk in (
-        ("gzip", zlib.compress(bytes(8))), ("gzip", zlib.compress(bytes(1 << 22))),
-        ("lzf", b"\7ABCDEFGH"), ("lzf", b"\0A" + LZF_COPY * (1 << 12)),
+    *((_stored(chunk, **own), r"\(4, 0, 0\) does not decode to 1280 bytes") for own, chunk in (
+        (GZIP, zlib.compress(bytes(8))), (GZIP, zlib.compress(bytes(1 << 22))),
+        (LZF, b"\7ABCDEFGH"), (LZF, b"\0A" + LZF_COPY * (1 << 12)),
         (hdf5plugin.Bitshuffle(), GIB.to_bytes(8) + bytes(64)),
         (hdf5plugin.LZ4(), (8).to_bytes(8) + bytes(64)))),
-    (_stored("lzf", b"\0A\xe0"), "cannot be read as HDF5"),
+    (_stored(b"\0A\xe0", **LZF), "cannot be read as HDF5"),
     *((_bomb(kind, version), "decodes to many more than its 1280 bytes")
       for version, kinds in ((2, BOMBS), (3, ("gzip", "zstd", "blosc"))) for kind in kinds),
     (_bomb("zstd", 2, ENDLESS), "decodes to many more than its"),
