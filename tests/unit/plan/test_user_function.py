@@ -231,18 +231,6 @@ def test_an_interrupted_trial_leaves_nothing(tmp_path, write):
         started.unlink()
 
 
-@pytest.mark.parametrize("detach", ["", ", start_new_session=True"])
-def test_a_trial_ends_what_the_function_has_started(tmp_path, write, detach):
-    """Whatever session that process is in, as nothing else would end it."""
-    started = tmp_path / "started"
-    spec = write(body(
-        f"import subprocess; started = subprocess.Popen(['sleep', '1000']{detach})\n"
-        f"    open({str(started)!r}, 'w').write(str(started.pid)); return block"
-    ))  # fmt: skip
-    assert user_function.probe(spec, np.ones((1, 2, 2))) == ((2, 2), "float64")
-    processes.until(lambda: not processes.living([int(started.read_text())]))
-
-
 def test_a_function_that_forks_returns_once(write):
     """The forked child must not return as well: it would write the same files."""
     spec = write(body("import os; child = os.fork(); child and os.waitpid(child, 0)\n"
