@@ -1,5 +1,6 @@
 """The config: its files, schema, defaults, and what a user is told about a bad line or key."""
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,8 @@ def test_the_shipped_config_is_valid_and_names_every_key():
     ({"reduce": {"ranks": 10**5000}}, "config: holds a number of too many digits"),
     ({10**5000: 1}, "config: holds a number of too many digits"),
     ({"shard_bytes": 0}, "shard_bytes: 0 is less than one byte"),
+    ({"results": date(2024, 1, 31)}, "results: 2024-01-31 is not allowed; it must be a string: "
+     "write it in quotes"),
     ({"verify": 1}, "verify: 1 is not allowed; it must be true or false"),
     ({"reduce": {"statistics": []}}, "reduce.statistics: [] is not allowed; it must be a non"),
     ({"product": "A @A"}, "unknown product; did you mean A @ A? Known are A @ A, A.T @ A"),

@@ -1,19 +1,9 @@
 """Config files: plain data is accepted, anything else is refused with its line."""
 
-from pathlib import Path
-
 import pytest
-from shardwise.plan import config, config_file
+from shardwise.plan import config_file
 
 from tests.factories import refusal
-
-
-def refused_file(folder: Path, content: str | bytes) -> str:
-    """What a user is told of a config file, or of the values in it."""
-    file = folder / "mine.yaml"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    told = refusal(lambda: config.load(config_file.read_files([file])))
-    return told.replace(f"{folder}/", "")
 
 
 def test_files_merge_later_over_earlier(tmp_path):
@@ -37,24 +27,16 @@ def test_files_merge_later_over_earlier(tmp_path):
     ("shards: 3 # " + "x" * 2**20, "it has over 1048576 bytes"),
     ("__use_yte__: false\n", "can run any code. A config is data here: write the values out"),
     ("[" * 20000, "maximum recursion depth exceeded"),
+    ("shards: -0_10\n", "line 1: YAML reads -0_10 as the number -8; write"),
+    ("shard_bytes: 1:30.5\n", "line 1: YAML reads 1:30.5 as the number 90.5; write"),
 ], ids=lambda text: str(text)[:30])  # fmt: skip
 def test_what_is_no_data_is_told_with_its_line(tmp_path, content, words):
     """One line has the file, the line number and what is wrong, without PyYAML's own layout."""
-    told = refused_file(tmp_path, content)
-    assert told.startswith("config file mine.yaml")
+    (tmp_path / "mine.yaml").write_text(content)
+    told = refusal(config_file.read_files, [tmp_path / "mine.yaml"])
+    assert told.startswith(f"config file {tmp_path}/mine.yaml")
     assert words in told
     assert "\n" not in told
-
-
-@pytest.mark.parametrize(("text", "words"), [
-    ("shards: -0_10\n", "YAML reads -0_10 as the number -8; write"),
-    ("shard_bytes: 1:30.5\n", "YAML reads 1:30.5 as the number 90.5; write"),
-    ("results: 2024-01-31\n", "2024-01-31 is not allowed; it must be a string: write it in q"),
-    ("shard_bytes: 1.0e+9\n", "shard_bytes: 1000000000.0 is not allowed"),
-])  # fmt: skip
-def test_a_value_that_is_another_than_it_looks_is_refused(tmp_path, text, words):
-    """YAML 1.1 reads some texts as numbers in base 8 or 60, as floats, or as dates."""
-    assert words in refused_file(tmp_path, text)
 
 
 @pytest.mark.parametrize(("text", "values"), [
