@@ -93,7 +93,7 @@ def test_a_file_that_fails_shows_its_own_lines_only(write):
     assert "mine.py cannot be imported: ValueError: b" in message.splitlines()[0]
     for line in ("line 2, in f", "direct cause", "line 6, in <module>"):
         assert line in message
-    assert "functions.py" not in message
+    assert "user_function.py" not in message
     assert not [name for name in set(sys.modules) - before if "shardwise_product" in name]
 
 
