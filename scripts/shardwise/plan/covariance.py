@@ -82,32 +82,27 @@ def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.
         raise InputError(
             f"offset: the input is {stack.dtype}, whose sums are exact; remove this key"
         )
-    dtype = np.dtype(stack.dtype).newbyteorder("<")
+    dtype, width = np.dtype(stack.dtype).newbyteorder("<"), stack.shape[1]
     with np.errstate(all="ignore"):
-        if settings.offset != "auto":
-            return _own(settings.offset, stack).astype(dtype)
-        most = max(1, FIRST_BYTES // (stack.shape[1] * dtype.itemsize))
-        rows, wide = first_rows(settings, stack, weights, most), sum_dtype(stack.dtype)
-        rows = rows[np.isfinite(rows).all(axis=1)]  # tasks deal with NaN and Inf
-        # Unlike numpy.mean, this gives no warning if there are none.
-        row: np.ndarray = (rows.sum(axis=0, dtype=wide) / len(rows)).astype(dtype)
-    row[~np.isfinite(row)] = 0  # the formula is exact for any offset
-    return row
-
-
-def _own(path: str, stack: Stack) -> np.ndarray:
-    """The offset in the user's file, checked."""
-    shape, kinds = (stack.shape[1],), "fiuc" if "complex" in stack.dtype else "fiu"
-    row = per_matrix.open_array("offset", path)
-    if row.shape != shape or row.dtype.kind not in kinds:
-        raise InputError(
-            f"offset: {path} is {row.shape} of {row.dtype}, but rows of the input have {shape[0]} "
-            f"numbers of {stack.dtype}; save one number for each column"
-        )
-    with np.errstate(all="ignore"):
-        if not np.isfinite(row.astype(stack.dtype)).all():
+        if settings.offset == "auto":
+            most = max(1, FIRST_BYTES // (width * dtype.itemsize))
+            rows, wide = first_rows(settings, stack, weights, most), sum_dtype(stack.dtype)
+            rows = rows[np.isfinite(rows).all(axis=1)]  # tasks deal with NaN and Inf
+            # Unlike numpy.mean, this gives no warning if there are none.
+            row: np.ndarray = (rows.sum(axis=0, dtype=wide) / len(rows)).astype(dtype)
+            row[~np.isfinite(row)] = 0  # the formula is exact for any offset
+            return row
+        path, kinds = settings.offset, "fiuc" if "complex" in stack.dtype else "fiu"
+        own = per_matrix.open_array("offset", path)
+        if own.shape != (width,) or own.dtype.kind not in kinds:
+            raise InputError(
+                f"offset: {path} is {own.shape} of {own.dtype}, but rows of the input have "
+                f"{width} numbers of {stack.dtype}; save one number for each column"
+            )
+        row = own.astype(dtype)
+        if not np.isfinite(row).all():
             raise InputError(
                 f"offset: {path} holds NaN or Inf, or a number that is too large for "
                 f"{stack.dtype}; correct it"
             )
-    return row
+        return row

@@ -181,7 +181,7 @@ def read(settings: Settings, matrices: int, column: list[str] | None = None) -> 
 
 
 def _weights(name: str, matrices: int) -> np.ndarray:
-    found = _array("weights", name, matrices)
+    found = open_array("weights", name, matrices)
     if found.dtype.kind not in "biuf" or found.itemsize > 8:
         raise InputError(f"weights: {name} holds {found.dtype}; save real numbers, as float64")
     weights = found.astype(np.float64)
@@ -208,7 +208,7 @@ def _labels(
 ) -> tuple[np.ndarray, tuple[Label, ...]]:
     """For each matrix the place of its label among the distinct labels, and the distinct labels."""
     if column is None:
-        found = _array("labels", name, matrices)
+        found = open_array("labels", name, matrices)
     else:
         whole = all(_WHOLE.fullmatch(cell) for cell in column)
         found = np.array(list(map(int, column)) if whole else column)
@@ -234,8 +234,11 @@ def _labels(
     return places.astype(np.uint8), names
 
 
-def open_array(key: str, name: str) -> np.ndarray:
-    """The array of the ``.npy`` file that a key names: mapped, or read as a whole if an object."""
+def open_array(key: str, name: str, matrices: int | None = None) -> np.ndarray:
+    """The array of the ``.npy`` file that a key names: mapped, or read as a whole if an object.
+
+    If ``matrices`` is given, it must have the shape ``(matrices,)``.
+    """
     found: np.ndarray
     try:
         if remote.is_url(name):
@@ -258,13 +261,7 @@ def open_array(key: str, name: str) -> np.ndarray:
             if key != "labels" or "strings" not in str(better):  # labels may be strings
                 words = str(better)
         raise InputError(f"{key}: {words}") from error
-    return found
-
-
-def _array(key: str, name: str, matrices: int) -> np.ndarray:
-    """The same, refused unless it has one item per matrix, ``(N,)``."""
-    found = open_array(key, name)
-    if found.shape != (matrices,):
+    if matrices is not None and found.shape != (matrices,):
         raise InputError(
             f"{key}: {name} has shape {found.shape}, but the input holds {matrices} matrices; "
             f"save an array of shape ({matrices},)"

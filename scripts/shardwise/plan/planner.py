@@ -105,33 +105,29 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
-    """Whether each shard is copied first; ``auto`` reads in place if that costs nothing later."""
+    """Whether each shard is copied first.
+
+    ``auto`` reads in place, unless that would be slow, or out of reach of some nodes.
+    """
     if settings.materialize is False and left.why_copied:
         raise InputError(
             f"materialize: false reads the input in place, but {left.why_copied}; use auto or true"
         )
     if settings.materialize != "auto":
         return bool(settings.materialize)
-    reason = _reason_to_copy(settings, left, shards) if settings.input is not None else None
+    reason = left.why_copied
+    if len(left.sources) > shards:
+        reason = f"the input is {len(left.sources)} files, for {shards} shards"
+    elif not reason and left.reordered:
+        reason = f"the elements of {left.reordered} are in another order than products need"
+    elif not reason and settings.input is not None:
+        first, root = Path(left.sources[0].file), Path(settings.results).absolute()
+        existing = next(path for path in (root, *root.parents) if os.path.exists(path))
+        if first.stat().st_dev != existing.stat().st_dev:
+            reason = f"{first} is on another file system than the results, which all nodes share"
     does = f"copies each shard first: {reason}" if reason else "reads the input in place"
     log.info(f"shardwise: materialize: auto {does}")
-    return reason is not None
-
-
-def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
-    """Why the input would be slow to read in place, or out of reach of some nodes; None if not."""
-    if len(left.sources) > shards:
-        return f"the input is {len(left.sources)} files, for {shards} shards"
-    if left.why_copied:
-        return left.why_copied
-    if left.reordered:
-        return f"the elements of {left.reordered} are in another order than products need"
-    first = Path(left.sources[0].file)
-    root = Path(settings.results).absolute()
-    existing = next(path for path in (root, *root.parents) if os.path.exists(path))
-    if first.stat().st_dev != existing.stat().st_dev:
-        return f"{first} is on another file system than the results, which all nodes share"
-    return None
+    return bool(reason)
 
 
 def _with_digests(facts: Facts, rows: list[Shard], settings: Settings) -> Facts:

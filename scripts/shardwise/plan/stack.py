@@ -89,12 +89,11 @@ class StackReader:
         """Fill a buffer with bytes of the stack from ``low`` on, little-endian in C order."""
         extents = self.extents(low, low + view.nbytes)
         if extents is None:
-            self._convert(view, self._parts(low, low + view.nbytes))
-            return
-        at = 0
+            return self._convert(view, self._parts(low, low + view.nbytes))
         for path, offset, nbytes in extents:
-            files.get(path).read(offset, view[at : at + nbytes])
-            at += nbytes
+            files.get(path).read(offset, view[:nbytes])
+            view = view[nbytes:]
+        return None
 
     def _convert(self, view: np.ndarray, parts: list[_Part]) -> None:
         """Fill a buffer with matrices stored in another order or in chunks, by blocks in memory.
