@@ -110,10 +110,6 @@ def _write(
     problem = replace(sources[0].plan.problem, labels=len(labels))
     strict = all(source.plan.settings.nonfinite == "error" for source in sources)
     weights = np.concatenate([source.weights for source in sources])
-    rows = problem.left[0] if problem.covariance else 1  # of a matrix, each with its weight
-    with np.errstate(over="ignore"):
-        if not np.isfinite(rows * np.abs(weights).sum()):
-            raise InputError("the merged weights overflow; merge fewer folders, or others")
     if problem.covariance:
         names, totals = _OF_COVARIANCES, _covariances(sources, weights)
     else:

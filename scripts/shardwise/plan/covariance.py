@@ -55,18 +55,12 @@ def plan(
 def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple[float, float]:
     """The number of rows, each counted times the weight of its matrix, and the divisor of sums.
 
-    The divisor is that of `numpy.cov` with ``aweights``. Raises InputError if there are more rows
-    than float64 can count.
+    The divisor is that of `numpy.cov` with ``aweights``.
     """
     rows, height = problem.matrices * problem.left[0], problem.left[0]
     if weights is None:
         return rows, rows - ddof
     total, largest = height * math.fsum(weights), float(weights.max())
-    if total == math.inf:
-        raise InputError(
-            "weights: a covariance counts each weight once per row, and their sum is too large for "
-            "float64; scale the weights down"
-        )
     if not total:
         return 0.0, 0.0
     parts = weights / largest  # squares of the weights themselves might overflow

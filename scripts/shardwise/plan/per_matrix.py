@@ -28,6 +28,7 @@ from shardwise.plan.nodes import cover
 
 MOST_LABELS = 256
 _EXACT = 2**53  # float64 holds every whole number up to here
+_LARGEST_WEIGHT = 1e280  # float64 holds the sum of any number of these, each counted for many rows
 _LONGEST_LABEL = 100
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # 007 is a text
 _BLOCK = 2**12  # matrices from one count of all labels to the next
@@ -185,21 +186,15 @@ def _weights(name: str, matrices: int) -> np.ndarray:
     if found.dtype.kind not in "biuf" or found.itemsize > 8:
         raise InputError(f"weights: {name} holds {found.dtype}; save real numbers, as float64")
     weights = found.astype(np.float64)
-    fits = np.isfinite(found)
-    if found.dtype.kind in "iu":
-        fits = (found <= _EXACT) & (found >= -_EXACT)
+    values, most = (found, _EXACT) if found.dtype.kind in "iu" else (weights, _LARGEST_WEIGHT)
+    fits = (values <= most) & (values >= -most)
     if not fits.all():
         place = int(fits.argmin())
         raise InputError(
-            f"weights: {name} holds {found[place]} for matrix {place}, but weights must be finite "
-            "float64 numbers, or integers up to 2⁵³; correct it, or use weight 0 to skip the matrix"
+            f"weights: {name} holds {found[place]} for matrix {place}, but weights must be numbers "
+            f"up to {_LARGEST_WEIGHT}, or integers up to 2⁵³; correct it, or use weight 0 to skip "
+            "the matrix"
         )
-    try:
-        math.fsum(np.abs(weights))
-    except OverflowError:
-        raise InputError(
-            f"weights: {name} holds numbers whose sum is too large for float64; scale them down"
-        ) from None
     return weights
 
 

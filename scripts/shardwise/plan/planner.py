@@ -53,8 +53,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     InputError if the input is bad, or does not fit the config.
     """
     results = Results(Path(settings.results))
-    for used in (results.root.absolute(), Path(__file__)):
-        refuse_undecodable(used)
+    refuse_undecodable(results.root.absolute())
     # A new field of `Header` starts a new cache file: an old one would yield the field's default.
     known = plans.digest([settings.input, *(field.name for field in fields(Header))])
     left = stack_of(settings, results.synthetic, cache and cache / f"{known}.json")
