@@ -183,9 +183,8 @@ def _in_row(sheet: Path, line: int, name: str) -> str:
             if mode_of(Path(place)) is not None or registry.locate(place):
                 return _located(place)
         raise InputError(f"{absent(Path(name)):.400}, and is not next to the sheet either")
-    except (InputError, OSError) as error:  # the latter for a name that is too long
-        words = f"{short(name)}: {error.strerror}" if isinstance(error, OSError) else error
-        raise InputError(f"sheet {sheet}, line {line}: {words}") from error
+    except InputError as error:
+        raise InputError(f"sheet {sheet}, line {line}: {error}") from error
 
 
 def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]:
@@ -264,17 +263,15 @@ def _refuse_twice(arrays: Sequence[_Array], origin: str) -> None:
     """Refuse an array that is there twice: under the same name, another name, or a link."""
     seen: dict[Any, str] = {}
     for path, header, status, _ in arrays:
-        numbered = getattr(status, "st_ino", True)  # some file systems number no files
-        key = state_of(status), header.place, "" if numbered else path
-        if key not in seen:
-            seen[key] = path
-            continue
-        what = f"{seen[key]} and {path} are the same file"
-        if seen[key] == path:
-            what = f"{path} is listed twice"
-        raise InputError(
-            f"{origin}: {what}; leave one of them out. To count a matrix twice, copy its file (cp)"
-        )
+        key = state_of(status), header.place
+        if key in seen:
+            both = f"{seen[key]} and {path} are the same file"
+            what = f"{path} is listed twice" if seen[key] == path else both
+            raise InputError(
+                f"{origin}: {what}; leave one of them out. To count a matrix twice, copy its file "
+                "(cp)"
+            )
+        seen[key] = path
 
 
 def _decoded_bytes(path: str, header: Header) -> int:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import lookup, npy
 from shardwise.files.extents import OpenFiles
-from shardwise.plan import plan, sources
+from shardwise.plan import plan
 from shardwise.plan.sources import right_of, stack_of
 from shardwise.plan.stack import StackReader
 
@@ -125,16 +125,6 @@ def test_a_file_reached_twice_is_refused(tmp_path, monkeypatch):
     assert found(tmp_path, input="in").matrices == 4
     sheet(Path(rows), ["in/m0.npy", "in/m1.npy", "in/m0.npy"])
     assert "in/m0.npy is listed twice; leave one of them out" in refusal(tmp_path, input=rows)
-
-
-def test_files_without_a_number_are_not_taken_for_one_another(tmp_path):
-    """Some file systems give every file inode 0."""
-    first, second = map(str, files(tmp_path)[:2])
-    status = os.stat_result((0o100644, 0, 1, 1, 0, 0, 96, 0, 0, 0))
-    one, other = ((path, npy.Header((2, 2), "<f4"), status, "") for path in (first, second))
-    sources._refuse_twice([one, other], "input")
-    with pytest.raises(InputError, match="is listed twice"):
-        sources._refuse_twice([one, other, one], "input")
 
 
 def test_two_stars_follow_no_links_to_folders(tmp_path, monkeypatch):
