@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,10 +97,21 @@ class _Name:
     """A file or folder of the results, under a fixed name."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
 
     def __get__(self, results: "Results", _: type) -> Path:
-        return results.root / self._name
+        return results.root / self.name
+
+
+def _of_shard(folder: str, suffix: str) -> Callable[["Results", str], Path]:
+    """A method that returns a file of a shard, given its id and key (`Shard.name`)."""
+    # For a million shards, joining text takes a third of the time that joining Paths takes.
+    return lambda results, name: Path(f"{results.top}{folder}/{place(name)}{suffix}")
+
+
+def _of_key(folder: str) -> Callable[["Results", str], Path]:
+    """A method that returns a mark in a folder, given the key that it is named after."""
+    return lambda results, key: results.root / folder / key
 
 
 @dataclass(frozen=True)
@@ -137,9 +148,21 @@ class Results:
     reducing = _Name("logs/reduce.lock")
     dispatching = _Name("logs/dispatch.lock")
 
+    # Files of a shard. Its name is its id and the key of its products, or of its input.
+    shard = _of_shard("shards", ".npy")  # its matrices, if they are materialized; by its input
+    shard_receipt = _of_shard("shards", ".json")  # likewise
+    product = _of_shard("products", ".npy")  # its products, or the nodes of their sum
+    receipt = _of_shard("products", ".json")
+    failure = _of_shard("failed", ".json")  # why it, or a stage such as reduce-KEY, failed last
+
+    work = _of_key("logs/computed")  # the one job for all shards is done (`Store.work_name`)
+    listed = _of_key("logs/ledger")  # which plan the ledger belongs to
+    summed = _of_key("done")  # which plan the sum belongs to
+    array_folder = _of_key("logs/array")  # the scripts and logs of the array tasks of a run
+
     @cached_property
-    def _top(self) -> str:
-        # For a million shards, joining text takes a third of the time that joining Paths takes.
+    def top(self) -> str:
+        """The folder, as the beginning of the names in it."""
         return os.path.join(str(self.root), "")
 
     @classmethod
@@ -149,11 +172,9 @@ class Results:
 
     def names(self) -> list[str]:
         """Every fixed name that a run writes at the top of the folder, except the marker."""
-        files = (self.plan, self.plan_facts, self.sources, self.weights, self.labels,
-                 self.label_names, self.synthetic, self.ledger, self.summary, self.report,
-                 self.metrics, self.runs, *map(self.statistic, RESULTS))  # fmt: skip
-        tops = (self.shards, self.products, self.failed, self.done, self.claims)
-        return [path.name for path in (*files, *tops, self.running.parent)]
+        fixed = [own.name.split("/")[0] for own in vars(Results).values() if isinstance(own, _Name)]
+        own = [name for name in dict.fromkeys(fixed) if name[0] != "."]
+        return [*own, *(f"{name}.npy" for name in RESULTS)]
 
     def synthetic_receipt(self, key: str) -> Path:
         """The receipt of the generated stack, by the key of its recipe."""
@@ -168,55 +189,17 @@ class Results:
         tables = [self.plan, self.sources, *arrays, self.plan_facts]
         return [*tables, self.root / "logs" / "plan" / mark]
 
-    def array_folder(self, run: str) -> Path:
-        """The scripts and logs of the array tasks of a run."""
-        return self.root / "logs" / "array" / run
-
-    # Files of a shard. Its name is its id and the key of its products (`Shard.name`) or its input.
-
-    def shard(self, name: str) -> Path:
-        """A shard's matrices, if they are materialized; by its input's key."""
-        return Path(f"{self._top}shards/{place(name)}.npy")
-
-    def shard_receipt(self, name: str) -> Path:
-        """The receipt of a materialized shard; by its input's key."""
-        return Path(f"{self._top}shards/{place(name)}.json")
-
-    def product(self, name: str) -> Path:
-        """A shard's products, or the nodes of their sum."""
-        return Path(f"{self._top}products/{place(name)}.npy")
-
-    def receipt(self, name: str) -> Path:
-        """The receipt of a shard's products."""
-        return Path(f"{self._top}products/{place(name)}.json")
-
-    def failure(self, name: str) -> Path:
-        """Why a shard, or a stage such as ``reduce-KEY``, failed last."""
-        return Path(f"{self._top}failed/{place(name)}.json")
-
-    def work(self, missing: str) -> Path:
-        """The mark that the one job for all shards is done, under a name of `Store.work_name`."""
-        return Path(f"{self._top}logs/computed/{missing}")
-
-    def listed(self, key: str) -> Path:
-        """The file that says which plan the ledger belongs to."""
-        return Path(f"{self._top}logs/ledger/{key}")
-
-    def summed(self, key: str) -> Path:
-        """The file that says which plan the sum belongs to."""
-        return Path(f"{self._top}done/{key}")
-
     def statistic(self, name: str) -> Path:
         """A result over all matrices, such as ``sum.npy``."""
         return self.root / f"{name}.npy"
 
     def starts(self, name: str, rule: str = "multiply") -> Path:
         """The journal of a rule's attempts at a shard: one line each."""
-        return Path(f"{self._top}logs/{rule}/{place(name)}.starts")
+        return Path(f"{self.top}logs/{rule}/{place(name)}.starts")
 
     def log(self, rule: str, name: str | None = None) -> Path:
         """The log of a rule, or of one of its shards."""
-        return Path(f"{self._top}logs/{rule}/{place(name or rule)}.log")
+        return Path(f"{self.top}logs/{rule}/{place(name or rule)}.log")
 
 
 # What can be computed over all products, element by element (see statistics.py).
