@@ -26,9 +26,15 @@ _LONG = re.compile(r"([0-9])L(?=[,)])")  # Python 2 wrote long integers with an 
 LINE_BYTES = 64 * 1024  # in lines up to this, it is faster to read unwanted bytes than to seek
 # Byte at which the elements of our own files begin: a page, for direct I/O.
 DATA_OFFSET = extents.PAGE
-_AGAIN = "write the file again with numpy.save"
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
+_REFUSED = {
+    "O": "holds Python objects, which are never unpickled",
+    "U": "holds strings",
+    "S": "holds strings",
+    "b": "holds booleans; save them as uint8",
+    "V": "holds raw or structured records; save one field, or bfloat16 as a.astype('float32')",
+}
 
 
 @dataclass(frozen=True)
@@ -99,85 +105,62 @@ def read_header_of_object(item: remote.Object) -> Header:
 
 
 def _read_header(file: BinaryIO, path: Path | str, size: int) -> Header:
-    header = _parse_header(*_header_text(file, path), path)
-    # Python integers: a wrong header cannot make them overflow.
-    expected = header.offset + math.prod(header.shape) * header.dtype.itemsize
-    if size != expected:
-        what = "is truncated" if size < expected else "has trailing bytes"
-        raise InputError(
-            f"{path} {what}: its header says shape {header.shape} of {header.dtype.name}, "
-            f"which is {expected} bytes, but the file has {size}; copy or write it again"
-        )
-    return header
-
-
-def _header_text(file: BinaryIO, path: Path | str) -> tuple[str, int]:
-    """The header's dictionary as text, and the byte at which the elements begin."""
-    start = file.read(signatures.HEAD_BYTES)
-    if start[:6] != MAGIC or len(start) < 8:
-        other = signatures.kind_of(start) if start[:6] != MAGIC else None
-        raise InputError(f"{path} {other or 'is not a .npy file (write it with numpy.save)'}")
+    start = file.read(12).ljust(12, b"\0")
+    if start[:6] != MAGIC:
+        other = signatures.kind_of(start) or "is not a .npy file (write it with numpy.save)"
+        raise InputError(f"{path} {other}")
     major, minor = start[6:8]
     if major not in (1, 2, 3) or minor:
         version = f"{major}.{minor}" if minor else major
         raise InputError(f"{path}: .npy format version {version} is not supported; 1, 2 and 3 are")
-    raw = file.read(2 if major == 1 else 4)
-    length = int.from_bytes(raw, "little")
-    if length > MAX_HEADER_BYTES:
-        raise InputError(f"{path}: damaged .npy header (its length is not plausible); {_AGAIN}")
-    text = file.read(length)
-    if len(text) != length:
-        raise InputError(f"{path} is truncated inside the .npy header; {_AGAIN}")
-    if major < 3:
-        return _LONG.sub(r"\1", text.decode("latin-1")), 8 + len(raw) + length
+    begin = 10 if major == 1 else 12
+    length = int.from_bytes(start[8:begin], "little")
+    file.seek(begin)
+    raw = file.read(min(length, MAX_HEADER_BYTES))
+    fields = _parse(raw, major) if len(raw) == length else None
+    if fields is None:
+        raise InputError(
+            f"{path}: its .npy header is damaged or cut off (descr, fortran_order and a shape of "
+            f"at most {MAX_DIMENSIONS} lengths expected); write the file again with numpy.save"
+        )
+    shape, descr = fields["shape"], checked_descr(fields["descr"], path)
+    header = Header(shape, descr, fields["fortran_order"], offset=begin + length)
+    # Python integers: a wrong header cannot make them overflow.
+    expected = header.offset + math.prod(shape) * header.dtype.itemsize
+    if size != expected:
+        what = "is truncated" if size < expected else "has trailing bytes"
+        raise InputError(
+            f"{path} {what}: its header says shape {shape} of {header.dtype.name}, which is "
+            f"{expected} bytes, but the file has {size}; copy or write it again"
+        )
+    return header
+
+
+@lru_cache(16)  # the files of a folder share a few headers, and parsing takes most of the time
+def _parse(raw: bytes, version: int) -> dict[str, Any] | None:
+    """What a header holds; None if it is damaged."""
     try:
-        return text.decode("utf-8"), 8 + len(raw) + length
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
-
-
-# Cached: the files of a folder share a few headers, and parsing is most of the work of reading one.
-_evaluated = lru_cache(16)(ast.literal_eval)
-
-
-def _parse_header(text: str, offset: int, path: Path | str) -> Header:
-    try:
-        fields = _evaluated(text.strip(" \t\r\n"))
+        text = raw.decode() if version == 3 else _LONG.sub(r"\1", raw.decode("latin-1"))
+        fields = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        fields = None
-    named = isinstance(fields, dict) and set(fields) == {"descr", "fortran_order", "shape"}
-    if not named or type(fields["fortran_order"]) is not bool:
-        raise InputError(
-            f"{path}: damaged .npy header (descr, fortran_order and shape expected); {_AGAIN}"
-        )
-    shape = fields["shape"]
+        return None
+    if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
+        return None
+    shape, fortran = fields["shape"], fields["fortran_order"]
+    if not isinstance(shape, tuple) or len(shape) > MAX_DIMENSIONS or type(fortran) is not bool:
+        return None
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
-    whole = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < 2**63 for n in shape)
-    if not whole or len(shape) > MAX_DIMENSIONS:
-        raise InputError(
-            f"{path}: its header says shape {short(shape)}, which is not a valid shape (at most "
-            f"{MAX_DIMENSIONS} lengths of 0 or more); {_AGAIN}"
-        )
-    return Header(shape, checked_descr(fields["descr"], path), fields["fortran_order"], offset)
+    return fields if all(type(n) is int and 0 <= n < 2**63 for n in shape) else None
 
 
 def checked_descr(descr: object, path: Path | str) -> str:
     """An element type as NumPy writes it; InputError if it is not one of :data:`DTYPES`."""
-    if not isinstance(descr, str):
-        raise InputError(f"{path} has a structured dtype; allowed are {ALLOWED}")
-    match = re.fullmatch(r"([<>|=])?([a-zA-Z])(\d{0,9})(\[\w+\])?", descr)
-    kind = match[2] if match else "?"
-    if not match or match[4] or kind + match[3] not in DTYPES:
-        names = {
-            "O": "holds Python objects, which are never unpickled",
-            "U": "holds strings",
-            "S": "holds strings",
-            "b": "holds booleans; save them as uint8",
-            "V": "holds raw or structured records; save bfloat16 as a.astype('float32')",
-        }
-        what = names.get(kind, f"holds elements of type {short(descr)}")
+    text = descr if isinstance(descr, str) else "V"
+    plain = text[text[:1] in ("<", ">", "|", "=") :]
+    if plain not in DTYPES:
+        what = _REFUSED.get(plain[:1], f"holds elements of type {short(descr)}")
         raise InputError(f"{path}: {what}; allowed are {ALLOWED}")
-    return descr
+    return text
 
 
 def read_matrices(
