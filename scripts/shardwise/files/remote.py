@@ -28,22 +28,22 @@ _RETRIES: Any = {
     },
 }  # fmt: skip
 _PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")  # of the variables that obstore reads
+_FROM = "they come from the environment alone"
 _CREDENTIALS = {
-    "s3": "they come from the environment alone: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, "
-    "AWS_REGION; or AWS_SKIP_SIGNATURE=true for public objects; for a store that is not "
-    "Amazon's, also AWS_ENDPOINT_URL, with AWS_ALLOW_HTTP=true if that is http://",
-    "gs": "they come from the environment alone: GOOGLE_APPLICATION_CREDENTIALS; or "
+    "s3": f"{_FROM}: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION; or "
+    "AWS_SKIP_SIGNATURE=true for public objects; for a store that is not Amazon's, also "
+    "AWS_ENDPOINT_URL, with AWS_ALLOW_HTTP=true if that is http://",
+    "gs": f"{_FROM}: GOOGLE_APPLICATION_CREDENTIALS; or "
     "GOOGLE_SKIP_SIGNATURE=true for public objects",
-    "az": "they come from the environment alone: AZURE_STORAGE_ACCOUNT_NAME, "
-    "AZURE_STORAGE_ACCOUNT_KEY; or AZURE_SKIP_SIGNATURE=true for public objects",
-    "https": "a web server is sent none, so its files must be public",
+    "az": f"{_FROM}: AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY; or "
+    "AZURE_SKIP_SIGNATURE=true for public objects",
+    **dict.fromkeys(("https", "http"), "a web server is sent none, so its files must be public"),
 }
-_CREDENTIALS["http"] = _CREDENTIALS["https"]
 _URL = re.compile(r"(s3|gs|az|https?)://([^/]*)/?(.*)", re.DOTALL)
 _ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+-]*://")
 _HOST = re.compile(r"[\w.-]+(:[0-9]+)?", re.ASCII)
 # What obstore takes in no name: empty parts, "." and "..", and control characters.
-_ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\0-\x1f\x7f]")
+_ODD = re.compile(r"(^|/)\.{0,2}/|(^|/)\.{1,2}$|[\0-\x1f\x7f]")
 _HERE = re.compile(r"(localhost|127\.0\.0\.1)(:[0-9]+)?")
 _FINAL = re.compile("[34](?!08|29)")  # a status that another try would not change
 
@@ -68,29 +68,26 @@ def masked(text: str) -> str:
 
 def problem(name: str) -> str | None:
     """Why an address is refused without asking a server; None for a good one, and for a path."""
-    return next(_problems(name), None)
-
-
-def _problems(name: str) -> Iterator[str]:
+    words = None
     if not is_url(name):
         if _ADDRESS.match(name):
-            cure = "use s3://, gs://, az:// or https://, or copy it to a disk"
-            yield f"{masked(name)} is a kind of address that is not supported; {cure}"
-        return
+            words = " is a kind of address that is not supported; use s3://, gs://, az:// or "
+            words += "https://, or copy it to a disk"
+        return words and masked(name) + words
     scheme, host, key = _parts(name)
     if "@" in host or "?" in name or "#" in name:
-        what = "an address must not hold a user, password, ? or #, as messages and files show it"
-        yield f"{masked(name)}: {what}. Credentials: {_CREDENTIALS[scheme]}"
-    odd = key and _ODD.search(key.removesuffix("/"))
-    if not _HOST.fullmatch(host) or odd or name.endswith(f"://{host}"):
-        example = "s3://bucket/folder/a.npy, or s3://bucket/folder/ for all arrays in it"
-        yield f"{masked(name)} is not the address of an object, such as {example}"
-    if "*" in key or "[" in key:
-        yield f"{name}: globs are for files; name a folder, s3://bucket/run/, or a sheet (.tsv)"
-    if scheme == "http" and not _HERE.fullmatch(host):
-        yield f"{name} would be read unencrypted, which only localhost may be; use https://"
-    if scheme.startswith("http") and not name.endswith(".npy"):
-        yield f"{name}: only .npy files are read from a web server; name several in a sheet (.tsv)"
+        words = ": an address must not hold a user, password, ? or #, as messages and files show "
+        words += f"it. Credentials: {_CREDENTIALS[scheme]}"
+    elif not _HOST.fullmatch(host) or name.endswith(f"://{host}") or _ODD.search(key):
+        words = " is not the address of an object, such as s3://bucket/folder/a.npy, or "
+        words += "s3://bucket/folder/ for all arrays in it"
+    elif "*" in key or "[" in key:
+        words = ": globs are for files; name a folder, s3://bucket/run/, or a sheet (.tsv)"
+    elif scheme == "http" and not _HERE.fullmatch(host):
+        words = " would be read unencrypted, which only localhost may be; use https://"
+    elif scheme.startswith("http") and not name.endswith(".npy"):
+        words = ": only .npy files are read from a web server; name several in a sheet (.tsv)"
+    return words and masked(name) + words
 
 
 def status(url: str) -> Status:
@@ -136,26 +133,22 @@ class Object:
         TryAgain
             If the server does not answer, or cuts its answers off, after several tries.
         """
-        memory = memoryview(view)
+        url, memory = self.status.url, memoryview(view)
         for at in range(0, len(memory), PART_BYTES):
-            part = memory[at : at + PART_BYTES]
-            part[:] = self._range(offset + at, len(part))
+            part, begin = memory[at : at + PART_BYTES], offset + at
+            options = {"range": (begin, begin + len(part)), "if_match": f'"{self.status.etag}"'}
+            with _explained(url) as obstore:
+                answer = obstore.get(*_place(url), options=options)
+                raw = memoryview(answer.bytes())
+            # Some servers ignore If-Match.
+            if _status(url, answer.meta) != self.status or len(raw) != len(part):
+                raise changed(url)
+            part[:] = raw
 
     def take(self, begin: int, end: int) -> bytearray:
         """Bytes from ``begin`` to ``end``, or to where the object ends."""
         raw = bytearray(max(0, min(end, self.status.size) - begin))
         self.read(begin, raw)
-        return raw
-
-    def _range(self, offset: int, nbytes: int) -> memoryview:
-        url, _, etag = self.status
-        options = {"range": (offset, offset + nbytes), "if_match": f'"{etag}"'}
-        with _explained(url) as obstore:
-            answer = obstore.get(*_place(url), options=options)
-            raw = memoryview(answer.bytes())
-        # Some servers ignore If-Match.
-        if _status(url, answer.meta) != self.status or len(raw) != nbytes:
-            raise changed(url)
         return raw
 
 
