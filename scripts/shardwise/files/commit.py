@@ -16,7 +16,6 @@ from shardwise.errors import writing
 _UNABLE = (errno.EINVAL, errno.EBADF, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems without fsync of folders or permissions: CIFS, exFAT, some FUSE."""
 
-_UMASK = threading.Lock()
 _UNDER_WAY: set[Path] = set()  # temporary files of this process
 _CREATING = threading.RLock()  # held while a file is created; `abandon` never releases it
 
@@ -100,12 +99,10 @@ def _rename(temporary: Path, path: Path, written: os.stat_result) -> None:
         os.replace(temporary, path)
     except OSError:
         # On NFS a rename whose answer was lost reports failure although it happened.
-        try:
-            now = os.stat(path)
-        except OSError:
-            now = None
-        if now is None or (now.st_dev, now.st_ino) != (written.st_dev, written.st_ino):
-            raise
+        with suppress(OSError):
+            if os.path.samestat(os.stat(path), written):
+                return
+        raise
 
 
 @contextmanager
@@ -128,16 +125,13 @@ def _fsync_folder(folder: Path) -> None:
 
 
 def _umask() -> int:
-    """The bits that new files of this process do not get."""
-    with suppress(OSError):
-        status = Path("/proc/self/status").read_bytes()
-        if known := re.search(rb"^Umask:\s*([0-7]+)", status, re.MULTILINE):
-            return int(known[1], 8)
-    # Linux before 4.7. Files that other threads create meanwhile must not be open to everybody.
-    with _UMASK:
-        mask = os.umask(0o077)
-        os.umask(mask)
-    return mask
+    """The bits that new files of this process do not get; unless Linux tells, all but its user's.
+
+    Setting the umask in order to read it would apply to files that other threads create.
+    """
+    status = Path("/proc/self/status").read_bytes()
+    known = re.search(rb"^Umask:\s*([0-7]+)", status, re.MULTILINE)
+    return int(known[1], 8) if known else 0o077
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
@@ -163,9 +157,7 @@ def _alive(pid: str) -> bool:
     except (OSError, IndexError):  # the process is gone, or /proc hides it
         try:
             os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
+        except OSError as error:
+            return not isinstance(error, ProcessLookupError)
         return True
     return state not in b"ZX"

@@ -85,15 +85,12 @@ def test_a_link_in_place_of_a_file_is_replaced(tmp_path, victim, kind):
         factories.computed(made)
 
 
-def test_temporary_files_are_private(tmp_path):
-    """Until it is whole, a file is its user's alone; so are the results of a reduce."""
+def test_results_of_a_reduce_are_private_until_they_are_whole(tmp_path):
+    """As is any file; `test_commit.py` looks at the others."""
     made = small(tmp_path)
-    with commit.commit(tmp_path / "file") as file:
-        assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
     made.results.root.mkdir(exist_ok=True)
-    made_by_reduce = results.ResultFiles(made.results, made.problem, 4, ["sum", "std"]).create()
-    modes = {name: path.stat().st_mode & 0o777 for name, path in made_by_reduce.items()}
-    assert modes == {"sum": 0o600, "std": 0o600}
+    files = results.ResultFiles(made.results, made.problem, 4, ["sum", "std"]).create()
+    assert {path.stat().st_mode & 0o777 for path in files.values()} == {0o600}
 
 
 def test_a_temporary_name_that_is_taken_is_not_opened(tmp_path, monkeypatch, victim):
