@@ -10,7 +10,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,14 @@ def run(out: Path, folders: Iterable[str]) -> int:
     for one, other in itertools.combinations(sources, 2):
         one.refuse(other)
     _refuse_taken(results)
-    matrices = sum(source.plan.problem.matrices for source in sources)
-    labels = sum((Counter[Any](source.matrices) for source in sources), Counter())
-    own = [(label, labels[label]) for label in sorted(labels)]
-    with _working_in(results):
-        files = _write(results, sources, own)
-        said = {"labels": own, "files": files}
+    counts = sorted(sum((Counter[Any](source.matrices) for source in sources), Counter()).items())
+    matrices = sum(len(source.weights) for source in sources)
+    with ExitStack() as stack:
+        busy = f"another merge writes into {results.root}; let it finish"
+        stack.enter_context(take_lock(results.merging, busy))
+        stack.callback(_remove_if_empty, results)
+        files = _write(results, sources, counts)
+        said = {"labels": counts, "files": files}
         receipts.write(results.summary, _describe(sources, matrices) | said)
     return matrices
 
@@ -88,37 +90,29 @@ def _refuse_taken(results: Results) -> None:
         )
 
 
-@contextmanager
-def _working_in(results: Results) -> Iterator[None]:
-    """Lock and mark the folder of a merge; after an error, remove it if nothing else is in it."""
-    with take_lock(results.merging, f"another merge writes into {results.root}; let it finish"):
-        try:
-            yield
-        except BaseException:
-            with suppress(OSError):
-                if os.listdir(results.root) == [results.merging.name]:
-                    results.merging.unlink()
-                    results.root.rmdir()
-            raise
+def _remove_if_empty(results: Results) -> None:
+    """Remove the folder of a merge that has failed before it wrote anything."""
+    with suppress(OSError):
+        if os.listdir(results.root) == [results.merging.name]:
+            results.merging.unlink()
+            results.root.rmdir()
 
 
 def _write(
     results: Results, sources: Sequence[Source], counts: Sequence[tuple[Label, int]]
 ) -> dict[str, ArrayFile]:
     """Commit the total, and return its files; ``counts`` has each label with its matrices."""
-    labels = [label for label, _ in counts]
-    problem = replace(sources[0].plan.problem, labels=len(labels))
+    problem = replace(sources[0].plan.problem, labels=len(counts))
     strict = all(source.plan.settings.nonfinite == "error" for source in sources)
     weights = np.concatenate([source.weights for source in sources])
     if problem.covariance:
         names, totals = _OF_COVARIANCES, _covariances(sources, weights)
     else:
         weight = math.fsum(weights)
-        names = (SUMS,) if labels else OF_SUMS if weight else ("sum",)
-        totals = _sums(sources, labels, names, weight)
+        names = (SUMS,) if counts else OF_SUMS if weight else ("sum",)
+        totals = _sums(sources, [label for label, _ in counts], names, weight)
     files = ResultFiles(results, problem, problem.sum_item, names)
-    with ExitStack() as stack:
-        stack.callback(files.discard)
+    try:
         files.open(files.create())
         for low, found in totals:
             wild = [name for name, array in found.items() if not np.isfinite(array).all()]
@@ -130,13 +124,14 @@ def _write(
         files.close()
         files.refuse_incomplete()
         written = files.publish(files.digests)
+    finally:
+        files.discard()
     for name in {*OF_SUMS, SUMS, *_OF_COVARIANCES} - set(names):
         results.statistic(name).unlink(missing_ok=True)  # of an earlier merge
-    if not labels:
-        results.label_names.unlink(missing_ok=True)
-        return written
-    with commit(results.label_names) as file:
-        file.write(label_text(*zip(*counts, strict=True)))
+    results.label_names.unlink(missing_ok=True)
+    if counts:
+        with commit(results.label_names) as file:
+            file.write(label_text(*zip(*counts, strict=True)))
     return written
 
 
