@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def _look_for_chunks(
     """
     written, other = 0, ""
     most = 2 * math.prod(chunk) * array.dtype.itemsize + MIB  # filters may widen numbers
-    for key, nbytes, _ in _files(path):
+    for key, nbytes, _ in _chunks(path):
         numbers = tuple(map(int, re.findall("[0-9]+", key)))[-len(grid) :]
         inside = len(numbers) == len(grid) and all(map(operator.lt, numbers, grid))
         if inside and array.metadata.encode_chunk_key(numbers) == key:
@@ -112,14 +112,14 @@ def metadata_of(store: str, inside: str) -> str:
     """The metadata file or object of an array in a store; InputError if there is none."""
     parts = [part for part in inside.split("/") if part not in ("", ".")]
     both = ["/".join([store, *parts, name]) for name in names.ZARR_METADATA]
-    found = [name for name in both if _is_there(name)] if ".." not in parts else []
-    if len(found) > 1:
+    kinds = {name: kind for name in both if ".." not in parts and (kind := _node_type(name))}
+    if len(kinds) > 1:
         raise InputError(
-            f"{found[0]} and {found[1]} describe the same array, in version 2 and 3 of Zarr; "
-            "remove the one that is out of date"
+            f"{' and '.join(kinds)} describe the same array, in version 2 and 3 of Zarr; remove "
+            "the one that is out of date"
         )
-    if found and _is_array(found[0]):
-        return found[0]
+    if "array" in kinds.values():
+        return next(iter(kinds))
     if remote.is_url(store):
         raise InputError(
             f"{'/'.join([store, *parts])}: is not a Zarr array; name a .npy object, an "
@@ -130,25 +130,24 @@ def metadata_of(store: str, inside: str) -> str:
         path.parent.relative_to(store).as_posix()
         for name in names.ZARR_METADATA
         for path in sorted(Path(store).rglob(name))
-        if _is_array(str(path))
+        if _node_type(str(path)) == "array"
     ]
     raise names.choose_one(store, inside, arrays)
 
 
-def _is_there(name: str) -> bool:
-    if not remote.is_url(name):
-        return os.path.isfile(name)
+def _node_type(path: str) -> str:
+    """What a metadata file or object describes, ``array`` or ``group``; empty if there is none."""
     try:
-        return bool(remote.status(name))
+        there = remote.is_url(path) or os.path.isfile(path)
+        return str(_metadata(path).get("node_type", "array")) if there else ""
     except FileNotFoundError:
-        return False
+        return ""
 
 
 def status_of_objects(url: str) -> remote.Status:
     """The bytes of an array in a store, and a digest that changes when any of its objects does."""
-    listed = _list(url)
-    lines = sorted(f"{key}\0{size}\0{etag}" for key, (_, size, etag) in listed.items())
-    return remote.Status(url, sum(status.size for status in listed.values()), _digest(lines))
+    files = [(key, own.size, own.etag) for key, own in _list(url).items()]
+    return remote.Status(url, sum(size for _, size, _ in files), _digest(files))
 
 
 def _list(url: str) -> dict[str, remote.Status]:
@@ -158,33 +157,26 @@ def _list(url: str) -> dict[str, remote.Status]:
     return listed
 
 
-def _is_array(path: str) -> bool:
-    return bool(_metadata(path).get("node_type", "array") == "array")
-
-
 def digest_of_chunks(path: str) -> str:
     """Changes when a chunk may have changed; empty unless the path is a Zarr array on a disk."""
-    if not path.endswith(names.ZARR_METADATA) or remote.is_url(path):
-        return ""
-    lines = sorted(
-        f"{key}\0{nbytes}\0{s.st_mtime_ns}\0{s.st_ctime_ns}" for key, nbytes, s in _files(path)
-    )
-    return _digest(lines)
+    on_disk = path.endswith(names.ZARR_METADATA) and not remote.is_url(path)
+    return _digest(_chunks(path)) if on_disk else ""
 
 
-def _digest(lines: list[str]) -> str:
+def _digest(files: Iterable[tuple[str, int, str]]) -> str:
+    lines = sorted("\0".join(map(str, file)) for file in files)
     return small.checksum("\n".join(lines).encode(errors="replace"), 8)
 
 
-def _files(path: str) -> Iterator[tuple[str, int, Any]]:
-    """Name, bytes and status of each file or object in an array's folder, except its metadata.
+def _chunks(path: str) -> Iterator[tuple[str, int, str]]:
+    """Each file or object in an array's folder, except its metadata: name, bytes, and its version.
 
     Links are followed, as zarr does.
     """
     if remote.is_url(path):
-        for key, listed in (_LISTED.get(path) or _list(path)).items():
+        for key, (_, size, etag) in (_LISTED.get(path) or _list(path)).items():
             if os.path.basename(key) not in _NO_CHUNKS:
-                yield key, listed.size, listed
+                yield key, size, etag
         return
     top, reached = os.path.dirname(path) or ".", set()
     for folder, _, files in os.walk(top, onerror=refuse_closed, followlinks=True):
@@ -192,14 +184,11 @@ def _files(path: str) -> Iterator[tuple[str, int, Any]]:
         if own.st_ino and (own.st_dev, own.st_ino) in reached:
             raise InputError(f"{folder}: is a link to a folder of the same array; remove it")
         reached.add((own.st_dev, own.st_ino))
-        for name in files:
-            if name in _NO_CHUNKS:
-                continue
-            file = os.path.join(folder, name)
-            status = os.stat(file)
-            if not stat.S_ISREG(status.st_mode):
+        for file in (os.path.join(folder, name) for name in files if name not in _NO_CHUNKS):
+            s = os.stat(file)
+            if not stat.S_ISREG(s.st_mode):
                 raise InputError(f"{file}: is not a file; a chunk must be one")
-            yield os.path.relpath(file, top), status.st_size, status
+            yield os.path.relpath(file, top), s.st_size, f"{s.st_mtime_ns}\0{s.st_ctime_ns}"
 
 
 def _metadata(path: str, known: remote.Status | None = None) -> dict[str, Any]:
@@ -208,18 +197,14 @@ def _metadata(path: str, known: remote.Status | None = None) -> dict[str, Any]:
             raw: Any = remote.Object(path, known).take(0, small.MOST_BYTES)
         else:
             raw = small.read(path)
-        content = json.loads(raw or b"")
-    except (FileNotFoundError, IntegrityError) as error:
-        if known is not None:
+        return dict(json.loads(raw or b""))
+    except (FileNotFoundError, IntegrityError, ValueError, TypeError, RecursionError) as error:
+        if known is not None and isinstance(error, FileNotFoundError | IntegrityError):
             raise changed(path) from error
         if isinstance(error, FileNotFoundError):
             raise
-        raise InputError(f"{path}: damaged Zarr metadata: {error!s:.200}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: damaged Zarr metadata: {error!s:.200}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: damaged Zarr metadata; write the array again")
-    return content
+        words = f"damaged Zarr metadata: {error!s:.200}; copy or write the array again"
+        raise InputError(f"{path}: {words}") from error
 
 
 def _refuse_codecs(said: dict[str, Any], folder: str) -> None:
