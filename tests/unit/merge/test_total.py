@@ -188,43 +188,76 @@ def first(tmp_path_factory) -> str:
     return finished(tmp_path_factory.mktemp("first"))
 
 
-OTHERS = {
-    "product is": {"product": "A.T @ A"},
-    "digest of the function is": {"product": "mine.py:f"},
-    "; dtype of the product is float64": {"stack": factories.stack((3, 4, 4), "float64")},
-    r"shape of A is \(5, 5\)": {"stack": factories.stack((2, 5, 5))},
-    "precision is tf32x3, not ieee": {"precision": "tf32x3"},
-    "backend is cupy, not numpy": {},
-}
-
-
-@pytest.mark.parametrize("told", OTHERS)
-def test_another_problem_is_refused_with_what_differs(tmp_path, monkeypatch, first, told):
-    """All that a product depends on, except the matrices, has to agree; nothing is written."""
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text("def f(xp, block):\n    return block\n")
-    other = finished(tmp_path / "other", **OTHERS[told])
-    if "backend" in told:
-        gpu = {"name": "H100", "uuid": "GPU-1", "shards": 1}
-        factories.rewritten(Path(other, "summary.json"), made_by={"devices": [gpu]})
-    with pytest.raises(InputError, match=told):
-        merge.run(tmp_path / "total", [first, other])
-    assert not (tmp_path / "total").exists()
-
-
 def unmarked(root: Path) -> None:
     """Remove the markers, so that the sum of a folder belongs to no plan."""
     for marker in (root / "done").iterdir():
         marker.unlink()
 
 
-HARMS = {
-    "no plan": (InputError, lambda root: (root / "plan.tsv").unlink()),
-    "not finished": (InputError, unmarked),
-    "a bit of the sum": (IntegrityError, lambda root: factories.flip(root / "sum.npy")),
-    "a bit of its receipt": (IntegrityError, lambda root: factories.flip(root / "summary.json", 9)),
-    "the sum is gone": (IntegrityError, lambda root: (root / "sum.npy").unlink()),
-}
+def other(change=lambda root: None, **over):
+    """A maker of another finished folder, to which ``change`` has been applied."""
+
+    def make(folder: Path) -> list[str]:
+        (folder / "mine.py").write_text("def f(xp, block):\n    return block\n")
+        stack = factories.stack((2, 4, 4), seed=1)
+        root = finished(folder / "other", **{"stack": stack, **over})
+        change(Path(root))
+        return [root]
+
+    return make
+
+
+def on_gpu(root: Path) -> None:
+    """Let a summary say that a GPU has computed the products."""
+    gpu = {"name": "H100", "uuid": "GPU-1", "shards": 1}
+    factories.rewritten(root / "summary.json", made_by={"devices": [gpu]})
+
+
+def twice(stack: np.ndarray, **over):
+    """A maker of two finished folders of the same numbers."""
+    return lambda folder: [finished(folder / name, stack, **over) for name in "ab"]
+
+
+def odd_name(folder: Path) -> list[str]:
+    """A folder with a name that JSON does not hold: such a total could not be verified."""
+    return [str(Path(finished(folder)).rename(folder / "\udcff"))]
+
+
+INTEGERS = np.array([[[25 * 10**8]]])
+REFUSED = [
+    # All that a product depends on, except the matrices, has to agree.
+    (InputError, "product is", other(product="A.T @ A")),
+    (InputError, "digest of the function is", other(product="mine.py:f")),
+    (InputError, "; dtype of the product is f", other(stack=factories.stack((3, 4, 4), "float64"))),
+    (InputError, r"shape of A is \(5, 5\)", other(stack=factories.stack((2, 5, 5)))),
+    (InputError, "precision is tf32x3, not ieee", other(precision="tf32x3")),
+    (InputError, "backend is cupy, not numpy", other(on_gpu)),
+    (InputError, "holds no plan.tsv", other(lambda root: (root / "plan.tsv").unlink())),
+    (InputError, "the run has not finished", other(unmarked)),
+    (InputError, "add it to reduce", other(name="mean")),
+    (IntegrityError, "sum", other(lambda root: factories.flip(root / "sum.npy"))),
+    (IntegrityError, "summary", other(lambda root: factories.flip(root / "summary.json", 9))),
+    (IntegrityError, "sum.npy", other(lambda root: (root / "sum.npy").unlink())),
+    (InputError, "this path is not UTF-8 text; rename it", odd_name),
+    (InputError, "does not fit", twice(INTEGERS)),
+    (InputError, "the merged sum overflows", twice(np.array([[[1e154]]]))),
+    (InputError, "weights overflow", twice(np.array([[[1e-5]]]), weights=np.array([1.5e308]))),
+    # A covariance divides by the weight of all rows, not of all matrices.
+    (InputError, "the merged weights overflow",
+     twice(1e-9 * factories.noise((1, 3, 2)), **OF_ROWS, weights=np.array([5e307]))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "told", "make"), REFUSED)
+def test_what_does_not_add_up_is_refused(tmp_path, monkeypatch, first, kind, told, make):
+    """The message says what differs, is missing or too large; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    folders = make(tmp_path)
+    with pytest.raises(kind, match=told):
+        merge.run(tmp_path / "total", folders if len(folders) > 1 else [first, *folders])
+    assert not (tmp_path / "total").exists()
+
+
 CHANGES = {
     "the marker goes": unmarked,
     "summed again": lambda root: factories.reduced(plans.load(root / "plan.tsv")),
@@ -232,29 +265,16 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_what_no_run_has_left_whole_is_refused(tmp_path, first, harm):
-    """Each with its exit code, and nothing is written."""
-    other, (kind, act) = Path(finished(tmp_path / "other", factories.stack((2, 4, 4)))), HARMS[harm]
-    act(other)
-    with pytest.raises(kind):
-        merge.run(tmp_path / "total", [first, str(other)])
-    assert not (tmp_path / "total").exists()
-
-
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_folder_that_changes_meanwhile_is_refused(tmp_path, first, change):
     """The result of an earlier merge stays as it is."""
-    other, total = (
-        Path(finished(tmp_path / "other", factories.stack((2, 4, 4)))),
-        tmp_path / "total",
-    )
+    (changing,), total = other()(tmp_path), tmp_path / "total"
     merge.run(total, [first])
     before = content(total)
 
     def named() -> Iterator[str]:
-        yield from (first, str(other))
-        CHANGES[change](other)  # once all have been looked at
+        yield from (first, changing)
+        CHANGES[change](Path(changing))  # once all have been looked at
 
     with pytest.raises(TryAgain, match="changed while"):
         merge.run(total, named())
@@ -285,27 +305,3 @@ def test_only_what_a_merge_wrote_is_replaced(tmp_path, first):
     assert sorted(content(busy.root)) == [".shardwise-merge", "mean.npy", "sum.npy", "summary.json"]
     with pytest.raises(InputError, match="is not a results folder of a run, but it holds"):
         planner.check_folder(planner.make(factories.settings(results=str(busy.root))))
-
-
-@pytest.mark.parametrize(("dtype", "most"), [("int64", 25 * 10**8), ("float64", 1e154)])
-def test_a_total_that_overflows_is_refused(tmp_path, dtype, most):
-    """Integers and floats; nothing is written."""
-    stack = np.array([[[most]]], dtype)
-    folders = [finished(tmp_path / name, stack) for name in "ab"]
-    with pytest.raises(InputError, match=r"overflow|does not fit"):
-        merge.run(tmp_path / "total", folders)
-    assert not (tmp_path / "total").exists()
-
-
-def test_a_run_without_a_sum_is_refused(tmp_path):
-    """The message says what to do."""
-    with pytest.raises(InputError, match="add it to reduce"):
-        merge.run(tmp_path / "total", [finished(tmp_path, name="mean")])
-
-
-def test_a_folder_whose_name_no_receipt_can_hold_is_refused(tmp_path):
-    """JSON has no bytes that are not UTF-8: such a total could not be verified."""
-    odd = Path(finished(tmp_path)).rename(tmp_path / "\udcff")
-    with pytest.raises(InputError, match="this path is not UTF-8 text; rename it"):
-        merge.run(tmp_path / "total", [str(odd)])
-    assert not (tmp_path / "total").exists()
