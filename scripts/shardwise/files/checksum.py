@@ -39,9 +39,9 @@ class PieceChecksum:
     """
 
     def __init__(self, total_bytes: int, row_bytes: int, piece_bytes: int) -> None:
-        for name, value in (("row_bytes", row_bytes), ("piece_bytes", piece_bytes)):
-            if value < 1:
-                raise IntegrityError(f"a receipt says {name} {value}; it must be 1 or more")
+        if min(row_bytes, piece_bytes) < 1:
+            sizes = f"row_bytes {row_bytes} and piece_bytes {piece_bytes}"
+            raise IntegrityError(f"a receipt says {sizes}; both must be 1 or more")
         self.total_bytes, self.row_bytes, self.piece_bytes = total_bytes, row_bytes, piece_bytes
         self._in_row = -(-row_bytes // piece_bytes)
         rows, rest = divmod(total_bytes, row_bytes)

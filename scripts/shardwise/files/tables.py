@@ -36,16 +36,14 @@ def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
     """The rows of a table, or of its first and some other parts; IntegrityError if damaged."""
     text = io.StringIO(raw.decode("utf-8", "surrogateescape"), newline="")
     reader = csv.reader(text, delimiter="\t")
-    columns = fields(kind)
+    names, types = zip(*((column.name, column.type) for column in fields(kind)), strict=True)
     try:
-        if next(reader, None) != [c.name for c in columns]:
-            raise IntegrityError(f"{path} is damaged; remove it and start the run again")
-        return [
-            kind(*(c.type(v) for c, v in zip(columns, row, strict=True)))  # type: ignore[operator]
-            for row in reader
-        ]
+        if tuple(next(reader, ())) != names:
+            raise ValueError("other columns")
+        return [kind(*(of(v) for of, v in zip(types, row, strict=True))) for row in reader]
     except (ValueError, csv.Error) as error:
-        raise IntegrityError(f"{path} is damaged ({short(error)}); start the run again") from error
+        words = f"{path} is damaged ({short(error)}); remove it and start the run again"
+        raise IntegrityError(words) from error
 
 
 def describe_parts(parts: list[bytes]) -> list[Part]:
