@@ -1,13 +1,12 @@
 """Small files, in a folder where any name may be a link or a pipe. Standard library only."""
 
-import errno
 import hashlib
 import json
 import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, unread, writing
 from shardwise.files.paths import Results, folders, for_bash
@@ -170,31 +169,28 @@ def refuse_unmarked(results: Results) -> None:
         )
 
 
-def open_own(path: Path, mode: str) -> IO[bytes]:
-    """Open a file of the results folder that is appended to; refuse a link."""
-    try:
-        return open(
-            path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666)
-        )
-    except OSError as error:
-        if error.errno == errno.ELOOP and path.is_symlink():
-            raise _leads_out(path) from None
-        raise
-
-
-def append_line(path: Path, line: str) -> None:
-    """Add a line to a table of notes; it is on the disk at return.
+def append_line(path: Path, line: str, sync: bool = True) -> int:
+    """Add a line to a file of the results folder, and return how many it has; refuse a link.
 
     If a full disk cut off the last line, that is ended first: else it would swallow the new line.
+    With ``sync`` the line is on the disk at return.
     """
-    with writing(path), open_own(path, "a+b") as file:
-        before = ""
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            before = "" if file.read() == b"\n" else "\n"
-        file.write(f"{before}{line}\n".encode())
-        file.flush()
-        os.fsync(file.fileno())
+    if path.is_symlink():
+        raise _leads_out(path)
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    with writing(path), open(path, "a+b", opener=opener) as file:
+        file.seek(0)
+        before = file.read()
+        end = b"" if before[-1:] in (b"", b"\n") else b"\n"
+        raw = end + line.encode() + b"\n"
+        file.write(raw)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    return (before + raw).count(b"\n")
 
 
 def _leads_out(path: Path) -> InputError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardwise import host
-from shardwise.errors import ShardwiseError, writing
+from shardwise.errors import ShardwiseError
 from shardwise.files import small
 from shardwise.host import job_number
 
@@ -33,13 +33,7 @@ def note_start(path: Path, device: Mapping[str, Any] | None = None) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     own = [(device or {}).get(key) or "" for key in ("name", "uuid")]
     cells = [f"{time.time():.3f}", host.node(), str(os.getpid()), job_number() or "", *own]
-    with writing(path), small.open_own(path, "a+b") as file:
-        file.seek(0)
-        before = file.read()
-        end = b"" if before[-1:] in (b"", b"\n") else b"\n"  # of a line that was cut off
-        line = end + "\t".join(cells).encode() + b"\n"
-        file.write(line)
-        return (before + line).count(b"\n")
+    return small.append_line(path, "\t".join(cells), sync=False)
 
 
 def count_starts(path: Path) -> int:
