@@ -76,16 +76,13 @@ class Header:
 def read_header(path: Path) -> Header:
     """The header of a ``.npy`` file, checked against its size; nothing is unpickled or allocated.
 
-    InputError if the file is missing, is not a ``.npy`` file, or does not hold numbers.
+    InputError if it is no ``.npy`` file or holds no numbers; OSError if it cannot be read.
     """
-    try:
-        return read_header_and_status(path)[0]
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    return read_header_and_status(path)[0]
 
 
 def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
-    """As :func:`read_header`, with the file's status; OSError if it cannot be read."""
+    """As :func:`read_header`, with the file's status."""
     refuse_special(path)
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
@@ -208,14 +205,12 @@ def _read_fortran(
     at_once = max(1, checksums.CHUNK_BYTES // line) if whole else 1
     tall = min(height, at_once)
     wide = min(columns, at_once // rows) if height == rows <= at_once else 1
-    space = np.empty(wide * tall * (high - low), header.dtype)
     for j in range(0, columns, wide):
         for i in range(0, height, tall):
             shape = (min(wide, columns - j), min(tall, height - i), high - low)
-            block = space[: math.prod(shape)].reshape(shape)
+            block = np.empty(shape, header.dtype)
             first = j * rows + first_row + i
-            offset = header.offset + first * line + low * header.dtype.itemsize
-            file.read(offset, raw_bytes(block))
+            file.read(header.offset + first * line + low * block.itemsize, raw_bytes(block))
             taken = block[:, :, part[0] - low : part[1] - low].transpose(2, 1, 0)
             out[:, i : i + shape[1], j : j + shape[0]] = taken
 
