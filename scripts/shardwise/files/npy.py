@@ -218,7 +218,7 @@ def _read_fortran(
 class StackWriter:
     """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
 
-    `begin` reserves disk space for the whole file; the constructor calls it, unless ``begun``.
+    `begin` reserves disk space for the whole file, once, on any rank.
 
     Parameters
     ----------
@@ -227,8 +227,6 @@ class StackWriter:
     cut
         Bytes of a row and of a piece of the checksum; if None, they follow from the shape
         (`pieces.natural_row`, `pieces.checksum_pieces`).
-    begun
-        Whether the caller, or another rank, has called `begin` or will call it.
 
     Attributes
     ----------
@@ -238,7 +236,7 @@ class StackWriter:
 
     def __init__(
         self, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype,
-        cut: tuple[int, int] | None = None, begun: bool = False,
+        cut: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         self.file, self.shape, self.dtype = file, shape, np.dtype(dtype).name
         self._dtype, self._appended = np.dtype(dtype).newbyteorder("<"), 0
@@ -249,8 +247,6 @@ class StackWriter:
         nbytes = math.prod(shape) * item
         self.hashed = PieceChecksum(nbytes, self.row_bytes, self.piece_bytes)
         self._bytes = DATA_OFFSET + nbytes
-        if not begun:
-            self.begin()
 
     def begin(self) -> None:
         """Reserve the file's disk space, and write its header; TryAgain if there is no room."""

@@ -82,6 +82,7 @@ def _copy(plan: Plan, shard: Shard, sweep: bool) -> ArrayFile:
 
     with commit(path, sweep=sweep) as file, stack.inputs.unchanged():
         writer = StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES)
+        writer.begin()
         with ThreadPoolExecutor(threads, "copy") as pool:
             for _ in pool.map(copy_part, range(0, shard.bytes, pieces.PART_BYTES)):
                 pass

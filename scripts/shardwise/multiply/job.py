@@ -225,7 +225,7 @@ class ShardJob:
             # Else a thread might write to another file that has reused this descriptor by then.
             committing.callback(settle, self._writes)
             sink, shape = ring.sink, ring.sink.shape(shard.run)
-            self.writer = StackWriter(file, shape, np.dtype(sink.dtype), begun=True)
+            self.writer = StackWriter(file, shape, np.dtype(sink.dtype))
             # During the first reads: on a file system in memory, the kernel clears each page.
             self._place = session.machine.later(self.writer.begin)
             self._writes.append(self._place)

@@ -46,7 +46,7 @@ class ResultFiles:
             temporary = temporary_for(path)
             with writing(path), open(temporary, "w+b", opener=create_private) as file:
                 self.temporary[name] = temporary
-                StackWriter(file, *self._facts[name])
+                StackWriter(file, *self._facts[name]).begin()
         return self.temporary
 
     def open(self, files: Mapping[str, Path]) -> None:
@@ -54,7 +54,7 @@ class ResultFiles:
         self.temporary |= files
         for name, path in files.items():
             file: Any = open(path, "r+b", buffering=0)  # noqa: SIM115
-            self._writers[name] = StackWriter(file, *self._facts[name], begun=True)
+            self._writers[name] = StackWriter(file, *self._facts[name])
 
     def read(self, name: str) -> np.ndarray:
         """The flat elements of a file that all ranks have closed, mapped."""

@@ -256,6 +256,7 @@ def test_a_stack_and_its_checksum(tmp_path, monkeypatch, dtype):
     last = array[4].reshape(-1).view(np.uint8)
     with commit(path) as file:
         writer = StackWriter(file, array.shape, array.dtype)
+        writer.begin()
         writer.write_at(4 * len(last), last)
         writer.append(array[:2])
         writer.append(array[2])
@@ -347,5 +348,5 @@ def test_a_full_disk_is_told_with_the_bytes_it_lacks(tmp_path):
         pytest.raises(TryAgain, match="needs 804096 bytes"),
         commit(tmp_path / "a") as file,
     ):
-        StackWriter(file, (1, 100, 1000), np.dtype("f8"))
+        StackWriter(file, (1, 100, 1000), np.dtype("f8")).begin()
     assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from shardwise.files.npy import DATA_OFFSET, StackWriter, read_header
+from shardwise.files.npy import read_header
 
 from tests.factories import refusal
 
@@ -61,14 +61,3 @@ def test_bad_files_are_refused(tmp_path, case):
     message = refusal(read_header, path)
     assert told in message
     assert str(path) in message
-
-
-def test_a_begun_file_gets_no_header_and_no_size(tmp_path):
-    """Another process has begun the file: this writer only puts elements in their place."""
-    path = tmp_path / "begun"
-    path.write_bytes(b"another's")
-    with open(path, "r+b", buffering=0) as file:
-        writer = StackWriter(file, (2, 2), np.dtype("f4"), begun=True)
-        assert path.read_bytes() == b"another's"
-        writer.append(np.ones((2, 2)))
-    assert path.stat().st_size == DATA_OFFSET + 16
