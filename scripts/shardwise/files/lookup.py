@@ -73,19 +73,19 @@ def matches(pattern: str) -> list[Path]:
     """
     paths = [Path()]
     for part in Path(pattern).parts:
+        tops = [path for path in paths if stat.S_ISDIR(_mode(path))]
         if part == "**":
-            paths = [below for top in paths if _is_folder(top) for below in _folders(top)]
+            paths = [below for top in tops for below in _folders(top)]
         elif has_magic(part):
             paths = [
                 folder / name
-                for folder in paths
-                if _is_folder(folder)
+                for folder in tops
                 for name in os.listdir(folder)
                 if fnmatchcase(name, part) and (part[0] == "." or name[0] != ".")
             ]
         else:
             paths = [folder / part for folder in paths]
-            paths = [p for p in paths if p.is_symlink() or _mode_or_loop(p) is not None]
+            paths = [path for path in paths if path.is_symlink() or _mode(path)]
     return in_order(set(paths))
 
 
@@ -111,15 +111,11 @@ def refuse_closed(error: OSError) -> None:
     raise error
 
 
-def _is_folder(path: Path) -> bool:
-    return stat.S_ISDIR(_mode_or_loop(path) or 0)
-
-
-def _mode_or_loop(path: Path) -> int | None:
-    """As :func:`mode_of`, but None for a loop of links too: nothing matches there."""
+def _mode(path: Path) -> int:
+    """As :func:`mode_of`, but 0 if there is none, or a loop of links: nothing matches there."""
     try:
-        return mode_of(path)
+        return mode_of(path) or 0
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        return None
+        return 0

@@ -69,21 +69,16 @@ class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
         listed = self._store_dict.get(key)
         if listed is None:
             return None
-        begin, end = _span(listed.size, byte_range)
+        begin, end = 0, listed.size
+        match byte_range:
+            case RangeByteRequest(start, stop):
+                begin, end = start, stop
+            case OffsetByteRequest(start):
+                begin = start
+            case SuffixByteRequest(length):
+                begin = max(0, end - length)
         try:
             raw = await asyncio.to_thread(remote.Object(listed.url, listed).take, begin, end)
         except FileNotFoundError:
             raise changed(listed.url) from None
         return (prototype or default_buffer_prototype()).buffer.from_bytes(raw)
-
-
-def _span(size: int, wanted: Any) -> tuple[int, int]:
-    """Where a range of an object begins and ends."""
-    if isinstance(wanted, RangeByteRequest):
-        return wanted.start, min(wanted.end, size)
-    if isinstance(wanted, OffsetByteRequest):
-        return wanted.offset, size
-    if isinstance(wanted, SuffixByteRequest):
-        return max(0, size - wanted.suffix), size
-    assert wanted is None
-    return 0, size
