@@ -1,13 +1,12 @@
 """Find and end processes by what /proc says of them; write commands for them to run."""
 
 import contextlib
+import glob
 import os
 import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-
-PROC = Path("/proc")
 
 
 def heed_interrupts() -> None:
@@ -26,9 +25,9 @@ def commands(folder: Path, **scripts: str) -> str:
 
 def running() -> list[int]:
     """Return the ids of all processes but this one."""
-    own = os.getpid()
-    ids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
-    return [pid for pid in ids if pid != own]
+    return [
+        int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()
+    ]
 
 
 def living(pids: Iterable[int]) -> set[int]:
@@ -57,66 +56,36 @@ def children(parent: int) -> set[int]:
     return {pid for pid in running() if _parent(pid) == parent}
 
 
-def in_network_of(member: int) -> set[int]:
-    """Return the processes in the network namespace of ``member``, itself included."""
-    network = (PROC / str(member) / "ns" / "net").readlink()
-    found = set()
-    for pid in running():
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
-            if (PROC / str(pid) / "ns" / "net").readlink() == network:
-                found.add(pid)
+def descendants(roots: Iterable[int]) -> set[int]:
+    """Return the children of `roots`, their children, and so on."""
+    started_by = {pid: _parent(pid) for pid in running()}
+    found, front = set[int](), set(roots)
+    while front := {pid for pid, parent in started_by.items() if parent in front} - found:
+        found |= front
     return found
 
 
-def environment(pid: int) -> dict[str, str]:
-    """Return the environment a process was started with; empty if it cannot be read."""
-    try:
-        raw = (PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (item.partition("=") for item in os.fsdecode(raw).split("\0") if item)
-    return {key: value for key, _, value in pairs}
-
-
-def words(pid: int) -> list[str]:
-    """Return the command line of a process; empty if it is gone."""
-    try:
-        raw = (PROC / str(pid) / "cmdline").read_bytes()
-    except OSError:
-        return []
-    return os.fsdecode(raw).split("\0")
+def in_network_of(member: int) -> set[int]:
+    """Return the processes in the network namespace of ``member``, itself included."""
+    network = _links(member, "ns/net")
+    return {pid for pid in running() if network & _links(pid, "ns/net")}
 
 
 def holders(path: Path) -> set[int]:
     """Return the processes that have the file at `path` open."""
     wanted = {str(path), f"{path} (deleted)"}
-    return {pid for pid in running() if wanted & _open_files(pid)}
+    return {pid for pid in running() if wanted & _links(pid, "fd/*")}
 
 
-def _open_files(pid: int) -> set[str]:
-    """Return the targets of a process's file descriptors."""
-    folder = PROC / str(pid) / "fd"
-    targets = set()
-    # The process may have ended or be another user's; a file may be closed meanwhile.
-    with contextlib.suppress(OSError):
-        for entry in folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                targets.add(str(entry.readlink()))
-    return targets
+def environment(pid: int) -> dict[str, str]:
+    """Return the environment a process was started with; empty if it cannot be read."""
+    pairs = (item.partition("=") for item in _strings(pid, "environ") if item)
+    return {key: value for key, _, value in pairs}
 
 
-def descendants(roots: Iterable[int]) -> set[int]:
-    """Return the children of `roots`, their children, and so on."""
-    children: dict[int, list[int]] = {}
-    for pid in running():
-        children.setdefault(_parent(pid), []).append(pid)
-    found: set[int] = set()
-    front = list(roots)
-    while front:
-        fresh = set(children.get(front.pop(), ())) - found
-        found |= fresh
-        front.extend(fresh)
-    return found
+def words(pid: int) -> list[str]:
+    """Return the command line of a process; empty if it is gone."""
+    return _strings(pid, "cmdline")
 
 
 def _parent(pid: int) -> int:
@@ -126,12 +95,25 @@ def _parent(pid: int) -> int:
 
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state and the parent on; none if it is gone."""
+    # The name, in parentheses, may itself hold spaces and parentheses.
+    return "".join(_strings(pid, "stat")).rpartition(")")[2].split()
+
+
+def _strings(pid: int, name: str) -> list[str]:
+    """Return what a file in /proc says of a process; nothing if it is gone or another user's."""
     try:
-        stat = (PROC / str(pid) / "stat").read_text()
+        return os.fsdecode(Path("/proc", str(pid), name).read_bytes()).split("\0")
     except OSError:
         return []
-    # The name, in parentheses, may itself hold spaces and parentheses.
-    return stat.rpartition(")")[2].split()
+
+
+def _links(pid: int, pattern: str) -> set[str]:
+    """Return where links in /proc lead for a process, but for those that cannot be read."""
+    found = set()
+    for link in glob.iglob(f"/proc/{pid}/{pattern}"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(link))
+    return found
 
 
 def kill(pids: Iterable[int]) -> None:
