@@ -57,14 +57,12 @@ def npy(descr: str, shape: str = "(6, 3, 3)", data: bytes = b"") -> bytes:
 
 def put(name: str, content: Any) -> Step:
     """A step that writes a file: an array, bytes or a text."""
+    raw = content.encode() if isinstance(content, str) else content
 
     def step() -> None:
         path = Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, np.ndarray):
-            np.save(path, content)
-        else:
-            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        np.save(path, raw) if isinstance(raw, np.ndarray) else path.write_bytes(raw)
 
     return step
 
@@ -139,9 +137,21 @@ _LAUGHS = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
-def own(what: str, body: str, code: int = 2, **others: Any) -> Case:
-    """A case with a function ``f`` in ``mine.py``."""
-    return Case(what, {"product": "mine.py:f"}, put("mine.py", body), code, **others)
+def about(over: dict[str, Any], name: str, *beside: Step) -> Callable[..., Case]:
+    """Return what makes a case of one file's content; a config names the file in ``over``."""
+
+    def case(what: str, content: Any, code: int = 2, **more: Any) -> Case:
+        return Case(what, over | more, all_of(put(name, content), *beside), code)
+
+    return case
+
+
+array = about({"input": "bad.npy"}, "bad.npy")
+sheet = about({"input": "sheet.tsv"}, "sheet.tsv", folder(M))
+weighed = about({"weights": "w.npy"}, "w.npy", put("int.npy", stack((6, 3, 3), "int16")))
+labelled = about({"labels": "l.npy"}, "l.npy", put("many.npy", stack((300, 3, 3))))
+by_right = about({"product": "A @ B", "right": "b.npy"}, "b.npy")
+own = about({"product": "mine.py:f"}, "mine.py")
 
 
 def centred(what: str, make: Step = lambda: None, **over: Any) -> Case:
@@ -149,36 +159,9 @@ def centred(what: str, make: Step = lambda: None, **over: Any) -> Case:
     return Case(what, {"covariance": True, "product": "A.T @ A", **over}, make)
 
 
-def array(what: str, content: Any, code: int = 2, **over: Any) -> Case:
-    """A case with a file ``bad.npy`` as its input."""
-    return Case(what, {"input": "bad.npy", **over}, put("bad.npy", content), code)
-
-
-def weighed(what: str, content: Any, **over: Any) -> Case:
-    """A case of weights, next to a stack of integers."""
-    make = all_of(put("w.npy", content), put("int.npy", stack((6, 3, 3), "int16")))
-    return Case(what, {"weights": "w.npy", **over}, make)
-
-
-def labelled(what: str, content: Any, **over: Any) -> Case:
-    """A case of labels, next to a stack of many matrices."""
-    make = all_of(put("l.npy", content), put("many.npy", stack((300, 3, 3))))
-    return Case(what, {"labels": "l.npy", **over}, make)
-
-
-def by_right(what: str, b: np.ndarray) -> Case:
-    """A case of a right factor."""
-    return Case(what, {"product": "A @ B", "right": "b.npy"}, put("b.npy", b))
-
-
 def listed(what: str, name: str, *steps: Step, code: int = 2) -> Case:
     """A case with an input of many files."""
     return Case(what, {"input": name}, all_of(*steps), code)
-
-
-def sheet(what: str, content: str | bytes) -> Case:
-    """A case with a sheet, next to a folder of one matrix."""
-    return listed(what, "sheet.tsv", folder(M), put("sheet.tsv", content))
 
 
 def shard(
