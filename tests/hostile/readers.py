@@ -11,7 +11,6 @@ import math
 import shutil
 import signal
 import sys
-import threading
 import tracemalloc
 import warnings
 from abc import abstractmethod
@@ -19,15 +18,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
+import h5py
 import numpy as np
+import safetensors.numpy
+import zarr
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.files.paths import Results
 from shardwise.observe import metrics, status
-from shardwise.observe import observer as folders
 from shardwise.plan import config, config_file, sources
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
@@ -48,7 +49,7 @@ SECONDS = 60
 _DEEDS = (
     "exec", "os.exec", "os.posix_spawn", "os.system", "os.fork", "subprocess.Popen",
     "pickle.find_class", "ctypes.dlopen", "socket.connect", "os.remove", "os.rename",
-    "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "shutil.rmtree",
+    "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "shutil.rmtree",
 )  # fmt: skip
 _WRITING = 0x1 | 0x2 | 0x40 | 0x200  # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC of Linux
 
@@ -62,7 +63,8 @@ class Reader:
 
     file: Path
     seeds: list[bytes] | None = None
-    writes: tuple[Path, ...] = ()
+    names: tuple[str, ...] = ()  # of which an error must contain one; by default the file's
+    writes = "\0"  # the beginning of the paths that may be written
     memory = MOST_MEMORY
     most = MOST_BYTES
     refuses: tuple[type[Exception], ...] = (InputError, IntegrityError)
@@ -87,10 +89,6 @@ class Reader:
     def right(self, found: Any, raw: bytes) -> None:
         """Assert that what was read is right."""
 
-    def names(self) -> list[str]:
-        """The names of which an error must contain one."""
-        return [self.file.name]
-
     def case(self, random: Random) -> bytes:
         """A damaged file."""
         return mutated(random.choice(self.seeds), random, self.seeds)[: self.most]
@@ -103,37 +101,36 @@ class Reader:
                 found = self.read()
         except self.refuses as error:
             told = str(error)
-            if not any(name in told for name in self.names()):
-                raise AssertionError(f"does not name {self.file.name}: {told}") from error
-            if len(told) > 3000:
-                raise AssertionError(f"a message of {len(told)} letters: {told:.60}") from error
+            names = self.names or (self.file.name,)
+            assert any(name in told for name in names), f"names no file: {told}"
+            assert len(told) <= 3000, f"a message of {len(told)} letters: {told:.60}"
             return False
         self.right(found, raw)
         return True
 
 
+_watch = SimpleNamespace(deeds=None, writes="")
+
+
 @contextmanager
-def _guarded(writes: tuple[Path, ...], memory: int) -> Iterator[None]:
+def _guarded(writes: str, memory: int) -> Iterator[None]:
     """Limit a reader's time; assert afterwards that it took little memory, and did no harm."""
-    _watch["writes"], _watch["thread"] = tuple(map(str, writes)), threading.get_ident()
-    _watch["deeds"] = []
+    deeds: list[tuple[str, ...]] = []
     tracemalloc.start()
     previous = signal.signal(signal.SIGVTALRM, _ring)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    _watch.writes, _watch.deeds = writes, deeds
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
             yield
     finally:
+        _watch.deeds = None
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, previous)
-        _watch["thread"] = None
         taken = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert not _watch["deeds"], f"does {_watch['deeds']}"
+        assert not deeds, f"does {deeds}"
         assert taken <= memory, f"takes {taken >> 20} MiB"
-
-
-_watch: dict[str, Any] = {"thread": None, "writes": (), "deeds": []}
 
 
 def _ring(signum: int, frame: FrameType | None) -> None:
@@ -142,25 +139,19 @@ def _ring(signum: int, frame: FrameType | None) -> None:
 
 def _hook(event: str, words: tuple[Any, ...]) -> None:
     """Record what no reader may do."""
-    if _watch["thread"] != threading.get_ident():
+    if _watch.deeds is None:
         return
+    target = words[0] if words else ""
     if event == "open":
-        _, mode, flags = words
-        # The second is what a buffered reader of a path asks for beside O_CLOEXEC.
-        if not flags & _WRITING and not set("wax+") & set(mode or ""):
-            return
-    elif event not in _DEEDS or _of_a_library(words):
-        return
-    elif event == "os.chmod" and isinstance(words[0], int):
-        return  # by descriptor: the opening of the file was recorded
-    if not (words and str(words[0]).startswith(_watch["writes"] or "\0")):
-        _watch["deeds"].append((event, *map(str, words[:2])))
-
-
-def _of_a_library(words: tuple[Any, ...]) -> bool:
-    """Whether an event runs the code of Python's or a package's module, which is imported late."""
-    file = getattr(words[0] if words else None, "co_filename", "")
-    return file.startswith((sys.prefix, sys.base_prefix, "<frozen"))
+        harms = words[2] & _WRITING or set("wax+") & set(words[1] or "")
+    elif event == "os.chmod":
+        harms = not isinstance(target, int)  # by descriptor: the opening was recorded
+    else:
+        code = getattr(target, "co_filename", "")  # of a library that is imported late
+        own = not code.startswith((sys.prefix, sys.base_prefix, "<frozen"))
+        harms = event in _DEEDS and own
+    if harms and not str(target).startswith(_watch.writes):
+        _watch.deeds.append((event, *map(str, words[:2])))
 
 
 sys.addaudithook(_hook)
@@ -177,16 +168,12 @@ class Header(Reader):
 
     def prepare(self) -> None:
         self.file, self.seeds = self.folder / "a.npy", []
-        for version in ((1, 0), (2, 0), (3, 0)):
-            for descr, shape, order in (
-                ("<f4", (2, 2, 2), "C"),
-                (">c16", (3, 2), "F"),
-                ("|i1", (0, 3), "C"),
-            ):
-                raw = io.BytesIO()
-                array = np.asarray(np.arange(np.prod(shape)).reshape(shape), descr, order)
-                np.lib.format.write_array(raw, array, version)
-                self.seeds.append(raw.getvalue())
+        arrays = (("<f4", (2, 2, 2), "C"), (">c16", (3, 2), "F"), ("|i1", (0, 3), "C"))
+        for version, (descr, shape, order) in itertools.product((1, 2, 3), arrays):
+            raw = io.BytesIO()
+            array = np.asarray(np.arange(np.prod(shape)).reshape(shape), descr, order)
+            np.lib.format.write_array(raw, array, (version, 0))
+            self.seeds.append(raw.getvalue())
 
     def case(self, random: Random) -> bytes:
         raw = super().case(random)
@@ -194,21 +181,15 @@ class Header(Reader):
             return raw
         # A length that fits the text, and elements after it: else the length alone is refused.
         wide = 2 if raw[6] == 1 else 4
-        end = raw.rfind(b"}") + 1 or len(raw)
-        text = raw[8 + wide : end][:65000] + b"\n"
-        return (
-            raw[:8]
-            + len(text).to_bytes(wide, "little")
-            + text
-            + bytes(random.choice((0, 32, 96, 6)))
-        )
+        text = raw[8 + wide : raw.rfind(b"}") + 1 or len(raw)][:65000] + b"\n"
+        length = len(text).to_bytes(wide, "little")
+        return raw[:8] + length + text + bytes(random.choice((0, 32, 96, 6)))
 
     def read(self) -> Any:
         header = npy.read_header(self.file)
-        whole = len(header.shape) in (2, 3) and 0 not in header.shape
-        count = header.shape[0] if len(header.shape) == 3 else 1
-        if not whole:
+        if len(header.shape) not in (2, 3) or 0 in header.shape:
             return header, None
+        count = header.shape[0] if len(header.shape) == 3 else 1
         out = np.empty((count, *header.shape[-2:]), header.native)
         npy.read_matrices(self.file, header, 0, count, out)
         return header, out
@@ -230,16 +211,16 @@ class Receipt(Reader):
     """
 
     mark = b"@fingerprnt@"
+    names = ("00000",)  # if backends are mixed, the error names shards
 
     def prepare(self) -> None:
         self.plan = _planned(self.folder)
         self.file = factories.file(self.plan, "receipt")
         self.own = self.plan.shards["00000"].key.encode()
         files = (factories.file(self.plan, "receipt", shard) for shard in self.plan.shards)
-        raw = [file.read_bytes() for file in files]
-        self.whole = json.loads(raw[0])
-        self.seeds = [text.replace(self.own, self.mark) for text in raw]
-        self.writes = (self.plan.results.root,)
+        self.seeds = [file.read_bytes().replace(self.own, self.mark) for file in files]
+        self.whole = factories.receipt(self.plan)
+        self.writes = str(self.plan.results.root)
 
     def place(self, raw: bytes) -> None:
         raw = raw.replace(self.mark, self.own)
@@ -251,16 +232,11 @@ class Receipt(Reader):
         ledger.write(self.plan)
         return found[0]
 
-    def names(self) -> list[str]:
-        return ["00000"]  # if backends are mixed, the error names shards
-
     def right(self, found: Any, raw: bytes) -> None:
         for key in ("shard", "start", "stop", "key"):
-            assert getattr(found, key) == self.whole[key]
-        own, whole = found.file, self.whole["file"]
-        assert list(own.shape) == whole["shape"]
-        for key in ("dtype", "bytes", "row_bytes", "piece_bytes"):
-            assert getattr(own, key) == whole[key]
+            assert getattr(found, key) == getattr(self.whole, key)
+        for key in ("shape", "dtype", "bytes", "row_bytes", "piece_bytes"):
+            assert getattr(found.file, key) == getattr(self.whole.file, key)
 
 
 def _signed(raw: bytes) -> bytes:
@@ -298,9 +274,6 @@ class Several(Reader):
         for path, part in zip(self.paths, self.parts(raw), strict=True):
             path.write_bytes(part)
 
-    def names(self) -> list[str]:
-        return [path.name for path in self.paths]
-
 
 class Forged(Several):
     """``plan.json``, ``plan.tsv`` and ``sources.tsv``, changed, with checksums that match."""
@@ -309,6 +282,7 @@ class Forged(Several):
         self.plan = _planned(self.folder)
         own = self.plan.results
         self.file, self.paths = own.plan, (own.plan_facts, own.plan, own.sources)
+        self.names = tuple(path.name for path in self.paths)
         self.join()
 
     def read(self) -> Any:
@@ -320,8 +294,7 @@ class Forged(Several):
         with suppress(ValueError, RecursionError):
             content = json.loads(facts)
             if isinstance(content, dict):
-                names = [path.name for path in self.paths]
-                own = dict(zip(names[1:], map(small.checksum, tables), strict=True))
+                own = dict(zip(self.names[1:], map(small.checksum, tables), strict=True))
                 own["plan.json"] = small.checksum(plans.dumps(content))
                 facts = json.dumps({**content, "checksums": own}).encode()
         return [facts, *tables]
@@ -429,7 +402,7 @@ class Seen(Reader):
         super().place(_signed(raw) if len(raw) % 2 else raw)
 
     def read(self) -> Any:
-        seen = folders.Observer(self.made.root).look(self.made.at)
+        seen = self.made.look()
         return seen, seen.verdict, metrics.text(seen)
 
     def right(self, found: Any, raw: bytes) -> None:
@@ -441,13 +414,9 @@ class Seen(Reader):
         assert all(problem.isprintable() for problem in seen.problems)
         text.encode("utf-8", "replace")
         for line in text.splitlines():
-            assert line.startswith(("# HELP ", "# TYPE ")) or math.isfinite(_value(line)), line
-
-
-def _value(line: str) -> float:
-    """The value of a line of metrics."""
-    assert line.startswith("shardwise_")
-    return float(line.rpartition(" ")[2])
+            if not line.startswith(("# HELP ", "# TYPE ")):
+                assert line.startswith("shardwise_")
+                assert math.isfinite(float(line.rpartition(" ")[2])), line
 
 
 class Begun(Seen):
@@ -512,8 +481,6 @@ class Hdf5(Foreign):
     """Files with one dataset: contiguous, compact, in chunks, big-endian."""
 
     def prepare(self) -> None:
-        import h5py
-
         self.file, self.seeds = self.folder / "a.h5", []
         self.input = f"{self.file}:x"
         layouts = [
@@ -526,8 +493,6 @@ class Hdf5(Foreign):
             self.seeds.append(self.file.read_bytes())
 
     def library(self) -> np.ndarray:
-        import h5py
-
         with h5py.File(self.file, "r") as file:
             return np.asarray(file["x"][()])
 
@@ -536,11 +501,9 @@ class Safetensors(Foreign):
     """Files of two tensors."""
 
     def prepare(self) -> None:
-        from safetensors.numpy import save
-
         self.file = self.folder / "a.safetensors"
         self.input = f"{self.file}:x"
-        whole = save({"x": self.array, "y": np.arange(5.0)})
+        whole = safetensors.numpy.save({"x": self.array, "y": np.arange(5.0)})
         self.seeds = [whole, whole.replace(b'"y"', b'"x"')]
 
     def case(self, random: Random) -> bytes:
@@ -551,19 +514,15 @@ class Safetensors(Foreign):
         return raw
 
     def library(self) -> np.ndarray:
-        from safetensors.numpy import load
-
-        return np.asarray(load(self.file.read_bytes())["x"])
+        return np.asarray(safetensors.numpy.load(self.file.read_bytes())["x"])
 
 
 class Zarr(Several, Foreign):
     """Stores of version 2 and 3: the metadata and every chunk."""
 
-    version = 3
+    names, version = ("a.zarr",), 3
 
     def prepare(self) -> None:
-        import zarr
-
         store = self.folder / "a.zarr"
         self.input = str(store)
         made = zarr.create_array(
@@ -577,12 +536,7 @@ class Zarr(Several, Foreign):
         self.file = store / ("zarr.json" if self.version == 3 else ".zarray")
         self.join()
 
-    def names(self) -> list[str]:
-        return ["a.zarr"]
-
     def library(self) -> np.ndarray:
-        import zarr
-
         return np.asarray(zarr.open_array(self.input, mode="r", zarr_format=self.version)[:])
 
 
