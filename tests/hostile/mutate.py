@@ -5,11 +5,9 @@ All random choices come from one `random.Random`, so the seed of a case repeats 
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
-
-Operation = Callable[[bytes, Random, Sequence[bytes]], bytes]
 
 MOST_BYTES = 1 << 16
 """Longer cases are cut: they take time, and shorter ones find the same faults."""
@@ -37,14 +35,49 @@ VALUES: tuple[Any, ...] = (
     "\ud800", "\0", "\n", "../x", "auto", "9" * 5000, "\u0661", "<f4", "|O", "S", [], {}, [0],
     ["x"], [[]], {"x": 1}, [0, 10**12], [-1, -1], [[0, 10**9]], [["a", "b"]], "0-9999999999",
 )  # fmt: skip
+DAMAGES = (
+    "flip", "truncate", "repeat", "repeat", "splice", "token", "number", "number", "word", "nest",
+    "value", "value", "value",
+)  # fmt: skip
+BRACKETS = ((b"[", b"]"), (b"(", b")"), (b'{"a":', b"}"), (b"-", b""))
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 
 
 def mutated(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    """A file after one to four damages."""
+    """A file after one to four damages; parts of ``others`` may get into it."""
     for _ in range(random.choice((1, 1, 1, 2, 2, 3, 4))):
-        raw = random.choice(OPERATIONS)(raw, random, others)[:MOST_BYTES]
+        raw = _damaged(raw, random, others)[:MOST_BYTES]
     return raw
+
+
+def _damaged(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    low, high = _slice(raw, random)
+    before, part, after = raw[:low], raw[low:high], raw[high:]
+    match random.choice(DAMAGES):
+        case "flip" if part:
+            part = bytes([part[0] ^ 1 << random.randrange(8)]) + part[1:]
+        case "truncate":
+            part = after = b""
+        case "repeat":
+            part *= random.choice((0, 2, 3, 50, 3000))
+        case "splice":
+            other = random.choice(others)
+            part = other[slice(*_slice(other, random))]
+        case "token":
+            part = random.choice(TOKENS) + random.choice((part, b""))
+        case "nest":
+            opened, closed = random.choice(BRACKETS)
+            deep = random.choice((2, 90, 1100, 12000))
+            part = opened * deep + part + closed * deep
+        case "number" if found := [*_NUMBER.finditer(raw)]:
+            number = random.choice(found)
+            before, after = raw[: number.start()], raw[number.end() :]
+            part = random.choice(NUMBERS).encode()
+        case "value":
+            return _with_other_value(raw, random)
+        case _:
+            return _with_other_word(raw, random)
+    return before + part + after
 
 
 def _slice(raw: bytes, random: Random) -> tuple[int, int]:
@@ -53,72 +86,29 @@ def _slice(raw: bytes, random: Random) -> tuple[int, int]:
     return low, min(len(raw), low + random.choice((1, 2, 4, 16, 64, 1024)))
 
 
-def _flip(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    if not raw:
-        return raw
-    at = random.randrange(len(raw))
-    return raw[:at] + bytes([raw[at] ^ 1 << random.randrange(8)]) + raw[at + 1 :]
-
-
-def _truncate(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    return raw[: random.randrange(len(raw) + 1)]
-
-
-def _repeat(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    low, high = _slice(raw, random)
-    return raw[:low] + raw[low:high] * random.choice((0, 2, 3, 50, 3000)) + raw[high:]
-
-
-def _splice(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    other = random.choice(others)
-    (low, high), (begin, end) = _slice(raw, random), _slice(other, random)
-    return raw[:low] + other[begin:end] + raw[high:]
-
-
-def _token(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    low, high = _slice(raw, random)
-    return raw[:low] + random.choice(TOKENS) + raw[random.choice((low, high)) :]
-
-
-def _number(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    found = [match.span() for match in _NUMBER.finditer(raw)]
-    if not found:
-        return raw
-    low, high = random.choice(found)
-    return raw[:low] + random.choice(NUMBERS).encode() + raw[high:]
-
-
-def _word(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+def _with_other_word(raw: bytes, random: Random) -> bytes:
     """Replace a word or value: the text between two punctuation marks of a format."""
     parts = re.split(rb"([\t\n,:{}()\[\] ]+)", raw)
-    at = random.randrange(len(parts))
-    return b"".join([*parts[:at], random.choice(TOKENS), *parts[at + 1 :]])
+    parts[random.randrange(len(parts))] = random.choice(TOKENS)
+    return b"".join(parts)
 
 
-def _nest(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    low, high = _slice(raw, random)
-    deep = random.choice((2, 90, 1100, 12000))
-    opened, closed = random.choice(((b"[", b"]"), (b"(", b")"), (b'{"a":', b"}"), (b"-", b"")))
-    return raw[:low] + opened * deep + raw[low:high] + closed * deep + raw[high:]
-
-
-def _value(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+def _with_other_value(raw: bytes, random: Random) -> bytes:
     """Replace or remove one value in a line or a file of JSON."""
     lines = raw.split(b"\n") if random.randrange(2) else [raw]
     at = random.randrange(len(lines))
     try:
         tree = json.loads(lines[at])
-        places = list(_places(tree))
-        if not places:
-            return raw
-        holder, key = random.choice(places)
-        if random.randrange(5):
-            holder[key] = random.choice(VALUES)
-        else:
-            del holder[key]
-        return b"\n".join([*lines[:at], json.dumps(tree).encode(), *lines[at + 1 :]])
+        if places := list(_places(tree)):
+            holder, key = random.choice(places)
+            if random.randrange(5):
+                holder[key] = random.choice(VALUES)
+            else:
+                del holder[key]
+            lines[at] = json.dumps(tree).encode()
+        return b"\n".join(lines)
     except (ValueError, RecursionError):  # no JSON, or nested by an earlier damage
-        return _word(raw, random, others)
+        return _with_other_word(raw, random)
 
 
 def _places(tree: Any) -> Any:
@@ -127,9 +117,3 @@ def _places(tree: Any) -> Any:
         for key in list(tree) if isinstance(tree, dict) else range(len(tree)):
             yield tree, key
             yield from _places(tree[key])
-
-
-OPERATIONS: tuple[Operation, ...] = (
-    _flip, _truncate, _repeat, _repeat, _splice, _token, _number, _number, _word, _nest,
-    _value, _value, _value,
-)  # fmt: skip
