@@ -53,14 +53,8 @@ class Calls:
     def __init__(self, folder: Path, fault: Fault) -> None:
         self._folder, self._fault = f"{os.path.realpath(folder)}/", fault
         self._lock, self.seen = threading.RLock(), []
-        for name in _BY_PATH:
-            self._patch(name, os.path.abspath)
-        for name in _BY_DESCRIPTOR:
-            self._patch(name, _path_of)
-        for name in RENAMES:
-            self._patch_rename(name)
-        for name in WRITES:
-            self._patch_write(name)
+        for name in (*_BY_PATH, *_BY_DESCRIPTOR, *RENAMES, *WRITES):
+            setattr(os, name, partial(self._called, name, getattr(os, name)))
         self._patch_open()
         self._patch_fallocate()
 
@@ -73,33 +67,19 @@ class Calls:
             self.seen.append((call.kind, os.path.relpath(call.path, self._folder)))
             return self._fault(number, call)
 
-    def _patch(self, name: str, path: Callable[[Any], str]) -> None:
-        real = getattr(os, name)
-
-        def patched(file: Any, *words: Any, **more: Any) -> Any:
-            return self.pass_on(Call(name, path(file), lambda: real(file, *words, **more)))
-
-        setattr(os, name, patched)
-
-    def _patch_rename(self, name: str) -> None:
-        real = getattr(os, name)
-
-        def patched(old: Any, new: Any) -> None:
-            source, target = os.path.abspath(old), os.path.abspath(new)
-            self.pass_on(Call(name, target, lambda: real(old, new), source=source))
-
-        setattr(os, name, patched)
-
-    def _patch_write(self, name: str) -> None:
-        real = getattr(os, name)
-
-        def patched(descriptor: int, data: Any, *place: int) -> int:
-            at = place[0] if place else os.lseek(descriptor, 0, os.SEEK_CUR)
-            return self.pass_on(
-                _write_call(name, descriptor, data, at, lambda v: real(descriptor, v, *place))
-            )
-
-        setattr(os, name, patched)
+    def _called(
+        self, kind: str, real: Callable[..., Any], file: Any, *words: Any, **more: Any
+    ) -> Any:
+        """Stand in for a function of ``os``."""
+        if kind in WRITES:
+            data, *place = words
+            at = place[0] if place else os.lseek(file, 0, os.SEEK_CUR)
+            call = _write_call(kind, file, data, at, lambda view: real(file, view, *place))
+        else:
+            call = Call(kind, _path_of(file), partial(real, file, *words, **more))
+        if kind in RENAMES:
+            call.source, call.path = call.path, os.path.abspath(words[0])
+        return self.pass_on(call)
 
     def _patch_open(self) -> None:
         real_os, real, calls = os.open, io.open, self
@@ -117,9 +97,8 @@ class Calls:
         def os_open(path: Any, flags: int, *words: Any, **more: Any) -> int:
             if not flags & _WRITING:
                 return real_os(path, flags, *words, **more)
-            return self.pass_on(
-                Call("open", os.path.abspath(path), lambda: real_os(path, flags, *words, **more))
-            )
+            do = partial(real_os, path, flags, *words, **more)
+            return self.pass_on(Call("open", os.path.abspath(path), do))
 
         def python_open(
             file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None,
@@ -143,21 +122,17 @@ class Calls:
         library = ctypes.CDLL(None, use_errno=True)
 
         def fallocate(descriptor: int, *words: Any) -> int:
-            call = Call(
-                "fallocate",
-                _path_of(descriptor),
-                lambda: library.fallocate(descriptor, *words),
-            )
+            path, real = _path_of(descriptor), library.fallocate
             try:
-                return self.pass_on(call)
+                return self.pass_on(Call("fallocate", path, lambda: real(descriptor, *words)))
             except OSError as error:
                 ctypes.set_errno(error.errno)
                 return -1
 
-        own = SimpleNamespace(CDLL=lambda *_, **__: SimpleNamespace(fallocate=fallocate))
-        for name in ("c_int64", "get_errno"):
-            setattr(own, name, getattr(ctypes, name))
-        extents.ctypes = own
+        extents.ctypes = SimpleNamespace(
+            CDLL=lambda *_, **__: SimpleNamespace(fallocate=fallocate),
+            c_int64=ctypes.c_int64, get_errno=ctypes.get_errno,
+        )  # fmt: skip
 
 
 def _write_call(
@@ -247,67 +222,39 @@ class Power:
     def __init__(self, at: int, folder: Path, aside: Path) -> None:
         self.at, self._folder, self._aside = at, folder, aside
         self._bytes: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        self._names: list[tuple[str, Callable[[], None]]] = []
+        self._names: list[tuple[str, list[tuple[str, str]]]] = []
         self._replace, self._open, self._pwrite = os.replace, os.open, os.pwrite
-        self._special = {
-            **dict.fromkeys(WRITES, self._write),
-            **dict.fromkeys(RENAMES, self._rename),
-            "fsync": self._sync,
-            "unlink": self._unlink,
-        }
 
     def __call__(self, number: int, call: Call) -> Any:
         """Do a call, and note which of its effects are not on the disk yet."""
         if number == self.at:
             self.cut()
-        return self._special.get(call.kind, lambda c: c.do())(call)
+        renames = [(call.path, call.source)] * bool(call.source)
+        if call.source or call.kind == "unlink":
+            kept = str(self._aside / secrets.token_hex(8))
+            with contextlib.suppress(FileNotFoundError):
+                os.link(call.path, kept)
+                renames.append((kept, call.path))
+            self._names.append((os.path.dirname(call.path), renames))
+        done = call.do()
+        if call.kind in WRITES:
+            self._bytes[_identity(call.path)].append((call.span[0], done))
+        elif call.kind == "fsync":
+            self._bytes.pop(_identity(call.path), None)
+            self._names = [pair for pair in self._names if pair[0] != call.path]
+        return done
 
     def cut(self) -> NoReturn:
         """Undo what is not on the disk, then die."""
-        for _, undo in reversed(self._names):
+        for _, renames in reversed(self._names):
             with contextlib.suppress(FileNotFoundError):  # the renamed file is gone by now
-                undo()
+                for old, new in renames:
+                    self._replace(old, new)
         for path in self._folder.rglob("*"):
             for offset, length in self._bytes.get(_identity(str(path)), ()):
                 descriptor = self._open(path, os.O_WRONLY)
                 self._pwrite(descriptor, bytes(length), offset)
         die()
-
-    def _write(self, call: Call) -> int:
-        done = call.do()
-        self._bytes[_identity(call.path)].append((call.span[0], done))
-        return done
-
-    def _sync(self, call: Call) -> None:
-        call.do()
-        self._bytes.pop(_identity(call.path), None)
-        self._names = [pair for pair in self._names if pair[0] != call.path]
-
-    def _rename(self, call: Call) -> None:
-        kept = self._keep(call.path)
-        call.do()
-
-        def undo() -> None:
-            self._replace(call.path, call.source)
-            if kept:
-                self._replace(kept, call.path)
-
-        self._names.append((os.path.dirname(call.path), undo))
-
-    def _unlink(self, call: Call) -> None:
-        kept = self._keep(call.path)
-        call.do()
-        undo = partial(self._replace, kept, call.path)
-        self._names.append((os.path.dirname(call.path), undo))
-
-    def _keep(self, path: str) -> str | None:
-        """A second name for a file that is about to lose its own; None if there is no file."""
-        kept = str(self._aside / secrets.token_hex(8))
-        try:
-            os.link(path, kept)
-        except FileNotFoundError:
-            return None
-        return kept
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from shardwise import errors
 from shardwise.files.commit import abandon
 
 from tests.faults import inject
-from tests.faults.inject import failing, once
+from tests.faults.inject import RENAMES, WRITES, Fault, failing, failing_from, once
 from tests.faults.stages import STAGES, Stage, restored, state, visible_faults
 
 KILL, TERM = "kill -9 at a call to the disk", "SIGTERM at 30 moments"
@@ -41,9 +41,21 @@ SHORT = "short write"
 PLAIN = "disk without permissions or flushes of folders"
 TOLD = {FULL: "No space left on device", QUOTA: "quota exceeded", READ_ONLY: "Read-only file"}
 
-_NEW = ("open", "mkdir", "fallocate", "ftruncate", *inject.WRITES)
-_ALL = (*_NEW, "fsync", "fchmod", "unlink", *inject.RENAMES, "rmdir", "truncate")
-Try = tuple[str, int, inject.Fault]
+_NEW = ("open", "mkdir", "fallocate", "ftruncate", *WRITES)
+_ALL = (*_NEW, "fsync", "fchmod", "unlink", *RENAMES, "rmdir", "truncate")
+FAILURES: tuple[tuple[str, tuple[str, ...], Callable[[int], Fault]], ...] = (
+    (LOST, RENAMES, lambda at: once(at, failing(errno.EIO, done=True))),
+    (REFUSED, RENAMES, lambda at: once(at, failing(errno.EIO))),
+    (FULL, _NEW, lambda at: failing_from(at, errno.ENOSPC, _NEW)),
+    (QUOTA, ("fsync",), lambda at: once(at, failing(errno.EDQUOT))),
+    (PLAIN, ("fsync", "fchmod"), lambda at: once(at, inject.plain)),
+    (BROKEN, ("fsync", "open", *WRITES), lambda at: once(at, failing(errno.EIO))),
+    (SHORT, WRITES, lambda at: once(at, lambda call: call.half())),
+    (READ_ONLY, _ALL, lambda at: failing_from(at, errno.EROFS, _ALL)),
+)
+"""The errors, the kinds of calls that each may strike, and what makes one from a call on."""
+
+Try = tuple[str, int, Fault]
 """The name of a fault, the number of the call that it strikes, and the fault."""
 
 
@@ -54,44 +66,26 @@ def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> I
         signal.signal(signal.SIGTERM, errors.terminate)  # handled as in a command line
         yield from ((TERM, at, once(at, inject.terminated)) for at in drawn)
         return
+    points = range(0, len(kinds) + 1, every)
     if way == "power":
-        for at in range(0, len(kinds) + 1, every):
-            yield POWER, at, inject.Power(at, folder, aside)
+        yield from ((POWER, at, inject.Power(at, folder, aside)) for at in points)
         return
-    for at, kind in enumerate([*kinds, "end"]):
-        if at % every and kind != "end":
-            continue
+    for at in sorted({*points, len(kinds)}):
         yield KILL, at, once(at, lambda call: inject.die())
-        if kind in inject.WRITES:
+        if {*WRITES} & {*kinds[at : at + 1]}:
             yield KILL, at, once(at, inject.killed_half_way)
 
 
 def failures(kinds: list[str], every: int) -> Iterator[Try]:
     """Every error where it can happen: at each rename, and at every ``every``-th call."""
     for at, kind in enumerate(kinds):
-        if kind in inject.RENAMES:
-            yield LOST, at, once(at, failing(errno.EIO, done=True))
-            yield REFUSED, at, once(at, failing(errno.EIO))
-        if at % every:
-            continue
-        if kind in _NEW:
-            yield FULL, at, inject.failing_from(at, errno.ENOSPC, _NEW)
-        if kind == "fsync":
-            yield QUOTA, at, once(at, failing(errno.EDQUOT))
-        if kind in ("fsync", "fchmod"):
-            yield PLAIN, at, once(at, inject.plain)
-        if kind in ("fsync", "open", *inject.WRITES):
-            yield BROKEN, at, once(at, failing(errno.EIO))
-        if kind in inject.WRITES:
-            yield SHORT, at, once(at, lambda call: call.half())
-        yield READ_ONLY, at, inject.failing_from(at, errno.EROFS, _ALL)
+        for name, struck, fault in FAILURES:
+            if kind in struck and (at % every == 0 or struck is RENAMES):
+                yield name, at, fault(at)
 
 
 def forked(
-    folder: Path,
-    work: Callable[[], None],
-    fault: inject.Fault | None = None,
-    said: str = os.devnull,
+    folder: Path, work: Callable[[], None], fault: Fault | None = None, said: str = os.devnull
 ) -> int:
     """Do ``work`` in a forked child, perhaps with a fault; its exit code, -n if signal n ended it.
 
@@ -175,12 +169,11 @@ def tried(
     kinds = counted(folder, stage)
     before, after = state(snapshot), state(folder)
     erring = way == "errors"
-    for name, at, fault in (
-        failures(kinds, every) if erring else ends(way, kinds, every, folder, aside)
-    ):
+    tries = failures(kinds, every) if erring else ends(way, kinds, every, folder, aside)
+    for name, at, fault in tries:
         restored(snapshot, folder)
 
-        def work(fault: inject.Fault = fault, at: int = at) -> None:
+        def work(fault: Fault = fault, at: int = at) -> None:
             stage.run(folder)
             if not erring:  # the last try strikes after the last call
                 fault(at, inject.Call("end", "", lambda: None))

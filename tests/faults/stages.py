@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -31,25 +30,27 @@ _VOLATILE = (
 """Keys whose values differ from run to run, and the digest of a receipt, which covers them."""
 
 STACK = factories.noise((6, 5, 5), "float32", seed=7)
+SHARDS = ("00000", "00001")
 
 
-@dataclass(frozen=True)
 class Stage:
-    """A stage, and what prepares its folder; both work in ``folder/results``."""
+    """A stage, the last of some steps; all of them work in ``folder/results``."""
 
-    prepare: Callable[[Path], None]
-    run: Callable[[Path], None]
+    def __init__(self, *steps: Callable[[Path], object]) -> None:
+        *self._before, self.run = steps
+
+    def prepare(self, folder: Path) -> None:
+        """Do what comes before the stage."""
+        for step in self._before:
+            step(folder)
 
 
 def _made(folder: Path, **over: object) -> plans.Plan:
-    own = {"shards": 2, **over}
-    if "synthetic" not in own:
-        path = folder.parent / "input.npy"
-        if not path.exists():
-            np.save(path, STACK)
-        own["input"] = str(path)
-    chosen = factories.settings(results=str(folder / "results"), **own)
-    plan = planner.make(chosen)
+    path = folder.parent / "input.npy"
+    if not path.exists():
+        np.save(path, STACK)
+    own = {"input": None if "synthetic" in over else str(path), "shards": 2}
+    plan = planner.make(factories.settings(results=str(folder / "results"), **own | over))
     planner.check_folder(plan)
     planner.write(plan)
     return plan
@@ -60,21 +61,13 @@ def _plan(folder: Path) -> plans.Plan:
 
 
 def _copied(folder: Path) -> None:
-    copies.materialize(_plan(folder), "00001")
+    copies.materialize(_plan(folder), SHARDS[1])
 
 
 def _multiplied(folder: Path, *names: str) -> None:
-    for name in names or ("00000", "00001"):
+    for name in names or SHARDS:
         with locks.hold_job_lock(_plan(folder).results):
             job.run_shard(_plan(folder), name)
-
-
-def _last(folder: Path) -> None:
-    _multiplied(folder, "00001")
-
-
-def _first(folder: Path) -> None:
-    _multiplied(folder, "00000")
 
 
 def _ledger(folder: Path) -> None:
@@ -85,8 +78,7 @@ def _reduced(folder: Path) -> None:
     from mpi4py import MPI
 
     memory.REDUCE_BATCH_BYTES = 300  # in many steps, each of which is committed
-    names = ["sum", "mean"]
-    reducer.run(MPI.COMM_SELF, folder / "results" / "plan.tsv", names)
+    reducer.run(MPI.COMM_SELF, folder / "results" / "plan.tsv", ["sum", "mean"])
 
 
 def _noted(folder: Path) -> None:
@@ -105,45 +97,33 @@ def _before_notes(folder: Path) -> None:
     schedulers.remember(_made(folder).results, "slurm", "run-1")
 
 
-def _after(*steps: Callable[[Path], object]) -> Callable[[Path], None]:
-    def prepare(folder: Path) -> None:
-        for step in steps:
-            step(folder)
-
-    return prepare
-
-
 def _touched(folder: Path) -> None:
     """Touch the input, which gives its shards other keys."""
     (folder.parent / "input.npy").touch()
     _in_place(folder)
 
 
-def _changed(folder: Path) -> None:
-    _made(folder, shards=3)
-
-
 _in_place = partial(_made, materialize=False)
 _made_sum = partial(_made, keep="sum", materialize=False)
 _made_synthetic = partial(_made, synthetic={"matrices": 4, "dim": 4, "dtype": "float32", "seed": 1})
-_done = (_copied, _multiplied, _ledger, _reduced)
+_first, _last = (lambda folder, name=name: _multiplied(folder, name) for name in SHARDS)
+_listed = (_made, _multiplied, _ledger)
+_listed_sum = (_made_sum, _multiplied, _ledger)
 STAGES = {
-    "plan": Stage(_after(), _made),
-    "plan over another": Stage(_after(_made, *_done), _changed),
-    "synthesize": Stage(_after(_made_synthetic), lambda folder: synthetic.write(_plan(folder))),
-    "shard": Stage(_after(_made), _copied),
-    "multiply": Stage(_after(_made, _first), _last),
-    "multiply, keep: sum": Stage(_after(_made_sum, _first), _last),
-    "multiply over another": Stage(_after(_made_sum, _multiplied, _made, _first), _last),
-    "multiply, adopted": Stage(_after(_in_place, _multiplied, _touched), _last),
-    "ledger": Stage(_after(_made, _multiplied), _ledger),
-    "ledger over another": Stage(
-        _after(_made_sum, _multiplied, _ledger, _made, _multiplied), _ledger
+    "plan": Stage(_made),
+    "plan over another": Stage(
+        _made, _copied, _multiplied, _ledger, _reduced, partial(_made, shards=3)
     ),
-    "reduce": Stage(_after(_made, _multiplied, _ledger), _reduced),
-    "reduce over another": Stage(
-        _after(_made_sum, _multiplied, _ledger, _reduced, _made, _multiplied, _ledger), _reduced
-    ),
+    "synthesize": Stage(_made_synthetic, lambda folder: synthetic.write(_plan(folder))),
+    "shard": Stage(_made, _copied),
+    "multiply": Stage(_made, _first, _last),
+    "multiply, keep: sum": Stage(_made_sum, _first, _last),
+    "multiply over another": Stage(_made_sum, _multiplied, _made, _first, _last),
+    "multiply, adopted": Stage(_in_place, _multiplied, _touched, _last),
+    "ledger": Stage(*_listed),
+    "ledger over another": Stage(*_listed_sum, *_listed),
+    "reduce": Stage(*_listed, _reduced),
+    "reduce over another": Stage(*_listed_sum, _reduced, *_listed, _reduced),
     "notes": Stage(_before_notes, _noted),
 }
 
@@ -165,21 +145,15 @@ def state(folder: Path) -> dict[str, bytes]:
 def _comparable(path: Path) -> bytes:
     raw = path.read_bytes()
     if path.suffix == ".json" and path.parent.name in ("products", "shards", "results"):
-        return json.dumps(_steady(json.loads(raw))).encode()
+        facts = {key: value for key, value in json.loads(raw).items() if key not in _VOLATILE}
+        facts.get("checksums", {}).pop("plan.json", None)  # it covers the time of the plan
+        return json.dumps(facts).encode()
     if path.name == "ledger.tsv":
         rows = [line.split(b"\t") for line in raw.splitlines()]
         return b"\n".join(b"\t".join(row[:12] + row[14:]) for row in rows)
     if path == Results(path.parent).runs:  # just the names by which the next run asks for jobs
         return repr(sorted(earlier_runs.noted_names(path)["slurm"])).encode()
     return raw
-
-
-def _steady(facts: dict) -> dict:
-    """The facts of a receipt, a summary or a plan that are the same in every run."""
-    found = {key: value for key, value in facts.items() if key not in _VOLATILE}
-    if "checksums" in found:  # plan.json's covers the time when it was made
-        found["checksums"] = {k: v for k, v in found["checksums"].items() if k != "plan.json"}
-    return found
 
 
 def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
@@ -193,7 +167,10 @@ def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
         if content not in [one.get(name) for one in allowed]:
             yield f"{name} is neither the old nor the new one"
     results = Results(folder / "results")
-    yield from _untrue_summary(results)
+    if results.summary.exists():
+        for name, facts in receipts.read(results.summary, SumReceipt).files.items():
+            if not _vouches(facts, results.statistic(name)):
+                yield f"summary.json vouches for another {name}.npy"
     try:
         plan = _plan(folder)
     except ShardwiseError:
@@ -213,13 +190,6 @@ def _untrue_products(plan: plans.Plan) -> Iterator[str]:
         receipt = factories.file(plan, "shard_receipt", name)
         if known and copy.exists() and not _vouches(receipts.read(receipt, CopyReceipt).file, copy):
             yield f"the receipt of copy {name} vouches for another file"
-
-
-def _untrue_summary(results: Results) -> Iterator[str]:
-    if results.summary.exists():
-        for name, facts in receipts.read(results.summary, SumReceipt).files.items():
-            if not _vouches(facts, results.statistic(name)):
-                yield f"summary.json vouches for another {name}.npy"
 
 
 def _vouches(facts: ArrayFile, path: Path) -> bool:
