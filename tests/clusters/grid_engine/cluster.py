@@ -209,11 +209,14 @@ class GridEngine(Cluster):
         shared = packages.shared(self.prefix)
         resources = shared / "util" / "resources"
         defaults = (shared / "default-configuration").read_text()
-        settings = self._setting("global", config.global_settings(self.run_dir, defaults))
-        self.call("spooldefaults.bin", "configuration", settings)
+        settings = config.text(config.global_settings(self.run_dir), defaults)
+        self.call("spooldefaults.bin", "configuration", self._setting("global", settings))
         for index, host in enumerate(self.machines.hosts):
-            local = self._setting(f"local.{host.name}", config.local_settings(index))
-            self.call("spooldefaults.bin", "local_conf", local, host.name)
+            # Additional group ids tell what to kill, and hosts on one machine see each other's.
+            first = 65400 + 100 * index
+            local = config.text({"gid_range": f"{first}-{first + 99}"})
+            path = self._setting(f"local.{host.name}", local)
+            self.call("spooldefaults.bin", "local_conf", path, host.name)
         self.call("spooldefaults.bin", "complexes", str(resources / "centry"))
         self.call("spooldefaults.bin", "usersets", str(resources / "usersets"))
         self.call("spooldefaults.bin", "managers", user_name())
@@ -226,10 +229,10 @@ class GridEngine(Cluster):
             qconf("-as", host.name)
         for option, text in (
             ("-Mc", config.complexes(qconf("-sc"))),
-            ("-Msconf", config.scheduler(qconf("-ssconf"))),
+            ("-Msconf", config.text(config.SCHEDULER, qconf("-ssconf"))),
             *(("-Ae", config.exec_host(host)) for host in hosts),
             *(("-Ap", config.parallel_environment(name)) for name in config.PARALLEL),
-            ("-Aq", config.queue(self.run_dir, qconf("-sq"), hosts)),
+            ("-Aq", config.text(config.queue(self.run_dir, hosts), qconf("-sq"))),
         ):
             qconf(option, self._setting("setting", text))
 

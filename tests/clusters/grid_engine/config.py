@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 CELL = "default"
 QUEUE = "all.q"
@@ -14,9 +14,14 @@ GPU_TYPE = "a100"
 # By its name, how a parallel environment spreads a job's slots over hosts.
 PARALLEL = {"mpi": "$fill_up", "mpi_rr": "$round_robin", "smp": "$pe_slots"}
 
+# The scheduler looks every second, and at once after each event.
+SCHEDULER = {
+    "schedule_interval": "0:0:1", "flush_submit_sec": "1", "flush_finish_sec": "1",
+    "job_load_adjustments": "NONE",
+}  # fmt: skip
 
-@dataclass(frozen=True)
-class Host:
+
+class Host(NamedTuple):
     """A host that runs jobs."""
 
     name: str
@@ -31,14 +36,9 @@ def attributes(text: str) -> dict[str, str]:
     return {name: value for name, value in pairs}
 
 
-def text(settings: dict[str, str]) -> str:
-    """Return settings as Grid Engine reads them."""
-    return "".join(f"{name} {value}\n" for name, value in settings.items())
-
-
-def changed(defaults: str, own: dict[str, str]) -> str:
-    """Return settings as text, with ours in place of some defaults."""
-    return text(attributes(defaults) | own)
+def text(own: dict[str, str], defaults: str = "") -> str:
+    """Return settings as Grid Engine reads them, ours in place of some defaults."""
+    return "".join(f"{name} {value}\n" for name, value in (attributes(defaults) | own).items())
 
 
 def bootstrap(folder: Path, admin: str) -> str:
@@ -53,9 +53,9 @@ def bootstrap(folder: Path, admin: str) -> str:
     })  # fmt: skip
 
 
-def global_settings(folder: Path, defaults: str) -> str:
-    """Return the cluster's configuration, made of the one that Debian ships."""
-    return changed(defaults, {
+def global_settings(folder: Path) -> dict[str, str]:
+    """Return our part of the cluster's configuration."""
+    return {
         "execd_spool_dir": f"{folder}/spool/execd",
         # Root may run jobs here: CI often runs as root.
         "min_uid": "0",
@@ -71,26 +71,7 @@ def global_settings(folder: Path, defaults: str) -> str:
         "execd_params": "INHERIT_ENV=false,ENABLE_ADDGRP_KILL=TRUE",
         "reporting_params": "accounting=true reporting=false flush_time=00:00:01"
         " accounting_flush_time=00:00:00 joblog=false sharelog=00:00:00",
-    })  # fmt: skip
-
-
-def local_settings(index: int) -> str:
-    """Return the settings of one host: its own range of additional group ids.
-
-    They tell which processes to kill, and hosts on one machine see each other's processes.
-    """
-    first = 65400 + 100 * index
-    return text({"gid_range": f"{first}-{first + 99}"})
-
-
-def scheduler(defaults: str) -> str:
-    """Return the scheduler's settings: it looks every second, and at once after each event."""
-    return changed(defaults, {
-        "schedule_interval": "0:0:1",
-        "flush_submit_sec": "1",
-        "flush_finish_sec": "1",
-        "job_load_adjustments": "NONE",
-    })  # fmt: skip
+    }
 
 
 def complexes(defaults: str) -> str:
@@ -126,18 +107,17 @@ def parallel_environment(name: str) -> str:
     })  # fmt: skip
 
 
-def queue(folder: Path, defaults: str, hosts: Sequence[Host]) -> str:
-    """Return the only queue, on all hosts; it ignores the load of this machine."""
-    temporary = [f"[{host.name}={folder}/tmp/{host.name}]" for host in hosts]
-    return changed(defaults, {
+def queue(folder: Path, hosts: Sequence[Host]) -> dict[str, str]:
+    """Return our part of the only queue, on all hosts; it ignores the load of this machine."""
+    return {
         "qname": QUEUE,
         "hostlist": " ".join(host.name for host in hosts),
         "load_thresholds": "NONE",
         "pe_list": " ".join(PARALLEL),
         "slots": ",".join(("1", *(f"[{host.name}={host.slots}]" for host in hosts))),
-        "tmpdir": ",".join(("/tmp", *temporary)),
+        "tmpdir": ",".join(("/tmp", *(f"[{h.name}={folder}/tmp/{h.name}]" for h in hosts))),
         "shell": "/bin/sh",
         "shell_start_mode": "unix_behavior",
         "rerun": "FALSE",
         "notify": "00:00:05",
-    })  # fmt: skip
+    }

@@ -2,18 +2,14 @@
 
 import random
 import socket
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 # The largest number of a first job; Slurm counts to 67 million, then again from the first number.
 LAST_JOB = 60_000_000
 
-CPUS = 8
-MEMORY_MB = 10000
 
-
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A virtual node: one slurmd with a port of its own."""
 
     name: str
@@ -67,30 +63,19 @@ SlurmdParameters=config_overrides
 
 
 def slurm_conf(folder: Path, user: str, plugin_dir: Path, port: int, ports: dict[str, int]) -> str:
-    """Return the ``slurm.conf`` of a cluster, with the ports of the controller and of the nodes."""
-    host = socket.gethostname().partition(".")[0]
-    nodes = [_node_line(node, host, ports[node.name], weight) for weight, node in enumerate(NODES)]
-    with_gpus = ",".join(node.name for node in NODES if node.gpus)
-    without = ",".join(node.name for node in NODES if not node.gpus)
-    return "\n".join(
-        (
-            _daemons(folder, host, user, plugin_dir, port),
-            POLICY,
-            *nodes,
-            # Not named `all`: in a Snakemake resource that is Python's function of that name.
-            "PartitionName=main Nodes=ALL Default=YES MaxTime=1:00:00 State=UP",
-            f"PartitionName=gpu Nodes={with_gpus} MaxTime=1:00:00 State=UP",
-            f"PartitionName=cpu Nodes={without} MaxTime=1:00:00 State=UP\n",
-        )
-    )
-
-
-def _daemons(folder: Path, host: str, user: str, plugin_dir: Path, port: int) -> str:
-    """Return who runs the daemons, where they listen and where they keep their files.
+    """Return the ``slurm.conf`` of a cluster, with the ports of the controller and of the nodes.
 
     Job numbers do not repeat, as on a real site: under srun MPICH names its shared memory by them,
     and would mistake what a killed job of an earlier cluster left in /dev/shm for its own.
     """
+    host = socket.gethostname().partition(".")[0]
+    nodes = ""
+    for weight, node in enumerate(NODES, 1):
+        nodes += f"NodeName={node.name} NodeHostname={host} NodeAddr=127.0.0.1"
+        nodes += f" Port={ports[node.name]} CPUs=8 RealMemory=10000 Weight={weight}"
+        nodes += (
+            f" Gres=gpu:{node.model}:{node.gpus} Features={node.model}\n" if node.gpus else "\n"
+        )
     return f"""\
 ClusterName=shardwise-test
 SlurmctldHost={host}(127.0.0.1)
@@ -107,18 +92,14 @@ SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmdLogFile={folder}/%n.log
 SlurmdSpoolDir={folder}/spool.%n
 TmpFS={folder}
+
+{POLICY}
+{nodes}\
+# Not named `all`: in a Snakemake resource that is Python's function of that name.
+PartitionName=main Nodes=ALL Default=YES MaxTime=1:00:00 State=UP
+PartitionName=gpu Nodes={",".join(n.name for n in NODES if n.gpus)} MaxTime=1:00:00 State=UP
+PartitionName=cpu Nodes={",".join(n.name for n in NODES if not n.gpus)} MaxTime=1:00:00 State=UP
 """
-
-
-def _node_line(node: Node, host: str, port: int, weight: int) -> str:
-    """Return the line of ``slurm.conf`` for one node."""
-    line = (
-        f"NodeName={node.name} NodeHostname={host} NodeAddr=127.0.0.1"
-        f" Port={port} CPUs={CPUS} RealMemory={MEMORY_MB} Weight={weight + 1}"
-    )
-    if node.gpus:
-        line += f" Gres=gpu:{node.model}:{node.gpus} Features={node.model}"
-    return line
 
 
 def gres_conf(folder: Path) -> str:
