@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from tests import processes
 from tests.debian import PackagesError, none_here
@@ -190,8 +190,10 @@ class Cluster:
         controller = self._daemons.get(self._controller)
         answers = controller is not None and controller.poll() is None
         said = [self.call(*words, check=False) for words in self._asked if answers]
-        logs = (path for pattern in self._logs for path in sorted(self.run_dir.glob(pattern)))
-        return "\n".join((*said, *map(_tail, logs)))
+        for path in (path for pattern in self._logs for path in sorted(self.run_dir.glob(pattern))):
+            lines = path.read_text(errors="replace").splitlines()
+            said += [f"--- {path}", *lines[-TAIL_LINES:]]
+        return "\n".join(said)
 
     def printed(self, job_id: int) -> str:
         """Return what a plain job printed so far."""
@@ -220,15 +222,11 @@ class Cluster:
     def _launch(self, name: str, command: Sequence[str | Path], env: Mapping[str, str]) -> None:
         """Start a daemon as a child of ours, so that its end is noticed at once."""
         with (self.run_dir / f"{name}.out").open("ab") as sink:
+            # In a session of its own: Ctrl-C reaches the tests only, which stop all in order.
             self._daemons[name] = subprocess.Popen(
-                command,
-                env=env,
-                cwd=self.run_dir,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,  # Ctrl-C reaches the tests only, which stop all in order
-            )
+                command, env=env, cwd=self.run_dir, stdin=subprocess.DEVNULL, stdout=sink,
+                stderr=sink, start_new_session=True,
+            )  # fmt: skip
 
     def _kill(self, daemon: str) -> None:
         """Kill a daemon, and stop watching for its end."""
@@ -246,14 +244,6 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise ClusterError(f"not reached within {timeout_s} s\n{self.report()}")
             time.sleep(POLL_S)
-
-
-_Made = TypeVar("_Made", bound=Cluster)
-
-
-def _tail(file: Path) -> str:
-    """Return the last lines of a file, for a message."""
-    return "\n".join((f"--- {file}", *file.read_text(errors="replace").splitlines()[-TAIL_LINES:]))
 
 
 def free_ports(count: int) -> list[int]:
@@ -286,7 +276,7 @@ def user_name() -> str:
 
 
 @contextlib.contextmanager
-def session_cluster(scheduler: str, make: Callable[[], _Made]) -> Iterator[_Made]:
+def session_cluster(scheduler: str, make: Callable[[], Cluster]) -> Iterator[Any]:
     """Yield a running cluster; if there can be none, skip with the reason, or fail in CI."""
     with contextlib.ExitStack() as stack:
         try:

@@ -11,6 +11,7 @@ from tests.clusters.cluster import ClusterError
 from tests.clusters.grid_engine.config import Host
 
 COMMAND_LIMIT_S = 60
+UNSHARE = ("unshare", "--net", "--uts", "--mount")
 
 
 class ThisMachine:
@@ -56,10 +57,8 @@ class TwoHosts:
         for tool in ("ip", "unshare", "nsenter"):
             if shutil.which(tool) is None:
                 return f"{tool} not found"
-        tried = subprocess.run(
-            ["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, check=False
-        )
-        return tried.stderr.decode().strip()
+        tried = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+        return tried.stderr.strip()
 
     def start(self, run_dir: Path) -> str:
         """Make the hosts and the cable between them; return no aliases, as none are needed."""
@@ -98,16 +97,12 @@ class TwoHosts:
     def _hold(self, name: str, known: Path) -> None:
         """Start the process that holds a host's namespaces."""
         setup = 'hostname "$1" && mount --bind "$2" /etc/hosts && ip link set lo up && echo up'
-        command = ["unshare", "--net", "--uts", "--mount", "--propagation", "private", "sh", "-c"]
-        self._holders[name] = subprocess.Popen(
-            [*command, f"{setup} && exec cat", "sh", name, str(known)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        stdout = self._holders[name].stdout
-        if stdout is None or (said := stdout.readline()) != b"up\n":
+        command = [*UNSHARE, "--propagation", "private", "sh", "-c", f"{setup} && exec cat"]
+        self._holders[name] = holder = subprocess.Popen(
+            [*command, "sh", name, str(known)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        if (said := holder.stdout.readline()) != b"up\n":
             raise ClusterError(f"host {name} did not start: {said.decode().strip()}")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests import impatient, processes
 from tests.clusters.cluster import ARRAY, Cluster, ClusterError, Job, Way, free_ports, user_name
-from tests.clusters.slurm import config, programs
+from tests.clusters.slurm import config
 from tests.clusters.slurm.programs import CLIENTS, Programs
 
 # The daemons, by the names of their logs.
@@ -76,7 +76,7 @@ class Slurm(Cluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self._programs = Programs(programs.ensure())
+        self._programs = Programs()
         self._ports: dict[str, int] = {}
 
     def _start_daemons(self) -> None:
@@ -94,10 +94,8 @@ class Slurm(Cluster):
         return [self.run_dir / "bin" / command, *arguments]
 
     def submit(self, command: str, *options: str) -> int:
-        answer = self.call(
-            "sbatch", "--parsable", "--output=job-%j.out", *options, f"--wrap={command}"
-        )
-        return int(answer.partition(";")[0])
+        own = ("--parsable", "--output=job-%j.out", *options, f"--wrap={command}")
+        return int(self.call("sbatch", *own).partition(";")[0])
 
     def _exit_code(self, job: int) -> int:
         shown = self.call("scontrol", "-o", "show", "job", str(job))
@@ -207,7 +205,7 @@ class Slurm(Cluster):
             (folder / name).mkdir()
         controller_port, *node_ports = free_ports(1 + len(config.NODES))
         self._ports = {node.name: port for node, port in zip(config.NODES, node_ports, strict=True)}
-        plugins = self._programs.plugin_dir
+        plugins = self._programs.plugins
         text = config.slurm_conf(folder, user_name(), plugins, controller_port, self._ports)
         self._conf.write_text(text)
         (folder / "gres.conf").write_text(config.gres_conf(folder))
@@ -229,17 +227,13 @@ class Slurm(Cluster):
 
     def _start(self, name: str, program: str, *arguments: str | Path) -> None:
         """Start a daemon with the cluster's settings."""
-        env = self.env() | {
-            "SLURM_CONF": str(self._conf),
-            "LD_LIBRARY_PATH": self._programs.library_path,
-        }
-        command = [self._programs.daemon(program), *arguments]
-        self._launch(name, command, env)
+        libraries = self._programs.library_path
+        env = self.env() | {"SLURM_CONF": str(self._conf), "LD_LIBRARY_PATH": libraries}
+        self._launch(name, [self._programs.daemon(program), *arguments], env)
 
     def own_processes(self) -> set[int]:
-        daemons: set[int] = set()
-        for name in DAEMONS:
-            daemons |= processes.holders(self.run_dir / f"{name}.log")
+        logs = (self.run_dir / f"{name}.log" for name in DAEMONS)
+        daemons = set[int]().union(*map(processes.holders, logs))
         return daemons | processes.descendants(daemons) | self._started_here()
 
     def _started_here(self, node: str | None = None) -> set[int]:
@@ -252,10 +246,11 @@ class Slurm(Cluster):
         found = set()
         for pid in processes.running():
             env = processes.environment(pid)
+            on = env.get("SLURMD_NODENAME")
             here = env.get("SLURM_CONF") == conf or (
-                "SLURMD_NODENAME" in env and bin_dir in env.get("PATH", "").split(":")
+                on is not None and bin_dir in env.get("PATH", "").split(":")
             )
-            if here and node in (None, env.get("SLURMD_NODENAME")):
+            if here and node in (None, on):
                 found.add(pid)
         return found
 

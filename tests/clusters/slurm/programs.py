@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests import debian
@@ -20,11 +19,6 @@ CLIENTS = (
 )
 
 
-def ensure() -> Path:
-    """Return a folder holding Slurm, unpacked by the first call."""
-    return debian.unpacked("slurm", PACKAGES, _name_daemons)
-
-
 def _name_daemons(prefix: Path) -> None:
     """Give the daemons their plain names, as Debian's installation scripts would."""
     for name in DAEMONS:
@@ -33,49 +27,43 @@ def _name_daemons(prefix: Path) -> None:
             link.symlink_to(f"{name}-wlm")
 
 
-@dataclass(frozen=True)
 class Programs:
-    """Slurm as `ensure` unpacked it into `prefix`."""
+    """Slurm, unpacked by the first call.
 
-    prefix: Path
+    Attributes
+    ----------
+    plugins
+        The folder with Slurm's plugins, whose path names the machine's architecture.
+    library_path
+        Where the unpacked libraries lie, as the dynamic loader wants it.
+    """
+
+    def __init__(self) -> None:
+        self._prefix = debian.unpacked("slurm", PACKAGES, _name_daemons)
+        (self.plugins,) = self._prefix.glob("usr/lib/*/slurm-wlm")
+        libraries = self.plugins.parent
+        system = self._prefix / "lib" / libraries.name
+        self.library_path = f"{self.plugins}:{libraries}:{system}"
 
     def daemon(self, name: str) -> Path:
         """Return the path of ``slurmctld``, ``slurmd`` or ``slurmstepd``."""
-        return self.prefix / "usr" / "sbin" / name
-
-    @property
-    def plugin_dir(self) -> Path:
-        """The folder with Slurm's plugins, whose path names the machine's architecture."""
-        (folder,) = self.prefix.glob("usr/lib/*/slurm-wlm")
-        return folder
-
-    @property
-    def library_path(self) -> str:
-        """Where the unpacked libraries lie, as the dynamic loader wants it."""
-        plugins = self.plugin_dir
-        system = self.prefix / "lib" / plugins.parent.name
-        return ":".join(map(str, (plugins, plugins.parent, system)))
+        return self._prefix / "usr" / "sbin" / name
 
     def write_wrapper(self, name: str, bin_dir: Path, conf: Path) -> None:
         """Write the script that runs one of Slurm's commands against the cluster of `conf`.
 
-        It calls the dynamic loader directly: every job would inherit an ``LD_LIBRARY_PATH``.
+        It calls the dynamic loader that the program names in its header: every job would inherit
+        an ``LD_LIBRARY_PATH``.
         """
-        program = self.prefix / "usr" / "bin" / name
-        loader = (_loader(program), "--library-path", self.library_path, "--argv0", name)
+        program = self._prefix / "usr" / "bin" / name
+        loader = re.search(rb"/lib[^\0]*/ld-[^\0]+", program.read_bytes()[:4096])
+        assert loader, f"{program} names no dynamic loader"
+        found = (os.fsdecode(loader.group()), "--library-path", self.library_path, "--argv0", name)
         wrapper = bin_dir / name
         wrapper.write_text(
             "#!/bin/sh\n"
             f"SLURM_CONF={shlex.quote(str(conf))}\n"
             "export SLURM_CONF\n"
-            f'exec {shlex.join((*loader, str(program)))} "$@"\n'
+            f'exec {shlex.join((*found, str(program)))} "$@"\n'
         )
         wrapper.chmod(0o755)
-
-
-def _loader(program: Path) -> str:
-    """Return the dynamic loader that a program names in its header."""
-    found = re.search(rb"/lib[^\0]*/ld-[^\0]+", program.read_bytes()[:4096])
-    if found is None:
-        raise ValueError(f"{program} names no dynamic loader")
-    return os.fsdecode(found.group())
