@@ -72,18 +72,12 @@ def run(
     stack = np.repeat(factories.noise((1, 16, 16), "float32"), shards * matrices, axis=0)
     over = {"materialize": False, "shards": shards, **config}
     plan = factories.repeated(factories.plan(folder, stack, **over))
-    rest = list(plan.shards)
-
-    def take(count: int) -> list[str]:
-        rest[:], taken = rest[: len(rest) - count], rest[len(rest) - count :]
-        return taken
-
-    parts = {"waiting": waiting, "running": running, "failed": failed + suspect,
-             "damaged": damaged}  # fmt: skip
-    roles = {role: take(count) for role, count in parts.items()} | {"done": rest}
-    for role, of, count in (("suspect", "failed", suspect), ("slow", "done", slow),
-                            ("unproven", "done", unproven)):  # fmt: skip
-        roles[role] = roles[of][:count]
+    rest, roles = list(plan.shards), dict[str, list[str]]()
+    for role, count in (("waiting", waiting), ("running", running), ("failed", failed + suspect),
+                        ("damaged", damaged)):  # fmt: skip
+        rest, roles[role] = rest[: len(rest) - count], rest[len(rest) - count :]
+    roles |= {"done": rest, "suspect": roles["failed"][:suspect]}
+    roles |= {"slow": rest[:slow], "unproven": rest[:unproven]}
     made = Pretended(plan, at, roles)
     _work(made, _machines(devices, nodes))
     if summed and len(made.receipts) == shards:
@@ -107,21 +101,24 @@ def _work(made: Pretended, machines: list[Device]) -> None:
     jobs, free = [], dict.fromkeys(machines, 0.0)
     for row in made.plan.shards.values():
         machine = min(free, key=free.__getitem__)
-        held = {k: v * (4 if row.shard in made.roles["slow"] else 1) for k, v in HELD.items()}
+        slower = 4 if row.shard in made.roles["slow"] else 1
+        held = {phase: slower * seconds for phase, seconds in HELD.items()}
         jobs.append((row, machine, free[machine], held))
         free[machine] += sum(held.values()) + 0.25
     begin = made.at - 60.0 - max(free.values())
-    roles = {role: set(shards) for role, shards in made.roles.items()}
+    results, roles = made.plan.results, made.roles
     for row, machine, began, held in jobs:
-        if row.shard in roles["done"] | roles["damaged"]:
+        if row.shard in (*roles["done"], *roles["damaged"]):
             _finish(made, row, machine, begin + began, held)
             continue
-        for path in (made.receipt(row.shard), made.plan.results.product(row.name)):
-            path.unlink()
+        made.receipt(row.shard).unlink()
+        results.product(row.name).unlink()
         if row.shard in roles["running"]:
-            _run(made, row, machine, made.at - 5.0)
+            at = made.at - 5.0
+            line = f"{at}\t{machine.node}\t1000\t\t{machine.name}\t{machine.uuid or ''}\n"
+            _write(results.starts(row.name), line.encode(), at)
         elif row.shard in roles["failed"]:
-            _fail(made, row, machine, begin + began, row.shard in roles["suspect"])
+            _fail(results, row, machine, begin + began, row.shard in roles["suspect"])
 
 
 def _finish(
@@ -144,25 +141,17 @@ def _finish(
     _write(path, text, finished)
 
 
-def _fail(made: Pretended, row: Shard, machine: Device, at: float, suspect: bool) -> None:
-    results, words = made.plan.results, f"device {machine.uuid}: out of memory"
+def _fail(results: Results, row: Shard, machine: Device, at: float, suspect: bool) -> None:
+    words = f"device {machine.uuid}: out of memory"
     if suspect:
         words = "a product failed its proof; nothing was written"
     log = results.log("multiply", row.name)
     _write(log, f"ERROR {words}\n".encode(), at)
-    failure = Failure(
-        row.name, 75, words, machine.node, at, machine.uuid, 1, "0" * 12,
-        str(log.relative_to(results.root)),
-    )  # fmt: skip
+    said = str(log.relative_to(results.root))
+    failure = Failure(row.name, 75, words, machine.node, at, machine.uuid, 1, "0" * 12, said)
     fail(results, row.name, failure)
     if suspect and machine.uuid:
         fail(results, f"{failures.DEVICE}{machine.uuid}", failure)
-
-
-def _run(made: Pretended, row: Shard, machine: Device, at: float) -> None:
-    """Write the journal of a shard that a task began at a moment."""
-    line = f"{at}\t{machine.node}\t1000\t\t{machine.name}\t{machine.uuid or ''}\n"
-    _write(made.plan.results.starts(row.name), line.encode(), at)
 
 
 def _write(path: Path, text: bytes, at: float) -> None:
