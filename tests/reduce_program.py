@@ -55,31 +55,25 @@ def way(random: np.random.Generator, n: int, ranks: int) -> dict:
     }
 
 
-def computed(folder: Path, stack: np.ndarray, product: str, chosen: dict, backend: str) -> Path:
-    """Compute a stack in the chosen way, its shards in random order; return the plan's path."""
+def compute(folder: Path, stack: np.ndarray, product: str, chosen: dict, backend: str) -> None:
+    """Compute a stack in the chosen way, its shards in random order."""
     over = {key: chosen[key] for key in ("shards", "keep", "materialize")}
     made = factories.plan(
         folder, stack, product=product, backend=backend, nonfinite="allow", **over
     )
-    shards = list(factories.copied(made).shards)
-    np.random.default_rng(chosen["seed"]).shuffle(shards)
-    for shard in shards:
-        job.run_shard(made, shard)
+    for shard in np.random.default_rng(chosen["seed"]).permutation(
+        [*factories.copied(made).shards]
+    ):
+        job.run_shard(made, str(shard))
     ledger.write(made)
-    return made.results.plan
 
 
-def names_for(dtype: str, keep: str) -> list[str]:
-    """All statistics that products of this dtype, kept so, can have."""
-    if keep == "sum":
-        return ["sum", "mean"]
-    return [name for name in STATISTICS if "complex" not in dtype or name not in NEEDS_ORDER]
-
-
-def once(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, bytes]:
+def reduced(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, bytes]:
     """Reduce a plan with some of the ranks; return the bytes of each result on all ranks."""
+    names = [name for name in STATISTICS if "complex" not in dtype or name not in NEEDS_ORDER]
+    if chosen["keep"] == "sum":
+        names = ["sum", "mean"]
     sub = comm.Split(comm.rank >= chosen["ranks"])
-    names = names_for(dtype, chosen["keep"])
     if comm.rank < chosen["ranks"]:
         reducer.run(sub, plan, names)
     sub.Free()
@@ -98,27 +92,26 @@ def meet(comm: MPI.Comm) -> None:
 def main() -> None:
     """Try all ways, and report on rank 0."""
     comm = MPI.COMM_WORLD
-    folder, backend, seed, ways = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    root, backend, seed, ways = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     random = np.random.default_rng(seed)  # the same on all ranks
     tried, differ = 0, []
     while tried < ways:
         stack, product = draw(random)
         seen: dict[str, bytes] = {}
         for _ in range(6):
-            chosen = way(random, len(stack), comm.size)
+            chosen, folder = way(random, len(stack), comm.size), root / str(tried)
             pieces.CHECKSUM_PIECE_BYTES = chosen["piece"]
             memory.REDUCE_BATCH_BYTES = chosen["batch"]
-            plan = folder / str(tried) / "results" / "plan.tsv"
             if comm.rank == 0:
-                computed(folder / str(tried), stack, product, chosen, backend)
+                compute(folder, stack, product, chosen, backend)
             meet(comm)
-            found = once(comm, chosen, plan, stack.dtype.name)
+            found = reduced(comm, chosen, folder / "results" / "plan.tsv", stack.dtype.name)
             for name, raw in found.items():
                 if seen.setdefault(name, raw) != raw:
                     differ.append([name, stack.dtype.name, stack.shape, product, chosen])
             meet(comm)
             if comm.rank == 0:
-                shutil.rmtree(folder / str(tried))
+                shutil.rmtree(folder)
             tried += 1
     if comm.rank == 0:
         sys.stdout.write(json.dumps({"tried": tried, "differ": differ}) + "\n")

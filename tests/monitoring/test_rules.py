@@ -40,10 +40,16 @@ RUN_GOES_ON = [NOW, WAITING, GOES_ON]
 NO_SHARD = series("shardwise_device_running_shards", "0x60", GPU)
 AT_WORK = series("shardwise_device_running_shards", "1x60", GPU)
 FREE = series("shardwise_device_suspect", "0x60", GPU)
-MEDIAN = series("shardwise_median_shard_duration_seconds", "100x60")
-
-SLOW = series("shardwise_oldest_running_shard_seconds", "301x60", f'{RUN}, shard="7"')
-
+MEDIAN, QUICK = (
+    series("shardwise_median_shard_duration_seconds", f"{seconds}x60") for seconds in (100, 1)
+)
+YOUNG, OLD, TOO_OLD = (
+    series("shardwise_oldest_running_shard_seconds", f"{seconds}x60", f'{RUN}, shard="7"')
+    for seconds in (50, 299, 301)
+)
+WELL, STOPPED = (
+    series("shardwise_stage_failed", f"{value}x60", f'{RUN}, stage="reduce"') for value in (0, 1)
+)
 
 FIRES = {
     "ShardwiseDeviceIdle": [
@@ -51,9 +57,9 @@ FIRES = {
         # For a moment all other devices are between two shards.
         [NOW, WAITING, state("running", "1x25 0x2 1x40"), NO_SHARD, FREE],
     ],
-    "ShardwiseShardSlow": [[NOW, MEDIAN, SLOW]],
+    "ShardwiseShardSlow": [[NOW, MEDIAN, TOO_OLD]],
     "ShardwiseShardsFailed": [[state("failed", "2x60")], [state("damaged", "1x60")]],
-    "ShardwiseStageFailed": [[series("shardwise_stage_failed", "1x60", f'{RUN}, stage="reduce"')]],
+    "ShardwiseStageFailed": [[STOPPED]],
 }
 
 SILENT = {
@@ -67,15 +73,10 @@ SILENT = {
         [LONG_AGO, WAITING, GOES_ON, NO_SHARD, FREE],
     ],
     "ShardwiseShardSlow": [
-        [NOW, MEDIAN,
-         series("shardwise_oldest_running_shard_seconds", "299x60", f'{RUN}, shard="7"')],
-        [NOW, series("shardwise_median_shard_duration_seconds", "1x60"),
-         series("shardwise_oldest_running_shard_seconds", "50x60", f'{RUN}, shard="7"')],
-        [NOW, series("shardwise_oldest_running_shard_seconds", "9000x60", f'{RUN}, shard="7"')],
-        [LONG_AGO, MEDIAN, SLOW],
+        [NOW, MEDIAN, OLD], [NOW, QUICK, YOUNG], [NOW, TOO_OLD], [LONG_AGO, MEDIAN, TOO_OLD],
     ],
     "ShardwiseShardsFailed": [[state("failed", "0x60"), state("damaged", "0x60"), WAITING]],
-    "ShardwiseStageFailed": [[series("shardwise_stage_failed", "0x60", f'{RUN}, stage="reduce"')]],
+    "ShardwiseStageFailed": [[WELL]],
 }  # fmt: skip
 
 
