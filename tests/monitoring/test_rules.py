@@ -43,9 +43,9 @@ FREE = series("shardwise_device_suspect", "0x60", GPU)
 MEDIAN, QUICK = (
     series("shardwise_median_shard_duration_seconds", f"{seconds}x60") for seconds in (100, 1)
 )
-YOUNG, OLD, TOO_OLD = (
+YOUNG, OLD, TOO_OLD, ANCIENT = (
     series("shardwise_oldest_running_shard_seconds", f"{seconds}x60", f'{RUN}, shard="7"')
-    for seconds in (50, 299, 301)
+    for seconds in (50, 299, 301, 9000)
 )
 WELL, STOPPED = (
     series("shardwise_stage_failed", f"{value}x60", f'{RUN}, stage="reduce"') for value in (0, 1)
@@ -73,7 +73,7 @@ SILENT = {
         [LONG_AGO, WAITING, GOES_ON, NO_SHARD, FREE],
     ],
     "ShardwiseShardSlow": [
-        [NOW, MEDIAN, OLD], [NOW, QUICK, YOUNG], [NOW, TOO_OLD], [LONG_AGO, MEDIAN, TOO_OLD],
+        [NOW, MEDIAN, OLD], [NOW, QUICK, YOUNG], [NOW, ANCIENT], [LONG_AGO, MEDIAN, TOO_OLD],
     ],
     "ShardwiseShardsFailed": [[state("failed", "0x60"), state("damaged", "0x60"), WAITING]],
     "ShardwiseStageFailed": [[WELL]],
