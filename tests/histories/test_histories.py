@@ -45,9 +45,6 @@ PARTS = 4
 """Parts of a night's histories that run side by side, as processes wait half of their time."""
 
 MATRICES = 12
-ROOT = "@ROOT@"
-"""Stands for the folder that the history is played in."""
-
 ONE, RECIPE = {"ranks": 1}, {"matrices": MATRICES, "dim": 6, "dtype": "float32", "seed": 0}
 BASE: Config = {
     "input": "in.npy", "synthetic": RECIPE, "shards": 2, "materialize": False, "keep": "products",
@@ -154,10 +151,10 @@ class Stage:
         names = list(dict.fromkeys((*asked, *more))) if {*asked} <= {*more} else asked
         config = config | {"results": "out", "reduce": config["reduce"] | {"statistics": names}}
         key = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
-        for path in sorted(path for name in DATA for path in place.glob(f"{name}/**/*.npy")):
-            key.update(path.read_bytes())
-        for path in (place / name for name in DATA if (place / name).is_file()):
-            key.update(path.read_bytes())
+        for name in DATA:
+            whole = (place / name).is_file()
+            for path in [place / name] if whole else sorted((place / name).rglob("*.npy")):
+                key.update(path.read_bytes())
         if key.hexdigest() not in self._fresh:
             workspace = self.pristine.clone(self.folder / "fresh")
             for name in DATA:
@@ -165,9 +162,13 @@ class Stage:
                 copy(place / name, workspace.root / name)
             workspace.configure(**config)
             done, out = workspace.run("--cores", "1"), workspace.root / "out"
-            paths = {_KEY.sub("", str(path.relative_to(out))): path for path in out.rglob("*.npy")}
-            arrays = {name: path.read_bytes() for name, path in paths.items()}
-            self._fresh[key.hexdigest()] = done, arrays
+            self._fresh[key.hexdigest()] = (
+                done,
+                {
+                    _KEY.sub("", str(path.relative_to(out))): path.read_bytes()
+                    for path in out.rglob("*.npy")
+                },
+            )
             shutil.rmtree(workspace.root)
         return self._fresh[key.hexdigest()]
 
@@ -208,7 +209,7 @@ class Histories(RuleBasedStateMachine):
     def begin(self, kind: str, first: Config, second: Config, twin: bool = False) -> None:
         """Make the first run; two working folders may have the same config on other input."""
         shared = kind == "shared"
-        one = BASE | first | ({"results": f"{ROOT}/shared"} if shared else {})
+        one = BASE | first | ({"results": "../shared"} if shared else {})
         two = one if shared and twin else one | second
         self.configs = [one, two | ({"results": "other_results"} if kind == "two folders" else {})]
         self.places, self.last = ["a", "b"] if shared else ["a"], ("a", 0)
@@ -247,10 +248,8 @@ class Histories(RuleBasedStateMachine):
         """The commands of the README by hand, up to some stage."""
         at = self.at(other)
         config, plan = self.configs[at[1]], '--plan "$RESULTS"/plan.tsv'
-        each = (
-            f'for s in $(tail -n +2 "$RESULTS"/plan.tsv | cut -f1); do '
-            f"$PYTHON scripts/{{}}.py {plan} --shard $s || exit; done"
-        )
+        each = 'for s in $(tail -n +2 "$RESULTS"/plan.tsv | cut -f1); do '
+        each += f"$PYTHON scripts/{{}}.py {plan} --shard $s || exit; done"
         lines = [f"{_PLAN}{' --replace' * replace}"]
         lines += [f"$PYTHON scripts/synthesize.py {plan}"] * (config["input"] is None)
         lines += [each.format("shard")] * config["materialize"]
@@ -362,9 +361,8 @@ class Histories(RuleBasedStateMachine):
         self.excused |= excuse
         self.failed = True  # until it has ended well
         if currently_in_test_context():
-            note(f"# {self.steps}. {what}\n({head}{script})".replace(ROOT, '"$PWD"'))
+            note(f"# {self.steps}. {what}\n({head}{script})")
         done = self._bash(head + script)
-        config = config | {"results": config["results"].replace(ROOT, str(self.root))}
         if check not in ("", "none"):
             if done.code and check == "done":
                 done = self._healed(head, script, place, config, done)
@@ -424,8 +422,8 @@ class Histories(RuleBasedStateMachine):
         log = self.root / "output"
         with open(log, "wb") as sink:
             run = subprocess.Popen(
-                ["bash", "-c", script.replace(ROOT, str(self.root))], cwd=self.root, env=self._env,
-                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
+                ["bash", "-c", script], cwd=self.root, env=self._env, stdin=subprocess.DEVNULL,
+                stdout=sink, stderr=sink, start_new_session=True,
             )  # fmt: skip
         processes.until(
             lambda: run.poll() is not None and not self._living(), LIMIT_S,
@@ -434,11 +432,9 @@ class Histories(RuleBasedStateMachine):
         return Finished(run.returncode, log.read_text(errors="replace"))
 
     def _living(self) -> set[int]:
-        return {
-            pid
-            for pid in processes.living(processes.running())
-            if processes.environment(pid).get("HISTORY") == str(self.root)
-        }
+        found = processes.living(processes.running())
+        own = str(self.root)
+        return {pid for pid in found if processes.environment(pid).get("HISTORY") == own}
 
     def teardown(self) -> None:
         """Make a last run, after which verify finds the results whole; then remove everything."""
@@ -446,12 +442,10 @@ class Histories(RuleBasedStateMachine):
             if self.steps and not self.failed:
                 if self.disturbed:
                     self.run((0, 0), "")
-                config = self.configs[self.last[1]]
-                config = config | {"results": config["results"].replace(ROOT, str(self.root))}
-                if self.stage.fresh(self.root / self.last[0], config)[0].code == 0:
-                    results = shlex.quote(config["results"])
-                    line = f"cd {self.last[0]}\n$PYTHON scripts/verify.py {results}\n"
-                    verified = self._bash(line)
+                place, config = self.last[0], self.configs[self.last[1]]
+                if self.stage.fresh(self.root / place, config)[0].code == 0:
+                    words = f"cd {place}\n$PYTHON scripts/verify.py {config['results']}\n"
+                    verified = self._bash(words)
                     assert verified.code == 0, verified.output
         finally:
             processes.kill(self._living())
