@@ -77,13 +77,13 @@ def folder(*arrays: np.ndarray, name: str = "in/{}.npy") -> Step:
     return all_of(*(put(name.format(i), array) for i, array in enumerate(arrays)))
 
 
-def hdf5(name: str, dataset: str = "x", a: np.ndarray = M) -> Step:
+def hdf5(name: str, dataset: str = "x") -> Step:
     """A step that writes an HDF5 file of one dataset."""
 
     def step() -> None:
         put(name, "")()
         with h5py.File(name, "w") as file:
-            file[dataset] = a
+            file[dataset] = M
 
     return step
 
@@ -240,9 +240,6 @@ CASES: dict[str, list[Case]] = {
         centred("`ddof` leaves nothing", ddof=18),
         centred("`offset` of another length", put("row.npy", np.zeros(4)), offset="row.npy"),
         centred("`offset` with a NaN", put("row.npy", np.array([0, np.nan, 0])), offset="row.npy"),
-        centred("`offset` claims more than it holds",
-                put("row.npy", npy("'<f8'", "(9999999999999,)")), offset="row.npy"),
-        centred("`offset` is no array", offset="mean"),
         centred("`offset` of whole numbers",
                 put("bad.npy", stack((6, 3, 3), "int16")), input="bad.npy", offset="row.npy"),
         Case("several of these at once", {"shards": 0, "keep": "all", "inputs": "a.npy"}),
@@ -263,7 +260,6 @@ CASES: dict[str, list[Case]] = {
         array("3,000 dimensions", npy("'<f4'", f"({'2, ' * 3000})")),
         array("shorter than its header says", npy("'<f4'", data=b"1234" * 53)),
         array("longer than its header says", npy("'<f4'", data=b"1234" * 55)),
-        array("one dimension", stack((6,))),
         array("two dimensions", stack((6, 3))),
         array("no matrices", stack((0, 3, 3))),
         array("no squares under `A @ A`", stack((6, 2, 3))),
@@ -272,7 +268,6 @@ CASES: dict[str, list[Case]] = {
         array("big-endian", stack((6, 3, 3)).astype(">f4"), 0),
     ],
     "A folder, a glob or a sheet: `input: in`, `input: sheet.tsv`": [
-        listed("the folder contains no .npy file", "in", put("in/readme.txt", "")),
         Case("the glob finds nothing", {"input": "in/*.npy"}),
         listed("other shapes in one folder", "in", folder(M, stack((2, 3)))),
         listed("other element types in one folder", "in", folder(M, M.astype("float64"))),
@@ -282,13 +277,8 @@ CASES: dict[str, list[Case]] = {
         listed("HDF5 files in the folder", "in", hdf5("in/0.h5"), hdf5("in/1.h5")),
         listed("a glob of them names no dataset", "in/*.h5", hdf5("in/0.h5")),
         listed("one has no such dataset", "in/*.h5:/x", hdf5("in/0.h5"), hdf5("in/1.h5", "y")),
-        listed("one holds other matrices", "in/*.h5:x", hdf5("in/0.h5"), hdf5("in/1.h5", a=M[:2])),
         listed("a dataset of .npy files", "in/*.npy:/x", folder(M)),
-        listed("a pattern for the dataset", "in/*.h5:/*", hdf5("in/0.h5")),
         listed("a virtual dataset of a missing file", "bad.h5:x", virtual),
-        listed(
-            "a damaged file in the folder", "in", folder(M), put("in/1.npy", npy("'<f4'", "(3, 3)"))
-        ),
         listed("a file reached twice, by a link", "in", folder(M),
                lambda: os.symlink("0.npy", "in/1.npy")),
         listed("a name that is not UTF-8", "in", folder(M),
@@ -310,11 +300,8 @@ CASES: dict[str, list[Case]] = {
         Case("the file is missing", {"weights": "w.npy"}),
         Case("a link that leads to itself", {"weights": "loop"},
              lambda: os.symlink("loop", "loop")),
-        weighed("it is a text", "1\n2\n3\n"),
-        weighed("it holds pickled objects", np.array([1, None])),
         weighed("its header lies", npy("'<f8'", "(1000000000000,)")),
         weighed("another number of weights", np.ones(5)),
-        weighed("an array of two dimensions", np.ones((6, 1))),
         weighed("complex numbers", np.ones(6, "c16")),
         weighed("NaN", np.array([1, np.nan, 1, 1, 1, 1])),
         weighed("a number that float64 has not", np.array([1, 2**60, 1, 1, 1, 1])),
@@ -325,7 +312,6 @@ CASES: dict[str, list[Case]] = {
                 reduce={"statistics": ["mean"]}),
     ],
     "Labels: `labels: l.npy`": [
-        labelled("it is cut off", npy("'<i8'", "(6,)") + bytes(40)),
         labelled("real numbers", np.ones(6)),
         labelled("a text that steers a terminal", np.array([*"abcde", "\x1b[2J"])),
         labelled("a text without letters", np.array([*"abcde", ""])),
