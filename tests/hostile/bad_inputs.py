@@ -106,9 +106,9 @@ def done(script: str, *words: str) -> Step:
     return step
 
 
-def with_elements(*found: float, dtype: str = "float32") -> np.ndarray:
+def with_elements(*found: float) -> np.ndarray:
     """Six matrices, of which the fourth holds the elements ``found``."""
-    array = stack((6, 3, 3), dtype)
+    array = stack((6, 3, 3))
     array[3, 1, : len(found)] = found
     return array
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests import processes
 from tests.clusters.cluster import Cluster, Job, Way, free_ports, user_name
 from tests.clusters.grid_engine import config, packages
 from tests.clusters.grid_engine.hosts import ThisMachine, TwoHosts
-from tests.clusters.grid_engine.jobs import Record, parse_jobs, parse_queues, parse_records
+from tests.clusters.grid_engine.jobs import Record, parse_jobs, parse_records
 
 # Variables of an outer Grid Engine job, besides `SGE_*` and `JOB_*`, that must not reach ours.
 STEERING = frozenset({"ARC", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE"})
@@ -123,8 +124,12 @@ class GridEngine(Cluster):
         return parse_jobs(self.call("qstat", "-u", "*", "-g", "d", "-xml"))
 
     def queues(self) -> dict[str, str]:
-        """Return the state of the queue on each host; it is empty if the host takes jobs."""
-        return parse_queues(self.call("qstat", "-f", "-xml"))
+        """Return the state of the queue on each host.
+
+        It is empty if the host takes jobs; a host that never reported has ``au``.
+        """
+        found = ElementTree.fromstring(self.call("qstat", "-f", "-xml")).iter("Queue-List")
+        return {queue.findtext("name", ""): queue.findtext("state") or "" for queue in found}
 
     def records(self, number: int | str) -> list[Record]:
         """Return what the accounting keeps of a job, or of all (``*``) since the start."""
@@ -146,9 +151,8 @@ class GridEngine(Cluster):
 
     def own_processes(self) -> set[int]:
         root = str(self.run_dir / "root")
-        started = {
-            pid for pid in processes.running() if processes.environment(pid).get("SGE_ROOT") == root
-        }
+        env = processes.environment
+        started = {pid for pid in processes.running() if env(pid).get("SGE_ROOT") == root}
         return started | processes.descendants(started)
 
     def enter(self, folder: Path) -> list[str]:

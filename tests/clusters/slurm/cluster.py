@@ -33,6 +33,9 @@ UP_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 _KEY = re.compile(r"(_wildcards)?_[0-9a-f]{12}$")
 """The key in a job's comment, after the shard or in place of it."""
 
+_HELD = re.compile(r" CPUAlloc=[1-9]| GresUsed=(\w+:)+[1-9]")
+"""A CPU or a device of a node that is held."""
+
 _FINAL = ("CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
 _STATES = {"PENDING": "waiting", "RUNNING": "running", **dict.fromkeys(_FINAL, "ended")}
 _SEPARATOR = "\x1f"  # comments may hold any printable character
@@ -131,20 +134,14 @@ class Slurm(Cluster):
         device. Reconfiguring it makes it count again what living jobs hold.
         """
         self._await(lambda: not self.call("squeue", "-h"))
-        self._await(self._devices_known)
-        if self._held():
+        devices = sum(node.gpus > 0 for node in config.NODES)
+        self._await(lambda: self._shown_nodes().count("(IDX:") == devices)  # all have reported
+        if _HELD.search(self._shown_nodes()):
             self.call("scontrol", "reconfigure")
-            self._await(lambda: not self._held())
+            self._await(lambda: not _HELD.search(self._shown_nodes()))
 
-    def _devices_known(self) -> bool:
-        """Whether every node has reported its devices to the controller: they then have indices."""
-        shown = self.call("scontrol", "-d", "-o", "show", "nodes")
-        return shown.count("(IDX:") == sum(node.gpus > 0 for node in config.NODES)
-
-    def _held(self) -> bool:
-        """Whether a CPU or a device of any node is held."""
-        shown = self.call("scontrol", "-d", "-o", "show", "nodes")
-        return bool(re.search(r" CPUAlloc=[1-9]| GresUsed=(\w+:)+[1-9]", shown))
+    def _shown_nodes(self) -> str:
+        return self.call("scontrol", "-d", "-o", "show", "nodes")
 
     def cancel_all(self) -> None:
         self.call("scancel", f"--user={user_name()}")
