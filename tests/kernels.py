@@ -16,6 +16,16 @@ def to_host(xp: Any, array: Any) -> Any:
     return array if xp is np else xp.asnumpy(array)
 
 
+def on(xp: Any, *stacks: Any) -> list[Any]:
+    """Stacks as arrays of ``xp``; what is None stays so."""
+    return [None if x is None else xp.asarray(np.ascontiguousarray(x)) for x in stacks]
+
+
+def modulus(array: Any) -> Any:
+    """Moduli of the elements, for which the check takes |re| + |im|."""
+    return np.abs(array.real) + np.abs(array.imag)
+
+
 def problem_of(product: str, left: Any, right: Any = None) -> Problem:
     """What is multiplied; ``right`` is a stack, one matrix for all, or None."""
     shape, shared = (None, False) if right is None else (right.shape[-2:], right.ndim == 2)

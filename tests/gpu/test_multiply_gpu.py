@@ -9,107 +9,69 @@ from shardwise.errors import DeviceFailed, InputError, IntegrityError
 from shardwise.files import pieces
 from shardwise.multiply import job
 from shardwise.multiply.backend import load_backend
-from shardwise.numerics import gemm
+from shardwise.numerics import tolerances
 from shardwise.plan import memory
-from shardwise.plan.problem import Problem
 from shardwise.records import receipts
 
 from tests import factories
 from tests.factories import save, wide
 from tests.gpu.conftest import needs_gpu
+from tests.kernels import modulus, multiplied, on, problem_of, to_host
 
 NUMBERS = (*factories.FLOATS, "uint8", "int64")
-RIGHT_COLUMNS = 7
 
 
 def factors(product, shape, dtype):
     """A stack, and its B if any; whole numbers for integers, else numbers that round."""
     make = factories.stack if "int" in dtype else factories.noise
     rows = factories.right_rows(product, *shape[1:])
-    right = make((shape[0], rows, RIGHT_COLUMNS), dtype, seed=1) if rows else None
-    return make(shape, dtype), right
+    return make(shape, dtype), make((shape[0], rows, 7), dtype, seed=1) if rows else None
 
 
-def rounding(dtype, k):
-    """How far a product may be from the exact one: relative to ``|A| |B|``, and absolutely.
-
-    γ(k, u) of the precision that it is accumulated in, 4 times that for complex numbers; float16
-    is accumulated in float32, then rounded once, and may be rounded to a subnormal number.
-    """
-    compute, stored = np.finfo("float32" if dtype == "float16" else dtype), np.finfo(dtype)
-    unit = float(compute.eps) / 2
-    if dtype == "float16":  # tensor cores add with fewer bits: see `tolerances`
-        unit = 2.0**-22
-    relative = (4 if dtype.startswith("complex") else 1) * k * unit / (1 - k * unit)
-    relative += float(np.finfo("float64").eps) * k  # the reference rounds too
-    if dtype == "float16":
-        relative += 1.01 * float(stored.eps) / 2
-    return relative, float(stored.smallest_subnormal)
+def check_kernel(xp, product, shape, dtype):
+    """Every product of a batch is right, and the same to the bit at any place in it."""
+    pair, places = factors(product, (2, *shape), dtype), np.arange(7) % 2
+    found, compute = multiplied(xp, product, *(x if x is None else x[places] for x in pair))
+    np.testing.assert_array_equal(found, found[places])
+    exact, moduli = (
+        to_host(xp, factories.REFERENCES[product](*on(xp, *of)))
+        for of in (map(wide, pair), (x if x is None else modulus(wide(x)) for x in pair))
+    )
+    if "int" in dtype:
+        np.testing.assert_array_equal(found[:2], exact)
+        return
+    problem = problem_of(product, *pair)
+    bound = tolerances.product_tolerance(problem.factor_shapes[0][1], 1, dtype, compute)
+    assert (modulus(wide(found[:2]) - exact) <= bound[0] * moduli + bound[1]).all()
+    if memory.symmetric(problem):
+        other = factories.TURNED["H" if "H" in product else "T"](found[0])
+        np.testing.assert_array_equal(found[0], other)
 
 
 # Many, few and one matrix per call; rows that are aligned and rows that are not.
-KERNEL_SHAPES = [(8, 8), (65, 65), (260, 260), (9, 2000)]
-LARGE_SHAPES = [(2049, 515), (515, 2051), (2048, 2048)]
-
-
-def kernel_case(xp, product, shape, dtype, precision="ieee", matrices=3):
-    """Multiply a batch that repeats two matrices; with it, their exact products and moduli."""
-    rows = factories.right_rows(product, *shape)
-    problem = Problem(1, shape, product, dtype, (rows, RIGHT_COLUMNS) if rows else None)
-    call = memory.call_matrices(problem)
-    count = -(-matrices // call) * call
-    pair = [None if x is None else xp.asarray(x) for x in factors(product, (2, *shape), dtype)]
-    block, other = (None if x is None else x[xp.arange(count) % 2] for x in pair)
-    out = xp.zeros((count, *problem.product_shape), problem.product_dtype)
-    run = gemm.kernel(xp, problem, precision)
-    run.multiply(block, other, out, matrices)
-    reference = factories.REFERENCES[product]
-    exact = reference(*map(wide, pair))
-    moduli = reference(*(None if x is None else abs(wide(x)) for x in pair))
-    return problem, run, out, exact, moduli
-
-
 @pytest.mark.parametrize("dtype", NUMBERS)
-@pytest.mark.parametrize("shape", KERNEL_SHAPES)
+@pytest.mark.parametrize("shape", [(8, 8), (65, 65), (260, 260), (9, 2000)])
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 def test_kernels_are_right_wherever_a_matrix_lies(xp, product, shape, dtype):
-    """Every product of a batch is right, and the same to the bit at any place in it."""
-    if product == "A @ A":
-        shape = shape[:1] * 2
-    problem, _, out, exact, moduli = kernel_case(xp, product, shape, dtype, matrices=7)
-    if "int" in dtype:
-        assert bool((out[:2] == exact).all())
-    else:
-        relative, absolute = rounding(dtype, problem.factor_shapes[0][1])
-        assert bool((abs(wide(out[:2]) - exact) <= relative * moduli + absolute).all())
-    for i in range(2, 7):
-        assert bool((out[i] == out[i % 2]).all())
+    """Of all dtypes, against products in double precision."""
+    check_kernel(xp, product, shape[:1] * 2 if product == "A @ A" else shape, dtype)
 
 
 @needs_gpu
 @pytest.mark.parametrize("dtype", factories.FLOATS)
-@pytest.mark.parametrize("shape", LARGE_SHAPES)
+@pytest.mark.parametrize("shape", [(2049, 515), (515, 2051), (2048, 2048)])
 @pytest.mark.parametrize(
-    "product", ["A.T @ A", "A @ A.T", "A.H @ A", "A @ A.H", "A @ B", "A.H @ B"]
+    "product", [p for p in factories.PRODUCTS if p not in ("A @ A", "A.T @ B")]
 )
 def test_large_kernels_are_right(product, shape, dtype):
     """Large products, by a rank-k update of symmetric and Hermitian ones, and awkward rows."""
-    xp, _ = load_backend("cupy")
-    problem, _, out, exact, moduli = kernel_case(xp, product, shape, dtype)
-    relative, absolute = rounding(dtype, problem.factor_shapes[0][1])
-    assert bool((abs(wide(out[:2]) - exact) <= relative * moduli + absolute).all())
-    assert bool((out[2] == out[0]).all())
-    if memory.symmetric(problem):
-        hermitian = any(factor.conjugated for factor in problem.operands)
-        assert bool((out[0] == (out[0].conj() if hermitian else out[0]).T).all())
+    check_kernel(load_backend("cupy")[0], product, shape, dtype)
 
 
-def shards_of(folder, left, shards, **over):
-    """The files of all shards of a plan, and the plan."""
-    made = factories.computed(
-        factories.plan(folder, left, shards=shards, materialize=False, **over)
-    )
-    return made, [np.load(factories.file(made, "product", shard_id)) for shard_id in made.shards]
+def one_shard(folder, left, **over):
+    """A plan of one shard, computed in place."""
+    over |= {"shards": 1, "materialize": False}
+    return factories.computed(factories.plan(folder, left, **over))
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
@@ -128,18 +90,12 @@ def test_bits_do_not_depend_on_slots_and_batches(tmp_path, backend, product, kee
         # The size of a call decides the bits, so it is fixed; a batch has several calls.
         monkeypatch.setattr(memory, "call_matrices", lambda _: 256)
         monkeypatch.setattr(memory, "BATCH_BYTES", batch)
-        made, (found,) = shards_of(tmp_path / str(number), left, 1, **over)
+        made = one_shard(tmp_path / str(number), left, **over)
         receipt = factories.receipt(made)
-        receipts.check_elements(factories.file(made, "product", "00000"), receipt.file)
-        written.add((found.tobytes(), receipt.input_checksum, receipt.right_checksum))
+        receipts.check_elements(factories.file(made, "product"), receipt.file)
+        found = factories.products(made).tobytes()
+        written.add((found, receipt.input_checksum, receipt.right_checksum))
     assert len(written) == 1
-
-
-LAYOUTS = {
-    "big-endian": lambda left: left.astype(left.dtype.newbyteorder(">")),
-    "Fortran": np.asfortranarray,
-    "C": np.ascontiguousarray,
-}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "complex128", "int64"])
@@ -147,11 +103,16 @@ LAYOUTS = {
 def test_a_file_in_any_order_and_many_files_give_the_same(tmp_path, backend, dtype, materialize):
     """In any byte or memory order, in one file or many, copied or in place: the same results."""
     left, found = factories.stack((7, 30, 30), dtype), set()
-    paths = {name: save(tmp_path / f"{name}.npy", make(left)) for name, make in LAYOUTS.items()}
-    for i, matrix in enumerate(left):
-        save(tmp_path / "many" / f"{i}.npy", matrix)
-    for name, path in {**paths, "many": tmp_path / "many"}.items():
-        over = {"materialize": materialize, "input": str(path), "backend": backend}
+    stacks = {
+        "big-endian.npy": left.astype(left.dtype.newbyteorder(">")),
+        "Fortran.npy": np.asfortranarray(left),
+        "C.npy": left,
+        **{f"many/{i}.npy": matrix for i, matrix in enumerate(left)},
+    }
+    for name, array in stacks.items():
+        save(tmp_path / name, array)
+    for name in ("big-endian.npy", "Fortran.npy", "C.npy", "many"):
+        over = {"input": str(tmp_path / name), "materialize": materialize, "backend": backend}
         made = factories.computed(factories.plan(tmp_path / f"of {name}", shards=2, **over))
         for shard in made.shards:
             receipt = factories.receipt(made, shard)
@@ -175,14 +136,14 @@ def test_a_file_that_ends_early_is_named(tmp_path, cut):
     with pytest.raises(IntegrityError, match=r"changed while|became shorter|is damaged"):  # noqa: PT012
         begun.compute()
         begun.finish()
-    assert not factories.file(made, "product", "00000").exists()
+    assert not factories.file(made, "product").exists()
 
 
 @needs_gpu
 def test_a_full_device_gets_smaller_batches_then_says_try_again(tmp_path, monkeypatch):
     """Batches shrink while memory is short, with the same bits; then exit 75 with the figure."""
     left = factories.noise((600, 64, 64), "float32")
-    _, (expected,) = shards_of(tmp_path / "free", left, 1, backend="cupy")
+    expected = factories.products(one_shard(tmp_path / "free", left, backend="cupy")).tobytes()
     import cupy
 
     pool = cupy.get_default_memory_pool()
@@ -195,11 +156,11 @@ def test_a_full_device_gets_smaller_batches_then_says_try_again(tmp_path, monkey
     monkeypatch.setattr(memory, "MOST_IN_CALL", 256)
     leave(40 * 2**20)
     try:
-        _, (found,) = shards_of(tmp_path / "short", left, 1, backend="cupy")
-        assert found.tobytes() == expected.tobytes()
+        short = one_shard(tmp_path / "short", left, backend="cupy")
+        assert factories.products(short).tobytes() == expected
         leave(2**20)
         with pytest.raises(DeviceFailed, match=r"a batch of \d+ needs .*, but the device has"):
-            shards_of(tmp_path / "full", left, 1, backend="cupy")
+            one_shard(tmp_path / "full", left, backend="cupy")
     finally:
         pool.set_limit(size=0)
 
@@ -225,7 +186,7 @@ def test_a_device_lost_in_mid_run_says_try_again(tmp_path):
     done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000")
     assert done.returncode == 75, done.stderr
     assert "illegal" in done.stderr.lower()
-    assert not factories.file(made, "product", "00000").exists()
+    assert not factories.file(made, "product").exists()
     assert not factories.file(made, "receipt").exists()
     assert not factories.leftovers(made.results.root)
 
@@ -245,8 +206,8 @@ def test_device_memory_is_what_the_plan_says(tmp_path, dtype, dim, precision, ke
     pool.free_all_blocks()
     before = pool.total_bytes()
     left, _ = factors("A.T @ A", (5, dim, dim), dtype)
-    over = {"keep": keep, "product": "A.T @ A", "precision": precision}
-    made, _ = shards_of(tmp_path, left, 1, backend="cupy", **over)
+    over = {"keep": keep, "product": "A.T @ A", "precision": precision, "backend": "cupy"}
+    made = one_shard(tmp_path, left, **over)
     taken = pool.total_bytes() - before
     assert taken <= made.shards["00000"].device_memory - memory.DEVICE_BYTES
 

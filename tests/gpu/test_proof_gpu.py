@@ -15,28 +15,18 @@ from shardwise.records import failures
 from tests import factories
 from tests.factories import wide
 from tests.gpu.conftest import needs_gpu
-from tests.kernels import SEED, checker, to_host
+from tests.kernels import SEED, checker, modulus, on, to_host
 
 SIZES = (1, 31, 129)
 N = 3
-
-
-def on(xp, *stacks):
-    """Stacks as arrays of ``xp``; what is None stays so."""
-    return [None if x is None else xp.asarray(np.ascontiguousarray(x)) for x in stacks]
-
-
-def size(array):
-    """Moduli of the elements, for which the check takes |re| + |im|."""
-    return np.abs(array.real) + np.abs(array.imag)
 
 
 def expected(a, b, c, dtype, compute, group=2):
     """The ratios by their formula, from whole stacks."""
     relative, absolute = tolerances.product_tolerance(a.shape[-1], b.shape[-1], dtype, compute)
     r = tolerances.vectors(SEED, b.shape[-1], False)
-    gap = size(wide(c) @ r - wide(a) @ (wide(b) @ r))
-    bound = relative * (size(wide(a)) @ size(wide(b)).sum(axis=-1, keepdims=True)) + absolute
+    gap = modulus(wide(c) @ r - wide(a) @ (wide(b) @ r))
+    bound = relative * (modulus(wide(a)) @ modulus(wide(b)).sum(axis=-1, keepdims=True)) + absolute
     rows = (gap / bound).max(axis=2)
     found = rows.max(axis=1)
     for low in range(0, len(c) if dtype in tolerances.CLOSER_LOOK else 0, group):
@@ -49,8 +39,8 @@ def closely(a, b, c, i, row, dtype, compute):
     """How far the elements of one row are off, in units of their own tolerance."""
     b = b[i] if b.ndim == 3 else b
     relative, absolute = tolerances.product_tolerance(a.shape[-1], 1, dtype, compute)
-    gap = size(wide(c)[i, row] - wide(a)[i, row] @ wide(b))
-    return (gap / (relative * (size(wide(a))[i, row] @ size(wide(b))) + absolute)).max()
+    gap = modulus(wide(c)[i, row] - wide(a)[i, row] @ wide(b))
+    return (gap / (relative * (modulus(wide(a))[i, row] @ modulus(wide(b))) + absolute)).max()
 
 
 def case(product, dtype, dim):
@@ -64,16 +54,26 @@ def case(product, dtype, dim):
     return left, right, (a.astype(compute) @ b.astype(compute)).astype(dtype), compute
 
 
-CASES = [
-    *((dtype, size) for dtype in factories.FLOATS for size in SIZES),
-    ("float32", 1101),  # large enough to be cut among threads
-]
+def forms(a, b, c):
+    """Contribution, reference and mass of each product by their definition."""
+    left, right = (
+        end_to_end.weights(side, n, c.dtype.kind == "i")
+        for side, n in (("l", a.shape[1]), ("r", b.shape[2]))
+    )
+    own = [x[:, None] for x in ((c @ right) @ left, (a @ (b @ right)[..., None])[..., 0] @ left)]
+    if c.dtype.kind == "i":
+        return np.concatenate(own, axis=1)
+    mass = (modulus(a) @ modulus(b).sum(axis=2)[..., None])[..., 0] @ np.abs(left)
+    return np.concatenate([*(x.view("float64") for x in own), mass[:, None]], axis=1)
 
 
-@pytest.mark.parametrize(("dtype", "dim"), CASES)
-@pytest.mark.parametrize("product", factories.PRODUCTS)
-def test_the_ratio_is_that_of_the_formula(xp, product, dtype, dim):
-    """Honest products pass, one planted error is found, and ratios agree up to rounding."""
+@pytest.mark.parametrize(("product", "dtype", "dim"), [
+    *itertools.product(factories.PRODUCTS, factories.FLOATS, SIZES),
+    *((product, "float32", 1101) for product in factories.PRODUCTS),  # cut among threads
+    ("A @ A", "complex64", 1100),  # a block of threads for each
+])  # fmt: skip
+def test_ratios_and_forms_are_those_of_their_definition(xp, product, dtype, dim):
+    """Honest products pass, one planted error is found; all agree up to rounding."""
     left, right, result, compute = case(product, dtype, dim)
     error = 1e4 if dtype == "float16" else 10.0 if dim < 1000 else 1e3
     wrong = result.copy()
@@ -87,10 +87,15 @@ def test_the_ratio_is_that_of_the_formula(xp, product, dtype, dim):
         # If products are as exact as the check, the check's own rounding shows.
         atol = 1.0 if dtype in ("float64", "complex128") else 1e-6
         np.testing.assert_allclose(found, expected(a, b, c, dtype, compute), rtol=1e-6, atol=atol)
+        own = forms(*map(wide, (a, b, c)))  # of the product as given, right or wrong
+        off = abs(to_host(xp, check.forms).T - own)
+        assert (off <= 1e-12 * (own[:, -1:] + error * (c is wrong))).all()
 
 
-@pytest.mark.parametrize("kind", ["tile", "tf32"])
-@pytest.mark.parametrize("dtype", tolerances.CLOSER_LOOK)
+@pytest.mark.parametrize(("kind", "dtype"), [
+    *(("tile", dtype) for dtype in tolerances.CLOSER_LOOK), ("tf32", "float32"),
+    ("tf32", "complex64"),
+])  # fmt: skip
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 def test_a_lost_tile_of_a_large_product_is_found(xp, product, dtype, kind):
     """Although it is far below its rows' tolerance; so is a float32 product computed as tf32."""
@@ -98,18 +103,17 @@ def test_a_lost_tile_of_a_large_product_is_found(xp, product, dtype, kind):
     left = xp.asarray(factories.noise((2, dim, dim), dtype, 1))
     right = xp.asarray(factories.noise((2, dim, dim), dtype, 2)) if takes_b(product) else None
     compute = "float32" if dtype == "float16" else dtype
-    a, b = factories.factors(product, left, right)
-    if kind == "tf32" and dtype != "float16":
-        a, b = (short(xp, x) for x in (a, b))
-    result = (a.astype(compute) @ b.astype(compute)).astype(dtype)
+    a, b = (
+        short(xp, x) if kind == "tf32" else x.astype(compute)
+        for x in factories.factors(product, left, right)
+    )
+    result = (a @ b).astype(dtype)
     if kind == "tile":
         result[1, dim - 48 : dim - 16, 5:37] = 0
     check = checker(xp, product, left, right, compute)
     found = to_host(xp, check.check(left, right, xp.ascontiguousarray(result)))
-    wrong = kind == "tile" or (kind == "tf32" and dtype != "float16")
-    assert (found <= 1.0).all() == (not wrong)
-    if kind == "tile":
-        assert found[0] <= 1.0
+    assert not (found <= 1.0).all()
+    assert kind == "tf32" or found[0] <= 1.0
 
 
 def short(xp, numbers):
@@ -174,34 +178,10 @@ def test_tf32_has_a_tolerance_of_its_own(xp):
         found = to_host(xp, check.check(*there)) <= 1.0
         assert found.tolist() == [passes] * count
     relative, absolute = tolerances.product_tolerance(64, 64, "float32", "tf32")
-    moduli = float(size(left[1, 7]) @ size(right[1]).sum(axis=1))
+    moduli = float(modulus(left[1, 7]) @ modulus(right[1]).sum(axis=1))
     there[2][1, 7, 9] += 3 * (relative * moduli + absolute)
     found = to_host(xp, check.check(*there)) <= 1.0
     assert found.tolist() == [True, False, True][:count]
-
-
-@pytest.mark.parametrize(("product", "dtype", "dim"), [
-    *itertools.product(factories.PRODUCTS, factories.FLOATS, SIZES),
-    ("A @ A", "float32", 1100), ("A @ A", "complex64", 1100),  # a block of threads for each
-])  # fmt: skip
-def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim):
-    """Contribution, reference and mass of each matrix, within the rounding of double precision."""
-    left, right, result, compute = case(product, dtype, dim)
-    result[1] = 0  # contributions are of the product as given, right or wrong
-    a, b = (wide(x) for x in factories.factors(product, left, right))
-    check = checker(xp, product, left, right, compute)
-    check.check(*on(xp, left, right, result))
-    found = to_host(xp, check.forms).T
-    one, other = (
-        end_to_end.weights(side, n, False) for side, n in (("l", a.shape[1]), ("r", b.shape[2]))
-    )
-    own = [
-        x[:, None]
-        for x in ((wide(result) @ other) @ one, (a @ (b @ other)[..., None])[..., 0] @ one)
-    ]
-    mass = (size(a) @ size(b).sum(axis=2)[..., None])[..., 0] @ np.abs(one)
-    expected = np.concatenate([*(x.view("float64") for x in own), mass[:, None]], axis=1)
-    assert (np.abs(found - expected) <= 1e-12 * mass[:, None]).all()
 
 
 @pytest.mark.parametrize("weigh", [False, True])
@@ -226,10 +206,8 @@ def test_forms_of_integers(xp):
     """Their contributions and references are exact, and they have no mass."""
     left = factories.stack((N, 7, 7), "int64", 3)
     check = checker(xp, "A @ A", left, None, "int64")
-    check.check(xp.asarray(left), None, xp.asarray(left @ left))
-    one, other = (end_to_end.weights(side, 7, True) for side in "lr")
-    expected = (left @ left @ other) @ one
-    np.testing.assert_array_equal(to_host(xp, check.forms), [expected, expected])
+    check.check(*on(xp, left, None, left @ left))
+    np.testing.assert_array_equal(to_host(xp, check.forms).T, forms(left, left, left @ left))
 
 
 @needs_gpu
