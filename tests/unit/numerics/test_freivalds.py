@@ -1,14 +1,17 @@
 """Freivalds' check on NumPy; tests/gpu/test_proof_gpu.py tests what NumPy and cupy share."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shardwise.numerics import end_to_end, loops, tolerances
 from shardwise.plan.problem import takes_b
+from shardwise.records import witness
 
-from tests.factories import PRODUCTS, REFERENCES, noise
-from tests.kernels import checker, multiplied
+from tests.factories import FLOATS, PRODUCTS, REFERENCES, noise, wide
+from tests.kernels import checker, multiplied, problem_of
 
 
 def test_integers_are_checked_without_any_tolerance():
@@ -71,19 +74,35 @@ def test_the_tolerance_of_a_long_sum_is_a_bound(dtype, compute):
     assert bounds == sorted(set(bounds))
 
 
+@settings(max_examples=150)
+@example("float64", "A @ B", 6, 996, -1074, 0)
 @given(
-    st.sampled_from(["float64", "complex128"]),
-    st.integers(1, 30),
+    st.sampled_from(FLOATS),
+    st.sampled_from(PRODUCTS),
+    st.integers(1, 40),
     st.integers(-1074, 1000),
     st.integers(-1074, 1000),
     st.integers(0, 2**32),
 )
-def test_honest_products_of_any_size_pass(dtype, k, one, other, seed):
-    """If a product is finite, even if its factors are subnormal or near the largest number."""
+def test_honest_products_of_any_size_pass(dtype, product, d, one, other, seed):
+    """If finite, even of subnormal factors or near the largest number; their sum is proven too."""
+    part = np.finfo(dtype).maxexp / 1024  # of the exponents of double precision
+    kind = "complex128" if "complex" in dtype else "float64"
     with np.errstate(all="ignore"):
-        left = noise((2, 3, k), dtype, seed) * 2.0**one
-        right = noise((2, k, 4), dtype, seed + 1) * 2.0**other
-        product, compute = multiplied(np, "A @ B", left, right)
-    if np.isfinite(product).all():
-        check = checker(np, "A @ B", left, right, compute, seed)
-        assert (check.check(left, right, product) <= 1.0).all()
+        left = (noise((3, d, d), kind, seed) * 2.0 ** (one * part)).astype(dtype)
+        right = (noise((3, d, d), kind, seed + 1) * 2.0 ** (other * part)).astype(dtype)
+        own = right if takes_b(product) else None
+        result, compute = multiplied(np, product, left, own)
+    if not (np.isfinite(left).all() and np.isfinite(result).all()):
+        return
+    check, problem = checker(np, product, left, own, compute, seed), problem_of(product, left, own)
+    assert (check.check(left, own, result) <= 1).all()
+    with np.errstate(all="ignore"):
+        contributions, total = check.forms.sum(axis=1), wide(result).sum(axis=0)
+    if dtype == kind and not (np.isfinite(contributions).all() and np.isfinite(total).all()):
+        return  # they leave the range of double precision before the products do
+    tolerance = end_to_end.product_bound(problem, contributions, 3, check.bound)
+    receipt = SimpleNamespace(witness=witness.of(contributions, tolerance))
+    form = end_to_end.SumForm((d, d), problem.sum_dtype)
+    form.add(total.reshape(-1), 0)
+    assert witness.compare_sum(problem, [receipt], form.value()) <= 1
