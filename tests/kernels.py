@@ -8,6 +8,8 @@ from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
+from tests.factories import REFERENCES, wide
+
 SEED = 5  # of the random vectors of a check
 
 
@@ -24,6 +26,13 @@ def on(xp: Any, *stacks: Any) -> list[Any]:
 def modulus(array: Any) -> Any:
     """Moduli of the elements, for which the check takes |re| + |im|."""
     return np.abs(array.real) + np.abs(array.imag)
+
+
+def exactly(product: str, left: Any, right: Any = None, xp: Any = np) -> list[Any]:
+    """Products in double precision or int64, and the sums of the moduli of their terms."""
+    pair = [wide(x) for x in (left, right)]
+    moduli = [None if x is None else modulus(x) for x in pair]
+    return [to_host(xp, REFERENCES[product](*on(xp, *of))) for of in (pair, moduli)]
 
 
 def problem_of(product: str, left: Any, right: Any = None) -> Problem:

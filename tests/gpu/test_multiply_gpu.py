@@ -16,7 +16,7 @@ from shardwise.records import receipts
 from tests import factories
 from tests.factories import save, wide
 from tests.gpu.conftest import needs_gpu
-from tests.kernels import modulus, multiplied, on, problem_of, to_host
+from tests.kernels import exactly, modulus, multiplied, problem_of
 
 NUMBERS = (*factories.FLOATS, "uint8", "int64")
 
@@ -33,10 +33,7 @@ def check_kernel(xp, product, shape, dtype):
     pair, places = factors(product, (2, *shape), dtype), np.arange(7) % 2
     found, compute = multiplied(xp, product, *(x if x is None else x[places] for x in pair))
     np.testing.assert_array_equal(found, found[places])
-    exact, moduli = (
-        to_host(xp, factories.REFERENCES[product](*on(xp, *of)))
-        for of in (map(wide, pair), (x if x is None else modulus(wide(x)) for x in pair))
-    )
+    exact, moduli = exactly(product, *pair, xp)
     if "int" in dtype:
         np.testing.assert_array_equal(found[:2], exact)
         return

@@ -8,7 +8,7 @@ from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu
-from tests.kernels import checker, multiplied
+from tests.kernels import checker, exactly, multiplied
 from tests.tensor_cores import KINDS, halves, numbers
 
 pytestmark = needs_gpu
@@ -47,10 +47,7 @@ def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
     left = numbers(kind, (2, *shape), dtype)
     rows = factories.right_rows(product, *shape)
     right = numbers(kind, (2, rows, shape[0]), dtype, 1) if rows else None
-    wide = [None if x is None else cupy.asarray(x).astype("complex128") for x in (left, right)]
-    reference = factories.REFERENCES[product]
-    exact = reference(*wide).get()
-    moduli = reference(*(x if x is None else abs(x.real) + abs(x.imag) for x in wide)).real.get()
+    exact, moduli = exactly(product, left, right, cupy)
     errors = {}
     for precision in ("ieee", "tf32x3", "tf32"):
         found, compute = multiplied(cupy, product, left, right, precision)

@@ -11,7 +11,7 @@ from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.factories import noise
-from tests.kernels import checker, multiplied, problem_of
+from tests.kernels import checker, exactly, multiplied, problem_of
 from tests.tensor_cores import Array, Cupy, halves, numbers
 
 
@@ -40,11 +40,11 @@ def test_the_error_is_that_of_float32(product, shape, calls, kind):
     inner = problem_of(product, left, other).factor_shapes[0][1]
     assert compute == "tf32x3"
     assert xp.calls == calls
-    reference = factories.REFERENCES[product]
-    wide = [None if x is None else x.astype("float64") for x in (left, other)]
-    exact, moduli = reference(*wide), reference(*(None if x is None else abs(x) for x in wide))
-    error = float((abs(found - exact) / moduli).max())
-    plain = float((abs(reference(left, other) - exact) / moduli).max())
+    exact, moduli = exactly(product, left, other)
+    error, plain = (
+        float((abs(made - exact) / moduli).max())
+        for made in (found, factories.REFERENCES[product](left, other))
+    )
     assert error <= max(1.5 * plain, 2.0**-22)
     assert error <= tolerances.product_tolerance(inner, found.shape[2], "float32", "tf32x3")[0]
 
@@ -99,7 +99,7 @@ def test_no_false_alarm_at_any_scale(k, one, two, seed):
 
 def test_plain_tf32_does_not_pass_as_three_products():
     """For inner products of moderate length the proof itself finds it."""
-    left, right = numbers("normal", (1, 128, 128)), numbers("normal", (1, 128, 128), seed=1)
+    left, right = (numbers("normal", (1, 128, 128), seed=seed) for seed in (0, 1))
     honest, _ = multiplied(Cupy(), "A @ B", left, right, "tf32x3")
     check = checker(np, "A @ B", left, right, "tf32x3", 0)
     assert check.check(left, right, honest)[0] <= 1.0
