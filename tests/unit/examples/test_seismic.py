@@ -8,25 +8,24 @@ import pytest
 
 from tests.factories import ROOT
 
-FOLDER = ROOT / "examples" / "seismic"
-
-
-seismic = SimpleNamespace(**runpy.run_path(FOLDER / "propagator.py"))
+seismic = SimpleNamespace(**runpy.run_path(ROOT / "examples" / "seismic" / "propagator.py"))
 
 SPEED, PEAK = 2000.0, 15.0
 ROWS, COLUMNS, SECONDS = 91, 121, 0.5
 SOURCE, RECEIVERS = (30, 60), 2
 """Places in grid points of 10 m; in this time no wave from the sides reaches a receiver."""
+GROUND = np.random.default_rng(4).uniform(1500, 3000, (40, 60))
+"""A model whose velocity changes at every point."""
 
 
 def recorded(refine):
     """Times, and the record of one shot in a constant medium, every ``refine``-th receiver."""
-    shape = (1, (ROWS - 1) * refine + 1, (COLUMNS - 1) * refine + 1)
+    velocity = np.full((1, (ROWS - 1) * refine + 1, (COLUMNS - 1) * refine + 1), SPEED)
     step, samples = 0.001 / refine, round(SECONDS * 1000) * refine
-    source = np.array([SOURCE]) * refine
-    velocity = np.full(shape, SPEED)
-    receivers, spacing = RECEIVERS * refine, 10 / refine
-    record = seismic.propagate(np, velocity, source, receivers, spacing, step, samples, PEAK)
+    record = seismic.propagate(
+        np, velocity, np.array([SOURCE]) * refine, RECEIVERS * refine, 10 / refine, step, samples,
+        PEAK,
+    )  # fmt: skip
     return step * np.arange(samples), record[0, :, ::refine]
 
 
@@ -47,10 +46,12 @@ def outgoing(distance, times):
 
 def analytic(column, times):
     """The record below a free surface: that of the source less that of its mirror image."""
-    across = 10.0 * (column - SOURCE[1])
-    direct = np.hypot(across, 10.0 * (SOURCE[0] - RECEIVERS))
-    mirrored = np.hypot(across, 10.0 * (SOURCE[0] + RECEIVERS))
-    return outgoing(direct, times) - outgoing(mirrored, times)
+    across, below = 10.0 * (column - SOURCE[1]), 10.0 * SOURCE[0]
+    direct, mirrored = (
+        outgoing(np.hypot(across, below + depth), times)
+        for depth in (-10.0 * RECEIVERS, 10.0 * RECEIVERS)
+    )
+    return direct - mirrored
 
 
 @pytest.mark.parametrize("column", [60, 90])
@@ -75,23 +76,17 @@ def shots(sources, velocity):
     return block
 
 
-@pytest.fixture(scope="module")
-def ground():
-    """A model whose velocity changes at every point."""
-    return np.random.default_rng(4).uniform(1500, 3000, (40, 60))
-
-
-def test_source_and_receiver_can_change_places(ground):
+def test_source_and_receiver_can_change_places():
     """Reciprocity holds to rounding in any medium, sponges and free surface included."""
     depth = seismic.RECEIVER_DEPTH
-    record = seismic.shot(np, shots([(depth, 100), (depth, 450)], ground))
+    record = seismic.shot(np, shots([(depth, 100), (depth, 450)], GROUND))
     there, back = record[0, :, 45], record[1, :, 10]
     assert np.abs(there - back).max() < 1e-12 * np.abs(there).max()
 
 
-def test_a_shot_does_not_see_its_neighbours(ground):
+def test_a_shot_does_not_see_its_neighbours():
     """Alone or in a block: the same bits, so the cut into shards changes none."""
-    block = shots([(50, 100), (30, 400), (70, 590)], ground.astype("float32"))
+    block = shots([(50, 100), (30, 400), (70, 590)], GROUND.astype("float32"))
     together = seismic.shot(np, block)
     for i in range(3):
         assert seismic.shot(np, block[i : i + 1]).tobytes() == together[i].tobytes()
