@@ -16,10 +16,12 @@ from tests import factories
 A, B = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "ab")
 
 
-@pytest.fixture(autouse=True)
-def _run(monkeypatch):
-    """All tests belong to one run."""
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """A plan of one shard, and the shard; all in one run."""
     monkeypatch.setenv(failures.RUN, "0123456789ab")
+    made = factories.plan(tmp_path, factories.stack((4, 6, 6)), shards=1, materialize=False)
+    return made, made.shards["00000"]
 
 
 def on(monkeypatch, uuid):
@@ -28,12 +30,6 @@ def on(monkeypatch, uuid):
     monkeypatch.setattr(choose, "_taken", [choose.Taken(device, "lease")] if uuid else [])
     facts = {"name": "Fake"} | ({"uuid": uuid} if uuid else {})
     monkeypatch.setattr(backend, "load_backend", lambda *_: (np, facts))
-
-
-def planned(tmp_path):
-    """A plan of one shard, and the shard."""
-    made = factories.plan(tmp_path, factories.stack((4, 6, 6)), shards=1, materialize=False)
-    return made, made.shards["00000"]
 
 
 def compute(made, shard):
@@ -47,11 +43,11 @@ def compute(made, shard):
     (A, True, DeviceFailed, 75), (A, False, DeviceFailed, 75), (None, True, IntegrityError, 3),
 ])  # fmt: skip
 def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(
-    tmp_path, monkeypatch, uuid, suspect, kind, code
+    planned, monkeypatch, uuid, suspect, kind, code
 ):
     """Message and failure name node and GPU; this run takes a suspect GPU no more."""
     on(monkeypatch, uuid)
-    made, shard = planned(tmp_path)
+    made, shard = planned
     error = DeviceFailed("the product of matrix 2 is wrong", suspect=suspect)
     with monkeypatch.context() as patch:
         patch.setattr(checks.ShardChecks, "examine", Mock(side_effect=error))
@@ -70,14 +66,14 @@ def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(
     assert failures.of_this_run(made.results, [shard.name]) == {}
 
 
-def test_a_device_that_fails_as_it_is_taken(tmp_path, monkeypatch):
+def test_a_device_that_fails_as_it_is_taken(planned, monkeypatch):
     """If its first call ends with a hardware error, it is to blame, before any shard begins."""
     on(monkeypatch, A)
     error = DeviceFailed("no usable device")
     error.__cause__ = of_hardware = Exception()
     of_hardware.status = 214
     monkeypatch.setattr(backend, "load_backend", Mock(side_effect=error))
-    made, shard = planned(tmp_path)
+    made, shard = planned
     with pytest.raises(DeviceFailed, match=f"no usable device .{A} of .*, an uncorrectable ECC"):
         compute(made, shard)
     assert failures.of_this_run(made.results, [shard.name])[shard.name].device == A

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from random import Random
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -95,9 +96,7 @@ class BrokenError(Exception):
 
 @given(
     data=st.data(),
-    part=st.integers(1, 3000),
-    batch=st.integers(1, 3000),
-    slots=st.integers(1, 5),
+    sizes=st.tuples(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 5)),
     machine=st.sampled_from([Host, Device]),
     keep=st.sampled_from(["products", "sum"]),
     way=st.sampled_from(["A @ B", "A.T @ A"]),
@@ -106,37 +105,34 @@ class BrokenError(Exception):
     weigh=st.booleans(),
 )
 def test_every_byte_comes_in_order(
-    tmp_path_factory, data, part, batch, slots, machine, keep, way, shared, warm, weigh
+    tmp_path_factory, data, sizes, machine, keep, way, shared, warm, weigh
 ):
-    """Any parts, slots and batches of any size: each byte once, from several files."""
-    folder = tmp_path_factory.mktemp("a")
+    """Any parts, batches and slots of any size: each byte once, from several files."""
+    folder, (part, batch, slots) = tmp_path_factory.mktemp("a"), sizes
     left = stack((data.draw(st.integers(1, 37)), 3, 4), "float32")
-    weights = np.ones(len(left), "int64")
-    if weigh:
-        weights = np.array(
-            data.draw(st.lists(st.integers(-2, 2), min_size=len(left), max_size=len(left)))
-        )
-        save(folder / "w.npy", weights)
+    each = st.lists(st.integers(-2, 2), min_size=len(left), max_size=len(left))
+    weights = np.array(data.draw(each)) if weigh else np.ones(len(left), "int64")
     for i, matrix in enumerate(np.where(weights[:, None, None] == 0, np.nan, left)):
         save(folder / "in" / f"{i:02}.npy", np.asarray(matrix, order="CF"[i % 2]))
     shape = (4, 11) if shared else (len(left), 4, 11)
     right = stack(shape, "float32", 1) if way == "A @ B" else None
+    over = {"input": str(folder / "in"), "materialize": False, "product": way, "keep": keep}
+    if weigh:
+        over["weights"] = str(save(folder / "w.npy", weights))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pieces, "PART_BYTES", part)
         patch.setattr(plan_memory, "HOST_BATCH_BYTES", batch)
         patch.setattr(plan_memory, "_slots", lambda *_: slots)
         patch.setattr(job, "Host", machine)
-        over = {"input": str(folder / "in"), "materialize": False, "product": way, "keep": keep}
-        over["weights"] = str(folder / "w.npy") if weigh else None
         made = factories.plan(folder, right=right, shards=min(3, len(left)), **over)
         own = job.Session(made)
         if warm:
             own.ring().warm(job.ShardJob(own, "00000").open())
         jobs = [job.ShardJob(own, shard).begin() for shard in made.shards]
-        for each, following in zip(jobs, [*jobs[1:], None], strict=True):
-            each.compute(lambda following=following: following)
-        for each in jobs:
-            each.finish()
+        for one, following in zip(jobs, [*jobs[1:], None], strict=True):
+            one.compute(lambda following=following: following)
+        for one in jobs:
+            one.finish()
     expected, each = REFERENCES[way](left, right), weights[:, None, None]
     if keep == "products":
         np.testing.assert_array_equal(factories.products(made), np.where(each == 0, 0, expected))
@@ -159,8 +155,12 @@ def checksum_of(block):
     return whole.hexdigest()
 
 
-FAILURES = {
+STEPS = {
     "the start": (job, "note_start"),
+    "the end": (ring.Ring, "_finish_sum"),
+    "rename": (commits, "_rename"),
+}
+REPEATED = {
     "opening": (StackReader, "extents"),
     "reading": (StackReader, "read_into"),
     "hashing what is read": (PieceChecksum, "update"),
@@ -170,25 +170,18 @@ FAILURES = {
     "examining": (checks.ShardChecks, "examine"),
     "beginning to write": (Host, "write"),
     "writing": (StackWriter, "write_at"),
-    "the end": (ring.Ring, "_finish_sum"),
-    "rename": (commits, "_rename"),
 }
-ONCE = ("the start", "the end", "rename")  # steps that happen once
 
 
-@pytest.mark.parametrize(
-    ("where", "call"),
-    [(where, n) for where in FAILURES for n in ((1,) if where in ONCE else (1, 3))],
-)
+@pytest.mark.parametrize(("where", "call"), [*product(STEPS, [1]), *product(REPEATED, [1, 3])])
 def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, where, call):
     """The shard ends with that very error, and leaves no file."""
-    matrix = 8 * 8 * 8
-    monkeypatch.setattr(pieces, "PART_BYTES", 3 * matrix + 40)
-    monkeypatch.setattr(plan_memory, "HOST_BATCH_BYTES", 2 * matrix)
+    monkeypatch.setattr(pieces, "PART_BYTES", 3 * 512 + 40)  # a matrix has 512
+    monkeypatch.setattr(plan_memory, "HOST_BATCH_BYTES", 2 * 512)
     left, calls = noise((200, 8, 8)), []
     made = factories.plan(tmp_path, left, shards=2, materialize=False)
     error, own = BrokenError(where), job.Session(made)
-    owner, name = FAILURES[where]
+    owner, name = (STEPS | REPEATED)[where]
     original = getattr(owner, name)
 
     def broken(*arguments, **named):
@@ -203,8 +196,7 @@ def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, w
             job.ShardJob(own, "00000").run()
     assert caught.value is error
     assert not leftovers(tmp_path)
-    assert not factories.file(made, "product").exists()
-    assert not factories.file(made, "receipt").exists()
+    assert not any(factories.file(made, kind).exists() for kind in ("product", "receipt"))
     for shard in ("00001", "00000"):
         job.ShardJob(own, shard).run()
     np.testing.assert_array_equal(factories.products(made), factories.multiplied(made, left))

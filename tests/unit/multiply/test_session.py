@@ -12,7 +12,7 @@ from shardwise.plan import memory
 from shardwise.records import receipts
 
 from tests import factories
-from tests.factories import computed, copied, noise, products, refused, stack, wide
+from tests.factories import computed, copied, noise, products, refused, save, stack, wide
 
 
 def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
@@ -38,7 +38,7 @@ def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
     for each in jobs[2:]:
         each.compute()
         each.finish()
-        part = left[each.shard.start : each.shard.stop]
+        part = left[slice(each.shard.start, each.shard.stop)]
         found = np.load(made.results.product(each.shard.name))
         np.testing.assert_array_equal(found, part @ part)
     assert not factories.file(made, "receipt").exists()
@@ -63,11 +63,10 @@ def test_a_function_is_told_of_what_counts_alone(tmp_path, line):
     """In place of a matrix of weight 0 it gets a copy of another; that copy is never blamed."""
     (tmp_path / "own.py").write_text(f"def own(xp, block):\n    return {line}\n")
     left = stack((4, 3, 3), "float64") + 10
-    left[0] = np.nan
-    left[2 if line == "block" else 0, 1, 1] = np.nan
-    np.save(tmp_path / "w.npy", np.array([0.0, 0, 1, 1]))
-    over = {"product": f"{tmp_path}/own.py:own", "weights": str(tmp_path / "w.npy")}
-    made = factories.plan(tmp_path, left, shards=1, materialize=False, **over)
+    left[0] = left[2 if line == "block" else 0, 1, 1] = np.nan
+    weights = str(save(tmp_path / "w.npy", np.array([0.0, 0, 1, 1])))
+    over = {"product": f"{tmp_path}/own.py:own", "shards": 1, "materialize": False}
+    made = factories.plan(tmp_path, left, weights=weights, **over)
     what = "matrix 2 holds NaN" if line == "block" else "returned NaN or Inf for matrix 2"
     with np.errstate(all="ignore"):
         assert what in refused(made)
@@ -77,9 +76,9 @@ def test_what_b_makes_of_a_matrix_that_does_not_count_blames_no_device(tmp_path)
     """An allowed infinity in the one B makes the product of a zeroed matrix NaN."""
     right = stack((3, 3), "float32", 1)
     right[1, 1] = np.inf
-    np.save(tmp_path / "w.npy", np.array([0.0, 1, 1, 1]))
-    over = {"product": "A @ B", "weights": str(tmp_path / "w.npy"), "nonfinite": "allow"}
-    made = factories.plan(tmp_path, stack((4, 3, 3)), right, shards=1, materialize=False, **over)
+    weights = str(save(tmp_path / "w.npy", np.array([0.0, 1, 1, 1])))
+    over = {"product": "A @ B", "nonfinite": "allow", "shards": 1, "materialize": False}
+    made = factories.plan(tmp_path, stack((4, 3, 3)), right, weights=weights, **over)
     found = products(computed(made))
     assert not found[0].any()
     assert not np.isfinite(found[1:]).all()
@@ -106,20 +105,18 @@ def test_products_are_exact_or_refused(tmp_path, left, right, fits):
         assert "may not fit int64" in refused(made)
 
 
-@pytest.mark.parametrize(
-    "lost", ["copy", "receipt", "damaged receipt", "of other matrices", "of an earlier input"]
-)
+@pytest.mark.parametrize("lost", ["copy", "receipt", "damaged", "of another shard", "of before"])
 def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, lost):
     """Without its copy, or without a whole receipt of it, a task copies its matrices first."""
     left = stack((4, 3, 3))
     made = copied(factories.plan(tmp_path, left, shards=2))
     path, receipt = (factories.file(made, kind) for kind in ("shard", "shard_receipt"))
-    if lost == "damaged receipt":
+    if lost == "damaged":
         receipt.write_bytes(b'{"schema": 1}')
-    elif lost == "of other matrices":
-        for kind, own in (("shard", path), ("shard_receipt", receipt)):
-            own.write_bytes(factories.file(made, kind, "00001").read_bytes())
-    elif lost == "of an earlier input":
+    elif lost == "of another shard":
+        path.write_bytes(factories.file(made, "shard", "00001").read_bytes())
+        receipt.write_bytes(factories.file(made, "shard_receipt", "00001").read_bytes())
+    elif lost == "of before":
         made = factories.plan(tmp_path, left := stack((4, 3, 3), seed=5), shards=2)
     else:
         (path if lost == "copy" else receipt).unlink()
