@@ -2,7 +2,6 @@
 
 import math
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +11,8 @@ from shardwise.files.paths import STATISTICS
 from shardwise.numerics import statistics
 from shardwise.plan.problem import NEEDS_ORDER, statistic_dtype
 
-from tests.factories import FLOATS, noise, stack
+from tests.factories import FLOATS, stack
+from tests.unit.numerics.test_tree import WIDTH, cuts, seeds, terms
 
 DTYPES = (*FLOATS, "int64")
 
@@ -36,40 +36,19 @@ def of(products, names=None):
     return gathered(own, len(products))
 
 
-def one(name, numbers, dtype="float64"):
+def one(name, numbers):
     """One statistic of products of one element."""
-    return of(np.array(numbers, dtype).reshape(-1, 1), [name])[name][0]
-
-
-@st.composite
-def products(draw, dtype):
-    """Products ``(N, width)`` with zeros of both signs, ties, and at times NaN and infinities."""
-    n, width = draw(st.integers(1, 70)), draw(st.integers(1, 5))
-    shape, seed = (n, width), draw(st.integers(0, 2**32))
-    if draw(st.booleans()):
-        made = stack(shape, dtype, seed)
-    elif dtype == "int64":
-        made = np.random.default_rng(seed).integers(-(2**30), 2**30, shape)
-    else:
-        made = noise(shape, dtype, seed)
-    if dtype != "int64":
-        made[(made == 0) & (np.random.default_rng(seed).random(shape) < 0.5)] *= -1
-        for value in draw(st.lists(st.sampled_from([np.nan, np.inf, -np.inf]), max_size=3)):
-            made[draw(st.integers(0, n - 1)), draw(st.integers(0, width - 1))] = value
-    return made.astype(dtype)
+    return of(np.array(numbers, "float64").reshape(-1, 1), [name])[name][0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@given(data=st.data())
-def test_no_cut_and_no_rank_changes_a_bit(dtype, data):
+@given(st.integers(1, 70), seeds, st.booleans(), st.data())
+def test_no_cut_and_no_rank_changes_a_bit(dtype, n, seed, wild, data):
     """Runs in any order, on ranks that are merged in any order: the same bytes."""
-    made = data.draw(products(dtype))
-    names, (n, width) = names_of(dtype), made.shape
-    cuts = sorted(data.draw(st.sets(st.integers(0, n), max_size=6)) | {0, n})
-    runs = data.draw(st.permutations(list(pairwise(cuts))))
-    ranks = [statistics.choose(names, width, dtype) for _ in range(data.draw(st.integers(1, 3)))]
+    made, names = terms(dtype, n, seed, wild), names_of(dtype)
+    ranks = [statistics.choose(names, WIDTH, dtype) for _ in range(data.draw(st.integers(1, 3)))]
     with np.errstate(all="ignore"):
-        for low, high in runs:
+        for low, high in cuts(data, 0, n):
             for each in data.draw(st.sampled_from(ranks)):
                 each.add(made[low:high], low)
         first, *others = data.draw(st.permutations(ranks))
@@ -100,9 +79,9 @@ def test_they_are_those_of_numpy(dtype):
 def test_a_spread_survives_an_offset(numbers, offset):
     """Far from zero, precision is limited by the digits of the numbers, not of their squares."""
     shifted = np.array(numbers) + offset
-    terms = [Fraction(value) for value in shifted.tolist()]
-    mean = sum(terms) / len(terms)
-    exact = math.sqrt(sum((v - mean) ** 2 for v in terms) / len(terms))
+    exactly = [Fraction(value) for value in shifted.tolist()]
+    mean = sum(exactly) / len(exactly)
+    exact = math.sqrt(sum((v - mean) ** 2 for v in exactly) / len(exactly))
     assert one("std", shifted) == pytest.approx(exact, rel=1e-12, abs=1e-15 * (1 + abs(offset)))
 
 
@@ -111,11 +90,10 @@ def test_equal_products_have_no_spread():
     assert one("std", [1e200 / 3] * 5) == 0
 
 
-def test_zeros_and_nan_have_no_sign():
+@pytest.mark.parametrize("name", STATISTICS)
+def test_zeros_and_nan_have_no_sign(name):
     """Whichever zero came first, and whatever the sign of a NaN in the input."""
-    for numbers in ([0.0, -0.0], [-0.0, 0.0]):
-        assert math.copysign(1, one("min", numbers)) == math.copysign(1, one("max", numbers)) == 1
-    for name in ("sum", "min", "max"):
-        found = of(np.array([[-math.nan], [1.0]]), [name])[name]
-        assert found.view("u8")[0] >> 63 == 0
-        assert np.isnan(found[0])
+    for numbers in ([0.0, -0.0], [-0.0, 0.0], [-math.nan, 1.0]):
+        found = one(name, numbers)
+        assert math.copysign(1, found) == 1
+        assert np.isnan(found) == np.isnan(numbers[0])

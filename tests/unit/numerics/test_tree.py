@@ -23,17 +23,15 @@ from tests.factories import FLOATS, SCRIPTS
 WIDTH = 5
 
 
-def stack(dtype, n, seed, wild=False):
+def terms(dtype, n, seed, wild=False, width=WIDTH):
     """Numbers of many sizes; wild ones are any bits, so NaN, infinities and subnormals too."""
-    random = np.random.default_rng(seed)
+    random, shape = np.random.default_rng(seed), (n, width)
     if dtype == "int64":
-        return random.integers(-(2**56), 2**56, (n, WIDTH))
+        return random.integers(-(2**56), 2**56, shape)
     if wild:
-        return np.frombuffer(random.bytes(n * WIDTH * np.dtype(dtype).itemsize), dtype).reshape(
-            n, WIDTH
-        )
-    scales = 2.0 ** random.integers(-8, 8, (n, WIDTH))
-    return (factories.noise((n, WIDTH), dtype, seed) * scales).astype(dtype)
+        return np.ndarray(shape, dtype, random.bytes(n * width * np.dtype(dtype).itemsize))
+    scales = 2.0 ** random.integers(-8, 8, shape)
+    return (factories.noise(shape, dtype, seed) * scales).astype(dtype)
 
 
 def defined(rows):
@@ -44,14 +42,18 @@ def defined(rows):
     return defined(rows[:left]) + defined(rows[left:])
 
 
-def expected(terms):
-    """The bytes of :func:`defined`, in the type of a sum; NaN without a sign."""
+def expected(rows):
+    """The bytes of :func:`defined`, in the type of a sum."""
     with np.errstate(all="ignore"):
-        total = defined(terms.astype(sum_dtype(terms.dtype.name)))
-    if total.dtype.kind == "i":
-        return total.tobytes()
-    reals = total.view("float64")
-    return np.where(np.isnan(reals), np.nan, reals).tobytes()
+        return unsigned(defined(rows.astype(sum_dtype(rows.dtype.name))))
+
+
+def unsigned(total):
+    """The bytes of a sum; NaN without a sign."""
+    if total.dtype.kind != "i":
+        reals = total.view("float64")
+        total = np.where(np.isnan(reals), np.nan, reals)
+    return total.tobytes()
 
 
 def cuts(data, low, high):
@@ -70,34 +72,34 @@ def test_no_cut_batch_order_or_merge_changes_a_bit(dtype, n, seed, wild, weigh, 
 
     Each product counts as it is, or times its weight.
     """
-    terms = stack(dtype, n, seed, wild)
+    rows = terms(dtype, n, seed, wild)
     weights = factories.noise((n,), "float64", seed) if weigh and dtype != "int64" else None
     whole = TreeSum(np, (WIDTH,), dtype)
     with np.errstate(all="ignore"):
         for start, stop in cuts(data, 0, n):
             shard = TreeSum(np, (WIDTH,), dtype, PerMatrix(weights))
             for low, high in cuts(data, start, stop):
-                shard.add(terms[low:high], low)
+                shard.add(rows[low:high], low)
             left = shard.nodes()
             assert [node for node, _ in left] == list(nodes.cover(start, stop))
             assert len(left) == nodes.count_nodes(start, stop)
             for node, array in data.draw(st.permutations(left)):
                 whole.put(node, array)
         if weights is not None:  # re and im apart: complex products turn infinities into NaN
-            reals = terms.view(terms.real.dtype).astype("float64") * weights[:, None]
-            terms = reals.view(sum_dtype(dtype))
-        assert whole.values()[0].tobytes() == expected(terms)
+            reals = rows.view(rows.real.dtype).astype("float64") * weights[:, None]
+            rows = reals.view(sum_dtype(dtype))
+        assert whole.values()[0].tobytes() == expected(rows)
 
 
 @given(st.sampled_from(FLOATS), st.integers(1, 200), seeds)
 def test_a_sum_is_as_exact_as_is_promised(dtype, n, seed):
     """To one rounding per level of the tree, relative to the sum of the moduli."""
-    terms, total = stack(dtype, n, seed), TreeSum(np, (WIDTH,), dtype)
-    total.add(terms, 0)
+    rows, total = terms(dtype, n, seed), TreeSum(np, (WIDTH,), dtype)
+    total.add(rows, 0)
     depth = max(1, (n - 1).bit_length())
     bound = Fraction(depth, 2**53 - depth)
     found = total.values()[0].view("float64")
-    for column, value in zip(terms.view(terms.real.dtype).T.tolist(), found.tolist(), strict=True):
+    for column, value in zip(rows.view(rows.real.dtype).T.tolist(), found.tolist(), strict=True):
         exact = list(map(Fraction, column))
         assert abs(Fraction(value) - sum(exact)) <= bound * sum(map(abs, exact))
 
@@ -112,7 +114,7 @@ def test_a_tree_holds_no_more_nodes_than_are_planned(start, count, batch):
 
 
 @pytest.mark.parametrize(
-    ("terms", "fits"),
+    ("numbers", "fits"),
     [
         ([2**62, 2**62 - 1], True),
         ([2**62, 2**62], False),
@@ -123,13 +125,13 @@ def test_a_tree_holds_no_more_nodes_than_are_planned(start, count, batch):
     ],
 )
 @pytest.mark.parametrize("batch", [1, 2, 5])
-def test_integers_are_exact_or_refused(terms, fits, batch):
+def test_integers_are_exact_or_refused(numbers, fits, batch):
     """Wherever a node does not fit: in a batch, between batches, or in what is left at the end."""
     total = TreeSum(np, (1,), "int64")
-    for low in range(0, len(terms), batch):
-        total.add(np.array(terms[low : low + batch])[:, None], low)
+    for low in range(0, len(numbers), batch):
+        total.add(np.array(numbers[low : low + batch])[:, None], low)
     if fits:
-        assert total.values()[0].tolist() == [sum(terms)]
+        assert total.values()[0].tolist() == [sum(numbers)]
         return
     with pytest.raises(InputError, match="does not fit int64; save the input as float64"):
         total.values()
@@ -173,14 +175,10 @@ def test_what_was_taken_from_a_tree_outlives_the_next_sum():
 @pytest.mark.parametrize("width", [1, 513])
 def test_loops_add_as_numpy_does(dtype, levels, width):
     """Compiled loops add large arrays, with the same bits."""
-    random = np.random.default_rng(levels)
-    rows = np.frombuffer(random.bytes((width << levels) * np.dtype(dtype).itemsize), dtype)
-    rows, out = rows.reshape(1 << levels, width), np.empty(width, sum_dtype(dtype))
-    reals = rows.view(rows.real.dtype)
-    loops.fold(reals.copy(), out.view("float64"))
-    assert np.where(
-        np.isnan(out.view("float64")), np.nan, out.view("float64")
-    ).tobytes() == expected(rows)
+    rows = terms(dtype, 1 << levels, levels, True, width).copy()
+    out = np.empty(width, sum_dtype(dtype))
+    loops.fold(rows.view(rows.real.dtype), out.view("float64"))
+    assert unsigned(out) == expected(rows)
 
 
 def test_large_rows_are_weighed_as_small_ones():
