@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from shardwise.errors import DeviceFailed, InputError, IntegrityError
+from shardwise.errors import DeviceFailed, IntegrityError
 from shardwise.files import pieces
 from shardwise.multiply import job
 from shardwise.multiply.backend import load_backend
@@ -209,17 +209,25 @@ def test_device_memory_is_what_the_plan_says(tmp_path, dtype, dim, precision, ke
     assert taken <= made.shards["00000"].device_memory - memory.DEVICE_BYTES
 
 
-@pytest.mark.parametrize("position", [0, 6])
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1000])
-def test_nonfinite_input_and_overflow_are_refused_by_name(tmp_path, backend, value, position):
-    """The message names the matrix that is not finite, or whose product float16 cannot hold."""
-    left = factories.noise((7, 8, 8), "float16")
-    left[position, 3] = value
-    left[position, :, 3] = value
-    made = factories.plan(tmp_path, left, backend=backend, materialize=False, shards=1)
-    what = "overflows float16" if value == 1000 else "holds NaN or Inf"
-    with pytest.raises(InputError, match=f"matrix {position} {what}"):
-        job.run_shard(made, "00000")
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize(("dtype", "value"), [
+    ("float16", np.nan), ("float16", np.inf), ("float16", 1000), ("float32", 1e25),
+    ("float64", 1e200), ("complex64", 1e25),
+])  # fmt: skip
+def test_nonfinite_input_and_overflow_are_refused_by_name(tmp_path, backend, dtype, value, keep):
+    """Unless they are allowed. The message names the matrix, and of an overflow the dtype."""
+    over = {"backend": backend, "keep": keep, "materialize": False, "shards": 1}
+    for place in (0, 6):
+        left = factories.noise((7, 8, 8), dtype)
+        left[place, 3] = left[place, :, 3] = value
+        made = factories.plan(tmp_path / str(place), left, **over)
+        what = f"matrix {place} holds NaN or Inf"
+        if np.isfinite(value):
+            what = f"the product of matrix {place} overflows {dtype}"
+        assert what in factories.refused(made)
+        made = factories.plan(tmp_path / str(place), left, nonfinite="allow", **over)
+        finite = np.isfinite(factories.products(factories.computed(made))).all(axis=(1, 2))
+        assert np.flatnonzero(~finite).tolist() == [len(finite) - 1 if place else 0]
 
 
 @needs_gpu

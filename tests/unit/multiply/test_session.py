@@ -45,19 +45,6 @@ def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
     assert not factories.file(made, "product", "00001").exists()
 
 
-@pytest.mark.parametrize(("dtype", "value", "over"), [
-    ("float64", 1e200, {}), ("complex64", 1e25, {}), ("float32", 1e25, {"keep": "sum"}),
-])  # fmt: skip
-def test_overflow_is_named(tmp_path, dtype, value, over):
-    """A product that overflows from finite factors names its matrix and the dtype."""
-    left = stack((4, 3, 3), dtype)
-    left[2] = value
-    made = factories.plan(tmp_path, left, shards=1, **over)
-    assert f"the product of matrix 2 overflows {dtype}" in refused(made)
-    allowed = factories.plan(tmp_path / "x", left, shards=1, nonfinite="allow", **over)
-    assert not np.isfinite(products(computed(allowed))[0 if over else 2]).any()
-
-
 @pytest.mark.parametrize("line", ["block", "block / 0"])
 def test_a_function_is_told_of_what_counts_alone(tmp_path, line):
     """In place of a matrix of weight 0 it gets a copy of another; that copy is never blamed."""
