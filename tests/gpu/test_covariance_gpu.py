@@ -11,7 +11,7 @@ from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
 from tests import factories
-from tests.factories import noise, wide
+from tests.factories import noise, save, wide
 from tests.gpu.conftest import needs_gpu
 from tests.kernels import to_host
 
@@ -40,11 +40,10 @@ ERRORS = {"float16": 5e-4, "float32": 3e-7, "float64": 1e-13, "complex64": 5e-7}
 @pytest.mark.parametrize("dtype", ERRORS)
 def test_covariances_are_those_of_numpy(tmp_path, monkeypatch, backend, dtype, shape, keep):
     """Covariance, correlation and mean of the rows, with the same bits for any cut."""
-    left, seen = far(shape, dtype), set()
+    left, seen, own = far(shape, dtype), set(), {"keep": keep, "backend": backend}
     for shards in (1, 3):
         monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 10**6 // shards)
-        own = {"shards": shards, "keep": keep, "backend": backend}
-        found = results(tmp_path / str(shards), left, **own)
+        found = results(tmp_path / str(shards), left, shards=shards, **own)
         seen.add(tuple(array.tobytes() for array in found.values()))
     assert len(seen) == 1
     rows = wide(left).reshape(-1, shape[-1])
@@ -59,11 +58,10 @@ def test_covariances_are_those_of_numpy(tmp_path, monkeypatch, backend, dtype, s
 def test_rows_count_times_the_weight_of_their_matrix(tmp_path, backend, keep, materialize):
     """As with NumPy's ``aweights``; a matrix of weight 0 may even hold NaN."""
     left, weights = far((9, 5, 4), "float32", 10**4), np.linspace(0, 2, 9)
-    np.save(tmp_path / "w.npy", weights)
     left[0] = np.nan
-    own = {"weights": str(tmp_path / "w.npy"), "keep": keep, "backend": backend, "shards": 2}
-    own["materialize"] = materialize  # a copy is hashed as a whole
-    found = results(tmp_path, left, nonfinite="error", **own)
+    own = {"weights": str(save(tmp_path / "w.npy", weights)), "keep": keep, "backend": backend}
+    # A copy is hashed as a whole.
+    found = results(tmp_path, left, materialize=materialize, shards=2, **own)
     rows, counted = wide(left[1:]).reshape(-1, 4), np.repeat(weights[1:], 5)
     expected = np.cov(rows, rowvar=False, aweights=counted)
     np.testing.assert_allclose(found["covariance"], expected, atol=1e-6)
@@ -93,17 +91,12 @@ def test_large_covariances(tmp_path, precision):
 def test_an_offset_saves_the_digits(tmp_path, backend, mean, without):
     """For float32 numbers far from zero; the mean of the first rows does as well as that of all."""
     left = far((20, 64, 16), "float32", mean)
-    rows, own = wide(left).reshape(-1, 16), {"backend": backend, "shards": 2}
-    np.save(tmp_path / "mean.npy", rows.mean(axis=0))
-    error = {
-        offset: abs(
-            results(tmp_path / str(i), left, offset=offset, **own)["covariance"]
-            - np.cov(rows, rowvar=False)
-        ).max()
-        for i, offset in enumerate(["none", "auto", str(tmp_path / "mean.npy")])
-    }
-    assert error.pop("none") > without
-    assert max(error.values()) < 1e-6
+    rows, errors = wide(left).reshape(-1, 16), []
+    for offset in ("none", "auto", str(save(tmp_path / "mean.npy", rows.mean(axis=0)))):
+        found = results(tmp_path / str(len(errors)), left, offset=offset, backend=backend, shards=2)
+        errors.append(abs(found["covariance"] - np.cov(rows, rowvar=False)).max())
+    assert errors[0] > without
+    assert max(errors[1:]) < 1e-6
 
 
 def test_covariances_of_whole_numbers_are_exact(tmp_path, backend):
@@ -111,11 +104,11 @@ def test_covariances_of_whole_numbers_are_exact(tmp_path, backend):
     left = factories.stack((5, 3, 4), "uint16") + np.uint16(60_000)
     own = {"product": "A.T @ A", "backend": backend, "ddof": 0}
     found = results(tmp_path, left, **own)["covariance"]
-    rows = [[Fraction(int(x)) for x in row] for row in left.reshape(-1, 4)]
-    means = [sum(column) / 15 for column in zip(*rows, strict=True)]
-    for i, j in np.ndindex(4, 4):
-        exact = sum((row[i] - means[i]) * (row[j] - means[j]) for row in rows) / 15
-        assert abs(Fraction(float(found[i, j])) - exact) <= abs(exact) * 2**-51
+    rows = left.reshape(-1, 4).astype(object)  # Python's own integers
+    squares = 15 * (rows.T @ rows) - np.outer(rows.sum(axis=0), rows.sum(axis=0))
+    for number, square in zip(found.flat, squares.flat, strict=True):
+        exact = Fraction(square, 15**2)
+        assert abs(Fraction(float(number)) - exact) <= abs(exact) * 2**-51
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "int32"])

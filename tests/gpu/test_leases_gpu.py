@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from shardwise.devices import nvml
@@ -12,22 +11,42 @@ from tests.gpu.conftest import needs_gpu
 
 pytestmark = needs_gpu
 
-PROGRAM = Path(__file__).with_name("task_program.py")
 GIB = 2**30
+TASK = """
+import json, sys
+from shardwise.devices import choose, wait
+from shardwise.errors import TryAgain
+from shardwise.multiply import backend
+
+wait.POLL_SECONDS = 0.1
+given = {"take": 0, "limit": 120, "lease": True} | json.loads(sys.argv[1])
+try:
+    if given["lease"]:
+        cupy, _ = backend.load_backend("cupy", given["take"], given["limit"])
+    else:
+        cupy = backend.array_module("cupy")
+except TryAgain as error:
+    print(error)
+    sys.exit(error.exit_code)
+room = cupy.empty(given["take"], "u1")
+print(choose.cuda_uuid(cupy), flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
 def start(environment):
-    """Start tasks of `task_program.py`; those that still live are killed in the end.
+    """Start tasks that take some bytes of a device; those that still live are killed in the end.
 
-    With `stays` a task lives until `communicate` closes its input, or until it is killed.
+    Without a lease a task uses the first GPU that CUDA sees, as any other program would. With
+    `stays` it lives until `communicate` closes its input. It prints the UUID of its GPU.
     """
     tasks = []
 
     def started(visible=None, stays=False, **given):
         own = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
         task = subprocess.Popen(
-            [sys.executable, str(PROGRAM), json.dumps(given)], env=environment | own, text=True,
+            [sys.executable, "-c", TASK, json.dumps(given)], env=environment | own, text=True,
             stdin=subprocess.PIPE if stays else subprocess.DEVNULL, stdout=subprocess.PIPE,
         )  # fmt: skip
         tasks.append(task)
