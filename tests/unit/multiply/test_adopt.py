@@ -1,7 +1,6 @@
 """Products of matrices that have not changed are adopted under their new key, and no others."""
 
 import os
-import shutil
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from tests.unit.plan.test_formats import CHUNKED
 
 LEFT = noise((15, 20, 12), "float32")
 OVER = {"product": "A.T @ A", "shard_bytes": 4 * 20 * 12 * 4}  # four matrices a shard
+ALL = ["00000", "00001", "00002", "00003"]
 
 
 def rerun(made):
@@ -25,86 +25,79 @@ def rerun(made):
     return [shard for shard in missing if factories.receipt(made, shard).adopted is None]
 
 
+def reusable(made):
+    """What a run says of earlier products, before it begins."""
+    return others.reusable(made, Store(made).missing())
+
+
+def check_products(made, folder, left, right=None, **over):
+    """The products of a plan have the bits of a fresh run."""
+    fresh = factories.computed(factories.plan(folder / "fresh", left, right, **over))
+    assert factories.products(made).tobytes() == factories.products(fresh).tobytes()
+
+
 def in_files(folder, array):
     """A folder of 2-D files; existing files stay as they are."""
     for number, matrix in enumerate(array):
         if not (path := folder / "in" / f"{number:02}.npy").exists():
             save(path, matrix)
-    return str(folder / "in")
+    return folder / "in"
 
 
 def in_stack(folder, array):
     """One file."""
-    return str(save(folder / "input.npy", array))
+    return save(folder / "input.npy", array)
 
 
-def in_store(folder, array):
-    """A compressed HDF5 file, always written anew."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    return CHUNKED["hdf5, gzip"](folder, array)
-
-
-MAKERS = {"stack": in_stack, "folder": in_files, "store": in_store}
-
-
-@pytest.mark.parametrize(("kind", "over"), [
-    ("stack", {"keep": "sum"}), *((kind, {"materialize": "auto"}) for kind in MAKERS),
+@pytest.mark.parametrize(("make", "over"), [
+    (in_stack, {"keep": "sum"}),
+    *((make, {"materialize": "auto"}) for make in (in_stack, in_files, CHUNKED["hdf5, gzip"])),
 ])  # fmt: skip
-def test_an_input_that_grows_computes_its_end(tmp_path, kind, over):
+def test_an_input_that_grows_computes_its_end(tmp_path, make, over):
     """Only the last shard, which was shorter, and new ones; all have the bits of a fresh run."""
-    over, own = OVER | over, tmp_path / "own"
-    made = factories.plan(tmp_path, input=MAKERS[kind](own, LEFT[:10]), **over)
-    assert rerun(made) == ["00000", "00001", "00002"]
-    made = factories.plan(tmp_path, input=MAKERS[kind](own, LEFT), **over)
-    said = others.reusable(made, Store(made).missing())
-    assert said.partition(" an ")[0] == ("3 of these have" if kind in ("stack", "store") else "")
-    assert rerun(made) == ["00002", "00003"]
-    fresh = factories.plan(tmp_path / "fresh", LEFT, **over)
-    expected = factories.products(factories.computed(fresh))
-    assert factories.products(made).tobytes() == expected.tobytes()
-    np.save(tmp_path / "w.npy", np.arange(1.0, 16.0))
-    for change in ({"product": "A @ A.T"}, {"keep": "sum", "weights": str(tmp_path / "w.npy")}):
-        other = factories.plan(tmp_path, input=MAKERS[kind](own, LEFT), **over | change)
-        assert not others.reusable(other, Store(other).missing())
+    over = OVER | over
+    assert rerun(factories.plan(tmp_path, input=str(make(tmp_path, LEFT[:10])), **over)) == ALL[:3]
+    over["input"] = str(make(tmp_path, LEFT))
+    made = factories.plan(tmp_path, **over)
+    # Files of a folder keep their identity, and so their shards the key.
+    assert reusable(made).partition(" an ")[0] == ("" if make is in_files else "3 of these have")
+    assert rerun(made) == ALL[2:]
+    check_products(made, tmp_path, None, **over)
+    weights = str(save(tmp_path / "w.npy", np.arange(1.0, 16.0)))
+    for change in ({"product": "A @ A.T"}, {"keep": "sum", "weights": weights}):
+        assert not reusable(factories.plan(tmp_path, **over | change))
 
 
 def test_earlier_products_are_announced_also_among_those_of_other_configs(tmp_path):
     """A shard may have several receipts: any of them counts, whatever its key."""
-    over = OVER | {"input": in_stack(tmp_path, LEFT[:10])}
     for keep in ("products", "sum"):
-        rerun(factories.plan(tmp_path, keep=keep, **over))
-    in_stack(tmp_path, LEFT)
+        rerun(factories.plan(tmp_path, LEFT[:10], keep=keep, **OVER))
     for keep in ("products", "sum"):
-        made = factories.plan(tmp_path, keep=keep, **over)
-        assert others.reusable(made, Store(made).missing()).startswith("3 of these have")
+        made = factories.plan(tmp_path, LEFT, keep=keep, **OVER)
+        assert reusable(made).startswith("3 of these have")
 
 
-def with_matrix(number):
-    """A change of one matrix."""
-
-    def change(left):
-        left[number, 0, 0] += 1
-        return left
-
-    return change
+def changed(place):
+    """The stack with a change of one matrix."""
+    left = LEFT.copy()
+    left[place, 0, 0] += 1
+    return left
 
 
-ALL = ["00000", "00001", "00002", "00003"]
 CHANGES = {
-    "only the time": (lambda left: left, {}, []),
-    "the middle": (with_matrix(5), {}, ["00001"]),
-    "the last": (with_matrix(14), {}, ["00003"]),
-    "a shorter file": (lambda left: left[:12], {}, []),
-    "a shorter shard": (lambda left: left[:11], {}, ["00002"]),
-    "swapped": (lambda left: left[[4, 1, 2, 3, 0, *range(5, 15)]], {}, ["00000", "00001"]),
-    "other matrices": (lambda left: -left[::-1], {}, ALL),
-    "dtype": (lambda left: left.astype("float64"), {"shard_bytes": 8 * 4 * 240}, ALL),
-    "shape": (lambda left: left.reshape(15, 12, 20), {}, ALL),
-    "product": (lambda left: left, {"product": "A @ A.T"}, ALL),
-    "keep": (lambda left: left, {"keep": "sum"}, ALL),
-    "proof": (lambda left: left, {"verify": False}, ALL),
-    "cut": (lambda left: left, {"shards": 5}, [*ALL, "00004"]),
+    "only the time": (LEFT, {}, []),
+    "the middle": (changed(5), {}, ["00001"]),
+    "the last": (changed(14), {}, ["00003"]),
+    "a shorter file": (LEFT[:12], {}, []),
+    "a shorter shard": (LEFT[:11], {}, ["00002"]),
+    "swapped": (LEFT[[4, 1, 2, 3, 0, *range(5, 15)]], {}, ["00000", "00001"]),
+    "other matrices": (-LEFT[::-1], {}, ALL),
+    "dtype": (LEFT.astype("float64"), {"shard_bytes": 8 * 4 * 240}, ALL),
+    "shape": (LEFT.reshape(15, 12, 20), {}, ALL),
+    "product": (LEFT, {"product": "A @ A.T"}, ALL),
+    "keep": (LEFT, {"keep": "sum"}, ALL),
+    "proof": (LEFT, {"verify": False}, ALL),
+    "cut": (LEFT, {"shards": 5}, [*ALL, "00004"]),
 }
 
 
@@ -113,27 +106,25 @@ CHANGES = {
 ])  # fmt: skip
 def test_what_has_changed_is_computed(tmp_path, change, materialize):
     """Another byte, range, shape, element type or setting: no wrong product is adopted."""
-    make, over, expected = CHANGES[change]
+    left, over, expected = CHANGES[change]
     over = OVER | {"materialize": materialize} | over
     rerun(factories.plan(tmp_path, LEFT, **OVER, materialize=materialize))
-    left = make(LEFT.copy())
     made = factories.plan(tmp_path, left, **over)
     assert rerun(made) == expected
-    fresh = factories.computed(factories.plan(tmp_path / "fresh", left, **over))
-    assert factories.products(made).tobytes() == factories.products(fresh).tobytes()
+    check_products(made, tmp_path, left, **over)
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_another_right_factor_computes_what_it_serves(tmp_path, shared):
     """All shards if one B serves them all, else the shard of the B that has changed."""
-    left, right = LEFT, noise((12, 4) if shared else (15, 12, 4), "float32", 1)
+    right = noise((12, 4) if shared else (15, 12, 4), "float32", 1)
     over = OVER | {"product": "A @ B", "materialize": False}
-    rerun(factories.plan(tmp_path, left, right, **over))
-    assert rerun(factories.plan(tmp_path, left, right, **over)) == []
+    rerun(factories.plan(tmp_path, LEFT, right, **over))
+    assert rerun(factories.plan(tmp_path, LEFT, right, **over)) == []
     right[5, 0] += 1
-    made = factories.plan(tmp_path, left, right, **over)
+    made = factories.plan(tmp_path, LEFT, right, **over)
     assert rerun(made) == (ALL if shared else ["00001"])
-    np.testing.assert_array_equal(factories.products(made), factories.multiplied(made, left, right))
+    check_products(made, tmp_path, LEFT, right, **over)
 
 
 @pytest.mark.parametrize("why", ["product", "receipt", "links"])
@@ -148,4 +139,4 @@ def test_what_cannot_be_adopted_is_computed(tmp_path, monkeypatch, why):
     made = factories.plan(tmp_path, LEFT, **OVER)
     assert rerun(made) == (ALL if why == "links" else ["00001"])
     assert not factories.leftovers(tmp_path)
-    np.testing.assert_array_equal(factories.products(made), factories.multiplied(made, LEFT))
+    check_products(made, tmp_path, LEFT, **OVER)
