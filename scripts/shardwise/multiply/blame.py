@@ -7,13 +7,11 @@ from typing import Any
 
 from shardwise import errors, host
 from shardwise.devices import choose
-from shardwise.errors import BadMatrix, DeviceFailed, InputError, IntegrityError, ShardwiseError
+from shardwise.errors import BadMatrix, DeviceFailed, InputError, IntegrityError
 from shardwise.multiply.copy import how_to_repair
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import nonfinite
-
-SUSPECT = "Suspect the device or its node's memory: start the run again, on another node if you can"
 
 
 @contextmanager
@@ -22,7 +20,13 @@ def device_or_function(plan: Plan, xp: Any) -> Iterator[None]:
     try:
         yield
     except (DeviceFailed, *errors.device_errors(xp)) as error:
-        raise _of_device(error, choose.taken_uuid()) from error
+        uuid, fault = choose.taken_uuid(), choose.fault(error)
+        if uuid is None:  # a CPU, and this host has no other to go to
+            raise IntegrityError(str(error)) from error
+        what = str(error) if isinstance(error, DeviceFailed) else f"{error}; nothing was written"
+        where = f"{uuid} of {host.node()}" + (f", {fault}" if fault else "")
+        suspect = fault is not None or getattr(error, "suspect", False)
+        raise DeviceFailed(f"{what} ({where})", suspect) from error
     except OSError as error:
         if error.errno != errno.EBADF or not plan.problem.result:
             raise
@@ -30,17 +34,6 @@ def device_or_function(plan: Plan, xp: Any) -> Iterator[None]:
             f"product: your function {plan.problem.product} closed files that are not "
             f"its own ({error}); nothing was committed"
         ) from error
-
-
-def _of_device(error: Exception, uuid: str | None) -> ShardwiseError:
-    """The error to raise for a device error, naming the device; ``uuid`` is None on a CPU."""
-    if uuid is None:  # this host has no other CPU to go to
-        return IntegrityError(str(error))
-    fault = choose.fault(error)
-    suspect = fault is not None or getattr(error, "suspect", False)
-    what = str(error) if isinstance(error, ShardwiseError) else f"{error}; nothing was written"
-    where = f"{uuid} of {host.node()}" + (f", {fault}" if fault else "")
-    return DeviceFailed(f"{what} ({where})", suspect)
 
 
 @contextmanager
@@ -59,26 +52,20 @@ def input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
     try:
         yield
     except BadMatrix as error:
-        raise _with_place(plan, shard, inputs, error) from error
-
-
-def _with_place(plan: Plan, shard: Shard, inputs: InputFiles, error: BadMatrix) -> ShardwiseError:
-    key, start, stop = error.key, error.matrix, error.matrix + 1
-    where = nonfinite.files_of(plan, "right" if key == "right" else "input", start, stop)
-    if key == "product":
-        return InputError(f"{error.what} ({where}); {error.cure}")
-    with suppress(OSError, IntegrityError):  # the files may be gone by now
-        place = nonfinite.find(plan, key, start, stop, inputs)
-        if place is None:
-            return _finite_in_file(plan, shard, error)
-        where = place
-    return InputError(f"{error.what}: {where}; {error.cure}")
-
-
-def _finite_in_file(plan: Plan, shard: Shard, error: BadMatrix) -> ShardwiseError:
-    if error.key == "input" and plan.settings.materialize:
-        return IntegrityError(
-            f"{plan.results.shard(shard.input_name)} is damaged: matrix {error.matrix} holds NaN "
-            f"or Inf there, but none in the input; {how_to_repair(plan, shard)}"
-        )
-    return DeviceFailed(f"{error.what}, but its file does not; nothing was written. {SUSPECT}")
+        key, run = error.key, (error.matrix, error.matrix + 1)
+        place: str | None = nonfinite.files_of(plan, "right" if key == "right" else "input", *run)
+        if key == "product":
+            raise InputError(f"{error.what} ({place}); {error.cure}") from error
+        with suppress(OSError, IntegrityError):  # the files may be gone by now
+            place = nonfinite.find(plan, key, *run, inputs)
+        if place is not None:
+            raise InputError(f"{error.what}: {place}; {error.cure}") from error
+        if key == "input" and plan.settings.materialize:
+            raise IntegrityError(
+                f"{plan.results.shard(shard.input_name)} is damaged: matrix {error.matrix} holds "
+                f"NaN or Inf there, but none in the input; {how_to_repair(plan, shard)}"
+            ) from error
+        raise DeviceFailed(
+            f"{error.what}, but its file does not; nothing was written. Suspect the device or its "
+            "node's memory: start the run again, on another node if you can"
+        ) from error
