@@ -224,8 +224,10 @@ class ShardJob:
             committing.enter_context(blame.input_file(self._plan, shard, self.inputs))
             # Else a thread might write to another file that has reused this descriptor by then.
             committing.callback(settle, self._writes)
-            sink, shape = ring.sink, ring.sink.shape(shard.run)
-            self.writer = StackWriter(file, shape, np.dtype(sink.dtype))
+            self._nodes = self._plan.nodes_of(shard.shard)
+            shape = (len(self._nodes["nodes"] or shard.run), *self._plan.problem.product_shape)
+            dtype = np.dtype(self._plan.element_type)
+            self.writer = StackWriter(file, shape, dtype)
             # During the first reads: on a file system in memory, the kernel clears each page.
             self._place = session.machine.later(self.writer.begin)
             self._writes.append(self._place)
@@ -234,17 +236,13 @@ class ShardJob:
             ring.compute(self, coming)
             self._open = opened.pop_all()
 
-    def share_right(self, ring: Ring) -> None:
-        """Read the one B that serves all matrices, if there is one, and give it to the ring."""
-        if not self._plan.problem.shared_right:
-            return
-        with self.watch.timed("read"):
-            right = self._right_stack().read(0, 1)[0]
-            raw = raw_bytes(right.astype(right.dtype.newbyteorder("<"), copy=False))
-            self._right = PieceChecksum(raw.nbytes, *plan_memory.SHARD_PIECES)
-            self._right.update(0, raw)
-        with self.watch.timed("compute"):
-            ring.share(right)
+    def read_right(self) -> np.ndarray:
+        """Read the one B that serves all matrices, and hash it."""
+        right: np.ndarray = self._right_stack().read(0, 1)[0]
+        raw = raw_bytes(right.astype(right.dtype.newbyteorder("<"), copy=False))
+        self._right = PieceChecksum(raw.nbytes, *plan_memory.SHARD_PIECES)
+        self._right.update(0, raw)
+        return right
 
     def write(self, offset: int, raw: Any) -> list[Any]:
         """Begin to write bytes of the result; TryAgain if the disk turned out to have no room."""
@@ -264,14 +262,24 @@ class ShardJob:
         """Wait until all is written, and commit it with its receipt."""
         if self.adopted:
             return
+        plan, shard, session, watch = self._plan, self.shard, self._session, self.watch
         with self._open:
-            with self.watch.timed("write"), self._committing:
+            with watch.timed("write"), self._committing:
                 for write in self._writes:
                     write.result()
                 facts, checksum = self._prove(), self.writer.checksum()
                 identity = os.fstat(self.writer.file.fileno())
-            self._write_receipt(facts, checksum, identity)
-        forget_start(self._plan.results.starts(self.shard.name))
+            product, finished = plan.results.product(shard.name), watch.end()
+            receipt = facts | {
+                "file": receipts.describe_file(product, self.writer, checksum, **self._nodes),
+                "bytes_by": session.machine.bytes_by,
+                "recipe": plan.recipe,
+                "per_matrix": plan.per_matrix.digest(shard.run, plan.settings.keep),
+                "held": watch.held(finished),
+                **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
+            }
+            receipts.write_for(plan.results.receipt(shard.name), receipt, product, identity)
+        forget_start(plan.results.starts(shard.name))
 
     def _prove(self) -> dict[str, Any]:
         """Compare the copy with its receipt, and the products with the factors; return the facts.
@@ -281,45 +289,29 @@ class ShardJob:
         IntegrityError
             If the copy is damaged.
         """
+        plan, shard, operation = self._plan, self.shard, self.checks.operation
         own, *right = [factor.checksum() for factor in self.factors]
         if self._copied not in (None, own):
             raise IntegrityError(
-                f"{self._plan.results.shard(self.shard.input_name)} is damaged: its checksum "
-                f"differs from its receipt; {copy.how_to_repair(self._plan, self.shard)}"
+                f"{plan.results.shard(shard.input_name)} is damaged: its checksum differs from "
+                f"its receipt; {copy.how_to_repair(plan, shard)}"
             )
         if self._right is not None:
             right = [self._right.hexdigest()]
-        operation = self.checks.operation
         with np.errstate(all="ignore"):
-            return {
-                "input_checksum": own,
-                "right_checksum": right[0] if right else None,
-                "proof": operation.proof,
-                **self.checks.witness(),
-                "compute": operation.compute,
-            }
-
-    def _write_receipt(
-        self, facts: dict[str, Any], checksum: str, identity: os.stat_result
-    ) -> None:
-        plan, shard, session, watch = self._plan, self.shard, self._session, self.watch
-        product, finished = plan.results.product(shard.name), watch.end()
-        nodes = plan.nodes_of(shard.shard)
-        receipt = {
+            witness = self.checks.witness()
+        return {
             "shard": shard.shard,
             "start": shard.start,
             "stop": shard.stop,
             "key": shard.key,
             "keep": plan.settings.keep,
-            "backend": session.xp.__name__,
-            "device": session.device,
+            "backend": self._session.xp.__name__,
+            "device": self._session.device,
             "attempt": self._attempt,
-            **facts,
-            "file": receipts.describe_file(product, self.writer, checksum, **nodes),
-            "bytes_by": session.machine.bytes_by,
-            "recipe": plan.recipe,
-            "per_matrix": plan.per_matrix.digest(shard.run, plan.settings.keep),
-            "held": watch.held(finished),
-            **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
+            "input_checksum": own,
+            "right_checksum": right[0] if right else None,
+            "proof": operation.proof,
+            **witness,
+            "compute": operation.compute,
         }
-        receipts.write_for(plan.results.receipt(shard.name), receipt, product, identity)

@@ -31,47 +31,12 @@ if TYPE_CHECKING:
     from shardwise.multiply.job import ShardJob
 
 
-class Sink:
-    """Takes products, to write each batch as it is (``keep: products``), or a shard's sum."""
-
-    def __init__(self, xp: Any, plan: Plan, run: range) -> None:
-        """Allocate the sum of a shard, whose memory also has to suffice for the shards after it."""
-        self._problem, self._said = plan.problem, plan.per_matrix
-        self._adds = plan.settings.keep == "sum"
-        self.dtype = plan.element_type  # of the file of a shard
-        self._written: list[Any] = []  # nodes that have left the tree and are being written
-        if self._adds:
-            shape, dtype = self._problem.product_shape, self._problem.product_dtype
-            ends = [(own.start, own.stop) for _, own in self._said.spans(run)]
-            nodes = sum(most_held(*each) + count_nodes(*each) for each in ends)
-            self._sums = TreeSum(xp, shape, dtype, self._said, nodes)
-
-    def shape(self, run: range) -> tuple[int, ...]:
-        """Shape of the file of a shard."""
-        rows = len(self._said.keys(run)) if self._adds else len(run)
-        return (rows, *self._problem.product_shape)
-
-    def begin(self) -> None:
-        """Begin a new sum, from zero."""
-        if self._adds:
-            self._sums.reset()
-
-    def take(self, products: Any, first: int) -> Any:
-        """Take products ``(n, m, p)`` from matrix ``first`` on; return bytes to write, or None."""
-        if not self._adds:
-            return raw_bytes(products)
-        self._sums.add(products, first)
-        return None
-
-    def result(self) -> tuple[list[Any], Any]:
-        """Finish the sum; return the nodes to write, and the flag for `refuse_overflow`, or None.
-
-        The nodes are valid until the next `result`, even if the next sum begins earlier.
-        """
-        if not self._adds:
-            return [], None
-        self._written = self._sums.take(self._written)  # gives back those of the shard before
-        return self._written, self._sums.overflow
+def allocate_sum(xp: Any, plan: Plan, run: range) -> TreeSum:
+    """Allocate the sum of a shard, whose memory also has to suffice for the shards after it."""
+    problem, ends = plan.problem, [(own.start, own.stop) for _, own in plan.per_matrix.spans(run)]
+    # Those that the tree holds, and those that have left it and are being written.
+    nodes = sum(most_held(*each) + count_nodes(*each) for each in ends)
+    return TreeSum(xp, problem.product_shape, problem.product_dtype, plan.per_matrix, nodes)
 
 
 @dataclass(eq=False)
@@ -113,7 +78,8 @@ class Ring:
         self._allocate(shard, most)
         self._free, self._reading = deque(self._slots), deque[_Slot]()
         self._queued = deque[_Slot]()
-        self._writing_nodes: list[Any] = []  # of a sum
+        # Nodes of the last sum, and their writes; they are valid until the next sum ends.
+        self._nodes, self._writing_nodes = list[Any](), list[Any]()
 
     def _allocate(self, shard: Shard, most: int | None) -> None:
         """Allocate the ring: as large as is planned, or smaller while memory is short.
@@ -131,7 +97,7 @@ class Ring:
             try:
                 self._take(slots, matrices, shard.run)
             except MemoryError:  # cupy's is one as well
-                self._slots, self._outs, self._right, self.sink = [], deque(), None, None
+                self._slots, self._outs, self._right, self._sum = [], deque(), None, None
                 self._machine.release()
             else:
                 return
@@ -158,7 +124,9 @@ class Ring:
             self._right = zeros(problem.right, problem.dtype) if shared else None
             # Memory of batches of products, and the writes from it that may be under way.
             self._outs = deque((zeros(shape, problem.product_dtype), []) for _ in range(outs))
-            self.sink: Any = Sink(self._machine.xp, self._plan, run)
+            self._sum: TreeSum | None = None
+            if self._keep == "sum":
+                self._sum = allocate_sum(self._machine.xp, self._plan, run)
             self.operation.allocate(matrices)
         self._machine.settle()  # before other threads write to it
         # A slot, or memory of products, is reused once the batch in it was looked at.
@@ -181,9 +149,7 @@ class Ring:
         This compiles kernels, and lets libraries set up what they need at their first call.
         """
         run, count = job.shard.run, min(self.matrices, len(job.shard.run))
-        job.share_right(self)
-        with self._machine.work():
-            self.sink.begin()
+        self._begin(job)
         for first in run[::count][: min(2, len(self._slots))]:
             slot = self._begin_reads(job, first, min(count, run.stop - first))
             settle(slot.reads)
@@ -193,8 +159,6 @@ class Ring:
                     self._work(slot)
                 self._machine.mark()()
                 slot.report.fetched(self._machine)
-        with self._machine.work():
-            self.sink.result()
         self._drop(job)
 
     def compute(self, job: "ShardJob", coming: Callable[[], "ShardJob | None"]) -> None:
@@ -206,9 +170,7 @@ class Ring:
         for other in {slot.job for slot in self._reading} - {job}:
             self._drop(other)  # read ahead, but it does not come next
         try:
-            job.share_right(self)
-            with self._machine.work():
-                self.sink.begin()
+            self._begin(job)
             while True:
                 following = self._read_ahead(job, following, coming)
                 if not self._reading or self._reading[0].job is not job:
@@ -224,6 +186,21 @@ class Ring:
         except BaseException:
             self._drop(job)
             raise
+
+    def _begin(self, job: "ShardJob") -> None:
+        """Take the one B ``(k, p)`` that serves all matrices, if there is one; begin a new sum."""
+        if self._right is not None:
+            with job.watch.timed("read"):
+                right = job.read_right()
+            with job.watch.timed("compute"):
+                with self._machine.work():
+                    self._right[...] = self._machine.xp.asarray(right)
+                self._machine.settle()
+                if self._plan.settings.nonfinite == "error" and not np.isfinite(right).all():
+                    raise self.operation.refusal("right", BatchReport(0, 1), 0)
+        if self._sum is not None:
+            with self._machine.work():
+                self._sum.reset()
 
     def _read_ahead(
         self, job: "ShardJob", following: "ShardJob | None",
@@ -303,7 +280,10 @@ class Ring:
         if left_out is not None:  # they count as zeros, whatever B or a function made of them
             products[xp.asarray(left_out)] = 0
         slot.report.add_up(xp)
-        slot.written = self.sink.take(products, slot.first)
+        if self._sum is None:
+            slot.written = raw_bytes(products)
+        else:
+            self._sum.add(products, slot.first)
 
     def _look_at(self, slot: _Slot) -> None:
         """Wait for the queued work of a slot, look at its report, and begin its writes."""
@@ -322,33 +302,25 @@ class Ring:
             checksum.update(offset, self._machine.fetch(raw))
 
     def _finish_sum(self, job: "ShardJob") -> None:
-        """Finish the sum of a shard, and begin to write its nodes."""
+        """Finish the checksums of a shard, and its sum, whose nodes begin to be written."""
+        machine = self._machine
         with job.watch.timed("write"):
             settle(self._writing_nodes)
         with job.watch.timed("compute"):
-            with self._machine.work(), np.errstate(all="ignore"):
-                nodes, overflow = self.sink.result()
-            at, found = 0, list[Fragment]()
-            for node in nodes:
-                found += self._machine.hash(job.digest, at, raw_bytes(node), products=True)
-                at += node.nbytes
-            self._machine.mark()()
-            if overflow is not None:
-                refuse_overflow(self._machine.fetch(overflow))
-            self._take_fragments(found)
+            if self._sum is not None:
+                with machine.work(), np.errstate(all="ignore"):
+                    self._nodes = self._sum.take(self._nodes)  # gives back those of the last sum
+            parts = [(i * node.nbytes, raw_bytes(node)) for i, node in enumerate(self._nodes)]
+            fragments = [
+                found for part in parts for found in machine.hash(job.digest, *part, products=True)
+            ]
+            machine.mark()()
+            if self._sum is not None:
+                refuse_overflow(machine.fetch(self._sum.overflow))
+            self._take_fragments(fragments)
             job.finish_checksums()
-        at = 0
-        for node in nodes:
-            self._writing_nodes += job.write(at, raw_bytes(node))
-            at += node.nbytes
-
-    def share(self, right: np.ndarray) -> None:
-        """Take the one B ``(k, p)`` that serves all matrices; called while no batch is queued."""
-        with self._machine.work():
-            self._right[...] = self._machine.xp.asarray(right)
-        self._machine.settle()
-        if self._plan.settings.nonfinite == "error" and not np.isfinite(right).all():
-            raise self.operation.refusal("right", BatchReport(0, 1), 0)
+        for part in parts:
+            self._writing_nodes += job.write(*part)
 
     def _drop(self, job: "ShardJob") -> None:
         """Free the slots of a shard that is given up, once nothing is in flight in them."""

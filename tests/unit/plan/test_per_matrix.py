@@ -12,7 +12,7 @@ import shardwise
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import IntegrityError
-from shardwise.multiply.ring import Sink
+from shardwise.multiply.ring import allocate_sum
 from shardwise.plan import per_matrix, planner
 from shardwise.plan.problem import Problem
 from shardwise.records import receipts
@@ -202,15 +202,14 @@ def test_the_trees_of_all_labels_hold_no_more_than_is_planned(labels, data):
     start = data.draw(st.integers(0, len(labels) - 1))
     run, batch = range(start, len(labels)), data.draw(st.integers(1, 20))
     problem = Problem(len(labels), (1, 1), "A @ A", "float64", labels=6)
-    sink = Sink(np, Mock(problem=problem, per_matrix=said, settings=Mock(keep="sum")), run)
-    most = len(sink._sums._spare)
+    total = allocate_sum(np, Mock(problem=problem, per_matrix=said), run)
+    most = len(total._spare)
     for low in run[::batch]:
-        sink.take(np.ones((min(batch, run.stop - low), 1, 1)), low)
-    held = len(sink._sums.nodes()) + len(sink._sums._spare)
-    nodes, _ = sink.result()
-    assert held == most
+        total.add(np.ones((min(batch, run.stop - low), 1, 1)), low)
+    nodes = total.take()
+    assert len(nodes) + len(total._spare) == most
     assert sum(float(node[0, 0]) for node in nodes) == len(run)
-    assert len(nodes) == len(said.keys(run)) == sink.shape(run)[0]
+    assert len(nodes) == len(said.keys(run))
 
 
 def test_a_damaged_list_of_labels_is_found(tmp_path):
