@@ -2,7 +2,7 @@
 
 A slot goes from *free* to *reading* to *queued* and back to *free*, and slots keep their order. One
 thread drives the ring. It begins reads into each free slot, including those of the next shard while
-this one ends; waits for the oldest read; queues checksums, product, proof and sink; and examines
+this one ends; waits for the oldest read; queues checksums, product, proof and sum; and examines
 the report once the device has passed the mark behind that work. Other threads read and write
 (host.py, cuda.py).
 """
@@ -44,9 +44,10 @@ class _Slot:
     """Memory for a batch of factors, and the batch that it holds now."""
 
     left: Any
-    right: Any
+    right: Any  # B of each matrix, or the one B, or None
     job: "ShardJob | None" = None
     first: int = 0
+    place: int = 0  # of the first in the shard
     count: int = 0
     weights: np.ndarray | None = None
     left_out: np.ndarray | None = None  # places of matrices of weight 0, if there are any
@@ -62,12 +63,8 @@ class _Slot:
 class Ring:
     """Slots that successive shards share, none of which is larger than ``shard``.
 
-    Raises
-    ------
-    DeviceFailed, TryAgain
-        If even the smallest ring does not fit the free memory of the GPU, or of this machine.
-    IntegrityError
-        If the device multiplies in a lower precision than was asked for (canary.py).
+    DeviceFailed or TryAgain if even the smallest ring does not fit the free memory; IntegrityError
+    if the device multiplies in a lower precision than was asked for (canary.py).
     """
 
     def __init__(self, machine: Machine, plan: Plan, shard: Shard, most: int | None = None) -> None:
@@ -112,16 +109,16 @@ class Ring:
         self.matrices, own = matrices, problem.right and not problem.shared_right
         shape, outs = (matrices, *problem.product_shape), memory.outs(slots, self._keep)
         with self._machine.work():
+            # The one B that serves all matrices.
+            shared, dtype = problem.shared_right, problem.dtype
+            self._right = zeros(problem.right, dtype) if shared else None
             self._slots = [
                 _Slot(
-                    zeros((matrices, *problem.left), problem.dtype),
-                    zeros((matrices, *problem.right), problem.dtype) if own else None,
+                    zeros((matrices, *problem.left), dtype),
+                    zeros((matrices, *problem.right), dtype) if own else self._right,
                 )
                 for _ in range(slots)
             ]
-            # The one B that serves all matrices.
-            shared = problem.shared_right
-            self._right = zeros(problem.right, problem.dtype) if shared else None
             # Memory of batches of products, and the writes from it that may be under way.
             self._outs = deque((zeros(shape, problem.product_dtype), []) for _ in range(outs))
             self._sum: TreeSum | None = None
@@ -138,10 +135,7 @@ class Ring:
     def trial_memory(self) -> tuple[Any, Any, Any]:
         """A slot's A, its B or the one B, and memory of products, for `try_arithmetic`."""
         slot = self._slots[0]
-        return slot.left, self._right_of(slot), self._outs[0][0]
-
-    def _right_of(self, slot: _Slot) -> Any:
-        return self._right if slot.right is None else slot.right
+        return slot.left, slot.right, self._outs[0][0]
 
     def warm(self, job: "ShardJob") -> None:
         """Take up to two batches through the ring, and drop their results.
@@ -166,13 +160,13 @@ class Ring:
 
         ``coming`` is asked for the next shard once this one needs no more slots.
         """
-        following = None
+        jobs = [job]
         for other in {slot.job for slot in self._reading} - {job}:
             self._drop(other)  # read ahead, but it does not come next
         try:
             self._begin(job)
             while True:
-                following = self._read_ahead(job, following, coming)
+                self._read_ahead(jobs, coming)
                 if not self._reading or self._reading[0].job is not job:
                     break
                 self._queue(self._reading[0])
@@ -181,7 +175,7 @@ class Ring:
                     self._look_at(self._queued.popleft())
             while self._queued:
                 self._look_at(self._queued.popleft())
-                following = self._read_ahead(job, following, coming)
+                self._read_ahead(jobs, coming)
             self._finish_sum(job)
         except BaseException:
             self._drop(job)
@@ -202,27 +196,20 @@ class Ring:
             with self._machine.work():
                 self._sum.reset()
 
-    def _read_ahead(
-        self, job: "ShardJob", following: "ShardJob | None",
-        coming: Callable[[], "ShardJob | None"],
-    ) -> "ShardJob | None":  # fmt: skip
-        """Begin reads into free slots, then those of the next shard; return it once it is known."""
-        while self._free and (batch := job.next_batch(self.matrices)):
-            self._begin_reads(job, *batch)
-        if not job.all_begun:
-            return None
-        following = following or coming()
-        if following is not None:
-            while self._free and (batch := following.next_batch(self.matrices)):
-                self._begin_reads(following, *batch)
-        return following
+    def _read_ahead(self, jobs: list["ShardJob"], coming: Callable[[], "ShardJob | None"]) -> None:
+        """Begin reads into free slots: of this shard, then of the next, which ``jobs`` gets too."""
+        for job in jobs:
+            while self._free and (batch := job.next_batch(self.matrices)):
+                self._begin_reads(job, *batch)
+            if len(jobs) == 1 and job.all_begun and (following := coming()):
+                jobs.append(following)
 
     def _begin_reads(self, job: "ShardJob", first: int, count: int) -> _Slot:
         """Begin to read a batch into the slot that has been free for longest."""
         slot = self._free.popleft()
         self._reading.append(slot)
         slot.job, slot.first, slot.count, slot.reads = job, first, count, []
-        begin = first - job.shard.start
+        slot.place = begin = first - job.shard.start
         of, slot.left_out = slice(begin, begin + count), None
         slot.weights = None if job.weights is None else job.weights[of]
         if job.left_out is not None and job.left_out[of].any():
@@ -249,9 +236,8 @@ class Ring:
         with job.watch.timed("compute"):
             slot.fragments = []
             for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
-                offset = (slot.first - job.shard.start) * stack[0].nbytes
-                raw = raw_bytes(stack[: slot.count])
                 if factor.is_whole:
+                    offset, raw = slot.place * stack[0].nbytes, raw_bytes(stack[: slot.count])
                     slot.fragments += machine.hash(factor.digest, offset, raw)
                 if slot.left_out is not None:
                     with machine.work():  # the host hashes them later, as they were read
@@ -264,19 +250,19 @@ class Ring:
             with machine.work(), np.errstate(all="ignore"):  # the checks find and name overflow
                 self._work(slot)
             if slot.written is not None:
-                offset = (slot.first - job.shard.start) * self._problem.product_bytes
+                offset = slot.place * self._problem.product_bytes
                 slot.fragments += machine.hash(job.digest, offset, slot.written, products=True)
             slot.mark = machine.mark()
 
     def _work(self, slot: _Slot) -> None:
-        """Multiply a batch, prove its products, and pass them to the sink."""
+        """Multiply a batch, prove its products, and add them, if there is a sum."""
         out, slot.writes = self._outs[0]
         self._outs.rotate(-1)
         slot.report = BatchReport(slot.first, slot.count, slot.weights, slot.left_out)
         products, left_out, xp = out[: slot.count], slot.left_out, self._machine.xp
         # A user's function is not called for a batch that is left out altogether.
         if not self._problem.result or left_out is None or len(left_out) < slot.count:
-            products = self.operation.run(slot.report, slot.left, self._right_of(slot), out)
+            products = self.operation.run(slot.report, slot.left, slot.right, out)
         if left_out is not None:  # they count as zeros, whatever B or a function made of them
             products[xp.asarray(left_out)] = 0
         slot.report.add_up(xp)
@@ -293,8 +279,7 @@ class Ring:
             self._take_fragments(slot.fragments)
             job.checks.examine(slot.report.fetched(self._machine))
         if slot.written is not None:
-            offset = (slot.first - job.shard.start) * self._problem.product_bytes
-            slot.writes += job.write(offset, slot.written)
+            slot.writes += job.write(slot.place * self._problem.product_bytes, slot.written)
         self._free.append(slot)
 
     def _take_fragments(self, fragments: list[Fragment]) -> None:
