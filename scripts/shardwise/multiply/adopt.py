@@ -6,22 +6,20 @@ computed, its bytes are compared with those of earlier products: a read, but no 
 
 import logging
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from shardwise.errors import ShardwiseError, writing
-from shardwise.files import pieces
 from shardwise.files.commit import publish, remove_leftovers, temporary_for
 from shardwise.files.extents import OpenFiles
+from shardwise.multiply.copy import in_parts
 from shardwise.multiply.factor import Factor
-from shardwise.plan import memory
 from shardwise.plan.identity import InputFiles
-from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.plan import Plan, Shard, Source
+from shardwise.plan.problem import Shape
 from shardwise.plan.stack import StackReader
 from shardwise.records import judge, receipts
 from shardwise.records.receipts import ProductReceipt
@@ -46,25 +44,16 @@ class Earlier:
     def adopt(self, shard: Shard, copied: str | None) -> bool:
         """Commit an earlier product of the same bytes, and its receipt, under the shard's name.
 
-        Parameters
-        ----------
-        copied
-            The checksum of the shard's copy; None if the input itself is to be read.
-
-        Raises
-        ------
-        IntegrityError
-            If an input file is not the one that was planned for.
+        ``copied`` is the checksum of the shard's copy; if None, the input itself is read.
         """
         known = [] if self._misses == _MOST_MISSES else list(self._known(shard))
         if not known:
             return False
         present = _checksums(self._plan, shard, copied)
         for receipt in known:
-            if (receipt.input_checksum, receipt.right_checksum) != present:
-                continue
             product = self._plan.results.product(f"{shard.shard}-{receipt.key}")
-            if receipts.passes(receipts.check_elements, product, receipt.file):
+            same = (receipt.input_checksum, receipt.right_checksum) == present
+            if same and receipts.passes(receipts.check_elements, product, receipt.file):
                 self._matches += 1
                 return _commit(self._plan, shard, receipt, product)
         self._misses += not self._matches
@@ -92,26 +81,20 @@ class Earlier:
 def _checksums(plan: Plan, shard: Shard, copied: str | None) -> tuple[str, str | None]:
     """The checksums of both factors that the receipt of a product made now would hold."""
     problem, inputs, right = plan.problem, InputFiles(), None
+
+    def checksum(sources: Sequence[Source], shape: Shape, run: range) -> str:
+        stack = StackReader(sources, shape, plan.dtype, inputs)
+        factor = Factor(stack, run, OpenFiles(inputs.compare))
+        in_parts(factor.hashed.total_bytes, factor.read)
+        return factor.hashed.hexdigest()
+
     with inputs.unchanged():
         sources = plan.sources_of(shard.start, shard.stop)
-        own = copied or _read(StackReader(sources, problem.left, plan.dtype, inputs), shard.run)
+        own = copied or checksum(sources, problem.left, shard.run)
         if problem.right:
-            stack = StackReader(plan.facts.right_sources, problem.right, plan.dtype, inputs)
-            right = _read(stack, range(1) if problem.shared_right else shard.run)
+            run = range(1) if problem.shared_right else shard.run
+            right = checksum(plan.facts.right_sources, problem.right, run)
     return own, right
-
-
-def _read(stack: StackReader, run: range) -> str:
-    factor = Factor(stack, run, OpenFiles(stack.inputs.compare))
-    total, most = factor.hashed.total_bytes, pieces.PART_BYTES
-
-    def read(offset: int) -> None:
-        factor.read(offset, np.empty(min(most, total - offset), np.uint8))
-
-    with ThreadPoolExecutor(memory.READERS, "adopt") as pool:
-        for _ in pool.map(read, range(0, total, most)):
-            pass
-    return factor.hashed.hexdigest()
 
 
 def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) -> bool:

@@ -1,8 +1,9 @@
 """The copy of a shard: the matrices of one row of the plan, in a separate file."""
 
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from shardwise.plan import memory
 from shardwise.plan.plan import Plan, Shard
 from shardwise.plan.stack import StackReader
 from shardwise.records import judge, receipts
-from shardwise.records.receipts import ArrayFile
 from shardwise.records.starts import forget_start, note_start
 
 
@@ -31,19 +31,53 @@ def materialize(plan: Plan, shard_id: str) -> None:
         If the disk has no room for the copy.
     """
     started, shard = time.time(), plan.shard(shard_id)
+    path, first = plan.results.shard(shard.input_name), shard.start * plan.problem.matrix_bytes
     journal = plan.results.starts(shard.input_name, "shard")
-    attempt = note_start(journal)
+    # Only an earlier attempt can have left temporary files: else do not list the folder.
+    sweep = note_start(journal) > 1
+    stack = StackReader(plan.sources_of(shard.start, shard.stop), plan.problem.left, plan.dtype)
+    files = OpenFiles(stack.inputs.compare)
+
+    def copy_part(offset: int, buffer: np.ndarray) -> None:
+        stack.read_into(files, buffer, first + offset)
+        writer.write_at(offset, buffer)
+
+    with commit(path, sweep=sweep) as file, stack.inputs.unchanged():
+        shape = (len(shard.run), *plan.problem.left)
+        writer = StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES)
+        writer.begin()
+        # Two threads, which take parts in order, decode each chunk once.
+        in_parts(shard.bytes, copy_part, 2 if plan.facts.decoded else memory.READERS)
+        checksum = writer.checksum()
     receipt = {
         "shard": shard_id,
         "start": shard.start,
         "stop": shard.stop,
         "key": shard.input_key,
-        # Only an earlier attempt can have left temporary files: else do not list the folder.
-        "file": _copy(plan, shard, sweep=attempt > 1),
+        "file": receipts.describe_file(path, writer, checksum),
         **receipts.describe_origin("shard", started),
     }
     receipts.write(plan.results.shard_receipt(shard.input_name), receipt)
     forget_start(journal)
+
+
+def in_parts(
+    nbytes: int, take: Callable[[int, np.ndarray], None], threads: int = memory.READERS
+) -> None:
+    """Have threads call ``take(offset, buffer)`` for each part of some bytes, in order.
+
+    One thread can read a part while others hash theirs.
+    """
+    own = threading.local()
+
+    def take_one(offset: int) -> None:
+        if not hasattr(own, "buffer"):
+            own.buffer = np.empty(min(pieces.PART_BYTES, nbytes), np.uint8)
+        take(offset, own.buffer[: nbytes - offset])
+
+    with ThreadPoolExecutor(threads, "parts") as pool:
+        for _ in pool.map(take_one, range(0, nbytes, pieces.PART_BYTES)):
+            pass
 
 
 def existing_copy(plan: Plan, shard: Shard) -> str | None:
@@ -59,32 +93,3 @@ def how_to_repair(plan: Plan, shard: Shard) -> str:
     """The commands that make a damaged copy again."""
     receipt = for_bash(plan.results.shard_receipt(shard.input_name))
     return f"rm {receipt}, then start the run again"
-
-
-def _copy(plan: Plan, shard: Shard, sweep: bool) -> ArrayFile:
-    """Commit a copy; one thread reads a part while others hash and write theirs."""
-    path, first = plan.results.shard(shard.input_name), shard.start * plan.problem.matrix_bytes
-    shape = (shard.stop - shard.start, *plan.problem.left)
-    stack = StackReader(plan.sources_of(shard.start, shard.stop), plan.problem.left, plan.dtype)
-    files, buffers = OpenFiles(stack.inputs.compare), SimpleQueue[np.ndarray]()
-    threads = 2 if plan.facts.decoded else memory.READERS  # in order: each chunk is decoded once
-    for _ in range(threads):
-        buffers.put(np.empty(min(pieces.PART_BYTES, shard.bytes), np.uint8))
-
-    def copy_part(offset: int) -> None:
-        buffer = buffers.get()
-        try:
-            part = buffer[: shard.bytes - offset]
-            stack.read_into(files, part, first + offset)
-            writer.write_at(offset, part)
-        finally:
-            buffers.put(buffer)
-
-    with commit(path, sweep=sweep) as file, stack.inputs.unchanged():
-        writer = StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES)
-        writer.begin()
-        with ThreadPoolExecutor(threads, "copy") as pool:
-            for _ in pool.map(copy_part, range(0, shard.bytes, pieces.PART_BYTES)):
-                pass
-        checksum = writer.checksum()
-    return receipts.describe_file(path, writer, checksum)
