@@ -25,14 +25,20 @@ class ShardChecks:
     def examine(self, report: BatchReport) -> None:
         """Refuse a batch whose report shows an error, and collect its totals for the witness.
 
-        Raises
-        ------
-        InputError
-            If the input is not finite, or a product overflows.
-        DeviceFailed
-            If a product fails its proof.
+        InputError if the input is not finite, or a product overflows; DeviceFailed if a product
+        fails its proof.
         """
-        finite = self._examine_moduli(report)
+        finite: Any = True  # or a flag for each matrix
+        for name in ("left", "right", "product"):
+            if (largest := getattr(report, name)) is None:
+                continue
+            is_finite = report.counted(np, np.isfinite(largest))
+            if self._strict and not is_finite.all():
+                i = int(is_finite.argmin())
+                if name == "product":
+                    raise self.operation.overflow(report, i)
+                raise self.operation.refusal(name, report, i)
+            finite = finite & is_finite
         if report.worst is None:
             return
         self._totals.append(report.total)
@@ -53,29 +59,10 @@ class ShardChecks:
                 suspect=True,
             )
 
-    def _examine_moduli(self, report: BatchReport) -> Any:
-        """Refuse numbers that are not finite; if allowed, flag the matrices without any."""
-        finite: Any = True
-        for name in ("left", "right", "product"):
-            largest = getattr(report, name)
-            if largest is None:
-                continue
-            is_finite = report.counted(np, np.isfinite(largest))
-            if self._strict and not is_finite.all():
-                i = int(is_finite.argmin())
-                if name == "product":
-                    raise self.operation.overflow(report, i)
-                raise self.operation.refusal(name, report, i)
-            finite = finite & is_finite
-        return finite
-
     def witness(self) -> dict[str, Any]:
         """For the receipt: the witness of the shard's products, or why there is none.
 
-        Raises
-        ------
-        DeviceFailed
-            If products and factors disagree by more than all single products may.
+        DeviceFailed if products and factors disagree by more than all single products may.
         """
         problem, why = self._problem, "verify: false"
         if problem.result:
@@ -90,13 +77,7 @@ class ShardChecks:
 
 
 def refuse_too_large(plan: Plan, cuda: bool, total: int) -> None:
-    """Refuse a plan if not even one call of its largest shard fits ``total`` bytes.
-
-    Raises
-    ------
-    InputError
-        It says how much is needed, and how much there is.
-    """
+    """Refuse a plan if not even one call of its largest shard fits ``total`` bytes."""
     largest = max(plan.shards.values(), key=lambda shard: (shard.device_memory, shard.memory))
     problem, needed = plan.problem, least_bytes(plan, largest.run, cuda)
     if needed <= total:
