@@ -10,8 +10,10 @@ import logging
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,8 @@ from shardwise.numerics.statistics import Statistic
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan import problem as plan_problem
-from shardwise.plan.per_matrix import Key
-from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.plan import Plan
+from shardwise.plan.problem import ITEM_BYTES
 from shardwise.records import failures, ledger, nonfinite, receipts, store, witness
 from shardwise.records.locks import take_lock
 from shardwise.records.receipts import ProductReceipt, SumReceipt
@@ -57,7 +59,14 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
         another reduce works on these results.
     """
     started = time.time()
-    plan = agree(comm, lambda: _load(plan_file, names))
+
+    def load() -> Plan:
+        plan = plans.load(plan_file)
+        weight = plan.per_matrix.total_weight
+        plan_problem.check_statistics(plan.problem, names, plan.settings.keep, weight)
+        return plan
+
+    plan = agree(comm, load)
     busy = f"another reduce works on {plan.results.root}; let it finish"
     lock = on_root(comm, lambda: take_lock(plan.results.reducing, busy))
     with lock or nullcontext(), ExitStack() as stack:
@@ -71,36 +80,18 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
     return plan
 
 
-def _load(plan_file: Path, names: list[str]) -> Plan:
-    """Load the plan, and refuse statistics that its shards cannot give."""
-    plan = plans.load(plan_file)
-    weight = plan.per_matrix.total_weight
-    plan_problem.check_statistics(plan.problem, names, plan.settings.keep, weight)
-    return plan
-
-
-def layout_of(plan: Plan) -> Layout:
-    """How the files of a plan's shards are read."""
-    rows = [len(_nodes(plan, shard)) for shard in plan.shards.values()]
-    numbers = math.prod(plan.problem.product_shape)
-    item = plan_problem.ITEM_BYTES[plan.element_type]
-    return Layout(rows, numbers, item, *pieces.checksum_pieces(numbers * item, item))
-
-
-def _nodes(plan: Plan, shard: Shard) -> range | list[Key]:
-    """What the rows of a shard's file hold: products, by place, or nodes of their sum, by key."""
-    return shard.run if plan.settings.keep == "products" else plan.per_matrix.keys(shard.run)
-
-
 class Reducer:
     """One rank's part in a reduce; ``files`` are the result files of all ranks."""
 
     def __init__(self, comm: Any, plan: Plan, names: list[str]) -> None:
         self._comm, self._plan, self._names = comm, plan, names
         self._shards = list(plan.shards.values())
-        self._layout = layout_of(plan)
+        self._kept = plan.settings.keep == "products"
+        runs = [shard.run for shard in self._shards]
+        rows = [len(run if self._kept else plan.per_matrix.keys(run)) for run in runs]
+        numbers, item = math.prod(plan.problem.product_shape), ITEM_BYTES[plan.element_type]
+        self._layout = Layout(rows, numbers, item, *pieces.checksum_pieces(numbers * item, item))
         self._receipts = self._judged()  # of all shards on rank 0, empty on the others
-        item = plan_problem.ITEM_BYTES[plan.element_type]
         self.files = ResultFiles(plan.results, plan.problem, item, plan.problem.results(names))
         self._elements = math.prod(plan.problem.sum_shape)
         self._scan = Scan(self._layout, self._path, plan.element_type)
@@ -136,8 +127,7 @@ class Reducer:
         if layout.stripes >= comm.size:  # no stripe has to be shared
             agree(comm, self._read_own)
         else:
-            for stripe in range(layout.stripes):
-                self._read_shared(stripe)
+            self._read_shared(layout.share(comm.rank, comm.size))
         agree(comm, self.files.close)
         self._derive()
 
@@ -148,16 +138,16 @@ class Reducer:
         for stripe in stripes:
             self._finish(stripe, self._add(stripe, everything))
 
-    def _read_shared(self, stripe: int) -> None:
-        """Add this rank's rows of a stripe, and merge the nodes of all ranks on rank 0."""
-        comm = self._comm
-        span = self._layout.share(comm.rank, comm.size)
-        self._to_read = self._layout.stripes * (span[1] - span[0])
-        found = agree(comm, lambda: self._add(stripe, span))
-        for one in found:
-            merge(comm, one.nodes, one.put)
-            agree(comm, one.check)
-        on_root(comm, lambda: self._finish(stripe, found))
+    def _read_shared(self, span: Span) -> None:
+        """Add this rank's rows of all stripes, and merge the nodes of all ranks on rank 0."""
+        comm, stripes = self._comm, range(self._layout.stripes)
+        self._to_read = len(stripes) * (span[1] - span[0])
+        for stripe in stripes:
+            found = agree(comm, partial(self._add, stripe, span))
+            for one in found:
+                merge(comm, one.nodes, one.put)
+                agree(comm, one.check)
+            on_root(comm, partial(self._finish, stripe, found))
 
     def _add(self, stripe: int, span: Span) -> list[Statistic]:
         """The statistics of some rows of a stripe."""
@@ -168,13 +158,13 @@ class Reducer:
         batches = self._layout.batches(span, stripe, memory.REDUCE_BATCH_BYTES)
         with np.errstate(all="ignore"):  # an overflow is found and named at the end
             for (shard, first, last), numbers in self._scan.read(batches, stripe):
-                if self._plan.settings.keep == "products":
+                if self._kept:
                     for one in found:
                         one.add(numbers, self._shards[shard].start + first)
                 else:
-                    nodes = _nodes(self._plan, self._shards[shard])[first:last]
-                    for node, row in zip(nodes, numbers, strict=True):
-                        found[0].put(node, row)
+                    keys = self._plan.per_matrix.keys(self._shards[shard].run)
+                    for key, row in zip(keys[first:last], numbers, strict=True):
+                        found[0].put(key, row)
                 self._count(len(numbers))
         return found
 
@@ -229,56 +219,58 @@ class Reducer:
     def _refuse_nonfinite(self, results: dict[str, np.ndarray], low: int) -> None:
         for name, array in results.items():
             finite = np.isfinite(array)
-            if not finite.all():
-                label, wild = divmod(int(finite.argmin()), array.shape[-1])
-                named = name
-                if name == SUMS:
-                    named = f"sum of label {short(self._plan.facts.labels[label])}"
-                where = list(divmod(low + wild, self._plan.problem.product_shape[1]))
-                met, told = nonfinite.find_product(self._plan, low + wild)
-                what = f"is {array.flat[finite.argmin()]}" if met else f"overflows {array.dtype}"
-                raise InputError(f"the {named} {what} at element {where}{told}")
+            if finite.all():
+                continue
+            label, wild = divmod(int(finite.argmin()), array.shape[-1])
+            of = f" of label {short(self._plan.facts.labels[label])}" if name == SUMS else ""
+            where = list(divmod(low + wild, self._plan.problem.product_shape[1]))
+            met, told = nonfinite.find_product(self._plan, low + wild)
+            what = f"is {array.flat[finite.argmin()]}" if met else f"overflows {array.dtype}"
+            raise InputError(f"the {'sum' if of else name}{of} {what} at element {where}{told}")
 
     # Publishing.
 
     def publish(self, started: float) -> None:
         """Compare all checksums and the sum, then commit the results and ``summary.json``."""
         comm = self._comm
-        found = xor(comm, self._scan.digests)
-        digests = xor(comm, self.files.digests)
+        found, digests = xor(comm, self._scan.digests), xor(comm, self.files.digests)
         forms, nodes = map(comm.gather, (self._form.runs, host.node()))
-        self._form.runs = [run for runs in forms or () for run in runs]
 
         def commit() -> None:
-            told = [receipt.file.checksum for receipt in self._receipts]
-            wrong = [n for n, row in enumerate(found) if row.tobytes().hex() != told[n]]
-            if wrong:
-                raise self._damaged(wrong, "checksums differ from their receipts")
+            said = (bytes.fromhex(receipt.file.checksum) for receipt in self._receipts)
+            wrong = [row.tobytes() != own for row, own in zip(found, said, strict=True)]
+            self._refuse(wrong, "checksums differ from their receipts")
+            self._form.runs = [run for runs in forms for run in runs]
             self._commit(digests, Counter(nodes), self._prove(), started)
 
         on_root(comm, commit)
 
+    def _refuse(self, wrong: Sequence[bool], what: str) -> None:
+        """Refuse shards that are wrong, by an error with the command that repairs them."""
+        if ids := [shard.shard for shard in compress(self._shards, wrong)]:
+            raise IntegrityError(
+                f"shard {some(ids)}: {what}; compute {'it' if len(ids) == 1 else 'them'} again: "
+                f"{ledger.build_repair(self._plan, ids)}, then start the run again"
+            )
+
     def _prove(self) -> dict[str, Any]:
-        """Compare the sum with the shards' receipts; returns what the summary says about it."""
+        """Compare the sum with the shards' receipts; returns what the summary says about it.
+
+        If they differ, all files are read again, to name the shards whose receipts they contradict.
+        """
+        problem = self._plan.problem
         form = None if {"sum", "mean"}.isdisjoint(self._names) else self._form.value()
-        off = witness.compare_sum(self._plan.problem, self._receipts, form)
+        off = witness.compare_sum(problem, self._receipts, form)
         if isinstance(off, str):
             return {"no_end_to_end": off}
-        if not off <= 1:
-            self._blame()
-        return {"end_to_end": {"shards": len(self._shards), "off": off}}
-
-    def _blame(self) -> None:
-        """Read all files again; raise an error that names shards whose receipts they contradict."""
-        problem = self._plan.problem
+        if off <= 1:
+            return {"end_to_end": {"shards": len(self._shards), "off": off}}
         log.error("reduce: the sum does not match the receipts; reading all files again")
         wrong = [
-            shard
+            not witness.matches(problem, receipt, self._form_of(shard))
             for shard, receipt in enumerate(self._receipts)
-            if not witness.matches(problem, receipt, self._form_of(shard))
         ]
-        if wrong:
-            raise self._damaged(wrong, "its file does not add up to what its receipt says")
+        self._refuse(wrong, "its file does not add up to what its receipt says")
         raise IntegrityError(
             "the sum does not match the receipts, but all files of shards do: a rank went wrong, "
             "in its memory or on the network; nothing was written. Start the run again"
@@ -288,8 +280,7 @@ class Reducer:
         """``lᵀ S r`` of the sum S of the products or nodes in a shard's file, read again."""
         plan, problem = self._plan, self._plan.problem
         total = end_to_end.SumForm(problem.product_shape, problem.sum_dtype)
-        kept = plan.settings.keep == "products"
-        weights = plan.per_matrix.weights_of(self._shards[shard].run) if kept else None
+        weights = plan.per_matrix.weights_of(self._shards[shard].run) if self._kept else None
         for place, row in enumerate(np.load(self._path(shard), "r", allow_pickle=False)):
             weight, numbers = 1 if weights is None else weights[place], row.reshape(-1)
             for low in range(0, numbers.size, _NUMBERS):
@@ -335,11 +326,3 @@ class Reducer:
         }
         receipts.write(results.summary, summary)
         store.mark(marker, own)
-
-    def _damaged(self, shards: list[int], what: str) -> IntegrityError:
-        """An error that names shards, and the command that repairs them."""
-        ids = [self._shards[shard].shard for shard in shards]
-        return IntegrityError(
-            f"shard {some(ids)}: {what}; compute {'it' if len(ids) == 1 else 'them'} again: "
-            f"{ledger.build_repair(self._plan, ids)}, then start the run again"
-        )
