@@ -113,43 +113,26 @@ errors below the tolerance are too small to matter, and integers have no toleran
 class CheckSpec:
     """Which products are checked, and how.
 
-    Attributes
-    ----------
-    compute
-        Name of the arithmetic in which products were accumulated: a dtype, ``float32`` for
-        float16; ``tf32`` or ``tf32x3``.
-    group
-        Matrices checked at once; a call with more checks them group by group. On a GPU each takes
-        about 40 bytes (complex: 72) for every row or column of A and of the product.
-    integer
-        Whether the check is exact.
-    bound
-        Relative and absolute :func:`product_tolerance`; 0 for integers.
-    scale
-        A power of two by which the vectors, and so all sums of the check, are scaled down.
-    scaled_bound
-        The bound for vectors that are scaled by ``scale``.
-    close
-        The tolerance of an element of the row that is computed again; None if no row is.
-    signs
-        The :func:`vectors` by which products are multiplied; scaled, except for integers.
-    left_weights
-        The weights of a product's rows in the end-to-end proof, divided by ``scale`` to undo it.
+    ``compute`` is the arithmetic in which products were accumulated: a dtype, ``float32`` for
+    float16; ``tf32`` or ``tf32x3``. A call with more than ``group`` matrices checks them group by
+    group; on a GPU each takes about 40 bytes (complex: 72) for every row or column of A and of the
+    product.
     """
 
     def __init__(self, problem: Problem, compute: str, seed: int, group: int) -> None:
         self.problem, self.compute, self.group = problem, compute, group
         (_, k), (m, p), dtype = problem.factor_shapes[0], problem.product_shape, problem.dtype
-        self.integer = "int" in dtype
+        self.integer = "int" in dtype  # then the check is exact
         self.signs = vectors(seed, p, self.integer)
-        self.left_weights = weights("l", m, self.integer)
-        self.bound, self.scale = (0.0, 0.0), 1.0
-        self.close: tuple[float, float] | None = None
+        self.left_weights = weights("l", m, self.integer)  # of rows, in the end-to-end proof
+        self.bound = 0.0, 0.0  # relative and absolute `product_tolerance`
+        self.close: tuple[float, float] | None = None  # that of an element of a row computed again
         if self.integer:
             return
         self.bound = relative, absolute = product_tolerance(k, p, dtype, compute)
         if dtype in CLOSER_LOOK:
             self.close = product_tolerance(k, 1, dtype, compute)
+        self.scale = 1.0  # a power of two: the vectors, and so all sums of the check, are scaled
         if dtype in ("float64", "complex128"):
             # Unscaled, the check could leave the range of float64 although the product does not.
             # The terms of a finite product are finite, so moduli, complex ones too, add up to 8 k p
