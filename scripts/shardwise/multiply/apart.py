@@ -6,7 +6,6 @@ how and a reason in the log. It also ends any processes that the function leaves
 
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from shardwise import errors
@@ -21,22 +20,22 @@ _WORDS_LETTERS = 100_000
 def run(plan: Plan, shard: Shard, compute: Callable[[Plan], None]) -> None:
     """Have a child process compute a shard by the plan's function.
 
-    Parameters
-    ----------
-    compute
-        Is given the plan with absolute paths, as the function may change the working directory.
-        If ``compute`` fails with an error, it has noted the failure itself.
-
-    Raises
-    ------
-    InputError
-        If the function has ended the process.
-    TryAgain
-        If a signal has ended it.
-    ShardwiseError
-        The error that ``compute`` has raised.
+    ``compute`` gets the plan with absolute paths, as the function may change the working directory.
+    An error that it raises is raised here too, and it has noted that failure itself. InputError if
+    the function has ended the process, TryAgain if a signal has.
     """
-    ending = contain.run(partial(_end_of, partial(compute, plan.anchored(Path.cwd()))))
+    own = plan.anchored(Path.cwd())
+
+    def end() -> tuple[int, str]:
+        try:
+            compute(own)
+        except BaseException as error:
+            code, words = errors.verdict(error)
+            report = f"{words}\n{traceback.format_exc()}" if code == errors.FAULT else words
+            return code, report[:_WORDS_LETTERS]
+        return 0, ""
+
+    ending = contain.run(end)
     if ending.result is None:
         words = f"product: your function {plan.problem.product} {contain.words(ending.status)}"
         kind = InputError if ending.status >= 0 else TryAgain
@@ -45,13 +44,3 @@ def run(plan: Plan, shard: Shard, compute: Callable[[Plan], None]) -> None:
     code, words = ending.result
     if code:
         raise errors.of_code(code, words)
-
-
-def _end_of(compute: Callable[[], None]) -> tuple[int, str]:
-    try:
-        compute()
-    except BaseException as error:
-        code, words = errors.verdict(error)
-        report = f"{words}\n{traceback.format_exc()}" if code == errors.FAULT else words
-        return code, report[:_WORDS_LETTERS]
-    return 0, ""
