@@ -40,11 +40,6 @@ def load_backend(
         return np, {"name": "CPU"}
     taken = choose.take(needed, wait, prefer=prefer, barred=barred)
     cupy = array_module(requested)
-    return cupy, _touch(cupy, taken)
-
-
-def _touch(cupy: Any, taken: choose.Taken) -> dict[str, Any]:
-    """Begin to use the device that was taken, and return facts about it."""
     try:
         cupy.cuda.Device(0).use()
         cupy.zeros(1)
@@ -53,7 +48,7 @@ def _touch(cupy: Any, taken: choose.Taken) -> dict[str, Any]:
         raise DeviceFailed(str(_no_device(error))) from error
     if taken.device.uuid.startswith("GPU-") and uuid != taken.device.uuid:
         raise RuntimeError(f"CUDA was in use on {uuid} before {taken.device.uuid} was taken")
-    return facts
+    return cupy, facts
 
 
 def array_module(requested: str) -> Any:

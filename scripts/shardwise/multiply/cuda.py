@@ -153,12 +153,8 @@ class Transfer:
     def result(self) -> None:
         """Wait until the bytes have arrived; any number of threads may wait.
 
-        Raises
-        ------
-        IntegrityError, DeviceFailed
-            If the file ends too early, or CUDA fails.
-        OSError
-            If the disk fails, or is full.
+        IntegrityError if the file ends too early, DeviceFailed if CUDA fails, OSError if the disk
+        fails or is full.
         """
         with self._lock:
             if self._future is not None:

@@ -22,18 +22,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 class Host:
-    """What a ring needs from a machine, on NumPy; `cuda.Cuda` has the same methods on a GPU.
-
-    Attributes
-    ----------
-    ahead
-        How many batches may stay queued before the ring waits for the oldest.
-    bytes_by
-        How bytes move between files and batches, as receipts state it.
-    """
+    """What a ring needs from a machine, on NumPy; `cuda.Cuda` has the same methods on a GPU."""
 
     xp = np
-    ahead, bytes_by = 0, "threads"
+    ahead = 0  # how many batches may stay queued before the ring waits for the oldest
+    bytes_by = "threads"  # how bytes move between files and batches, as receipts state it
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(memory.READERS, "file")

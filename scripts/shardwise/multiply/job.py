@@ -282,13 +282,7 @@ class ShardJob:
         forget_start(plan.results.starts(shard.name))
 
     def _prove(self) -> dict[str, Any]:
-        """Compare the copy with its receipt, and the products with the factors; return the facts.
-
-        Raises
-        ------
-        IntegrityError
-            If the copy is damaged.
-        """
+        """Compare the copy with its receipt, and products with factors; return the facts."""
         plan, shard, operation = self._plan, self.shard, self.checks.operation
         own, *right = [factor.checksum() for factor in self.factors]
         if self._copied not in (None, own):
