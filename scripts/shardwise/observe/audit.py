@@ -224,16 +224,15 @@ def _look_at_run(plan: Plan, audit: Audit) -> None:
     else:
         audit.note(MISSING, results.summary, "nothing is summed yet under this plan")
     # A sum was made of all shards: those missing now are lost.
-    ledger_of_whole = ledger.format_table(_whole(plan, audit, DAMAGED if summed else MISSING))
+    table = ledger.format_table(_look_at_shards(plan, audit, DAMAGED if summed else MISSING))
     if listed and not any(finding.shard for finding in audit.findings):
         with audit.noting(results.ledger):
-            raw = small.read(results.ledger, len(ledger_of_whole) + small.MOST_BYTES)
-            if raw != ledger_of_whole:
+            if small.read(results.ledger, len(table) + small.MOST_BYTES) != table:
                 raise IntegrityError(f"{results.ledger} does not agree with the receipts")
 
 
-def _whole(plan: Plan, audit: Audit, missing: str) -> Iterator[ProductReceipt]:
-    """Audit all shards; yield the receipts of those whose products are whole."""
+def _look_at_shards(plan: Plan, audit: Audit, missing: str) -> Iterator[ProductReceipt]:
+    """Audit all shards; yield the receipts of their products."""
     rows, told = list(plan.shards.values()), time.monotonic()
 
     def look(row: Shard) -> ProductReceipt | None:
@@ -251,15 +250,13 @@ def _whole(plan: Plan, audit: Audit, missing: str) -> Iterator[ProductReceipt]:
 
 
 def _look_at_shard(plan: Plan, audit: Audit, missing: str, row: Shard) -> ProductReceipt | None:
-    """Audit the product and the copy of a shard; the receipt of the product if that is whole."""
-    shard, results, whole = row.shard, plan.results, None
+    """Audit the product and the copy of a shard; the receipt of the product."""
+    shard, results, receipt, copied = row.shard, plan.results, None, None
     product, copy = results.product(row.name), results.shard(row.input_name)
-    receipt = copied = None
     with audit.noting(results.receipt(row.name), shard):
         try:
-            receipt = judge.check_receipt(plan, shard)
+            receipt = judge.check_product(plan, shard)
             audit.compare(product, receipt.file)
-            whole = receipt
         except receipts.NoReceipt:
             why = "has no receipt" if product.exists() else "is missing"
             audit.note(missing, product, why, shard)
@@ -273,4 +270,4 @@ def _look_at_shard(plan: Plan, audit: Audit, missing: str, row: Shard) -> Produc
         reason = f"was made from matrices with checksum {read}, but the copy has "
         audit.note(DAMAGED, product, reason + copied.file.checksum, shard)
         audit.note(DAMAGED, made, reason + copied.file.checksum)
-    return whole
+    return receipt

@@ -36,13 +36,6 @@ def check_product(plan: Plan, shard: str) -> ProductReceipt:
         If it is not whole. `NoReceipt` and `UnknownSchema` as in
         :func:`shardwise.records.receipts.read`.
     """
-    receipt = check_receipt(plan, shard)
-    receipts.check_file(plan.results.product(plan.shards[shard].name), receipt.file)
-    return receipt
-
-
-def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
-    """As :func:`check_product`, but do not look at the product itself."""
     row, problem, nodes = plan.shards[shard], plan.problem, plan.nodes_of(shard)
     count, dtype, item = row.stop - row.start, problem.product_dtype, problem.product_item
     if nodes["nodes"]:
@@ -58,6 +51,7 @@ def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
         witness.read(receipt, problem)
     except ValueError as error:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from None
+    receipts.check_file(plan.results.product(row.name), receipt.file)
     return receipt
 
 
@@ -69,7 +63,7 @@ def is_alike(plan: Plan, shard: Shard, said: ProductReceipt) -> bool:
 
 
 def check_copy(plan: Plan, shard: str) -> CopyReceipt:
-    """As :func:`check_receipt`, for the copy of a shard's matrices."""
+    """Return the receipt of the copy of a shard's matrices, without a look at the copy."""
     row = plan.shards[shard]
     path = plan.results.shard_receipt(row.input_name)
     receipt = receipts.read(path, CopyReceipt)
@@ -136,7 +130,7 @@ def check_labels(plan: Plan) -> None:
 
 
 def check_summary(plan: Plan) -> SumReceipt:
-    """As :func:`check_receipt`, for the sum."""
+    """Return the receipt of the sum, without a look at the results."""
     path = plan.results.summary
     receipt = receipts.read(path, SumReceipt)
     _expect(receipt, {"plan": plan.facts.digest}, path)
