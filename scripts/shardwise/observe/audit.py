@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from shardwise.errors import InputError, IntegrityError, one_line, some
@@ -138,11 +139,8 @@ class Audit:
     def json(self) -> str:
         """All of it, for programs."""
         own = asdict(self) | {"schema": SCHEMA, "verdict": self.verdict, "code": self.code}
-        own |= {
-            "line": self.line(),
-            "results": str(own.pop("root")),
-            "bytes": sum(own.pop("sizes")),
-        }
+        own |= {"line": self.line(), "results": str(own.pop("root"))}
+        own["bytes"] = sum(own.pop("sizes"))
         return json.dumps(own, indent=1) + "\n"
 
 
@@ -195,9 +193,9 @@ def _look_at_total(results: Results, audit: Audit) -> None:
             with audit.noting(results.statistic(name)):
                 audit.compare(results.statistic(name), facts)
         labels = label_text(*zip(*total.labels, strict=True)) if total.labels else None
-        if labels and small.read(results.label_names) != labels:
-            reason = f"{results.label_names} is missing, or not what was merged"
-            audit.note(DAMAGED, results.label_names, reason)
+        with audit.noting(results.label_names):
+            if labels and small.read(results.label_names) != labels:
+                raise IntegrityError(f"{results.label_names} is missing, or not what was merged")
         if audit.findings:
             audit.repair = " ".join(["shardwise merge", for_bash(results.root), *folders])
 
@@ -234,10 +232,7 @@ def _look_at_run(plan: Plan, audit: Audit) -> None:
 def _look_at_shards(plan: Plan, audit: Audit, missing: str) -> Iterator[ProductReceipt]:
     """Audit all shards; yield the receipts of their products."""
     rows, told = list(plan.shards.values()), time.monotonic()
-
-    def look(row: Shard) -> ProductReceipt | None:
-        return _look_at_shard(plan, audit, missing, row)
-
+    look = partial(_look_at_shard, plan, audit, missing)
     with ThreadPoolExecutor(ledger.THREADS, "look") as pool:
         for at in range(0, len(rows), _MOST_AT_ONCE):
             for number, receipt in enumerate(pool.map(look, rows[at : at + _MOST_AT_ONCE]), at + 1):
