@@ -42,28 +42,26 @@ def sections(files: list[Path] | None, results: str | None, launcher: str) -> di
 
 def look(checks: Mapping[str, Call], seconds: float) -> Report:
     """Run all checks in parallel; one that hangs past the time limit costs only its section."""
-    end, threads, report = time.monotonic() + seconds, {}, {title: [] for title in checks}
-    for title, findings in report.items():
-        words = findings, checks[title], partial(ask, end=end)
-        threads[title] = Thread(target=_fill, args=words, daemon=True)
-        threads[title].start()
+    end, report = time.monotonic() + seconds, {title: list[Finding]() for title in checks}
+
+    def fill(title: str) -> None:
+        try:
+            for one in checks[title](partial(ask, end=end)):
+                report[title].append(one)  # at once: the next may hang
+        except Exception as error:
+            code, words = errors.verdict(error)
+            found = f"{error!r}; {words}" if code == errors.FAULT else words
+            report[title].append(Finding("later" if code == 75 else "fault", "check", found))
+
+    threads = {title: Thread(target=fill, args=[title], daemon=True) for title in checks}
+    for thread in threads.values():
+        thread.start()
     for title, thread in threads.items():
         thread.join(max(0.0, end + 2 - time.monotonic()))  # programs that it runs end sooner
         if thread.is_alive():
             do = "try again with --time-limit 60; if it persists, tell the admin"
             report[title].append(Finding("later", "check", "this hangs", "an answer in time", do))
     return {title: list(findings) for title, findings in report.items()}
-
-
-def _fill(findings: list[Finding], check: Call, ask: Call) -> None:
-    """Collect findings as they come; an exception of the check becomes a finding, too."""
-    try:
-        for one in check(ask):
-            findings.append(one)
-    except Exception as error:
-        code, words = errors.verdict(error)
-        found = f"{error!r}; {words}" if code == errors.FAULT else words
-        findings.append(Finding("later" if code == 75 else "fault", "check", found))
 
 
 def verdict(report: Report) -> dict[str, Any]:
