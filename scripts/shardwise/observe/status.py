@@ -159,9 +159,12 @@ class Status:
         """The verdict on a run that is done and summed."""
         unproven = [name for name, shard in self.shards.items() if not shard.proven]
         if unproven or not summary.proven:
-            why = f"some shards have no proof ({some(unproven, _MOST_NAMED)})"
-            why = "a function of your own makes the products" if plan.function else why
-            why = why if plan.settings.verify else "verify is false in the config"
+            if not plan.settings.verify:
+                why = "verify is false in the config"
+            elif plan.function:
+                why = "a function of your own makes the products"
+            else:
+                why = f"some shards have no proof ({some(unproven, _MOST_NAMED)})"
             return "unproven", f"The sum is whole, but nothing has proven it: {why}."
         begin = f"all products of {count(len(self.shards), 'shard')} are proven"
         if summary.end_to_end:

@@ -18,12 +18,6 @@ from shardwise.records import locks
 
 from tests import factories, pretend
 
-TAKE_TERMINAL = (
-    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-    "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-)
-"""Makes a program the foreground one of its terminal, as a shell does: only that gets Ctrl-C. It
-also restores SIGINT, which tests in the background of a shell would pass on as ignored."""
 HIDE, SHOW, ENTER, LEAVE = b"\x1b[?25l", b"\x1b[?25h", b"\x1b[?1049h", b"\x1b[?1049l"
 
 
@@ -52,9 +46,10 @@ def test_it_leaves_the_terminal_as_it_was(going_on: Path, number: signal.Signals
     # xdist sets these, and they would override the terminal's own size.
     own = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
     line = factories.command("watch", going_on, "--interval", 0.2)
+    # As a shell does: only the foreground program of a terminal gets Ctrl-C.
+    take = "env", "--default-signal=INT", "setsid", "--ctty"
     with subprocess.Popen(
-        [sys.executable, "-c", TAKE_TERMINAL, *line],
-        stdin=inner, stdout=inner, stderr=inner, start_new_session=True,
+        [*take, *line], stdin=inner, stdout=inner, stderr=inner,
         env=own | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
     ) as process, open(terminal, "r+b", 0):  # fmt: skip
         os.close(inner)
