@@ -19,13 +19,6 @@ from tests import factories, pretend
 NOW = pretend.NOW
 
 
-def touch(path: Path, text: str, at: float = NOW - 1) -> None:
-    """Write a file with this time stamp."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    os.utime(path, (at, at))
-
-
 def failure(name: str, **over) -> Failure:
     """A failure file's content."""
     known = {"code": 75, "reason": "at\x1b[2J last", "host": "n1", "at": NOW - 9, "attempt": 2}
@@ -37,9 +30,12 @@ def failure(name: str, **over) -> Failure:
 
 def begin(made: pretend.Pretended, row: Shard, at: float = NOW - 5, text: str = "") -> None:
     """Write the journal of a shard's starts; the run began 20 s before NOW."""
-    touch(made.plan.results.command, "snakemake", NOW - 20)
-    text = text or f"{NOW - 90}\tn2\t1\t\n{at}\tn1\t77\t5\tCPU\t\n"
-    touch(made.plan.results.starts(row.name), text)
+    command, journal = made.plan.results.command, made.plan.results.starts(row.name)
+    text = text or f"{NOW - 90}\tn2\t1\t\t\t\n{at}\tn1\t77\t5\tCPU\t\n"
+    for path, content in ((command, "snakemake"), (journal, text)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    os.utime(command, (NOW - 20, NOW - 20))
 
 
 def fail(made: pretend.Pretended, row: Shard, name: str = "{0.name}", **over) -> None:
