@@ -11,10 +11,10 @@ from shardwise.doctor.finding import Call, Finding, Findings, judge
 from shardwise.mpi import launch
 
 
-def check(ask: Call, launcher: str, ranks: int = 2, shared: str = "/dev/shm") -> Findings:
+def check(ask: Call, launcher: str, ranks: int = 2) -> Findings:
     """The launcher, the memory that the config's ``ranks`` share, and a hello of two ranks."""
     yield Finding("ok", "launcher", shlex.join(launch.build_command(2, launcher)))
-    host.refuse_small_shared_memory(ranks, "reduce.ranks", shared)
+    host.refuse_small_shared_memory(ranks, "reduce.ranks")
     reply = ask([sys.executable, "-P", __file__, launcher])
     said = [line.split(maxsplit=3) for line in reply.out.splitlines() if line[:6] == "hello "]
     worlds = " and ".join(line[1] for line in said)
