@@ -105,8 +105,7 @@ class Pool:
         """Handle the end of a worker, and start another one if it died; return its exit code."""
         process, seat.process = seat.process, None
         self._sweep()
-        whole = self._plan.shards.keys() - self._store.missing()
-        own = claims.Claims(self._plan, self._round, seat.who, whole.__contains__, again=True)
+        own = claims.Claims(self._plan, self._round, seat.who, self._store.is_whole, again=True)
         if process.returncode in _IN_ORDER and not own.open():
             seat.deaths = 0
             return _IN_ORDER[process.returncode]
