@@ -9,7 +9,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardwise import host
 from shardwise.devices import choose, grants
@@ -23,31 +23,27 @@ log = logging.getLogger(__name__)
 _GRACE_SECONDS = 15.0
 
 
-@dataclass(frozen=True)
-class View:
-    """What a rank sees: the number of its node, its devices by UUID, None on a CPU.
+class View(NamedTuple):
+    """The devices that a rank sees, by UUID, None on a CPU; whether a scheduler granted them."""
 
-    ``granted`` says whether a scheduler has granted all of them.
-    """
-
-    node: int
     devices: list[str] | None = None
     granted: bool = False
 
 
-def seats(views: Sequence[View], rank: int, workers: str) -> list[int]:
+def seats(views: Sequence[View], rank: int, workers: str, gpus: bool) -> list[int]:
     """The devices that the workers of a rank look at first, by their places among those it sees.
 
-    Ranks that see the same devices of a node share them. With ``workers: device`` each rank takes
-    one, except of devices that a scheduler has granted: it may place ranks without regard to
-    devices, so the ranks take them all. Nodes without a GPU stay idle if others have one, as
-    products of NumPy and of a GPU are never summed.
+    ``views`` are those of the ranks of its node, ``rank`` is its number there. Ranks that see the
+    same devices share them. With ``workers: device`` each rank takes one, except of devices that a
+    scheduler has granted: it may place ranks without regard to devices, so the ranks take them all.
+    A node without a GPU stays idle if any node has one (``gpus``), as products of NumPy and of a
+    GPU are never summed.
     """
     view = views[rank]
-    alike = [i for i, v in enumerate(views) if (v.node, v.devices) == (view.node, view.devices)]
+    alike = [i for i, other in enumerate(views) if other.devices == view.devices]
     place = alike.index(rank)
     if view.devices is None:
-        return [0] if place == 0 and not any(v.devices for v in views) else []
+        return [0] if place == 0 and not gpus else []
     own = list(range(len(view.devices)))[place :: len(alike)]
     return own[:1] if workers == "device" and not view.granted else own
 
@@ -67,12 +63,11 @@ def own_seats(ranks: int, backend: str, workers: str) -> tuple[list[int], int]:
             log.warning("rank %d on %s has no device: %s", comm.rank, host.node(), error)
             devices = []
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    views = comm.allgather(View(node.allreduce(comm.rank, MPI.MIN), devices, granted))
-    beside = [i for i, view in enumerate(views) if view.node == views[comm.rank].node]
-    counts = [len(seats(views, rank, workers)) for rank in beside]
-    own = seats(views, comm.rank, workers)
+    views, gpus = node.allgather(View(devices, granted)), comm.allreduce(bool(devices), MPI.LOR)
+    own = [seats(views, rank, workers, gpus) for rank in range(node.size)]
+    place = node.rank
     MPI.Finalize()
-    return own, sum(counts)
+    return own[place], sum(map(len, own))
 
 
 def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> None:

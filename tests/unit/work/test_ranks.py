@@ -13,43 +13,33 @@ from tests.factories import nightly
 from tests.unit.work.test_pool import ended, is_right, planned, started, whole
 
 ALL = ["a", "b", "c", "d"]
-ONE, TWO = View(1, ALL[:2]), View(2, ALL[:2])
 
 
-@pytest.mark.parametrize(("views", "workers", "own"), [
-    # The k-th rank of a node has its k-th device, in whatever order the ranks are placed.
-    ([ONE, ONE, TWO, TWO], "device", [[0], [1]] * 2),
-    ([ONE, TWO, ONE, TWO], "device", [[0], [0], [1], [1]]),
+@pytest.mark.parametrize(("views", "workers", "gpus", "own"), [
+    # The k-th rank of a node has its k-th device; the others may be somebody else's.
+    ([View(ALL)] * 2, "device", True, [[0], [1]]),
+    ([View(["a"])] * 2, "device", True, [[0], []]),
     # A scheduler that binds a device to each task leaves nothing to share.
-    ([View(0, [uuid], granted=True) for uuid in ALL], "device", [[0]] * 4),
+    ([View([uuid], granted=True) for uuid in ALL], "device", True, [[0]] * 4),
     # A single rank on a node has all its devices; two share them in turn.
-    ([View(0, ALL), ONE], "node", [[0, 1, 2, 3], [0, 1]]),
-    ([View(0, ALL[:3])] * 2, "node", [[0, 2], [1]]),
-    # Without a grant, a node's other devices may be somebody else's.
-    ([View(0, ALL)] * 2, "device", [[0], [1]]),
-    ([View(0, ["a"])] * 2, "device", [[0], []]),
+    ([View(ALL)], "node", True, [[0, 1, 2, 3]]),
+    ([View(ALL[:3])] * 2, "node", True, [[0, 2], [1]]),
     # A node without devices counts as one worker, unless others have devices.
-    ([View(0), View(0), View(2)], "device", [[0], [], [0]]),
-    ([View(0), View(3, ["a"])], "node", [[], [0]]),
-    ([View(0, []), View(3, ["a"])], "node", [[], [0]]),
+    ([View(), View()], "device", False, [[0], []]),
+    ([View(), View()], "node", True, [[], []]),
+    ([View([])], "node", True, [[]]),
 ])  # fmt: skip
-def test_each_rank_has_its_seats(views, workers, own):
+def test_each_rank_has_its_seats(views, workers, gpus, own):
     """One worker per seat: the device that the worker looks at first."""
-    assert [seats(views, rank, workers) for rank in range(len(views))] == own
+    assert [seats(views, rank, workers, gpus) for rank in range(len(views))] == own
 
 
-@given(
-    nodes=st.lists(st.integers(0, 2), min_size=1, max_size=12),
-    counts=st.lists(st.integers(1, 4), min_size=3, max_size=3),
-)
-def test_every_granted_device_has_one_worker_wherever_ranks_are(nodes, counts):
-    """On each node with a rank, every device is a seat exactly once."""
-    views = [View(node, ALL[: counts[node]], True) for node in nodes]
-    for workers in ("device", "node"):
-        own: dict[int, list[int]] = {}
-        for rank, view in enumerate(views):
-            own.setdefault(view.node, []).extend(seats(views, rank, workers))
-        assert {n: sorted(o) for n, o in own.items()} == {n: [*range(counts[n])] for n in own}
+@given(st.integers(1, 12), st.integers(1, 4), st.sampled_from(["device", "node"]))
+def test_every_granted_device_has_one_worker(ranks, devices, workers):
+    """However many ranks a node has, every device is a seat exactly once."""
+    views = [View(ALL[:devices], True)] * ranks
+    own = [seat for rank in range(ranks) for seat in seats(views, rank, workers, True)]
+    assert sorted(own) == list(range(devices))
 
 
 SLOW = "time.sleep(0.1)\n(HERE / 'at').touch()"
