@@ -13,8 +13,7 @@ import json
 import os
 import random
 import shutil
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -127,17 +126,12 @@ class Claims:
         self._folder = plan.results.claims / own.name
         self._blocks, self._workers, self.attempt = own.blocks(), own.workers, own.attempt
         self._claimed = [block for block in self._taken() if self._is_own(block)] if again else []
-        self._waiting = deque(self.open())
+        self._ahead = self._take()
 
     def next(self) -> str | None:
         """Claim the next shard; None if none is left."""
         with suppress(FileNotFoundError):  # the round has ended
-            while not self._waiting:
-                if (block := self._claim_block()) is None:
-                    return None
-                self._claimed.append(block)
-                self._waiting.extend(self._open(block))
-            return self._waiting.popleft()
+            return next(self._ahead, None)
         return None
 
     def open(self) -> list[str]:
@@ -156,8 +150,15 @@ class Claims:
                 left += still
                 with suppress(OSError):
                     (self._folder / str(block)).unlink()
-        self._claimed, self._waiting = [], deque()
+        self._claimed, self._ahead = [], self._take()
         return left
+
+    def _take(self) -> Iterator[str]:
+        """The shards of its claims; as long as there is a free block, the next one is claimed."""
+        yield from self.open()
+        while (block := self._claim_block()) is not None:
+            self._claimed.append(block)
+            yield from self._open(block)
 
     def _claim_block(self) -> int | None:
         """Claim any of the first free blocks, so that workers seldom want the same one."""
