@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -78,7 +78,7 @@ def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def expected_ranks(
-    environ: Mapping[str, str] = os.environ, otherwise: Callable[[], int] = lambda: DEFAULT_RANKS
+    environ: Mapping[str, str] = os.environ, otherwise: int = DEFAULT_RANKS
 ) -> int | None:
     """How many ranks the launcher has started, or the scheduler granted, or ``otherwise`` says.
 
@@ -88,7 +88,7 @@ def expected_ranks(
     if size or is_rank(environ):
         return size
     granted = next((environ[name] for name in _GRANTED if name in environ), None)
-    return int(granted) if granted else otherwise()
+    return int(granted) if granted else otherwise
 
 
 def _size(environ: Mapping[str, str]) -> int | None:

@@ -106,8 +106,8 @@ def _pool(
 
 def _mpi(plan: Plan, options: Namespace) -> None:
     backend, node = plan.settings.backend, options.workers == "node"
-    count = launch.expected_ranks(otherwise=lambda: 1 if node else choose.workers(backend))
-    count = options.ranks or count or 1
+    count = options.ranks or launch.expected_ranks(otherwise=0)
+    count = count or (1 if node else choose.workers(backend))
     if count == 1 and options.launcher in (None, "mpiexec"):
         devices = choose.workers(backend, failures.barred(plan.results)) if node else 1
         return _rounds(plan, options, options.retries, range(devices))
