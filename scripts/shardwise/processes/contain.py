@@ -2,7 +2,7 @@
 
 A user's function may end its process, leave threads and processes, change the working directory,
 or close files that are not its own. In a child process with its own session that harms nobody else.
-The result comes back through shared memory, which survives all of this. Standard library only.
+The result comes back through shared memory, which survives all of this.
 """
 
 import contextlib
@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shardwise.errors import Terminated
@@ -152,15 +151,12 @@ def sweep(spare: Collection[int] = ()) -> None:
 
 def children() -> set[int]:
     """The child processes of this one."""
-    found, parent = set(), str(os.getpid())
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises if there is none
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                # The program's name, in parentheses, may hold anything.
-                if path.read_text(errors="replace").rpartition(")")[2].split()[1] == parent:
-                    found.add(int(path.parent.name))
-    return found
+        import psutil  # here: most processes have none
+
+        return {child.pid for child in psutil.Process().children()}
+    return set()
 
 
 def _signal(pid: int, number: int) -> None:
