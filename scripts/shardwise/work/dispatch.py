@@ -93,13 +93,9 @@ def _pool(
     plan: Plan, options: Namespace, seats: Sequence[int | None], beside: int, who: str = ""
 ) -> Pool:
     """Workers of this node, which share the memory: ``beside`` is how many the node has in all."""
-    shared = []
-    if options.memory:
-        shared.append(f"--mem-mb={options.memory // max(1, beside) // MIB}")
-    if options.device_wait:
-        shared.append(f"--device-wait={options.device_wait}")
-    if end := _end(options):
-        shared.append(f"--until={end}")
+    memory = options.memory and options.memory // max(1, beside) // MIB
+    given = {"mem-mb": memory, "device-wait": options.device_wait, "until": _end(options)}
+    shared = [f"--{name}={value}" for name, value in given.items() if value]
     words = [[*shared, *([] if seat is None else [f"--seat={seat}"])] for seat in seats]
     return Pool(plan, who or _this_process(), words)
 
