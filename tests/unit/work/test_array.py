@@ -69,17 +69,17 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def request(folder: Path, setup: str = "") -> Path:
-    """What the profile asks for."""
-    path = folder / "request.json"
-    words = Request("slurm", [["-t", str(n)] for n in (1, 2, 3)], [600, 1200, 1800], setup)
-    path.write_text(json.dumps(vars(words)))
-    return path
-
-
-def started(made: Plan, asked: Path, *words: str) -> subprocess.Popen:
+def started(made: Plan, *words: str, setup: str = "") -> subprocess.Popen:
     """Start the local job of an array, whose tasks have more than enough devices."""
-    return test_pool.started(made, "--dispatch=array", f"--request={asked}", *words, devices=20)
+    path = made.results.root.parent / "request.json"
+    asked = Request("slurm", [["-t", str(n)] for n in (1, 2, 3)], [600, 1200, 1800], setup)
+    path.write_text(json.dumps(vars(asked)))
+    return test_pool.started(made, "--dispatch=array", f"--request={path}", *words, devices=20)
+
+
+def submitted(made: Plan, *words: str, code: int = 0, setup: str = "") -> str:
+    """Compute what is missing by an array; return what its local job said."""
+    return ended(started(made, *words, setup=setup), code)
 
 
 def rounds_of(site: Path) -> list[str]:
@@ -104,13 +104,13 @@ def test_the_words_of_a_submission(name, golden, monkeypatch):
 def test_an_array_has_as_many_tasks_as_shards_are_missing(tmp_path, site):
     """A second run has nothing to do and submits nothing; with two missing, it submits two."""
     made = planned(tmp_path)
-    ended(started(made, request(tmp_path), "--array-limit=5"), 0)
+    submitted(made, "--array-limit=5")
     assert is_right(made)
     assert rounds_of(site) == ["1 --array=1-12%5"]
-    ended(started(made, request(tmp_path)), 0)
+    submitted(made)
     for shard in ("00002", "00007"):
         made.results.receipt(made.shards[shard].name).unlink()
-    ended(started(made, request(tmp_path), "--array-tasks=4"), 0)
+    submitted(made, "--array-tasks=4")
     assert rounds_of(site) == ["1 --array=1-12%5", "1 --array=1-2"]
     assert is_right(made)
     assert not made.results.claims.exists()
@@ -126,7 +126,7 @@ def test_a_poison_shard_ends_the_rounds(tmp_path, site):
     made = planned(
         tmp_path, "if first == 8:\n    os.kill(os.getppid(), 9); os.kill(os.getpid(), 9)"
     )
-    said = ended(started(made, request(tmp_path), "--array-tasks=2"), 75)
+    said = submitted(made, "--array-tasks=2", code=75)
     rounds = len(rounds_of(site))
     assert rounds <= 7
     assert said.count("were not computed (cancelled, killed or out of time); another") == rounds - 1
@@ -146,7 +146,7 @@ def test_no_round_begins_beside_tasks_that_their_client_has_lost(tmp_path, site)
         "if once('held'):\n    until(lambda: False)",
     )
     (site / "lost").touch()
-    ended(started(made, request(tmp_path), "--array-tasks=2"), 0)
+    submitted(made, "--array-tasks=2")
     assert is_right(made)
     assert len(rounds_of(site)) == 2
 
@@ -156,14 +156,14 @@ def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
     """A submission that is refused for good ends with the scheduler's message, if it has one."""
     made = planned(tmp_path)
     (site / "refusal").write_text("sbatch: error: AssocMaxSubmitJobLimit")
-    said = ended(started(made, request(tmp_path), "--array-tasks=4"), 0)
+    said = submitted(made, "--array-tasks=4")
     assert "Slurm accepts no more tasks now (AssocMaxSubmitJobLimit)" in said
     assert rounds_of(site) == ["1 --array=1-4", "1 --array=1-2"]
     made.results.receipt(made.shards["00002"].name).unlink()
     (site / "refusal").write_text("sbatch: error: invalid partition specified: nowhere")
-    assert "invalid partition specified: nowhere" in ended(started(made, request(tmp_path)), 2)
+    assert "invalid partition specified: nowhere" in submitted(made, code=2)
     (site / "refusal").write_text("")
-    assert "sbatch ended with 1, and said nothing" in ended(started(made, request(tmp_path)), 75)
+    assert "sbatch ended with 1, and said nothing" in submitted(made, code=75)
     noted = failures.read(made.results.failure(claims.worker_failure(made)))
     assert (noted.code, noted.reason) == (75, "sbatch ended with 1, and said nothing")
 
@@ -171,13 +171,13 @@ def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
 def test_tasks_that_cannot_begin_leave_their_logs(tmp_path, site):
     """The last words and the failure file say where; the failure goes once all is computed."""
     made = planned(tmp_path)
-    said = ended(started(made, request(tmp_path, "module load x"), "--array-tasks=1"), 75)
+    said = submitted(made, "--array-tasks=1", code=75, setup="module load x")
     (own,) = made.results.root.glob("logs/array/*")
     assert f"the logs of the tasks are in {own}" in said
     assert all("set-up line (precommand) ended" in log.read_text() for log in own.glob("*.log"))
     noted = made.results.failure(claims.worker_failure(made))
     assert str(own) in failures.read(noted).reason
-    ended(started(made, request(tmp_path)), 0)
+    submitted(made)
     assert not noted.exists()
 
 
@@ -187,7 +187,7 @@ def test_a_signal_cancels_the_array(tmp_path, site, number, code):
     """It is cancelled by name, as its number may not be known yet; its client is not waited for."""
     made = planned(tmp_path, "(HERE / 'at').touch()\nuntil((HERE / 'go').exists)")
     (site / "silent").touch()
-    run = started(made, request(tmp_path), "--array-tasks=2")
+    run = started(made, "--array-tasks=2")
     processes.until((tmp_path / "at").exists)
     run.send_signal(number)
     ended(run, code)
