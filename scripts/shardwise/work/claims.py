@@ -2,11 +2,9 @@
 
 A round begins with a list of shards in its own folder, ``claims/RUN/ROUND``, renamed into place
 once complete. All workers cut the list into the same blocks, small enough that workers of unequal
-speed finish together. A free worker claims a block by creating a symbolic link: only one worker
-succeeds, without a lock and on network disks as well. The link's target is not a file but the name
-of the worker. Unlike the content of a file, it is complete from the first moment, however the
-worker ends. So a restarted worker goes on with its own claims, and the claims that a dead worker
-has left are known. The folder is removed at the end of the round.
+speed finish together. A free worker claims a block by creating a link to its own name, which is
+complete from the first moment, unlike the content of a file. So a restarted worker goes on with
+its own claims, and those of a dead worker are known. The folder goes at the end of the round.
 """
 
 import json
