@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from shardwise import host
 from shardwise.errors import FAULT, InputError, IntegrityError, TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.mpi import launch
@@ -124,12 +123,12 @@ class Pool:
     def _in_work(self, shards: Sequence[str], began: float, process: int) -> str | None:
         """Which of these shards a worker that has died began last, by their journals.
 
-        Node and start time have to match, too: another process may have had the same number.
+        An earlier process may have had the same number, so the time has to match, too.
         """
         begun = {}
         for shard in shards:
             start = last_start(self._plan.results.starts(self._plan.shards[shard].name))
-            if start and start.at >= began and start[1:3] == (host.node(), process):
+            if start and start.at >= began and start.process == process:
                 begun[shard] = start
         return max(begun, key=begun.__getitem__, default=None)
 
