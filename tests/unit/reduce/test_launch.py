@@ -45,15 +45,10 @@ def test_the_command_line_of_a_launcher(tmp_path, launcher, more, words):
     assert found == [word.format(site=site) for word in words]
 
 
-@pytest.mark.parametrize(("launcher", "told"), [
-    ("srun 'x", "No closing quotation"),
-    ("/nowhere/mpirun",
-     "no MPI launcher: /nowhere/mpirun is .* nor on PATH; .* the line 'mpi' of the profile"),
-])  # fmt: skip
-def test_a_launcher_that_is_none_is_bad_input(tmp_path, launcher, told):
-    """The message says where it was looked for, and which line of the profile to set."""
-    with pytest.raises(InputError, match=told):
-        launch.build_command(2, launcher, {"PATH": str(tmp_path)})
+def test_a_launcher_that_is_none_is_bad_input():
+    """One without its closing quote; tests/hostile has one that does not exist."""
+    with pytest.raises(InputError, match="No closing quotation"):
+        launch.build_command(2, "srun 'x")
 
 
 WHO = {
@@ -114,11 +109,12 @@ def test_the_devices_of_the_first_node_are_those_of_no_other(monkeypatch, job):
     }
 
 
-@pytest.mark.parametrize("job", [GRID | {"NHOSTS": "1"}, SLURM | {"SLURM_JOB_NUM_NODES": "1"}])
+@pytest.mark.parametrize(
+    "job", [GRID | {"NHOSTS": "1"}, SLURM | {"SLURM_JOB_NUM_NODES": "1"}, {"NHOSTS": "2"}]
+)
 def test_the_devices_of_one_node_are_left_alone(job):
-    """All ranks are on that node, so mpiexec passes the right devices on."""
+    """All ranks are on that node, so mpiexec passes the right devices on, if there are any."""
     assert launch._without_grant(job) == job
-    assert launch._without_grant({"NHOSTS": "2"}) == {"NHOSTS": "2"}
 
 
 def test_slurm_is_asked_for_the_nodes_of_a_job(tmp_path, monkeypatch):
