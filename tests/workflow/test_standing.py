@@ -72,19 +72,6 @@ def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) ->
         assert np.array_equal(np.load(shared / "sum.npy"), (stack @ stack).sum(axis=0))
 
 
-def test_colleagues_may_share_a_working_folder(workspace: Workspace) -> None:
-    """A run replaces a file that another user's run left: only its owner may set its times."""
-    (workspace.root / "out" / "plan.json").unlink()
-    jobs = workspace.dry_run()
-    (left,) = (workspace.root / ".snakemake" / "shardwise").glob("anew-*")
-    theirs = workspace.root / "theirs"
-    os.link(left, theirs)
-    before = theirs.stat().st_mtime_ns, theirs.read_bytes()
-    assert workspace.dry_run() == jobs
-    assert (theirs.stat().st_mtime_ns, theirs.read_bytes()) == before
-    assert not left.samefile(theirs)
-
-
 def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace) -> None:
     """Progress, failures and last words are all there; Snakemake's own log file has the rest."""
     bad = STACK.copy()

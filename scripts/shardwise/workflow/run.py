@@ -4,11 +4,14 @@ The Snakefile is parsed again inside every job. There the plan on disk is read, 
 library alone. Only the main process checks the config and the headers of the input.
 """
 
+import atexit
 import functools
 import logging
 import math
 import os
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -37,7 +40,7 @@ STAGES = ("plan", "synthesize", "shard", "multiply", "pool", "mpi", "ledger", "r
 """Our rules, in the order in which they run."""
 
 _DAY_MINUTES = 24 * 60
-_MOMENTS = 1_000_000, 2_000_000_000  # nanoseconds: enough for most disks; for all, even FAT
+_YEAR = 366 * 24 * 3600.0
 
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
@@ -227,24 +230,21 @@ class Run:
 
     @functools.cached_property
     def anew(self) -> list[str]:
-        """A file newer than plan, ledger and sum, with new content: as an input it makes a job run.
+        """A temporary file that is newer than all others: as an input it makes a job run.
 
         Plan, ledger and sum may exist but be of another plan, or lack products. Snakemake does not
         notice a missing marker or product if no job asks for it by name. Once the jobs are known,
-        `hooks.before_jobs` makes the file old.
+        `hooks.before_jobs` makes the file old. No other process has it, not even a dry run.
         """
-        from shardwise.files.commit import commit  # here: jobs do not need it
-
-        path = CACHE / f"anew-{plans.digest(str(self.results.root))}"
-        there = map(Path, (*self.plan_files, self.results.ledger, *self.last_files))
-        newest = max((file.stat().st_mtime_ns for file in there if file.exists()), default=0)
         try:
-            with commit(path) as file:  # anew: only its owner, perhaps a colleague, may date it
-                file.write(failures.this_run().encode())
-            date_after(newest, path)
+            CACHE.mkdir(parents=True, exist_ok=True)
+            file, name = tempfile.mkstemp(dir=CACHE.absolute(), prefix="anew-")
+            os.close(file)
+            atexit.register(Path(name).unlink, missing_ok=True)
+            os.utime(name, (time.time() + _YEAR,) * 2)
         except OSError as error:
             hooks.refuse(error)
-        return [str(path)]
+        return [name]
 
     @property
     def plan_input(self) -> list[str]:
@@ -349,17 +349,6 @@ class Run:
         """Bytes that tasks read and write to copy some shards; under jobs, other jobs copy."""
         copies = self.dispatch != "jobs" and self.plan.settings.materialize
         return 2 * sum(row.bytes for row in rows) if copies else 0
-
-
-def date_after(newest: int, path: Path, utime: Callable[..., None] = os.utime) -> None:
-    """Make a file newer than a time stamp, as little as its disk can tell apart.
-
-    More would harm a run at work beside a dry run: its outputs have to be newer than this file.
-    """
-    for moment in _MOMENTS:
-        utime(path, ns=(newest + moment, newest + moment))
-        if path.stat().st_mtime_ns > newest:
-            return
 
 
 def _lacking(path: str) -> str:

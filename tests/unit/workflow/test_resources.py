@@ -1,10 +1,7 @@
 """The resources that the rules ask for."""
 
-import os
-
-import pytest
 from shardwise.plan import plan
-from shardwise.workflow.run import Run, date_after
+from shardwise.workflow.run import Run
 
 from tests import factories
 from tests.factories import save, stack
@@ -28,14 +25,3 @@ def test_a_wrong_placeholder_is_left_to_the_check_before_the_first_job() -> None
     asked = {"uge_time": "-l h_rt={seconds}", "runtime": 5}
     assert Run.run_time_words(None, asked) == "--run-time 300"
     assert Run.run_time_words(None, {**asked, "uge_more": "{second}"}) == ""
-
-
-@pytest.mark.parametrize("tick", [1, 10**9, 2 * 10**9])
-def test_what_replaces_a_sum_is_newer_on_any_disk(tmp_path, tick):
-    """Some disks keep whole seconds, FAT every other one; where none is needed, none is added."""
-    newest, file = 1_795_000_001_400_000_000, tmp_path / "anew"
-    file.touch()
-    date_after(
-        newest, file, lambda path, ns: os.utime(path, ns=tuple(at // tick * tick for at in ns))
-    )
-    assert newest < file.stat().st_mtime_ns <= newest + max(2 * tick, 10**6)
