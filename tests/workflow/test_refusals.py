@@ -1,6 +1,8 @@
-"""Errors that would end Snakemake with a traceback or 1 before our rules: told, with exit 2."""
+"""Errors that would end Snakemake with a traceback or 1 before our rules: told, with exit 2.
 
-import os
+What the plan refuses, tests/hostile/messages.md shows.
+"""
+
 import subprocess
 import sys
 
@@ -32,30 +34,6 @@ def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):
     refused(workspace.run("--dry-run"), words)
     refused(workspace.run("--dry-run", "--configfile", "none.yaml"), "none.yaml does not exist")
     assert not (workspace.root / "results").exists()
-
-
-def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
-    """One clear message, exit code 2, no job; tests/hostile/messages.md has all that can be wrong.
-
-    An input that lies where a run would write is left as it is.
-    """
-    theirs = ["input.npy", "products/stack.npy"]
-    for name in theirs:
-        factories.save(workspace.root / name, factories.stack((4, 4, 4)))
-    before = [(workspace.root / name).read_bytes() for name in theirs]
-    os.mkfifo(workspace.root / "pipe.py")
-    factories.save(workspace.root / "in" / "0.npy", factories.stack((4, 4)))
-    os.rename(workspace.root / "in" / "0.npy", os.fsencode(workspace.root) + b"/in/\xff.npy")
-    for over, words in (
-        ({"product": "pipe.py:f"}, "product: pipe.py is not a file, but a named pipe"),
-        ({"input": "in"}, "in/\\xff.npy: this path is not UTF-8 text; rename it"),
-        ({"input": theirs[1], "results": "."}, "products"),
-    ):
-        workspace.configure(**{"input": "input.npy", **over})
-        done = workspace.run(timeout=60)
-        refused(done, words)
-        assert not done.jobs
-    assert [(workspace.root / name).read_bytes() for name in theirs] == before
 
 
 def test_a_value_after_config_that_snakemake_reads_otherwise(workspace: Workspace) -> None:

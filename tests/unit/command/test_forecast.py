@@ -12,7 +12,6 @@ from shardwise.records.store import Store
 from shardwise.units import human_bytes
 
 from tests import factories
-from tests.hostile import bad_inputs
 
 REDUCE = {"ranks": 2, "statistics": ["sum", "std"]}
 GOLDEN = """\
@@ -81,12 +80,3 @@ def test_a_terminal_without_the_letters_of_a_name_gets_a_quote(tmp_path):
     env = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = factories.run("plan", "--configfile", "mine.yaml", "--quote", cwd=tmp_path, env=env)
     assert done.stdout.startswith("gr??e: 1 of 1 shard to compute")
-
-
-def test_a_trial_of_too_few_shards_says_how_to_have_more(tmp_path, monkeypatch):
-    """The file of --configfile overrides config.yaml, as in a run."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.yaml").write_text("backend: numpy\nsynthetic: {matrices: 2, dim: 8}\n")
-    (tmp_path / "big.yaml").write_text("shards: 2\n")
-    code, said = bad_inputs.through("plan", "--configfile", "big.yaml", "--trial")
-    assert (code, "set a smaller shard_bytes" in said) == (2, True)

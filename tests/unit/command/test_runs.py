@@ -35,20 +35,6 @@ def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
     assert "submitted: 1\n" in said.err
 
 
-def test_no_job_is_submitted_from_a_folder_whose_name_slurm_would_change(
-    here: Path, monkeypatch, capfd
-) -> None:
-    """Slurm would run the job, and write its messages, in another folder."""
-    (here / "a %j").mkdir()
-    monkeypatch.chdir(here / "a %j")
-    runs.init(["--profile", "slurm"])
-    assert runs.submit(["--job="]) == 2
-    said = capfd.readouterr()
-    assert "the working directory" in said.err
-    assert "holds '%j'" in said.err
-    assert "will do the run" not in said.out
-
-
 def test_what_keeps_a_job_from_being_submitted_is_told(here: Path, capfd) -> None:
     """It is the user's to correct: neither a fault of ours, nor something to try again."""
     runs.init(["--profile", "uge"])

@@ -37,13 +37,3 @@ def test_a_folder_of_many_runs_can_be_run_again(tmp_path, monkeypatch):
     schedulers.remember(results, "slurm", "sw-4999")
     with pytest.raises(TryAgain, match=r"scancel 7\)"):
         earlier_runs.refuse_beside_living(results)
-
-
-def test_a_line_that_was_cut_off_hides_no_other(tmp_path):
-    """After a crash in the middle of a line, the names before and after it are still read."""
-    results = Results(tmp_path)
-    schedulers.remember(results, "slurm", "sw-a-1")
-    with open(results.runs, "a") as file:
-        file.write("slurm\tsw-b;")
-    schedulers.remember(results, "slurm", "sw-c-1")
-    assert earlier_runs.noted_names(results.runs)["slurm"] == {"sw-a-1", "sw-c-1"}
