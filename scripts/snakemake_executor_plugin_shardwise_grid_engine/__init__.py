@@ -2,7 +2,7 @@
 
 Snakemake imports every installed package of such a name as it starts. Which copy of ``shardwise``
 is used is decided by the Snakefile, which comes later; so `shardwise.workflow.grid_engine_executor`
-is given to it by `begin`, not imported.
+is not imported here: it sets ``submissions`` before the first job.
 """
 
 import shlex
@@ -26,11 +26,6 @@ class Executor(RemoteExecutor):
     """Passes Snakemake's questions on to the submissions of one run."""
 
     submissions: Any = None
-
-    def begin(self, submissions: Any) -> None:
-        """Take what submits and follows the jobs, before the first of them."""
-        self.submissions = submissions
-        self.jobscript = submissions.wrapped(self.jobscript)
 
     def run_job(self, job: Any) -> None:
         """Submit a job; where that fails, the job has failed."""

@@ -31,7 +31,7 @@ _PAUSE_SECONDS = 5
 _MESSAGE_SECONDS = 60
 _TRACE_SECONDS = 10  # how long a job's exit file may take to appear once the job has left
 
-_JOBSCRIPT = """\
+JOBSCRIPT = """\
 #!/bin/bash
 # If the submission got no answer, its number is found here, even if the job ends at once.
 echo "$JOB_ID" >"$1/$JOB_NAME.number"
@@ -45,6 +45,7 @@ code=$?
 echo "$code" >"$1/$JOB_ID.part" && mv "$1/$JOB_ID.part" "$1/$JOB_ID.exit" || exit 1
 exit "$code"
 """
+"""Snakemake's script of a job, within code that writes the two files."""
 
 
 def begin(run: "Run", executor: Any) -> None:
@@ -60,7 +61,8 @@ def begin(run: "Run", executor: Any) -> None:
     os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
     submissions = Submissions(run, (CACHE / "uge" / os.urandom(3).hex()).absolute())
     atexit.register(submissions.cancel)
-    executor.begin(submissions)
+    executor.submissions = submissions
+    executor.jobscript = JOBSCRIPT.replace("{script}", executor.jobscript)
 
 
 class Submissions:
@@ -74,10 +76,6 @@ class Submissions:
         self._asked, self._told = 0.0, -math.inf
         self._gone: dict[str, float] = {}  # since when the queue lacks a job, by number
         self._silent: dict[str, float] = {}  # since when a host has not responded
-
-    def wrapped(self, jobscript: str) -> str:
-        """Snakemake's template of a job's script, wrapped in code that writes the two files."""
-        return _JOBSCRIPT.replace("{script}", jobscript)
 
     def submit(self, job: Any, script: str) -> str:
         """Submit a job's script; return the job's number.

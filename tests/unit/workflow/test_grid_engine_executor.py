@@ -161,7 +161,8 @@ def test_a_mark_decides_though_qmaster_is_away(grid, code, mark, state):
     """The wrapper exits with 0 or 1, as 99 and 100 have a meaning for Grid Engine."""
     number = grid.submit()
     script = grid.bin / "job.sh"
-    script.write_text(grid.submissions.wrapped(f"[ $JOB_ID = {number} ] && exit {code}"))
+    ends = f"[ $JOB_ID = {number} ] && exit {code}"
+    script.write_text(executor.JOBSCRIPT.replace("{script}", ends))
     env = {**os.environ, "JOB_ID": number, "JOB_NAME": NAME}
     done = subprocess.run(["bash", script, grid.run], env=env, check=False)
     assert str(done.returncode) == mark
