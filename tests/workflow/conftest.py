@@ -10,6 +10,18 @@ from tests.workspace import Workspace
 
 OWN = {"input": "stack", "shards": 4, "results": "out"}
 STACK = np.arange(8 * 3 * 3, dtype="f8").reshape(8, 3, 3)
+SLOW = """
+import time
+from pathlib import Path
+
+def slow(xp, block):
+    moment = "computed" if Path("results").exists() else "tried"
+    Path(moment).touch()
+    while not Path(f"{moment}-on").exists():
+        time.sleep(0.1)
+    return block
+"""
+"""A function that reports the moment when it is called, and waits until it may go on."""
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from shardwise.records import locks
 
 from tests import factories, processes, wheel
 from tests.wheel import call
+from tests.workflow.conftest import SLOW
 
 ONE = {"ranks": 1}
 
@@ -75,17 +76,6 @@ def test_submit_waits_until_its_run_has_begun(bin_folder: Path, tmp_path: Path) 
     assert "done: -mine/sum.npy" not in done.stdout, "that was the run before"
 
 
-SLOW = """
-import time
-from pathlib import Path
-
-def slow(xp, block):
-    moment = "computed" if Path("results").exists() else "tried"
-    Path(moment).touch()
-    while not Path(f"{moment}-on").exists():
-        time.sleep(0.1)
-    return block
-"""
 EARLY = "\nshardwise: interrupted before any job began\n"
 
 

@@ -12,6 +12,7 @@ import shardwise
 from shardwise.errors import InputError, ShardwiseError
 
 from tests import factories, processes
+from tests.workflow.conftest import SLOW
 from tests.workspace import REPO
 
 STACK = factories.stack((12, 5, 5))
@@ -90,17 +91,6 @@ def test_a_run_that_fails_says_why(folder: Path, capsys: pytest.CaptureFixture[s
     assert words in capsys.readouterr().err
 
 
-SLOW = """
-import time
-from pathlib import Path
-
-def slow(xp, block):
-    if Path("results").exists():  # else it is tried
-        Path("began").touch()
-        time.sleep(600)
-    return block
-"""
-
 SCRIPT = """
 import shardwise
 
@@ -114,11 +104,12 @@ except KeyboardInterrupt:
 def test_ctrl_c_stops_the_run(folder: Path) -> None:
     """As with the command, all its jobs end at once, and the run says how to go on."""
     Path("slow.py").write_text(SLOW)
+    Path("tried-on").touch()
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
     ) as script:  # fmt: skip
-        processes.until(Path("began").exists)
+        processes.until(Path("computed").exists)
         started = processes.descendants([script.pid])
         script.send_signal(signal.SIGINT)
         printed, said = script.communicate(timeout=100)
