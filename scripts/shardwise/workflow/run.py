@@ -194,18 +194,18 @@ class Run:
     @property
     def input_files(self) -> Any:
         """Input of the job that copies a shard's matrices."""
-        return self._where(self.store.missing_copies, self.files_for_all)
+        return self._where(self._uncopied, self.files_for_all)
 
     @property
     def factor_files(self) -> Any:
         """Input of the job that computes a shard's products."""
-        files = self._copy_files if self.plan.settings.materialize else self.files_for_all
-        return self._where(lambda: self.missing or (), files)
+        missing = self.plan.shards if self.missing is None else set(self.missing)
+        copied = self.plan.settings.materialize
+        return self._where(missing, self._copy_files if copied else self.files_for_all)
 
-    def _where(self, lacking: Callable[[], Collection[str]], files: Any) -> Any:
+    def _where(self, missing: Collection[str], files: Any) -> Any:
         """The input of each shard's job: ``files`` if its output is missing, else nothing."""
-        missing = set(lacking()) if self.missing is not None else None
-        if missing is None or len(missing) == len(self.plan.shards):
+        if len(missing) == len(self.plan.shards):
             return files
 
         def chosen(wildcards: Any) -> list[str]:
@@ -215,18 +215,17 @@ class Run:
 
         return chosen
 
+    @functools.cached_property
+    def _uncopied(self) -> set[str]:
+        """The shards without a copy; in a job all, so that the copy it reads is its input."""
+        return set(self.plan.shards if self.missing is None else self.store.missing_copies())
+
     def _copy_files(self, wildcards: Any) -> list[str]:
         """A shard's copy, whose job waits for the plan; if the copy exists, the plan itself."""
-        if wildcards.shard in self._whole_copies and not self.forces:
+        if wildcards.shard not in self._uncopied and not self.forces:
             return self.plan_mark
         name = self.plan.shards[wildcards.shard].input_name
         return [_lacking(f"{self.results.shards}/{place(name)}")]
-
-    @functools.cached_property
-    def _whole_copies(self) -> set[str]:
-        """The shards whose copies exist; in a job none, so that the copy it reads is its input."""
-        lacking = self.store.missing_copies() if self.missing else self.plan.shards
-        return set(self.plan.shards).difference(lacking)
 
     @functools.cached_property
     def anew(self) -> list[str]:
