@@ -4,8 +4,7 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 from shardwise.errors import ShardwiseError, TryAgain, one_line, some
@@ -25,10 +24,16 @@ _FIRST = (".npy", ".log")
 
 
 def clean(results: Results, remove: bool) -> str:
-    """List what the present plan does not name, a line per folder; ``remove`` removes it."""
+    """List what the present plan does not name, a line per folder; ``remove`` removes it.
+
+    Raises TryAgain if a run or a stage works in the folder; no run begins while files are removed.
+    """
     small.refuse_unmarked(results)
     small.refuse_links(results)
-    with _alone(results) if remove else nullcontext():
+    busy = f"a run is working in {results.root}; let it finish, or end it, then clean again"
+    with locks.take_lock(results.running, busy) if remove else nullcontext():
+        if remove and locks.is_job_locked(results.living):
+            raise TryAgain(busy)
         found = list(others.find(plans.load(results.plan)))
         regular = [path for path in found if stat.S_ISREG(os.lstat(path).st_mode)]
         shown = {path for path in regular if _is_ours(results, path)}
@@ -47,16 +52,6 @@ def clean(results: Results, remove: bool) -> str:
         for path in sorted(ours if remove else [], key=lambda path: path.suffix not in _FIRST):
             path.unlink(missing_ok=True)
     return "".join(f"{one_line(line)}\n" for line in lines)
-
-
-@contextmanager
-def _alone(results: Results) -> Iterator[None]:
-    """Keep runs out of the folder meanwhile; TryAgain if a run or a stage works in it."""
-    busy = f"a run is working in {results.root}; let it finish, or end it, then clean again"
-    with locks.take_lock(results.running, busy):
-        if locks.is_job_locked(results.living):
-            raise TryAgain(busy)
-        yield
 
 
 def _amount(paths: list[Path]) -> str:

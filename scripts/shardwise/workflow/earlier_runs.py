@@ -62,12 +62,11 @@ def refuse_beside_living(results: Results) -> None:
 
 def noted_names(path: Path) -> dict[str, set[str]]:
     """The last noted names of jobs, by scheduler; a line without a valid name is skipped."""
-    names = defaultdict[str, set[str]](set)
+    names, text = defaultdict[str, set[str]](set), ""
     with suppress(OSError):
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        for line in lines[-_MOST_NAMES:]:
-            title, _, rest = line.partition("\t")
-            name = rest.partition("\t")[0]
-            if JOB_NAME.fullmatch(name):
-                names[title].add(name)
+        text = path.read_text(encoding="utf-8", errors="replace")
+    for line in text.splitlines()[-_MOST_NAMES:]:
+        title, name, *_ = f"{line}\t".split("\t")
+        if JOB_NAME.fullmatch(name):
+            names[title].add(name)
     return names
