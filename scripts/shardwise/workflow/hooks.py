@@ -107,11 +107,12 @@ def hasten() -> None:
         module.get_function_params = known
 
 
-def refuse_unfit_to_submit(workflow: Any, run: "Run") -> None:
-    """Exit with 2 if no job could start, or names would mislead the scheduler; also in a dry run.
+def before_jobs(workflow: Any, run: "Run") -> None:
+    """Check and set up what a run needs just before its first job; exit if it may not begin.
 
-    A dry run has another executor, but its ``use_threads`` comes from that of the profile: it is
-    true unless jobs run on this machine.
+    A dry run only learns if no job could start, or a name would mislead the scheduler. It has
+    another executor, but its ``use_threads`` comes from that of the profile: it is true unless jobs
+    run on this machine.
     """
     settings = workflow.resource_settings
     try:
@@ -119,16 +120,11 @@ def refuse_unfit_to_submit(workflow: Any, run: "Run") -> None:
             raise InputError("no job could start with 0 cores or jobs; name at least 1, or all")
         if workflow.execution_settings.use_threads:
             names.refuse_odd(workflow, run.config, run.results)
-    except InputError as error:
-        refuse(error)
-
-
-def before_jobs(workflow: Any, run: "Run") -> None:
-    """Check and set up what a run needs just before its first job; exit if it may not begin."""
-    host.announce()
-    environment.clear_stray()
-    os.environ["PYTHONSAFEPATH"] = "1"  # Snakemake in jobs must import no file of this folder
-    try:
+        if workflow.dryrun:
+            return
+        host.announce()
+        environment.clear_stray()
+        os.environ["PYTHONSAFEPATH"] = "1"  # Snakemake in jobs must import no file of this folder
         small.mark(run.results)
         earlier_runs.lock_results(run.results)
         failures.forget_devices(run.results)

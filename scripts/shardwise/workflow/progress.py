@@ -111,10 +111,9 @@ class Listener(logging.Handler):
         computes = run.rule_for_all or run.name_of(recipe.RULE)
         for doubt in recipe.doubts(self._workflow, run.stages, computes, run.plan.settings.backend):
             tell(f"shardwise: {doubt}")
-        hooks.refuse_unfit_to_submit(self._workflow, run)
+        hooks.before_jobs(self._workflow, run)
         if dry:
             return
-        hooks.before_jobs(self._workflow, run)
         self.began = True
         for number in (signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
