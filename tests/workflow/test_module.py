@@ -19,9 +19,9 @@ SUM_Y = (STACK.transpose(0, 2, 1) @ STACK).sum(axis=0)
 HOST = """
 rule mine:
     default_target: True
-    input: {wanted}
+    input: "out/one/summary.json", "two/out/x/summary.json"
     output: "mine.txt"
-    shell: "cat {{input}} > {{output}}"
+    shell: "cat {input} > {output}"
 """
 MODULE = """
 module {name}:
@@ -46,16 +46,6 @@ def workspace(tmp_path: Path) -> Workspace:
     return workspace
 
 
-def host(workspace: Workspace, *parts: str) -> None:
-    """Write the Snakefile of the workflow around the modules."""
-    (workspace.root / "Snakefile").write_text("".join(parts))
-
-
-def total(workspace: Workspace, results: str) -> np.ndarray:
-    """The sum in a results folder."""
-    return np.load(workspace.root / results / "sum.npy")
-
-
 def test_a_module_from_git(workspace: Workspace, tmp_path: Path) -> None:
     """The rules come from a commit, the scripts from the package that is installed."""
     clone = Workspace.create(tmp_path / "clone").root
@@ -66,12 +56,13 @@ def test_a_module_from_git(workspace: Workspace, tmp_path: Path) -> None:
     inner = 'workdir: "inner"\n'
     (workspace.root / "inner").mkdir()
     (workspace.root / "stack.npy").rename(workspace.root / "inner" / "stack.npy")
-    host(workspace, inner, module("one", X, source=source))
+    host = workspace.root / "Snakefile"
+    host.write_text(inner + module("one", X, source=source))
     assert "shardwise: done: out/x/sum.npy" in workspace.succeed().output
-    assert np.array_equal(total(workspace, "inner/out/x"), SUM_X)
+    assert np.array_equal(np.load(workspace.root / "inner/out/x/sum.npy"), SUM_X)
     assert workspace.dry_run() == set()
     # The receipts say what is done, not Snakemake's records of how a job was started.
-    host(workspace, inner, module("one", X | {"reduce": {"ranks": 2}}, source=source))
+    host.write_text(inner + module("one", X | {"reduce": {"ranks": 2}}, source=source))
     assert workspace.dry_run() == set()
 
 
@@ -84,14 +75,13 @@ def test_the_workflow_twice_in_one(workspace: Workspace, dispatch: str) -> None:
     (workspace.root / "Snakefile").rename(workspace.root / "Snakefile.own")
     sums = ["out/one/sum.npy", "two/out/x/sum.npy"]
     for one, two in ((X, Y), (Y, X))[: 1 if dispatch == "jobs" else 2]:
-        host(
-            workspace,
-            HOST.format(wanted='"out/one/summary.json", "two/out/x/summary.json"'),
-            module("one", one | {"results": "out/one", "dispatch": dispatch}),
-            module("two", two | {"dispatch": dispatch}, prefix="two", source='"Snakefile.own"'),
-        )  # fmt: skip
+        (workspace.root / "Snakefile").write_text(
+            HOST
+            + module("one", one | {"results": "out/one", "dispatch": dispatch})
+            + module("two", two | {"dispatch": dispatch}, prefix="two", source='"Snakefile.own"')
+        )
         assert {"one_reduce", "two_reduce"} <= workspace.dry_run(*sums)
         done = workspace.succeed(*sums)
-        for name, config in (("out/one", one), ("two/out/x", two)):
-            assert np.array_equal(total(workspace, name), SUM_X if config is X else SUM_Y)
+        for name, config in (sums[0], one), (sums[1], two):
+            assert np.array_equal(np.load(workspace.root / name), SUM_X if config is X else SUM_Y)
         assert done.output.count("shardwise: done: what was asked for") == 2
