@@ -12,7 +12,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from shardwise.errors import InputError, ShardwiseError, Terminated, terminate, verdict
+from shardwise.errors import ShardwiseError, Terminated, terminate, verdict
 from shardwise.processes import contain
 
 _WORDS_LETTERS = 100_000
@@ -40,8 +40,6 @@ def _try(spec: str, depends: tuple[str, ...], matrix: bytes) -> tuple[Any, ...]:
     try:
         block = np.load(io.BytesIO(matrix), allow_pickle=False)
         result = user_function.call(user_function.load(spec, None, depends), np, block, 0)
-    except KeyboardInterrupt as error:  # the function's own: this session has no terminal
-        return InputError.exit_code, f"product: {spec} failed: {error!r}", None, None
     except (ShardwiseError, MemoryError) as error:
         code, words = verdict(error)
         return code, words[:_WORDS_LETTERS], None, None

@@ -178,7 +178,6 @@ def test_the_first_matrix_is_the_one_tried(tmp_path, write):
     ("os._exit(3)", InputError, "your function {} ended its process with os._exit(3)"),
     ("os.kill(os.getpid(), 11)", InputError, "{} was killed by signal 11 (SIGSEGV)"),
     ("os.kill(os.getppid(), 9)", InputError, "signal 9 (SIGKILL; out of host memory?)"),
-    ("raise KeyboardInterrupt", InputError, "{} failed: KeyboardInterrupt()"),
     ("time.sleep(1000)", InputError, "{} did not return within 3 s on the first matrix"),
     ("os.kill(os.getpid(), signal.SIGSTOP)", InputError, "{} did not return within 3 s"),
     ("open('/none')", InputError, "No such file or directory: '/none' (mine.py, line 3, in own)"),
