@@ -11,7 +11,6 @@ from shardwise.files import extents, pieces
 from shardwise.multiply import copy, job
 from shardwise.plan import identity, sources
 from shardwise.plan import plan as plan_plan
-from shardwise.plan.stack import StackReader
 
 from tests import factories
 from tests.factories import kept, leftovers, save, stack
@@ -20,19 +19,13 @@ from tests.factories import kept, leftovers, save, stack
 @pytest.fixture
 def meanwhile(monkeypatch):
     """Actions, by path of a file, that happen once its first bytes have been read."""
-    todo = {}
+    todo, read = {}, extents.OpenFile.read
 
-    def after(work):
-        def instead(self, *words):
-            done = work(self, *words)
-            for source in self._sources:
-                todo.pop(source.path, lambda: None)()
-            return done
+    def instead(self, *words):
+        read(self, *words)
+        todo.pop(self._path, lambda: None)()
 
-        monkeypatch.setattr(StackReader, work.__name__, instead)
-
-    after(StackReader.read)
-    after(StackReader.read_into)
+    monkeypatch.setattr(extents.OpenFile, "read", instead)
     return todo
 
 
