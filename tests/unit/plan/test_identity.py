@@ -133,26 +133,21 @@ def test_files_that_change_places_are_noticed(tmp_path, folder, change):
 
 
 def test_inodes_count_where_the_file_system_keeps_them(tmp_path, monkeypatch):
-    """On other file systems a dash stands for the inode."""
+    """On other file systems, such as the last two here, a dash stands for the inode."""
     path = save(tmp_path / "a.npy", stack((2, 3, 3)))
     status = path.stat()
     own = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
-    assert identity.identity_of(str(path), status) == f"{own}:{status.st_ino}"
-
-    def planned(text):
-        return identity.is_as_planned(plan_plan.Source(str(path), 0, 2, text), status)
-
-    assert planned(f"{own}:-")
-    assert not planned(f"{own}:999")
-    monkeypatch.setattr(identity, "_keeps_inodes", lambda device: False)
-    assert identity.identity_of(str(path), status) == f"{own}:-"
-    assert planned(f"{own}:{status.st_ino}")
-    assert planned(f"{own}:999")
-    assert not planned(f"{own[:-1]}:{status.st_ino}")
-    monkeypatch.undo()
-    for kind in ("ext4", "nfs4", "fuse.sshfs", "vfat"):  # the last two invent inodes
-        mounts = f"37 35 98:0 / /o rw - fuse.o o\n36 35 98:1 / /mnt rw shared:1 - {kind} what\n"
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    for kind, keeps in (("ext4", True), ("nfs4", True), ("fuse.sshfs", False), ("vfat", False)):
+        mounts = f"37 35 98:99 / /o rw - fuse.o o\n36 35 {device} / /mnt rw s:1 - {kind} what\n"
         monkeypatch.setattr(identity.Path, "read_text", lambda *w, text=mounts, **m: text)
         identity._keeps_inodes.cache_clear()
-        assert identity._keeps_inodes(os.makedev(98, 1)) is (kind in ("ext4", "nfs4"))
+        inode = str(status.st_ino) if keeps else "-"
+        assert identity.identity_of(str(path), status) == f"{own}:{inode}"
+        for planned, same in (
+            (f"{own}:-", True), (f"{own}:{status.st_ino}", True), (f"{own}:999", not keeps),
+            (f"{own[:-1]}:{status.st_ino}", False),
+        ):  # fmt: skip
+            source = plan_plan.Source(str(path), 0, 2, planned)
+            assert identity.is_as_planned(source, status) is same
     identity._keeps_inodes.cache_clear()
