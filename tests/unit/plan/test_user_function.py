@@ -25,13 +25,8 @@ DOUBLE = "def own(xp, block):\n    return 2 * block\n"
 @pytest.fixture
 def write(tmp_path):
     """Write a Python file, and return the spec of its function ``own``."""
-
-    def make(text, name="own"):
-        path = tmp_path / "mine.py"
-        path.write_text(text)
-        return f"{path}:{name}"
-
-    return make
+    path = tmp_path / "mine.py"
+    return lambda text: path.write_text(text) and f"{path}:own"
 
 
 def body(line):
