@@ -40,21 +40,11 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True)
 class PerMatrix:
-    """The weight and the label of each matrix, by its place in the stack.
+    """The weight and the label of each matrix, by its place in the stack."""
 
-    Attributes
-    ----------
-    weights
-        float64 ``(N,)``, or None if each product counts once.
-    labels
-        uint8 ``(N,)``, places in `names`; or None if all matrices have one sum.
-    names
-        The distinct labels, sorted.
-    """
-
-    weights: np.ndarray | None = None
-    labels: np.ndarray | None = None
-    names: tuple[Label, ...] = ()
+    weights: np.ndarray | None = None  # float64 (N,); None if each product counts once
+    labels: np.ndarray | None = None  # uint8 (N,), places in `names`; None if all have one sum
+    names: tuple[Label, ...] = ()  # the distinct labels, sorted
 
     @property
     def total_weight(self) -> float | None:
@@ -141,14 +131,6 @@ class PerMatrix:
         """Digests of all weights and of all labels, by the key of the config."""
         arrays = {"weights": self.weights, "labels": self.labels}
         return {key: _digest(array) for key, array in arrays.items() if array is not None}
-
-    @property
-    def notes(self) -> list[str]:
-        """What users of the results should know about the weights."""
-        if self.weights is None:
-            return []
-        zeros = len(self.weights) - np.count_nonzero(self.weights)
-        return [f"products are weighted; {zeros:,} of {len(self.weights):,} weights are 0"]
 
 
 NOTHING = PerMatrix()

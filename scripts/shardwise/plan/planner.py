@@ -62,7 +62,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     if len(given) > 1:
         ends = one_line(f"{len(given):,} arrays in this order, {given[0]} to {given[-1]}")
         log.info(f"shardwise: input: {ends}, hold {left.matrices:,} matrices")
-    notes = [*left.notes, *_of_runs(given)]
+    notes = [note for note in (left.unwritten, left.left_out, _of_runs(given)) if note]
     for note in notes:
         log.warning(f"shardwise: input: {note}")
     right, shared = right_of(settings, left)
@@ -83,11 +83,14 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
             log.warning(f"shardwise: {told}")
         result, dtype = _returned(settings, (function, depends), left, said.weights, cache, log)
         problem = replace(problem, result=result, result_dtype=dtype)
-    if said.weights is not None and problem.sum_dtype == "int64":
-        raise InputError(
-            f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
-            f"numbers; to weigh them, {'return' if function else 'save the input as'} float64"
-        )
+    if said.weights is not None:
+        if problem.sum_dtype == "int64":
+            raise InputError(
+                f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
+                f"numbers; to weigh them, {'return' if function else 'save the input as'} float64"
+            )
+        zeros = len(said.weights) - np.count_nonzero(said.weights)
+        notes.append(f"products are weighted; {zeros:,} of {len(said.weights):,} weights are 0")
     centre = covariance.plan(settings, left, problem, said.weights)
     check_statistics(problem, settings.reduce["statistics"], settings.keep, said.total_weight)
     runs = _runs(settings, problem)
@@ -96,7 +99,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     facts = Facts(
         problem, ShardSettings(**chosen), function, right.sources if right else (), synthetic,
         Written(0, 0, 0), "", said.whole_digests, list(said.names), said.counts, depends, centre,
-        decoded=left.decoded, notes=[*notes, *said.notes],
+        decoded=left.decoded, notes=notes,
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
     facts, by_id = _with_digests(facts, rows, settings), {row.shard: row for row in rows}
@@ -298,7 +301,7 @@ def _refuse_names(results: Results, names: Iterable[str]) -> None:
             )
 
 
-def _of_runs(arrays: Sequence[str]) -> list[str]:
+def _of_runs(arrays: Sequence[str]) -> str:
     """A note on arrays of the input that runs have written: a glob may match them unnoticed."""
     files = [file_of(name) for name in arrays if not is_url(name)]
     of_runs = set()
@@ -309,7 +312,7 @@ def _of_runs(arrays: Sequence[str]) -> list[str]:
             of_runs.add(folder)
     own = [file for file in files if os.path.dirname(file) in of_runs]
     told = f"{len(own):,} of its {len(arrays):,} arrays are results of runs, such as "
-    return [told + own[0]] if own else []
+    return told + own[0] if own else ""
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:

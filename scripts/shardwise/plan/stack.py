@@ -35,11 +35,6 @@ class Stack:
     unwritten: str = ""  # how many chunks are missing, and what they count as
     left_out: str = ""  # which files of a folder do not count
 
-    @property
-    def notes(self) -> list[str]:
-        """What users of the results should know about the input."""
-        return [note for note in (self.unwritten, self.left_out) if note]
-
 
 _Part = tuple[str, Header, int, int, int]
 """A file, its header, and bytes of the stack: the file's first, and begin and end of the part."""

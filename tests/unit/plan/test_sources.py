@@ -70,7 +70,7 @@ def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
     order = [4, 0, 3, 1, 2] if origin == "s.tsv" else range(5)
     sheet(Path("s.tsv"), [paths[i] for i in order])
     made = found(tmp_path, input=origin)
-    assert made.notes == ["hidden files of in are left out: ._m0.npy"] * (origin == "in")
+    assert made.left_out == "hidden files of in are left out: ._m0.npy" * (origin == "in")
     whole = np.concatenate([arrays[i].reshape(-1, 2, 4) for i in order])
     np.testing.assert_array_equal(everything(made), whole)
     assert made.matrices == 8
