@@ -66,9 +66,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     for note in notes:
         log.warning(f"shardwise: input: {note}")
     right, shared = right_of(settings, left)
-    factors = [*given, *([str(settings.right)] if right else [])]
-    named = {settings.weights, settings.labels, settings.offset} - {None, "auto", "none"}
-    _refuse_names(results, [*factors, *map(str, named)])
+    named = [*given, settings.right, settings.weights, settings.labels, settings.offset]
+    _refuse_names(results, [name for name in named if name not in (None, "auto", "none")])
     said = per_matrix.read(settings, left.matrices, labels_of_sheet(settings, left))
     problem = Problem(
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
