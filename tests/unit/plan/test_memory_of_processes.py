@@ -28,7 +28,7 @@ def peak(words):
         [sys.executable, "-c", MEASURE, *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    return int(done.stdout) * (1 if sys.platform == "darwin" else 1024)
+    return int(done.stdout) * 1024
 
 
 OWN_MIB = 190
