@@ -45,15 +45,15 @@ def header(path: str, inside: str) -> Header:
             return Header(dataset.shape, descr, parts=parts)
         if dataset.id.get_storage_size() == 0:
             raise InputError(f"{where}: nothing has been written to it; write the numbers")
-        _refuse_filters(dataset, where)
-        offset = _offset(file, dataset, path)
         place = int(h5py.h5o.get_info(dataset.id).addr)  # the same, whatever name led to it
-        single = (*(1,) * (len(dataset.shape) - 1), *dataset.shape[-1:])
-        chunk = (dataset.chunks or single) if offset is None else ()
-        return Header(
-            dataset.shape, descr, offset=offset or 0, place=place, chunk=chunk,
-            **_unwritten(dataset, where),
-        )  # fmt: skip
+        if dataset.chunks:
+            _refuse_filters(dataset, where)
+            _refuse_odd_sizes(dataset, where)
+            written = _count_chunks(dataset, where)
+            return Header(dataset.shape, descr, place=place, chunk=dataset.chunks, **written)
+        offset = _offset(file, dataset, path)
+        row = (*(1,) * (len(dataset.shape) - 1), *dataset.shape[-1:]) if offset is None else ()
+        return Header(dataset.shape, descr, offset=offset or 0, place=place, chunk=row)
 
 
 def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
@@ -181,13 +181,10 @@ def _refuse_filters(dataset: Any, where: Path) -> None:
         )
 
 
-def _unwritten(dataset: Any, where: Path) -> dict[str, Any]:
+def _count_chunks(dataset: Any, where: Path) -> dict[str, Any]:
     """The number of chunks, how many of them are missing, and what the library reads for those."""
-    if not dataset.chunks:
-        return {}
     chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
     missing = max(0, chunks - dataset.id.get_num_chunks())
-    _refuse_odd_sizes(dataset, where)
     plist = dataset.id.get_create_plist()
     no_value = plist.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
     if missing and (no_value or plist.get_fill_time() == h5py.h5d.FILL_TIME_NEVER):
@@ -254,7 +251,7 @@ def _offset(file: Any, dataset: Any, path: str) -> int | None:
     offset = dataset.id.get_offset()
     # An enumeration, or a number that fills its bytes in part, is converted by the library.
     plain = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype))
-    if offset is None or dataset.chunks or file.userblock_size or not plain:
+    if offset is None or file.userblock_size or not plain:
         return None
     nbytes, size = math.prod(dataset.shape) * dataset.dtype.itemsize, os.path.getsize(path)
     if dataset.id.get_storage_size() != nbytes or offset + nbytes > size:
