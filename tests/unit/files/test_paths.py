@@ -19,20 +19,13 @@ PER_SHARD = (
     (1001, 999, "000/0000999-k"), (1001, 1000, "001/0001000-k"),
 ])  # fmt: skip
 def test_one_more_than_1000_shards_lie_in_folders(shards, number, name):
-    """All of them, also the first: one layout holds for all shards of a plan."""
-    shard = f"{cut.shard_ids(shards)[number]}-k"
+    """All of them, also the first: one layout holds for all shards of a plan, and its pattern."""
+    number = cut.shard_ids(shards)[number]
     tops = "r/shards", "r/shards", "r/products", "r/products", "r/logs/multiply", "r/logs/multiply"
-    found = [str(kind(shard).with_suffix("")) for kind in PER_SHARD]
+    found = [str(kind(f"{number}-k").with_suffix("")) for kind in PER_SHARD]
     assert found == [f"{top}/{name}" for top in tops]
-
-
-@pytest.mark.parametrize("shard", ["00007", "0012345"])
-def test_patterns_name_the_same_file(shard):
-    """The pattern in a rule of Snakemake agrees with `place`."""
-    name = f"{shard}-0123456789ab"
-    pattern = str(RESULTS.product(paths.wildcards(name)))
-    parts = {"shard": shard, "key": "0123456789ab", "thousand": "012"}
-    assert pattern.format(**parts) == str(RESULTS.product(name))
+    pattern = paths.wildcards(f"{number}-k")
+    assert pattern.format(thousand=name[:3], shard=number, key="k") == name
 
 
 def test_folders_are_those_of_the_layout(tmp_path):

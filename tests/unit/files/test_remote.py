@@ -145,32 +145,21 @@ def test_faults(store, tmp_path, fault):
 
 
 @ERRS
-@pytest.mark.parametrize("what", ["changed", "gone", "metadata", "404"])
-def test_chunks(store, tmp_path, what):
-    """A chunk that has changed or is gone never counts as one that was never written."""
-    made = planned(tmp_path, zarr_array(3, "x.zarr")(store, tmp_path))
-    name = f"{tmp_path.name}/x.zarr/c/1/0/0"
-    spoil = {
-        "changed": lambda: store.put(name, b"other"),
-        "gone": lambda: store.remove(name),
-        "metadata": lambda: store.put(name.replace("c/1/0/0", "zarr.json"), b"{}"),
-    }
+@pytest.mark.parametrize(("what", "which", "while_planned"), [
+    ("changed", "c/1/0/0", False), ("gone", "c/1/0/0", False), ("404", "c/1/0/0", False),
+    ("changed", "zarr.json", False), ("changed", "zarr.json", True), ("gone", "zarr.json", True),
+])  # fmt: skip
+def test_arrays_of_many_objects(store, tmp_path, what, which, while_planned):
+    """What has changed or is gone is told: a chunk never counts as one that was never written."""
+    url, name = zarr_array(3, "x.zarr")(store, tmp_path), f"{tmp_path.name}/x.zarr/{which}"
+    spoil = {"changed": lambda: store.put(name, b"{}"), "gone": lambda: store.remove(name)}
+    made = None if while_planned else planned(tmp_path, url)
     if what == "404":
         store.faults += [*[None] * 5, objects.status("404 Not Found")]
     else:
         store.faults += [None, objects.heedless("", spoil[what])]
-    told = refusal(copy.materialize, made, "00000", kind=IntegrityError)
-    assert CHANGED[1] in told
-
-
-@ERRS
-@pytest.mark.parametrize("what", ["changed", "gone"])
-def test_metadata_that_goes_while_the_plan_reads_it(store, tmp_path, what):
-    """Between listing a store and reading its metadata: that is a change, not damage."""
-    url, name = zarr_array(3, "x.zarr")(store, tmp_path), f"{tmp_path.name}/x.zarr/zarr.json"
-    spoil = {"changed": lambda: store.put(name, b"{}"), "gone": lambda: store.remove(name)}
-    store.faults += [None, objects.heedless("", spoil[what])]
-    told = refusal(planned, tmp_path, url, kind=IntegrityError)
+    work = (planned, tmp_path, url) if while_planned else (copy.materialize, made, "00000")
+    told = refusal(*work, kind=IntegrityError)
     assert CHANGED[1] in told
     assert "damaged" not in told
 
