@@ -24,8 +24,9 @@ from tests import factories
 
 def finished(folder: Path, stack: np.ndarray | None = None, name: str = "sum", **over) -> str:
     """The results folder of a run on a stack; weights and labels are arrays."""
-    for key in {"weights", "labels"} & over.keys():
-        over[key] = str(factories.save(folder / f"{key}.npy", over[key]))
+    for key in ("weights", "labels"):
+        if over.get(key) is not None:
+            over[key] = str(factories.save(folder / f"{key}.npy", over[key]))
     stack = factories.stack((3, 4, 4)) if stack is None else stack
     made = factories.listed(factories.plan(folder, stack, **over))
     factories.reduced(made, name)
@@ -81,9 +82,6 @@ def test_sums_of_labels_are_merged_label_by_label(tmp_path):
         ]
         merge.run(tmp_path / label, alone)
         np.testing.assert_array_equal(total, np.load(tmp_path / label / "sum.npy"))
-    other = finished(tmp_path / "whole", stacks[0], product="A.T @ A", labels=np.arange(5))
-    with pytest.raises(InputError, match="kind of labels is integers, not names"):
-        merge.run(tmp_path / "total", [folders[0], other])
 
 
 def test_a_total_can_be_verified_and_an_interrupted_one_never_looks_finished(tmp_path, monkeypatch):
@@ -141,28 +139,24 @@ OF_ROWS = {"product": "A.H @ A", "covariance": True}
 def test_covariances_are_merged_as_of_all_rows(tmp_path, monkeypatch, dtype, weighted):
     """They are those of NumPy; that each folder has its own offset costs no digits."""
     make = factories.stack if dtype == "int16" else factories.noise
-    stacks = [
-        make((count, 6, 3), dtype, count) + np.dtype(dtype).type(100 * count) for count in (2, 4, 3)
+    counts = 2, 4, 3
+    stacks = [make((n, 6, 3), dtype, n) + np.dtype(dtype).type(100 * n) for n in counts]
+    weights = [np.arange(1.0, 1 + n) if weighted and n != 4 else None for n in counts]
+    folders = [
+        finished(tmp_path / str(len(stack)), stack, **OF_ROWS, weights=own)
+        for stack, own in zip(stacks, weights, strict=True)
     ]
-    rows, counted, folders = [], [], []
-    for seed, stack in enumerate(stacks):
-        own = np.arange(1.0, 1 + len(stack)) if weighted and seed != 1 else np.ones(len(stack))
-        said = {"weights": own} if weighted and seed != 1 else {}
-        folders.append(finished(tmp_path / f"run{seed}", stack, **OF_ROWS, **said))
-        rows.append(stack.reshape(-1, 3))
-        counted.append(np.repeat(own, 6))
     merge.run(tmp_path / "total", [finished(tmp_path / "other")])  # is replaced
     assert merge.run(tmp_path / "total", folders) == 9
     names = ["correlation.npy", "covariance.npy", "row_mean.npy"]
     assert sorted(path.name for path in (tmp_path / "total").glob("*.npy")) == names
     assert json.loads((tmp_path / "total" / "summary.json").read_text())["rows"] == 54
-    wide = np.concatenate(rows).astype("complex128" if "complex" in dtype else "float64")
-    every = np.concatenate(counted)
+    wide = np.concatenate(stacks).reshape(-1, 3)
+    wide = wide.astype("complex128" if "complex" in dtype else "float64")
+    own = [np.ones(n) if w is None else w for n, w in zip(counts, weights, strict=True)]
+    every = np.repeat(np.concatenate(own), 6)
     expected = np.cov(wide, rowvar=False, aweights=every)
-    found, alike, mean = (
-        np.load(tmp_path / "total" / name)
-        for name in ("covariance.npy", "correlation.npy", "row_mean.npy")
-    )
+    alike, found, mean = (np.load(tmp_path / "total" / name) for name in names)
     assert found.dtype == expected.dtype
     limit = 1e-12 if dtype == "int16" else 3e-7
     np.testing.assert_allclose(found, expected, rtol=limit, atol=limit * abs(expected).max())
@@ -173,9 +167,6 @@ def test_covariances_are_merged_as_of_all_rows(tmp_path, monkeypatch, dtype, wei
     monkeypatch.setattr(merge, "_NUMBERS", 6)  # two numbers of each at a time
     merge.run(tmp_path / "total", folders)
     assert content(tmp_path / "total") == before
-    other = finished(tmp_path / "ddof", stacks[0], **OF_ROWS, ddof=0)
-    with pytest.raises(InputError, match="ddof is 0, not 1"):
-        merge.run(tmp_path / "total", [folders[0], other])
     factories.flip(Path(folders[2], "row_mean.npy"))
     with pytest.raises(IntegrityError, match=r"row_mean\.npy has checksum"):
         merge.run(tmp_path / "total", folders)
@@ -232,6 +223,8 @@ REFUSED = [
     (InputError, r"shape of A is \(5, 5\)", other(stack=factories.stack((2, 5, 5)))),
     (InputError, "precision is tf32x3, not ieee", other(precision="tf32x3")),
     (InputError, "backend is cupy, not numpy", other(on_gpu)),
+    (InputError, "kind of labels is integers, not none", other(labels=np.arange(2))),
+    (InputError, "covariance is true, not false; ddof is 0", other(**OF_ROWS, ddof=0)),
     (InputError, "holds no plan.tsv", other(lambda root: (root / "plan.tsv").unlink())),
     (InputError, "the run has not finished", other(unmarked)),
     (InputError, "add it to reduce", other(name="mean")),
