@@ -19,11 +19,8 @@ def for_bash(path: Path) -> str:
     if text.isprintable():
         return shlex.quote(text)
     # Bash reads $'\x09' as a tab. A raw one would be replaced when the command is printed.
-    escaped = (
-        rf"\{c}" if c in "\\'" else c if c.isprintable() else
-        "".join(rf"\x{byte:02x}" for byte in os.fsencode(c))
-        for c in text
-    )  # fmt: skip
+    plain = set(range(32, 127)) - set(b"\\'")
+    escaped = (chr(b) if b in plain else rf"\x{b:02x}" for b in os.fsencode(text))
     return f"$'{''.join(escaped)}'"
 
 
