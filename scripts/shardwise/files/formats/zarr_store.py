@@ -197,7 +197,7 @@ def _metadata(path: str, known: remote.Status | None = None) -> dict[str, Any]:
             raw: Any = remote.Object(path, known).take(0, small.MOST_BYTES)
         else:
             raw = small.read(path)
-        return dict(json.loads(raw or b""))
+        return {**json.loads(raw or b"")}  # a TypeError unless it is an object
     except (FileNotFoundError, IntegrityError, ValueError, TypeError, RecursionError) as error:
         if known is not None and isinstance(error, FileNotFoundError | IntegrityError):
             raise changed(path) from error
