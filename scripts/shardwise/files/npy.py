@@ -241,16 +241,14 @@ class StackWriter:
         self.file, self.shape, self.dtype = file, shape, np.dtype(dtype).name
         self._dtype, self._appended = np.dtype(dtype).newbyteorder("<"), 0
         item = self._dtype.itemsize
-        if cut is None:
-            cut = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
-        self.row_bytes, self.piece_bytes = cut
-        nbytes = math.prod(shape) * item
-        self.hashed = PieceChecksum(nbytes, self.row_bytes, self.piece_bytes)
-        self._bytes = DATA_OFFSET + nbytes
+        natural = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
+        self.row_bytes, self.piece_bytes = cut or natural
+        self.hashed = PieceChecksum(math.prod(shape) * item, self.row_bytes, self.piece_bytes)
 
     def begin(self) -> None:
         """Reserve the file's disk space, and write its header; TryAgain if there is no room."""
-        extents.allocate(self.file.fileno(), self._bytes, Path(self.file.name).parent)
+        nbytes = DATA_OFFSET + self.hashed.total_bytes
+        extents.allocate(self.file.fileno(), nbytes, Path(self.file.name).parent)
         self.file.write(padded_header(self.shape, self._dtype))
         self.file.flush()
 
