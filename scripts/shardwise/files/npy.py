@@ -17,7 +17,6 @@ from shardwise.errors import InputError, short
 from shardwise.files import checksum as checksums
 from shardwise.files import extents, pieces, remote, signatures
 from shardwise.files.checksum import PieceChecksum, raw_bytes
-from shardwise.files.small import refuse_special
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000  # NumPy's own limit
@@ -76,17 +75,11 @@ class Header:
 def read_header(path: Path) -> Header:
     """The header of a ``.npy`` file, checked against its size; nothing is unpickled or allocated.
 
-    InputError if it is no ``.npy`` file or holds no numbers; OSError if it cannot be read.
+    The caller makes sure that it is no pipe. InputError if it is no ``.npy`` file or holds no
+    numbers; OSError if it cannot be read.
     """
-    return read_header_and_status(path)[0]
-
-
-def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
-    """As :func:`read_header`, with the file's status."""
-    refuse_special(path)
     with open(path, "rb") as file:
-        status = os.fstat(file.fileno())
-        return _read_header(file, path, status.st_size), status
+        return _read_header(file, path, os.fstat(file.fileno()).st_size)
 
 
 def read_header_of_object(item: remote.Object) -> Header:

@@ -191,10 +191,8 @@ def test_a_folder_that_is_a_link_to_itself(tmp_path):
 
 def test_headers_are_read_once(tmp_path, monkeypatch):
     """A second look reads no header, unless the cache is damaged, or time stamp or size is new."""
-    reads, read = [], npy.read_header_and_status
-    monkeypatch.setattr(
-        npy, "read_header_and_status", lambda path: reads.append(path.name) or read(path)
-    )
+    reads, read = [], npy.read_header
+    monkeypatch.setattr(npy, "read_header", lambda path: reads.append(path.name) or read(path))
     paths, given = files(tmp_path / "in", 4), {"input": str(tmp_path / "in")}
     cache = tmp_path / "cache" / "c.json"
     first = found(tmp_path, cache, **given)

@@ -82,16 +82,14 @@ def status_of(file: str) -> Status:
 def read_header_and_status(name: str) -> tuple[Header, Status]:
     """The header of an array of any format, with its file's status; OSError if it is gone."""
     file, inside = names.split(name)
-    kind = _format_of(file)
-    if kind is None and remote.is_url(name):
-        item = remote.Object(name)
-        return npy.read_header_of_object(item), item.status
-    if kind is None:
-        return npy.read_header_and_status(Path(name))
     if not remote.is_url(file):
         refuse_special(Path(file))
-    status = status_of(file)  # before the first byte is read
-    return kind.header(file, inside), status
+    kind, status = _format_of(file), status_of(file)  # before the first byte is read
+    if kind is not None:
+        return kind.header(file, inside), status
+    if isinstance(status, remote.Status):
+        return npy.read_header_of_object(remote.Object(file, status)), status
+    return npy.read_header(Path(file)), status
 
 
 def read_matrices(name: str, matrices: Span, rows: Span) -> np.ndarray:
