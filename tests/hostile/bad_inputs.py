@@ -31,7 +31,9 @@ from tests.hostile import errors_page
 
 MESSAGES = Path(__file__).with_name("messages.md")
 
-Step = Callable[[], object]
+Step = Callable[[], object] | dict[str, Any] | tuple[str, ...] | list["Step"]
+"""A call, files with their content, a command line that succeeds, or several of these in order."""
+
 M = stack((3, 3))
 
 
@@ -41,7 +43,7 @@ class Case:
 
     what: str
     over: dict[str, Any] | str | bytes = field(default_factory=dict)
-    make: Step = lambda: None
+    make: Step = field(default_factory=list)
     code: int = 2
     then: Step | None = None
     words: tuple[str, ...] = ("plan", "--configfile", "mine.yaml")
@@ -55,37 +57,36 @@ def npy(descr: str, shape: str = "(6, 3, 3)", data: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
 
 
-def put(name: str, content: Any) -> Step:
-    """A step that writes a file: an array, bytes or a text."""
-    raw = content.encode() if isinstance(content, str) else content
+def do(step: Step) -> None:
+    """Do a step in the working directory; a dictionary in place of content is an HDF5 file."""
+    if isinstance(step, dict):
+        for name, content in step.items():
+            write(Path(name), content)
+    elif isinstance(step, tuple):
+        code, told = through(*step)
+        assert code == 0, told
+    elif isinstance(step, list):
+        for one_step in step:
+            do(one_step)
+    else:
+        step()
 
-    def step() -> None:
-        path = Path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, raw) if isinstance(raw, np.ndarray) else path.write_bytes(raw)
 
-    return step
-
-
-def all_of(*steps: Step) -> Step:
-    """Steps in order."""
-    return lambda: [step() for step in steps]
+def write(path: Path, content: Any) -> None:
+    """Write an array, bytes, a text, or datasets by their names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, dict):
+        with h5py.File(path, "w") as file:
+            file.update(content)
+    elif isinstance(content, np.ndarray):
+        np.save(path, content)
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def folder(*arrays: np.ndarray, name: str = "in/{}.npy") -> Step:
     """A step that writes a folder of arrays."""
-    return all_of(*(put(name.format(i), array) for i, array in enumerate(arrays)))
-
-
-def hdf5(name: str, dataset: str = "x") -> Step:
-    """A step that writes an HDF5 file of one dataset."""
-
-    def step() -> None:
-        put(name, "")()
-        with h5py.File(name, "w") as file:
-            file[dataset] = M
-
-    return step
+    return {name.format(i): array for i, array in enumerate(arrays)}
 
 
 def virtual() -> None:
@@ -94,16 +95,6 @@ def virtual() -> None:
     layout[:] = h5py.VirtualSource("none.h5", "x", (2, 3, 3))
     with h5py.File("bad.h5", "w") as file:
         file.create_virtual_dataset("x", layout)
-
-
-def done(script: str, *words: str) -> Step:
-    """A step that runs a command, which succeeds."""
-
-    def step() -> None:
-        code, told = through(script, *words)
-        assert code == 0, told
-
-    return step
 
 
 def with_elements(*found: float) -> np.ndarray:
@@ -127,11 +118,12 @@ def flipped(pattern: str) -> Step:
 PLAN = "--plan=results/default/plan.tsv"
 MULTIPLY = ("multiply", PLAN, "--shard", "00001")
 REDUCE = ("reduce", PLAN, "--ranks", "1")
+NOTHING: Step = []
 TWO = {"shards": 2, "materialize": False}
 BAD = {**TWO, "input": "bad.npy"}
-ITSELF = put("mine.py", "def f(xp, block):\n    return block\n")
-multiplied = all_of(*(done("multiply", PLAN, "--shard", f"0000{i}") for i in (0, 1)))
-ledgered = all_of(multiplied, done("ledger", PLAN))
+ITSELF = {"mine.py": "def f(xp, block):\n    return block\n"}
+multiplied = [(*MULTIPLY[:-1], name) for name in ("00000", "00001")]
+ledgered = [multiplied, ("ledger", PLAN)]
 _LAUGHS = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 8)}]\n" for a, b in pairwise("abcdefghi")
 )
@@ -141,32 +133,32 @@ def about(over: dict[str, Any], name: str, *beside: Step) -> Callable[..., Case]
     """Return what makes a case of one file's content; a config names the file in ``over``."""
 
     def case(what: str, content: Any, code: int = 2, **more: Any) -> Case:
-        return Case(what, over | more, all_of(put(name, content), *beside), code)
+        return Case(what, over | more, [{name: content}, *beside], code)
 
     return case
 
 
 array = about({"input": "bad.npy"}, "bad.npy")
 sheet = about({"input": "sheet.tsv"}, "sheet.tsv", folder(M))
-weighed = about({"weights": "w.npy"}, "w.npy", put("int.npy", stack((6, 3, 3), "int16")))
-labelled = about({"labels": "l.npy"}, "l.npy", put("many.npy", stack((300, 3, 3))))
+weighed = about({"weights": "w.npy"}, "w.npy", {"int.npy": stack((6, 3, 3), "int16")})
+labelled = about({"labels": "l.npy"}, "l.npy", {"many.npy": stack((300, 3, 3))})
 by_right = about({"product": "A @ B", "right": "b.npy"}, "b.npy")
 own = about({"product": "mine.py:f"}, "mine.py")
 
 
-def centred(what: str, make: Step = lambda: None, **over: Any) -> Case:
+def centred(what: str, *steps: Step, **over: Any) -> Case:
     """A case of a covariance."""
-    return Case(what, {"covariance": True, "product": "A.T @ A", **over}, make)
+    return Case(what, {"covariance": True, "product": "A.T @ A", **over}, [*steps])
 
 
 def listed(what: str, name: str, *steps: Step, code: int = 2) -> Case:
     """A case with an input of many files."""
-    return Case(what, {"input": name}, all_of(*steps), code)
+    return Case(what, {"input": name}, [*steps], code)
 
 
 def shard(
-    what: str, over: dict[str, Any] = TWO, make: Step = lambda: None, code: int = 2,
-    then: Step = lambda: None, words: tuple[str, ...] = MULTIPLY,
+    what: str, over: dict[str, Any] = TWO, make: Step = NOTHING, code: int = 2,
+    then: Step = NOTHING, words: tuple[str, ...] = MULTIPLY,
 ) -> Case:  # fmt: skip
     """A case of a shard whose plan is good."""
     return Case(what, over, make, code, then, words)
@@ -190,9 +182,7 @@ def finished(results: str, statistic: str = "sum", **over: Any) -> Step:
 
 def merged(what: str, *steps: Step, code: int = 2) -> Case:
     """A case of a merge of two folders, the first of which is whole."""
-    return Case(
-        what, {}, all_of(finished("one"), *steps), code, words=("merge", "total", "one", "two")
-    )
+    return Case(what, {}, [finished("one"), *steps], code, words=("merge", "total", "one", "two"))
 
 
 CASES: dict[str, list[Case]] = {
@@ -231,17 +221,17 @@ CASES: dict[str, list[Case]] = {
         Case("`reduce.statistics` names one twice", {"reduce": {"statistics": ["sum", "sum"]}}),
         Case("`std` under `keep: sum`", {"keep": "sum", "reduce": {"statistics": ["std"]}}),
         Case("`max` of complex products", {"input": "bad.npy", "reduce": {"statistics": ["max"]}},
-             put("bad.npy", stack((6, 3, 3), "complex64"))),
+             {"bad.npy": stack((6, 3, 3), "complex64")}),
         Case("`covariance` of another product", {"covariance": True}),
         centred("`covariance` without a sum", reduce={"statistics": ["mean"]}),
         centred("`covariance` of complex products without a conjugate",
-                put("bad.npy", stack((6, 3, 3), "complex64")), input="bad.npy"),
+                {"bad.npy": stack((6, 3, 3), "complex64")}, input="bad.npy"),
         Case("`offset` without `covariance`", {"offset": "none", "ddof": 0}),
         centred("`ddof` leaves nothing", ddof=18),
-        centred("`offset` of another length", put("row.npy", np.zeros(4)), offset="row.npy"),
-        centred("`offset` with a NaN", put("row.npy", np.array([0, np.nan, 0])), offset="row.npy"),
+        centred("`offset` of another length", {"row.npy": np.zeros(4)}, offset="row.npy"),
+        centred("`offset` with a NaN", {"row.npy": np.array([0, np.nan, 0])}, offset="row.npy"),
         centred("`offset` of whole numbers",
-                put("bad.npy", stack((6, 3, 3), "int16")), input="bad.npy", offset="row.npy"),
+                {"bad.npy": stack((6, 3, 3), "int16")}, input="bad.npy", offset="row.npy"),
         Case("several of these at once", {"shards": 0, "keep": "all", "inputs": "a.npy"}),
     ],
     "A stack: `input: bad.npy`": [
@@ -274,9 +264,9 @@ CASES: dict[str, list[Case]] = {
         listed("other byte orders in one folder", "in", folder(M, M.astype(">f4")), code=0),
         listed("stacks and single matrices", "in", folder(M, stack((2, 3, 3))), code=0),
         listed("four dimensions in the folder", "in", folder(M, stack((2, 2, 3, 3)))),
-        listed("HDF5 files in the folder", "in", hdf5("in/0.h5"), hdf5("in/1.h5")),
-        listed("a glob of them names no dataset", "in/*.h5", hdf5("in/0.h5")),
-        listed("one has no such dataset", "in/*.h5:/x", hdf5("in/0.h5"), hdf5("in/1.h5", "y")),
+        listed("HDF5 files in the folder", "in", {"in/0.h5": {"x": M}, "in/1.h5": {"x": M}}),
+        listed("a glob of them names no dataset", "in/*.h5", {"in/0.h5": {"x": M}}),
+        listed("one has no such dataset", "in/*.h5:/x", {"in/0.h5": {"x": M}, "in/1.h5": {"y": M}}),
         listed("a dataset of .npy files", "in/*.npy:/x", folder(M)),
         listed("a virtual dataset of a missing file", "bad.h5:x", virtual),
         listed("a file reached twice, by a link", "in", folder(M),
@@ -320,11 +310,11 @@ CASES: dict[str, list[Case]] = {
         labelled("a covariance", np.arange(6), covariance=True, product="A.T @ A"),
         labelled("a column without a sheet", np.arange(6), labels="column:scan"),
         Case("a column that is missing", {"input": "sheet.tsv", "labels": "column:scan"},
-             all_of(folder(M), put("sheet.tsv", "path\nin/0.npy\n"))),
+             [folder(M), {"sheet.tsv": "path\nin/0.npy\n"}]),
     ],
     "The right factor: `product: A @ B`, `right: b.npy`": [
         Case("it is missing", {"product": "A @ B", "right": "b.npy"}),
-        Case("it is no .npy file", {"product": "A @ B", "right": "b.h5:/x"}, hdf5("b.h5")),
+        Case("it is no .npy file", {"product": "A @ B", "right": "b.h5:/x"}, {"b.h5": {"x": M}}),
         Case("its name is too long", {"product": "A @ B", "right": "b" * 300}),
         by_right("another number of matrices", stack((5, 3, 3))),
         by_right("its rows do not fit", stack((2, 3))),
@@ -348,7 +338,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "The results folder: `results: results/default`": [
         Case("a name with braces", {"results": "run{1}"}),
-        Case("an input with braces", {"input": "a{1}.npy"}, put("a{1}.npy", stack((6, 3, 3)))),
+        Case("an input with braces", {"input": "a{1}.npy"}, {"a{1}.npy": stack((6, 3, 3))}),
         Case("the input lies where a run writes", {"results": "."}),
         Case("it is a file", {"results": "a.npy"}),
         Case("its name is too long", {"results": "r" * 300}),
@@ -362,39 +352,39 @@ CASES: dict[str, list[Case]] = {
         shard("there is no plan", {}, then=lambda: Path("results/default/plan.tsv").unlink()),
         shard("there is no such shard", {}, words=("multiply", PLAN, "--shard", "00009")),
         shard("no driver under `backend: cupy`", {**TWO, "backend": "cupy"}),
-        shard("a NaN", BAD, put("bad.npy", with_elements(np.nan))),
+        shard("a NaN", BAD, {"bad.npy": with_elements(np.nan)}),
         shard("a NaN under `nonfinite: allow`", {**BAD, "nonfinite": "allow"},
-              put("bad.npy", with_elements(np.nan)), 0),
-        shard("a product that overflows", BAD, put("bad.npy", with_elements(0, 1e30))),
-        shard("the input has changed since the plan", code=3, then=put("a.npy", stack((7, 3, 3)))),
+              {"bad.npy": with_elements(np.nan)}, 0),
+        shard("a product that overflows", BAD, {"bad.npy": with_elements(0, 1e30)}),
+        shard("the input has changed since the plan", code=3, then={"a.npy": stack((7, 3, 3))}),
         shard("the input is gone", code=3, then=lambda: Path("a.npy").unlink()),
         shard("the copy of the shard is damaged", {"shards": 2, "materialize": True}, code=3,
-              then=all_of(done("shard", PLAN, "--shard", "00001"), flipped("shards/00001-*.npy"))),
+              then=[("shard", PLAN, "--shard", "00001"), flipped("shards/00001-*.npy")]),
         shard("the plan is damaged", {}, code=3, then=flipped("plan.tsv")),
-        shard("`plan.json` is damaged", {}, code=3, then=put("results/default/plan.json", "{")),
+        shard("`plan.json` is damaged", {}, code=3, then={"results/default/plan.json": "{"}),
         shard("the function has changed", {"product": "mine.py:f", **TWO}, ITSELF, 3,
-              put("mine.py", "def f(xp, block):\n    return -block\n")),
+              {"mine.py": "def f(xp, block):\n    return -block\n"}),
         shard("a file in `depends` has changed",
               {"product": "mine.py:f", "depends": ["mean.npy"], **TWO},
-              all_of(ITSELF, put("mean.npy", stack((3, 3)))), 3, put("mean.npy", stack((3, 4)))),
+              [ITSELF, {"mean.npy": stack((3, 3))}], 3, {"mean.npy": stack((3, 4))}),
         Case("an option without a meaning",
              words=("dispatch", PLAN, "--dispatch", "mpi", "--devices", "2")),
     ],
     "Ledger and sum: `scripts/ledger.py`, `scripts/reduce.py`": [
         summed("a receipt is missing",
-               all_of(multiplied, lambda: one("products/00001-*.json").unlink()), "ledger", PLAN),
+               [multiplied, lambda: one("products/00001-*.json").unlink()], "ledger", PLAN),
         summed("a receipt is damaged",
-               all_of(multiplied, lambda: one("products/00001-*.json").write_text("{}")),
+               [multiplied, lambda: one("products/00001-*.json").write_text("{}")],
                "ledger", PLAN),
         summed("a product was cut off",
-               all_of(multiplied, lambda: os.truncate(one("products/00001-*.npy"), 4100)),
+               [multiplied, lambda: os.truncate(one("products/00001-*.npy"), 4100)],
                "ledger", PLAN),
         summed("there is no launcher", ledgered, "reduce", PLAN, "--launcher", "nosuch", code=2,
                vary=(r"(?<=next to )\S+",)),
         summed("a product is damaged",
-               all_of(ledgered, flipped("products/00001-*.npy")), *REDUCE, apart=True),
+               [ledgered, flipped("products/00001-*.npy")], *REDUCE, apart=True),
         summed("a folder is in the place of the sum",
-               all_of(ledgered, lambda: Path("results/default/sum.npy").mkdir()), *REDUCE, code=2,
+               [ledgered, lambda: Path("results/default/sum.npy").mkdir()], *REDUCE, code=2,
                apart=True, vary=(r"(?<=')[^']*\.tmp",)),
     ],
     "Several runs: `scripts/merge.py total one two`": [
@@ -403,7 +393,7 @@ CASES: dict[str, list[Case]] = {
         merged("a run without a sum", finished("two", "mean")),
         merged("one folder twice", lambda: os.symlink("one", "two")),
         merged("another problem", finished("two", product="A.T @ A", precision="tf32x3")),
-        merged("a run with labels", put("l.npy", np.arange(6)), finished("two", labels="l.npy")),
+        merged("a run with labels", {"l.npy": np.arange(6)}, finished("two", labels="l.npy")),
         merged("a covariance", finished("two", product="A.T @ A", covariance=True)),
         merged("a damaged sum", finished("two"), lambda: flip(Path("two/sum.npy")), code=3),
         merged("a folder that no merge wrote", finished("two"), lambda: Path("total").mkdir()),
@@ -414,15 +404,14 @@ CASES: dict[str, list[Case]] = {
 
 def outcome(case: Case) -> tuple[int, str]:
     """Run a case in the working directory, which is empty; its exit code and message."""
-    put("a.npy", stack((6, 3, 3)))()
-    case.make()
+    do({"a.npy": stack((6, 3, 3))})
+    do(case.make)
     over = case.over
     if isinstance(over, dict):
         over = yaml.safe_dump({"backend": "numpy", "input": "a.npy", **over})
-    put("mine.yaml", over)()
-    if case.then:
-        done("plan", "--configfile", "mine.yaml")()
-        case.then()
+    do({"mine.yaml": over})
+    if case.then is not None:
+        do([("plan", "--configfile", "mine.yaml"), case.then])
     if case.apart:
         ended = run(*case.words)
         return ended.returncode, _message(ended.stderr)
