@@ -69,8 +69,8 @@ class Reader:
     most = MOST_BYTES
     refuses: tuple[type[Exception], ...] = (InputError, IntegrityError)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder, self.kind = folder, kind
         self.prepare()
         self.seeds = self.seeds or [self.file.read_bytes()]
 
@@ -386,8 +386,15 @@ class Runs(Reader):
             name.encode()
 
 
+SEEN = {
+    "seen": ({}, "receipt", "00000"), "begun": ({"running": 1}, "starts", "00001"),
+    "failed": ({"failed": 1}, "failure", "00001"), "summed": ({}, "summary", None),
+}  # fmt: skip
+"""By kind: shards that are not done, and the file of the run, which may be a shard's."""
+
+
 class Seen(Reader):
-    """The receipt of a shard, as read by programs that show a run.
+    """A file of `SEEN`, as read by programs that show a run.
 
     Every second case gets the right digest.
     """
@@ -395,8 +402,10 @@ class Seen(Reader):
     refuses = ()
 
     def prepare(self) -> None:
-        self.made = pretend.run(self.folder, shards=2, devices=1)
-        self.file = factories.file(self.made.plan, "receipt")
+        roles, file, shard = SEEN[self.kind]
+        self.made = pretend.run(self.folder, shards=2, devices=1, **roles)
+        path = getattr(self.made.plan.results, file)
+        self.file = path(self.made.name(shard)) if shard else path
 
     def place(self, raw: bytes) -> None:
         super().place(_signed(raw) if len(raw) % 2 else raw)
@@ -409,6 +418,9 @@ class Seen(Reader):
         seen, told, text = found
         assert list(seen.shards) == ["00000", "00001"]
         assert all(one.state in status.STATES for one in seen.shards.values())
+        last = seen.shards["00001"]
+        assert self.kind != "failed" or last.state in (status.FAILED, status.WAITING)
+        assert last.failure is None or last.failure.reason.isprintable()
         assert told.kind in metrics.VERDICTS
         assert told.words.isprintable()
         assert all(problem.isprintable() for problem in seen.problems)
@@ -417,37 +429,6 @@ class Seen(Reader):
             if not line.startswith(("# HELP ", "# TYPE ")):
                 assert line.startswith("shardwise_")
                 assert math.isfinite(float(line.rpartition(" ")[2])), line
-
-
-class Begun(Seen):
-    """The journal of the starts of a shard at work."""
-
-    def prepare(self) -> None:
-        self.made = pretend.run(self.folder, shards=2, devices=1, running=1)
-        self.file = self.made.plan.results.starts(self.made.name("00001"))
-
-
-class Summed(Seen):
-    """The receipt of the reduce, as read by programs that show a run."""
-
-    def prepare(self) -> None:
-        super().prepare()
-        self.file = self.made.plan.results.summary
-
-
-class Failed(Seen):
-    """The failure of a shard."""
-
-    def prepare(self) -> None:
-        self.made = pretend.run(self.folder, shards=2, devices=1, failed=1)
-        (self.shard,) = self.made.roles["failed"]
-        self.file = self.made.plan.results.failure(self.made.name(self.shard))
-
-    def right(self, found: Any, raw: bytes) -> None:
-        super().right(found, raw)
-        one = found[0].shards[self.shard]
-        assert one.state in (status.FAILED, status.WAITING)
-        assert one.failure is None or one.failure.reason.isprintable()
 
 
 class Foreign(Reader):
@@ -520,9 +501,10 @@ class Safetensors(Foreign):
 class Zarr(Several, Foreign):
     """Stores of version 2 and 3: the metadata and every chunk."""
 
-    names, version = ("a.zarr",), 3
+    names = ("a.zarr",)
 
     def prepare(self) -> None:
+        self.version = 2 if self.kind == "zarr2" else 3
         store = self.folder / "a.zarr"
         self.input = str(store)
         made = zarr.create_array(
@@ -540,18 +522,10 @@ class Zarr(Several, Foreign):
         return np.asarray(zarr.open_array(self.input, mode="r", zarr_format=self.version)[:])
 
 
-class Zarr2(Zarr):
-    """Version 2."""
-
-    version = 2
-
-
 READERS = {
-    kind.__name__.lower(): kind
-    for kind in (
-        Header, Receipt, Forged, Sheet, Config,
-        Runs, Seen, Begun, Summed, Failed, Hdf5, Safetensors, Zarr, Zarr2,
-    )
+    "header": Header, "receipt": Receipt, "forged": Forged, "sheet": Sheet, "config": Config,
+    "runs": Runs, **dict.fromkeys(SEEN, Seen), "hdf5": Hdf5, "safetensors": Safetensors,
+    "zarr": Zarr, "zarr2": Zarr,
 }  # fmt: skip
 
 
@@ -559,7 +533,7 @@ def reader(name: str, folder: Path) -> Reader:
     """Make a reader by its name; it reads each seed once, so that all late imports are done."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    made = READERS[name](folder)
+    made = READERS[name](folder, name)
     for seed in made.seeds:
         made.place(seed)
         with suppress(InputError, IntegrityError):
