@@ -99,26 +99,24 @@ def _write_config(work: Path) -> Path:
 
     Overriding on the command line would not do: a list of hooks cannot be emptied there.
     """
-    dump = _run(["apt-config", "dump"], work, None)
     kept = [
         line
-        for line in dump.splitlines()
+        for line in _run(["apt-config", "dump"], work, None).splitlines()
         # A quote inside a value is printed bare, and apt could not read the line back.
         if not line.lower().startswith(NOT_CARRIED_OVER) and line.count('"') == 2
     ]
     for name in ("lists/partial", "archives/partial"):
         (work / name).mkdir(parents=True)
-    own = {
-        "Dir::State::lists": f"{work}/lists/",
-        "Dir::Cache": f"{work}/",
-        "Dir::Cache::archives": f"{work}/archives/",
-        "Dir::Etc::main": "/dev/null",  # all of it is in the dump already
-        "Dir::Etc::parts": "/dev/null",
-        "APT::Sandbox::User": "root",  # apt's own user may have no way into this folder
-        "Acquire::Languages": "none",
-        "Acquire::Retries": "3",
-    }
-    kept += [f'{key} "{value}";' for key, value in own.items()]
+    kept += [
+        f'Dir::State::lists "{work}/lists/";',
+        f'Dir::Cache "{work}/";',
+        f'Dir::Cache::archives "{work}/archives/";',
+        'Dir::Etc::main "/dev/null";',  # all of it is in the dump already
+        'Dir::Etc::parts "/dev/null";',
+        'APT::Sandbox::User "root";',  # apt's own user may have no way into this folder
+        'Acquire::Languages "none";',
+        'Acquire::Retries "3";',
+    ]
     config = work / "apt.conf"
     config.write_text("\n".join(kept) + "\n")
     return config

@@ -155,15 +155,13 @@ class Night:
         uses up no answer.
         """
         folder, env = self.root / "shims", self.workspace.env
-        folder.mkdir()
-        assert env is not None
+        scripts = {}
         for command in self.cluster.clients:
             real = shutil.which(command, path=env["PATH"])
             assert real, f"{command} is not there"
             words = {"folder": shlex.quote(str(folder)), "real": shlex.quote(real)}
-            (folder / command).write_text(SHIM.format(command=command, **words))
-            (folder / command).chmod(0o755)
-        env["PATH"] = f"{folder}:{env['PATH']}"
+            scripts[command] = SHIM.format(command=command, **words)
+        env["PATH"] = processes.commands(folder, env["PATH"], **scripts)
         return folder
 
     # Runs.

@@ -14,13 +14,13 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def commands(folder: Path, **scripts: str) -> str:
+def commands(folder: Path, path: str | None = None, /, **scripts: str) -> str:
     """Write scripts as the commands of a folder; return a PATH that begins with it."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in scripts.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    return f"{folder}:{os.environ['PATH']}"
+    return f"{folder}:{path or os.environ['PATH']}"
 
 
 def running() -> list[int]:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests import factories
+from tests import factories, processes
 from tests.workspace import Workspace
 
 pytestmark = pytest.mark.timeout(600)
@@ -53,16 +53,14 @@ def test_an_idle_cluster_is_known_to_the_doctor_and_left_alone_by_a_dry_run(nigh
     own = [finding for finding in told["findings"] if finding["section"] == cluster.title.lower()]
     cluster.check_doctor(own)
 
-    for client in cluster.clients:
-        script = tmp_path / client
-        script.write_text(f"#!/bin/sh\necho {client} >>'{tmp_path}/asked'; exit 1\n")
-        script.chmod(0o755)
+    text = "#!/bin/sh\necho {} >>'{}/asked'; exit 1\n"
+    scripts = {client: text.format(client, tmp_path) for client in cluster.clients}
     env = cluster.env()
+    env["PATH"] = processes.commands(tmp_path, env["PATH"], **scripts)
     night.configure(3)
     for dispatch in ("jobs", "array"):
         night.workspace.configure(**night.own | {"dispatch": dispatch})
-        plain = Workspace(night.root, env | {"PATH": f"{tmp_path}:{env['PATH']}"})
-        plan = plain.run("--dry-run", profile=cluster.profile)
+        plan = Workspace(night.root, env).run("--dry-run", profile=cluster.profile)
         assert (plan.code, "rule multiply:" in plan.output) == (0, True), plan.output
     asked = tmp_path / "asked"
     assert set(asked.read_text().split() if asked.exists() else ()) <= cluster.no_scheduler

@@ -51,7 +51,7 @@ class GridEngine(Cluster):
 
     def __init__(self, machines: ThisMachine | TwoHosts | None = None) -> None:
         super().__init__()
-        self.prefix = packages.ensure()
+        self._programs, self._shared = packages.ensure()
         self.machines = machines or ThisMachine()
         self._ports: list[int] = []
         if len(self.machines.hosts) > 1:  # tests crash one, and need not wait long for it
@@ -80,13 +80,12 @@ class GridEngine(Cluster):
             for key, value in os.environ.items()
             if key not in STEERING and not key.startswith(("SGE_", "JOB_"))
         }
-        programs = packages.programs(self.prefix)
         return env | {
             "SGE_ROOT": str(self.run_dir / "root"),
             "SGE_CELL": config.CELL,
             "SGE_QMASTER_PORT": str(self._ports[0]),
             "SGE_EXECD_PORT": str(self._ports[1]),
-            "PATH": f"{programs}:{env.get('PATH', os.defpath)}",
+            "PATH": f"{self._programs}:{env.get('PATH', os.defpath)}",
         }
 
     def submit(self, command: str, *options: str) -> int:
@@ -186,22 +185,21 @@ class GridEngine(Cluster):
         return f"sge_qmaster.{self._master}"
 
     def _command(self, command: str, *arguments: str) -> list[str | Path]:
-        program = packages.programs(self.prefix) / command
-        return [*self.enter(self.run_dir), program, *arguments]
+        return [*self.enter(self.run_dir), self._programs / command, *arguments]
 
     def _write_files(self) -> None:
         self._ports = free_ports(2)
         folder, root = self.run_dir, self.run_dir / "root"
-        common, programs = root / config.CELL / "common", packages.programs(self.prefix)
+        common = root / config.CELL / "common"
         # Each host has its own folder for temporary files: one job may run on both hosts.
         temporary = [f"tmp/{host.name}" for host in self.machines.hosts]
         for name in (common, "settings", "spool/qmaster/job_scripts", "spool/execd", *temporary):
             (folder / name).mkdir(parents=True)
-        architecture = packages.architecture(self.prefix)
+        architecture = packages.architecture(self._shared)
         for name in ("bin", "lib", "utilbin"):
             (root / name).mkdir()
-            (root / name / architecture).symlink_to(programs)
-        (root / "util").symlink_to(packages.shared(self.prefix) / "util")
+            (root / name / architecture).symlink_to(self._programs)
+        (root / "util").symlink_to(self._shared / "util")
         (common / "host_aliases").write_text(self.machines.start(folder))
         (common / "act_qmaster").write_text(f"{self._master}\n")
         admin = "none" if os.geteuid() == 0 else user_name()
@@ -210,9 +208,8 @@ class GridEngine(Cluster):
 
     def _spool(self) -> None:
         """Save what the master must find when it starts."""
-        shared = packages.shared(self.prefix)
-        resources = shared / "util" / "resources"
-        defaults = (shared / "default-configuration").read_text()
+        resources = self._shared / "util" / "resources"
+        defaults = (self._shared / "default-configuration").read_text()
         settings = config.text(config.global_settings(self.run_dir), defaults)
         self.call("spooldefaults.bin", "configuration", self._setting("global", settings))
         for index, host in enumerate(self.machines.hosts):
@@ -248,7 +245,5 @@ class GridEngine(Cluster):
 
     def _start(self, program: str, host: str) -> None:
         """Start a daemon on a host; it stays in the foreground, so that its end is noticed."""
-        name = f"{program}.{host}"
-        enter = self.machines.enter(host, self.run_dir)
-        command = [*enter, packages.programs(self.prefix) / program]
-        self._launch(name, command, self.env() | {"SGE_ND": "1"})
+        command = [*self.machines.enter(host, self.run_dir), self._programs / program]
+        self._launch(f"{program}.{host}", command, self.env() | {"SGE_ND": "1"})
