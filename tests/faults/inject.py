@@ -64,7 +64,7 @@ class Calls:
             return call.do()
         with self._lock:
             number = len(self.seen)
-            self.seen.append((call.kind, os.path.relpath(call.path, self._folder)))
+            self.seen.append(call.kind)
             return self._fault(number, call)
 
     def _called(

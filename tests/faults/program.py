@@ -31,6 +31,7 @@ from tests.faults.stages import STAGES, Stage, restored, state, visible_faults
 
 KILL, TERM = "kill -9 at a call to the disk", "SIGTERM at 30 moments"
 POWER = "power loss at a call to the disk"
+ENDED = {"kill": KILL, "power": POWER, "term": TERM}
 FULL = "disk full"
 QUOTA = "quota error at fsync"
 BROKEN = "input/output error"
@@ -111,20 +112,17 @@ def forked(
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def counted(folder: Path, stage: Stage) -> list[str]:
+def counted(folder: Path, stage: Stage, aside: Path) -> list[str]:
     """The kinds of a stage's calls, in order."""
-    reader, writer = os.pipe()
+    kinds = aside / "kinds"
 
     def work() -> None:
         calls = inject.Calls(folder, lambda number, call: call.do())
         stage.run(folder)
-        with os.fdopen(writer, "w") as pipe:
-            json.dump(calls.seen, pipe)
+        kinds.write_text(" ".join(calls.seen))
 
     assert forked(folder, work) == 0
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        return [kind for kind, _ in json.load(pipe)]
+    return kinds.read_text().split()
 
 
 def warm_up(root: Path) -> None:
@@ -166,7 +164,7 @@ def tried(
         made.mkdir(parents=True)
     assert forked(folder, lambda: stage.prepare(folder)) == 0
     restored(folder, snapshot)
-    kinds = counted(folder, stage)
+    kinds = counted(folder, stage, aside)
     before, after = state(snapshot), state(folder)
     erring = way == "errors"
     tries = failures(kinds, every) if erring else ends(way, kinds, every, folder, aside)
