@@ -123,11 +123,9 @@ class Night:
         self.workspace.configure(**self.own)
 
     def matrix(self, number: int) -> Path:
-        """The file of one matrix."""
         return self.root / "stack" / f"{number:03}.npy"
 
     def spoil(self, number: int) -> None:
-        """Put a NaN into a matrix."""
         self.bad.append(number)
         bad = self.stack[number].copy()
         bad[1, 1] = np.nan
@@ -177,7 +175,6 @@ class Night:
         return self._started[-1]
 
     def output(self) -> str:
-        """What the main job that was started last has said."""
         return (self.root / "run.log").read_text()
 
     def finish(self) -> None:
@@ -202,7 +199,6 @@ class Night:
                 if int(pid) in living and node in where}  # fmt: skip
 
     def process(self, shard: str) -> int:
-        """The process that waits for `open` with a shard."""
         return int((self.root / f"at.{shard}").read_text().split()[1])
 
     def open(self, *shards: str) -> None:
@@ -226,7 +222,6 @@ class Night:
         processes.until(true, 240, lambda: f"{what}\n{self.cluster.report()}", pause_s=0.3)
 
     def receipts(self) -> dict[str, dict]:
-        """All receipts of the products, by shard."""
         found = [json.loads(p.read_text()) for p in self.workspace.file("products").glob("*.json")]
         return {receipt["shard"]: receipt for receipt in found}
 

@@ -40,7 +40,6 @@ class Pretended:
 
     @property
     def root(self) -> Path:
-        """The results folder."""
         return self.plan.results.root
 
     def name(self, shard: str) -> str:
@@ -48,11 +47,9 @@ class Pretended:
         return self.plan.shards[shard].name
 
     def receipt(self, shard: str) -> Path:
-        """The receipt of a shard's products."""
         return self.plan.results.receipt(self.name(shard))
 
     def look(self) -> Status:
-        """What a first look at the folder shows."""
         return Observer(self.root).look(self.at)
 
 

@@ -115,7 +115,6 @@ class Workspace:
         return next(folder.glob(name), folder / name) if "*" in name else folder / name
 
     def load(self, name: str) -> np.ndarray:
-        """An array of the default results folder."""
         return np.load(self.file(name))
 
 

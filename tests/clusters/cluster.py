@@ -229,7 +229,6 @@ class Cluster:
             )  # fmt: skip
 
     def _kill(self, daemon: str) -> None:
-        """Kill a daemon, and stop watching for its end."""
         killed = self._daemons.pop(daemon)
         killed.kill()
         killed.wait()

@@ -145,7 +145,6 @@ def _write_call(
 
 
 def _path_of(descriptor: Any) -> str:
-    """The file behind a descriptor, or behind a path."""
     if not isinstance(descriptor, int):
         return os.path.abspath(descriptor)
     return os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")

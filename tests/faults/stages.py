@@ -40,7 +40,6 @@ class Stage:
         *self._before, self.run = steps
 
     def prepare(self, folder: Path) -> None:
-        """Do what comes before the stage."""
         for step in self._before:
             step(folder)
 

@@ -313,7 +313,6 @@ class Histories(RuleBasedStateMachine):
     @calm
     @rule(change=configs(1))
     def change(self, change: Config) -> None:
-        """The config of the last run changes from here on."""
         self.configs[self.last[1]] |= change
 
     @calm
@@ -330,7 +329,6 @@ class Histories(RuleBasedStateMachine):
     @calm
     @rule(other=OTHER, names=st.lists(st.sampled_from(LOST), min_size=1, max_size=2))
     def lose(self, other: At, names: list[str]) -> None:
-        """Some result files are removed."""
         where = " ".join(f'"$RESULTS"/{name}' for name in names)
         self.step(f"remove {names}", f"rm -rf {where}\n", self.at(other), excuse=True)
 
@@ -454,7 +452,6 @@ class Histories(RuleBasedStateMachine):
 
 @pytest.fixture(scope="module", autouse=True)
 def _stage(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Where histories are played."""
     Histories.stage = Stage(tmp_path_factory.mktemp("histories"))
 
 

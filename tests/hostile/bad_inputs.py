@@ -440,7 +440,6 @@ def through(script: str, *words: str) -> tuple[int, str]:
 
 
 def _message(text: str) -> str:
-    """The last message that a command logs."""
     return re.split(r"^\S+ \S+ (?:ERROR|INFO|WARNING) ", text, flags=re.MULTILINE)[-1].strip()
 
 

@@ -90,7 +90,6 @@ class Reader:
         """Assert that what was read is right."""
 
     def case(self, random: Random) -> bytes:
-        """A damaged file."""
         return mutated(random.choice(self.seeds), random, self.seeds)[: self.most]
 
     def check(self, raw: bytes) -> bool:
@@ -158,7 +157,6 @@ sys.addaudithook(_hook)
 
 
 def _planned(folder: Path) -> Plan:
-    """A plan of two shards, computed, with its ledger."""
     over = {"shards": 2, "materialize": False}
     return factories.listed(factories.plan(folder, factories.stack((3, 2, 2)), **over))
 

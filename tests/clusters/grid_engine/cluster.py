@@ -177,7 +177,6 @@ class GridEngine(Cluster):
 
     @property
     def _master(self) -> str:
-        """The host of the master."""
         return self.machines.hosts[0].name
 
     @property

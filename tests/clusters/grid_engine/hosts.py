@@ -30,7 +30,6 @@ class ThisMachine:
         return " ".join(("localhost", *sorted(names - {"localhost"}))) + "\n"
 
     def enter(self, _: str, folder: Path) -> list[str]:
-        """Return the words before a command that make it run on a host: none are needed."""
         return []
 
     def stop(self) -> None:
@@ -78,12 +77,10 @@ class TwoHosts:
         return ""
 
     def enter(self, name: str, folder: Path) -> list[str]:
-        """Return the words before a command that make it run on a host, in a folder."""
         target = ["nsenter", "-t", str(self._holders[name].pid), "--net", "--uts", "--mount"]
         return [*target, "env", "-C", str(folder)]
 
     def processes(self, name: str) -> set[int]:
-        """Return all processes that run on a host."""
         holder = self._holders[name].pid
         return processes.in_network_of(holder) - {holder}
 
@@ -107,7 +104,6 @@ class TwoHosts:
 
 
 def _ip(pid: int, *arguments: str) -> None:
-    """Run ``ip`` in the network of a process."""
     command = ["nsenter", "-t", str(pid), "--net", "ip", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=False
