@@ -4,39 +4,17 @@ import json
 import os
 import shlex
 import signal
-import sys
 
 import numpy as np
 import pytest
 from shardwise.numerics.tree import TreeSum
 
 from tests import factories, processes
+from tests.clusters.jobs import waiting_ranks
 from tests.places import ways
 
 pytestmark = pytest.mark.timeout(600)
 ON_TWO = ("slurm two nodes", "grid_engine two hosts")
-
-# Each rank leaves a file, named by its rank, that holds its process number.
-WAITING = """
-import os, sys, time
-from shardwise.mpi import launch
-launch.relaunch(3, sys.argv[2])
-from mpi4py import MPI
-open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w").write(str(os.getpid()))
-MPI.COMM_WORLD.Barrier()
-time.sleep(100)
-"""
-
-
-def waiting_ranks(cluster, folder, *options, launcher="mpiexec"):
-    """Submit three ranks that only wait; return the job's number, and their pids once all live."""
-    program = folder / "waiting.py"
-    program.write_text(WAITING)
-    line = shlex.join([sys.executable, str(program), str(folder), launcher])
-    job = cluster.submit(f"PYTHONPATH={shlex.quote(str(factories.SCRIPTS))} {line}", *options)
-    paths = [folder / str(rank) for rank in range(3)]
-    processes.until(lambda: all(path.exists() and path.read_text() for path in paths))
-    return job, [int(path.read_text()) for path in paths]
 
 
 @pytest.mark.fault("a rank that raises")
