@@ -56,22 +56,20 @@ def nightly(*values: Any) -> Any:
 
 def stack(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> np.ndarray:
     """Small integers as elements of a dtype: every product and every sum of them is exact."""
-    random = np.random.default_rng(seed)
-    kind = np.dtype(dtype).kind
-    if kind == "u":
-        return random.integers(0, 4, shape).astype(dtype)
-    numbers = random.integers(-3, 4, shape)
+    random, kind = np.random.default_rng(seed), np.dtype(dtype).kind
+    numbers = random.integers(0 if kind == "u" else -3, 4, shape)
     if kind == "c":
-        return (numbers + 1j * random.integers(-3, 4, shape)).astype(dtype)
+        numbers = numbers + 1j * random.integers(-3, 4, shape)
     return numbers.astype(dtype)
 
 
 def noise(shape: tuple[int, ...], dtype: str = "float64", seed: int = 0) -> np.ndarray:
     """Standard normal numbers, whose sums do round."""
     random = np.random.default_rng(seed)
+    numbers = random.standard_normal(shape)
     if np.dtype(dtype).kind == "c":
-        return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
-    return random.standard_normal(shape).astype(dtype)
+        numbers = numbers + 1j * random.standard_normal(shape)
+    return numbers.astype(dtype)
 
 
 def wide(array: Any) -> Any:

@@ -5,6 +5,7 @@ It opens no port, writes nothing outside its folder, and resolves no host name.
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -85,9 +86,7 @@ class Browser:
         )
         printed = self.run(copy, "--dump-dom", width=width, scheme=scheme)
         body = printed.partition("<body>")[2].rpartition("</body>")[0]
-        for name, letter in (("lt", "<"), ("gt", ">"), ("nbsp", "\u00a0"), ("amp", "&")):
-            body = body.replace(f"&{name};", letter)
-        return json.loads(body)
+        return json.loads(html.unescape(body))
 
     def picture(self, page: Path, width: int, height: int, scheme: str = "light") -> np.ndarray:
         """Draw the top of the page in a window of this size: pixels ``(rows, columns, 3)``."""
