@@ -37,8 +37,7 @@ def expected(product, x, y, rows):
     (24_001, "A @ A", "products"),  # more than 2 GiB, and rows that are not aligned
     (24_000, "A.T @ A", "products"),  # a rank-k update, whose other half is mirrored
     (24_000, "A @ A", "sum"),
-    pytest.param(40_000, "A @ A", "products", marks=pytest.mark.nightly),
-    pytest.param(40_000, "A @ A", "sum", marks=pytest.mark.nightly),
+    *(factories.nightly(40_000, "A @ A", keep) for keep in ("products", "sum")),
 ])  # fmt: skip
 def test_a_large_matrix_is_one_batch(tmp_path, side, product, keep):
     """All elements are right, and the device has held no more than the plan says."""

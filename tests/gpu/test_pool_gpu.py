@@ -5,7 +5,6 @@ from shardwise.devices import nvml
 
 from tests import factories
 
-SHARDS = 12
 SIZES = {"numpy": (24, 128, 128), "cupy": (96, 1024, 1024)}
 
 
@@ -13,7 +12,7 @@ SIZES = {"numpy": (24, 128, 128), "cupy": (96, 1024, 1024)}
 def test_all_devices_give_the_bits_of_one(tmp_path, backend, keep, environment):
     """Each device has one process to the end; files are those of shards multiplied one by one."""
     left = factories.noise(SIZES[backend], "float32", seed=5)
-    over = {"backend": backend, "keep": keep, "shards": SHARDS}
+    over = {"backend": backend, "keep": keep, "shards": 12}
     made = factories.plan(tmp_path, left, **over)
     done = factories.run("dispatch", "--plan", made.results.plan, env=environment)
     assert done.returncode == 0, done.stderr

@@ -158,10 +158,9 @@ def test_the_largest_modulus(xp, dtype, dim):
     left = factories.noise((4, dim, dim + 1), dtype, dim)
     left[1, -1, -1] = -np.inf
     left[2, 0, 0], left[2, -1, -1] = np.inf, np.nan
-    check = checker(xp, "A.T @ A", left, None, dtype)
-    found = to_host(xp, check.largest(xp.asarray(left)))
+    found = checker(xp, "A.T @ A", left, None, dtype).largest(xp.asarray(left))
     whole = np.maximum(np.abs(left.real), np.abs(left.imag)).max(axis=(1, 2))
-    np.testing.assert_array_equal(found, whole.astype("float64"))
+    np.testing.assert_array_equal(to_host(xp, found), whole.astype("float64"))
 
 
 def test_tf32_has_a_tolerance_of_its_own(xp):
@@ -219,46 +218,33 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
 
     def lower(xp, problem, precision):
         run = honest(xp, problem, "tf32")
-        if precision != "tf32":
-            # The kernel claims the arithmetic that was asked for.
-            run.compute = precision if precision == "tf32x3" else problem.compute_dtype
+        # The kernel claims the arithmetic that was asked for.
+        run.compute = problem.compute_dtype if precision == "ieee" else precision
         return run
 
     monkeypatch.setattr(operation, "kernel", lower)
     left = factories.stack((4, 192, 192), dtype)
-    for precision in ("ieee", "tf32x3", "tf32"):
-        made = factories.plan(
-            tmp_path / precision, left, left[0] if takes_b(product) else None, shards=1,
-            product=product, precision=precision, backend="cupy",
-        )  # fmt: skip
-        (shard,) = made.shards
-        if precision == "tf32":
-            job.run_shard(made, shard)
-            continue
-        with pytest.raises(IntegrityError, match="lower precision than") as refused:
-            job.run_shard(made, shard)
-        assert refused.value.exit_code == 3
+    over = {"right": left[0] if takes_b(product) else None, "product": product, "shards": 1}
+    for precision in ("ieee", "tf32x3"):
+        folder, own = tmp_path / precision, over | {"precision": precision, "backend": "cupy"}
+        made = factories.plan(folder, left, **own)
+        told = factories.refused(made, kind=IntegrityError)
+        assert "lower precision than" in told
         assert not failures.barred(made.results)
+    factories.computed(factories.plan(tmp_path, left, precision="tf32", backend="cupy", **over))
 
 
 @needs_gpu
 def test_one_wrong_element_blames_the_gpu(tmp_path, monkeypatch):
     """The error names the GPU, so that another GPU tries the shard; nothing is published."""
-    honest = gemm.kernel
+    honest = gemm.CublasKernel.multiply
 
-    def wrong(xp, problem, precision):
-        run = honest(xp, problem, precision)
-        multiply = run.multiply
+    def off(self, block, other, out, count):
+        honest(self, block, other, out, count)
+        if out[0, 0, 1:].any():  # else it is the known product, which has a diagonal only
+            out[0, 0, 0] += 1
 
-        def off(block, other, out, count):
-            multiply(block, other, out, count)
-            if out[0, 0, 1:].any():  # else it is the known product, which has a diagonal only
-                out[0, 0, 0] += 1
-
-        run.multiply = off
-        return run
-
-    monkeypatch.setattr(operation, "kernel", wrong)
+    monkeypatch.setattr(gemm.CublasKernel, "multiply", off)
     left = factories.stack((4, 256, 256), "float64")
     made = factories.plan(tmp_path, left, shards=1, backend="cupy", materialize=False)
     with pytest.raises(DeviceFailed, match="product of matrix 0 is wrong: Freivalds") as refused:
