@@ -26,6 +26,7 @@ from shardwise.multiply.host import Host
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.stack import StackReader
 from shardwise.records import receipts
+from shardwise.records.store import Store
 
 from tests import factories, processes
 from tests.factories import REFERENCES, leftovers, noise, partials, save, stack
@@ -159,6 +160,7 @@ STEPS = {
     "the start": (job, "note_start"),
     "the end": (ring.Ring, "_finish_sum"),
     "rename": (commits, "_rename"),
+    "the receipt": (receipts, "write_for"),
 }
 REPEATED = {
     "opening": (StackReader, "extents"),
@@ -174,13 +176,13 @@ REPEATED = {
 
 
 @pytest.mark.parametrize(("where", "call"), [*product(STEPS, [1]), *product(REPEATED, [1, 3])])
-def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, where, call):
-    """The shard ends with that very error, and leaves no file."""
+def test_a_failure_anywhere_ends_one_shard_and_no_other(tmp_path, monkeypatch, where, call):
+    """Although others have begun. It ends with that very error, and leaves no file."""
     monkeypatch.setattr(pieces, "PART_BYTES", 3 * 512 + 40)  # a matrix has 512
     monkeypatch.setattr(plan_memory, "HOST_BATCH_BYTES", 2 * 512)
-    left, calls = noise((200, 8, 8)), []
-    made = factories.plan(tmp_path, left, shards=2, materialize=False)
-    error, own = BrokenError(where), job.Session(made)
+    left, calls = noise((120, 8, 8)), []
+    made = factories.plan(tmp_path, left, shards=3, materialize=False)
+    session, error, failed = job.Session(made), BrokenError(where), []
     owner, name = (STEPS | REPEATED)[where]
     original = getattr(owner, name)
 
@@ -190,15 +192,30 @@ def test_a_failure_anywhere_ends_the_shard_and_no_other(tmp_path, monkeypatch, w
             raise error
         return original(*arguments, **named)
 
+    def attempt(each, act, *words):
+        try:
+            if not any(each is one for one, _ in failed):
+                act(*words)
+        except BrokenError as caught:
+            failed.append((each, caught))
+
+    jobs = [job.ShardJob(session, shard) for shard in made.shards]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, broken)
-        with pytest.raises(BrokenError) as caught:
-            job.ShardJob(own, "00000").run()
-    assert caught.value is error
+        for each in jobs:
+            attempt(each, each.begin)
+        for each, following in zip(jobs, [*jobs[1:], None], strict=True):
+            attempt(each, each.compute, lambda following=following: following)
+        for each in jobs:
+            attempt(each, each.finish)
+    ((bad, caught),) = failed
+    assert caught is error
+    one = bad.shard.shard
+    assert not factories.file(made, "receipt", one).exists()
+    assert factories.file(made, "product", one).exists() == (where == "the receipt")
+    assert Store(made).missing() == [one]
+    job.ShardJob(session, one).run()
     assert not leftovers(tmp_path)
-    assert not any(factories.file(made, kind).exists() for kind in ("product", "receipt"))
-    for shard in ("00001", "00000"):
-        job.ShardJob(own, shard).run()
     np.testing.assert_array_equal(factories.products(made), factories.multiplied(made, left))
 
 

@@ -4,45 +4,14 @@ import os
 
 import numpy as np
 import pytest
-from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.errors import InputError, IntegrityError
 from shardwise.files import extents, pieces
 from shardwise.multiply import copy, job
 from shardwise.numerics import gemm
 from shardwise.plan import memory
-from shardwise.records import receipts
 
 from tests import factories
 from tests.factories import computed, copied, noise, products, refused, save, stack, wide
-
-
-def test_a_shard_that_fails_costs_no_other(tmp_path, monkeypatch):
-    """One shard fails while it is read and others have begun, one while it is committed."""
-    left, write = stack((16, 4, 4), "float64"), receipts.write_for
-    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 4 * 4 * 8)
-
-    def broken(path, *words):
-        if path == factories.file(made, "receipt"):
-            raise TryAgain("no room")
-        write(path, *words)
-
-    monkeypatch.setattr(receipts, "write_for", broken)
-    left[6] = np.nan
-    made = factories.plan(tmp_path, left, shards=4, materialize=False)
-    session = job.Session(made)
-    jobs = [job.ShardJob(session, shard).begin() for shard in made.shards]
-    jobs[0].compute(lambda: jobs[1])
-    with pytest.raises(InputError, match="matrix 6 holds NaN"):
-        jobs[1].compute(lambda: jobs[2])
-    with pytest.raises(TryAgain, match="no room"):
-        jobs[0].finish()
-    for each in jobs[2:]:
-        each.compute()
-        each.finish()
-        part = left[slice(each.shard.start, each.shard.stop)]
-        found = np.load(made.results.product(each.shard.name))
-        np.testing.assert_array_equal(found, part @ part)
-    assert not factories.file(made, "receipt").exists()
-    assert not factories.file(made, "product", "00001").exists()
 
 
 @pytest.mark.parametrize("line", ["block", "block / 0"])
