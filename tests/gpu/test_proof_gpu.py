@@ -201,12 +201,15 @@ def test_forms_are_added_up_whatever_their_number(xp, n, weigh):
     np.testing.assert_array_equal(added, whole.sum(axis=1))
 
 
-def test_forms_of_integers(xp):
-    """Their contributions and references are exact, and they have no mass."""
-    left = factories.stack((N, 7, 7), "int64", 3)
+def test_integers_are_checked_without_any_tolerance(xp):
+    """One unit is found, though floats would not see it; forms are exact and have no mass."""
+    left = factories.stack((N, 7, 7), "int64", 3) + 2**28
+    product = left @ left
+    product[1, 0, 0] += 1
     check = checker(xp, "A @ A", left, None, "int64")
-    check.check(*on(xp, left, None, left @ left))
-    np.testing.assert_array_equal(to_host(xp, check.forms).T, forms(left, left, left @ left))
+    ratio = to_host(xp, check.check(*on(xp, left, None, product)))
+    assert ratio.tolist() == [0, np.inf, 0]
+    np.testing.assert_array_equal(to_host(xp, check.forms).T, forms(left, left, product))
 
 
 @needs_gpu
