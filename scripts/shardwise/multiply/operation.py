@@ -15,9 +15,9 @@ import numpy as np
 from shardwise.errors import BadMatrix
 from shardwise.multiply.cuda import Cuda
 from shardwise.multiply.host import Host
-from shardwise.numerics import canary, end_to_end, freivalds, tolerances
+from shardwise.numerics import canary, end_to_end, freivalds
 from shardwise.numerics.gemm import kernel
-from shardwise.numerics.tolerances import CheckSpec
+from shardwise.numerics.tolerances import VECTORS, CheckSpec
 from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
@@ -25,7 +25,6 @@ from shardwise.processes import threads
 
 Machine = Host | Cuda
 
-_INT64_MAX = 2**63 - 1
 _CORRECT = "correct it, or set nonfinite: allow"
 _GIVEN = "left", "right", "product", "worst", "total"  # the device computes them
 _WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
@@ -147,8 +146,8 @@ class UserFunction(Operation):
 
     def overflow(self, report: BatchReport, i: int) -> BadMatrix:
         matrix = report.first + i
-        what = f"product: {self._function.spec} returned NaN or Inf for matrix {matrix}"
-        return BadMatrix(f"{what}, which is finite", _CORRECT, "product", matrix)
+        what = f"{self._function.spec} returned NaN or Inf for matrix {matrix}, which is finite"
+        return BadMatrix(f"product: {what}", _CORRECT, "product", matrix)
 
 
 class Multiplication(Operation):
@@ -158,8 +157,7 @@ class Multiplication(Operation):
         super().__init__(machine, plan)
         self._seed = int.from_bytes(os.urandom(6))
         if plan.settings.verify:
-            vectors = tolerances.VECTORS
-            self.proof = {"method": "freivalds", "vectors": vectors, "seed": self._seed}
+            self.proof = {"method": "freivalds", "vectors": VECTORS, "seed": self._seed}
         self._kernel = kernel(machine.xp, plan.problem, plan.settings.precision)
         self.compute = self._kernel.compute
         self._offset: Any = None
@@ -168,11 +166,10 @@ class Multiplication(Operation):
             self._offset = machine.xp.asarray(row.astype(plan.dtype))
 
     def allocate(self, matrices: int) -> None:
-        problem = self._problem
-        group = memory.proof_matrices(problem, matrices)
-        spec = CheckSpec(problem, self.compute, self._seed, group)
+        problem, group = self._problem, memory.proof_matrices(self._problem, matrices)
         if self._offset is not None:
             self._centred = self._xp.zeros((matrices, *problem.left), problem.dtype)
+        spec = CheckSpec(problem, self.compute, self._seed, group)
         self._checker = freivalds.Checker(self._xp, spec)
         self.bound = self._checker.bound
 
@@ -200,7 +197,7 @@ class Multiplication(Operation):
         block, other = left[:count], _part(right, count)
         if block.dtype.kind in "iu":
             if self.compute == "int64":
-                _check_integers(self._xp, self._problem, block, other, report.first)
+                _check_integers(self._problem, block, other, report.first)
         else:
             report.measure = partial(self._measure, block, other)
             if not (self.proof and self._strict):
@@ -227,8 +224,7 @@ class Multiplication(Operation):
         matrix, dtype = report.first + i, self._problem.dtype
         what = f"the product of matrix {matrix} overflows {dtype}, although its factors are finite"
         wider = f"save the input as {_WIDER[dtype]} or scale it" if dtype in _WIDER else "scale it"
-        cure = f"{wider}, or set nonfinite: allow"
-        return BadMatrix(what, cure, "product", matrix)
+        return BadMatrix(what, f"{wider}, or set nonfinite: allow", "product", matrix)
 
 
 def _part(right: Any, count: int) -> Any:
@@ -250,19 +246,20 @@ def _largest(xp: Any, stack: Any) -> Any:
     return moduli.reshape(len(stack), -1).max(axis=1)
 
 
-def _check_integers(xp: Any, problem: Problem, left: Any, right: Any, first: int) -> None:
+def _check_integers(problem: Problem, left: Any, right: Any, first: int) -> None:
     """Refuse integers whose products might not fit int64."""
-    inner = problem.factor_shapes[0][1]
-    moduli = [_moduli(xp, block) for block in (left, right) if block is not None]
+    inner, most = problem.factor_shapes[0][1], 2**63 - 1
+    moduli = [_moduli(block) for block in (left, right) if block is not None]
     for i, a in enumerate(moduli[0]):
         b = moduli[-1][i if len(moduli[-1]) > 1 else 0]
-        if max(a, b) > _INT64_MAX or inner * a * b > _INT64_MAX:
-            what = f"the product of matrix {first + i} may not fit int64"
-            what += f" (its factors hold numbers up to {max(a, b)})"
-            raise BadMatrix(what, "save the input as float64", "product", first + i)
+        if max(a, b) > most or inner * a * b > most:
+            raise BadMatrix(
+                f"the product of matrix {first + i} may not fit int64 (its factors hold numbers up "
+                f"to {max(a, b)})", "save the input as float64", "product", first + i,
+            )  # fmt: skip
 
 
-def _moduli(xp: Any, block: Any) -> list[int]:
+def _moduli(block: Any) -> list[int]:
     """The largest modulus of each matrix, as Python integers, which do not overflow."""
     flat = block.reshape(block.shape[0] if block.ndim == 3 else 1, -1)
     tops, bottoms = flat.max(axis=1).tolist(), flat.min(axis=1).tolist()
