@@ -23,7 +23,6 @@ from shardwise.multiply.operation import BatchReport, Machine, Multiplication, U
 from shardwise.numerics.tree import TreeSum, refuse_overflow
 from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import memory
-from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.plan import Plan, Shard
 from shardwise.units import human_bytes
 
@@ -33,9 +32,7 @@ if TYPE_CHECKING:
 
 def allocate_sum(xp: Any, plan: Plan, run: range) -> TreeSum:
     """Allocate the sum of a shard, whose memory also has to suffice for the shards after it."""
-    problem, ends = plan.problem, [(own.start, own.stop) for _, own in plan.per_matrix.spans(run)]
-    # Those that the tree holds, and those that have left it and are being written.
-    nodes = sum(most_held(*each) + count_nodes(*each) for each in ends)
+    problem, nodes = plan.problem, memory.tree_nodes(own for _, own in plan.per_matrix.spans(run))
     return TreeSum(xp, problem.product_shape, problem.product_dtype, plan.per_matrix, nodes)
 
 

@@ -7,7 +7,7 @@ the size of a batch change no bits, so they may shrink if memory is short.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from shardwise.files import pieces
 from shardwise.plan.nodes import count_nodes, most_held
@@ -249,17 +249,21 @@ def node_bytes(problem: Problem) -> int:
     return problem.sum_item * math.prod(problem.product_shape)
 
 
+def tree_nodes(spans: Iterable[range]) -> int:
+    """Nodes of a shard's trees, and those of the previous shard, which are being written."""
+    return sum(most_held(own.start, own.stop) + count_nodes(own.start, own.stop) for own in spans)
+
+
 def sum_bytes(problem: Problem, matrices: int, spans: Spans) -> int:
-    """Bytes of the trees of a shard, and of the previous shard's nodes, which are being written.
+    """Bytes of the sum of a shard: of its :func:`tree_nodes`, and of nodes beside them.
 
     A batch is folded in steps of 32 (tree.py). To check integers for overflow takes four nodes
     more; the part of a batch that is checked at once, up to 64 MiB, is in `DEVICE_BYTES`. With
     labels, the products of a batch are copied, to bring those of a label together.
     """
-    nodes = sum(most_held(own.start, own.stop) + count_nodes(own.start, own.stop) for own in spans)
     beside = matrices // 31 + (4 if problem.product_dtype == "int64" else 0)
     together = matrices * problem.product_bytes if problem.labels else 0
-    return (nodes + beside) * node_bytes(problem) + together
+    return (tree_nodes(spans) + beside) * node_bytes(problem) + together
 
 
 def result_bytes(problem: Problem, spans: Spans, keep: str) -> int:
