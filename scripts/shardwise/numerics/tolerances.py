@@ -4,7 +4,6 @@ docs/internals/proofs.md derives the bounds, and names their sources.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -45,34 +44,26 @@ def product_tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float,
     stored, compute
         Dtype of factors and products, and the arithmetic: a dtype, ``tf32`` or ``tf32x3``.
     """
-    product = _product_bound(k, stored, compute)
-    in_product, in_store = _accumulator(compute), np.finfo(stored)
-    parts = _parts(stored)
+    parts, in_store = 2 if stored.startswith("complex") else 1, np.finfo(stored)
+    in_product = np.finfo("float32" if compute in ("tf32", "tf32x3") else compute)
+    # First how far a product may be off, relative to the product of moduli.
+    if compute == "tf32x3":
+        product = _split_bound(k, parts)
+    else:
+        # Tensor cores cut off what lies below the last bit of the largest of b ≥ 4 products (Fasi
+        # et al. 2021): at most (b + 2) / b · 2⁻²³ ≤ 1.5 · 2⁻²³ per product, which 2⁻²² covers.
+        on_tensor_cores = compute == "tf32" or stored == "float16"
+        product = parts * k * (2.0**-22 if on_tensor_cores else float(in_product.eps) / 2)
+        short = 2.0**-10 if compute == "tf32" else 0.0
+        product += (2 * short + short**2) * (1 + product)
+        if in_store.bits < in_product.bits or short:
+            product = product * (1 + float(in_store.eps) / 2) + float(in_store.eps) / 2
     check = (parts * k + 2 * p) * float(np.finfo("float64").eps) / 2  # the two sides of the check
     # 1 % covers the products of these small numbers and the rounding of the moduli themselves.
     relative = 1.01 * (product + check)
-    sums = 3 if compute == "tf32x3" else 1
-    tiny = sums * 2 * parts * k * float(in_product.tiny)
+    tiny = (3 if compute == "tf32x3" else 1) * 2 * parts * k * float(in_product.tiny)
     absolute = p * (tiny + float(in_store.smallest_subnormal))
     return relative, max(absolute, TINY)
-
-
-def _product_bound(k: int, stored: str, compute: str) -> float:
-    """How far a product may be off, relative to the product of moduli.
-
-    Tensor cores cut off what lies below the last bit of the largest of b ≥ 4 products (Fasi et al.
-    2021): at most ``(b + 2) / b · 2⁻²³ ≤ 1.5 · 2⁻²³`` per product, so 2⁻²² is their unit roundoff.
-    """
-    if compute == "tf32x3":
-        return _split_bound(k, _parts(stored))
-    in_product, in_store = _accumulator(compute), np.finfo(stored)
-    tensor_cores = compute == "tf32" or stored == "float16"
-    bound = _parts(stored) * k * (2.0**-22 if tensor_cores else float(in_product.eps) / 2)
-    short = 2.0**-10 if compute == "tf32" else 0.0
-    bound += (2 * short + short**2) * (1 + bound)
-    if in_store.bits < in_product.bits or short:
-        bound = bound * (1 + float(in_store.eps) / 2) + float(in_store.eps) / 2
-    return bound
 
 
 def split_chunk(k: int, parts: int) -> int:
@@ -95,14 +86,6 @@ def _split_bound(k: int, parts: int) -> float:
     unit, chunk = 2.0**-22, split_chunk(k, parts)
     in_sums = parts * unit * (min(k, chunk) + 2 * k / 2048)
     return in_sums + (-(-k // chunk) + 1) * unit / 2 + 3 * unit
-
-
-def _accumulator(compute: str) -> np.finfo[Any]:
-    return np.finfo("float32" if compute in ("tf32", "tf32x3") else compute)
-
-
-def _parts(dtype: str) -> int:
-    return 2 if dtype.startswith("complex") else 1
 
 
 CLOSER_LOOK = ("float16", "float32", "complex64")
