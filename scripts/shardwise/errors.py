@@ -263,11 +263,11 @@ def terminate(signum: int, frame: FrameType | None) -> None:
 
 def leave_on_interrupt() -> None:
     """Make Ctrl-C, unless ignored, end this process with a one-line message: no job has begun."""
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        os.write(2, b"\nshardwise: interrupted before any job began\n")
+        os._exit(128 + signum)
+
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def _leave(signum: int, frame: FrameType | None) -> None:
-    os.write(2, b"\nshardwise: interrupted before any job began\n")
-    os._exit(128 + signum)

@@ -56,11 +56,8 @@ def command(name: str) -> str:
 def install(cuda: int | None = None, anew: bool = False) -> str:
     """The command that installs what is missing, or all ``anew``; cupy for this version of CUDA."""
     if _CLONED:
-        return (
-            ("make clean, then " if anew else "")
-            + "make install"
-            + (f" CUDA={cuda}" if cuda else "")
-        )
+        first = "make clean, then " if anew else ""
+        return f"{first}make install" + (f" CUDA={cuda}" if cuda else "")
     package = f'"path/to/shardwise[cuda{cuda}]"' if cuda else "path/to/shardwise"
     return f"pip install {'--force-reinstall ' if anew else ''}{package}"
 
