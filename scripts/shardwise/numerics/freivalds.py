@@ -65,7 +65,7 @@ class Checker:
         product, and above 1 or NaN for one that is found wrong. In floating point it is finite only
         if A, B and the product all are.
         """
-        stacks = {"A": left, "B": None if right is None else _as_stack(right)}
+        stacks = {"A": left, "B": right[np.newaxis] if np.ndim(right) == 2 else right}
         steps = [Step(stacks[name], *how) for name, *how in self._operands]
         n = len(product)
         ratio, self.forms = self._xp.zeros(n), self._xp.empty((self._parts, n), self._dtype)
@@ -81,11 +81,7 @@ class Checker:
         Of complex numbers the larger of ``|re|`` and ``|im|``. NaN where a matrix has a NaN, else
         infinite where it has an infinity. Not for integers.
         """
-        return self._engine.largest(_as_stack(stack))
-
-
-def _as_stack(block: Any) -> Any:
-    return block if block.ndim == 3 else block[np.newaxis]
+        return self._engine.largest(stack)
 
 
 class _Whole:
