@@ -122,7 +122,7 @@ class ShardJob:
         self.weights = self._plan.per_matrix.weights_of(self.shard.run)
         self.left_out: np.ndarray | None = None  # a mask of matrices of weight 0, if there are any
         self._copied: str | None = None  # the checksum of the copy
-        self._right: PieceChecksum | None = None
+        self._right: str | None = None  # the checksum of the one B that serves all matrices
         self._writes: list[Any] = []
 
     def run(self) -> None:
@@ -240,8 +240,9 @@ class ShardJob:
         """Read the one B that serves all matrices, and hash it."""
         right: np.ndarray = self._right_stack().read(0, 1)[0]
         raw = raw_bytes(right.astype(right.dtype.newbyteorder("<"), copy=False))
-        self._right = PieceChecksum(raw.nbytes, *plan_memory.SHARD_PIECES)
-        self._right.update(0, raw)
+        checksum = PieceChecksum(raw.nbytes, *plan_memory.SHARD_PIECES)
+        checksum.update(0, raw)
+        self._right = checksum.hexdigest()
         return right
 
     def write(self, offset: int, raw: Any) -> list[Any]:
@@ -290,8 +291,6 @@ class ShardJob:
                 f"{plan.results.shard(shard.input_name)} is damaged: its checksum differs from "
                 f"its receipt; {copy.how_to_repair(plan, shard)}"
             )
-        if self._right is not None:
-            right = [self._right.hexdigest()]
         with np.errstate(all="ignore"):
             witness = self.checks.witness()
         return {
@@ -304,7 +303,7 @@ class ShardJob:
             "device": self._session.device,
             "attempt": self._attempt,
             "input_checksum": own,
-            "right_checksum": right[0] if right else None,
+            "right_checksum": right[0] if right else self._right,
             "proof": operation.proof,
             **witness,
             "compute": operation.compute,
