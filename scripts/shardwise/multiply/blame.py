@@ -11,7 +11,10 @@ from shardwise.errors import BadMatrix, DeviceFailed, InputError, IntegrityError
 from shardwise.multiply.copy import how_to_repair
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.problem import Problem
 from shardwise.records import nonfinite
+
+_WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 
 
 @contextmanager
@@ -34,6 +37,22 @@ def device_or_function(plan: Plan, xp: Any) -> Iterator[None]:
             f"product: your function {plan.problem.product} closed files that are not "
             f"its own ({error}); nothing was committed"
         ) from error
+
+
+def not_finite(problem: Problem, name: str, matrix: int) -> BadMatrix:
+    """The error for a ``left`` or ``right`` factor, or a ``product`` of finite factors."""
+    key, cure, dtype = "input" if name == "left" else name, "correct it", problem.dtype
+    what = f"{key}: matrix {matrix} holds NaN or Inf"
+    if key == "right" and problem.shared_right:
+        matrix, what = 0, "right: the matrix holds NaN or Inf"
+    elif key == "product" and problem.result:
+        what = (
+            f"product: {problem.product} returned NaN or Inf for matrix {matrix}, which is finite"
+        )
+    elif key == "product":
+        what = f"the product of matrix {matrix} overflows {dtype}, although its factors are finite"
+        cure = f"save the input as {_WIDER[dtype]} or scale it" if dtype in _WIDER else "scale it"
+    return BadMatrix(what, f"{cure}, or set nonfinite: allow", key, matrix)
 
 
 @contextmanager

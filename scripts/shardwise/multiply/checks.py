@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import DeviceFailed, InputError
+from shardwise.multiply import blame
 from shardwise.multiply.operation import BatchReport, Operation
 from shardwise.numerics import end_to_end
 from shardwise.plan import memory
@@ -34,10 +35,7 @@ class ShardChecks:
                 continue
             is_finite = report.counted(np, np.isfinite(largest))
             if self._strict and not is_finite.all():
-                i = int(is_finite.argmin())
-                if name == "product":
-                    raise self.operation.overflow(report, i)
-                raise self.operation.refusal(name, report, i)
+                raise blame.not_finite(self._problem, name, report.first + int(is_finite.argmin()))
             finite = finite & is_finite
         if report.worst is None:
             return
@@ -51,7 +49,7 @@ class ShardChecks:
             i = int(wrong.argmax())
             real = self._problem.product_dtype != "int64"
             if real and report.product is None and not np.isfinite(report.ratio[i]):
-                raise self.operation.overflow(report, i)
+                raise blame.not_finite(self._problem, "product", report.first + i)
             raise DeviceFailed(
                 f"the product of matrix {report.first + i} is wrong: Freivalds' check is off by "
                 f"{float(report.ratio[i]):.3g} times its tolerance; suspect the device and try "

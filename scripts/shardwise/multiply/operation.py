@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadMatrix
+from shardwise.multiply import blame
 from shardwise.multiply.cuda import Cuda
 from shardwise.multiply.host import Host
 from shardwise.numerics import canary, end_to_end, freivalds
@@ -25,9 +26,7 @@ from shardwise.processes import threads
 
 Machine = Host | Cuda
 
-_CORRECT = "correct it, or set nonfinite: allow"
 _GIVEN = "left", "right", "product", "worst", "total"  # the device computes them
-_WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 
 
 @dataclass
@@ -106,18 +105,6 @@ class Operation:
         """Compute the products of a batch on the work track, and return them, ``(n, m, p)``."""
         raise NotImplementedError
 
-    def refusal(self, factor: str, report: BatchReport, i: int) -> BadMatrix:
-        """The error for a factor that is not finite."""
-        matrix = report.first + i
-        key, which = "input" if factor == "left" else "right", f"matrix {matrix}"
-        if key == "right" and self._problem.shared_right:
-            matrix, which = 0, "the matrix"
-        return BadMatrix(f"{key}: {which} holds NaN or Inf", _CORRECT, key, matrix)
-
-    def overflow(self, report: BatchReport, i: int) -> BadMatrix:
-        """The error for a product that is not finite, although its factors are."""
-        raise NotImplementedError
-
 
 class UserFunction(Operation):
     """A user's function makes the products of a batch; nothing can be proven about them."""
@@ -135,7 +122,7 @@ class UserFunction(Operation):
             # Before the call: the input is to blame, not the function, for what becomes of NaN.
             finite = report.counted(xp, xp.isfinite(_largest(xp, block)))
             if not finite.all():
-                raise self.refusal("left", report, int(finite.argmin()))
+                raise blame.not_finite(self._problem, "left", report.first + int(finite.argmin()))
         # Anew each time: the function may have loaded another BLAS meanwhile.
         with threads.single_threaded_blas()() if xp is np else nullcontext():
             found = user_function.call(self._function, xp, block, report.first, self._problem)
@@ -143,11 +130,6 @@ class UserFunction(Operation):
         if product.dtype.kind != "i":
             report.product = _largest(xp, product)
         return product
-
-    def overflow(self, report: BatchReport, i: int) -> BadMatrix:
-        matrix = report.first + i
-        what = f"{self._function.spec} returned NaN or Inf for matrix {matrix}, which is finite"
-        return BadMatrix(f"product: {what}", _CORRECT, "product", matrix)
 
 
 class Multiplication(Operation):
@@ -219,12 +201,6 @@ class Multiplication(Operation):
         report.left = self._checker.largest(block)
         if other is not None and other.ndim == 3:
             report.right = self._checker.largest(other)
-
-    def overflow(self, report: BatchReport, i: int) -> BadMatrix:
-        matrix, dtype = report.first + i, self._problem.dtype
-        what = f"the product of matrix {matrix} overflows {dtype}, although its factors are finite"
-        wider = f"save the input as {_WIDER[dtype]} or scale it" if dtype in _WIDER else "scale it"
-        return BadMatrix(what, f"{wider}, or set nonfinite: allow", "product", matrix)
 
 
 def _part(right: Any, count: int) -> Any:

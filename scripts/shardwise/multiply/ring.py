@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files.checksum import raw_bytes
-from shardwise.multiply import checks
+from shardwise.multiply import blame, checks
 from shardwise.multiply.operation import BatchReport, Machine, Multiplication, UserFunction
 from shardwise.numerics.tree import TreeSum, refuse_overflow
 from shardwise.numerics.xxh3 import Fragment
@@ -188,7 +188,7 @@ class Ring:
                     self._right[...] = self._machine.xp.asarray(right)
                 self._machine.settle()
                 if self._plan.settings.nonfinite == "error" and not np.isfinite(right).all():
-                    raise self.operation.refusal("right", BatchReport(0, 1), 0)
+                    raise blame.not_finite(self._problem, "right", 0)
         if self._sum is not None:
             with self._machine.work():
                 self._sum.reset()
