@@ -2,9 +2,10 @@
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,10 +75,7 @@ class Host:
 
     def fill(self, factor: Factor, offset: int, target: np.ndarray) -> list[Future[None]]:
         """Begin to read bytes of a factor from byte ``offset`` on; here the threads also hash."""
-        return [
-            self._pool.submit(factor.read, offset + low, target[low:high])
-            for low, high in _parts(offset, target.nbytes)
-        ]
+        return self._in_parts(factor.read, offset, target)
 
     def later(self, work: Callable[[], None]) -> Future[None]:
         """Have another thread do some work."""
@@ -92,10 +90,13 @@ class Host:
 
     def write(self, writer: StackWriter, offset: int, raw: np.ndarray) -> list[Future[None]]:
         """Begin to write finished bytes, from byte ``offset`` of the elements on."""
-        return [
-            self._pool.submit(writer.write_at, offset + low, raw[low:high])
-            for low, high in _parts(offset, raw.nbytes)
-        ]
+        return self._in_parts(writer.write_at, offset, raw)
+
+    def _in_parts(self, call: Callable[..., None], at: int, raw: np.ndarray) -> list[Future[None]]:
+        """Have threads take bytes, cut at multiples of `PART_BYTES`: checksum pieces stay whole."""
+        part, end = pieces.PART_BYTES, raw.nbytes
+        cuts = pairwise([0, *range(part - at % part, end, part), end])
+        return [self._pool.submit(call, at + low, raw[low:high]) for low, high in cuts]
 
 
 def _keep_freed_memory() -> None:
@@ -108,12 +109,3 @@ def _keep_freed_memory() -> None:
     with suppress(AttributeError):  # only glibc has this function
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 32 * MIB), mallopt(_M_TRIM_THRESHOLD, 128 * MIB)
-
-
-def _parts(offset: int, nbytes: int) -> Iterator[tuple[int, int]]:
-    """Cut bytes at multiples of `PART_BYTES` of the whole, so that checksum pieces stay whole."""
-    at = 0
-    while at < nbytes:
-        high = min(nbytes, at + pieces.PART_BYTES - (offset + at) % pieces.PART_BYTES)
-        yield at, high
-        at = high

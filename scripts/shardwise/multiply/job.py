@@ -117,7 +117,7 @@ class ShardJob:
         self.shard = session.plan.shard(shard_id)
         self.factors: list[Factor] = []  # A, and B where each matrix has its own
         self.watch = Stopwatch()
-        self._next = self.shard.start
+        self.next = self.shard.start  # the first matrix whose read has not begun
         self.adopted = False  # whether an earlier product is used instead
         self.weights = self._plan.per_matrix.weights_of(self.shard.run)
         self.left_out: np.ndarray | None = None  # a mask of matrices of weight 0, if there are any
@@ -150,7 +150,7 @@ class ShardJob:
                 self._copied = copy.existing_copy(plan, shard)
             self.adopted = session.earlier.adopt(shard, self._copied)
             if self.adopted:
-                self._next = shard.stop
+                self.next = shard.stop
                 return self
             if plan.settings.materialize and self._copied is None:
                 small.refuse_moved(plan.results, session.folder)
@@ -188,17 +188,6 @@ class ShardJob:
     def _right_stack(self) -> StackReader:
         plan = self._plan
         return StackReader(plan.facts.right_sources, plan.problem.right, plan.dtype, self.inputs)
-
-    @property
-    def all_begun(self) -> bool:
-        """Whether the reads of all batches are done, or in flight."""
-        return self._next == self.shard.stop
-
-    def next_batch(self, matrices: int) -> tuple[int, int] | None:
-        """First matrix and number of matrices of the next batch to read; None if all are begun."""
-        first, count = self._next, min(matrices, self.shard.stop - self._next)
-        self._next += count
-        return (first, count) if count else None
 
     def compute(self, coming: Callable[[], "ShardJob | None"] = lambda: None) -> None:
         """Multiply and prove all matrices; writes may be in flight afterwards.
@@ -252,12 +241,6 @@ class ShardJob:
         writes = self._session.machine.write(self.writer, offset, raw)
         self._writes += writes
         return writes
-
-    def finish_checksums(self) -> None:
-        """Bring the digests that the device has computed to the host."""
-        for digest in (self.digest, *(factor.digest for factor in self.factors)):
-            if digest is not None:
-                digest.finish()
 
     def finish(self) -> None:
         """Wait until all is written, and commit it with its receipt."""

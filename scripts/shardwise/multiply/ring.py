@@ -139,10 +139,9 @@ class Ring:
 
         This compiles kernels, and lets libraries set up what they need at their first call.
         """
-        run, count = job.shard.run, min(self.matrices, len(job.shard.run))
         self._begin(job)
-        for first in run[::count][: min(2, len(self._slots))]:
-            slot = self._begin_reads(job, first, min(count, run.stop - first))
+        for _ in range(min(2, len(self._slots), -(-len(job.shard.run) // self.matrices))):
+            slot = self._begin_reads(job)
             settle(slot.reads)
             self._machine.hash(job.factors[0].digest, 0, raw_bytes(slot.left[: slot.count]))
             if not self._problem.result:  # a user's function may do anything
@@ -196,17 +195,19 @@ class Ring:
     def _read_ahead(self, jobs: list["ShardJob"], coming: Callable[[], "ShardJob | None"]) -> None:
         """Begin reads into free slots: of this shard, then of the next, which ``jobs`` gets too."""
         for job in jobs:
-            while self._free and (batch := job.next_batch(self.matrices)):
-                self._begin_reads(job, *batch)
-            if len(jobs) == 1 and job.all_begun and (following := coming()):
+            while self._free and job.next < job.shard.stop:
+                self._begin_reads(job)
+            if len(jobs) == 1 and job.next == job.shard.stop and (following := coming()):
                 jobs.append(following)
 
-    def _begin_reads(self, job: "ShardJob", first: int, count: int) -> _Slot:
-        """Begin to read a batch into the slot that has been free for longest."""
+    def _begin_reads(self, job: "ShardJob") -> _Slot:
+        """Begin to read the next batch of a shard into the slot that has been free for longest."""
         slot = self._free.popleft()
         self._reading.append(slot)
-        slot.job, slot.first, slot.count, slot.reads = job, first, count, []
-        slot.place = begin = first - job.shard.start
+        slot.job, slot.first, slot.reads = job, job.next, []
+        slot.count = count = min(self.matrices, job.shard.stop - job.next)
+        job.next += count
+        slot.place = begin = slot.first - job.shard.start
         of, slot.left_out = slice(begin, begin + count), None
         slot.weights = None if job.weights is None else job.weights[of]
         if job.left_out is not None and job.left_out[of].any():
@@ -300,7 +301,9 @@ class Ring:
             if self._sum is not None:
                 refuse_overflow(machine.fetch(self._sum.overflow))
             self._take_fragments(fragments)
-            job.finish_checksums()
+            for digest in (job.digest, *(factor.digest for factor in job.factors)):
+                if digest is not None:
+                    digest.finish()
         for part in parts:
             self._writing_nodes += job.write(*part)
 
