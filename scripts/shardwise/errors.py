@@ -17,14 +17,11 @@ from typing import Any, ParamSpec, TypeVar
 log = logging.getLogger("shardwise")
 _P, _T = ParamSpec("_P"), TypeVar("_T")
 
-FAULT = 1
-"""The exit code of an error that no stage raises on purpose: a fault of shardwise."""
-
+FAULT = 1  # the exit code of an error that no stage raises on purpose: a fault of shardwise
+# Environment variables that may lead to other packages or libraries than those installed.
 FINDERS = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
-"""Environment variables that may lead to other packages or libraries than those installed."""
-
+# Error numbers: the disk or the user's quota is full, or the file is larger than is allowed.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers: the disk or the user's quota is full, or the file is larger than is allowed."""
 
 
 class ShardwiseError(Exception):

@@ -16,31 +16,20 @@ from pathlib import Path
 from shardwise import __version__
 from shardwise.errors import InputError
 
-VARIABLE = "SHARDWISE_CODE"
-
-TYPED = "SHARDWISE_TYPED"
-"""The variable with the `shardwise` command that started this Snakemake, for its last words."""
-
+# Environment variables: the commit that the main process has found; the `shardwise` command that
+# started this Snakemake, for its last words; that this run was submitted.
+VARIABLE, TYPED, SUBMITTED = "SHARDWISE_CODE", "SHARDWISE_TYPED", "SHARDWISE_SUBMITTED"
+# A submitted run prints this, and a command to watch it, once it has passed its checks.
 BEGUN = "shardwise: the run has begun; watch it: "
-"""A submitted run prints this, and a command to watch it, once it has passed its checks."""
-
-SUBMITTED = "SHARDWISE_SUBMITTED"
-"""The variable that tells a run that it was submitted."""
-
-_PACKAGES = ("numpy", "numba", "cupy", "kvikio", "mpi4py")
 
 _INSTALLED = Path(__file__).with_name("project")
+# The folder of the Snakefile: the clone, or what a wheel carries of it (setup.py).
 PROJECT = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2]
-"""The folder of the Snakefile: the clone, or what a wheel carries of it (setup.py)."""
-
-SCRIPTS = PROJECT / "scripts"
-"""Where the entry scripts lie."""
-
+SCRIPTS = PROJECT / "scripts"  # where the entry scripts lie
 _CLONED = PROJECT != _INSTALLED
 
-_SHARED_MIB = 6
-"""Shared memory of a rank of MPICH 5: measured 5.2, with ranks that exchange 8 MiB."""
-
+_PACKAGES = ("numpy", "numba", "cupy", "kvikio", "mpi4py")
+_SHARED_MIB = 6  # of a rank of MPICH 5: measured 5.2, with ranks that exchange 8 MiB
 _OTHER_CLONE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 _CODE = ("Snakefile", "workflow", "scripts")
 _SECONDS = 10

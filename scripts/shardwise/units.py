@@ -11,6 +11,9 @@ _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}B": 1000**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
 _UNITS |= {f"{p}iB": 1024**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+_MOST_CHARACTERS = 600
+MIB = 1024**2
+DASH = "–"  # stands for an unknown value
 
 
 def parse_bytes(text: str | int) -> int:
@@ -60,14 +63,6 @@ def any_clock(since: float) -> str:
 def clock(since: float) -> str:
     """Seconds since 1970 as date and time for people, in the local time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
-
-
-MIB = 1024**2
-
-DASH = "–"
-"""Stands for an unknown value."""
-
-_MOST_CHARACTERS = 600
 
 
 def plain(value: object) -> str:

@@ -15,8 +15,8 @@ from shardwise.errors import DeviceFailed, InputError, TryAgain
 
 log = logging.getLogger(__name__)
 
+# Environment variables that change how cuBLAS computes.
 _SWITCH = re.compile(r"NVIDIA_TF32_OVERRIDE|CUBLAS(LT)?_(?!LOG).*")
-"""Environment variables that change how cuBLAS computes."""
 
 
 def load_backend(

@@ -15,8 +15,7 @@ import numpy as np
 from shardwise.numerics import tree
 from shardwise.numerics.tolerances import TINY, VECTORS, CheckSpec
 
-_CACHED = 2**15
-"""Numbers that stay in a core's cache."""
+_CACHED = 2**15  # numbers that stay in a core's cache
 
 
 class Step(NamedTuple):
