@@ -11,8 +11,9 @@ import numpy as np
 from shardwise.devices import choose
 from shardwise.errors import IntegrityError
 from shardwise.files import small
-from shardwise.files.checksum import PieceChecksum, raw_bytes
+from shardwise.files.checksum import raw_bytes
 from shardwise.files.commit import commit
+from shardwise.files.extents import OpenFiles
 from shardwise.files.npy import StackWriter
 from shardwise.multiply import backend as backends
 from shardwise.multiply import blame, checks, copy
@@ -23,7 +24,6 @@ from shardwise.multiply.factor import Factor
 from shardwise.multiply.host import Host
 from shardwise.multiply.operation import Machine
 from shardwise.multiply.ring import Ring, settle
-from shardwise.plan import memory as plan_memory
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import StackReader
@@ -197,41 +197,38 @@ class ShardJob:
         """
         if self.adopted:
             return
-        session, shard = self._session, self.shard
+        plan, session, shard = self._plan, self._session, self.shard
         with ExitStack() as opened:
-            small.refuse_moved(self._plan.results, session.folder)
-            self._attempt = note_start(self._plan.results.starts(shard.name), session.device)
-            opened.enter_context(blame.device_or_function(self._plan, session.xp))
+            small.refuse_moved(plan.results, session.folder)
+            self._attempt = note_start(plan.results.starts(shard.name), session.device)
+            opened.enter_context(blame.device_or_function(plan, session.xp))
             ring = session.ring()
             committing = self._committing = opened.enter_context(ExitStack())
-            results = self._plan.results
-            path, receipt = results.product(shard.name), results.receipt(shard.name)
+            path, receipt = plan.results.product(shard.name), plan.results.receipt(shard.name)
             # Only an earlier attempt can have left temporary files: else do not list the folder.
             sweep = self._attempt > 1
             file = committing.enter_context(commit(path, sweep=sweep, receipt=receipt))
             committing.enter_context(self.inputs.unchanged())
-            committing.enter_context(blame.input_file(self._plan, shard, self.inputs))
+            committing.enter_context(blame.input_file(plan, shard, self.inputs))
             # Else a thread might write to another file that has reused this descriptor by then.
             committing.callback(settle, self._writes)
-            self._nodes = self._plan.nodes_of(shard.shard)
-            shape = (len(self._nodes["nodes"] or shard.run), *self._plan.problem.product_shape)
-            dtype = np.dtype(self._plan.element_type)
-            self.writer = StackWriter(file, shape, dtype)
+            self._nodes = plan.nodes_of(shard.shard)
+            shape = (len(self._nodes["nodes"] or shard.run), *plan.problem.product_shape)
+            self.writer = StackWriter(file, shape, np.dtype(plan.element_type))
             # During the first reads: on a file system in memory, the kernel clears each page.
             self._place = session.machine.later(self.writer.begin)
             self._writes.append(self._place)
             self.digest = session.machine.hashing(self.writer.hashed)
-            self.checks = ShardChecks(self._plan, ring.operation)
+            self.checks = ShardChecks(plan, ring.operation)
             ring.compute(self, coming)
             self._open = opened.pop_all()
 
     def read_right(self) -> np.ndarray:
         """Read the one B that serves all matrices, and hash it."""
-        right: np.ndarray = self._right_stack().read(0, 1)[0]
-        raw = raw_bytes(right.astype(right.dtype.newbyteorder("<"), copy=False))
-        checksum = PieceChecksum(raw.nbytes, *plan_memory.SHARD_PIECES)
-        checksum.update(0, raw)
-        self._right = checksum.hexdigest()
+        factor = Factor(self._right_stack(), range(1), OpenFiles(self.inputs.compare))
+        right = np.empty(self._plan.problem.right, self._plan.dtype)
+        factor.read(0, raw_bytes(right))
+        self._right = factor.checksum()
         return right
 
     def write(self, offset: int, raw: Any) -> list[Any]:
