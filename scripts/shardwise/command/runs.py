@@ -27,6 +27,7 @@ from shardwise.units import clock
 _PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
 _LOG = Path("shardwise.log")
 
+_BEGIN_SECONDS = 120.0  # at most, for the checks of a run before its first job: seconds as a rule
 _LOOK_SECONDS = 0.2
 
 
@@ -40,8 +41,14 @@ def init(words: list[str]) -> int:
             sys.stdout.write(f"{file} exists already, and is not changed\n")
             continue
         text = (PROJECT / file).read_text(encoding="utf-8")
-        with commit(file) as new:
-            new.write(text.replace("snakemake --profile", "shardwise run --profile").encode())
+        try:
+            with commit(file) as new:
+                new.write(text.replace("snakemake --profile", "shardwise run --profile").encode())
+        except (FileExistsError, NotADirectoryError):
+            raise InputError(
+                f"{file} cannot be written: a file is where its folder should be. Move that file "
+                "away, or run init in another folder"
+            ) from None
         sys.stdout.write(f"{file} written\n")
     sys.stdout.write(f"Edit them, then make a dry run: shardwise run --profile {profile} -n\n")
     return 0
@@ -74,14 +81,14 @@ def submit(words: list[str]) -> int:
         f"process {started.pid} on this machine does the run; its messages: {_LOG}\n"
         f"Stop it with its jobs: kill -INT {started.pid}\n"
     )
-    with suppress(KeyboardInterrupt):  # nobody has to wait: the run goes on in another session
+    with suppress(KeyboardInterrupt):  # nobody has to wait: the run is in another session
         return _see_it_begin(started, began)
     return 0
 
 
 def _see_it_begin(run: "subprocess.Popen[bytes]", first_byte: int) -> int:
     """Show what a run says until it has passed its checks; if it ends before, return its code."""
-    said = ""
+    said, end = "", time.monotonic() + _BEGIN_SECONDS
     with open(_LOG, encoding="utf-8", errors="replace") as log:
         log.seek(first_byte)
         while True:
@@ -94,6 +101,9 @@ def _see_it_begin(run: "subprocess.Popen[bytes]", first_byte: int) -> int:
                 sys.stdout.write(f"It has ended with exit code {code}\n")
                 return code
             if BEGUN in said:
+                return 0
+            if time.monotonic() > end:
+                sys.stdout.write(f"It has not started any job yet; look into {_LOG} later\n")
                 return 0
             time.sleep(_LOOK_SECONDS)
 
