@@ -246,7 +246,9 @@ class StackWriter:
         self.file.flush()
 
     def append(self, block: np.ndarray) -> None:
-        """Append matrices, of any shape that continues the file."""
+        """Append matrices, of any shape that continues the file, which the first ones begin."""
+        if not self.file.tell():
+            self.begin()
         raw = raw_bytes(np.ascontiguousarray(block, dtype=self._dtype))
         self.write_at(self._appended, raw)
         self._appended += len(raw)

@@ -27,7 +27,6 @@ def write(plan: Plan) -> None:
         other.unlink()  # the stack that it vouches for is replaced
     with commit(path, sweep=True, receipt=receipt) as file:
         writer = StackWriter(file, (count, dim, dim), dtype)
-        writer.begin()
         for i in range(count):
             writer.append(matrix(recipe["seed"], i, dim, dtype))
         checksum = writer.checksum()

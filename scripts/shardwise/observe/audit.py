@@ -77,7 +77,9 @@ class Audit:
         """
         try:
             yield
-        except IntegrityError as error:
+        except PermissionError:
+            raise
+        except (IntegrityError, OSError) as error:
             kind = UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED
             self.note(kind, path, str(error), shard)
 
