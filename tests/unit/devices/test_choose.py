@@ -281,38 +281,34 @@ def drive(monkeypatch, gpus):
         monkeypatch.setattr(pynvml, f"nvml{name}", function)
 
 
-def test_nvml_lists_what_may_compute(monkeypatch, caplog):
-    """Instances replace their GPU; a lost GPU is logged; one without permission has no number."""
+def test_nvml_lists_what_may_compute(monkeypatch, tmp_path, caplog):
+    """Instances replace their GPU; a lost GPU is logged; one without permission has no number.
+
+    If NVML refuses to tell the memory, or says zero, GPU and CPU share the machine's.
+    """
     nvml._leave_out.cache_clear()
-    gpus = [
+    monkeypatch.setattr(nvml, "MEMINFO", tmp_path / "meminfo")
+    nvml.MEMINFO.write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 900 kB\nHuge: 0\n")
+    drive(monkeypatch, [
+        pynvml.NVML_ERROR_NO_PERMISSION,
         {"uuid": A, "processes": [(7, None), (8, GIB)]},
         {"uuid": "GPU-cut", "instances": {0: f"{MIG}0", 5: f"{MIG}1"}},
         pynvml.NVML_ERROR_GPU_IS_LOST,
         {"uuid": B, "mode": pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS},
-    ]
-    drive(monkeypatch, [pynvml.NVML_ERROR_NO_PERMISSION, *gpus])
-    found = nvml.present()
-    assert found == nvml.present()
-    assert [(d.uuid, d.index, d.mode, len(d.processes)) for d in found] == [
-        (A, 0, "default", 2), (f"{MIG}0", 1, "default", 0), (f"{MIG}1", 1, "default", 0),
-        (B, 3, "exclusive process", 0),
+        {"uuid": C, "memory": None}, {"uuid": "GPU-d", "memory": SimpleNamespace(total=0, free=0)},
+    ])  # fmt: skip
+    own, shared = (16 * GIB, 15 * GIB), (1000 * 1024, 900 * 1024)
+    found = [
+        Device(A, "Fake", 0, *own, "default", (Process(7, None), Process(8, GIB))),
+        Device(f"{MIG}0", "Fake", 1, *own), Device(f"{MIG}1", "Fake", 1, *own),
+        Device(B, "Fake", 3, *own, "exclusive process"),
+        Device(C, "Fake", 4, *shared), Device("GPU-d", "Fake", 5, *shared),
     ]  # fmt: skip
-    assert found[0].processes == (Process(7, None), Process(8, GIB))
-    assert (found[0].memory, found[0].free) == (16 * GIB, 15 * GIB)
+    assert nvml.present() == found
+    assert nvml.driver_and_devices() == ("570.86.15", found)
     assert caplog.messages == [
         "GPU 2 does not answer (GPU is lost) and is left out; it may need a reset"
     ]
-
-
-@pytest.mark.parametrize("memory", [None, SimpleNamespace(total=0, free=0)])
-def test_a_gpu_without_memory_of_its_own(monkeypatch, tmp_path, memory):
-    """If NVML refuses the question, or says zero, GPU and CPU share the machine's memory."""
-    monkeypatch.setattr(nvml, "MEMINFO", tmp_path / "meminfo")
-    nvml.MEMINFO.write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 900 kB\nHuge: 0\n")
-    drive(monkeypatch, [{"uuid": A, "memory": memory}])
-    version, (found,) = nvml.driver_and_devices()
-    assert (version, found.memory, found.free) == ("570.86.15", 1000 * 1024, 900 * 1024)
-    assert take({}, [found], needed=900 * 1024)[0].device == found
 
 
 @pytest.mark.parametrize(("error", "cure"), [
