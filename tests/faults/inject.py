@@ -53,7 +53,7 @@ class Calls:
     def __init__(self, folder: Path, fault: Fault) -> None:
         self._folder, self._fault = f"{os.path.realpath(folder)}/", fault
         self._lock, self.seen = threading.RLock(), []
-        for name in (*_BY_PATH, *_BY_DESCRIPTOR, *RENAMES, *WRITES):
+        for name in ("open", *_BY_PATH, *_BY_DESCRIPTOR, *RENAMES, *WRITES):
             setattr(os, name, partial(self._called, name, getattr(os, name)))
         self._patch_open()
         self._patch_fallocate()
@@ -71,34 +71,29 @@ class Calls:
         self, kind: str, real: Callable[..., Any], file: Any, *words: Any, **more: Any
     ) -> Any:
         """Stand in for a function of ``os``."""
+        call = Call(kind, _path_of(file), partial(real, file, *words, **more))
+        if kind == "open" and not words[0] & _WRITING:
+            return call.do()
         if kind in WRITES:
             data, *place = words
-            at = place[0] if place else os.lseek(file, 0, os.SEEK_CUR)
-            call = _write_call(kind, file, data, at, lambda view: real(file, view, *place))
-        else:
-            call = Call(kind, _path_of(file), partial(real, file, *words, **more))
+            view = memoryview(data).cast("B")
+            call.half = partial(real, file, view[: len(view) // 2], *place)
+            call.span = place[0] if place else os.lseek(file, 0, os.SEEK_CUR), len(view)
         if kind in RENAMES:
             call.source, call.path = call.path, os.path.abspath(words[0])
         return self.pass_on(call)
 
     def _patch_open(self) -> None:
-        real_os, real, calls = os.open, io.open, self
+        real = io.open
 
         class Raw(io.FileIO):
             def write(self, data: Any) -> int:
-                own = self.fileno()
-                at = os.fstat(own).st_size if "a" in self.mode else self.tell()
-                return calls.pass_on(_write_call("write", own, data, at, super().write))
+                return os.write(self.fileno(), data)
 
             def truncate(self, size: int | None = None) -> int:
-                cut = super().truncate
-                return calls.pass_on(Call("truncate", _path_of(self.fileno()), lambda: cut(size)))
-
-        def os_open(path: Any, flags: int, *words: Any, **more: Any) -> int:
-            if not flags & _WRITING:
-                return real_os(path, flags, *words, **more)
-            do = partial(real_os, path, flags, *words, **more)
-            return self.pass_on(Call("open", os.path.abspath(path), do))
+                size = self.tell() if size is None else size
+                os.ftruncate(self.fileno(), size)
+                return size
 
         def python_open(
             file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None,
@@ -107,16 +102,13 @@ class Calls:
             if not set(mode) & set("wax+") or isinstance(file, int):
                 return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
             bare = mode.replace("b", "").replace("t", "")
-            if opener:
-                raw = Raw(file, bare, opener=opener)
-            else:
-                raw = self.pass_on(Call("open", os.path.abspath(file), lambda: Raw(file, bare)))
+            raw = Raw(file, bare, opener=opener or partial(os.open, mode=0o666))
             if buffering == 0:
                 return raw
             file = (io.BufferedRandom if "+" in mode else io.BufferedWriter)(raw)
             return file if "b" in mode else io.TextIOWrapper(file, encoding, errors, newline)
 
-        os.open, io.open, builtins.open = os_open, python_open, python_open
+        io.open = builtins.open = python_open
 
     def _patch_fallocate(self) -> None:
         library = ctypes.CDLL(None, use_errno=True)
@@ -133,15 +125,6 @@ class Calls:
             CDLL=lambda *_, **__: SimpleNamespace(fallocate=fallocate),
             c_int64=ctypes.c_int64, get_errno=ctypes.get_errno,
         )  # fmt: skip
-
-
-def _write_call(
-    kind: str, descriptor: int, data: Any, at: int, put: Callable[[memoryview], int]
-) -> Call:
-    view = memoryview(data).cast("B")
-    half = view[: len(view) // 2]
-    span = at, len(view)
-    return Call(kind, _path_of(descriptor), lambda: put(view), lambda: put(half), span)
 
 
 def _path_of(descriptor: Any) -> str:
