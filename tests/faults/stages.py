@@ -168,7 +168,7 @@ def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
     results = Results(folder / "results")
     if results.summary.exists():
         for name, facts in receipts.read(results.summary, SumReceipt).files.items():
-            if not _vouches(facts, results.statistic(name)):
+            if not vouches(facts, results.statistic(name)):
                 yield f"summary.json vouches for another {name}.npy"
     try:
         plan = _plan(folder)
@@ -180,18 +180,18 @@ def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
 def _untrue_products(plan: plans.Plan) -> Iterator[str]:
     lacking = Store(plan).missing()
     for name in plan.shards:
-        if name not in lacking and not _vouches(
+        if name not in lacking and not vouches(
             factories.receipt(plan, name).file, factories.file(plan, "product", name)
         ):
             yield f"the receipt of product {name} vouches for another file"
         copy = factories.file(plan, "shard", name)
         known = copies.existing_copy(plan, plan.shards[name])
         receipt = factories.file(plan, "shard_receipt", name)
-        if known and copy.exists() and not _vouches(receipts.read(receipt, CopyReceipt).file, copy):
+        if known and copy.exists() and not vouches(receipts.read(receipt, CopyReceipt).file, copy):
             yield f"the receipt of copy {name} vouches for another file"
 
 
-def _vouches(facts: ArrayFile, path: Path) -> bool:
+def vouches(facts: ArrayFile, path: Path) -> bool:
     """Whether a file has the elements that its receipt describes."""
     receipts.check_file(path, facts)
     offset = read_header(path).offset
