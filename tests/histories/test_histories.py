@@ -103,7 +103,8 @@ if how == "in place":
 else:
     np.save("new.npy", new)
     os.replace("new.npy", file)
-os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns) if stamp == "kept" else None)
+kept = (before.st_atime_ns, before.st_mtime_ns)
+os.utime(file, ns=kept) if stamp == "kept" else os.utime(file)
 '''
 
 _CURES = (
@@ -361,6 +362,7 @@ class Histories(RuleBasedStateMachine):
         if currently_in_test_context():
             note(f"# {self.steps}. {what}\n({head}{script})")
         done = self._bash(head + script)
+        assert check or done.code == 0, f"no such step:\n{done.output}"
         if check not in ("", "none"):
             if done.code and check == "done":
                 done = self._healed(head, script, place, config, done)
