@@ -40,9 +40,7 @@ RUN_GOES_ON = [NOW, WAITING, GOES_ON]
 NO_SHARD = series("shardwise_device_running_shards", "0x60", GPU)
 AT_WORK = series("shardwise_device_running_shards", "1x60", GPU)
 FREE = series("shardwise_device_suspect", "0x60", GPU)
-MEDIAN, QUICK = (
-    series("shardwise_median_shard_duration_seconds", f"{seconds}x60") for seconds in (100, 1)
-)
+MEDIAN, QUICK = (series("shardwise_median_shard_duration_seconds", f"{s}x60") for s in (100, 1))
 YOUNG, OLD, TOO_OLD, ANCIENT = (
     series("shardwise_oldest_running_shard_seconds", f"{seconds}x60", f'{RUN}, shard="7"')
     for seconds in (50, 299, 301, 9000)
