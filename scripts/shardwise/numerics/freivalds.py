@@ -64,7 +64,8 @@ class Checker:
         product, and above 1 or NaN for one that is found wrong. In floating point it is finite only
         if A, B and the product all are.
         """
-        stacks = {"A": left, "B": right[np.newaxis] if np.ndim(right) == 2 else right}
+        one = right is not None and right.ndim == 2
+        stacks = {"A": left, "B": right[np.newaxis] if one else right}
         steps = [Step(stacks[name], *how) for name, *how in self._operands]
         n = len(product)
         ratio, self.forms = self._xp.zeros(n), self._xp.empty((self._parts, n), self._dtype)
