@@ -20,7 +20,7 @@ from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files.checksum import raw_bytes
 from shardwise.multiply import blame, checks
 from shardwise.multiply.operation import BatchReport, Machine, Multiplication, UserFunction
-from shardwise.numerics.tree import TreeSum, refuse_overflow
+from shardwise.numerics.tree import TreeSum
 from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan, Shard
@@ -299,7 +299,7 @@ class Ring:
             ]
             machine.mark()()
             if self._sum is not None:
-                refuse_overflow(machine.fetch(self._sum.overflow))
+                self._sum.check()
             self._take_fragments(fragments)
             for digest in (job.digest, *(factor.digest for factor in job.factors)):
                 if digest is not None:

@@ -119,8 +119,15 @@ class TreeSum:
         return found
 
     def check(self) -> None:
-        """Refuse an overflow, as `refuse_overflow` does; the nodes themselves do not show one."""
-        refuse_overflow(self.overflow)
+        """Raise InputError if a sum of integers does not fit int64; its node does not show that.
+
+        On a GPU that work must be done, or queued on the current stream.
+        """
+        if int(self.overflow[0]):
+            raise InputError(
+                "the sum of the integer products does not fit int64; save the input as float64, or "
+                "let your own function return float64"
+            )
 
     def _room(self) -> Any:
         return self._spare.pop() if self._spare else self._xp.empty(self._shape, self.dtype)
@@ -168,21 +175,6 @@ class TreeSum:
                     self._join(part[::2], part[1::2], part[::2], 1, 1)
                     part = part[::2]
                 wide[low : low + step] = part[0]
-
-
-def refuse_overflow(flag: Any) -> None:
-    """Refuse sums of integers if :attr:`TreeSum.overflow` says that one does not fit int64.
-
-    Raises
-    ------
-    InputError
-        If so; the message says what to do.
-    """
-    if int(flag[0]):
-        raise InputError(
-            "the sum of the integer products does not fit int64; save the input as float64, or "
-            "let your own function return float64"
-        )
 
 
 def reals(array: Any) -> Any:
