@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 
@@ -82,11 +83,11 @@ def in_parts(
 
 def existing_copy(plan: Plan, shard: Shard) -> str | None:
     """The checksum in the receipt of a shard's copy; None if this plan has no whole copy."""
-    try:
+    with suppress(IntegrityError):
         receipt = judge.check_copy(plan, shard.shard)
-    except IntegrityError:
-        return None
-    return receipt.file.checksum if plan.results.shard(shard.input_name).exists() else None
+        if plan.results.shard(shard.input_name).exists():
+            return receipt.file.checksum
+    return None
 
 
 def how_to_repair(plan: Plan, shard: Shard) -> str:
