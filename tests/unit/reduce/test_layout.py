@@ -6,28 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.reduce.layout import Layout, Rows, spread
 
-ROWS = st.lists(st.integers(1, 300), min_size=1, max_size=6)
 
-
-def layout(rows, numbers, item, piece):
+@st.composite
+def layouts(draw):
     """A layout with small pieces, cut by the rule for real files."""
+    rows = draw(st.lists(st.integers(1, 300), min_size=1, max_size=6))
+    item, piece = draw(st.sampled_from([2, 4, 8, 16])), draw(st.sampled_from([16, 32, 64, 128]))
+    numbers = draw(st.integers(1, 40))
     row = numbers * item
-    if row <= piece:
-        each = max(1, piece // row) * row
-        return Layout(rows, numbers, item, each, each)
-    return Layout(rows, numbers, item, row, piece)
+    unit = max(1, piece // row) * row
+    return Layout(rows, numbers, item, unit, piece if row > piece else unit)
 
 
-LAYOUTS = st.builds(
-    layout,
-    ROWS,
-    st.integers(1, 40),
-    st.sampled_from([2, 4, 8, 16]),
-    st.sampled_from([16, 32, 64, 128]),
-)
-
-
-@given(LAYOUTS, st.integers(1, 7), st.integers(1, 500))
+@given(layouts(), st.integers(1, 7), st.integers(1, 500))
 def test_every_row_is_read_by_one_rank(made, ranks, most):
     """Ranks share the rows of a stripe in whole units, in bounded batches, each row once."""
     pieces = []

@@ -27,28 +27,25 @@ def segments_of(pid: int) -> list[str]:
     return sorted({line.split(maxsplit=5)[5] for line in lines if "mpich_shm" in line})
 
 
-@pytest.mark.parametrize("end", ["killed", "by themselves"])
-def test_ranks_leave_no_shared_memory(tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize("killed", [True, False])
+def test_ranks_leave_no_shared_memory(tmp_path: Path, killed: bool) -> None:
     """It is unlinked once all ranks have mapped it; MPI ends well without the name."""
-    program = tmp_path / "ranks.py"
+    program, files = tmp_path / "ranks.py", [tmp_path / str(rank) for rank in range(3)]
     program.write_text(RANKS)
-    run = subprocess.Popen(
-        [sys.executable, str(program), str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(factories.SCRIPTS)},
-        start_new_session=True,
-    )
-    try:
-        processes.until(lambda: len([p for p in tmp_path.glob("[0-9]") if p.read_text()]) == 3)
-        pids = [int(path.read_text()) for path in tmp_path.glob("[0-9]")]
-        found = [segments_of(pid) for pid in pids]
-        assert all(names and names == found[0] for names in found)
-        assert all(name.endswith(" (deleted)") for name in found[0])
-        if end == "killed":
-            processes.kill(pids)
-        else:
-            (tmp_path / "go").touch()
-        assert (run.wait(timeout=60) == 0) == (end != "killed")
-    finally:
-        processes.kill([run.pid])
-        run.wait()
-    assert not any(os.path.exists(name.removesuffix(" (deleted)")) for name in found[0])
+    line, env = [sys.executable, program, tmp_path], {"PYTHONPATH": str(factories.SCRIPTS)}
+    with subprocess.Popen(line, env=os.environ | env, start_new_session=True) as run:
+        try:
+            processes.until(lambda: all(file.exists() and file.read_text() for file in files))
+            pids = [int(file.read_text()) for file in files]
+            found, *others = [segments_of(pid) for pid in pids]
+            assert found
+            assert others == [found, found]
+            assert all(name.endswith(" (deleted)") for name in found)
+            if killed:
+                processes.kill(pids)
+            else:
+                (tmp_path / "go").touch()
+            assert (run.wait(timeout=60) == 0) != killed
+        finally:
+            processes.kill([run.pid])
+    assert not any(os.path.exists(name.removesuffix(" (deleted)")) for name in found)
