@@ -183,8 +183,9 @@ def _in_row(sheet: Path, line: int, name: str) -> str:
             if mode_of(Path(place)) is not None or registry.locate(place):
                 return _located(place)
         raise InputError(f"{absent(Path(name)):.400}, and is not next to the sheet either")
-    except InputError as error:
-        raise InputError(f"sheet {sheet}, line {line}: {error}") from error
+    except (InputError, OSError) as error:  # the latter if the name is too long
+        words = f"{short(name)}: {error.strerror}" if isinstance(error, OSError) else error
+        raise InputError(f"sheet {sheet}, line {line}: {words}") from error
 
 
 def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]:
