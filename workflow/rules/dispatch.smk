@@ -41,9 +41,9 @@ if run.dispatch == "pool":
             touch(run.results.work("{missing}")),
         log:
             run.results.log("pool", "{missing}"),
-        threads: run.cores_here
         conda:
             "../envs/shardwise.yaml"
+        threads: run.cores_here
         resources:
             mem_mb=run.mib("pool"),
             runtime=run.minutes("pool"),
