@@ -1,10 +1,13 @@
 """Which library computes: cupy on a device, or NumPy."""
 
+import ctypes
 import importlib.util
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -39,7 +42,10 @@ def load_backend(
     if not _on_gpu(requested):
         return np, {"name": "CPU"}
     taken = choose.take(needed, wait, prefer=prefer, barred=barred)
-    cupy = array_module(requested)
+    _clear_switches()
+    # CUDA takes as long to start as cupy to be imported, and needs no Python.
+    threading.Thread(target=_start_cuda, daemon=True).start()
+    cupy = _import_cupy()
     try:
         cupy.cuda.Device(0).use()
         cupy.zeros(1)
@@ -55,11 +61,32 @@ def array_module(requested: str) -> Any:
     """NumPy or cupy, without taking a device: for callers that assign devices themselves."""
     if not _on_gpu(requested):
         return np
-    # These variables, if the user set them, would silently turn float32 into tf32, or tf32 off,
-    # emulate products with narrower numbers, or choose other kernels.
+    _clear_switches()
+    return _import_cupy()
+
+
+def _clear_switches() -> None:
+    """Remove what a user's shell may have set to change how CUDA computes.
+
+    These variables would silently turn float32 into tf32, or tf32 off, emulate products with
+    narrower numbers, or choose other kernels.
+    """
     for name in filter(_SWITCH.fullmatch, list(os.environ)):
         del os.environ[name]
     os.environ.update(CUPY_TF32="0", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+
+
+def _start_cuda() -> None:
+    """Open the context that cupy will use; what fails here fails there again, with its reason."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    with suppress(OSError, AttributeError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        driver.cuInit(0)
+        driver.cuDeviceGet(ctypes.byref(device), 0)
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+def _import_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
