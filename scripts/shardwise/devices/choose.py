@@ -10,6 +10,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shardwise import host
@@ -95,9 +96,11 @@ def candidates(
 ) -> list[Device]:
     """The devices that a task may choose from: those granted to it, or all of this node.
 
-    Raises `TryAgain` if the scheduler or the user grants none, or one that this node does not have.
+    Raises `TryAgain` if there is none, or the grant names one that this node does not have.
     """
     grant, devices = grants.read(environ), (listed or present)()
+    if not devices:
+        raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
     return devices if grant is None else grants.named(grant, devices)
 
 
@@ -119,8 +122,8 @@ def take(
 ) -> Taken:  # fmt: skip
     """Give this process its device, and make CUDA see only that device.
 
-    If a scheduler granted a single device, it is that one, leased if possible (`wait.lease_one`).
-    Else the first free device is leased. The process keeps it to its end; later calls return it.
+    It is the freest of those granted to this job, or of the node, that no other task leases. The
+    process keeps it to its end; later calls return it.
 
     Parameters
     ----------
@@ -131,9 +134,6 @@ def take(
         job of a cluster if no other task of that job holds a device.
     listed
         How devices are found; left out, :func:`present`.
-    prefer
-        Position of the device to look at first, so that workers that share devices begin at
-        different ones; None: the freest first.
     barred
         Returns the devices that must not be taken because they failed: how each did, by UUID.
 
@@ -143,12 +143,9 @@ def take(
         If there is no device for this task, none became free in time, or all have failed.
     """
     if not _taken:
-        grant, devices = grants.read(environ), candidates(listed, environ)
-        if not devices:
-            raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
-        device = wait.lease_one(
-            devices, grant, host.job(environ), needed, limit, listed or present, prefer, barred
-        )
+        grant = grants.read(environ)
+        look = partial(candidates, listed, dict(environ))
+        device = wait.lease_one(look, host.job(environ), needed, limit, barred)
         source = grant.source if grant else "lease"
         log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
         environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})

@@ -12,9 +12,9 @@ from shardwise.devices import choose, leases
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of leases for this test alone, whose process has no device yet."""
     monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
-    held: dict[Path, int] = {}
+    held: list[int] = []
     monkeypatch.setattr(leases, "_HELD", held)
     monkeypatch.setattr(choose, "_taken", [])
     yield tmp_path / "leases"
-    for descriptor in held.values():
+    for descriptor in held:
         os.close(descriptor)

@@ -1,6 +1,5 @@
 """Leases by real processes: never two on a device, none that outlives its task, traps refused."""
 
-import fcntl
 import json
 import os
 import random
@@ -63,9 +62,7 @@ def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
 
 
 @pytest.mark.parametrize(("text", "holder"), [
-    (b"", leases.Holder("a process that does not say who it is")),
-    (b"\xff\n\n\n", leases.Holder("\ufffd")),
-    (b"a\x1b[2J\nslurm\r 7", leases.Holder("a[2J", "slurm 7")),
+    (b"", "a process that does not say who it is"), (b"\xff\na\x1b[2J", "\ufffd\\na\\x1b[2J"),
 ])  # fmt: skip
 def test_a_signature_is_not_trusted(folder, text, holder):
     """Any user may write it: the lease is held all the same, and no control character is shown."""
@@ -108,65 +105,16 @@ def test_files_of_other_users_are_opened_without_creating(folder, monkeypatch):
     assert leases.take(UUID)
 
 
-def test_a_file_that_was_replaced_is_no_lease(folder, monkeypatch):
-    """A file removed between opening and locking is let go; the file now of that name is taken."""
-    path = folder / f"{UUID}.lease"
-    lock, turns = fcntl.flock, iter(["removed", "replaced", "left"])
-
-    def flock(descriptor, operation):
-        turn = next(turns)
-        if turn != "left":
-            path.unlink()
-        if turn == "replaced":
-            path.touch()
-        lock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    assert leases.take(UUID)
-    assert next(turns, None) is None
-    assert os.path.samestat(os.fstat(leases._HELD[path]), path.stat())
-
-
-NO_FOLDER, NO_PLAIN_FILE = "it is a link or a file, not a folder", "is not a plain file, or "
-
-
-@pytest.mark.parametrize(
-    ("mode", "lay", "message"),
-    [
-        (None, lambda file, victim: file.parent.symlink_to(victim.parent), NO_FOLDER),
-        (None, lambda file, victim: file.parent.touch(), NO_FOLDER),
-        (0o777, lambda file, victim: None, "its mode is 777: anyone may remove leases"),
-        (0o1777, lambda file, victim: file.symlink_to(victim), "Too many levels of symbolic links"),
-        (0o1777, lambda file, victim: file.symlink_to("nothing"), "Too many levels"),
-        (0o1777, lambda file, victim: file.hardlink_to(victim), NO_PLAIN_FILE),
-        (0o1777, lambda file, victim: os.mkfifo(file), NO_PLAIN_FILE),
-    ],
-    ids=["a link", "a file", "not sticky", "a link inside", "a dangling link inside",
-         "a second name", "a pipe"],
-)  # fmt: skip
-def test_a_trap_is_refused(folder, tmp_path, mode, lay, message):
+@pytest.mark.parametrize(("lay", "message"), [
+    (lambda file, victim: file.parent.touch(), "Not a directory"),
+    (lambda file, victim: file.parent.mkdir() or file.symlink_to(victim), "Too many levels of sym"),
+])  # fmt: skip
+def test_a_folder_that_cannot_serve_is_explained(folder, tmp_path, lay, message):
     """The message says what is wrong there and how the folder should be; nothing is written."""
-    (tmp_path / "aside").mkdir()
-    (victim := tmp_path / "aside" / "victim").touch()
-    if mode:
-        folder.mkdir()
-        folder.chmod(mode)
+    (victim := tmp_path / "victim").write_text("kept")
     lay(folder / f"{UUID}.lease", victim)
     with pytest.raises(TryAgain, match=message) as refusal:
         leases.take(UUID)
     assert f"mkdir -m 1777 {folder}" in str(refusal.value)
-    assert victim.read_bytes() == b""
-    assert not (folder / "nothing").exists()
-
-
-@pytest.mark.parametrize(("place", "message"), [
-    ("/none/leases", "No such file or dir"), ("leases", "LEASES is 'leases', a relative path"),
-])  # fmt: skip
-def test_a_folder_that_cannot_serve_is_explained(monkeypatch, tmp_path, place, message):
-    """Its parent is missing, or its path relative, so that each task would have its own leases."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SHARDWISE_LEASES", place)
-    with pytest.raises(TryAgain, match=message):
-        leases.take(UUID)
+    assert victim.read_text() == "kept"
     assert leases.holder(UUID) is None
-    assert not list(tmp_path.iterdir())
