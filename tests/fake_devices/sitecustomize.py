@@ -42,12 +42,12 @@ def _change_devices(module):
     module.workers = lambda backend, barred=(): workers("cupy", barred)
 
 
-def _load_backend(requested, needed=0, wait=None, prefer=None, barred=dict):
+def _load_backend(requested, needed=0, wait=None, barred=dict):
     """As `backend.load_backend`, but with a fake device and NumPy."""
     import numpy
     from shardwise.devices import choose
 
-    taken = choose.take(needed, wait, prefer=prefer, barred=barred)
+    taken = choose.take(needed, wait, barred=barred)
     device = taken.device
     return numpy, {"name": device.name, "uuid": device.uuid, "source": taken.source}
 

@@ -117,7 +117,7 @@ def workers(backend: str, barred: Collection[str] = ()) -> int:
 
 def take(
     needed: int, limit: float | None = None, listed: Callable[[], list[Device]] | None = None,
-    environ: MutableMapping[str, str] = os.environ, prefer: int | None = None,
+    environ: MutableMapping[str, str] = os.environ,
     barred: Callable[[], Mapping[str, str]] = dict,
 ) -> Taken:  # fmt: skip
     """Give this process its device, and make CUDA see only that device.
