@@ -7,7 +7,6 @@ import ctypes
 import logging
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,15 +22,10 @@ log = logging.getLogger(__name__)
 SCHEDULER_CLIENTS = ("sbatch", "qsub")
 CUDA_MAJORS = (12, 13)
 
-_BROKEN = {
-    214: "an uncorrectable ECC error",
-    220: "an uncorrectable NVLink error",
-    226: "a hardware error that the GPU has contained",
-}
-"""The CUDA errors that only a faulty device causes, by their number in the runtime and the driver.
+_BROKEN = (214, 220, 226)
+"""The CUDA errors that only a faulty device causes, by their number: of ECC, NVLink, contained.
 
-(The last one may also come from access to another GPU's memory, which no task has.) Errors that a
-program may cause too, such as an illegal address, a failed launch or a full stack, are not listed.
+Errors that a program may cause too, such as an illegal address or a full stack, are not listed.
 """
 
 _taken: list["Taken"] = []
@@ -82,13 +76,9 @@ def cuda_extra() -> str:
     return str(CUDA_MAJORS[0]) if login_node else "none"
 
 
-def fault(error: BaseException) -> str | None:
-    """The fault of this process's device that an error of cupy reveals; None if it reveals none.
-
-    A device that is busy or out of memory has no fault. Nor has one that is gone: NVML no longer
-    lists it, so no task takes it again.
-    """
-    return _BROKEN.get(getattr(error.__cause__ or error, "status", 0))
+def is_fault(error: BaseException) -> bool:
+    """Whether an error of cupy reveals that this process's device is faulty, not busy or full."""
+    return getattr(error.__cause__ or error, "status", 0) in _BROKEN
 
 
 def candidates(
@@ -172,15 +162,3 @@ def versions(cupy: Any) -> dict[str, str]:
         "cublas": str(cublas.getVersion(cupy.cuda.device.get_cublas_handle())),
         "driver": driver_version(),
     }
-
-
-def cuda_uuid(cupy: Any) -> str:
-    """The UUID of the GPU that CUDA computes on now.
-
-    The driver is asked for it, because cupy cuts the UUID off at its first zero byte.
-    """
-    driver, device, raw = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
-    failed = driver.cuDeviceGet(ctypes.byref(device), cupy.cuda.Device().id)
-    if failed := failed or driver.cuDeviceGetUuid_v2(ctypes.byref(raw), device):
-        raise RuntimeError(f"the NVIDIA driver does not say which GPU this is: error {failed}")
-    return f"GPU-{uuid.UUID(bytes=bytes(raw))}"

@@ -12,25 +12,14 @@ from shardwise.errors import TryAgain
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
-_NONE = ("", "-1", "NoDevFiles")
-"""Values of the variable if a task was given no device; the last is Slurm's."""
-
 # Grid Engine names the variable after the site's complex: SGE_HGR_gpu, SGE_HGR_TASK_cuda_id, and
 # SGE_SGR_… if the request was soft.
-_GRID_ENGINE = re.compile(r"SGE_[HS]GR_\w*(?:gpu|cuda)\w*", re.IGNORECASE)
-_GRID_ENGINE_ID = re.compile(r"(?:/dev/)?(?:gpu|cuda|nvidia)?[:_]?([0-9]{1,4})", re.IGNORECASE)
-_INDEX = re.compile(r"([0-9]{1,4})")
+_GRID_ENGINE = re.compile(r"SGE_GPU|SGE_[HS]GR_\w*(?:gpu|cuda)\w*", re.IGNORECASE)
+_INDEX = re.compile(r"(?:/dev/)?(?:gpu|cuda|nvidia)?[:_]?([0-9]{1,4})", re.IGNORECASE)
 
 # With a type or without, as `gpu:4` or `gres/gpu:a100:2(S:0)`; `gpu=4`, but not `gpu_mem=40G`.
 _SLURM_COUNT = re.compile(r"(?:^|[,/])gpu(?::[^,:()]*[^,:()\d][^,:()]*)?:(\d+)")
 _GRID_ENGINE_COUNT = re.compile(r"(?:^|[\s,])n?(?:gpus?|cuda)=(\d+)(?=[\s,]|$)")
-
-_CURES = {
-    "slurm": "ask for one GPU per shard: gres under multiply in profiles/slurm/config.yaml",
-    "grid engine": "ask the site which GPU this means, or unset the variable in the set-up line of "
-    "profiles/uge/config.yaml: the task then leases a free GPU",
-    "lease": f"unset {VISIBLE}, or name GPUs by these numbers or UUIDs",
-}
 
 
 @dataclass(frozen=True)
@@ -85,58 +74,38 @@ def _number(resources: Mapping[str, str], name: str) -> int:
 
 def variables(environ: Mapping[str, str]) -> list[str]:
     """The names of all variables that may grant devices; their values hold on one host only."""
-    plain = (VISIBLE, "SGE_GPU")
-    return [name for name in environ if name in plain or _GRID_ENGINE.fullmatch(name)]
+    return [name for name in environ if name == VISIBLE or _GRID_ENGINE.fullmatch(name)]
 
 
 def read(environ: Mapping[str, str]) -> Grant | None:
-    """The grant that the environment holds, if any; TryAgain for a Slurm job without a GPU."""
-    visible = environ.get(VISIBLE)
-    if "SLURM_JOB_ID" in environ:
-        if visible is None:
-            raise TryAgain(
-                f"there is an NVIDIA driver but no usable device: {VISIBLE} is not set in this "
-                f"Slurm job, so it was given no GPU; {_CURES['slurm']}"
-            )
-        return Grant("slurm", VISIBLE, visible)
+    """The grant that the environment holds, if any."""
+    if "SLURM_JOB_ID" in environ:  # without the variable, it was given no GPU
+        return Grant("slurm", VISIBLE, environ.get(VISIBLE, ""))
     if "JOB_ID" in environ and "SGE_ROOT" in environ:
         names = [name for name in variables(environ) if name != VISIBLE]
         if names:
             # Prefer the task's own variable to the whole job's, and a plain name to longer ones.
             first = min(names, key=lambda name: ("_TASK_" not in name, len(name), name))
             return Grant("grid engine", first, environ[first])
-    return None if visible is None else Grant("lease", VISIBLE, visible)
+    return Grant("lease", VISIBLE, environ[VISIBLE]) if VISIBLE in environ else None
 
 
 def named(grant: Grant, devices: Sequence[Device]) -> list[Device]:
-    """The devices that a grant names, in its order.
+    """The devices that a grant names.
 
-    A number is the index of a GPU; if MIG cuts that GPU, it means all its instances. A UUID may be
-    abbreviated as long as it fits one device only. Raises TryAgain if the grant names no device,
-    one that this node does not have, or one twice.
+    A number is the index of a GPU; if MIG cuts that GPU, it means all its instances. Raises
+    TryAgain if the grant names no device, or one that this node does not have.
     """
-    if grant.value.strip() in _NONE:
-        raise _refusal(grant, devices, "names no device")
-    form = _GRID_ENGINE_ID if grant.source == "grid engine" else _INDEX
     granted: list[Device] = []
-    for entry in re.split(r"[\s,]+", grant.value.strip()):
-        number, named = form.fullmatch(entry), re.match("(GPU|MIG)-", entry, re.IGNORECASE)
-        fitting = [d for d in devices if number and d.index == int(number[1])]
-        if named:
-            fitting = [d for d in devices if d.uuid.lower().startswith(entry.lower())]
-        if not fitting:
-            raise _refusal(grant, devices, f"has {entry!r}, which is not on this node")
-        if named and len(fitting) > 1:
-            raise _refusal(grant, devices, f"has {entry!r}, which matches {len(fitting)} devices")
-        if any(device in granted for device in fitting):
-            raise _refusal(grant, devices, f"names {entry!r} twice")
-        granted += fitting
+    for word in re.split(r"[\s,]+", grant.value.strip()):
+        index = _INDEX.fullmatch(word)
+        found = [d for d in devices if (d.index == int(index[1]) if index else d.uuid == word)]
+        if not found:
+            here = ", ".join(f"{d.index} ({d.uuid})" for d in devices)
+            raise TryAgain(
+                f"there is an NVIDIA driver but no usable device: {grant} does not name devices of "
+                f"this node, which are: {here}; ask for one GPU per shard in the profile's block "
+                f"multiply, or unset {grant.variable} if no scheduler has set it"
+            )
+        granted += [device for device in found if device not in granted]
     return granted
-
-
-def _refusal(grant: Grant, devices: Sequence[Device], fault: str) -> TryAgain:
-    here = ", ".join(f"{d.index} ({d.uuid})" for d in devices) or "none"
-    return TryAgain(
-        f"there is an NVIDIA driver but no usable device: {grant} {fault}; devices here: {here}; "
-        f"{_CURES[grant.source]}"
-    )

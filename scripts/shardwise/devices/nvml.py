@@ -5,31 +5,17 @@ The binding is imported late: on a machine without a GPU nothing here is needed.
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise import host
-from shardwise.errors import InputError, TryAgain
+from shardwise.errors import TryAgain
 
 log = logging.getLogger(__name__)
 
-MEMINFO = Path("/proc/meminfo")
 MODULE = Path("/sys/module/nvidia/version")
-
-_CURES = {
-    "NVMLError_LibraryNotFound": "libnvidia-ml.so.1 is missing: install the driver's management "
-    "library, or give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-    "NVMLError_LibRmVersionMismatch": "the driver was upgraded while its old module is loaded: "
-    "reboot this node, or load the new module",
-    "NVMLError_DriverNotLoaded": "the driver's module is not loaded: run on a GPU node, or set "
-    "backend: numpy",
-}
-"""What to do about an error of NVML."""
-
-_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +32,7 @@ class Device:
 
     ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; a MIG instance
     has the index of its GPU. ``memory`` and ``free`` are bytes; if GPU and CPU share one memory,
-    they are those of the whole machine. ``mode`` is the compute mode.
+    they are those of the whole machine.
     """
 
     uuid: str
@@ -54,13 +40,7 @@ class Device:
     index: int
     memory: int
     free: int
-    mode: str = "default"
     processes: tuple[Process, ...] = ()
-
-
-def present() -> list[Device]:
-    """All devices of this node that may compute: see `driver_and_devices`."""
-    return driver_and_devices()[1]
 
 
 def driver_version() -> str:
@@ -73,47 +53,35 @@ def driver_version() -> str:
     return "unknown"
 
 
-def driver_and_devices() -> tuple[str, list[Device]]:
-    """The driver's version, and all devices that may compute, in the order of their PCI addresses.
+def present() -> list[Device]:
+    """All devices of this node that may compute, in the order of their PCI addresses.
 
     A GPU that is cut by MIG is replaced by its instances. Raises TryAgain if the driver cannot be
-    asked; InputError if its Python binding is missing.
+    asked.
     """
+    import pynvml as nvml
+
     devices: list[Device] = []
     index = 0
-    with _started() as nvml:
+    try:
+        nvml.nvmlInit()
         for number in range(nvml.nvmlDeviceGetCount()):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(number)
-                devices += _devices_of(nvml, handle, index)
+                devices += [_device(nvml, own, index) for own in _parts(nvml, handle)]
             except nvml.NVMLError_NoPermission:
                 continue  # not given to this container or job: CUDA does not count it either
             except nvml.NVMLError as error:
                 _leave_out(index, str(error))
             index += 1
-        return str(nvml.nvmlSystemGetDriverVersion()), devices
-
-
-@contextmanager
-def _started() -> Iterator[Any]:
-    """The module of NVML, initialized; its errors are raised as ours."""
-    try:
-        import pynvml
-    except ImportError as error:
-        raise InputError(
-            f"nvidia-ml-py cannot be imported ({error}); run: {host.install()}"
-        ) from error
-    try:
-        pynvml.nvmlInit()
-        try:
-            yield pynvml
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
-        cure = _CURES.get(type(error).__name__, "try again, or ask the administrator to look at it")
+        nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
         raise TryAgain(
-            f"there is an NVIDIA driver but no usable device: NVML says {error}; {cure}"
+            f"there is an NVIDIA driver but no usable device: NVML says {error}; if nvidia-smi "
+            "fails too, reboot the node (the driver may have been upgraded), or give the container "
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         ) from error
+    return devices
 
 
 @functools.cache
@@ -122,39 +90,31 @@ def _leave_out(index: int, error: str) -> None:
     log.warning("GPU %d does not answer (%s) and is left out; it may need a reset", index, error)
 
 
-def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
+def _parts(nvml: Any, handle: Any) -> Iterator[Any]:
     """A GPU alone, or its instances if it is cut by MIG."""
-    mode = _MODES.get(_answer(nvml, nvml.nvmlDeviceGetComputeMode, handle, 0), "unknown")
-    cut, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle, (nvml.NVML_DEVICE_MIG_DISABLE, None))
-    if cut != nvml.NVML_DEVICE_MIG_ENABLE:
-        return [_device(nvml, handle, index, mode)]
-    instances = []
+    mig = nvml.NVML_DEVICE_MIG_DISABLE
+    with suppress(nvml.NVMLError):  # GPUs that cannot be cut do not know
+        mig, _ = nvml.nvmlDeviceGetMigMode(handle)
+    if mig != nvml.NVML_DEVICE_MIG_ENABLE:
+        yield handle
+        return
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         with suppress(nvml.NVMLError_NotFound, nvml.NVMLError_NoPermission):
-            instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-            instances.append(_device(nvml, instance, index, mode))
-    return instances
+            yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
 
 
-def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
-    memory = None
-    with suppress(nvml.NVMLError_NotSupported):
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    if memory and memory.total:
-        total, free = memory.total, memory.free
-    else:  # it shares the memory of the CPU: take the machine's
-        lines = (line.split() for line in MEMINFO.read_text().splitlines())
-        kib = {name: int(count) for name, count, *_ in lines}
-        total, free = kib["MemTotal:"] * 1024, kib["MemAvailable:"] * 1024
-    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
-    running = _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, ())
-    processes = tuple(Process(process.pid, process.usedGpuMemory) for process in running)
-    return Device(uuid, name, index, total, free, mode, processes)
-
-
-def _answer(nvml: Any, question: Callable[[Any], Any], handle: Any, otherwise: Any) -> Any:
-    """NVML's answer about a device, or ``otherwise``: not all GPUs and drivers have an answer."""
+def _device(nvml: Any, handle: Any, index: int) -> Device:
     try:
-        return question(handle)
-    except nvml.NVMLError:
-        return otherwise
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        total, free = memory.total, memory.free
+    except nvml.NVMLError_NotSupported:  # it shares the memory of the CPU
+        import psutil  # type: ignore[import-untyped]  # the Makefile imports this module without
+
+        machine = psutil.virtual_memory()
+        total, free = machine.total, machine.available
+    processes = []
+    with suppress(nvml.NVMLError):  # some drivers hide them
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+    found = tuple(Process(process.pid, process.usedGpuMemory) for process in processes)
+    return Device(uuid, name, index, total, free, found)

@@ -29,7 +29,7 @@ print("through host memory" if kvikio.is_compat_mode_preferred() else "by GPUDir
 
 def check(
     ask: Call, backend: str = "auto", cuda: Call = choose.driver_cuda_version,
-    listed: Call = nvml.driver_and_devices, installed: Call = installed, environ: Any = os.environ,
+    listed: Call = nvml.present, installed: Call = installed, environ: Any = os.environ,
 ) -> Findings:  # fmt: skip
     """All about GPUs; only one finding if there is no driver or the config asks for NumPy."""
     if (version := cuda()) is None or backend == "numpy":
@@ -40,7 +40,7 @@ def check(
         level = "fault" if backend == "cupy" else "note"
         yield Finding(level, "driver", found, "NumPy, unless the config says cupy", do)
         return
-    (driver, present), most = listed(), version // 1000
+    present, most, driver = listed(), version // 1000, nvml.driver_version()
     yield Finding("ok", "driver", f"{driver}, runs CUDA up to {most}.{version % 1000 // 10}")
     packages = [f"{name} {version}" for name, version in installed().items()]
     cupy = [one for one in packages if re.match(r"cupy(-cuda\d+x)? ", one)]
@@ -82,7 +82,7 @@ def _device(device: Device, reply: Reply) -> Finding:
     elif re.match(r"\w+Error: .*\.so|ImportError|ModuleNotFoundError", reason):
         level, do = "fault", host.install(anew=True)
     memory = f"{human_bytes(device.free)} free of {human_bytes(device.memory)}"
-    found = f"{device.name}, {memory}, compute mode {device.mode}, {device.uuid}: {words}"
+    found = f"{device.name}, {memory}, {device.uuid}: {words}"
     facts = {"uuid": device.uuid, "works": works}
     allowed = "a device that one task alone uses, and that computes right" if do else ""
     return Finding(level, f"GPU {device.index}", found, allowed, do, facts)

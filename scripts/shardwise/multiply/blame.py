@@ -23,13 +23,12 @@ def device_or_function(plan: Plan, xp: Any) -> Iterator[None]:
     try:
         yield
     except (DeviceFailed, *errors.device_errors(xp)) as error:
-        uuid, fault = choose.taken_uuid(), choose.fault(error)
+        uuid = choose.taken_uuid()
         if uuid is None:  # a CPU, and this host has no other to go to
             raise IntegrityError(str(error)) from error
         what = str(error) if isinstance(error, DeviceFailed) else f"{error}; nothing was written"
-        where = f"{uuid} of {host.node()}" + (f", {fault}" if fault else "")
-        suspect = fault is not None or getattr(error, "suspect", False)
-        raise DeviceFailed(f"{what} ({where})", suspect) from error
+        suspect = choose.is_fault(error) or getattr(error, "suspect", False)
+        raise DeviceFailed(f"{what} ({uuid} of {host.node()})", suspect) from error
     except OSError as error:
         if error.errno != errno.EBADF or not plan.problem.result:
             raise

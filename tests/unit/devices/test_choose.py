@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
+import psutil
 import pynvml
 import pytest
 from shardwise import host
@@ -40,7 +41,6 @@ def take(environ, node=NODE, **given):
     ({"CUDA_VISIBLE_DEVICES": "1"}, B, "lease"),
     ({"CUDA_VISIBLE_DEVICES": "2,1"}, B, "lease"),
     ({"CUDA_VISIBLE_DEVICES": C}, C, "lease"),
-    ({"CUDA_VISIBLE_DEVICES": "GPU-cc"}, C, "lease"),
     ({"CUDA_VISIBLE_DEVICES": "3"}, f"{MIG}0", "lease"),  # any instance of that GPU
     ({"CUDA_VISIBLE_DEVICES": f"{MIG}1,{MIG}0"}, f"{MIG}0", "lease"),
     ({"CUDA_VISIBLE_DEVICES": f"{MIG}1"}, f"{MIG}1", "lease"),
@@ -50,7 +50,7 @@ def take(environ, node=NODE, **given):
     (GRID_ENGINE, A, "lease"),
     (GRID_ENGINE | {"CUDA_VISIBLE_DEVICES": "2"}, C, "lease"),
     (GRID_ENGINE | {"SGE_HGR_gpu": "1", "CUDA_VISIBLE_DEVICES": "0"}, B, "grid engine"),
-    (GRID_ENGINE | {"SGE_HGR_gpu": "2 1"}, B, "grid engine"),
+    (GRID_ENGINE | {"SGE_HGR_gpu": "2 1 2"}, B, "grid engine"),
     (GRID_ENGINE | {"SGE_HGR_gpu": "gpu1"}, B, "grid engine"),
     (GRID_ENGINE | {"SGE_SGR_cuda_id": "cuda1"}, B, "grid engine"),
     (GRID_ENGINE | {"SGE_HGR_gpu_card": "/dev/nvidia1"}, B, "grid engine"),
@@ -71,33 +71,18 @@ def test_the_device_is_the_one_that_is_meant(environ, uuid, source):
     assert job is None or f" in {job} since " in holder
 
 
-FAULTS = {
-    "": "names no device",
-    "NoDevFiles": "names no device",
-    "3": "has '3', which is not on this node",
-    "0,-1": "has '-1', which is not on",
-    f"0,{A}": f"names '{A}' twice",
-    "0 0": "names '0' twice",
-    "GPU-": "has 'GPU-', which matches 3 devices",
-    "MIG-GPU-123/0/0": "has 'MIG-GPU-123/0/0', which is not on",
-    "1" * 5000: "which is not on",
-    "gpu-1": "has 'gpu-1', which is not on",
-}
-
-
-@pytest.mark.parametrize("value", FAULTS)
-@pytest.mark.parametrize(("job", "name", "cure"), [
-    ({}, "CUDA_VISIBLE_DEVICES", "unset CUDA_VISIBLE_DEVICES"),
-    (SLURM, "CUDA_VISIBLE_DEVICES", "gres under multiply in profiles/slurm"),
-    (GRID_ENGINE, "SGE_HGR_gpu", "set-up line of profiles/uge"),
+@pytest.mark.parametrize(
+    "value", ["", "NoDevFiles", "3", "0,-1", "GPU-", "MIG-GPU-1/0/0", "1" * 5000, "gpu-1"]
+)
+@pytest.mark.parametrize(("job", "name"), [
+    ({}, "CUDA_VISIBLE_DEVICES"), (SLURM, "CUDA_VISIBLE_DEVICES"), (GRID_ENGINE, "SGE_HGR_gpu"),
 ])  # fmt: skip
-def test_a_variable_that_cannot_be_meant_is_explained(job, name, cure, value):
+def test_a_variable_that_cannot_be_meant_is_explained(job, name, value):
     """Try again later: the message has the value, the devices here and a cure; no lease stays."""
     with pytest.raises(TryAgain) as refusal:
         take(job | {name: value})
-    here = f"devices here: 0 ({A}), 1 ({B}), 2 ({C}); "
-    for words in (f"no usable device: {name}={value!r} ", FAULTS[value], here, cure):
-        assert words in str(refusal.value)
+    said = f"{name}={value!r} does not name devices of this node, which are: 0 ({A}), 1 ({B}), 2"
+    assert said in str(refusal.value)
     assert not any(leases.holder(device.uuid) for device in NODE)
 
 
@@ -245,12 +230,10 @@ def drive(monkeypatch, gpus):
     functions = {
         "Init": lambda: None,
         "Shutdown": lambda: None,
-        "SystemGetDriverVersion": lambda: "570.86.15",
         "DeviceGetCount": lambda: len(gpus),
         "DeviceGetHandleByIndex": lambda number: known(gpus[number], "uuid") and gpus[number],
         "DeviceGetUUID": lambda gpu: gpu["uuid"],
         "DeviceGetName": lambda gpu: "Fake",
-        "DeviceGetComputeMode": lambda gpu: gpu.get("mode", pynvml.NVML_COMPUTEMODE_DEFAULT),
         "DeviceGetMemoryInfo": lambda gpu: known({"memory": MEMORY} | gpu, "memory"),
         "DeviceGetComputeRunningProcesses": lambda gpu: [
             SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in known(gpu, "processes")
@@ -265,45 +248,36 @@ def drive(monkeypatch, gpus):
         monkeypatch.setattr(pynvml, f"nvml{name}", function)
 
 
-def test_nvml_lists_what_may_compute(monkeypatch, tmp_path, caplog):
+def test_nvml_lists_what_may_compute(monkeypatch, caplog):
     """Instances replace their GPU; a lost GPU is logged; one without permission has no number.
 
-    If NVML refuses to tell the memory, or says zero, GPU and CPU share the machine's.
+    If NVML refuses to tell the memory, GPU and CPU share the machine's.
     """
     nvml._leave_out.cache_clear()
-    monkeypatch.setattr(nvml, "MEMINFO", tmp_path / "meminfo")
-    nvml.MEMINFO.write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 900 kB\nHuge: 0\n")
     drive(monkeypatch, [
         pynvml.NVML_ERROR_NO_PERMISSION,
         {"uuid": A, "processes": [(7, None), (8, GIB)]},
         {"uuid": "GPU-cut", "instances": {0: f"{MIG}0", 5: f"{MIG}1"}},
         pynvml.NVML_ERROR_GPU_IS_LOST,
-        {"uuid": B, "mode": pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS},
-        {"uuid": C, "memory": None}, {"uuid": "GPU-d", "memory": SimpleNamespace(total=0, free=0)},
+        {"uuid": C, "memory": None},
     ])  # fmt: skip
-    own, shared = (16 * GIB, 15 * GIB), (1000 * 1024, 900 * 1024)
-    found = [
-        Device(A, "Fake", 0, *own, "default", (Process(7, None), Process(8, GIB))),
+    own, here = (16 * GIB, 15 * GIB), psutil.virtual_memory().total
+    *found, last = nvml.present()
+    assert found == [
+        Device(A, "Fake", 0, *own, (Process(7, None), Process(8, GIB))),
         Device(f"{MIG}0", "Fake", 1, *own), Device(f"{MIG}1", "Fake", 1, *own),
-        Device(B, "Fake", 3, *own, "exclusive process"),
-        Device(C, "Fake", 4, *shared), Device("GPU-d", "Fake", 5, *shared),
     ]  # fmt: skip
-    assert nvml.present() == found
-    assert nvml.driver_and_devices() == ("570.86.15", found)
+    assert (last.index, last.memory, 0 < last.free < here) == (3, here, True)
     assert caplog.messages == [
         "GPU 2 does not answer (GPU is lost) and is left out; it may need a reset"
     ]
 
 
-@pytest.mark.parametrize(("error", "cure"), [
-    (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
-    (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "reboot this node"),
-    (pynvml.NVML_ERROR_UNKNOWN, "ask the administrator"),
-])  # fmt: skip
-def test_errors_of_the_driver_come_with_a_cure(monkeypatch, error, cure):
+def test_errors_of_the_driver_come_with_a_cure(monkeypatch):
     """Try again later: the message has NVML's words and what to do."""
-    monkeypatch.setattr(pynvml, "nvmlInit", Mock(side_effect=pynvml.NVMLError(error)))
-    with pytest.raises(TryAgain, match=f"no usable device: NVML says .*{cure}"):
+    error = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    monkeypatch.setattr(pynvml, "nvmlInit", Mock(side_effect=error))
+    with pytest.raises(TryAgain, match=r"NVML Shared Library Not Found; .*=compute,utility"):
         nvml.present()
 
 
@@ -318,15 +292,17 @@ def test_a_driver_without_cupy_is_refused_before_any_wait(monkeypatch):
     assert backends.load_backend("numpy")[0] is np
 
 
-def load(monkeypatch, uuid):
-    """Load the GPU backend on a machine whose driver and cupy are not real; CUDA uses this GPU."""
+def test_the_device_that_was_taken(monkeypatch):
+    """The receipt names it; variables that change cuBLAS's results go, the one of its log stays.
+
+    The driver and cupy of this machine are not real.
+    """
     cupy = Mock()
     cupy.cuda.runtime.getDeviceProperties = lambda _: {"totalGlobalMem": GIB, "name": b"Fake"}
     for part, name in (("memory", "OutOfMemory"), ("runtime", "CUDARuntime"),
                        ("driver", "CUDADriver"), ("cublas", "CUBLAS")):  # fmt: skip
         setattr(getattr(cupy.cuda, part), f"{name}Error", RuntimeError)
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: 13000)
-    monkeypatch.setattr(choose, "cuda_uuid", lambda _: uuid)
     monkeypatch.setattr(choose, "present", lambda: NODE)
     monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "cupy", cupy)
@@ -335,24 +311,13 @@ def load(monkeypatch, uuid):
     for name in (*schedulers, *ours):
         monkeypatch.setenv(name, "")  # so that monkeypatch restores it
         monkeypatch.delenv(name)
-    return backends.load_backend("auto", GIB, 0.1)[1]
-
-
-def test_the_device_that_was_taken(monkeypatch):
-    """The receipt names it; variables that change cuBLAS's results go, the one of its log stays."""
     names = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_LOG_LEVEL")
     for name in names:
         monkeypatch.setenv(name, "1")
     facts = {"name": "Fake", "uuid": A, "memory": GIB, "source": "lease"}
-    assert load(monkeypatch, A) == facts
+    assert backends.load_backend("auto", GIB, 0.1)[1] == facts
     assert os.environ[grants.VISIBLE] == A
     assert [name for name in names if name in os.environ] == ["CUBLASLT_LOG_LEVEL"]
-
-
-def test_another_device_than_the_one_taken_is_a_fault(monkeypatch):
-    """If CUDA was in use before, the receipt would name a device that did not compute."""
-    with pytest.raises(RuntimeError, match=f"CUDA was in use on {B} before {A} was taken"):
-        load(monkeypatch, B)
 
 
 @pytest.mark.parametrize(("driver", "client", "extra"), [
@@ -402,14 +367,12 @@ def test_where_all_have_failed_the_task_says_so(monkeypatch, environ, limit, hel
 
 
 def test_a_device_that_fails_while_it_is_waited_for_is_not_taken(monkeypatch, other):
-    """Its lease comes free as its task has failed; a job that asked for no device gets none."""
+    """Its lease comes free as its task has failed."""
     other[A], failed = holder(5), {}
     fails = [(30, lambda: failed.update({A: "bad"}) or other.clear())]
     monkeypatch.setattr(wait, "time", Clock(fails))
     with pytest.raises(TryAgain, match="has failed in this run"):
         take({}, NODE[:1], barred=lambda: failed)
-    with pytest.raises(TryAgain, match=r"not set in this Slurm job.*gres .*profiles/slurm"):
-        take(SLURM)
 
 
 @pytest.mark.parametrize(("backend", "driver", "node", "barred", "count"), [
@@ -425,14 +388,11 @@ def test_a_worker_for_each_device(monkeypatch, backend, driver, node, barred, co
     assert choose.workers(backend, barred) == count
 
 
-@pytest.mark.parametrize(("status", "why"), [
-    (214, "an uncorrectable ECC error"), (220, "an uncorrectable NVLink error"),
-    (2, None), (46, None), (700, None),  # out of memory; busy; an address of a user's function
-    (None, None),
-])  # fmt: skip
-def test_which_errors_a_device_is_to_blame_for(status, why):
+def test_which_errors_a_device_is_to_blame_for():
     """Those that only a device causes, as cupy raises them or as the cause of another error."""
     error, caused = Exception(), RuntimeError("cannot begin")
-    error.status = status
     caused.__cause__ = error
-    assert choose.fault(error) == choose.fault(caused) == why
+    for status, blamed in {214: True, 220: True, 2: False, 46: False, 700: False}.items():
+        error.status = status
+        assert choose.is_fault(error) == choose.is_fault(caused) == blamed
+    assert not choose.is_fault(ValueError())

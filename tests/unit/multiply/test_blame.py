@@ -74,7 +74,7 @@ def test_a_device_that_fails_as_it_is_taken(planned, monkeypatch):
     of_hardware.status = 214
     monkeypatch.setattr(backend, "load_backend", Mock(side_effect=error))
     made, shard = planned
-    with pytest.raises(DeviceFailed, match=f"no usable device .{A} of .*, an uncorrectable ECC"):
+    with pytest.raises(DeviceFailed, match=f"no usable device .{A} of "):
         compute(made, shard)
     assert failures.of_this_run(made.results, [shard.name])[shard.name].device == A
     assert list(failures.barred(made.results)) == [A]
