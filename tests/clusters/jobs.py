@@ -10,9 +10,9 @@ from tests.clusters.cluster import Cluster
 # Each rank leaves a file, named by its rank, that holds its process number.
 WAITING = """
 import os, sys, time
+from argparse import Namespace
 from shardwise.mpi import launch
-launch.relaunch(3, sys.argv[2])
-from mpi4py import MPI
+MPI = launch.start_ranks(Namespace(ranks=3, launcher=sys.argv[2]))
 open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w").write(str(os.getpid()))
 MPI.COMM_WORLD.Barrier()
 time.sleep(100)

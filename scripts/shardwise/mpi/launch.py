@@ -25,16 +25,11 @@ from shardwise import host
 from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import contain
-from shardwise.processes.environment import OF_A_RANK, without_stray
+from shardwise.processes.environment import RANKS_STARTED, without_stray
 
 log = logging.getLogger(__name__)
 
-DEFAULT_RANKS = 2
-
 _SQUEUE_SECONDS = 30
-
-_STARTED = "SHARDWISE_RANKS"
-"""The number of ranks, in those that this module started: whatever they see, they start none."""
 
 _FIRST_NODE = "SHARDWISE_FIRST_NODE"
 """For ranks, as JSON: the host name of the first node, and the variables that grant its GPUs."""
@@ -42,12 +37,6 @@ _FIRST_NODE = "SHARDWISE_FIRST_NODE"
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _RANKS = ("PMI_RANK", "PMI_ID", "PMIX_RANK")
 _GRANTED = ("SLURM_NTASKS", "NSLOTS")
-
-_OF_A_STEP = re.compile(
-    rf"PMIX?_.*|(OMPI|MV2)_COMM_WORLD_.*|{_STARTED}"
-    r"|SLURM_(STEP.*|PROCID|LOCALID|TASK_PID|LAUNCH.*|SRUN.*|GTIDS|MPI_TYPE)"
-)
-"""Variables that tell a rank about itself and its step; a child that is not a rank gets none."""
 
 _COUNT = re.compile(r"-np?|-n\d+|--np(=.*)?|--ntasks(=.*)?")
 """The options that say how many ranks there are: of MPICH, Open MPI and srun."""
@@ -71,15 +60,13 @@ def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
 
     A world of one rank does not count: any process in an interactive shell of srun looks like it.
     """
-    if _STARTED in environ:
-        return True
     size = _size(environ)
-    return any(name in environ for name in _RANKS) if size is None else size > 1
+    if size is None:
+        return any(name in environ for name in _RANKS)
+    return size > 1 or RANKS_STARTED in environ
 
 
-def expected_ranks(
-    environ: Mapping[str, str] = os.environ, otherwise: int = DEFAULT_RANKS
-) -> int | None:
+def expected_ranks(environ: Mapping[str, str] = os.environ, otherwise: int = 2) -> int | None:
     """How many ranks the launcher has started, or the scheduler granted, or ``otherwise`` says.
 
     None in a rank whose launcher does not tell: then only MPI knows.
@@ -87,12 +74,11 @@ def expected_ranks(
     size = _size(environ)
     if size or is_rank(environ):
         return size
-    granted = next((environ[name] for name in _GRANTED if name in environ), None)
-    return int(granted) if granted else otherwise
+    return next((int(environ[name]) for name in _GRANTED if environ.get(name)), otherwise)
 
 
 def _size(environ: Mapping[str, str]) -> int | None:
-    names = (_STARTED,) if _STARTED in environ else _SIZES
+    names = (RANKS_STARTED,) if RANKS_STARTED in environ else _SIZES
     return max((int(environ[name]) for name in names if name in environ), default=None)
 
 
@@ -124,13 +110,7 @@ def build_command(
 
 def build_environment(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment for a launcher: our defaults, what the user set, nothing of an outer rank."""
-    kept = {name: value for name, value in environ.items() if not OF_A_RANK.fullmatch(name)}
-    return {**_DEFAULTS, **kept, _STARTED: str(ranks)}
-
-
-def without_rank(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """An environment without the variables that make a process a rank."""
-    return {name: value for name, value in environ.items() if not _OF_A_STEP.fullmatch(name)}
+    return {**_DEFAULTS, **without_stray(environ), RANKS_STARTED: str(ranks)}
 
 
 def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
@@ -180,26 +160,6 @@ def _own_grant(environ: MutableMapping[str, str]) -> None:
         environ.update({name: value for name, value in first.items() if name not in environ})
 
 
-def relaunch(ranks: int, launcher: str | None = None) -> None:
-    """Begin this command again as ``ranks`` ranks, unless this process is a rank already.
-
-    Returns in a rank, and if one process without a launcher is enough. Otherwise the launcher
-    replaces this process (exec): it gets the signals, and sets the exit code.
-    """
-    if is_rank():
-        # If a job over several hosts is deleted, the launcher is killed, and its helper on another
-        # host may end without its ranks: they would work on, unknown to the scheduler.
-        contain.end_with_parent()
-        _own_grant(os.environ)
-        return
-    if ranks == 1 and launcher in (None, "mpiexec"):
-        return
-    words, variables = call(ranks, launcher, sys.argv)
-    log.info("starting %d ranks: %s", ranks, shlex.join(words))
-    sys.stdout.flush()
-    os.execve(words[0], words, variables)
-
-
 def call(ranks: int, launcher: str | None, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The command that runs a script of ours as ``ranks`` ranks, and its environment."""
     if launcher in (None, "mpiexec") and not {"SLURM_JOB_ID", "JOB_ID"}.intersection(os.environ):
@@ -219,19 +179,27 @@ def call(ranks: int, launcher: str | None, argv: Sequence[str]) -> tuple[list[st
 
 
 def start_ranks(options: Namespace) -> Any:
-    """The MPI module, in a rank; in a process that is not a rank yet, start the ranks instead.
+    """The MPI module, in a rank; a process that is no rank yet begins again as several.
 
-    ``options`` has ``launcher`` and ``ranks``; if no ranks are given, the expected number is set.
+    The launcher then replaces it (exec): it gets the signals, and sets the exit code. ``options``
+    has ``launcher`` and ``ranks``; if no ranks are given, the expected number is set.
     """
     options.ranks = options.ranks or expected_ranks()
-    relaunch(options.ranks, options.launcher)
+    if is_rank():
+        # If a job over several hosts is deleted, the launcher is killed, and its helper on another
+        # host may end without its ranks: they would work on, unknown to the scheduler.
+        contain.end_with_parent()
+        _own_grant(os.environ)
+    elif options.ranks > 1 or options.launcher not in (None, "mpiexec"):
+        words, variables = call(options.ranks, options.launcher, sys.argv)
+        log.info("starting %d ranks: %s", options.ranks, shlex.join(words))
+        sys.stdout.flush()
+        os.execve(words[0], words, variables)
     # MPICH would read a large message from the other rank's memory, and fail where the seccomp of a
     # container refuses that. A copy through shared memory works everywhere.
     os.environ.setdefault("MPIR_CVAR_CH4_CMA_ENABLE", "0")
-    # MPICH sends its peers 4 KiB of its stack, though only the first part is the rank's address.
-    # The fewer of these bytes are 0, the longer the line; Slurm's pmi2 takes 1,024 bytes of a line.
-    # So the import is left to a new thread, whose stack is still empty. (Seen with MPICH 5.0 and
-    # Slurm 22.05: "value not properly terminated in client request".)
+    # MPICH 5.0 sends its peers 4 KiB of its stack in one line. Slurm's pmi2 takes 1,024 bytes of a
+    # line: enough only if most of that stack is still 0, as in a new thread.
     with ThreadPoolExecutor(1) as pool:
         mpi = pool.submit(importlib.import_module, "mpi4py.MPI").result()
     # MPICH unlinks its shared memory only at a regular end, which a killed rank has not. Once all

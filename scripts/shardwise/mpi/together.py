@@ -13,20 +13,14 @@ def agree(comm: Any, work: Callable[[], Any]) -> Any:
 
     A rank that ends in any other way makes the launcher end the others (``python -m mpi4py``).
     """
-    error: ShardwiseError | None = None
-    result = None
+    result, error = None, None
     try:
         result = work()
-    except ShardwiseError as caught:
+    except (ShardwiseError, OSError) as caught:
         error = caught
-    except OSError as caught:
-        error = of_code(*verdict(caught))
-    told = comm.allgather(error and (error.exit_code, str(error)))
-    if error is not None and told.index((error.exit_code, str(error))) == comm.rank:
-        raise error
-    first = next((one for one in told if one), None)
-    if first is not None:
-        raise of_code(*first)
+    told = comm.allgather(error and verdict(error))
+    if first := next(filter(None, told), None):
+        raise of_code(*first) from error
     return result
 
 

@@ -15,16 +15,18 @@ from itertools import product
 
 from shardwise.errors import InputError
 
-OF_A_RANK = re.compile(
-    r"PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)"
-    r"|(OMPI|MV2)_COMM_WORLD_.*"
-)
-"""Variables that tell a rank about itself, and would mislead the ranks that it starts."""
+RANKS_STARTED = "SHARDWISE_RANKS"
+"""The number of ranks, in those that we started: whatever else they see, they start none."""
 
 _STRAY = re.compile(
-    r"(SQUEUE|SCANCEL|SACCT)_.*|SLURM_TIME_FORMAT|(SLURM|SBATCH)_CLUSTERS|SLURM_STEP_NUM_TASKS|"
-    + OF_A_RANK.pattern
+    # These filter or format what Slurm answers, or send it elsewhere.
+    r"(SQUEUE|SCANCEL|SACCT)_.*|SLURM_TIME_FORMAT|(SLURM|SBATCH)_CLUSTERS"
+    # These tell a rank about itself, and would mislead the ranks that it starts.
+    r"|PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)"
+    rf"|(OMPI|MV2)_COMM_WORLD_.*|SLURM_STEP_NUM_TASKS|{RANKS_STARTED}"
 )
+
+
 PACKAGES = ("numpy", "numba", "pandas", "mpi4py", "xxhash", "msgspec", "yaml", "matplotlib")
 """Packages with compiled code: a copy for another Python does not load."""
 

@@ -16,9 +16,8 @@ from types import FrameType
 
 from shardwise.errors import FAULT, InputError, IntegrityError, TryAgain
 from shardwise.host import SCRIPTS
-from shardwise.mpi import launch
 from shardwise.plan.plan import Plan
-from shardwise.processes import contain, threads
+from shardwise.processes import contain, environment, threads
 from shardwise.records import failures
 from shardwise.records.starts import last_start
 from shardwise.records.store import Store
@@ -90,7 +89,7 @@ class Pool:
 
     def _start(self, seat: _Seat, again: bool = False) -> None:
         own = max(1, threads.processors() // len(self._seats))
-        environ = launch.without_rank() | {"OMP_NUM_THREADS": str(own)}
+        environ = environment.without_stray() | {"OMP_NUM_THREADS": str(own)}
         environ |= {"RESTARTED": "1"} if again else {}
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers leave it to their parent
         seat.began = time.time()
