@@ -20,7 +20,6 @@ from shardwise.errors import FINDERS, InputError, leave_on_interrupt, tell
 from shardwise.files.commit import commit
 from shardwise.files.paths import CACHE
 from shardwise.host import BEGUN, PROJECT, SUBMITTED, TYPED
-from shardwise.processes import environment
 from shardwise.records.locks import take_lock
 from shardwise.units import clock
 
@@ -208,7 +207,6 @@ def _snakemake(
 
 def snakemake_line(profile: str | None, words: list[str]) -> list[str]:
     """Print and return the command line that runs Snakemake with a profile; InputError as above."""
-    environment.refuse_other_packages()
     if any(os.environ.get(name) for name in FINDERS):
         importlib.import_module("pandas")  # else Snakemake would end with a traceback
     words = ["--profile", _profile(profile), "-s", str(PROJECT / "Snakefile"), *words]

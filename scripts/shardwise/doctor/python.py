@@ -11,7 +11,9 @@ from typing import Any
 from shardwise import host
 from shardwise.doctor.finding import Call, Finding, Findings, judge
 from shardwise.errors import FINDERS
-from shardwise.processes.environment import PACKAGES
+
+# Packages with compiled code: a copy for another Python does not load.
+_PACKAGES = "numpy, numba, pandas, mpi4py, xxhash, msgspec, yaml, matplotlib"
 
 
 def installed() -> dict[str, str]:
@@ -31,7 +33,7 @@ def check(ask: Call, installed: Call = installed, environ: Any = os.environ) -> 
     found, allowed = found or f"all {len(pins)} as tested", "the tested versions; others may work"
     yield judge(not odd, "packages", found, allowed, host.install(), bad)
     strays = ", ".join(name for name in FINDERS if environ.get(name))
-    reply = ask([sys.executable, "-P", "-c", f"import {', '.join(PACKAGES)}"])
+    reply = ask([sys.executable, "-P", "-c", f"import {_PACKAGES}"])
     found = "all that jobs import" if reply.code == 0 else f"a package does not load: {reply.last}"
     found += f"; packages in {strays} come first" * bool(strays)
     do, bad = f"unset {strays}" if strays else host.install(anew=True), "fault"

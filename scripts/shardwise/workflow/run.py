@@ -26,7 +26,6 @@ from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import unchecked
 from shardwise.plan.plan import Plan, Shard
-from shardwise.processes import environment
 from shardwise.records import failures, others, store
 from shardwise.records.store import Store
 from shardwise.units import MIB
@@ -91,7 +90,6 @@ class Run:
         """Check everything that can be checked before any job; exit with 2 if anything is wrong."""
         try:
             hooks.refuse_repeated(sys.argv)
-            environment.refuse_other_packages()
             from shardwise.plan import config, config_file, planner  # here: jobs do not need them
 
             # Snakemake has read these files too, but its loader accepts more than plain data.

@@ -1,9 +1,5 @@
-"""Variables of a user's shell: stray ones are cleared, and broken copies of packages refused."""
+"""Variables of a user's shell: stray ones are cleared."""
 
-from contextlib import nullcontext
-
-import pytest
-from shardwise.errors import InputError
 from shardwise.processes import environment
 
 
@@ -18,20 +14,3 @@ def test_what_others_left_goes_and_what_the_user_set_stays():
     shell = dict.fromkeys((*stray, *kept), "x")
     environment.clear_stray(shell)
     assert set(shell) == set(kept)
-
-
-BROKEN = "raise ImportError('for another Python')"
-
-
-@pytest.mark.parametrize(("file", "text", "refused"), [
-    ("numpy.py", BROKEN, True), ("numpy/__init__.py", BROKEN, True), ("yaml.so", BROKEN, True),
-    ("numba/x", BROKEN, False), ("x.py", BROKEN, False),  # not a package; not a name of ours
-    ("numpy.py", "", False),  # a copy that loads may be intended: cluster modules bring them
-])  # fmt: skip
-def test_another_copy_of_a_package_that_does_not_load_is_refused(tmp_path, file, text, refused):
-    """A module or package on PYTHONPATH, which Python would find first."""
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text(text)
-    told = pytest.raises(InputError, match=f"PYTHONPATH names {tmp_path}, whose ")
-    with told if refused else nullcontext():
-        environment.refuse_other_packages({"PYTHONPATH": f":{tmp_path}"})
