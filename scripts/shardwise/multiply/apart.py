@@ -35,12 +35,12 @@ def run(plan: Plan, shard: Shard, compute: Callable[[Plan], None]) -> None:
             return code, report[:_WORDS_LETTERS]
         return 0, ""
 
-    ending = contain.run(end)
-    if ending.result is None:
-        words = f"product: your function {plan.problem.product} {contain.words(ending.status)}"
-        kind = InputError if ending.status >= 0 else TryAgain
+    result, status = contain.run(end)
+    if result is None:
+        words = f"product: your function {plan.problem.product} {contain.words(status)}"
+        kind = InputError if status >= 0 else TryAgain
         with failures.noted(plan.results, shard.name, plan.results.log("multiply", shard.name)):
             raise kind(words)
-    code, words = ending.result
+    code, words = result
     if code:
         raise errors.of_code(code, words)

@@ -24,7 +24,7 @@ def main(spec: str, *depends: str) -> None:
     contain.end_with_parent(signal.SIGTERM)
     try:
         ending = contain.run(partial(_try, spec, depends, sys.stdin.buffer.read()))
-        os.write(1, json.dumps([ending.result, ending.status]).encode())
+        os.write(1, json.dumps(ending).encode())
     except (Terminated, BrokenPipeError):  # the caller of the trial has ended, or waits no longer
         sys.exit(128 + signal.SIGTERM)
 
