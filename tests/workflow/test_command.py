@@ -128,7 +128,6 @@ def test_no_message_names_a_clone(bin_folder: Path, tmp_path: Path) -> None:
     """Doctor and verify name commands that need no Makefile."""
     doctor = call(bin_folder, tmp_path, "doctor", "--time-limit", "60").stdout
     assert "make " not in doctor
-    assert "pip install" in doctor or "as tested" in doctor
     program = "from shardwise import host; print(host.install(12), host.command('verify'))"
     line = [bin_folder / "python", "-c", program]
     env = wheel.environment(bin_folder)

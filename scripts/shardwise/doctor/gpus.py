@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import distributions
 from typing import Any
 
 import psutil
@@ -13,18 +14,27 @@ from shardwise import host
 from shardwise.devices import choose, grants, nvml
 from shardwise.devices.nvml import Device
 from shardwise.doctor.finding import Call, Finding, Findings, Reply, judge
-from shardwise.doctor.python import installed
 from shardwise.units import clock, human_bytes
 
 _PRODUCT = """
+import sys
+from shardwise import errors
 from shardwise.devices import choose
-choose.take(0, limit=0)
-import cupy, kvikio.defaults as kvikio
-ones = cupy.ones((256, 256), "float32")
-assert float((ones @ ones).sum()) == 256**3, "a product of ones is wrong"
+try:
+    choose.take(0, limit=0)
+    import cupy, kvikio.defaults as kvikio
+    ones = cupy.ones((256, 256), "float32")
+    assert float((ones @ ones).sum()) == 256**3, "a product of ones is wrong"
+except Exception as error:
+    sys.exit(errors.explain(error)[0])
 print("through host memory" if kvikio.is_compat_mode_preferred() else "by GPUDirect Storage")
 """
 """Takes its device as a task does, multiplies ones there, and says how bytes get there."""
+
+
+def installed() -> list[str]:
+    """The name and version of each installed package."""
+    return [f"{one.metadata['Name']} {one.version}" for one in distributions()]
 
 
 def check(
@@ -40,16 +50,17 @@ def check(
         level = "fault" if backend == "cupy" else "note"
         yield Finding(level, "driver", found, "NumPy, unless the config says cupy", do)
         return
-    present, most, driver = listed(), version // 1000, nvml.driver_version()
-    yield Finding("ok", "driver", f"{driver}, runs CUDA up to {most}.{version % 1000 // 10}")
-    packages = [f"{name} {version}" for name, version in installed().items()]
+    most, packages = version // 1000, installed()
+    found = f"{nvml.driver_version()}, runs CUDA up to {most}.{version % 1000 // 10}"
+    yield Finding("ok", "driver", found)
     cupy = [one for one in packages if re.match(r"cupy(-cuda\d+x)? ", one)]
     kvikio = [one for one in packages if re.match(r"kvikio(-cu\d+)? ", one)]
     built = re.findall(r"cupy-cuda(\d+)", " ".join(cupy))  # a cupy built here names no version
     good, allowed = len(cupy) == 1 and all(int(n) <= most for n in built), f"one, for CUDA {most}"
     do = f"{host.install(min(most, choose.CUDA_MAJORS[-1]), anew=True)}; or set backend: numpy"
     yield judge(good, "cupy", ", ".join(cupy) or "not installed", allowed, do, "fault")
-    ours = choose.candidates(lambda: present, environ) if present else []
+    present = listed()
+    ours = choose.candidates(lambda: present, environ)
     tried = ours if good and kvikio else []
     names = {*grants.variables(environ), grants.VISIBLE}  # set so that each program sees one device
     line = [sys.executable, "-P", "-c", _PRODUCT, "doctor"]  # its lease shows this word
@@ -61,29 +72,26 @@ def check(
     yield judge(kvikio, "kvikio", found or "not installed", allowed, do, "fault")
     for device in present:
         why = "see cupy and kvikio" if device in ours else "it is not granted here"
-        yield _device(device, replies.get(device, Reply(1, f"not tried: {why}")))
+        yield _device(device, replies.get(device, Reply(75, why)))
         yield from _held(device)
     allowed = "a GPU, or a MIG instance of one, that no other task uses"
     do = "wait, as a task would; in a job, ask for a GPU; else ask the admin"
-    if not present or (tried and not ways):
+    if tried and not ways:
         yield Finding("later", "devices", "no device is available now", allowed, do)
 
 
 def _device(device: Device, reply: Reply) -> Finding:
     """The finding on a device: whether a product on it was right, or why none was tried."""
-    works, reason = reply.code == 0, reply.last
-    level, words, do = "later", f"a product fails: {reason}", "tell the admin: dmesg says why (Xid)"
-    if works:
-        level, words, do = "ok", "computes", ""
-    elif reply.code is None:
-        words, do = "a product hangs", "try --time-limit 60; if it persists, ask for a reset"
-    elif busy := re.match(r"(?:shardwise\.\S+|not tried): (.*?)(?:; end what.*)?$", reason):
-        words, level, do = f"not tried: {busy[1]}", "note", "wait, or see below who holds it"
-    elif re.match(r"\w+Error: .*\.so|ImportError|ModuleNotFoundError", reason):
-        level, do = "fault", host.install(anew=True)
+    said = reply.last.partition("; end what")[0]
+    level, words, do = {
+        0: ("ok", "computes", ""),
+        2: ("fault", said, host.install(anew=True)),
+        75: ("note", f"not tried: {said}", "wait, or see below who holds it"),
+        None: ("later", "a product hangs", "try --time-limit 60; if it persists, ask for a reset"),
+    }.get(reply.code, ("later", f"a product fails: {said}", "tell the admin: see dmesg"))
     memory = f"{human_bytes(device.free)} free of {human_bytes(device.memory)}"
     found = f"{device.name}, {memory}, {device.uuid}: {words}"
-    facts = {"uuid": device.uuid, "works": works}
+    facts = {"uuid": device.uuid, "works": level == "ok"}
     allowed = "a device that one task alone uses, and that computes right" if do else ""
     return Finding(level, f"GPU {device.index}", found, allowed, do, facts)
 
@@ -99,13 +107,11 @@ def _held(device: Device) -> Findings:
 
 
 def _describe(pid: int) -> str:
-    """A process, as far as it is visible."""
+    """A process, as far as it is visible; a zombie ends with its parent."""
     wanted = ["username", "create_time", "status", "ppid", "cmdline", "name"]
     try:
         who = psutil.Process(pid).as_dict(wanted, ad_value="")
     except psutil.Error:  # ended, or of another container
         return "not visible here (another container's?)"
-    words = f"{shlex.join(who['cmdline']) or who['name']:.120}"
-    if who["status"] == psutil.STATUS_ZOMBIE:
-        words += f"; a zombie, which ends with its parent, process {who['ppid']}"
-    return f"{who['username']}, since {clock(who['create_time'])}, {words}"
+    words = f"{shlex.join(who['cmdline']) or who['name']:.120}, {who['status']}"
+    return f"{who['username']}, since {clock(who['create_time'])}, of {who['ppid']}, {words}"

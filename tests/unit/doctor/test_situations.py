@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ from shardwise.devices.nvml import Device, Process
 from shardwise.doctor import folders, gpus, mpi, python, schedulers
 from shardwise.doctor.finding import Call, Finding, Reply
 
-from tests.factories import ROOT
 from tests.processes import living, until
 
 GIB = 2**30
-RIGHT = {"cupy-cuda12x": "14.2.0", "kvikio-cu12": "26.10.0", "libkvikio-cu12": "26.10.0"}
+RIGHT = ["cupy-cuda12x 14.2.0", "kvikio-cu12 26.10.0", "libkvikio-cu12 26.10.0"]
 PARTITIONS, GRES = "sinfo --noheader --format=%P", "sinfo --noheader --format=%G"
 TEST = "--test-only --output=/dev/null --wrap=true"
 PROFILE = """
@@ -77,7 +75,6 @@ def expect(findings: Iterable[Finding], expected: dict[str, str]) -> None:
     ("slurm", {GRES: "(null)"}, {"gpus": "note backend: numpy"}),
     ("slurm", {"srun --mpi=list": "\tnone\n"}, {"mpi types": 'note mpi: "mpiexec"'}),
     ("slurm", {PARTITIONS: Reply(1, "x\nno contact")}, {"slurm": "note no contact"}),
-    ("slurm", {GRES: Reply(None, "no answer in time")}, {"slurm": "note no answer in time"}),
     ("grid engine", {}, {
         "grid engine": "ok SGE 8.1.9", "gpus": "ok gpu INT JOB, cuda_arch STRING NO",
         "environments": "ok make, mpi, smp", "nodes": "note qrsh -cwd -l gpu=1",
@@ -98,12 +95,9 @@ def test_schedulers(tmp_path, name: str, said: Any, expected: Any, monkeypatch: 
 
 
 @pytest.mark.parametrize(("disk", "client", "expected"), [
-    ("ext4 rw,relatime / and more", None, {"file system": "ok / and more", "locks": "ok"}),
-    ("ext4 rw /", "sbatch", {"file system": "note key results"}),
-    ("nfs4 rw,local_lock=none /data", "sbatch", {"file system": "ok latency", "locks": "ok"}),
-    ("nfs rw,nolock /data", None, {"locks": "note nolock"}),
-    ("lustre rw,flock /s", None, {"file system": "ok lfs setstripe", "locks": "ok"}),
-    ("lustre rw /s", None, {"locks": "note no flock"}), (None, None, {"space": "ok free"}),
+    ("ext4 / and more", None, {"file system": "ok / and more"}),
+    ("ext4 /", "sbatch", {"file system": "note key results"}),
+    ("nfs4 /data", "sbatch", {"file system": "ok"}), (None, None, {"space": "ok free"}),
 ])  # fmt: skip
 def test_disks(disk: Any, client: Any, expected: dict[str, str], tmp_path: Path) -> None:
     """The disk of a results folder that does not exist yet is judged; nothing is written."""
@@ -116,25 +110,19 @@ def test_disks(disk: Any, client: Any, expected: dict[str, str], tmp_path: Path)
     expect(found, {"folder": f"fault {tmp_path}/new is not a writable"})
 
 
-@pytest.mark.parametrize(("over", "reply", "environ", "expected"), [
-    ({}, Reply(0, ""), {}, {"packages": "ok as tested", "loading": "ok"}),
-    ({"numpy": None}, Reply(0, ""), {}, {"packages": "fault numpy missing"}),
-    ({"numpy": "1.0"}, Reply(0, ""), {}, {"packages": "note numpy 1.0 (tested: "}),
-    ({}, Reply(1, "x\nImportError: no"), {}, {"loading": "fault ImportError: no → "}),
-    ({}, Reply(1, "no"), {"PYTHONPATH": "/x"},
-     {"loading": "fault no; packages in PYTHONPATH come first → unset PYTHONPATH"}),
-    ({}, Reply(0, ""), {"LD_LIBRARY_PATH": "/x"}, {"loading": "ok LD_LIBRARY_PATH"}),
-    ({}, Reply(None, ""), {}, {"loading": "later --time-limit"}),
+@pytest.mark.parametrize(("reply", "environ", "expected"), [
+    (Reply(0, ""), {"LD_LIBRARY_PATH": "/x"}, "ok LD_LIBRARY_PATH"),
+    (Reply(1, "x\nImportError: no"), {}, "fault ImportError: no → "),
+    (Reply(1, "no"), {"PYTHONPATH": "/x"},
+     "fault no; packages in PYTHONPATH come first → unset PYTHONPATH"),
+    (Reply(None, ""), {}, "later"),
 ])  # fmt: skip
-def test_packages(over: Any, reply: Reply, environ: Any, expected: dict[str, str]) -> None:
-    """Packages that are missing or do not load are faults; other versions are notes."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    here = dict(line.split("==") for line in project["dependencies"]) | over
-    here = {name: version for name, version in here.items() if version}
-    expect(python.check(lambda words: reply, lambda: here, environ), expected)
+def test_packages(reply: Reply, environ: Any, expected: str) -> None:
+    """Packages that do not load are faults; variables that lead to others are named."""
+    expect(python.check(lambda words: reply, environ), {"loading": expected})
 
 
-HELLO, BUSY = "hello 2 node1 MPICH 5", "shardwise.errors.TryAgain"
+HELLO = "hello 2 node1 MPICH 5"
 
 
 @pytest.mark.parametrize(("reply", "expected"), [
@@ -166,30 +154,27 @@ def look(*present: Device, backend: str = "auto", cuda: Any = 12080, **over: Any
 
 
 @pytest.mark.parametrize(("over", "expected"), [
-    ({"none": True}, {"devices": "later no device"}),
     ({}, {"driver": "ok unknown, runs CUDA up to 12.8", "cupy": "ok cupy-cuda12x 14.2.0",
           "kvikio": "ok 26.10.0, files are read through host memory", "GPU 0": "ok computes"}),
     ({"backend": "numpy"}, {"driver": "note backend: numpy"}),
     ({"cuda": None}, {"driver": "note no NVIDIA driver"}),
     ({"cuda": None, "backend": "cupy"}, {"driver": "fault in a job on a GPU node"}),
-    ({"packages": {}}, {"cupy": "fault not installed", "kvikio": "fault not installed"}),
-    ({"packages": RIGHT | {"cupy-cuda13x": "1"}}, {"cupy": "fault 14.2.0, cupy-cuda13x"}),
+    ({"packages": []}, {"cupy": "fault not installed", "kvikio": "fault not installed"}),
+    ({"packages": [*RIGHT, "cupy-cuda13x 1"]}, {"cupy": "fault 14.2.0, cupy-cuda13x"}),
     ({"cuda": 14000}, {"cupy": "ok", "GPU 0": "ok"}),  # newer drivers run older CUDA
-    ({"packages": {"cupy": "14", "kvikio-cu12": "26"}}, {"cupy": "ok cupy 14"}),  # from source
-    ({"replies": {"GPU-0": Reply(0, "by GPUDirect Storage")}}, {"kvikio": "ok GPUDirect"}),
+    ({"packages": ["cupy 14", "kvikio-cu12 26"]}, {"cupy": "ok cupy 14"}),  # from source
     ({"environ": {"CUDA_VISIBLE_DEVICES": "1"}}, {"GPU 0": "note not granted", "GPU 1": "ok"}),
     ({"replies": {"GPU-0": Reply(None, "")}}, {"GPU 0": "later hangs", "GPU 1": "ok"}),
     ({"replies": {"GPU-0": Reply(1, "AssertionError: wrong")}}, {"GPU 0": "later wrong"}),
-    ({"replies": {"GPU-0": Reply(1, "ImportError: libx.so.12")}}, {"GPU 0": "fault libx.so"}),
-    ({"replies": {"GPU-0": Reply(1, f"{BUSY}: 7 has it; end what hangs")}},
+    ({"replies": {"GPU-0": Reply(2, "a package does not load")}}, {"GPU 0": "fault not load"}),
+    ({"replies": {"GPU-0": Reply(75, "7 has it; end what hangs")}},
      {"GPU 0": "note tried: 7 has it → wait"}),
-    ({"replies": dict.fromkeys(("GPU-0", "GPU-1"), Reply(1, f"{BUSY}: leased"))},
+    ({"replies": dict.fromkeys(("GPU-0", "GPU-1"), Reply(75, "leased"))},
      {"GPU 0": "note leased", "devices": "later no device"}),
 ])  # fmt: skip
 def test_devices(over: dict[str, Any], expected: dict[str, str]) -> None:
     """Driver, packages, and a product on each of two devices."""
-    present = () if "none" in over else (device(0), device(1))
-    expect(look(*present, **over), expected)
+    expect(look(device(0), device(1), **over), expected)
 
 
 def test_the_holders_of_a_device() -> None:
@@ -202,4 +187,5 @@ def test_the_holders_of_a_device() -> None:
     zombie.wait()
     assert visible.startswith(f"held by process {os.getpid()}: 2.0 GiB, ")
     assert hidden.startswith("held by process 4194305: not visible here")
-    assert f"a zombie, which ends with its parent, process {os.getpid()}" in dead
+    assert dead.endswith("zombie")
+    assert f", of {os.getpid()}, " in dead
