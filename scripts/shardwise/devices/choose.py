@@ -8,9 +8,8 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, MutableMapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardwise import host
 from shardwise.devices import grants, wait
@@ -32,13 +31,8 @@ _taken: list["Taken"] = []
 """The device of this process, once taken; it stays, as CUDA reads the variables only once."""
 
 
-@dataclass(frozen=True)
-class Taken:
-    """The device of this task.
-
-    ``source`` is ``slurm`` or ``grid engine`` if a scheduler granted the device, alone or as one
-    of several; else ``lease``.
-    """
+class Taken(NamedTuple):
+    """The device of this task; ``source`` is a scheduler that granted it, else ``lease``."""
 
     device: Device
     source: str
@@ -51,14 +45,12 @@ def taken_uuid() -> str | None:
 
 def driver_cuda_version() -> int | None:
     """Highest CUDA version of the NVIDIA driver, such as 13000 for 13.0; None without a driver."""
+    version = ctypes.c_int()
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
     except OSError:
         return None
-    version = ctypes.c_int()
-    if driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
-        return None
-    return version.value
+    return None if failed else version.value
 
 
 def cuda_extra() -> str:
@@ -121,7 +113,7 @@ def take(
         Bytes of device memory that the task is going to take.
     limit
         Seconds to wait after a lease last changed hands. Left out: an hour, or five minutes in a
-        job of a cluster if no other task of that job holds a device.
+        job of a cluster.
     listed
         How devices are found; left out, :func:`present`.
     barred
@@ -135,7 +127,7 @@ def take(
     if not _taken:
         grant = grants.read(environ)
         look = partial(candidates, listed, dict(environ))
-        device = wait.lease_one(look, host.job(environ), needed, limit, barred)
+        device = wait.lease_one(look, host.job(environ) is not None, needed, limit, barred)
         source = grant.source if grant else "lease"
         log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
         environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})

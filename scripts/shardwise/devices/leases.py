@@ -9,7 +9,6 @@ import fcntl
 import os
 import pwd
 import shlex
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +20,6 @@ FOLDER = Path("/tmp/shardwise-leases")
 """The folder of the leases: local to the node, and unlike TMPDIR the same for all its users."""
 
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-_COMMAND_CHARACTERS = 400
 _TEXT_BYTES = 4096  # the most that is read from a lease
 
 _HELD: list[int] = []
@@ -33,11 +31,10 @@ def _path(uuid: str) -> Path:
     return FOLDER.parent / (os.environ.get("SHARDWISE_LEASES") or FOLDER) / f"{uuid}.lease"
 
 
-def take(uuid: str, job: str | None = None) -> bool:
+def take(uuid: str) -> bool:
     """Lease a device to this process; False if it is leased already.
 
-    The scheduler's `job` is written into the lease for others to read. Raises `TryAgain` if the
-    folder of the leases cannot be used.
+    Raises `TryAgain` if the folder of the leases cannot be used.
     """
     path = _path(uuid)
     try:
@@ -56,14 +53,14 @@ def take(uuid: str, job: str | None = None) -> bool:
         ) from error
     os.set_inheritable(descriptor, True)
     _HELD.append(descriptor)
-    program, *words = sys.argv or [""]
-    what = shlex.join([Path(program).name, *words])[:_COMMAND_CHARACTERS]
-    who = f"process {os.getpid()} of {_user()}" + (f" in {job}" if job else "")
+    user = str(os.getuid())
+    with suppress(KeyError):  # in a container without that user
+        user = pwd.getpwuid(os.getuid()).pw_name
     # Only the lock counts: on a full disk the lease merely lacks its signature.
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
-        text = f"{who} since {clock(time.time())} ({what})"
-        os.pwrite(descriptor, one_line(text).encode(), 0)
+        text = f"process {os.getpid()} of {user} since {clock(time.time())}"
+        os.pwrite(descriptor, text.encode(), 0)
     return True
 
 
@@ -102,11 +99,3 @@ def _open(path: Path) -> int:
     finally:
         os.umask(before)
     return os.open(path, _FLAGS)
-
-
-def _user() -> str:
-    """The name of this user; in a container without that user, the number."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -63,7 +63,7 @@ def check(
     ours = choose.candidates(lambda: present, environ)
     tried = ours if good and kvikio else []
     names = {*grants.variables(environ), grants.VISIBLE}  # set so that each program sees one device
-    line = [sys.executable, "-P", "-c", _PRODUCT, "doctor"]  # its lease shows this word
+    line = [sys.executable, "-P", "-c", _PRODUCT]
     with ThreadPoolExecutor(max(1, len(tried))) as pool:
         asked = pool.map(lambda one: ask(line, **dict.fromkeys(names, one.uuid)), tried)
         replies = dict(zip(tried, asked, strict=True))
