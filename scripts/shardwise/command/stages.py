@@ -141,10 +141,10 @@ def reduce(options: Namespace) -> None:
     Under a launcher of your own it is one of the ranks: mpiexec -n 2 python -m mpi4py
     scripts/reduce.py
     """
-    from shardwise.mpi import launch
+    from shardwise.mpi import together
     from shardwise.reduce import reducer  # after MPI: a rank that fails here then ends the others
 
-    comm = launch.get_world(options.ranks, "reduce")
+    comm = together.world()
     plan = reducer.run(comm, options.plan, options.statistics)
     if comm.rank == 0:
         named = ", ".join(options.statistics)

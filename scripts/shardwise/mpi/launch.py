@@ -42,13 +42,8 @@ _COUNT = re.compile(r"-np?|-n\d+|--np(=.*)?|--ntasks(=.*)?")
 """The options that say how many ranks there are: of MPICH, Open MPI and srun."""
 
 _DEFAULTS = {
-    # By default Open MPI refuses root and more ranks than cores, and binds ranks to cores. These
-    # are the names of versions 4 and 5; other launchers read none of them.
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    # By default Open MPI binds ranks to cores. Its versions 4 and 5 read these; no other launcher.
     "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
     # Without this, srun lets the other ranks wait for one that has failed.
     "SLURM_KILL_BAD_EXIT": "1",
@@ -182,7 +177,9 @@ def start_ranks(options: Namespace) -> Any:
     """The MPI module, in a rank; a process that is no rank yet begins again as several.
 
     The launcher then replaces it (exec): it gets the signals, and sets the exit code. ``options``
-    has ``launcher`` and ``ranks``; if no ranks are given, the expected number is set.
+    has ``launcher`` and ``ranks``; if no ranks are given, the expected number is set. Raises
+    InputError on each rank if there are not so many: a launcher of another MPI would start many
+    worlds of one rank each, and report no error.
     """
     options.ranks = options.ranks or expected_ranks()
     if is_rank():
@@ -209,21 +206,10 @@ def start_ranks(options: Namespace) -> Any:
     for name in set(re.findall(r"/\S*mpich_shm_\S+$", maps, re.MULTILINE)):
         with suppress(OSError):  # another rank was first
             os.unlink(name)
-    return mpi
-
-
-def get_world(count: int | None, stage: str) -> Any:
-    """The communicator of all ranks; InputError on each unless there are ``count`` (None: any).
-
-    A launcher of another MPI would start many worlds of one rank each, and report no error.
-    ``stage`` is for the message.
-    """
-    from mpi4py import MPI  # here: the import makes this process a rank
-
-    comm = MPI.COMM_WORLD
-    if comm.size != (count or comm.size):
+    size = mpi.COMM_WORLD.size
+    if size != (options.ranks or size):
         raise InputError(
-            f"{stage}: asked for {count} ranks, but MPI has {comm.size}: the launcher does not "
-            "match the MPI that mpi4py loads; see the line 'mpi' of the profile"
+            f"asked for {options.ranks} ranks, but MPI has {size}: the launcher does not match the "
+            "MPI that mpi4py loads; see the line 'mpi' of the profile"
         )
-    return comm
+    return mpi

@@ -52,9 +52,19 @@ def merge(comm: Any, parts: Callable[[], Iterable[Any]], take: Callable[..., Non
         step *= 2
 
 
+# Below, mpi4py is imported late: the import makes a process a rank.
+
+
+def world() -> Any:
+    """The communicator of all ranks."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
+
+
 def xor(comm: Any, array: np.ndarray) -> np.ndarray:
     """The bitwise XOR over all ranks of an array of uint8."""
-    from mpi4py import MPI  # here: the import makes a process a rank
+    from mpi4py import MPI
 
     found = np.empty_like(array)
     comm.Allreduce(array, found, MPI.BXOR)

@@ -33,7 +33,7 @@ def run(options: Namespace) -> int:
     plan = plans.load(options.plan)
     if options.round:  # a rank, which starts its workers; failure files say what failed
         launch.start_ranks(options)
-        count, beside = ranks.own_workers(options.ranks, plan.settings.backend, options.workers)
+        count, beside = ranks.own_workers(plan.settings.backend, options.workers)
         _pool(plan, options, count, beside).run(options.round)
         return 0
     try:

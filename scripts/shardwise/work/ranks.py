@@ -48,12 +48,11 @@ def seats(views: Sequence[View], rank: int, workers: str, gpus: bool) -> list[in
     return own[:1] if workers == "device" and not view.granted else own
 
 
-def own_workers(ranks: int, backend: str, workers: str) -> tuple[int, int]:
+def own_workers(backend: str, workers: str) -> tuple[int, int]:
     """In a rank: how many workers it starts, see `seats`, and how many its node has altogether."""
     from mpi4py import MPI
 
-    comm = launch.get_world(ranks, "work")
-    devices, granted = None, False
+    comm, devices, granted = MPI.COMM_WORLD, None, False
     if backend != "numpy" and choose.driver_cuda_version() is not None:
         try:
             devices = [device.uuid for device in choose.candidates()]

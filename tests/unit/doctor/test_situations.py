@@ -122,18 +122,17 @@ def test_packages(reply: Reply, environ: Any, expected: str) -> None:
     expect(python.check(lambda words: reply, environ), {"loading": expected})
 
 
-HELLO = "hello 2 node1 MPICH 5"
+HELLO = "hello node1 MPICH 5"
 
 
 @pytest.mark.parametrize(("reply", "expected"), [
-    (Reply(0, f"noise\n{HELLO}\nhello 2 a MPICH 5\n"), "ok one world on a, node1: MPICH 5"),
-    (Reply(0, "hello 1 n M\nhello 1 n M\n"), "fault worlds of 1 and 1 ranks"),
+    (Reply(0, f"noise\n{HELLO}\nhello a MPICH 5\n"), "ok one world on a, node1: MPICH 5"),
     (Reply(1, f"{HELLO}\nsrun: error: no pmi"), "fault no pmi"),
-    (Reply(0, ""), "fault worlds of no ranks"),
-    (Reply(None, f"{HELLO}\nno answer in time"), "later worlds of 2 ranks: no answer in time"),
+    (Reply(0, ""), "fault 0 ranks have met"),
+    (Reply(None, f"{HELLO}\nno answer in time"), "later 1 ranks have met: no answer in time"),
 ])  # fmt: skip
 def test_ranks(reply: Reply, expected: str) -> None:
-    """Two ranks must share a world; worlds of one mean another MPI; no answer means try later."""
+    """Two ranks must share a world; no answer means try later."""
     found = mpi.check(lambda words: reply, "mpiexec")
     expect(found, {"launcher": "ok mpiexec -n 2", "hello": expected})
 
