@@ -60,12 +60,10 @@ def cuda_extra() -> str:
     client: there it is the older version, which newer drivers run as well.
     """
     version = driver_cuda_version()
-    if version is not None:
-        major = version // 1000
-        fitting = [m for m in CUDA_MAJORS if m <= major]
-        return str(fitting[-1]) if fitting else "none"
-    login_node = any(shutil.which(client) for client in SCHEDULER_CLIENTS)
-    return str(CUDA_MAJORS[0]) if login_node else "none"
+    if version is None and any(map(shutil.which, SCHEDULER_CLIENTS)):
+        return str(CUDA_MAJORS[0])
+    fitting = [major for major in CUDA_MAJORS if major <= (version or 0) // 1000]
+    return str(fitting[-1]) if fitting else "none"
 
 
 def is_fault(error: BaseException) -> bool:

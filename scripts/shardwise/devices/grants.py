@@ -40,16 +40,14 @@ class Grant:
 
 
 def asked(resources: Mapping[str, str]) -> int:
-    """GPUs per node that the resources of a job request, in the syntax of its scheduler.
+    """GPUs per node, at least 1, that the resources of a job ask its scheduler for.
 
     ``gres: "gpu:a100:4"`` of Slurm and ``uge_gpu: "-l gpu=4"`` of Grid Engine (or any other
-    resource named ``uge_...``) count per node. ``gpu`` and ``tasks``, one GPU each, count over all
-    ``nodes``; without ``nodes`` they may all lie on one. The result is at least 1. An expression,
-    such as ``2 * attempt``, counts as 1.
+    resource named ``uge_...``) count per node, ``gpu`` and ``tasks`` over all ``nodes``.
     """
     slurm = sum(map(int, _SLURM_COUNT.findall(resources.get("gres", ""))))
-    everywhere = max(_number(resources, name) for name in ("gpu", "tasks"))
-    return max(1, slurm + counted(resources), -(-everywhere // nodes(resources)))
+    everywhere = max(_number(resources, "gpu"), _number(resources, "tasks"))
+    return max(slurm + counted(resources), -(-everywhere // nodes(resources)))
 
 
 def counted(resources: Mapping[str, str]) -> int:
@@ -57,8 +55,8 @@ def counted(resources: Mapping[str, str]) -> int:
 
     Plain Grid Engine does not say which GPUs it grants, so the job itself must not use more.
     """
-    words = [words for name, words in resources.items() if name.startswith("uge_")]
-    return sum(int(count) for some in words for count in _GRID_ENGINE_COUNT.findall(some))
+    words = " ".join(words for name, words in resources.items() if name.startswith("uge_"))
+    return sum(map(int, _GRID_ENGINE_COUNT.findall(words)))
 
 
 def nodes(resources: Mapping[str, str]) -> int:
@@ -67,7 +65,7 @@ def nodes(resources: Mapping[str, str]) -> int:
 
 
 def _number(resources: Mapping[str, str], name: str) -> int:
-    """A resource as a number; 1 if it is missing, or an expression of Snakemake's."""
+    """A resource as a number; 1 if it is missing, or an expression such as ``2 * attempt``."""
     word = resources.get(name, "")
     return max(1, int(word)) if word.isdecimal() else 1
 
