@@ -10,24 +10,13 @@ import uuid
 class _Patch(importlib.abc.MetaPathFinder):
     """Changes two modules of `shardwise` once they are imported, from wherever that is."""
 
-    def __init__(self):
-        self._changes = {
-            "shardwise.multiply.backend": _change_multiply,
-            "shardwise.devices.choose": _change_devices,
-        }
-
     def find_spec(self, name, path=None, target=None):
-        change = self._changes.pop(name, None)
+        change = _CHANGES.pop(name, None)
         if change is None:
             return None
         spec = importlib.util.find_spec(name)
         execute = spec.loader.exec_module
-
-        def patched(module):
-            execute(module)
-            change(module)
-
-        spec.loader.exec_module = patched
+        spec.loader.exec_module = lambda module: (execute(module), change(module))
         return spec
 
 
@@ -47,21 +36,20 @@ def _load_backend(requested, needed=0, wait=None, barred=dict):
     import numpy
     from shardwise.devices import choose
 
-    taken = choose.take(needed, wait, barred=barred)
-    device = taken.device
-    return numpy, {"name": device.name, "uuid": device.uuid, "source": taken.source}
+    device, source = choose.take(needed, wait, barred=barred)
+    return numpy, {"name": device.name, "uuid": device.uuid, "source": source}
 
 
 def _present():
     from shardwise.devices.nvml import Device
     from shardwise.host import node
 
-    host = node()
-    return [
-        Device(f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{host} {i}')}", "Fake", i, 2**34, 2**34)
-        for i in range(int(os.environ["FAKE_DEVICES"]))
-    ]
+    uuids = [uuid.uuid5(uuid.NAMESPACE_DNS, f"{node()} {i}") for i in range(_COUNT)]
+    return [Device(f"GPU-{each}", "Fake", i, 2**34, 2**34) for i, each in enumerate(uuids)]
 
 
-if "FAKE_DEVICES" in os.environ:
+_CHANGES = {
+    "shardwise.multiply.backend": _change_multiply, "shardwise.devices.choose": _change_devices,
+}  # fmt: skip
+if _COUNT := int(os.environ.get("FAKE_DEVICES", "0")):
     sys.meta_path.insert(0, _Patch())
