@@ -31,12 +31,12 @@ def _change_devices(module):
     module.workers = lambda backend, barred=(): workers("cupy", barred)
 
 
-def _load_backend(requested, needed=0, wait=None, barred=dict):
+def _load_backend(requested, needed=0, wait=None, prefer=None, barred=dict):
     """As `backend.load_backend`, but with a fake device and NumPy."""
     import numpy
     from shardwise.devices import choose
 
-    device, source = choose.take(needed, wait, barred=barred)
+    device, source = choose.take(needed, wait, prefer=prefer, barred=barred)
     return numpy, {"name": device.name, "uuid": device.uuid, "source": source}
 
 

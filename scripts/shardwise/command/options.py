@@ -114,6 +114,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--round": {"help": "folder of claims; default: all missing shards"},
     "--name": {"help": "name of this worker in its claims"},
+    "--seat": {"type": natural, "help": "the GPU of this node to look at first"},
     "--parent": {"type": int, "help": "end when the process of this id ends"},
     "--until": {"type": float, "help": "when the scheduler ends this job, in Unix time"},
     "--dispatch": {

@@ -291,7 +291,7 @@ STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {
     "multiply": (multiply, "--plan --shard --key --mem-mb --device-wait"),
     "work": (
         work,
-        "--plan --mem-mb --device-wait --run-time --round --name --parent --until",
+        "--plan --mem-mb --device-wait --run-time --round --name --seat --parent --until",
     ),
     "dispatch": (
         dispatch,

@@ -97,13 +97,13 @@ def workers(backend: str, barred: Collection[str] = ()) -> int:
 
 def take(
     needed: int, limit: float | None = None, listed: Callable[[], list[Device]] | None = None,
-    environ: MutableMapping[str, str] = os.environ,
+    environ: MutableMapping[str, str] = os.environ, prefer: int | None = None,
     barred: Callable[[], Mapping[str, str]] = dict,
 ) -> Taken:  # fmt: skip
     """Give this process its device, and make CUDA see only that device.
 
-    It is the freest of those granted to this job, or of the node, that no other task leases. The
-    process keeps it to its end; later calls return it.
+    It is one of those granted to this job, or of the node, that no other task leases. The process
+    keeps it to its end; later calls return it.
 
     Parameters
     ----------
@@ -114,6 +114,9 @@ def take(
         job of a cluster.
     listed
         How devices are found; left out, :func:`present`.
+    prefer
+        Position of the device to look at first, so that a worker that is started again comes back
+        to its own; None: the freest first.
     barred
         Returns the devices that must not be taken because they failed: how each did, by UUID.
 
@@ -125,7 +128,7 @@ def take(
     if not _taken:
         grant = grants.read(environ)
         look = partial(candidates, listed, dict(environ))
-        device = wait.lease_one(look, host.job(environ) is not None, needed, limit, barred)
+        device = wait.lease_one(look, host.job(environ) is not None, needed, limit, prefer, barred)
         source = grant.source if grant else "lease"
         log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
         environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})

@@ -34,9 +34,9 @@ _MESSAGE_SECONDS = 60.0
 
 def lease_one(
     look: Callable[[], list[Device]], in_job: bool, needed: int, limit: float | None,
-    barred: Callable[[], Mapping[str, str]],
+    prefer: int | None, barred: Callable[[], Mapping[str, str]],
 ) -> Device:  # fmt: skip
-    """Wait for a device that this process may compute on; lease and return it, the freest first.
+    """Wait for a device that this process may compute on; lease and return it.
 
     ``look`` lists those that it may choose from, ``in_job`` says whether a scheduler runs this
     process; for the rest see `choose.take`. Raises TryAgain if all have failed in this run, or if
@@ -56,7 +56,11 @@ def lease_one(
                 f"{reasons}. Run again on another node, or ask for other devices; a new run may "
                 "take these again"
             )
-        for device in sorted(usable, key=lambda d: (-d.free / d.memory, d.index, d.uuid)):
+        usable.sort(key=lambda device: (device.index, device.uuid))
+        if prefer is None:
+            usable.sort(key=lambda device: -device.free / device.memory)
+        first = (prefer or 0) % len(usable)
+        for device in usable[first:] + usable[:first]:
             if not obstacle(device, needed) and leases.take(device.uuid):
                 return device
         now, found = time.monotonic(), [leases.holder(device.uuid) for device in usable]

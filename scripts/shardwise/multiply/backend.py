@@ -24,7 +24,7 @@ _SWITCH = re.compile(r"NVIDIA_TF32_OVERRIDE|CUBLAS(LT)?_(?!LOG).*")
 
 def load_backend(
     requested: str, needed: int = 0, wait: float | None = None,
-    barred: Callable[[], Mapping[str, str]] = dict,
+    prefer: int | None = None, barred: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """The array module to compute with, and facts about the device that it computes on.
 
@@ -41,7 +41,7 @@ def load_backend(
     """
     if not _on_gpu(requested):
         return np, {"name": "CPU"}
-    taken = choose.take(needed, wait, barred=barred)
+    taken = choose.take(needed, wait, prefer=prefer, barred=barred)
     _clear_switches()
     # CUDA takes as long to start as cupy to be imported, and needs no Python.
     threading.Thread(target=_start_cuda, daemon=True).start()

@@ -43,7 +43,7 @@ class Session:
 
     def __init__(
         self, plan: Plan, memory: int | None = None, wait: float | None = None,
-        shard: Shard | None = None,
+        prefer: int | None = None, shard: Shard | None = None,
     ) -> None:  # fmt: skip
         self.plan, self._memory = plan, memory
         self.folder = os.stat(plan.results.root)  # identifies it even if it is renamed
@@ -53,7 +53,7 @@ class Session:
         # First of all: a task that waits for a device must not hold memory meanwhile.
         with blame.device_or_function(plan, np):
             self.xp, self.device = backends.load_backend(
-                plan.settings.backend, needed, wait, self._barred
+                plan.settings.backend, needed, wait, prefer, self._barred
             )
         self.cuda = self.xp is not np
         with blame.device_or_function(plan, self.xp):

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from shardwise import host
@@ -33,8 +34,8 @@ def run(options: Namespace) -> int:
     plan = plans.load(options.plan)
     if options.round:  # a rank, which starts its workers; failure files say what failed
         launch.start_ranks(options)
-        count, beside = ranks.own_workers(plan.settings.backend, options.workers)
-        _pool(plan, options, count, beside).run(options.round)
+        seats, beside = ranks.own_seats(plan.settings.backend, options.workers)
+        _pool(plan, options, seats, beside).run(options.round)
         return 0
     try:
         if options.dispatch == "array":
@@ -44,16 +45,16 @@ def run(options: Namespace) -> int:
             _mpi(plan, options)
         else:
             usable = choose.workers(plan.settings.backend, failures.barred(plan.results))
-            _rounds(plan, options, options.retries, min(usable, options.devices or usable))
+            _rounds(plan, options, options.retries, range(min(usable, options.devices or usable)))
     except Exception as error:
         rounds.note(plan, error)
         raise
     return 0
 
 
-def _rounds(plan: Plan, options: Namespace, retries: int, count: int) -> None:
+def _rounds(plan: Plan, options: Namespace, retries: int, seats: Sequence[int | None]) -> None:
     """Compute all missing shards by workers of this node."""
-    rounds.run(plan, retries, count, _pool(plan, options, count, count).run)
+    rounds.run(plan, retries, len(seats), _pool(plan, options, seats, len(seats)).run)
 
 
 def work(options: Namespace) -> int:
@@ -62,12 +63,12 @@ def work(options: Namespace) -> int:
         contain.end_with_parent(parent=options.parent)
     plan = plans.load(options.plan)
     if not options.round:
-        _rounds(plan, options, rounds.RETRIES, 1)
+        _rounds(plan, options, rounds.RETRIES, [options.seat])
         return 0
     # A restarted task keeps its job, and so its claims. Processes that share a job have a --name.
     who = options.name or host.job(os.environ) or _this_process()
     if plan.function and not options.parent:  # the function might end this process
-        return _pool(plan, options, 1, 1, who).run(options.round)
+        return _pool(plan, options, [options.seat], 1, who).run(options.round)
     from shardwise.work import worker  # here: it imports the packages that compute
 
     return worker.work(plan, who, RunTime(_end(options)), options)
@@ -88,12 +89,15 @@ def _this_process() -> str:
     return f"process {os.getpid()} on {host.node()}"
 
 
-def _pool(plan: Plan, options: Namespace, count: int, beside: int, who: str = "") -> Pool:
+def _pool(
+    plan: Plan, options: Namespace, seats: Sequence[int | None], beside: int, who: str = ""
+) -> Pool:
     """Workers of this node, which share the memory: ``beside`` is how many the node has in all."""
     memory = options.memory and options.memory // max(1, beside) // MIB
     given = {"mem-mb": memory, "device-wait": options.device_wait, "until": _end(options)}
     shared = [f"--{name}={value}" for name, value in given.items() if value]
-    return Pool(plan, who or _this_process(), [shared] * count)
+    words = [[*shared, *([] if seat is None else [f"--seat={seat}"])] for seat in seats]
+    return Pool(plan, who or _this_process(), words)
 
 
 def _mpi(plan: Plan, options: Namespace) -> None:
@@ -102,7 +106,7 @@ def _mpi(plan: Plan, options: Namespace) -> None:
     count = count or (1 if node else choose.workers(backend))
     if count == 1 and options.launcher in (None, "mpiexec"):
         devices = choose.workers(backend, failures.barred(plan.results)) if node else 1
-        return _rounds(plan, options, options.retries, devices)
+        return _rounds(plan, options, options.retries, range(devices))
     argv, end = [*sys.argv, f"--ranks={count}"], _end(options)  # the last of two options counts
 
     def start(name: str) -> None:

@@ -31,7 +31,7 @@ class View(NamedTuple):
 
 
 def seats(views: Sequence[View], rank: int, workers: str, gpus: bool) -> list[int]:
-    """The devices that a rank starts workers for, by their places among those it sees.
+    """The devices that the workers of a rank look at first, by their places among those it sees.
 
     ``views`` are those of the ranks of its node, ``rank`` is its number there. Ranks that see the
     same devices share them. With ``workers: device`` each rank takes one, except of devices that a
@@ -48,8 +48,8 @@ def seats(views: Sequence[View], rank: int, workers: str, gpus: bool) -> list[in
     return own[:1] if workers == "device" and not view.granted else own
 
 
-def own_workers(backend: str, workers: str) -> tuple[int, int]:
-    """In a rank: how many workers it starts, see `seats`, and how many its node has altogether."""
+def own_seats(backend: str, workers: str) -> tuple[list[int], int]:
+    """In a rank: its `seats`, and how many workers its node has altogether."""
     from mpi4py import MPI
 
     comm, devices, granted = MPI.COMM_WORLD, None, False
@@ -63,10 +63,10 @@ def own_workers(backend: str, workers: str) -> tuple[int, int]:
             devices = []
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     views, gpus = node.allgather(View(devices, granted)), comm.allreduce(bool(devices), MPI.LOR)
-    own = [len(seats(views, rank, workers, gpus)) for rank in range(node.size)]
+    own = [seats(views, rank, workers, gpus) for rank in range(node.size)]
     place = node.rank
     MPI.Finalize()
-    return own[place], sum(own)
+    return own[place], sum(map(len, own))
 
 
 def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> None:

@@ -51,7 +51,7 @@ def work(plan: Plan, who: str, run_time: RunTime, options: Namespace) -> int:
         with failures.noted(plan.results, claims.worker_failure(plan), device=choose.taken_uuid):
             if not run_time.suffices(1):
                 raise TryAgain("the run time of this job is too short to begin a shard")
-            session = Session(plan, options.memory, options.device_wait)
+            session = Session(plan, options.memory, options.device_wait, options.seat)
         loop = ShardLoop(session, own, run_time)
         loop.run()
     except errors.Terminated as error:

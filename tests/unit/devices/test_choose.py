@@ -88,14 +88,13 @@ def test_a_process_keeps_its_device():
     assert take({})[0] is take({"CUDA_VISIBLE_DEVICES": "2"})[0]
 
 
-@pytest.mark.parametrize(("held", "barred", "taken"), [
-    ((), (), B),  # the freest, by the share of its memory
-    ((B,), (), A),
-    ((), (B,), A),
+@pytest.mark.parametrize(("prefer", "held", "barred", "taken"), [
+    (None, (), (), B),  # the freest, by the share of its memory
+    (None, (B,), (), A), (None, (), (B,), A), (4, (), (), B), (2, (C,), (), A), (0, (), (A,), B),
 ])  # fmt: skip
 @pytest.mark.parametrize("environ", [{}, SLURM | {"CUDA_VISIBLE_DEVICES": "0,1,2"}])
-def test_which_of_several_devices_is_taken(other, environ, held, barred, taken):
-    """The freest that nobody leases; none that failed in this run."""
+def test_which_of_several_devices_is_taken(other, environ, prefer, held, barred, taken):
+    """The freest, or the worker's own, else the next; none that failed in this run."""
     node = [
         Device(C, "Small", 2, 16 * GIB, 8 * GIB),
         Device(A, "Large", 0, 80 * GIB, 60 * GIB),
@@ -103,7 +102,7 @@ def test_which_of_several_devices_is_taken(other, environ, held, barred, taken):
     ]
     other.update({uuid: holder(5) for uuid in held})
     failed = dict.fromkeys(barred, "bad")
-    assert take(environ, node, barred=lambda: failed)[0].device.uuid == taken
+    assert take(environ, node, prefer=prefer, barred=lambda: failed)[0].device.uuid == taken
 
 
 @pytest.mark.parametrize(("free", "pids", "needed", "why"), [

@@ -30,7 +30,7 @@ ALL = ["a", "b", "c", "d"]
     ([View([])], "node", True, [[]]),
 ])  # fmt: skip
 def test_each_rank_has_its_seats(views, workers, gpus, own):
-    """One worker per seat; each leases a device."""
+    """One worker per seat: the device that the worker looks at first."""
     assert [seats(views, rank, workers, gpus) for rank in range(len(views))] == own
 
 
