@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable, Mapping
 
-from shardwise import host
 from shardwise.devices import leases
 from shardwise.devices.nvml import Device
 from shardwise.errors import TryAgain
@@ -74,7 +73,7 @@ def lease_one(
         if now - last_change >= patience:
             raise TryAgain(
                 f"no device became free, and no lease changed hands for {patience:.0f} s: "
-                f"{situation}; end what hangs ({host.command('doctor')} on this node shows it), "
+                f"{situation}; end what hangs (shardwise doctor on this node shows it), "
                 "and run again. If shards really take that long, start only as many at once as "
                 "there are devices (snakemake --cores); by hand, --device-wait waits longer"
             )

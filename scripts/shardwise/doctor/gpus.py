@@ -57,7 +57,7 @@ def check(
     kvikio = [one for one in packages if re.match(r"kvikio(-cu\d+)? ", one)]
     built = re.findall(r"cupy-cuda(\d+)", " ".join(cupy))  # a cupy built here names no version
     good, allowed = len(cupy) == 1 and all(int(n) <= most for n in built), f"one, for CUDA {most}"
-    do = f"{host.install(min(most, choose.CUDA_MAJORS[-1]), anew=True)}; or set backend: numpy"
+    do = f"{host.install(min(most, choose.CUDA_MAJORS[-1]))}; or set backend: numpy"
     yield judge(good, "cupy", ", ".join(cupy) or "not installed", allowed, do, "fault")
     present = listed()
     ours = choose.candidates(lambda: present, environ)
@@ -85,7 +85,7 @@ def _device(device: Device, reply: Reply) -> Finding:
     said = reply.last.partition("; end what")[0]
     level, words, do = {
         0: ("ok", "computes", ""),
-        2: ("fault", said, host.install(anew=True)),
+        2: ("fault", said, host.install()),
         75: ("note", f"not tried: {said}", "wait, or see below who holds it"),
         None: ("later", "a product hangs", "try --time-limit 60; if it persists, ask for a reset"),
     }.get(reply.code, ("later", f"a product fails: {said}", "tell the admin: see dmesg"))

@@ -20,6 +20,6 @@ def check(ask: Call, environ: Any = os.environ) -> Findings:
     reply = ask([sys.executable, "-P", "-c", f"import {_PACKAGES}"])
     found = "all that jobs import" if reply.code == 0 else f"a package does not load: {reply.last}"
     found += f"; packages in {strays} come first" * bool(strays)
-    do = f"unset {strays}" if strays else host.install(anew=True)
+    do = f"unset {strays}" if strays else host.install()
     bad = "later" if reply.code is None else "fault"
     yield judge(reply.code == 0, "loading", found, "packages for this Python", do, bad)

@@ -22,7 +22,7 @@ Report = Mapping[str, list[Finding]]
 
 
 def sections(files: list[Path] | None, results: str | None, launcher: str) -> dict[str, Call]:
-    """The check of each section, by title; the config names results, backend and ranks."""
+    """The check of each section, by title; the config names results and backend."""
     settings, named = config.load({}), config.config_files(files)
     found = Finding("ok", "config", ", ".join(map(str, named)) or "none: defaults are used")
     try:
@@ -33,7 +33,7 @@ def sections(files: list[Path] | None, results: str | None, launcher: str) -> di
         "Config": lambda ask: [found],
         "Python": python.check,
         "GPUs": partial(gpus.check, backend=settings.backend),
-        "MPI": partial(mpi.check, launcher=launcher, ranks=settings.reduce["ranks"]),
+        "MPI": partial(mpi.check, launcher=launcher),
         "Slurm": partial(schedulers.check, name="slurm"),
         "Grid Engine": partial(schedulers.check, name="grid engine"),
         "Results": partial(folders.check, results=Path(results or settings.results)),

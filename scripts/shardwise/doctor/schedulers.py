@@ -8,7 +8,6 @@ import sys
 
 from shardwise import host
 from shardwise.doctor.finding import Call, Finding, Findings, judge
-from shardwise.work import slurm
 
 _SLURM, _UGE = "profiles/slurm/config.yaml", "profiles/uge/config.yaml"
 _LOCAL = "jobs on this machine (profiles/local) need none"
@@ -35,8 +34,8 @@ QUESTIONS = {  # name, command, pattern of the answers, pattern the shipped prof
 }  # fmt: skip
 
 
-def check(ask: Call, name: str, which: Call = shutil.which, profile: str = _SLURM) -> Findings:
-    """Whether a scheduler answers, what it has, and whether it accepts what a profile asks for."""
+def check(ask: Call, name: str, which: Call = shutil.which) -> Findings:
+    """Whether a scheduler answers, and what it has."""
     client, version, start = CLIENTS[name]
     if which(client) is None:
         yield Finding("note", name, f"none here: {client} is not on PATH", _LOCAL)
@@ -51,10 +50,6 @@ def check(ask: Call, name: str, which: Call = shutil.which, profile: str = _SLUR
         rows = re.findall(pattern, reply.out, re.MULTILINE | re.IGNORECASE)
         found = ", ".join(dict.fromkeys(r if isinstance(r, str) else " ".join(r) for r in rows))
         yield judge(re.search(needed, found), what, found or "none", allowed, do)
-    for words, blocks in slurm.places(profile).items() if name == "slurm" else ():
-        reply, allowed = ask(slurm.test_only(words)), "what this Slurm has, and lets you use"
-        found = f"{shlex.join(words) or 'no options'} under {', '.join(blocks)}: {reply.last}"
-        yield judge(reply.code == 0, "profile", found, allowed, f"change that in {profile}")
     if not {"SLURM_JOB_ID", "JOB_ID"} & os.environ.keys():
         do = f"{start} {shlex.join([sys.executable, str(host.SCRIPTS / 'doctor.py')])}"
         yield Finding("note", "nodes", "not seen from here", "the doctor, in a job there", do)

@@ -21,7 +21,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardwise import host
 from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import contain
@@ -157,8 +156,6 @@ def _own_grant(environ: MutableMapping[str, str]) -> None:
 
 def call(ranks: int, launcher: str | None, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The command that runs a script of ours as ``ranks`` ranks, and its environment."""
-    if launcher in (None, "mpiexec") and not {"SLURM_JOB_ID", "JOB_ID"}.intersection(os.environ):
-        host.refuse_small_shared_memory(ranks, "--ranks")  # a scheduler's ranks may be elsewhere
     words = build_command(ranks, launcher)
     variables = build_environment(ranks)
     if Path(words[0]).name != "srun":
