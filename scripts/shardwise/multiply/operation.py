@@ -111,9 +111,8 @@ class UserFunction(Operation):
 
     def __init__(self, machine: Machine, plan: Plan) -> None:
         super().__init__(machine, plan)
-        depends = plan.facts.depends
-        user_function.check_used(depends)
-        self._function = user_function.load(plan.problem.product, plan.facts.function, depends)
+        user_function.check_used(plan.facts.depends)
+        self._function = user_function.load(plan.problem.product, plan.facts.function)
         self.compute = plan.problem.product_dtype
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:

@@ -29,7 +29,7 @@ from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.per_matrix import PerMatrix
 from shardwise.plan.plan import Facts, Plan, Shard, ShardSettings, Source, Written
-from shardwise.plan.problem import Problem, Shape, check_product, check_statistics, function_parts
+from shardwise.plan.problem import Problem, check_product, check_statistics, function_parts
 from shardwise.plan.sources import labels_of_sheet, right_of, stack_of
 from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import count, human_bytes
@@ -49,8 +49,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     """The plan for a config, made from headers; nothing is written but the cache.
 
     Matrices are read only to try a user's function on the first one (``log`` says so), and for the
-    offset of a covariance. The folder ``cache`` keeps headers, and what functions returned. Raises
-    InputError if the input is bad, or does not fit the config.
+    offset of a covariance. The folder ``cache`` keeps headers. Raises InputError if the input is
+    bad, or does not fit the config.
     """
     results = Results(Path(settings.results))
     refuse_undecodable(results.root.absolute())
@@ -80,7 +80,10 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         function = small.checksum(code, 8)
         if told := user_function.unlisted(parts[0], code, settings.depends):
             log.warning(f"shardwise: {told}")
-        result, dtype = _returned(settings, (function, depends), left, said.weights, cache, log)
+        # Formatted here: Snakemake's logger prints messages without filling in arguments.
+        log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
+        matrix = first_rows(settings, left, said.weights, left.shape[0])[np.newaxis]
+        result, dtype = user_function.probe(settings.product, matrix)
         problem = replace(problem, result=result, result_dtype=dtype)
     if said.weights is not None:
         if problem.sum_dtype == "int64":
@@ -158,29 +161,6 @@ def config_digest(settings: Settings) -> str:
 
 def _planned(settings: Settings) -> dict[str, Any]:
     return {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
-
-
-def _returned(
-    settings: Settings,
-    code: tuple[str | None, dict[str, str]],
-    left: Stack,
-    weights: np.ndarray | None,
-    cache: Path | None,
-    log: logging.Logger,
-) -> tuple[Shape, str]:
-    """Shape and element type of a function's result; tried once per code, input shape and dtype."""
-    key = plans.digest([settings.product, code, left.shape, left.dtype])
-    path = cache and cache / f"function-{key}.json"
-    entry = small.read_cache(path)
-    if entry is not None:
-        return tuple(entry["shape"]), entry["dtype"]
-    # Formatted here: Snakemake's logger prints messages without filling in arguments.
-    log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
-    matrix = first_rows(settings, left, weights, left.shape[0])[np.newaxis]
-    shape, dtype = user_function.probe(settings.product, matrix, settings.depends)
-    if path:
-        small.write_cache(path, {"shape": shape, "dtype": dtype})
-    return shape, dtype
 
 
 def write(plan: Plan) -> None:

@@ -6,21 +6,21 @@ import importlib.util
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardwise import errors
-from shardwise.errors import InputError, IntegrityError, Terminated, short, some
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, Terminated, some
 from shardwise.files.lookup import reading
 from shardwise.files.small import checksum
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, product_dtype
@@ -29,15 +29,11 @@ from shardwise.processes import contain
 # Element types that a function may return; integers are widened to int64, so uint64 is not one.
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 
-_TRIAL_SECONDS = "SHARDWISE_TRIAL_SECONDS"  # variable: how long a trial may take; default 60
-_LONGEST_TRIAL = 1e6  # seconds; the system can wait for 2.1 million at once
-_END_SECONDS = 30.0  # how long it may take to end what the function has started
-
 _TRIAL = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from shardwise.plan.trial import main
-main(*sys.argv[1:])
+from shardwise.plan.user_function import trial
+trial(sys.argv[1])
 """
 
 
@@ -50,39 +46,13 @@ class Function:
     target: Callable[[Any, Any], Any]
 
 
-class _FromSource(SourceFileLoader):
-    """Compiles a file when it is imported, and never reads its ``.pyc`` file.
-
-    Python takes a ``.pyc`` file for current if its source has the same size and second of change.
-    """
-
-    def get_code(self, fullname: str) -> Any:
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
-class _Listed(MetaPathFinder):
-    """Finds the modules whose files a config lists."""
-
-    def __init__(self, files: Iterable[str]) -> None:
-        self._files = set(map(os.path.realpath, files))
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or os.path.realpath(spec.origin or "") not in self._files:
-            return None
-        spec.loader = _FromSource(fullname, str(spec.origin))
-        return spec
-
-
-def load(spec: str, digest: str | None = None, depends: Iterable[str] = ()) -> Function:
+def load(spec: str, digest: str | None = None) -> Function:
     """Import the file of a function by its path, under a private name, and find the function.
 
-    ``sys.path`` is left alone. No ``.pyc`` file is read for this file, or for files in ``depends``
-    that it imports: so the code that runs is the code that was digested. Raises InputError if the
+    ``sys.path`` is left alone, and no ``.pyc`` file is read for this file. Raises InputError if the
     file or the function does not exist, or the file fails on import; IntegrityError if the file no
     longer has this digest.
     """
-    sys.meta_path.insert(0, _Listed(depends))
     source = read_source(spec, digest)
     path, _, name = spec.rpartition(":")
     # Under this name its classes and pickles can look it up.
@@ -115,7 +85,7 @@ def call(
     Raises InputError if the function raises an exception, or its result is not what was planned.
     Lack of memory, errors of the device, Ctrl-C and SIGTERM pass through.
     """
-    count, process = block.shape[0], os.getpid()
+    count = block.shape[0]
     where = f"matrix {first}" if count == 1 else f"matrices {first} to {first + count - 1}"
     not_theirs: tuple[type[BaseException], ...] = (
         MemoryError, KeyboardInterrupt, Terminated, *errors.device_errors(xp)
@@ -132,54 +102,61 @@ def call(
         raise InputError(
             _failure(f"{function.spec} failed on {where}", error, function.file)
         ) from error
-    finally:
-        if os.getpid() != process:  # a child that the function forked must not go on from here
-            os._exit(0)
     _check(function.spec, xp, result, count, where, problem)
     return result
 
 
-def probe(spec: str, matrix: np.ndarray, depends: Iterable[str] = ()) -> tuple[Shape, str]:
+def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     """Shape ``(p, q)`` and element type of what a function makes of a matrix ``(1, m, k)``.
 
-    ``depends`` is as in :func:`load`. The function is called in another process, so that nothing it
-    does can affect this one. Raises InputError if the function cannot be loaded, fails, ends its
-    process, does not return in time, or does not return a stack of results; TryAgain if this
-    machine has too little memory for it.
+    The function is called in another process, so that nothing it does can affect this one. Raises
+    InputError if the function cannot be loaded, fails, ends its process, or does not return a stack
+    of results; TryAgain if this machine has too little memory for it.
     """
-    limit, given = _trial_seconds(), io.BytesIO()
+    given = io.BytesIO()
     np.save(given, matrix, allow_pickle=False)
     # -P: modules do not come from the working directory.
-    command = [sys.executable, "-P", "-c", _TRIAL, spec, *depends]
-    tried = "on the first matrix, in the trial with NumPy before any job"
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+    command = [sys.executable, "-P", "-c", _TRIAL, spec]
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=said, start_new_session=True
+        )
         try:
-            said, _ = process.communicate(given.getvalue(), limit)
-        except subprocess.TimeoutExpired:
-            contain.end([process], _END_SECONDS)
-            raise InputError(
-                f"product: your function {spec} did not return within {limit:g} s {tried}; "
-                f"set {_TRIAL_SECONDS} to allow more"
-            ) from None
-        except BaseException:
-            contain.end([process], _END_SECONDS)
-            raise
-    answer, status = json.loads(said) if process.returncode == 0 else (None, process.returncode)
-    if answer is None:
-        raise InputError(f"product: your function {spec} {contain.words(status)} {tried}")
-    code, words, shape, dtype = answer
+            process.communicate(given.getvalue())
+        finally:
+            with suppress(ProcessLookupError):  # end it, and whatever the function has started
+                os.killpg(process.pid, signal.SIGKILL)
+        said.seek(0)
+        answer = said.read()
+    if process.returncode or not answer:
+        raise InputError(
+            f"product: your function {spec} {contain.words(process.returncode)} on the first "
+            "matrix, in the trial with NumPy before any job"
+        )
+    code, words, shape, dtype = json.loads(answer)
     if code:
         raise errors.of_code(code, words)
     return tuple(shape), dtype
 
 
-def _trial_seconds() -> float:
-    text = os.environ.get(_TRIAL_SECONDS, "60")
-    with suppress(ValueError):
-        if (limit := float(text)) > 0:
-            return min(limit, _LONGEST_TRIAL)
-    raise InputError(f"{_TRIAL_SECONDS} is {short(text)}; set it to a number of seconds above 0")
+def trial(spec: str) -> None:
+    """Call a function on the matrix from stdin, in a process of its own: see :func:`probe`.
+
+    Writes exit code, message, and the result's shape and element type, or null, as JSON.
+    """
+    contain.end_with_parent()
+    answer = os.dup(1)
+    os.dup2(2, 1)  # what the function prints
+    block = np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False)
+    said: tuple[Any, ...]
+    try:
+        result = call(load(spec), np, block, 0)
+        said = 0, "", result.shape[1:], product_dtype(result.dtype.name)
+    except (ShardwiseError, MemoryError) as error:
+        said = *errors.verdict(error), None, None
+    os.write(answer, json.dumps(said).encode())
+    sys.stdout.flush()
+    os._exit(0)  # the function may have left threads
 
 
 def read_source(spec: str, digest: str | None = None) -> bytes:
@@ -194,18 +171,14 @@ def read_source(spec: str, digest: str | None = None) -> bytes:
 
 def _failure(what: str, error: BaseException, file: str) -> str:
     """A message with an error and its line; then its traceback, from the user's file on down."""
-    own, entry = [], error.__traceback__
-    while entry is not None:
-        own += [entry] * (entry.tb_frame.f_code.co_filename == file)
-        entry = entry.tb_next
-    lines = "".join(traceback.format_exception(type(error), error, own[0] if own else None))
-    # Before it are the lines of a SyntaxError, indented; behind it are notes.
-    only = traceback.format_exception_only(error)
-    last = next(line for line in only if line[0] != " ").partition("\n")[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [place for place, frame in enumerate(frames) if frame.filename == file]
+    last = f"{type(error).__name__}: {error}".partition("\n")[0]
     if own:
-        name = own[-1].tb_frame.f_code.co_name.strip("<>")
-        last += f" ({os.path.basename(file)}, line {own[-1].tb_lineno}, in {name})"
-    return f"product: {what}: {last}\n{lines.rstrip()}"
+        frame = frames[own[-1]]
+        last += f" ({os.path.basename(file)}, line {frame.lineno}, in {frame.name.strip('<>')})"
+    lines = traceback.format_exception(error, limit=own[0] - len(frames) if own else 0)
+    return f"product: {what}: {last}\n{''.join(lines).rstrip()}"
 
 
 def _check(
@@ -233,8 +206,7 @@ def _check(
         raise InputError(
             f"{returned}{shape[1:]} of {stored} for each of {where}, but {planned[0]} of "
             f"{planned[1]} for the first matrix, in the trial with NumPy when the plan was made; "
-            "all must have the same shape and dtype. If files that the function imports have "
-            "changed since: rm -r .snakemake/shardwise"
+            "all must have the same shape and dtype"
         )
 
 
@@ -260,31 +232,28 @@ def check_used(planned: Mapping[str, str]) -> None:
 
 
 def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
-    """A warning of files that the function's file names and the config does not; may be empty."""
-    known = {os.path.realpath(path) for path in (file, *listed)}
-    named = dict.fromkeys(p for p in _named(file, source) if os.path.realpath(p) not in known)
-    if not named:
-        return ""
-    return (
-        f"product: {file} names {some(list(named), 5)}: if these files change, no shard is "
-        f"computed again, unless you add to the config: depends: [{', '.join([*listed, *named])}]"
-    )
+    """A warning of files that the function's file names and the config does not; may be empty.
 
-
-def _named(file: str, source: bytes) -> Iterator[str]:
-    """Existing files that a Python file names in strings and imports: from here, or next to it."""
+    These are files that it names in strings and imports, from here or next to it.
+    """
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        nodes = [*ast.walk(ast.parse(source))]
     except (SyntaxError, ValueError, RecursionError):  # the function's trial reports this
-        return
-    folder = os.path.dirname(file)
+        return ""
+    folder, places = os.path.dirname(file), list[str]()
     for node in nodes:
-        names = []
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names = [node.value, os.path.join(folder, node.value)]
+            places += [node.value, os.path.join(folder, node.value)]
         elif isinstance(node, ast.Import | ast.ImportFrom):
             outer = [module] if (module := getattr(node, "module", None)) else []
-            inner = [".".join([*outer, alias.name]) for alias in node.names]
-            stems = [os.path.join(folder, *each.split(".")) for each in [*outer, *inner]]
-            names = [f"{stem}{end}" for stem in stems for end in (".py", "/__init__.py")]
-        yield from filter(os.path.isfile, names)
+            modules = [*outer, *(".".join([*outer, alias.name]) for alias in node.names)]
+            stems = [os.path.join(folder, *module.split(".")) for module in modules]
+            places += [stem + end for stem in stems for end in (".py", "/__init__.py")]
+    known = {os.path.realpath(path) for path in (file, *listed)}
+    found = (path for path in dict.fromkeys(places) if os.path.isfile(path))
+    if not (named := [path for path in found if os.path.realpath(path) not in known]):
+        return ""
+    return (
+        f"product: {file} names {some(named, 5)}: if these files change, no shard is "
+        f"computed again, unless you add to the config: depends: [{', '.join([*listed, *named])}]"
+    )
