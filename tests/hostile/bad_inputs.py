@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -124,9 +123,6 @@ BAD = {**TWO, "input": "bad.npy"}
 ITSELF = {"mine.py": "def f(xp, block):\n    return block\n"}
 multiplied = [(*MULTIPLY[:-1], name) for name in ("00000", "00001")]
 ledgered = [multiplied, ("ledger", PLAN)]
-_LAUGHS = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{b}: &{b} [{', '.join([f'*{a}'] * 8)}]\n" for a, b in pairwise("abcdefghi")
-)
 
 
 def about(over: dict[str, Any], name: str, *beside: Step) -> Callable[..., Case]:
@@ -192,7 +188,6 @@ CASES: dict[str, list[Case]] = {
         Case("it is not UTF-8", b"input: \xff\xfe.npy\n"),
         Case("it is empty", ""),
         Case("a date that does not exist", "results: 2024-13-45\n"),
-        Case("aliases that make a small file huge", _LAUGHS + "shards: *i\n"),
         Case("an unknown key", {"shard": 3}),
         Case("an unknown key within a key", {"reduce": {"rank": 3}}),
         Case("`input` is empty", {"input": ""}),
@@ -203,18 +198,16 @@ CASES: dict[str, list[Case]] = {
         Case("`input` is a signed address", {"input": "https://host/a.npy?signature=1234"}),
         Case("`right` is an address", {"product": "A @ B", "right": "s3://bucket/b.npy"}),
         Case("`results` is a word that YAML reads as another", "results: no\n"),
-        Case("`shards` is octal", "shards: 010\n"),
         Case("`shards` is more than the matrices", {"shards": 7}),
         Case("`shards` is more than any plan has",
              {"input": None, "synthetic": {"matrices": 10**9, "dim": 1}, "shards": 10**8}),
         Case("`shard_bytes` is no size", {"shard_bytes": "16 bananas"}),
-        Case("`shard_bytes` is to base 60", "shard_bytes: 10:30\n"),
         Case("`synthetic.dim` is beyond reason", {"synthetic": {"dim": 10**12}}),
         Case("`product` is unknown", {"product": "A*A"}),
         Case("`A @ B` without `right`", {"product": "A @ B"}),
         Case("`right` without `A @ B`", {"right": "b.npy"}),
         Case("`depends` without a function", {"depends": ["mean.npy"]}),
-        Case("it is a line of NumPy", {"reduce": {"statistics": ["median"]}}),
+        Case("a statistic that there is not", {"reduce": {"statistics": ["median"]}}),
         Case("`reduce.statistics` names one twice", {"reduce": {"statistics": ["sum", "sum"]}}),
         Case("`std` under `keep: sum`", {"keep": "sum", "reduce": {"statistics": ["std"]}}),
         Case("`max` of complex products", {"input": "bad.npy", "reduce": {"statistics": ["max"]}},

@@ -36,14 +36,6 @@ def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):
     assert not (workspace.root / "results").exists()
 
 
-def test_a_value_after_config_that_snakemake_reads_otherwise(workspace: Workspace) -> None:
-    """The cure that the message names helps."""
-    done = workspace.run("--dry-run", "--config", "reduce={ranks: 3}")
-    refused(done, "'3' is not allowed; it must be a whole number; Snakemake reads what follows")
-    workspace.configure(reduce={"ranks": 3})
-    assert workspace.run("--dry-run").code == 0
-
-
 @pytest.mark.parametrize("word", ["--cores", nightly("--jobs")])
 def test_a_run_without_a_core_is_refused(workspace: Workspace, word: str) -> None:
     """Snakemake itself would wait forever for a core."""

@@ -5,12 +5,9 @@ folder, and the doctor has to run even if a package is missing.
 """
 
 import difflib
-import errno
 import os
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,10 +23,6 @@ SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
 DEFAULT_RESULTS = "results/default"  # as in the schema, which jobs do not read
 # Keys that no plan depends on.
 NO_PLAN = ("reduce", "dispatch", "workers", "array_tasks", "array_limit")
-# Keys of earlier versions, and why they are refused.
-_GONE = {"reproducible": "this key is gone, as every sum is reproducible now; remove the line"}
-# Statistics that no reduce computes, but one call of NumPy does.
-_BY_NUMPY = ("prod", "argmin", "argmax", "all", "any", "var", "median")
 _MOST_NAMED = 20
 _TYPES = {
     "string": "a string",
@@ -104,9 +97,11 @@ def existing_folder(files: list[Path] | None, results: Path | str | None) -> Pat
         raise InputError(
             f"{root}: there is no such folder; start the run first, or name its results folder"
         )
-    for folder in (root, Results(root).products):
-        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
-            raise unread(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    for folder in filter(Path.is_dir, (root, Results(root).products)):
+        try:
+            os.scandir(folder).close()
+        except PermissionError as error:
+            raise unread(folder, error) from error
     return root
 
 
@@ -119,19 +114,17 @@ def config_files(files: list[Path] | None) -> list[Path]:
     return [*[shipped] * (shipped.exists() and shipped not in named), *named]
 
 
-def load(config: Mapping[str, Any], words: Collection[str] = ()) -> Settings:
+def load(config: Mapping[str, Any]) -> Settings:
     """Check a merged configuration and fill in the defaults.
-
-    ``words`` are the keys that Snakemake has read from its command line, after ``--config``.
 
     Raises InputError with a line for each key that is unknown, of the wrong type, or out of range.
     """
     full: dict[str, Any] = {}
     try:
         errors = _validator().iter_errors(dict(config))
-        problems = [line for error in errors for line in _explain(error, words)]
-    except ValueError:  # Python prints no number of more than 4,300 digits
-        problems = ["holds a number of too many digits"]
+        problems = [line for error in errors for line in _explain(error)]
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, a list in itself
+        problems = [f"{error!s:.300}"]
     if not problems:
         full = _with_defaults(config, _validator().schema)
         problems = [*_contradictions(full)]
@@ -160,16 +153,14 @@ def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict
     return full
 
 
-def _explain(error: Any, words: Collection[str]) -> list[str]:
+def _explain(error: Any) -> list[str]:
     """The lines of a message about one key: the value that was found, and what is allowed."""
     key = ".".join(str(part) for part in error.absolute_path)
     rule, value = error.schema, error.instance
     if error.validator == "additionalProperties":
         known = list(rule["properties"])
         prefix = key + "." if key else ""
-        return [
-            _unknown_key(prefix, masked(str(name)), known) for name in value if name not in known
-        ]
+        return [_unknown_key(prefix, str(name), known) for name in value if name not in known]
     if error.validator == "not":  # the schema says in words what is wrong with such a path
         return [f"{key}: {short(masked(value))} {rule['description']}"]
     limit = rule[error.validator]
@@ -184,45 +175,18 @@ def _explain(error: Any, words: Collection[str]) -> list[str]:
         "minItems": "a non-empty list",
         "uniqueItems": "a list without duplicates",
     }[error.validator]
-    hint = _quotes(value, allowed)
-    if key.startswith("reduce.statistics.") and value in _BY_NUMPY:
-        path = f"{DEFAULT_RESULTS}/products/00000-KEY.npy"
-        hint = (
-            "; with keep: products you can compute it yourself for the products of a shard: "
-            f'np.{value}(np.load("{path}", mmap_mode="r"), axis=0)'
-        )
-    # Snakemake turns 1_2 into a number, but false, and everything inside braces, into text.
-    if key.partition(".")[0] in words and (hint or value in ("true", "false", "null")):
-        hint = (
-            "; Snakemake reads what follows --config in its own way, whatever the quotes: write "
-            "the key into a file, and name that after --configfile"
-        )
-    return [f"{key}: {_shown(value)} is not allowed; it must be {allowed}{hint}"]
+    return [f"{key}: {_shown(value)} is not allowed; it must be {allowed}"]
 
 
 def _shown(value: Any) -> str:
     """A value as YAML writes it; of an address only the scheme, as the rest may hold a password."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = value.isoformat() if isinstance(value, date) else short(value)
-    begin, address, _ = text.partition("://")
-    return f"{begin}://…" if address else text
-
-
-def _quotes(value: Any, allowed: str) -> str:
-    """A hint to add or remove quotes, if that would give the value a type that is allowed."""
-    if isinstance(value, str) and "number" in allowed and re.fullmatch("[0-9]+", value):
-        return ": write it without quotes"
-    texts_only = "a string" in allowed and "number" not in allowed
-    if not texts_only or not isinstance(value, bool | int | float | date):
-        return ""
-    reason = "YAML reads yes, no, on and off as true or false; " if type(value) is bool else ""
-    return f": {reason}write it in quotes"
+    begin, address, _ = short(value).partition("://")
+    return f"{begin}://…" if address else begin
 
 
 def _unknown_key(prefix: str, key: str, known: list[str]) -> str:
-    if not prefix and key in _GONE:
-        return f"{key}: {_GONE[key]}"
     near = [prefix + name for name in difflib.get_close_matches(key, known, n=2)]
     hint = f"did you mean {' or '.join(near)}?" if near else "known keys: " + ", ".join(known)
     return f"{prefix}{key:.80}: unknown key; {hint}"
@@ -231,9 +195,8 @@ def _unknown_key(prefix: str, key: str, known: list[str]) -> str:
 def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with a config whose types and ranges are right."""
     product = full["product"]
-    for key in ("input", "weights", "labels", "offset"):
-        if wrong := problem(full[key] or ""):
-            yield f"{key}: {wrong}"
+    if wrong := problem(full["input"] or ""):
+        yield f"input: {wrong}"
     if product not in PRODUCTS and not function_parts(product):
         near = difflib.get_close_matches(product, PRODUCTS, n=1)
         hint = f"did you mean {near[0]}? Known are" if near else "use one of"

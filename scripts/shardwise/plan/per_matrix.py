@@ -3,7 +3,6 @@
 The plan reads these files once, and keeps a copy next to ``plan.tsv``. Jobs read only that copy.
 """
 
-import io
 import json
 import math
 import re
@@ -16,13 +15,11 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, short
-from shardwise.files import remote, small, tables
+from shardwise.files import small, tables
 from shardwise.files.checksum import piece_digest
 from shardwise.files.commit import commit
 from shardwise.files.lookup import reading
-from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
-from shardwise.files.small import refuse_special
 from shardwise.plan.config import Settings
 from shardwise.plan.nodes import cover
 
@@ -143,7 +140,6 @@ def load(results: Results, checksums: Mapping[str, str], names: Iterable[Label] 
         if path.name not in checksums:
             continue
         try:
-            refuse_special(path)
             tables.check(_bytes(path), checksums, path)
             found[path.stem] = np.load(path, "r", allow_pickle=False)
         except (OSError, ValueError) as error:  # ValueError: the file is empty
@@ -189,8 +185,6 @@ def _labels(
     else:
         whole = all(_WHOLE.fullmatch(cell) for cell in column)
         found = np.array(list(map(int, column)) if whole else column)
-    if found.dtype.kind == "b":  # JSON has its own booleans, but labels are numbers or texts
-        found = found.astype(np.uint8)
     if found.dtype.kind not in "iuU":
         raise InputError(f"labels: {name} holds {found.dtype}; save integers, or short texts")
     different, places = np.unique(found, return_inverse=True)
@@ -212,32 +206,18 @@ def _labels(
 
 
 def open_array(key: str, name: str, matrices: int | None = None) -> np.ndarray:
-    """The array of the ``.npy`` file that a key names: mapped, or read as a whole if an object.
+    """The array of the ``.npy`` file that a key names, mapped.
 
     If ``matrices`` is given, it must have the shape ``(matrices,)``.
     """
-    found: np.ndarray
     try:
-        if remote.is_url(name):
-            item = remote.Object(name)
-            file = io.BytesIO(item.take(0, item.status.size))
-            found = np.lib.format.read_array(file, allow_pickle=False)
-            if file.read(1):
-                raise ValueError("it is longer than its header says")
-        else:
-            with reading(Path(name), f"{key}: "):
-                found = np.lib.format.open_memmap(name, mode="r")  # never unpickles
+        with reading(Path(name), f"{key}: "):
+            found: np.ndarray = np.lib.format.open_memmap(name, mode="r")  # never unpickles
     except ShardwiseError:
         raise
     except Exception as error:  # a damaged header makes NumPy fail in many ways
-        words = f"{name} cannot be read as a .npy file: {error!s:.300}"
-        try:
-            if not remote.is_url(name):
-                read_header(Path(name))
-        except InputError as better:
-            if key != "labels" or "strings" not in str(better):  # labels may be strings
-                words = str(better)
-        raise InputError(f"{key}: {words}") from error
+        words = f"{key}: {name} cannot be read as a .npy file: {error!s:.300}"
+        raise InputError(f"{words}; write it with numpy.save") from error
     if matrices is not None and found.shape != (matrices,):
         raise InputError(
             f"{key}: {name} has shape {found.shape}, but the input holds {matrices} matrices; "

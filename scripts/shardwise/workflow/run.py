@@ -95,7 +95,7 @@ class Run:
             # Snakemake has read these files too, but its loader accepts more than plain data.
             used = (*self._workflow.configfiles, *self._workflow.overwrite_configfiles)
             config_file.read_files(list(dict.fromkeys(Path(file).absolute() for file in used)))
-            settings = config.load(self.config, self._workflow.config_settings.config)
+            settings = config.load(self.config)
             plan = planner.make(settings, CACHE, log)
             planner.check_folder(plan)
         except (ShardwiseError, ImportError, KeyboardInterrupt) as error:

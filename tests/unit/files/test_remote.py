@@ -185,27 +185,6 @@ def test_a_server_that_no_longer_answers_hides_no_failure(store, tmp_path, monke
         raise ZeroDivisionError
 
 
-def test_what_is_said_of_single_matrices_may_be_objects(store, tmp_path):
-    """They read the same as from files; the refusal of a damaged or missing one names its key."""
-    said = {"weights": np.arange(24.0), "labels": np.array(["a", "b"] * 12)}
-    urls = {key: store.put(f"{key}.npy", array) for key, array in said.items()}
-    files = {key: str(factories.save(tmp_path / f"{key}.npy", said[key])) for key in said}
-    found, same = (planned(tmp_path, **names).per_matrix for names in (urls, files))
-    assert (found.whole_digests, found.names) == (same.whole_digests, ("a", "b"))
-    whole = (tmp_path / "weights.npy").read_bytes()
-    lies = whole.replace(b"(24,)", b"(9" + b"9" * 13 + b",)"), whole.replace(b"{'descr", b"(((((((")
-    for raw in (*lies, whole[:-1], b"x"):
-        told = refusal(planned, tmp_path, weights=store.put("weights.npy", raw))
-        assert "weights: s3://bucket/weights.npy cannot be read as a .npy file: " in told
-    told = refusal(planned, tmp_path, weights=store.put("o.npy", np.array([None] * 24)))
-    assert "Object arrays cannot be loaded when allow_pickle=False" in told  # never unpickled
-    (tmp_path / "weights.npy").write_bytes(lies[1])
-    refusal(planned, tmp_path, f"weights: {tmp_path}", weights=files["weights"])
-    told = refusal(planned, tmp_path, labels="s3://bucket/none.npy")
-    assert "labels: s3://bucket/none.npy cannot be read" in told
-    assert "the server has no such object" in told
-
-
 @pytest.mark.parametrize(("url", "over", "words"), [
     ("s3://bucket/none.npy", {}, "the server has no such object (404"),
     ("s3://bucket/run.h5:/x", {}, "s3://bucket/run.h5/x: is not a Zarr array; name a"),

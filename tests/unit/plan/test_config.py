@@ -1,6 +1,5 @@
 """The config: its files, schema, defaults, and what a user is told about a bad line or key."""
 
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -41,23 +40,17 @@ def test_the_shipped_config_is_valid_and_names_every_key():
 
 @pytest.mark.parametrize(("values", "hint"), [
     ({5: 1}, "5: unknown key; known keys: input, "),
-    ({"input": 5}, "input: 5 is not allowed; it must be a string or null: write it in quotes"),
+    ({"input": 5}, "input: 5 is not allowed; it must be a string or null"),
     ({"synthetic": None}, "synthetic: null is not allowed; it must be a mapping"),
     ({"synthetic": {"dim": 0}}, "synthetic.dim: 0 is not allowed; it must be 1 or more"),
     ({"shards": True}, "shards: true is not allowed"),
     ({"shards": "auto\n"}, r"shards: 'auto\n' is not allowed; it must be auto or a whole number"),
-    ({"shards": "4"}, "shards: '4' is not allowed; it must be auto or a whole number, 1 or more: "
-     "write it without quotes"),
+    ({"shards": "4"}, "shards: '4' is not allowed; it must be auto or a whole number, 1 or more"),
     ({"shard_bytes": 1.5}, "shard_bytes: 1.5 is not allowed; it must be a string or a whole"),
-    ({"reduce": {"ranks": 10**5000}}, "config: holds a number of too many digits"),
-    ({10**5000: 1}, "config: holds a number of too many digits"),
     ({"shard_bytes": 0}, "shard_bytes: 0 is less than one byte"),
-    ({"results": date(2024, 1, 31)}, "results: 2024-01-31 is not allowed; it must be a string: "
-     "write it in quotes"),
     ({"verify": 1}, "verify: 1 is not allowed; it must be true or false"),
     ({"reduce": {"statistics": []}}, "reduce.statistics: [] is not allowed; it must be a non"),
     ({"product": "A @A"}, "unknown product; did you mean A @ A? Known are A @ A, A.T @ A"),
-    ({"reproducible": False}, "reproducible: this key is gone, as every sum is reproducible now"),
     ({"product": "m.py:f", "right": "b"}, "right: the product m.py:f has no B"),
     ({"results": "git+ssh://x/y"}, "results: 'git+ssh://x/y' is an address, but"),
     ({"right": "file:///data/b.npy"}, "is an address; write the path alone, without file://"),
@@ -71,8 +64,6 @@ def test_wrong_values_are_refused(values, hint):
 @pytest.mark.parametrize("values", [
     {"input": ["s3://AKIA:HUSH@b/a.npy"]},
     {"dispatch": "https://u:HUSH@h/"},
-    {"https://u:HUSH@h/": 1},
-    {"synthetic": {"https://u:HUSH@h/": 1}},
     {"product": "https://u:HUSH@h/"},
     {"weights": "https://u:HUSH@h/w.npy"},
     {"right": "https://u:HUSH@h/b.npy"},
@@ -82,16 +73,8 @@ def test_wrong_values_are_refused(values, hint):
     {"depends": ["https://u:HUSH@h/f.py"]},
 ])  # fmt: skip
 def test_no_message_shows_a_password(values):
-    """Wherever in a config an address stands, even if none is allowed there."""
+    """Wherever in a config the value is an address, even if none is allowed there."""
     assert "HUSH" not in refusal(config.load, values)
-
-
-def test_what_helps_after_config_is_said_in_its_place():
-    """Quotes after --config do not reach Snakemake, so the message advises a config file."""
-    told = refusal(config.load, {"results": 123456}, ["results"])
-    assert "Snakemake reads what follows --config in its own way" in told
-    assert "into a file" in told
-    assert "quotes: write it" not in told
 
 
 def test_a_command_finds_the_results_of_the_run_with_the_same_config_files(tmp_path, monkeypatch):

@@ -88,12 +88,6 @@ def test_a_plan_keeps_the_weights_it_was_made_with(tmp_path):
         planner.read_planned(made.results.plan)
 
 
-def test_a_mask_makes_two_labels(tmp_path):
-    """Labels are numbers or texts, so a mask gives 0 and 1."""
-    made = labelled(tmp_path, noise((4, 3, 3)), np.array([True, False, True, True]))
-    assert made.facts.labels == [0, 1]
-
-
 def labelled(folder, left, labels, **over):
     """A plan of matrices with labels."""
     return factories.plan(folder, left, labels=str(save(folder / "l.npy", labels)), **over)
