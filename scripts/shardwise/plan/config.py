@@ -58,7 +58,6 @@ class Settings:
     precision: str
     verify: bool
     nonfinite: str
-    missing_chunks: str
     covariance: bool
     offset: str
     ddof: int

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     if len(given) > 1:
         ends = one_line(f"{len(given):,} arrays in this order, {given[0]} to {given[-1]}")
         log.info(f"shardwise: input: {ends}, hold {left.matrices:,} matrices")
-    notes = [note for note in (left.unwritten, left.left_out, _of_runs(given)) if note]
+    notes = [left.unwritten] if left.unwritten else []
     for note in notes:
         log.warning(f"shardwise: input: {note}")
     right, shared = right_of(settings, left)
@@ -278,20 +278,6 @@ def _refuse_names(results: Results, names: Iterable[str]) -> None:
                 f"{name} lies where the run writes its own files; name an input "
                 "without this file, for example data/*.npy, or choose another results folder"
             )
-
-
-def _of_runs(arrays: Sequence[str]) -> str:
-    """A note on arrays of the input that runs have written: a glob may match them unnoticed."""
-    files = [file_of(name) for name in arrays if not is_url(name)]
-    of_runs = set()
-    for folder in set(map(os.path.dirname, files)):
-        whole = Path(folder).absolute()
-        inner = [place for place in (whole, whole.parent) if place.name in ("products", "shards")]
-        if any(Results(root).marker.exists() for root in [whole, *(p.parent for p in inner)]):
-            of_runs.add(folder)
-    own = [file for file in files if os.path.dirname(file) in of_runs]
-    told = f"{len(own):,} of its {len(arrays):,} arrays are results of runs, such as "
-    return told + own[0] if own else ""
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:

@@ -57,15 +57,9 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
         source = Source(str(synthetic), 0, recipe["matrices"], identity)
         return Stack((source,), source.count, (dim, dim), recipe["dtype"])
     try:
-        stack = _stack_on_disk(settings.input, cache)
+        return _stack_on_disk(settings.input, cache)
     except OSError as error:  # such as a name that is too long, or a folder that is closed to us
         raise InputError(f"input: {error!s:.400}") from error
-    if stack.unwritten and settings.missing_chunks == "error":
-        raise InputError(
-            f"input: {stack.unwritten}, which missing_chunks: error refuses; write them, copy the "
-            "array again, or set missing_chunks: fill"
-        )
-    return stack
 
 
 def _stack_on_disk(name: str, cache: Path | None) -> Stack:
@@ -159,12 +153,10 @@ def _stack_in_folder(folder: str, names: list[str], cache: Path | None) -> Stack
     """The ``.npy`` files of a folder, or, if it has none, its Zarr stores."""
     entries = in_order(map(Path, names))
     for end in (".npy", *ZARR):
-        named = [path for path in entries if path.suffix.lower() == end]
-        if taken := [path for path in named if path.name[0] != "."]:
+        taken = [p for p in entries if p.suffix.lower() == end and p.name[0] != "."]
+        if taken:
             arrays = [_located(os.path.join(folder, path)) for path in taken]
-            hidden = some([shown(path.name) for path in named if path.name[0] == "."], 5)
-            left_out = f"hidden files of {folder} are left out: {hidden}" if hidden else ""
-            return replace(_stack_of(arrays, f"folder {folder}", cache), left_out=left_out)
+            return _stack_of(arrays, f"folder {folder}", cache)
     found = some([shown(path) for path in entries], 3) or "nothing"
     raise InputError(
         f"input: folder {folder} holds no .npy file and no .zarr store, but {found}; name files of "
@@ -182,10 +174,9 @@ def _in_row(sheet: Path, line: int, name: str) -> str:
         for place in (name, str(sheet.parent / name)) if name else ():
             if mode_of(Path(place)) is not None or registry.locate(place):
                 return _located(place)
-        raise InputError(f"{absent(Path(name)):.400}, and is not next to the sheet either")
+        raise InputError(f"{absent(Path(name)):.300}, and is not next to the sheet either")
     except (InputError, OSError) as error:  # the latter if the name is too long
-        words = f"{short(name)}: {error.strerror}" if isinstance(error, OSError) else error
-        raise InputError(f"sheet {sheet}, line {line}: {words}") from error
+        raise InputError(f"sheet {sheet}, line {line}: {error!s:.400}") from error
 
 
 def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]:
@@ -197,12 +188,10 @@ def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]
         ):
             rows = csv.DictReader(file, delimiter="\t", strict=True)
             columns = list(rows.fieldnames or ())
-            if (times := columns.count(column)) != 1:
+            if columns.count(column) != 1:
                 names = some(map(short, columns)) or "none"
                 raise InputError(
-                    f"sheet {sheet} has the column {short(column)} twice; rename or remove one"
-                    if times
-                    else f"sheet {sheet} has no column {short(column)}; its columns are {names}"
+                    f"sheet {sheet} needs one column {short(column)}; its columns are {names}"
                 )
             for row in rows:
                 if None in row:
@@ -261,16 +250,14 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
 
 
 def _refuse_twice(arrays: Sequence[_Array], origin: str) -> None:
-    """Refuse an array that is there twice: under the same name, another name, or a link."""
+    """Refuse an array that is there twice, perhaps by a link."""
     seen: dict[Any, str] = {}
     for path, header, status, _ in arrays:
         key = state_of(status), header.place
         if key in seen:
-            both = f"{seen[key]} and {path} are the same file"
-            what = f"{path} is listed twice" if seen[key] == path else both
             raise InputError(
-                f"{origin}: {what}; leave one of them out. To count a matrix twice, copy its file "
-                "(cp)"
+                f"{origin}: {seen[key]} and {path} are the same file; leave one of them out. To "
+                "count a matrix twice, copy its file (cp)"
             )
         seen[key] = path
 

@@ -33,7 +33,6 @@ class Stack:
     why_copied: str = ""  # which array cannot be read in place, and why; empty if all can
     reordered: str = ""  # the first array whose elements are in another order than products need
     unwritten: str = ""  # how many chunks are missing, and what they count as
-    left_out: str = ""  # which files of a folder do not count
 
 
 _Part = tuple[str, Header, int, int, int]

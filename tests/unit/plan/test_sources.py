@@ -49,7 +49,7 @@ def everything(made):
 
 @pytest.mark.parametrize("origin", ["in", "in/*.npy", "s.tsv"])
 def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
-    """In natural order, or in that of the sheet; hidden files are noted, others ignored."""
+    """In natural order, or in that of the sheet; hidden and other files are left out."""
     monkeypatch.chdir(tmp_path)
     shapes = [(2, 4), (3, 2, 4), (1, 2, 4), (2, 4), (2, 2, 4)]
     arrays = [stack(shape, seed=i) for i, shape in enumerate(shapes)]
@@ -61,7 +61,6 @@ def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
     order = [4, 0, 3, 1, 2] if origin == "s.tsv" else range(5)
     sheet(Path("s.tsv"), [paths[i] for i in order])
     made = found(tmp_path, input=origin)
-    assert made.left_out == "hidden files of in are left out: ._m0.npy" * (origin == "in")
     whole = np.concatenate([arrays[i].reshape(-1, 2, 4) for i in order])
     np.testing.assert_array_equal(everything(made), whole)
     assert made.matrices == 8
@@ -69,16 +68,6 @@ def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
         for stop in range(start + 1, 9):
             holding = [s for s in made.sources if s.first < stop and start < s.first + s.count]
             assert plan.between(made.sources, start, stop) == holding
-
-
-def test_results_of_a_run_that_a_glob_takes_in_are_told(tmp_path, monkeypatch):
-    """The user may want them, so the plan only notes them."""
-    monkeypatch.chdir(tmp_path)
-    save(Path("data/a.npy"), stack((4, 3, 3), "float64"))
-    factories.computed(factories.plan(Path("one"), input="data/a.npy", shards=2, materialize=False))
-    made = factories.plan(Path("two"), input="**/*.npy", materialize=False)
-    (note,) = made.facts.notes
-    assert note.startswith("2 of its 3 arrays are results of runs, such as one/results/products/")
 
 
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
@@ -115,7 +104,7 @@ def test_a_file_reached_twice_is_refused(tmp_path, monkeypatch):
     shutil.copy2(paths[1], second)  # same size and time stamp, but a separate file
     assert found(tmp_path, input="in").matrices == 4
     sheet(Path(rows), ["in/m0.npy", "in/m1.npy", "in/m0.npy"])
-    assert "in/m0.npy is listed twice; leave one of them out" in refusal(tmp_path, input=rows)
+    assert "in/m0.npy and in/m0.npy are the same file" in refusal(tmp_path, input=rows)
 
 
 def test_two_stars_follow_no_links_to_folders(tmp_path, monkeypatch):
