@@ -6,7 +6,6 @@ takes no memory that the file's size does not justify, writes nothing, starts no
 
 import io
 import itertools
-import json
 import math
 import shutil
 import signal
@@ -30,7 +29,6 @@ from shardwise.files import npy, small
 from shardwise.files.paths import Results
 from shardwise.observe import metrics, status
 from shardwise.plan import config, config_file, sources
-from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts
@@ -273,42 +271,6 @@ class Several(Reader):
             path.write_bytes(part)
 
 
-class Forged(Several):
-    """``plan.json``, ``plan.tsv`` and ``sources.tsv``, changed, with checksums that match."""
-
-    def prepare(self) -> None:
-        self.plan = _planned(self.folder)
-        own = self.plan.results
-        self.file, self.paths = own.plan, (own.plan_facts, own.plan, own.sources)
-        self.names = tuple(path.name for path in self.paths)
-        self.join()
-
-    def read(self) -> Any:
-        found = plans.load(self.file)
-        return found, list(found.sources)
-
-    def parts(self, raw: bytes) -> list[bytes]:
-        facts, *tables = super().parts(raw)
-        with suppress(ValueError, RecursionError):
-            content = json.loads(facts)
-            if isinstance(content, dict):
-                own = dict(zip(self.names[1:], map(small.checksum, tables), strict=True))
-                own["plan.json"] = small.checksum(plans.dumps(content))
-                facts = json.dumps({**content, "checksums": own}).encode()
-        return [facts, *tables]
-
-    def right(self, found: Any, raw: bytes) -> None:
-        plan, _ = found
-        end = 0
-        for key, row in plan.shards.items():
-            assert key == row.shard
-            assert key.isascii()
-            assert key.isdigit()
-            assert row.start == end < row.stop
-            end = row.stop
-        assert end == plan.problem.matrices
-
-
 class Sheet(Reader):
     """A sheet of paths."""
 
@@ -521,7 +483,7 @@ class Zarr(Several, Foreign):
 
 
 READERS = {
-    "header": Header, "receipt": Receipt, "forged": Forged, "sheet": Sheet, "config": Config,
+    "header": Header, "receipt": Receipt, "sheet": Sheet, "config": Config,
     "runs": Runs, **dict.fromkeys(SEEN, Seen), "hdf5": Hdf5, "safetensors": Safetensors,
     "zarr": Zarr, "zarr2": Zarr,
 }  # fmt: skip

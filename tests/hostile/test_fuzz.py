@@ -14,7 +14,7 @@ from tests.hostile.readers import READERS, Hang, reader
 
 FOUND = Path(__file__).parent / "found"
 SLOW = {
-    "config": 30, "sheet": 50, "forged": 100,
+    "config": 30, "sheet": 50,
     "receipt": 100, "seen": 50, "begun": 50, "summed": 50, "failed": 50,
     "hdf5": 100, "zarr": 30, "zarr2": 30,
 }  # fmt: skip

@@ -23,7 +23,7 @@ from shardwise.files import tables
 from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
 from shardwise.files.remote import is_url
-from shardwise.files.small import checksum, refuse_special
+from shardwise.files.small import checksum
 from shardwise.plan.problem import Problem, Recipe
 
 if TYPE_CHECKING:
@@ -297,7 +297,6 @@ class Plan:
         """The rows of ``sources.tsv``, or of some of its parts; refused if the file was changed."""
         path = self.results.sources
         try:
-            refuse_special(path)
             if parts is None:
                 raw = path.read_bytes()
                 tables.check(raw, self.facts.checksums, path)
@@ -370,14 +369,7 @@ def load(path: Path) -> Plan:
             raise IntegrityError(  # names of shards go into file names and commands
                 f"{path}: {short(row.name)} is not the name of a shard; start the run again"
             )
-    shards, matrices = {row.shard: row for row in rows}, facts.problem.matrices
-    in_order = [0, *(row.stop for row in rows)] == [*(row.start for row in rows), matrices]
-    if not (rows and in_order and len(shards) == len(rows) and all(row.run for row in rows)):
-        raise IntegrityError(
-            f"{path} is damaged: its shards are not matrices 0 to {matrices - 1}, each once; "
-            "remove it and start the run again"
-        )
-    return Plan(Results.of_plan(path), shards, facts)
+    return Plan(Results.of_plan(path), {row.shard: row for row in rows}, facts)
 
 
 def load_facts(path: Path) -> Facts:
@@ -386,24 +378,19 @@ def load_facts(path: Path) -> Facts:
 
     results = Results.of_plan(path)
     try:
-        for file in (path, results.plan_facts):
-            refuse_special(file)
         refuse_old_layout(path)
         content = json.loads(results.plan_facts.read_bytes())
-        if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
-            raise ValueError
         tables.check(dumps(content), content["checksums"], results.plan_facts)
         with _CONVERTING:
             return msgspec.convert(content, Facts)
     except PermissionError as error:
         raise unread(error.filename, error) from error
     except OSError as error:
-        what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(
-            f"there are no results of a run in {os.path.abspath(path.parent)} ({error.filename} "
-            f"{what}); start the run (or shardwise plan) first, or name the results folder of a run"
+            f"there are no results of a run in {os.path.abspath(path.parent)} ({error}); start the "
+            "run (or shardwise plan) first, or name the results folder of a run"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise IntegrityError(
             f"{results.plan_facts} is damaged; remove it and start the run again"
         ) from error
@@ -412,7 +399,7 @@ def load_facts(path: Path) -> Facts:
 def refuse_old_layout(path: Path) -> None:
     """Refuse, with InputError, a plan of a version whose files have no keys in their names."""
     with open(path, "rb") as file:
-        columns = file.readline(_LONGEST_ROW).rstrip(b"\n").split(b"\t")
+        columns = file.readline(_LONGEST_ROW)
     if b"fingerprint" in columns:
         raise InputError(
             f"{path}: an earlier version made these results, whose files have no keys in their "

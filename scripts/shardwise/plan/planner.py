@@ -213,10 +213,10 @@ def check_folder(plan: Plan) -> int:
         existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
     except OSError as error:  # such as a folder that we may not read
         raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
-    if not existing.is_dir():
-        raise InputError(f"results: {root} cannot be created: {existing} is not a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"results: {existing} cannot be written; choose another folder")
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        raise InputError(
+            f"results: {existing} is not a folder that you may write in; choose another folder"
+        )
     free, needed = shutil.disk_usage(existing).free, sum(astuple(plan.facts.bytes))
     if needed > free:  # only then is it worth looking at what is there already
         rows, results = plan.shards.values(), plan.results
@@ -285,12 +285,10 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
     matrices, shards = problem.matrices, settings.shards
     if shards == "auto":
         return cut.cut_aligned(matrices, problem.matrix_bytes, settings.shard_bytes)
-    for most, words in (
-        (matrices, f"the {matrices} matrices of the input; use {matrices} or fewer"),
-        (cut.MAX_SHARDS, f"the {cut.MAX_SHARDS} that a plan may have; use fewer, or auto"),
-    ):
-        if int(shards) > most:
-            raise InputError(f"shards: {short(shards)} is more than {words}")
+    if int(shards) > (most := min(matrices, cut.MAX_SHARDS)):
+        raise InputError(
+            f"shards: {short(shards)} is too many; use at most {most}, for {matrices} matrices"
+        )
     return cut.cut(matrices, int(shards))
 
 

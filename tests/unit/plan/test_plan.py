@@ -2,7 +2,6 @@
 
 import os
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +32,6 @@ def test_the_layout_of_an_earlier_version_is_refused(tmp_path):
             refused()
 
 
-@pytest.mark.parametrize("name", ["plan.tsv", "plan.json", "sources.tsv"])
-def test_a_pipe_in_the_place_of_a_plan_is_not_waited_for(tmp_path, name):
-    """The message names the pipe, and nothing opens it."""
-    made = factories.plan(tmp_path, stack((4, 2, 2)))
-    path = made.results.root / name
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(InputError, match=f"{name} is not a file, but a named pipe"):
-        _ = plan.load(made.results.plan).sources
-
-
 NAMES = st.binary(min_size=1).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"\t")))
 
 
@@ -55,22 +43,6 @@ def test_tables_round_trip(names):
     rows = [Source(name, 3, 5, "7:11") for name in names]
     raw = b"".join(tables.to_tsv(rows, Source))
     assert tables.from_tsv(raw, Source, Path("x")) == rows
-
-
-@pytest.mark.parametrize("forge", [
-    lambda a, b, c: [], lambda a, b, c: [a, b], lambda a, b, c: [a, c], lambda a, b, c: [b, c],
-    lambda a, b, c: [a, b, b, c], lambda a, b, c: [a, c, b],
-    lambda a, b, c: [a, replace(b, start=a.stop - 1), c],
-    lambda a, b, c: [a, b, replace(c, stop=c.stop + 1)],
-    lambda a, b, c: [a, replace(b, stop=b.start), replace(c, start=b.start)],
-    lambda a, b, c: [a, b, replace(c, shard=b.shard)],
-])  # fmt: skip
-def test_shards_that_do_not_hold_each_matrix_once_are_refused(tmp_path, forge):
-    """Even if all checksums match: a gap, an overlap, an empty shard, or an id used twice."""
-    made = factories.plan(tmp_path, stack((7, 2, 2)), shards=3)
-    planner.write(replace(made, shards=dict(enumerate(forge(*made.shards.values())))))
-    with pytest.raises(IntegrityError, match=r"plan.tsv is damaged: its shards are not matrices 0"):
-        plan.load(made.results.plan)
 
 
 def test_the_plan_takes_the_memory_that_jobs_ask_for(tmp_path):
