@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, short
+from shardwise.errors import InputError, IntegrityError, ShardwiseError
 from shardwise.files import small, tables
 from shardwise.files.checksum import piece_digest
 from shardwise.files.commit import commit
@@ -24,7 +24,6 @@ from shardwise.plan.config import Settings
 from shardwise.plan.nodes import cover
 
 MOST_LABELS = 256
-_EXACT = 2**53  # float64 holds every whole number up to here
 _LARGEST_WEIGHT = 1e280  # float64 holds the sum of any number of these, each counted for many rows
 _LONGEST_LABEL = 100
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # 007 is a text
@@ -164,14 +163,11 @@ def _weights(name: str, matrices: int) -> np.ndarray:
     if found.dtype.kind not in "biuf" or found.itemsize > 8:
         raise InputError(f"weights: {name} holds {found.dtype}; save real numbers, as float64")
     weights = found.astype(np.float64)
-    values, most = (found, _EXACT) if found.dtype.kind in "iu" else (weights, _LARGEST_WEIGHT)
-    fits = (values <= most) & (values >= -most)
-    if not fits.all():
+    if not (fits := np.abs(weights) <= _LARGEST_WEIGHT).all():
         place = int(fits.argmin())
         raise InputError(
             f"weights: {name} holds {found[place]} for matrix {place}, but weights must be numbers "
-            f"up to {_LARGEST_WEIGHT}, or integers up to 2⁵³; correct it, or use weight 0 to skip "
-            "the matrix"
+            f"up to {_LARGEST_WEIGHT}; correct it, or use weight 0 to skip the matrix"
         )
     return weights
 
@@ -185,8 +181,12 @@ def _labels(
     else:
         whole = all(_WHOLE.fullmatch(cell) for cell in column)
         found = np.array(list(map(int, column)) if whole else column)
-    if found.dtype.kind not in "iuU":
-        raise InputError(f"labels: {name} holds {found.dtype}; save integers, or short texts")
+    longest = 4 * _LONGEST_LABEL if found.dtype.kind == "U" else 8
+    if found.dtype.kind not in "iuU" or found.itemsize > longest:
+        raise InputError(
+            f"labels: {name} holds {found.dtype}; save integers, or texts of {_LONGEST_LABEL} "
+            "letters or fewer"
+        )
     different, places = np.unique(found, return_inverse=True)
     if len(different) > MOST_LABELS:
         raise InputError(
@@ -194,15 +194,7 @@ def _labels(
             "can be summed separately, as every task holds some sums of each; use fewer, for "
             "example by grouping them"
         )
-    names = tuple(different.tolist())
-    for label in names if found.dtype.kind == "U" else ():
-        if not (label and label.isprintable() and len(label) <= _LONGEST_LABEL):
-            place = int((found == label).argmax())
-            raise InputError(
-                f"labels: {name} has the label {short(label)} for matrix {place}; a label must "
-                f"have 1 to {_LONGEST_LABEL} printable characters"
-            )
-    return places.astype(np.uint8), names
+    return places.astype(np.uint8), tuple(different.tolist())
 
 
 def open_array(key: str, name: str, matrices: int | None = None) -> np.ndarray:

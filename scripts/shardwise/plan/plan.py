@@ -174,9 +174,6 @@ class Facts:
     decoded: int = 0  # bytes that a task needs to decode chunks; 0: there are none
     notes: list[str] = field(default_factory=list)  # on the input, for people
     checksums: dict[str, str] = field(default_factory=dict)  # of all files of the plan, by name
-    # The parts of sources.tsv; empty if it is short.
-    source_parts: list[tables.Part] = field(default_factory=list)
-    part_firsts: list[int] = field(default_factory=list)  # the first matrix of each of these parts
 
 
 @dataclass(frozen=True)
@@ -257,8 +254,24 @@ class Plan:
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """All input files, read once: there may be a million of them."""
-        return self.made_of or tuple(self._read_sources(None))
+        """All input files, read once: there may be a million of them; refused if changed."""
+        if self.made_of:
+            return self.made_of
+        path = self.results.sources
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise IntegrityError(
+                f"{path}: {error.strerror}; remove {self.results.plan} too"
+            ) from error
+        tables.check(raw, self.facts.checksums, path)
+        rows = tables.from_tsv(raw, Source, path)
+        if not self.folder:
+            return tuple(rows)
+        return tuple(
+            row if is_url(row.path) else replace(row, path=os.path.join(self.folder, row.path))
+            for row in rows
+        )
 
     @cached_property
     def per_matrix(self) -> "PerMatrix":
@@ -283,36 +296,8 @@ class Plan:
         return [*arrays, *([self.results.label_names] if self.problem.labels else [])]
 
     def sources_of(self, start: int, stop: int) -> list[Source]:
-        """The input files that hold matrices ``start`` to ``stop``.
-
-        If the table is long, only the parts with these files are read, and checked.
-        """
-        if self.made_of or not self.facts.part_firsts:
-            return between(self.sources, start, stop)
-        firsts = self.facts.part_firsts
-        parts = range(bisect_right(firsts, start) - 1, bisect_left(firsts, stop))
-        return between(self._read_sources(parts), start, stop)
-
-    def _read_sources(self, parts: range | None) -> list[Source]:
-        """The rows of ``sources.tsv``, or of some of its parts; refused if the file was changed."""
-        path = self.results.sources
-        try:
-            if parts is None:
-                raw = path.read_bytes()
-                tables.check(raw, self.facts.checksums, path)
-            else:
-                raw = tables.read_parts(path, self.facts.source_parts, parts)
-        except OSError as error:
-            raise IntegrityError(
-                f"{path}: {error.strerror}; remove {self.results.plan} too"
-            ) from error
-        rows = tables.from_tsv(raw, Source, path)
-        if not self.folder:
-            return rows
-        return [
-            row if is_url(row.path) else replace(row, path=os.path.join(self.folder, row.path))
-            for row in rows
-        ]
+        """The input files that hold matrices ``start`` to ``stop``."""
+        return between(self.sources, start, stop)
 
     def shard(self, shard: str) -> Shard:
         """The row of a shard; InputError if the plan has no such shard."""

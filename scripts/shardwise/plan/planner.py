@@ -38,8 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 # If only these fields change, no shard is computed again.
 _NOT_DIGESTED = (
-    "digest", "config", "config_digest", "made", "decoded", "notes", "checksums", "source_parts",
-    "part_firsts",
+    "digest", "config", "config_digest", "made", "decoded", "notes", "checksums",
 )  # fmt: skip
 # Digested only if set: so plans from before these fields existed keep their digests.
 _SAID_LATER = ("covariance", "per_matrix", "labels", "label_counts")
@@ -165,17 +164,15 @@ def _planned(settings: Settings) -> dict[str, Any]:
 
 def write(plan: Plan) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
-    results, sources = plan.results, list(tables.to_tsv(plan.sources, Source))
-    source_parts = tables.describe_parts(sources)
-    begin = (plan.sources[0], *plan.sources[tables.ROWS_AT_ONCE - 1 :: tables.ROWS_AT_ONCE])
-    firsts = [source.first for source in begin] if source_parts else []  # line 0 has the columns
+    results = plan.results
     made = {
         "versions": host.loaded(), "commit": host.announced(),
         "time": time.time(), "host": socket.gethostname(),
     }  # fmt: skip
-    facts = asdict(replace(plan.facts, made=made, source_parts=source_parts, part_firsts=firsts))
+    facts = asdict(replace(plan.facts, made=made))
     mark(results)
     checksums = {}
+    sources = tables.to_tsv(plan.sources, Source)
     rows = tables.to_tsv(plan.shards.values(), Shard)
     for path, table in ((results.sources, sources), (results.plan, rows)):
         raw = b"".join(table)
@@ -302,39 +299,34 @@ def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list
     common = plans.digest([*plans.describe_recipe(facts), right])
     version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)
     one = _files_text(left.sources) if len(left.sources) == 1 else None
-    known: dict[tuple[int, ...], _Sizes] = {}
+    keep, known = facts.settings.keep, dict[tuple[int, ...], tuple[int, int, int, int]]()
     rows = []
     for shard, run in zip(cut.shard_ids(len(runs)), runs, strict=True):
         files = one or _files_text(plans.between(left.sources, run.start, run.stop))
         text = f"[{version}, {run.start}, {run.stop}, {dtype}, {files}]"
         input_key = plans.key_of(text.encode())
-        own = said.digest(run, facts.settings.keep)
+        own = said.digest(run, keep)
         text = f'["{common}", "{input_key}"' + (f', "{own}"]' if own else "]")
         key = plans.key_of(text.encode())
-        sizes = _sizes(facts, run, said, known)
-        rows.append(Shard(shard, run.start, run.stop, *sizes, input_key, key))
+        spans = [places for _, places in said.spans(run)] if keep == "sum" else [range(len(run))]
+        held = (f(places.start, places.stop) for places in spans for f in (count_nodes, most_held))
+        kind = (len(run), *held)
+        if kind not in known:  # true for few runs: most are like an earlier one
+            known[kind] = _sizes(facts, len(run), spans)
+        rows.append(Shard(shard, run.start, run.stop, *known[kind], input_key, key))
     return rows
 
 
-_Sizes = tuple[int, int, int, int]
-"""Bytes of a shard's matrices, of its result, and of its task on the host and on a GPU."""
-
-
-def _sizes(
-    facts: Facts, run: range, said: PerMatrix, known: dict[tuple[int, ...], _Sizes]
-) -> _Sizes:
-    problem, keep, cuda = facts.problem, facts.settings.keep, facts.settings.backend != "numpy"
-    spans = [own for _, own in said.spans(run)] if keep == "sum" else [range(len(run))]
-    ends = [(own.start, own.stop) for own in spans]
-    kind = (len(run), *(n for one in ends for n in (count_nodes(*one), most_held(*one))))
-    if kind not in known:  # true for few runs: most are like an earlier one
-        known[kind] = (
-            len(run) * problem.matrix_bytes,
-            memory.result_bytes(problem, spans, keep),
-            memory.task_memory(problem, spans, keep, cuda) + facts.decoded,
-            memory.device_memory(problem, spans, keep, facts.settings.precision) if cuda else 0,
-        )
-    return known[kind]
+def _sizes(facts: Facts, matrices: int, spans: list[range]) -> tuple[int, int, int, int]:
+    """Bytes of a shard's matrices, of its result, and of its task on the host and on a GPU."""
+    problem, settings = facts.problem, facts.settings
+    keep, cuda = settings.keep, settings.backend != "numpy"
+    return (
+        matrices * problem.matrix_bytes,
+        memory.result_bytes(problem, spans, keep),
+        memory.task_memory(problem, spans, keep, cuda) + facts.decoded,
+        memory.device_memory(problem, spans, keep, settings.precision) if cuda else 0,
+    )
 
 
 def _files_text(sources: Iterable[Source]) -> str:
