@@ -221,4 +221,4 @@ def test_folders_and_sheets_that_name_no_stack(store, tmp_path):
     assert "no .zarr store, but nothing" in refusal(planned, tmp_path, "s3://bucket/none/")
     rows = tmp_path / "sheet.tsv"
     rows.write_text("path\ns3://bucket/a.npy\ns3://bucket/a.npy\n")
-    assert "s3://bucket/a.npy is listed twice" in refusal(planned, tmp_path, rows)
+    assert "s3://bucket/a.npy are the same file" in refusal(planned, tmp_path, rows)
