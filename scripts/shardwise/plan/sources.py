@@ -15,19 +15,10 @@ from typing import Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, short, some
-from shardwise.files import remote
+from shardwise.files import lookup, remote
 from shardwise.files.extents import Status
 from shardwise.files.formats import registry
 from shardwise.files.formats.names import ZARR, file_of, split
-from shardwise.files.lookup import (
-    absent,
-    in_order,
-    matches,
-    mode_of,
-    reading,
-    refuse_undecodable,
-    shown,
-)
 from shardwise.files.npy import Header, read_header
 from shardwise.files.small import read_cache, write_cache
 from shardwise.plan import memory
@@ -37,12 +28,11 @@ from shardwise.plan.plan import Source
 from shardwise.plan.stack import Stack
 from shardwise.units import human_bytes
 
-_ASKED_AT_ONCE = 16  # objects of a store, as each answer takes a while
+_ASKED_AT_ONCE = 16  # files or objects of a store, as each answer may take a while
 _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
 _Array = tuple[str, Header, Status, str]
 """The name of an array, its header, and the status and identity of its file."""
-_Cache = dict[str, list[Any]]
-"""Identities and headers by the names of arrays."""
+_Cache = dict[str, list[Any]]  # identities and headers by the names of arrays
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
@@ -68,11 +58,11 @@ def _stack_on_disk(name: str, cache: Path | None) -> Stack:
             return _stack_in_folder(name, remote.listing(name), cache)
     elif registry.locate(name) is None:
         path = Path(file_of(name))
-        mode = mode_of(path)
-        if mode is None and has_magic(name):
-            return _stack_of(_matched(name), f"glob {name}", cache)
+        mode = lookup.mode_of(path)
         if mode is None:
-            raise InputError(f"input: {absent(path)}")
+            if not has_magic(name):
+                raise InputError(f"input: {lookup.absent(path)}")
+            return _stack_of(_matched(name), f"glob {name}", cache)
         if stat.S_ISDIR(mode):
             return _stack_in_folder(str(path), os.listdir(path), cache)
         if path.suffix == ".tsv":
@@ -95,16 +85,11 @@ def labels_of_sheet(settings: Settings, stack: Stack) -> list[str] | None:
     if begin != "column":
         return None
     sheet = Path(settings.input or "")
-    if sheet.suffix != ".tsv":
-        raise InputError(
-            f"labels: {settings.labels} names a column of a sheet, but the input is not a .tsv "
-            "sheet; save the labels as a .npy file"
-        )
-    cells = [cell for _, cell in _sheet_cells(sheet, column)]
+    cells = [cell for _, cell in _sheet_cells(sheet, column)] if sheet.suffix == ".tsv" else []
     if len(cells) != len(stack.sources):
         raise InputError(
-            f"labels: sheet {sheet} has {len(cells)} rows for {len(stack.sources)} arrays, as some "
-            "are virtual; save the labels as a .npy file"
+            f"labels: {settings.labels} names a column of a sheet, but the input is not a .tsv "
+            "sheet, or gathers other arrays than its rows; save the labels as a .npy file"
         )
     rows = zip(cells, stack.sources, strict=True)
     return [cell for cell, source in rows for _ in range(source.count)]
@@ -115,20 +100,16 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     if settings.right is None:
         return None, False
     path = Path(settings.right)
-    with reading(Path(file_of(settings.right)), "right: "):
+    with lookup.reading(Path(file_of(settings.right)), "right: "):
         if registry.locate(settings.right):
             raise InputError(f"right: {path} is not a .npy file, but B must be; use numpy.save")
         shared = len(read_header(path).shape) == 2
     stack = _stack_of([str(path)], "right")
-    if not shared and stack.matrices != left.matrices:
+    if stack.dtype != left.dtype or not (shared or stack.matrices == left.matrices):
         raise InputError(
-            f"right: {path} holds {stack.matrices} matrices, but the input holds "
-            f"{left.matrices}; give as many, or one 2-D matrix for all"
-        )
-    if stack.dtype != left.dtype:
-        raise InputError(
-            f"right: {path} holds {stack.dtype}, but the input holds {left.dtype}; save both "
-            "with the same dtype"
+            f"right: {path} holds {stack.matrices} matrices of {stack.dtype}, but the input "
+            f"{left.matrices} of {left.dtype}; give as many, or one 2-D matrix for all, with the "
+            "same dtype"
         )
     return stack, shared
 
@@ -136,28 +117,27 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
 def _matched(pattern: str) -> list[str]:
     """The arrays that a pattern names, such as ``frames/*.h5:/entry/frames``; refused if none."""
     file, inside = split(pattern)
-    found = matches(file)
+    found = lookup.matches(file)
     if not found and ":" in file:  # split() cuts only after suffixes that it knows
         file, _, inside = file.rpartition(":")
-        found = matches(file)
+        found = lookup.matches(file)
     if not found:
         raise InputError(
-            f"input: glob {pattern} matches nothing (looked in {Path(pattern).absolute()}); *, ? "
-            "and [] match characters of file names; name an array inside each file after a colon, "
-            "such as frames/*.h5:/entry/frames"
+            f"input: glob {pattern} matches nothing (looked in {Path(pattern).absolute()}); name "
+            "an array inside each file after a colon, such as frames/*.h5:/entry/frames"
         )
     return [_located(f"{path}:{inside}" if inside else str(path)) for path in found]
 
 
 def _stack_in_folder(folder: str, names: list[str], cache: Path | None) -> Stack:
     """The ``.npy`` files of a folder, or, if it has none, its Zarr stores."""
-    entries = in_order(map(Path, names))
+    entries = lookup.in_order(map(Path, names))
     for end in (".npy", *ZARR):
         taken = [p for p in entries if p.suffix.lower() == end and p.name[0] != "."]
         if taken:
             arrays = [_located(os.path.join(folder, path)) for path in taken]
             return _stack_of(arrays, f"folder {folder}", cache)
-    found = some([shown(path) for path in entries], 3) or "nothing"
+    found = some([lookup.shown(path) for path in entries], 3) or "nothing"
     raise InputError(
         f"input: folder {folder} holds no .npy file and no .zarr store, but {found}; name files of "
         "other formats on a disk by a glob and the array in each, such as frames/*.h5:/entry/frames"
@@ -172,9 +152,9 @@ def _in_row(sheet: Path, line: int, name: str) -> str:
         if remote.is_url(name):
             return _located(name)
         for place in (name, str(sheet.parent / name)) if name else ():
-            if mode_of(Path(place)) is not None or registry.locate(place):
+            if lookup.mode_of(Path(place)) is not None or registry.locate(place):
                 return _located(place)
-        raise InputError(f"{absent(Path(name)):.300}, and is not next to the sheet either")
+        raise InputError(f"{lookup.absent(Path(name)):.300}, and is not next to the sheet either")
     except (InputError, OSError) as error:  # the latter if the name is too long
         raise InputError(f"sheet {sheet}, line {line}: {error!s:.400}") from error
 
@@ -182,10 +162,7 @@ def _in_row(sheet: Path, line: int, name: str) -> str:
 def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]:
     """Line and cell of a column, for every row of a sheet that is not blank."""
     try:
-        with (
-            reading(sheet, "input: sheet "),
-            open(sheet, encoding="utf-8-sig", newline="") as file,
-        ):
+        with lookup.reading(sheet, "input: sheet "), open(sheet, encoding="utf-8-sig") as file:
             rows = csv.DictReader(file, delimiter="\t", strict=True)
             columns = list(rows.fieldnames or ())
             if columns.count(column) != 1:
@@ -225,10 +202,7 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
         if len(header.shape) not in dimensions:
             wrong = f"has shape {header.shape}; {cure}"
         elif 0 in header.shape:
-            wrong = (
-                f"has shape {header.shape}: there is nothing to multiply; leave it out, or name "
-                "another"
-            )
+            wrong = f"has shape {header.shape}, so there is nothing to multiply; leave it out"
         elif header.shape[-2:] != head.shape[-2:] or header.native != head.native:
             wrong = (
                 f"is {header.shape} of {header.native.name}, but {top} is {head.shape} of "
@@ -288,12 +262,9 @@ def _unwritten(lacking: Sequence[tuple[str, Header]]) -> str:
     if not lacking:
         return ""
     missing, chunks = (sum(getattr(h, key) for _, h in lacking) for key in ("missing", "chunks"))
-    others = f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""
     fills = " or ".join(dict.fromkeys(header.fill for _, header in lacking))
-    return (
-        f"{missing:,} of {chunks:,} chunks of {lacking[0][0]}{others} were never written; they "
-        f"count as {fills}"
-    )
+    names = some([name for name, _ in lacking], 3)
+    return f"{missing:,} of {chunks:,} chunks of {names} were never written; they count as {fills}"
 
 
 def _look(paths: Sequence[str], cache: Path | None) -> list[_Array]:
@@ -326,7 +297,7 @@ def _arrays(path: str, cached: _Cache, fresh: _Cache) -> list[_Array]:
 
 
 def _look_at(path: str, cached: _Cache, fresh: _Cache, why: str = "") -> _Array:
-    refuse_undecodable(path)
+    lookup.refuse_undecodable(path)
     entry, file = cached.get(path), file_of(path)
     try:
         if entry and entry[0] == identity_of(file, status := registry.status_of(file)):
@@ -336,9 +307,7 @@ def _look_at(path: str, cached: _Cache, fresh: _Cache, why: str = "") -> _Array:
             header, status = registry.read_header_and_status(path)
             entry = [identity_of(file, status), vars(header)]
     except OSError as error:
-        raise InputError(
-            f"{path}{why} cannot be read: {error.strerror}; restore it, or leave it out"
-        ) from error
+        raise InputError(f"{path}{why} cannot be read: {error.strerror}") from error
     if why and header.parts:
         raise InputError(f"{path}{why} is virtual itself; name the files that hold the numbers")
     fresh[path] = entry
