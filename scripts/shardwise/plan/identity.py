@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from shardwise.errors import InputError, IntegrityError, TryAgain, changed
+from shardwise.errors import IntegrityError, changed
 from shardwise.files import remote
 from shardwise.files.extents import Status
 from shardwise.files.formats import registry
@@ -81,16 +81,13 @@ class InputFiles:
     def unchanged(self) -> Iterator[None]:
         """A context for all reads; nothing may be committed before it ends.
 
-        At its end, a file that has changed since its first byte was read raises IntegrityError.
-        This replaces any other failure, which the change may have caused.
+        At its end, a file that has changed since its first byte was read raises IntegrityError,
+        also in place of a failure, which the change may have caused.
         """
         try:
             yield
-        except Exception:
-            with suppress(OSError, InputError, TryAgain):  # only a change may have caused it
-                self._compare_all()
-            raise
-        self._compare_all()
+        finally:
+            self._compare_all()
 
     def _compare_all(self) -> None:
         for path, (_, chunks) in list(self._first.items()):

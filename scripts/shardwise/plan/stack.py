@@ -136,8 +136,7 @@ class StackReader:
 
     def _parts(self, low: int, high: int) -> list[_Part]:
         """The files that hold some bytes, checked, in the order of the stack."""
-        size, reached = self.matrix_bytes, low
-        parts: list[_Part] = []
+        size, parts = self.matrix_bytes, list[_Part]()
         for source in between(self._sources, low // size, -(-high // size)):
             origin = source.first * size
             begin, end = max(low, origin), min(high, origin + source.count * size)
@@ -146,11 +145,7 @@ class StackReader:
             header = self._checked_header(source)
             path = source.path if header.chunk else source.file
             parts.append((path, header, origin, begin, end))
-            reached += end - begin
-        if reached != high:
-            raise IntegrityError(
-                f"matrices {low // size} to {-(-high // size) - 1} are not in the files of the plan"
-            )
+        assert sum(end - begin for *_, begin, end in parts) == high - low
         return parts
 
     def _checked_header(self, source: Source) -> Header:
@@ -163,17 +158,13 @@ class StackReader:
             cure = f"rm {for_bash(Path(path).with_suffix('.json'))}, then {cure}"
         try:
             header, status = registry.read_header_and_status(path)
-        except OSError as error:
-            raise IntegrityError(
-                f"{path} cannot be read any more: {error.strerror}; restore it, or {cure}"
-            ) from error
-        except InputError as error:
-            raise IntegrityError(f"{error}; {cure}") from error
+        except (OSError, InputError) as error:
+            raise IntegrityError(f"{path} cannot be read any more: {error}; {cure}") from error
         if not is_as_planned(source, status):
             raise IntegrityError(f"{path} has changed since the plan was made; {cure}")
         if source.identity:
             self.inputs.note(source.file, status)
-        if header.parts or header.shape[-2:] != self._shape or header.native != self._dtype:
+        if header.shape[-2:] != self._shape or header.native != self._dtype:
             raise IntegrityError(
                 f"{path} is {header.shape} of {header.native.name}, but the plan was made for "
                 f"{self._shape} of {self._dtype.name}; {cure}"

@@ -234,17 +234,6 @@ def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
         np.testing.assert_array_equal(stacked.read(start, stop), whole[start:stop])
 
 
-def test_matrices_outside_the_files_are_refused(tmp_path):
-    """A plan whose files do not hold what it says is damaged."""
-    path = str(save(tmp_path / "a.npy", stack((3, 2, 2))))
-    parts = [plan.Source(path, 2, 3, ""), plan.Source(path, 6, 3, "")]
-    reader = StackReader(parts, (2, 2), "float32")
-    for start, stop in ((0, 3), (4, 6), (4, 7), (8, 10), (20, 21)):
-        with pytest.raises(IntegrityError, match="are not in the files of the plan"):
-            reader.read(start, stop)
-    assert reader.read(6, 9).shape == (3, 2, 2)
-
-
 @pytest.mark.parametrize("identity", ["1:2:3:4", ""])
 def test_a_reader_refuses_another_file_than_planned(tmp_path, identity):
     """By its identity; by shape and dtype if the plan has none, as for a file with a receipt."""
