@@ -19,43 +19,33 @@ SHARD_PIECES = pieces.CHECKSUM_PIECE_BYTES, pieces.CHECKSUM_PIECE_BYTES
 # Bytes of the factors, or of the products, in a batch on a device: enough to keep the gaps between
 # calls small, and to add up several large products per write of their sum.
 BATCH_BYTES = 256 * MIB
-CALL_BYTES = 128 * MIB  # the same in a call; a batch has one call or more
+CALL_BYTES, MOST_IN_CALL = 128 * MIB, 2**20  # of a call; a batch has one call or more
+LARGE_BYTES = 32 * MIB  # from this size on a matrix fills a device, and a call multiplies only one
 CONJUGATED_BYTES = MIB  # of small matrices that a thread conjugates at once, on NumPy
 HOST_BATCH_BYTES = 8 * MIB  # of a batch of small matrices on NumPy: they should stay in a cache
 # Large matrices in a batch on NumPy, as each thread multiplies one, and the most bytes of such.
 HOST_BATCH_MATRICES, HOST_LARGE_BYTES = 8, 128 * MIB
-# Slots of the ring on a device: some are read into while one is multiplied.
-SLOTS, RING_BYTES = 6, 1536 * MIB
+HOST_LONE_BYTES = 1024 * MIB  # from this size of a batch on, NumPy gets one slot
+SLOTS, RING_BYTES = 6, 1536 * MIB  # of the ring on a device: some are read into meanwhile
 REPORT_BYTES = 80  # what a report holds per matrix of a batch: moduli, ratio, forms, weight
 OUTS = 4  # batches of products on a device: some are written while one is computed
 READERS = 4  # threads that read and write on NumPy, and that copy a shard
-# Threads of KvikIO, and the bytes that each moves at once through pinned memory.
-IO_THREADS, IO_BYTES = 16, 8 * MIB
+IO_THREADS, IO_BYTES = 16, 8 * MIB  # of KvikIO: each moves so many bytes through pinned memory
 STEP_BYTES = 32 * MIB  # of matrices converted at once while read, or searched at once for NaN
-# From this size on a matrix fills a device by itself, and a call multiplies only one.
-LARGE_BYTES = 32 * MIB
-MOST_IN_CALL = 2**20
-
-# If A, B or the product is larger, padded copies cost more memory than they are worth.
-HUGE_BYTES = 2048 * MIB
-# From this size of a batch on, NumPy gets one slot: a read is short compared to the product.
-HOST_LONE_BYTES = 1024 * MIB
-# Rows of a large matrix, stored in another order, that are brought into C order at once.
-CONVERTED_BYTES = 256 * MIB
+HUGE_BYTES = 2048 * MIB  # padded copies of larger factors or products cost too much memory
+CONVERTED_BYTES = 256 * MIB  # of rows of a large matrix that are brought into C order at once
 DECODERS = 4  # chunks that are decompressed at once
 # From this many rows on, a rank-k update beats a whole product (measured: docs/performance.md).
 SYMMETRIC_ROWS = 2048
-# Host memory of the interpreter, NumPy and the two Snakemake processes around a job.
-PYTHON_BYTES = 512 * MIB
-CUDA_BYTES = 768 * MIB  # host memory of a CUDA context and its libraries
-DEVICE_BYTES = 768 * MIB  # device memory of a CUDA context, its libraries and their own workspace
-# A guess at the memory of a user's function, as a multiple of its input and its result.
-FUNCTION_COPIES = 8
+PYTHON_BYTES = 512 * MIB  # host: the interpreter, NumPy and two Snakemake processes around a job
+CUDA_BYTES = 768 * MIB  # host: a CUDA context and its libraries
+DEVICE_BYTES = 768 * MIB  # device: the same, and the libraries' own workspace
+FUNCTION_COPIES = 8  # a guess at a user's function: multiples of its input and its result
+REDUCE_BATCH_BYTES = 4 * MIB  # what a rank of the reduce reads at once
+REDUCE_RANK_BYTES = 256 * MIB  # of such a rank: Python, batches, and the states of one stripe
 _ALIGNED_BYTES = 16  # tensor cores load rows that begin at multiples of this
-# From this size on a matrix whose rows are not aligned is first copied to longer rows.
-_WORTH_PADDING = 64 * 1024
+_WORTH_PADDING = 64 * 1024  # from this size on a matrix of other rows is copied to longer ones
 _PROOF_ITEMS = 10  # float64 numbers per row in a proof: vectors and moduli, of both factors
-
 
 Spans = Sequence[range]
 """A shard's matrices; with labels, one range per label: places among all matrices of the label."""
@@ -63,9 +53,8 @@ Spans = Sequence[range]
 
 def padded(problem: Problem) -> bool:
     """Whether factors are copied to longer rows before they are multiplied on a GPU."""
-    if problem.result or "int" in problem.dtype:
-        return False
-    if max(problem.matrix_bytes, problem.right_bytes, problem.product_bytes) > HUGE_BYTES:
+    largest = max(problem.matrix_bytes, problem.right_bytes, problem.product_bytes)
+    if problem.result or "int" in problem.dtype or largest > HUGE_BYTES:
         return False
     widths = [problem.left[1], problem.product_shape[1]]
     awkward = any(width * problem.item % _ALIGNED_BYTES for width in widths)
@@ -82,10 +71,7 @@ def padded_shapes(problem: Problem) -> dict[str, Shape]:
 
 
 def split_shapes(problem: Problem, precision: str) -> dict[str, tuple[int, int, int]]:
-    """Shapes of the stacks of one call that tf32x3 splits in two on a GPU; empty if it splits none.
-
-    They are padded if :func:`padded` says so. Both parts are held in addition to the stack.
-    """
+    """Shapes of the stacks, perhaps padded, that tf32x3 splits in two for one call on a GPU."""
     if precision != "tf32x3" or problem.dtype not in ("float32", "complex64") or problem.result:
         return {}
     call, pads = call_matrices(problem), padded_shapes(problem) if padded(problem) else {}
@@ -110,10 +96,8 @@ def symmetric(problem: Problem) -> bool:
 
 def call_matrices(problem: Problem) -> int:
     """Matrices that one call multiplies on a GPU."""
-    largest = _largest(problem)
-    if largest >= LARGE_BYTES:
-        return 1
-    return min(_power_of_two(CALL_BYTES // largest), MOST_IN_CALL)
+    most = min(CALL_BYTES // _largest(problem), MOST_IN_CALL)
+    return 1 if _largest(problem) >= LARGE_BYTES else _power_of_two(most)
 
 
 def batch_matrices(problem: Problem, cuda: bool) -> int:
@@ -214,9 +198,8 @@ def widened_bytes(problem: Problem) -> int:
         return 0  # the widened copies of integers are counted with their proof
     if any(factor.conjugated for factor in problem.operands):
         return max(HOST_BATCH_BYTES, problem.matrix_bytes, problem.right_bytes)
-    if ITEM_BYTES[problem.compute_dtype] == problem.item:
-        return 0
-    return max(HOST_BATCH_BYTES, _widened_bytes(problem))
+    wide = ITEM_BYTES[problem.compute_dtype] != problem.item
+    return max(HOST_BATCH_BYTES, _widened_bytes(problem)) if wide else 0
 
 
 def widened_matrices(problem: Problem) -> int:
@@ -233,7 +216,7 @@ def _widened_bytes(problem: Problem) -> int:
 def least_bytes(
     problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str = "ieee"
 ) -> int:
-    """The least bytes with which a shard can be computed: those of one call at a time.
+    """The least bytes with which a shard can be computed, one call at a time.
 
     The memory of a user's function is only a guess, and does not count.
     """
@@ -257,9 +240,8 @@ def tree_nodes(spans: Iterable[range]) -> int:
 def sum_bytes(problem: Problem, matrices: int, spans: Spans) -> int:
     """Bytes of the sum of a shard: of its :func:`tree_nodes`, and of nodes beside them.
 
-    A batch is folded in steps of 32 (tree.py). To check integers for overflow takes four nodes
-    more; the part of a batch that is checked at once, up to 64 MiB, is in `DEVICE_BYTES`. With
-    labels, the products of a batch are copied, to bring those of a label together.
+    A batch is folded in steps of 32 (tree.py), and four nodes serve to check integers for overflow.
+    With labels, the products of a batch are copied, to bring those of a label together.
     """
     beside = matrices // 31 + (4 if problem.product_dtype == "int64" else 0)
     together = matrices * problem.product_bytes if problem.labels else 0
@@ -274,21 +256,18 @@ def result_bytes(problem: Problem, spans: Spans, keep: str) -> int:
 
 
 def task_memory(problem: Problem, spans: Spans, keep: str, cuda: bool) -> int:
-    """Host bytes that the task of a shard needs at most.
+    """Host bytes that the task of a shard needs at most, with matrices that are converted.
 
-    This counts matrices as a file stores them in another order, the buffers that copy them, and
-    what the allocator keeps of both. A job that may run on a GPU may find none: so the larger need
-    counts, that of CUDA or that of the ring on NumPy.
+    A job that may run on a GPU may find none: so the larger need counts, that of CUDA or of NumPy.
     """
     shared = problem.right_bytes if problem.shared_right else 0
     shared += shared // problem.item  # B as it was read, and a byte per element: is it finite?
     slots, matrices = next(ladder(problem, sum(map(len, spans)), cuda=False))
     host = ring_bytes(problem, slots, matrices, keep)
     host += work_bytes(problem, matrices, spans, keep) + widened_bytes(problem) + shared
-    lefts, rights = (
-        converted_bytes(shape, problem.item) for shape in (problem.left, problem.right or (0, 0))
-    )
-    converted = READERS * pieces.PART_BYTES + 3 * STEP_BYTES + 2 * (lefts + rights)
+    shapes = problem.left, problem.right or (0, 0)
+    converted = READERS * pieces.PART_BYTES + 3 * STEP_BYTES
+    converted += 2 * sum(converted_bytes(shape, problem.item) for shape in shapes)
     work = max(host, CUDA_BYTES + IO_THREADS * IO_BYTES + shared) if cuda else host
     return PYTHON_BYTES + converted + work
 
@@ -296,12 +275,8 @@ def task_memory(problem: Problem, spans: Spans, keep: str, cuda: bool) -> int:
 def device_memory(problem: Problem, spans: Spans, keep: str, precision: str = "ieee") -> int:
     """Device bytes that the task of a shard needs at most."""
     slots, matrices = next(ladder(problem, sum(map(len, spans)), cuda=True))
-    return (
-        DEVICE_BYTES
-        + _split_bytes(problem, precision)
-        + ring_bytes(problem, slots, matrices, keep)
-        + work_bytes(problem, matrices, spans, keep)
-    )
+    ring = ring_bytes(problem, slots, matrices, keep) + _split_bytes(problem, precision)
+    return DEVICE_BYTES + ring + work_bytes(problem, matrices, spans, keep)
 
 
 def synthetic_memory(problem: Problem) -> int:
@@ -318,8 +293,7 @@ def converted_bytes(shape: Shape, item: int) -> int:
 def converted_block(chunk: tuple[int, ...], shape: Shape, item: int) -> tuple[int, int]:
     """How many matrices, and rows of each, are converted at once: all rows, or some of one matrix.
 
-    These make up whole chunks, unless such a block is too large. Of an array without chunks, which
-    is in another order, they are the matrices that make up :data:`STEP_BYTES`.
+    They make up whole chunks, if these fit; without chunks they make up :data:`STEP_BYTES`.
     """
     (rows, row), (deep, tall, _) = (shape[0], shape[1] * item), (1, *(chunk or (1, 1)))[-3:]
     matrix = rows * row
@@ -354,12 +328,10 @@ def plan_memory(shards: int) -> int:
 def reduce_memory(ranks: int, shards: int, labelled: int = 0) -> int:
     """Host bytes of all ranks of the reduce, whatever they sum, and of Snakemake around them.
 
-    Rank 0 holds all receipts, every other rank a part: all ranks together were measured at 10 KB
-    per shard. With labels, ``labelled`` is the :func:`labelled_bytes` of each rank.
+    With labels, ``labelled`` is the :func:`labelled_bytes` of each rank.
     """
-    receipts = 12 * 1024 * shards
-    own = REDUCE_RANK_BYTES + labelled + plan_memory(shards)
-    return PYTHON_BYTES + ranks * own + receipts
+    receipts = 12 * 1024 * shards  # of all ranks together: measured at 10 KB
+    return PYTHON_BYTES + ranks * (REDUCE_RANK_BYTES + labelled + plan_memory(shards)) + receipts
 
 
 def labelled_bytes(problem: Problem, counts: Sequence[int]) -> int:
@@ -369,8 +341,3 @@ def labelled_bytes(problem: Problem, counts: Sequence[int]) -> int:
     """
     stripe = min(math.prod(problem.product_shape), pieces.CHECKSUM_PIECE_NUMBERS)
     return sum(2 * count.bit_length() + 1 for count in counts) * stripe * problem.sum_item
-
-
-REDUCE_BATCH_BYTES = 4 * MIB  # what a rank of the reduce reads at once
-# Memory of a rank of the reduce: Python, batches, and the states of one stripe.
-REDUCE_RANK_BYTES = 256 * MIB
