@@ -1,8 +1,7 @@
 """Config files as data: plain YAML, each key once.
 
-Snakemake reads the same files with its own loader. It silently takes the last of two equal keys,
-and runs a file as a template if the file asks for it. So the files are read again here, before any
-job.
+Snakemake reads the same files with its own loader, which silently takes the last of two equal keys.
+So the files are read again here, before any job.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,8 +12,6 @@ import yaml
 
 from shardwise.errors import InputError
 from shardwise.files.lookup import reading
-
-_TEMPLATE = "__use_yte__"  # with this key a file asks Snakemake to run it as a YTE template
 
 
 def read_files(files: list[Path]) -> dict[str, Any]:
@@ -51,11 +48,6 @@ def read_file(file: Path) -> dict[str, Any]:
         raise InputError(
             f"config file {file} holds no keys; write those that differ from config.yaml, such as "
             "shards: 8"
-        )
-    if _TEMPLATE in content:
-        raise InputError(
-            f"config file {file}: {_TEMPLATE} asks Snakemake to run the file as a template, which "
-            "can run any code. A config is data here: write the values out, and remove the key"
         )
     return content
 

@@ -22,7 +22,6 @@ def test_files_merge_later_over_earlier(tmp_path):
     ("shards: 3\nkeep: sum\nshards: 4\n", "line 3: the key shards is already in line 1"),
     ("reduce:\n  ranks: 1\n  ranks: 2\n", "line 3: the key ranks is already in line 2"),
     ("shards: !!python/object/apply:os.system ['x']\n", "line 1: could not determine a"),
-    ("__use_yte__: false\n", "can run any code. A config is data here: write the values out"),
     ("[" * 20000, "maximum recursion depth exceeded"),
 ], ids=lambda text: str(text)[:30])  # fmt: skip
 def test_what_is_no_data_is_told_with_its_line(tmp_path, content, words):
