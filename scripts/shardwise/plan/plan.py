@@ -33,14 +33,13 @@ if TYPE_CHECKING:
 _CONVERTING = threading.Lock()
 
 _FIRST = attrgetter("first")
-_LONGEST_ROW = 4096  # bytes; no line of column names is longer
 _KEY_DIGITS = 12
 _NAMES = re.compile(rf"[0-9]+(-[0-9a-f]{{{_KEY_DIGITS}}}){{2}}")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One row of the plan; ``stop`` is exclusive, sizes are in bytes.
+    """One row of the plan; sizes are in bytes.
 
     ``memory`` and ``device_memory`` are what its task takes at most on the host and on a GPU.
     ``key`` changes with anything that its products depend on, ``input_key`` with its matrices.
@@ -142,14 +141,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Covariance:
-    """What a plan says of ``covariance: true``.
+    """What a plan says of ``covariance: true``."""
 
-    ``offset`` is the row that is subtracted from each row before the products, in the dtype of the
-    input (little-endian, base64); None for none. The sums are divided by n - ``ddof``.
-    """
-
-    offset: str | None
-    ddof: int
+    offset: str | None  # what each row loses first: in the dtype of the input, "<", base64
+    ddof: int  # the sums are divided by n - ddof
 
 
 @dataclass(frozen=True)
@@ -180,9 +175,9 @@ class Facts:
 class Plan:
     """A plan as the stages use it.
 
-    ``folder`` is the one that relative input paths start from; empty: the working directory.
-    ``made_of`` has the input files of a plan just made, and ``made_with`` its `PerMatrix`. Any
-    other plan reads them from ``sources.tsv``, ``weights.npy`` and ``labels.npy``.
+    ``folder`` is the one that relative input paths start from; empty: the working directory. A plan
+    just made has its input files in ``made_of`` and its weights and labels in ``made_with``; any
+    other reads them from its files.
     """
 
     results: Results
@@ -231,7 +226,7 @@ class Plan:
 
     @property
     def mark(self) -> str:
-        """A digest of what results depend on and of the config: which plan is on the disk."""
+        """A digest of the plan and its config: which plan is on the disk."""
         return key_of(f"{self.facts.digest} {self.facts.config_digest}".encode())
 
     @property
@@ -249,8 +244,7 @@ class Plan:
 
     def anchored(self, folder: Path) -> "Plan":
         """The same plan with ``folder`` before its paths: the working directory may then change."""
-        results = Results(folder / self.results.root)
-        return replace(self, results=results, folder=str(folder))
+        return replace(self, results=Results(folder / self.results.root), folder=str(folder))
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
@@ -261,9 +255,8 @@ class Plan:
         try:
             raw = path.read_bytes()
         except OSError as error:
-            raise IntegrityError(
-                f"{path}: {error.strerror}; remove {self.results.plan} too"
-            ) from error
+            words = f"{path}: {error.strerror}; remove {self.results.plan} too"
+            raise IntegrityError(words) from error
         tables.check(raw, self.facts.checksums, path)
         rows = tables.from_tsv(raw, Source, path)
         if not self.folder:
@@ -311,9 +304,9 @@ class Plan:
 
 
 def expect(plan: Plan, digest: str, expected: str | None) -> None:
-    """Refuse a plan that is not the one for which the run started this job.
+    """Refuse a plan, by its digest or that of a part, that is not the one this job was started for.
 
-    ``digest`` is that of the plan, or of the job's part of it; None as ``expected`` accepts any.
+    None as ``expected`` accepts any.
     """
     if expected not in (None, digest):
         raise IntegrityError(
@@ -384,7 +377,7 @@ def load_facts(path: Path) -> Facts:
 def refuse_old_layout(path: Path) -> None:
     """Refuse, with InputError, a plan of a version whose files have no keys in their names."""
     with open(path, "rb") as file:
-        columns = file.readline(_LONGEST_ROW)
+        columns = file.readline(4096)
     if b"fingerprint" in columns:
         raise InputError(
             f"{path}: an earlier version made these results, whose files have no keys in their "

@@ -9,8 +9,7 @@ import pytest
 from shardwise.errors import IntegrityError
 from shardwise.files import extents, pieces
 from shardwise.multiply import copy, job
-from shardwise.plan import identity, sources
-from shardwise.plan import plan as plan_plan
+from shardwise.plan import sources
 
 from tests import factories
 from tests.factories import kept, leftovers, save, stack
@@ -130,24 +129,3 @@ def test_files_that_change_places_are_noticed(tmp_path, folder, change):
     assert [a == b for a, b in zip(*prints, strict=True)] == [True, False, False, True]
     known = sources.stack_of(given, tmp_path / "x", cache)  # the cache hides nothing
     assert known.sources == tuple(again.sources)
-
-
-def test_inodes_count_where_the_file_system_keeps_them(tmp_path, monkeypatch):
-    """On other file systems, such as the last two here, a dash stands for the inode."""
-    path = save(tmp_path / "a.npy", stack((2, 3, 3)))
-    status = path.stat()
-    own = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
-    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
-    for kind, keeps in (("ext4", True), ("nfs4", True), ("fuse.sshfs", False), ("vfat", False)):
-        mounts = f"37 35 98:99 / /o rw - fuse.o o\n36 35 {device} / /mnt rw s:1 - {kind} what\n"
-        monkeypatch.setattr(identity.Path, "read_text", lambda *w, text=mounts, **m: text)
-        identity._keeps_inodes.cache_clear()
-        inode = str(status.st_ino) if keeps else "-"
-        assert identity.identity_of(str(path), status) == f"{own}:{inode}"
-        for planned, same in (
-            (f"{own}:-", True), (f"{own}:{status.st_ino}", True), (f"{own}:999", not keeps),
-            (f"{own[:-1]}:{status.st_ino}", False),
-        ):  # fmt: skip
-            source = plan_plan.Source(str(path), 0, 2, planned)
-            assert identity.is_as_planned(source, status) is same
-    identity._keeps_inodes.cache_clear()
