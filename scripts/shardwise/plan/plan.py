@@ -175,15 +175,13 @@ class Facts:
 class Plan:
     """A plan as the stages use it.
 
-    ``folder`` is the one that relative input paths start from; empty: the working directory. A plan
-    just made has its input files in ``made_of`` and its weights and labels in ``made_with``; any
-    other reads them from its files.
+    A plan just made has its input files in ``made_of`` and its weights and labels in ``made_with``;
+    any other reads them from its files.
     """
 
     results: Results
     shards: dict[str, Shard]
     facts: Facts
-    folder: str = ""
     made_of: tuple[Source, ...] = ()
     made_with: "PerMatrix | None" = None
 
@@ -244,7 +242,11 @@ class Plan:
 
     def anchored(self, folder: Path) -> "Plan":
         """The same plan with ``folder`` before its paths: the working directory may then change."""
-        return replace(self, results=Results(folder / self.results.root), folder=str(folder))
+        sources = tuple(
+            row if is_url(row.path) else replace(row, path=os.path.join(folder, row.path))
+            for row in self.sources
+        )
+        return replace(self, results=Results(folder / self.results.root), made_of=sources)
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
@@ -258,13 +260,7 @@ class Plan:
             words = f"{path}: {error.strerror}; remove {self.results.plan} too"
             raise IntegrityError(words) from error
         tables.check(raw, self.facts.checksums, path)
-        rows = tables.from_tsv(raw, Source, path)
-        if not self.folder:
-            return tuple(rows)
-        return tuple(
-            row if is_url(row.path) else replace(row, path=os.path.join(self.folder, row.path))
-            for row in rows
-        )
+        return tuple(tables.from_tsv(raw, Source, path))
 
     @cached_property
     def per_matrix(self) -> "PerMatrix":

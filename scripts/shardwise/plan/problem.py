@@ -32,14 +32,11 @@ def takes_b(product: str) -> bool:
 
 
 class Operand(NamedTuple):
-    """A factor of a product: which matrix, ``A`` or ``B``, and whether its transpose is meant.
+    """A factor of a product."""
 
-    For real numbers ``.H`` is ``.T``, so a real factor is never conjugated.
-    """
-
-    name: str
-    turned: bool
-    conjugated: bool
+    name: str  # A or B
+    turned: bool  # whether its transpose is meant
+    conjugated: bool  # never for real numbers, whose .H is .T
 
 
 WITH_COVARIANCE = ("A.T @ A", "A.H @ A")
@@ -56,11 +53,10 @@ class Recipe(TypedDict):
 
 # Bytes of an element, by the name of its dtype.
 ITEM_BYTES = {
-    **{"float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16},
+    "float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
     **{f"{sign}int{8 * size}": size for sign in ("", "u") for size in (1, 2, 4, 8)},
-}
+}  # fmt: skip
 OF_SUMS = "sum", "mean"  # the statistics for which the sums of shards are enough
-# Statistics that cannot be formed from the sums of shards.
 NEEDS_PRODUCTS = tuple(name for name in STATISTICS if name not in OF_SUMS)
 NEEDS_ORDER = ("min", "max")  # statistics that complex numbers do not have
 
@@ -79,11 +75,8 @@ def sum_dtype(dtype: str) -> str:
 
 def statistic_dtype(statistic: str, dtype: str) -> str:
     """Element type of the file of a statistic over products of a dtype."""
-    if statistic == "std":
-        return "float64"
-    if statistic in ("mean", *COVARIANCE) and dtype == "int64":
-        return "float64"
-    return sum_dtype(dtype)
+    real = statistic == "std" or (statistic in ("mean", *COVARIANCE) and dtype == "int64")
+    return "float64" if real else sum_dtype(dtype)
 
 
 def statistic_shape(statistic: str, problem: "Problem") -> tuple[int, ...]:
@@ -110,11 +103,7 @@ def statistic_pieces(statistic: str, problem: "Problem", item: int) -> tuple[int
 
 @dataclass(frozen=True)
 class Problem:
-    """What is computed, as numbers.
-
-    ``result`` and ``result_dtype`` are the shape ``(p, q)`` and element type of what a user's
-    function made of the first matrix; None for a product of two factors.
-    """
+    """What is computed, as numbers."""
 
     matrices: int
     left: Shape  # (m, k) of A
@@ -122,7 +111,7 @@ class Problem:
     dtype: str
     right: Shape | None = None  # of a stored B; None where A is both factors
     shared_right: bool = False  # one B serves all matrices
-    result: Shape | None = None
+    result: Shape | None = None  # (p, q) of what a user's function made of the first matrix
     result_dtype: str | None = None
     covariance: bool = False  # each product has one row more: the sums of the columns of A
     labels: int = 0  # number of distinct labels, each with its sum; 0: one sum of all products
@@ -154,20 +143,14 @@ class Problem:
 
     @property
     def product_shape(self) -> Shape:
-        """Shape ``(m, p)`` of one product, or ``(p, q)`` of a function's result.
-
-        With ``covariance`` the shape is ``(m + 1, p)``: the last row is the sum of the rows of A.
-        """
+        """Shape of one product; with ``covariance`` its last row is the sum of the rows of A."""
         rows, columns = self.sum_shape
         return (rows + self.covariance, columns)
 
     @property
     def sum_shape(self) -> Shape:
-        """Shape of ``sum.npy`` and of the other statistics over products."""
-        if self.result:
-            return self.result
-        (m, _), (_, p) = self.factor_shapes
-        return (m, p)
+        """Shape ``(m, p)`` or ``(p, q)`` of ``sum.npy`` and other statistics over products."""
+        return self.result or (self.factor_shapes[0][0], self.factor_shapes[1][1])
 
     def results(self, statistics: Sequence[str]) -> tuple[str, ...]:
         """The arrays of a reduce: these statistics, and those of a covariance; or `SUMS` alone."""
@@ -212,8 +195,7 @@ class Problem:
     def compute_dtype(self) -> str:
         """Element type in which inner products are accumulated, under IEEE arithmetic.
 
-        It is float32 for float16. Integers of 8 and 16 bits are multiplied in float64, which is
-        exact if no inner product passes 2⁵³, and many times as fast as int64.
+        For narrow integers float64 is exact up to 2⁵³, and many times as fast as int64.
         """
         if self.dtype == "float16":
             return "float32"
@@ -225,10 +207,7 @@ class Problem:
     @property
     def flop(self) -> int:
         """Floating-point operations of one product; a user's function counts as ``A @ A``."""
-        if self.result:
-            m, k = self.left
-            return 2 * m * k * max(m, k)
-        (m, k), (_, p) = self.factor_shapes
+        (m, k), (_, p) = (self.left, (0, max(self.left))) if self.result else self.factor_shapes
         return 2 * m * k * p
 
 
@@ -254,21 +233,15 @@ def check_statistics(
     """
     dtype = problem.product_dtype
     rules = (
-        (problem.labels, STATISTICS[1:],
-         "with labels only sum is allowed, one per label; leave these out: in NumPy the mean is "
-         "sums / matrices[:, None, None]"),
+        (problem.labels, STATISTICS[1:], "with labels only sum is allowed, one per label"),
         (keep == "sum", NEEDS_PRODUCTS,
          "under keep: sum a shard holds only the sum of its products, not each of them; use keep: "
          "products, or only sum and mean"),
-        (total_weight is not None, NEEDS_PRODUCTS,
-         "with weights only sum and mean are allowed; leave these out, or the weights"),
-        (total_weight == 0, ("mean",),
-         "the weights add up to 0, so the mean would divide by 0; leave mean out, or correct the "
-         "weights"),
+        (total_weight is not None, NEEDS_PRODUCTS, "with weights only sum and mean are allowed"),
+        (total_weight == 0, ("mean",), "the weights add up to 0, so the mean would divide by 0"),
         ("complex" in dtype, NEEDS_ORDER,
-         f"the products are {dtype}, and complex numbers have no order; leave these out, or make "
-         "the products real, for example with a function of your own"),
+         f"the products are {dtype}, and complex numbers have no order"),
     )  # fmt: skip
     for applies, refused, why in rules:
         if applies and (found := [name for name in names if name in refused]):
-            raise InputError(f"reduce.statistics: {', '.join(found)}: {why}")
+            raise InputError(f"reduce.statistics: leave out {', '.join(found)}: {why}")
