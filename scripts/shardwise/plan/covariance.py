@@ -82,7 +82,6 @@ def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.
             most = max(1, FIRST_BYTES // (width * dtype.itemsize))
             rows, wide = first_rows(settings, stack, weights, most), sum_dtype(stack.dtype)
             rows = rows[np.isfinite(rows).all(axis=1)]  # tasks deal with NaN and Inf
-            # Unlike numpy.mean, this gives no warning if there are none.
             row: np.ndarray = (rows.sum(axis=0, dtype=wide) / len(rows)).astype(dtype)
             row[~np.isfinite(row)] = 0  # the formula is exact for any offset
             return row

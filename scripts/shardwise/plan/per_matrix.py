@@ -82,10 +82,10 @@ class PerMatrix:
         ]
 
     def groups(self, run: range) -> Iterator[tuple[Key, int, Any, np.ndarray | None]]:
-        """The matrices of a run, label by label, as their sums take them.
+        """For each label in a run, or for the run, what its sum takes.
 
-        For each label: how the keys of its nodes begin, the place of its first matrix in the run
-        among all of the label, where its matrices are in the run, and their weights or None.
+        How the keys of its nodes begin, the place of its first matrix among all of the label, where
+        its matrices are in the run, and their weights or None.
         """
         weights = self.weights_of(run)
         if self.labels is None:
@@ -107,10 +107,7 @@ class PerMatrix:
         ]
 
     def digest(self, run: range, keep: str) -> str | None:
-        """A digest of the weights and labels that the file of a run depends on; None if of none.
-
-        Files of products do not depend on labels.
-        """
+        """A digest of the weights and labels that the file of a run depends on; None if of none."""
         said = []
         if self.weights is not None:
             said.append(_digest(self.weights[run.start : run.stop]))
@@ -136,14 +133,12 @@ def load(results: Results, checksums: Mapping[str, str], names: Iterable[Label] 
     """The weights and labels that a plan keeps, mapped; IntegrityError if a file is damaged."""
     found = {}
     for path in (results.weights, results.labels):
-        if path.name not in checksums:
-            continue
-        try:
-            tables.check(_bytes(path), checksums, path)
-            found[path.stem] = np.load(path, "r", allow_pickle=False)
-        except (OSError, ValueError) as error:  # ValueError: the file is empty
-            why = getattr(error, "strerror", None) or error
-            raise IntegrityError(f"{path}: {why}; remove {results.plan} too") from error
+        if path.name in checksums:
+            try:
+                tables.check(_bytes(path), checksums, path)
+                found[path.stem] = np.load(path, "r", allow_pickle=False)
+            except (OSError, ValueError) as error:  # ValueError: the file is empty
+                raise IntegrityError(f"{path}: {error}; remove {results.plan} too") from error
     return PerMatrix(**found, names=tuple(names))
 
 
@@ -191,8 +186,7 @@ def _labels(
     if len(different) > MOST_LABELS:
         raise InputError(
             f"labels: {name} holds {len(different):,} different labels, but at most {MOST_LABELS} "
-            "can be summed separately, as every task holds some sums of each; use fewer, for "
-            "example by grouping them"
+            "can be summed separately; use fewer, for example by grouping them"
         )
     return places.astype(np.uint8), tuple(different.tolist())
 

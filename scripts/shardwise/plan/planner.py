@@ -231,19 +231,15 @@ def check_folder(plan: Plan) -> int:
 
 
 def _refuse_strangers(results: Results) -> None:
-    """Refuse a folder that no run has made, if it holds names that a run would write.
-
-    Also refuse the folder of an earlier version, as a new plan would not know its files.
-    """
+    """Refuse a folder of an earlier version, or of no run, if it holds names that a run writes."""
     if results.plan.is_file():
         plans.refuse_old_layout(results.plan)
     taken = [name for name in results.names() if os.path.lexists(results.root / name)]
     if taken and not results.marker.is_file():
         raise InputError(
             f"results: {results.root} is not a results folder of a run, but it holds "
-            f"{some(taken, 5)}, which a run would replace. Choose another folder, such as "
-            "results/mine. If a run did make this folder, say so: "
-            f"touch {for_bash(results.marker)}"
+            f"{some(taken, 5)}, which a run would replace. Choose another folder. If a run did "
+            f"make this one, say so: touch {for_bash(results.marker)}"
         )
 
 
@@ -290,11 +286,7 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
 
 
 def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list[Shard]:
-    """The rows of the plan; as it may have a million, the text that they share is made once.
-
-    The key of a copy is the `plan.key_of` of ``[version, start, stop, dtype, files]``. The key of
-    products is that of ``[common, input_key]``, with a digest of weights and labels, if any.
-    """
+    """The rows of the plan; as it may have a million, the text that they share is made once."""
     right = [[source.path, source.identity] for source in facts.right_sources]
     common = plans.digest([*plans.describe_recipe(facts), right])
     version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)

@@ -78,12 +78,10 @@ def call(
 ) -> Any:
     """Call a function on the matrices of a block ``(n, m, k)``, and check what it returns.
 
-    Under NumPy the block is read-only. The result ``(n, p, q)`` may share memory with the block,
-    and lie in any order. ``first`` is the index of the block's first matrix in the whole stack;
-    ``problem`` is what was planned, or None while the plan is made.
-
-    Raises InputError if the function raises an exception, or its result is not what was planned.
-    Lack of memory, errors of the device, Ctrl-C and SIGTERM pass through.
+    Under NumPy the block is read-only. ``first`` is the index of the block's first matrix in the
+    whole stack; ``problem`` is what was planned, or None while the plan is made. Raises InputError
+    if the function raises an exception, or its result is not what was planned. Lack of memory,
+    errors of the device, Ctrl-C and SIGTERM pass through.
     """
     count = block.shape[0]
     where = f"matrix {first}" if count == 1 else f"matrices {first} to {first + count - 1}"
@@ -185,28 +183,24 @@ def _check(
     spec: str, xp: Any, result: Any, count: int, where: str, problem: Problem | None
 ) -> None:
     """Refuse a result that differs from the plan, or for which no plan can be made."""
-    returned = f"product: {spec} returned "
-    kind = type(result)
+    kind, what = type(result), ""
     if kind is not xp.ndarray:  # a subclass, such as a masked array, would lose its meaning
+        what = f"{kind.__module__}.{kind.__name__}"
+    elif result.ndim != 3 or result.shape[0] != count or 0 in result.shape:
+        what = f"shape {result.shape}"
+    elif result.dtype.name not in RESULTS:
+        what = result.dtype.name
+    if what:
         raise InputError(
-            f"{returned}{kind.__module__}.{kind.__name__} for {where}; it must return "
-            f"{xp.__name__}.ndarray"
+            f"product: {spec} returned {what} for {where}; it must return {xp.__name__}.ndarray of "
+            f"shape ({count}, p, q), one array per matrix, in one of {', '.join(RESULTS)}"
         )
-    shape, name = result.shape, result.dtype.name
-    if len(shape) != 3 or shape[0] != count or 0 in shape:
+    shape, stored = result.shape[1:], product_dtype(result.dtype.name)
+    if problem and (shape, stored) != (problem.product_shape, problem.product_dtype):
         raise InputError(
-            f"{returned}shape {shape} for {where}; it must return ({count}, p, q): one "
-            "array per matrix, in their order"
-        )
-    if name not in RESULTS:
-        raise InputError(f"{returned}{name} for {where}; allowed are {', '.join(RESULTS)}")
-    stored = product_dtype(name)
-    planned = problem and (problem.product_shape, problem.product_dtype)
-    if planned and (shape[1:], stored) != planned:
-        raise InputError(
-            f"{returned}{shape[1:]} of {stored} for each of {where}, but {planned[0]} of "
-            f"{planned[1]} for the first matrix, in the trial with NumPy when the plan was made; "
-            "all must have the same shape and dtype"
+            f"product: {spec} returned {shape} of {stored} for each of {where}, but "
+            f"{problem.product_shape} of {problem.product_dtype} for the first matrix, in the "
+            "trial with NumPy when the plan was made; all must have the same shape and dtype"
         )
 
 
