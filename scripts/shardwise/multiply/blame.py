@@ -70,17 +70,17 @@ def input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
     try:
         yield
     except BadMatrix as error:
-        key, run = error.key, (error.matrix, error.matrix + 1)
-        place: str | None = nonfinite.files_of(plan, "right" if key == "right" else "input", *run)
+        key, matrix = error.key, error.matrix
+        place: str | None = nonfinite.file_of(plan, key, matrix)
         if key == "product":
             raise InputError(f"{error.what} ({place}); {error.cure}") from error
         with suppress(OSError, IntegrityError):  # the files may be gone by now
-            place = nonfinite.find(plan, key, *run, inputs)
+            place = nonfinite.find(plan, key, matrix, inputs)
         if place is not None:
             raise InputError(f"{error.what}: {place}; {error.cure}") from error
         if key == "input" and plan.settings.materialize:
             raise IntegrityError(
-                f"{plan.results.shard(shard.input_name)} is damaged: matrix {error.matrix} holds "
+                f"{plan.results.shard(shard.input_name)} is damaged: matrix {matrix} holds "
                 f"NaN or Inf there, but none in the input; {how_to_repair(plan, shard)}"
             ) from error
         raise DeviceFailed(

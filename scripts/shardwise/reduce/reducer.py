@@ -33,7 +33,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES
-from shardwise.records import failures, ledger, nonfinite, receipts, store, witness
+from shardwise.records import failures, ledger, receipts, store, witness
 from shardwise.records.locks import take_lock
 from shardwise.records.receipts import ProductReceipt, SumReceipt
 from shardwise.reduce.layout import Layout, Span, spread
@@ -224,9 +224,11 @@ class Reducer:
             label, wild = divmod(int(finite.argmin()), array.shape[-1])
             of = f" of label {short(self._plan.facts.labels[label])}" if name == SUMS else ""
             where = list(divmod(low + wild, self._plan.problem.product_shape[1]))
-            met, told = nonfinite.find_product(self._plan, low + wild)
-            what = f"is {array.flat[finite.argmin()]}" if met else f"overflows {array.dtype}"
-            raise InputError(f"the {'sum' if of else name}{of} {what} at element {where}{told}")
+            raise InputError(
+                f"the {'sum' if of else name}{of} is {array.flat[finite.argmin()]} at element "
+                f"{where}: it overflows {array.dtype}, or products hold NaN or Inf, computed under "
+                "nonfinite: allow; scale or correct the input, or set nonfinite: allow"
+            )
 
     # Publishing.
 
