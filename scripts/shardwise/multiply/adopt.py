@@ -21,7 +21,7 @@ from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.problem import Shape
 from shardwise.plan.stack import StackReader
-from shardwise.records import judge, receipts
+from shardwise.records import receipts
 from shardwise.records.receipts import ProductReceipt
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,10 @@ class Earlier:
 
     def _known(self, shard: Shard) -> Iterator[ProductReceipt]:
         """The receipts of products that may differ from the shard's only by the factors' bytes."""
-        folder = self._plan.results.receipt(shard.name).parent
+        plan = self._plan
+        folder = plan.results.receipt(shard.name).parent
+        weights = plan.per_matrix.digest(shard.run, plan.settings.keep)
+        wanted = shard.shard, shard.start, shard.stop, plan.recipe, weights, self._backend
         if folder not in self._names:
             self._names[folder] = names = {}
             with suppress(FileNotFoundError):
@@ -72,9 +75,9 @@ class Earlier:
             with suppress(ShardwiseError):
                 if path.suffix == ".json" and path.stem != shard.name:
                     said = receipts.read(path, ProductReceipt)
-                    own = path.stem == f"{said.shard}-{said.key}" and said.backend == self._backend
+                    of = said.shard, said.start, said.stop, said.recipe, said.per_matrix
                     # Without a checksum some of its matrices were not read.
-                    if own and said.input_checksum and judge.is_alike(self._plan, shard, said):
+                    if (*of, said.backend) == wanted and said.input_checksum:
                         yield said
 
 

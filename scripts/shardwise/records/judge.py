@@ -14,7 +14,7 @@ from shardwise.files import pieces, small
 from shardwise.files.paths import RESULTS, SUMS
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype, statistic_pieces, statistic_shape
 from shardwise.records import receipts, witness
 from shardwise.records.receipts import (
@@ -53,13 +53,6 @@ def check_product(plan: Plan, shard: str) -> ProductReceipt:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from None
     receipts.check_file(plan.results.product(row.name), receipt.file)
     return receipt
-
-
-def is_alike(plan: Plan, shard: Shard, said: ProductReceipt) -> bool:
-    """Whether a product was made as that of the shard would be, though perhaps of other bytes."""
-    weights = plan.per_matrix.digest(shard.run, plan.settings.keep)
-    planned = shard.shard, shard.start, shard.stop, plan.recipe, weights
-    return (said.shard, said.start, said.stop, said.recipe, said.per_matrix) == planned
 
 
 def check_copy(plan: Plan, shard: str) -> CopyReceipt:

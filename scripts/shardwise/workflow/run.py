@@ -78,11 +78,7 @@ class Run:
         if main:
             failures.begin_run()
             self.missing = self.store.missing()
-            found = (
-                store.describe(self.plan, self.missing),
-                others.reusable(self.plan, self.missing),
-            )
-            log.info("shardwise: " + "; ".join(filter(None, found)))
+            log.info(f"shardwise: {store.describe(self.plan, self.missing)}")
             for note in filter(None, (others.replaced(self.plan), others.advice(self.plan))):
                 log.info(f"shardwise: {note}")
 

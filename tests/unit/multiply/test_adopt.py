@@ -2,10 +2,8 @@
 
 import os
 
-import numpy as np
 import pytest
 from shardwise.multiply import job
-from shardwise.records import others
 from shardwise.records.store import Store
 
 from tests import factories
@@ -23,11 +21,6 @@ def rerun(made):
     for shard in missing:
         job.run_shard(made, shard)
     return [shard for shard in missing if factories.receipt(made, shard).adopted is None]
-
-
-def reusable(made):
-    """What a run says of earlier products, before it begins."""
-    return others.reusable(made, Store(made).missing())
 
 
 def check_products(made, folder, left, right=None, **over):
@@ -59,22 +52,8 @@ def test_an_input_that_grows_computes_its_end(tmp_path, make, over):
     assert rerun(factories.plan(tmp_path, input=str(make(tmp_path, LEFT[:10])), **over)) == ALL[:3]
     over["input"] = str(make(tmp_path, LEFT))
     made = factories.plan(tmp_path, **over)
-    # Files of a folder keep their identity, and so their shards the key.
-    assert reusable(made).partition(" an ")[0] == ("" if make is in_files else "3 of these have")
     assert rerun(made) == ALL[2:]
     check_products(made, tmp_path, None, **over)
-    weights = str(save(tmp_path / "w.npy", np.arange(1.0, 16.0)))
-    for change in ({"product": "A @ A.T"}, {"keep": "sum", "weights": weights}):
-        assert not reusable(factories.plan(tmp_path, **over | change))
-
-
-def test_earlier_products_are_announced_also_among_those_of_other_configs(tmp_path):
-    """A shard may have several receipts: any of them counts, whatever its key."""
-    for keep in ("products", "sum"):
-        rerun(factories.plan(tmp_path, LEFT[:10], keep=keep, **OVER))
-    for keep in ("products", "sum"):
-        made = factories.plan(tmp_path, LEFT, keep=keep, **OVER)
-        assert reusable(made).startswith("3 of these have")
 
 
 def changed(place):
