@@ -15,23 +15,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from shardwise import host
-from shardwise.errors import (
-    InputError,
-    IntegrityError,
-    ShardwiseError,
-    of_code,
-    one_line,
-    verdict,
-)
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, of_code, one_line, verdict
 from shardwise.files import small
-from shardwise.files.paths import Results, list_names, make_folder, place
+from shardwise.files.paths import Results, list_names, place
 from shardwise.records.starts import count_starts
 
 RUN = "SHARDWISE_RUN"
 """The environment variable that tells a job which run it belongs to."""
 
 _MOST_LETTERS = 2000
-_TRACEBACK = re.compile(r"\n(?=.*Traceback \(most recent call last\))")
 DEVICE = "device-"
 """The prefix of the name of a GPU's failure; the UUID of the GPU follows."""
 
@@ -78,21 +70,19 @@ def note(
     """
     from shardwise.files.commit import commit  # here: readers do not need it
 
-    words = _TRACEBACK.split(reason, maxsplit=1)[0]
-    own = os.path.relpath(log, results.root) if log else None
+    words = reason.partition("\nTraceback (most recent call last)")[0]
     failure = Failure(
         name, code, one_line(re.sub("\n *", "; ", words))[:_MOST_LETTERS], host.node(), time.time(),
-        device, attempt, this_run(), own, suspect,
+        device, attempt, this_run(), os.path.relpath(log, results.root) if log else None, suspect,
     )  # fmt: skip
-    for path in map(results.failure, [name, f"{DEVICE}{device}"] if suspect and device else [name]):
-        try:
-            results.failed.mkdir(exist_ok=True)
-            make_folder(path.parent)
-            with commit(path) as file:
+    try:
+        results.failed.mkdir(exist_ok=True)
+        for own in [name, f"{DEVICE}{device}"] if suspect and device else [name]:
+            with commit(results.failure(own)) as file:
                 file.write(json.dumps(asdict(failure), indent=1).encode() + b"\n")
-        except (OSError, ShardwiseError) as error:
-            why = f"the failure file cannot be written: {error}"
-            logging.getLogger(__name__).error("%s: %s (%s)", name, failure.reason, why)
+    except (OSError, ShardwiseError) as error:
+        why = f"the failure file cannot be written: {error}"
+        logging.getLogger(__name__).error("%s: %s (%s)", name, failure.reason, why)
 
 
 def forget(results: Results, name: str) -> None:
