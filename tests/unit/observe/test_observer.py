@@ -190,7 +190,7 @@ def test_a_second_look_reads_no_plan_or_receipt_again(tmp_path, monkeypatch):
         os, "open", lambda path, *w, **m: opened.append(Path(path)) or opens(path, *w, **m)
     )
     assert observer.look(NOW).shards == first.shards
-    assert {path.parent.name for path in opened} == {"logs", "failed", "multiply"}
+    assert {path.parent.name for path in opened} == {"failed", "multiply"}
     assert made.plan.results.plan not in opened
     assert {path: path.stat().st_mtime_ns for path in made.root.rglob("*")} == before
     shard = made.roles["done"][0]
