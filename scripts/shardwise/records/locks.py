@@ -1,6 +1,7 @@
 """Locks on a results folder: who may work in it at the same time."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -42,6 +43,8 @@ def hold_job_lock(results: Results) -> Iterator[None]:
 
 def is_job_locked(path: Path) -> bool | None:
     """Whether a job holds this lock; None if there is none, or none that this user can test."""
+    if not os.access(path, os.W_OK):
+        return None
     try:
         with open(path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
