@@ -4,11 +4,11 @@ import csv
 import io
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from shardwise.errors import IntegrityError
-from shardwise.files.commit import commit, remove_leftovers
+from shardwise.files.commit import commit
 from shardwise.files.paths import folders, for_bash, place
 from shardwise.plan.plan import Plan
 from shardwise.records import judge, store
@@ -18,7 +18,6 @@ THREADS = 8
 """That look at shards: one that reads a whole file takes about 8 MiB of memory."""
 
 _MOST_NAMED = 20
-_MOST_WORDS = 1000  # of a command: the kernel takes 2 MiB at most, and paths may be long
 _MOST_AT_ONCE = 1000  # handing one shard to a thread takes as long as reading its receipt
 
 Judged = tuple[list[ProductReceipt], dict[str, str]]
@@ -35,16 +34,14 @@ def write(plan: Plan) -> None:
     IntegrityError
         Names up to 20 shards that are missing, damaged or foreign, and how to repair them all.
     """
-    inner = [*folders(plan.results.products), *folders(plan.results.shards)]
-    for folder in inner:
-        remove_leftovers(folder)
     table = format_table(checked_receipts(plan))
     # All shards are whole now. Should a writer still be alive, on any node, its commit fails.
-    for path in (path for folder in inner for path in folder.glob(".*.tmp")):
-        name = path.name[1:].partition(".")[0]
-        row = plan.shards.get(name.partition("-")[0])
-        if row and name in (row.name, row.input_name):
-            path.unlink(missing_ok=True)
+    for folder in (*folders(plan.results.products), *folders(plan.results.shards)):
+        for path in folder.glob(".*.tmp"):
+            name = path.name[1:].partition(".")[0]
+            row = plan.shards.get(name.partition("-")[0])
+            if row and name in (row.name, row.input_name):
+                path.unlink(missing_ok=True)
     marker = plan.results.listed(plan.key)
     store.unmark(marker)
     with commit(plan.results.ledger) as file:
@@ -96,20 +93,19 @@ def checked_receipts(plan: Plan, judged: Iterable[Judged] | None = None) -> list
     for receipts, problems in judged or [judge_shards(plan, plan.shards)]:
         taken += receipts
         refused |= problems
-    backends: set[str] = {receipt.backend for receipt in taken}
-    if len(backends) > 1:
-        refused |= {receipt.shard: f"was computed by {receipt.backend}" for receipt in taken}
-        what = f"shards of different backends are never summed ({', '.join(sorted(backends))})"
-        cure = "set backend: numpy or backend: cupy, and start the run again"
-    elif refused:
-        what = f"{len(refused)} of {len(plan.shards)} shards cannot be summed"
-        cure = f"compute them again: {build_repair(plan, refused)}, then start the run again"
-    else:
-        return taken
-    lines = [f"{shard}: {reason}" for shard, reason in refused.items()]
-    more = len(lines) - _MOST_NAMED
-    lines[_MOST_NAMED:] = [f"… and {more} more"] * (more > 0)
-    raise IntegrityError("\n  ".join([f"{what}; {cure}", *lines]))
+    by = {receipt.backend: receipt.shard for receipt in reversed(taken)}
+    if len(by) > 1:
+        named = ", ".join(f"{shard} is of {backend}" for backend, shard in by.items())
+        raise IntegrityError(
+            f"shards of different backends are never summed ({named}); set backend: numpy or "
+            "backend: cupy, and start the run again"
+        )
+    if refused:
+        what = f"{len(refused)} of {len(plan.shards)} shards cannot be summed; compute them again"
+        lines = [f"{shard}: {reason}" for shard, reason in islice(refused.items(), _MOST_NAMED)]
+        cure = f"{what}: {build_repair(plan, refused)}, then start the run again"
+        raise IntegrityError("\n  ".join([cure, *lines]))
+    return taken
 
 
 def build_repair(plan: Plan, shards: Iterable[str], files: Iterable[Path] = ()) -> str:
@@ -123,6 +119,4 @@ def build_repair(plan: Plan, shards: Iterable[str], files: Iterable[Path] = ()) 
     if names:
         word = names[0] if len(names) == 1 else f"{{{','.join(names)}}}"
         words.insert(0, f"{for_bash(plan.results.products)}/{word}.json")
-    if len(names) + len(words) > _MOST_WORDS:
-        return rf"printf '%s\0' {' '.join(words)} | xargs -0 rm -f"
     return f"rm -f {' '.join(words)}"

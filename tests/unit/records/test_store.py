@@ -1,7 +1,5 @@
 """Which files of a plan a results folder has: exactly those under the names in the plan."""
 
-import subprocess
-
 import pytest
 from shardwise.records import ledger, store
 from shardwise.records.store import Store
@@ -61,17 +59,3 @@ def test_the_ledger_leaves_no_temporary_file_of_a_whole_shard(tmp_path):
         path.touch()
     ledger.write(made)
     assert [path for path in (*foreign, *kept) if path.exists()] == kept
-
-
-def test_a_repair_of_many_shards_is_a_command_that_runs(tmp_path):
-    """The kernel refuses a command with the paths of all their receipts."""
-    stack = factories.stack((10_000, 1, 1))
-    made = factories.plan(tmp_path / ("a b" * 60), stack, shards=10_000, materialize=False)
-    results, rows = made.results, list(made.shards.values())
-    own = results.products / "own.json"
-    for path in (own, *(results.receipt(row.name) for row in (rows[0], rows[-1]))):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    repair = ledger.build_repair(made, made.shards)
-    subprocess.run(["bash", "-e"], input=repair, text=True, check=True)
-    assert [path for path in results.products.rglob("*") if path.is_file()] == [own]
